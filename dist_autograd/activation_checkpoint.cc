@@ -152,7 +152,8 @@ class CheckpointBackward final : public Node {
 }  // namespace
 
 std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward, std::vector<at::Tensor> inputs,
-                                              std::vector<at::Tensor> parameters) {
+                                              std::vector<at::Tensor> parameters,
+                                              const std::vector<at::Generator>& generators) {
   for (const at::Tensor& parameter : parameters)
     if (!parameter.defined() || !parameter.is_leaf())
       throw Error(ErrorKind::invalid_argument, "activation_checkpoint: expected leaves as parameters");
@@ -164,7 +165,7 @@ std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward, std::
       }));
   if (!recorded) return forward(inputs);
 
-  const GeneratorStates before = GeneratorStates::of(inputs);
+  const GeneratorStates before = GeneratorStates::of(inputs, generators);
   std::vector<at::Tensor> outputs;
   {
     at::NoGradGuard no_grad;

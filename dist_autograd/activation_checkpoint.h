@@ -8,13 +8,15 @@
 // It is one node of the graph, with edges to the inputs and to the parameters. So it works in a pass and
 // under LibTorch's engine, and each gradient arrives where it would without it. The second run has the
 // autocast state of the first and, if the first drew random numbers, the same ones: the generators of the
-// process and of the inputs' devices are set back for it, so no other thread may draw from them meanwhile.
+// process, of the inputs' devices, and those that are given are set back for it, so no other thread may draw
+// from them meanwhile.
 // The forward runs on one worker: calls of a pass within it are refused in the second run. Thread-safety: as
 // the operators within.
 #pragma once
 
 #include <weft/rpc/core/export.h>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
@@ -25,12 +27,14 @@ namespace weft::dist_autograd {
 
 using CheckpointedForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// parameters: all leaves that the forward uses, other than its inputs. The forward must give the same results
-// each time. The backward fails with failed_precondition if the forward used another leaf, and with
-// unsupported if it is itself recorded (create_graph).
+// parameters: all leaves that the forward uses, other than its inputs. generators: those of the program that
+// the forward draws from. The forward must give the same results each time. The backward fails with
+// failed_precondition if the forward used another leaf, and with unsupported if it is itself recorded
+// (create_graph).
 WEFT_EXPORT std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward,
                                                           std::vector<at::Tensor> inputs,
-                                                          std::vector<at::Tensor> parameters);
+                                                          std::vector<at::Tensor> parameters,
+                                                          const std::vector<at::Generator>& generators = {});
 
 // Of a module: its own parameters. The graph keeps the module.
 template <class Module>
@@ -39,11 +43,12 @@ template <class Module>
     module.shared_from_this();
     module.parameters();
   }
-at::Tensor activation_checkpoint(Module& module, at::Tensor input) {
+at::Tensor activation_checkpoint(Module& module, at::Tensor input,
+                                 const std::vector<at::Generator>& generators = {}) {
   auto forward = [kept = module.shared_from_this(), &module](const std::vector<at::Tensor>& inputs) {
     return std::vector<at::Tensor>{module.forward(inputs[0])};
   };
-  return activation_checkpoint(std::move(forward), {std::move(input)}, module.parameters())[0];
+  return activation_checkpoint(std::move(forward), {std::move(input)}, module.parameters(), generators)[0];
 }
 
 }  // namespace weft::dist_autograd

@@ -10,7 +10,8 @@
 
 namespace weft::dist_autograd {
 
-GeneratorStates GeneratorStates::of(const std::vector<at::Tensor>& inputs) {
+GeneratorStates GeneratorStates::of(const std::vector<at::Tensor>& inputs,
+                                    const std::vector<at::Generator>& others) {
   std::set<c10::DeviceIndex> devices;
   c10::DeviceType type = at::kCPU;
   for (const at::Tensor& input : inputs)
@@ -21,6 +22,7 @@ GeneratorStates GeneratorStates::of(const std::vector<at::Tensor>& inputs) {
   for (const c10::DeviceIndex index : devices)
     if (at::globalContext().getAcceleratorHooksInterface(type).isBuilt())
       states.add(at::globalContext().defaultGenerator(c10::Device(type, index)));
+  for (const at::Generator& generator : others) states.add(generator);
   return states;
 }
 

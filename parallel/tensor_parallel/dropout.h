@@ -7,9 +7,9 @@
 // Where all ranks have equal activations they must drop equal elements; where the activations are split,
 // equal masks would be repeated over the ranks. With sequence parallel the activations outside of the linear
 // layers are split. Ranks that differ in another dimension of a mesh (data, pipeline) give different seeds.
-// An object of the program; not thread-safe. generators.state() and set_state() are for checkpoints.
-// dist_autograd::activation_checkpoint() does not restore these generators: the recomputed forward would draw
-// other numbers, so keep dropout with them outside of it.
+// An object of the program; not thread-safe. generators.state() and set_state() are for checkpoints. To draw
+// the same numbers in a recomputed forward, give both() to dist_autograd::activation_checkpoint(). The
+// recomputation of a pipeline's stages does not restore these generators.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -29,6 +29,7 @@ class WEFT_EXPORT DropoutGenerators {
 
   at::Generator& whole() { return whole_; }  // draws the same on all ranks
   at::Generator& split() { return split_; }  // draws other numbers on each rank
+  std::vector<at::Generator> both() const { return {whole_, split_}; }
 
   // Of both, as bytes in the host's memory.
   std::vector<at::Tensor> state() const;

@@ -112,6 +112,15 @@ TEST_F(ActivationCheckpoint, DrawsTheSameRandomNumbersAgain) {
   EXPECT_TRUE(at::equal(torch::rand({4}), after)) << "the second run leaves the generator as it was";
 }
 
+TEST_F(ActivationCheckpoint, DrawsTheSameNumbersFromGivenGeneratorsAgain) {
+  at::Generator own = at::detail::createCPUGenerator(3);
+  const auto forward = [&](const Tensors& in) { return Tensors{in[0] * at::rand({4}, own)}; };
+  const at::Tensor x = at::ones({4}).requires_grad_();
+  const at::Tensor y = activation_checkpoint(forward, {x}, {}, {own})[0];
+  y.sum().backward();
+  EXPECT_TRUE(at::equal(x.grad(), y.detach()));
+}
+
 TEST_F(ActivationCheckpoint, RunsAgainUnderTheSameAutocast) {
   std::vector<at::ScalarType> seen;
   const auto forward = [&](const Tensors& in) {

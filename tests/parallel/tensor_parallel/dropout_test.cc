@@ -1,5 +1,7 @@
 #include <weft/parallel/tensor_parallel/dropout.h>
 
+#include <weft/dist_autograd/activation_checkpoint.h>
+
 #include "tests/parallel/tensor_parallel/ranks.h"
 
 namespace weft::tensor_parallel::dropout_test {
@@ -51,6 +53,33 @@ TEST_P(Dropouts, AStateRepeatsItsNumbers) {
   EXPECT_FALSE(at::equal(first, second));
   generators.set_state(state);
   EXPECT_TRUE(at::equal(draw(), first));
+}
+
+TEST_P(Dropouts, ARecomputedForwardDropsTheSameElements) {
+  struct Block : torch::nn::Module {
+    explicit Block(const Group& group) : generators(group, 5) {}
+    at::Tensor forward(const at::Tensor& x) {
+      return dropout(dropout(x, 0.5, generators.split()).tanh(), 0.5, generators.whole()).square();
+    }
+    DropoutGenerators generators;
+  };
+  on_ranks(groups, [&](const Group& group) {
+    std::vector<at::Tensor> results, after;
+    for (const bool checkpoint : {false, true}) {
+      const auto block = std::make_shared<Block>(group);
+      const at::Tensor x = numbers({64}, 1).requires_grad_();
+      const at::Tensor output =
+          checkpoint ? dist_autograd::activation_checkpoint(*block, x, block->generators.both())
+                     : block->forward(x);
+      // What is drawn between the forward and its second run is not drawn again.
+      const at::Tensor between = dropout(x.detach(), 0.5, block->generators.split());
+      output.sum().backward();
+      results.insert(results.end(), {output.detach(), x.grad(), between});
+      after.push_back(dropout(x.detach(), 0.5, block->generators.split()));
+    }
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(results[i], results[3 + i])) << i;
+    EXPECT_TRUE(at::equal(after[0], after[1]));
+  });
 }
 
 TEST_P(Dropouts, ProbabilitiesOutOfRangeAreRefused) {
