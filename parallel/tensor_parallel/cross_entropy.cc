@@ -41,10 +41,7 @@ struct VocabularyLosses : torch::autograd::Function<VocabularyLosses> {
         at::cat({wide.detach().amax(1), outside.any().to(wide.scalar_type()).reshape({1})});
     finish(maxima, group.inlined().all_reduce(maxima, ReduceOp::max));
     if (maxima.is_cpu() && maxima[-1].item<double>() > 0)
-      refuse(operation, "targets: " + (outside.any().item<bool>()
-                                           ? outside_text(part, targets.masked_fill(ignored, 0))
-                                           : "another rank has one outside of the vocabulary, expected "
-                                             "equal targets on all ranks"));
+      refuse_outside(group, part, targets.masked_fill(ignored, 0), std::string(operation) + ": targets");
 
     const auto [columns, here] = part.places_of(targets);
     at::Tensor shifted = wide - maxima.narrow(0, 0, targets.size(0)).unsqueeze(1);

@@ -30,8 +30,11 @@ at::Tensor VocabularyParallelEmbeddingImpl::forward(const at::Tensor& ids) {
   const collectives::Group& group = ranks_->group();
   const auto part = VocabularyPart::of(group, splits().front().second.size, "VocabularyParallelEmbedding");
   const at::Tensor outside = part.outside(ids);
-  if (ids.is_cpu() && outside.any().item<bool>())
-    refuse("VocabularyParallelEmbedding", outside_text(part, ids));
+  if (ids.is_cpu()) {  // a rank that threw alone would leave the others waiting in the reduction
+    const at::Tensor found = outside.any().to(at::kLong);
+    group.inlined().all_reduce(found, collectives::ReduceOp::max).get();
+    if (found.item<std::int64_t>() != 0) refuse_outside(group, part, ids, "VocabularyParallelEmbedding");
+  }
   const auto [rows, here] = part.places_of(ids);
   at::Tensor own = at::embedding(weight, rows).masked_fill(here.logical_not().unsqueeze(-1), 0);
   if (!ids.is_cpu()) own = own.masked_fill(outside.unsqueeze(-1), std::numeric_limits<double>::quiet_NaN());

@@ -13,8 +13,9 @@
 // another VocabularyParallelEmbedding, of which only logits() is used. The whole weight has the values that a
 // torch::nn::Embedding draws from the same generator; a rank needs its memory in the constructor.
 //
-// Construction, errors, groups and thread-safety are those of linear.h. An id outside of the vocabulary is
-// invalid_argument on the CPU; on a device, where the host does not wait, it gives a row of NaN.
+// Construction, errors, groups and thread-safety are those of linear.h. An id outside of the vocabulary on
+// any rank is invalid_argument on all ranks on the CPU, where forward reduces one number for it first; on a
+// device, where the host does not wait, it gives a row of NaN.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>

@@ -21,11 +21,20 @@ VocabularyPart::Places VocabularyPart::places_of(const at::Tensor& ids) const {
   return {local.clamp(0, rows - 1), local.ge(0).logical_and(local.lt(rows))};
 }
 
-std::string outside_text(const VocabularyPart& part, const at::Tensor& ids) {
-  const at::Tensor flat = ids.reshape(-1);
-  const auto place = part.outside(flat).to(at::kInt).argmax().item<std::int64_t>();
-  return "element " + std::to_string(place) + " is " + std::to_string(flat[place].item<std::int64_t>()) +
-         ", expected an id from 0 to " + std::to_string(part.vocabulary - 1);
+void refuse_outside(const collectives::Group& group, const VocabularyPart& part, const at::Tensor& ids,
+                    const std::string& operation) {
+  const at::Tensor flat = ids.reshape(-1), outside = part.outside(flat);
+  std::string own;
+  if (outside.any().item<bool>()) {
+    const auto place = outside.to(at::kInt).argmax().item<std::int64_t>();
+    own = "element " + std::to_string(place) + " is " + std::to_string(flat[place].item<std::int64_t>()) +
+          " on rank " + std::to_string(group.rank());
+  }
+  for (const std::string& text : group.all_gather_object(own).get())
+    if (!text.empty())
+      refuse(operation, text + ", expected ids from 0 to " + std::to_string(part.vocabulary - 1) +
+                            ", equal on all ranks");
+  refuse(operation, "the ranks do not agree which ids are outside of the vocabulary");
 }
 
 }  // namespace weft::tensor_parallel

@@ -22,7 +22,9 @@ struct VocabularyPart {
   at::Tensor outside(const at::Tensor& ids) const { return ids.lt(0).logical_or(ids.ge(vocabulary)); }
 };
 
-// The text of an error about an id that is outside. ids: at least one of them is.
-std::string outside_text(const VocabularyPart& part, const at::Tensor& ids);
+// Throws invalid_argument on all ranks, which call it together; names the first rank that has such an id.
+// ids: of this rank, on the CPU; on one rank at least one of them is outside.
+[[noreturn]] void refuse_outside(const collectives::Group& group, const VocabularyPart& part,
+                                 const at::Tensor& ids, const std::string& operation);
 
 }  // namespace weft::tensor_parallel

@@ -62,12 +62,21 @@ TEST_P(Vocabularies, ATiedModelTrainsAsTheWholeOne) {
     }
 }
 
-TEST_P(Vocabularies, AnIdOutsideIsRefused) {
-  for (const std::int64_t bad : {std::int64_t{13}, std::int64_t{-1}})
-    expect_refused(
-        groups, ErrorKind::invalid_argument,
-        {"VocabularyParallelEmbedding: element 1 is " + std::to_string(bad), "from 0 to 12"},
-        [&](const Group& group) { embedding(group, 13)(at::tensor({std::int64_t{0}, bad}, at::kLong)); });
+// On all ranks, as the contract says, or on the last one alone.
+TEST_P(Vocabularies, AnIdOutsideIsRefusedOnAllRanks) {
+  for (const std::optional<std::int64_t> dim :
+       {std::optional<std::int64_t>(), std::optional<std::int64_t>(0)})
+    for (const std::int64_t bad : {std::int64_t{13}, std::int64_t{-1}})
+      for (const bool everywhere : {true, false})
+        expect_refused(groups, ErrorKind::invalid_argument,
+                       {"VocabularyParallelEmbedding: element 1 is " + std::to_string(bad) + " on rank " +
+                            std::to_string(everywhere ? 0 : ranks - 1),
+                        "from 0 to 12"},
+                       [&](const Group& group) {
+                         at::Tensor ids = at::zeros({12}, at::kLong);
+                         if (everywhere || group.rank() == ranks - 1) ids[1] = bad;
+                         embedding(group, 13, dim)(ids);
+                       });
 }
 
 TEST_P(Vocabularies, EachRankNeedsAWord) {
