@@ -35,7 +35,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const Group& group, std::int6
   text << "ColumnParallelLinear(" << in_features << ", " << out_features << ", bias=" << options_.bias
        << ", gather_output=" << options_.gather_output << ", blocks=" << options_.blocks
        << sequence_text(options_.sequence_dim) << ")";
-  expect_agreement(group, text.str());
+  expect_agreement(group, text.str(), options_.generator);
   if (options_.blocks < 1 || out_features % options_.blocks != 0)
     refuse("ColumnParallelLinear", std::to_string(out_features) + " output features in " +
                                        std::to_string(options_.blocks) +
@@ -68,7 +68,7 @@ RowParallelLinearImpl::RowParallelLinearImpl(const Group& group, std::int64_t in
   std::ostringstream text;
   text << "RowParallelLinear(" << in_features << ", " << out_features << ", bias=" << options_.bias
        << ", input_is_parallel=" << options_.input_is_parallel << sequence_text(options_.sequence_dim) << ")";
-  expect_agreement(group, text.str());
+  expect_agreement(group, text.str(), options_.generator);
   if (options_.sequence_dim && !options_.input_is_parallel)
     refuse("RowParallelLinear", "sequence_dim without input_is_parallel, expected both");
   divide(group, in_features, "RowParallelLinear: input features");

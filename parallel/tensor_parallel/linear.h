@@ -16,11 +16,11 @@
 // scatters it. A parameter that is used on parts of the sequence, such as a norm's, is given through
 // copy_to_ranks(), so that its gradient is the sum over the ranks; SequenceParallelLayerNorm does this.
 //
-// All ranks construct these layers in one order with equal arguments, and the constructor blocks. The ranks
-// have equal inputs, or the parts that the options say. invalid_argument: a size that is not a multiple of
-// the group's; on all ranks, if they differ. Forward and backward run collectives and throw their errors. Use
-// another group, for example group.split(0), for collectives that run at the same time. create_graph is
-// unsupported for ColumnParallelLinear. Not thread-safe, as all modules.
+// All ranks construct these layers in one order with equal arguments and generators in one state, and the
+// constructor blocks. The ranks have equal inputs, or the parts that the options say. invalid_argument: a
+// size that is not a multiple of the group's; on all ranks, if they differ. Forward and backward run
+// collectives and throw their errors. Use another group, for example group.split(0), for collectives that run
+// at the same time. create_graph is unsupported for ColumnParallelLinear. Not thread-safe, as all modules.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>

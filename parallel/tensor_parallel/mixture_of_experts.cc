@@ -24,7 +24,7 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const Group& group, std::int64_t widt
        << ", top_k=" << options_.top_k << ", normalize=" << options_.normalize;
   if (options_.capacity_factor) text << ", capacity_factor=" << *options_.capacity_factor;
   text << ", average_gradients=" << options_.average_gradients << ")";
-  expect_agreement(group, text.str());
+  expect_agreement(group, text.str(), options_.generator);
   divide(group, experts, "MixtureOfExperts: experts");
   if (options_.top_k < 1 || options_.top_k > experts)
     refuse("MixtureOfExperts", "top_k is " + std::to_string(options_.top_k) + ", expected 1 to " +

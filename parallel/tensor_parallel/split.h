@@ -74,8 +74,8 @@ struct Placement {
 WEFT_EXPORT std::vector<Placement> placements(const torch::nn::Module& module);
 
 // Initial values of a whole tensor, of the default type, as LibTorch's linear layers and embeddings have
-// them. The generator has the same state on all ranks; nullopt: LibTorch's own for the CPU, as
-// torch::manual_seed() sets it.
+// them. The generator has the same state on all ranks, which the layers' constructors compare; nullopt:
+// LibTorch's own for the CPU, as torch::manual_seed() sets it.
 WEFT_EXPORT at::Tensor draw_uniform(at::IntArrayRef sizes, double bound,
                                     std::optional<at::Generator> generator);
 WEFT_EXPORT at::Tensor draw_normal(at::IntArrayRef sizes, double deviation,

@@ -20,7 +20,7 @@ VocabularyParallelEmbeddingImpl::VocabularyParallelEmbeddingImpl(const collectiv
   text << "VocabularyParallelEmbedding(" << vocabulary << ", " << width
        << ", deviation=" << options_.deviation;
   if (options_.sequence_dim) text << ", sequence_dim=" << *options_.sequence_dim;
-  expect_agreement(group, text.str() + ")");
+  expect_agreement(group, text.str() + ")", options_.generator);
   (void)VocabularyPart::of(group, vocabulary, "VocabularyParallelEmbedding");
   weight = register_split("weight", draw_normal({vocabulary, width}, options_.deviation, options_.generator),
                           {group, 0, vocabulary});

@@ -4,6 +4,8 @@
 #include <weft/dist_autograd/activation_checkpoint.h>
 #include <weft/parallel/data_parallel/autocast.h>
 #include <weft/parallel/tensor_parallel/conjugates.h>
+#include <weft/parallel/tensor_parallel/mixture_of_experts.h>
+#include <weft/parallel/tensor_parallel/vocabulary_embedding.h>
 
 #include "tests/parallel/tensor_parallel/ranks.h"
 
@@ -249,6 +251,34 @@ TEST_F(TwoLinears, RanksThatConstructDifferentLayersAreRefused) {
     RowParallelLinear(group, hidden, width,
                       RowParallelOptions{.sequence_dim = group.rank() == 0 ? std::optional<std::int64_t>(0)
                                                                            : std::optional<std::int64_t>(1)});
+  });
+}
+
+// By their seeds, or by what was drawn before.
+TEST(ThreeLinears, RanksWithOtherInitialValuesAreRefused) {
+  Company company(3, Backend::memory);
+  const auto groups = company.groups();
+  const auto seeded = [](const Group& group) { return generator(group.rank() == 1 ? 8 : 7); };
+  const auto expect_differs = [&](auto make) {
+    expect_refused(groups, ErrorKind::invalid_argument, {"of rank 0", "that of rank 1,", "manual_seed"},
+                   make);
+  };
+  expect_differs([&](const Group& group) {
+    ColumnParallelLinear(group, width, hidden, ColumnParallelOptions{.generator = seeded(group)});
+  });
+  expect_differs([&](const Group& group) {
+    RowParallelLinear(group, hidden, width, RowParallelOptions{.generator = seeded(group)});
+  });
+  expect_differs([&](const Group& group) {
+    VocabularyParallelEmbedding(group, hidden, width, VocabularyEmbeddingOptions{.generator = seeded(group)});
+  });
+  expect_differs([&](const Group& group) {
+    MixtureOfExperts(group, width, MixtureOptions{.experts = 3, .generator = seeded(group)});
+  });
+  expect_differs([&](const Group& group) {
+    at::Generator drawn = generator(7);
+    if (group.rank() == 1) (void)at::rand({1}, drawn);
+    ColumnParallelLinear(group, width, hidden, ColumnParallelOptions{.generator = drawn});
   });
 }
 
