@@ -209,6 +209,7 @@ Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
     try {
       const CallOptions one_look{.timeout = look_up_interval};
       const std::string name = co_await self->place_.store->get(std::string(membership_keys::host), one_look);
+      if (name.empty() && !self->rendezvous_.fixed_world) co_return;  // the store's keeper is no member
       host = from_text(name, co_await self->place_.store->get(member_key(name), one_look));
     } catch (const Error& error) {
       reached = error.kind() == ErrorKind::deadline_exceeded;

@@ -21,8 +21,9 @@ namespace weft::rpc {
 namespace membership_keys {
 inline constexpr std::string_view members = "members/";  // + name: its record
 inline constexpr std::string_view ranks = "ranks/";      // + rank: the name that has it, in a fixed world
-inline constexpr std::string_view host = "host";         // the name of rank 0, which keeps watch
-inline constexpr std::string_view world = "world";       // "elastic", or "fixed N": of N members
+// The name of rank 0, which keeps watch. Empty: the agent that keeps the store is no member, and nobody does.
+inline constexpr std::string_view host = "host";
+inline constexpr std::string_view world = "world";  // "elastic", or "fixed N": of N members
 }  // namespace membership_keys
 
 enum class MemberState : std::uint8_t {
