@@ -1,0 +1,74 @@
+#include "tools/weft/launch/elastic/blacklist.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::tool::launch::elastic::blacklist_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const BlacklistOptions options{.failures = 2, .healthy_after = 60s, .cooldown = 10s, .max_cooldown = 100s};
+
+TEST(Blacklist, AHostIsHeldAfterSeveralFailuresInARow) {
+  Blacklist list(options, 1);
+  EXPECT_FALSE(list.fail("a", 0s, 0s));
+  EXPECT_FALSE(list.fail("b", 0s, 0s));
+  EXPECT_FALSE(list.holds("a"));
+  EXPECT_TRUE(list.fail("a", 1s, 59s));
+  EXPECT_TRUE(list.holds("a"));
+  EXPECT_FALSE(list.holds("b"));
+  EXPECT_FALSE(list.fail("a", 2s, 0s)) << "blacklisted already";
+}
+
+TEST(Blacklist, AFailureAfterAHealthyTimeBeginsANewRow) {
+  Blacklist list(options, 1);
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(list.fail("a", 100s * i, 60s));
+  EXPECT_TRUE(list.fail("a", 1001s, 1s));
+}
+
+TEST(Blacklist, CooldownsDoubleWithJitterUpToTheMaximum) {
+  Blacklist list(options, 7);
+  std::chrono::nanoseconds now = 0s, base = 10s;
+  EXPECT_FALSE(list.fail("a", now, 0s));
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(list.fail("a", now, 0s)) << "on probation";
+    const auto cooldown = *list.until("a") - now;
+    EXPECT_GE(cooldown, std::min<std::chrono::nanoseconds>(base, 100s));
+    EXPECT_LE(cooldown, std::min<std::chrono::nanoseconds>(base + 10s, 100s));
+    EXPECT_EQ(list.next_release(), list.until("a"));
+    now = *list.until("a");
+    EXPECT_TRUE(list.release(now - 1ns).empty());
+    EXPECT_EQ(list.release(now), std::vector<std::string>{"a"});
+    EXPECT_FALSE(list.holds("a"));
+    base *= 2;
+  }
+}
+
+TEST(Blacklist, HostsThatFailTogetherReturnOneAfterAnother) {
+  Blacklist list({.failures = 1, .cooldown = 10s, .max_cooldown = 100s}, 1);
+  list.fail("a", 0s, 0s);
+  list.fail("b", 0s, 0s);
+  EXPECT_NE(list.until("a"), list.until("b"));
+}
+
+TEST(Blacklist, AHealthyTimeEndsTheDoubling) {
+  Blacklist list({.failures = 1, .healthy_after = 60s, .cooldown = 10s, .max_cooldown = 1000s}, 1);
+  for (int i = 0; i < 4; ++i) {
+    list.fail("a", 0s, 0s);
+    list.release(*list.until("a"));
+  }
+  list.fail("a", 0s, 60s);
+  EXPECT_LE(*list.until("a"), 20s);
+}
+
+TEST(Blacklist, WithoutACooldownItIsForGood) {
+  Blacklist list({.failures = 1, .cooldown = 0s}, 1);
+  EXPECT_TRUE(list.fail("a", 0s, 0s));
+  EXPECT_FALSE(list.until("a"));
+  EXPECT_FALSE(list.next_release());
+  EXPECT_TRUE(list.release(std::chrono::hours{10'000}).empty());
+  EXPECT_TRUE(list.holds("a"));
+}
+
+}  // namespace
+}  // namespace weft::tool::launch::elastic::blacklist_test

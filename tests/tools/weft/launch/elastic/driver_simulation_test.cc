@@ -1,0 +1,423 @@
+// The driver in jobs whose hosts, workers and discovery fail at random, for many seeds; and faults that are
+// planted.
+//
+// A simulated job executes the driver's actions: workers become ready, fail, hang and stop after random
+// times; hosts appear, vanish, die and change their slots; discovery is late or fails. Each seed then lets
+// the trouble end, and checks that the job reaches its size, and its success. WEFT_SIM_SEED=n replays a seed,
+// WEFT_SIM_SEEDS=n runs more.
+#include "tools/weft/launch/elastic/driver.h"
+
+#include <weft/rpc/testing/simulation/sim_seeds.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include "tests/support/sanitizer.h"
+#include "tests/support/sim_job.h"
+
+namespace weft::tool::launch::elastic::driver_simulation_test {
+namespace {
+
+using namespace std::chrono_literals;
+using weft::test::SimRandom;
+using weft::test::SimTally;
+using weft::test::SimWorld;
+
+// What a simulation does wrong on purpose: its checks must find each.
+enum class Fault : std::uint8_t {
+  none,
+  exits_are_lost,          // the driver does not learn that a worker has ended
+  wakes_are_lost,          // nor woken
+  hosts_are_reported_late  // an old list of hosts is reported after the trouble, for good
+};
+
+class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
+ public:
+  SimulatedJob(SimWorld& world, SimTally& tally, Fault fault, std::size_t most)
+      : world_(world), tally_(tally), fault_(fault), random_(world.random()) {
+    const bool large = most > 100;
+    next_host_ = large ? most / 10 : random_.spread(1, 6);
+    for (std::size_t i = 0; i < next_host_; ++i)
+      present_.push_back({"h" + std::to_string(i), large ? random_.between(6, 14) : random_.spread(1, 4)});
+    fixed_ = random_.chance(250);
+    options_.max_workers = large ? most : random_.between(1, most);
+    options_.min_workers = random_.spread(1, options_.max_workers);
+    options_.timeout = random_.between(20s, 300s);
+    options_.start_timeout = random_.chance(200) ? 0s : random_.between(5s, 60s);
+    options_.finish_wait = random_.between(1s, 30s);
+    options_.blacklist.failures = random_.between(1, 4);
+    options_.blacklist.healthy_after = random_.between(1s, 60s);
+    options_.blacklist.cooldown = random_.chance(100) ? 0s : random_.between(1s, 20s);
+    options_.blacklist.max_cooldown = random_.between(10s, 60s);
+    options_.evict = random_.chance(300);
+    if (random_.chance(250)) options_.reset_limit = random_.between(1, 8);
+    options_.restarts = random_.chance(300) ? 0 : 1000;
+    options_.seed = random_.next();
+  }
+
+  void run() {
+    driver_ = std::make_unique<ElasticDriver>(options_, now());
+    discover();
+    trouble();
+    world_.after(random_.between(30s, 600s), [self = shared_from_this()] { self->calm_down(); });
+    world_.run_until([self = this] { return self->finished_; }, 2h);
+    if (!finished_) violation("the job has not ended");
+  }
+
+ private:
+  struct Process {
+    StartWorker start;
+    bool ready = false, stopping = false, dead = false;
+    std::chrono::nanoseconds ready_since{0};
+  };
+
+  ElasticDriver::Time now() const { return world_.now().time_since_epoch(); }
+  void violation(const std::string& text) { world_.violation(text); }
+  void later(std::chrono::nanoseconds wait, std::function<void()> job) {
+    world_.after(wait, [self = shared_from_this(), job = std::move(job)] {
+      if (!self->finished_) job();
+    });
+  }
+
+  // --- Events for the driver ---
+
+  void pass(const Event& event) {
+    if (finished_) return;
+    for (const Action& action : driver_->handle(now(), event)) {
+      if (finished_) violation("an action follows the end of the job");
+      std::visit([this](const auto& it) { perform(it); }, action);
+    }
+    if (finished_) return;
+    check();
+    wake_later();
+  }
+
+  void wake_later() {
+    const auto next = driver_->next_wake();
+    if (!next || fault_ == Fault::wakes_are_lost) return;
+    if (*next <= now()) return violation("the driver wants to be woken in the past");
+    const std::uint64_t wake = ++wakes_;
+    later(*next - now(), [this, wake] {
+      if (wake == wakes_) pass(TimePassed{});
+    });
+  }
+
+  void discover() {
+    if (!calm_ && known_ && !fixed_ && random_.chance(100)) {
+      pass(DiscoveryFailed{"a simulated reason"});
+    } else if (!(fault_ == Fault::hosts_are_reported_late && calm_)) {
+      reported_.clear();
+      for (const HostSlots& host : present_) reported_[host.host] = host.slots;
+      known_ = true;
+      pass(HostsFound{present_});
+    }
+    if (!fixed_) later(calm_ ? 1s : random_.between(100ms, 3s), [this] { discover(); });
+  }
+
+  // --- Actions of the driver ---
+
+  void perform(const StartWorker& start) {
+    ++tally_["start"];
+    started_ = true;
+    if (finishing_) violation("a worker starts after the success");
+    const auto slots = reported_.find(start.host);
+    if (slots == reported_.end() || start.slot >= slots->second)
+      violation(start.host + " has no slot " + std::to_string(start.slot));
+    if (slots != reported_.end() && start.slots != slots->second) violation("a wrong number of slots");
+    if (held(start.host)) violation(start.host + " gets a worker before its cooldown ends");
+    if (start.rank >= options_.max_workers) violation("rank " + std::to_string(start.rank) + " is too high");
+    for (const auto& [id, other] : processes_) {
+      if (other.start.host == start.host && other.start.slot == start.slot)
+        violation("slot " + std::to_string(start.slot) + " of " + start.host + " is used twice");
+      if (other.start.rank == start.rank) violation("rank " + std::to_string(start.rank) + " is used twice");
+    }
+    if (processes_.size() >= options_.max_workers) violation("more workers than the maximum");
+    Process process{start};
+    if (options_.start_timeout == 0s) process.ready = true, process.ready_since = now();
+    processes_.emplace(start.worker, process);
+    live(start.worker);
+  }
+
+  // A worker gets ready, or hangs; it fails, or works on.
+  void live(WorkerId id) {
+    const bool sick = !calm_ && random_.chance(150);
+    if (sick && random_.coin()) {
+      ++tally_["fails at its start"];
+      return later(random_.up_to(3s), [this, id] { die(id, 1); });
+    }
+    if (sick) {
+      ++tally_["hangs at its start"];
+      hung_.push_back(id);
+      return;
+    }
+    if (options_.start_timeout != 0s)
+      later(random_.up_to(4s), [this, id] {
+        const auto process = processes_.find(id);
+        if (process == processes_.end() || process->second.dead) return;
+        process->second.ready = true;
+        process->second.ready_since = now();
+        pass(WorkerReady{id});
+      });
+    if (!calm_ && random_.chance(400))
+      later(random_.up_to(200s), [this, id] {
+        if (!calm_) die(id, 137);
+      });
+  }
+
+  void die(WorkerId id, int status) {
+    const auto process = processes_.find(id);
+    if (process == processes_.end() || std::exchange(process->second.dead, true)) return;
+    ++tally_[status == 0 ? "success" : process->second.stopping ? "stopped" : "failure"];
+    if (fault_ == Fault::exits_are_lost) return;
+    later(random_.up_to(50ms), [this, id, status] {
+      const auto exited = processes_.find(id);
+      if (exited == processes_.end()) return;
+      const Process process = exited->second;
+      processes_.erase(exited);
+      if (status == 0 && !process.stopping) finishing_ = true;
+      pass(WorkerExited{id, status, "has died"});
+    });
+  }
+
+  void perform(const StopWorker& stop) {
+    ++tally_["stop"];
+    if (stop.why == "the job has failed" && hosts_at_the_end_.empty()) hosts_at_the_end_ = reported_;
+    const auto found = processes_.find(stop.worker);
+    if (found == processes_.end()) return violation("a worker is stopped that does not run");
+    Process& process = found->second;
+    if (std::exchange(process.stopping, true)) violation("a worker is stopped twice");
+    const auto slots = reported_.find(process.start.host);
+    const bool placed = slots != reported_.end() && process.start.slot < slots->second &&
+                        !(options_.evict && held(process.start.host));
+    if (process.ready && placed && stop.why != "the job has failed" && stop.why != "the job has succeeded")
+      violation("a survivor is stopped: " + stop.why);
+    later(random_.up_to(5s), [this, id = stop.worker] { die(id, 143); });
+  }
+
+  void perform(const BlacklistHost& host) {
+    ++tally_["blacklisted"];
+    if (held(host.host)) violation(host.host + " is blacklisted twice");
+    if (host.until.has_value() != (options_.blacklist.cooldown != 0s))
+      violation("a cooldown that nobody wants");
+    if (host.until && *host.until - now() < options_.blacklist.cooldown)
+      violation("a cooldown that is too short");
+    held_until_[host.host] = host.until.value_or(ElasticDriver::Time::max());
+  }
+  void perform(const Note& note) {
+    world_.trace().note(world_.now(), note.text);
+    if (note.text.starts_with("all workers have failed")) ++tally_["restart"];
+  }
+
+  void perform(const EndJob& end) {
+    finished_ = true;
+    world_.trace().note(world_.now(), end.success ? "success" : end.why);
+    if (!processes_.empty()) violation("workers run when the job ends");
+    if (end.success != finishing_) violation("success and failure are confused");
+    if (end.success) {
+      ++tally_["ended well"];
+      return;
+    }
+    const auto says = [&](const char* what) { return end.why.find(what) != std::string::npos; };
+    for (const char* why :
+         {"fewer than", "all hosts are blacklisted", "all workers have failed", "reset limit"})
+      if (says(why)) ++tally_[why];
+    if (must_succeed_) violation("the job fails although nothing goes wrong any more: " + end.why);
+    if (hosts_at_the_end_.empty()) hosts_at_the_end_ = reported_;
+    if (says("fewer than") || says("all hosts are blacklisted"))
+      for (const auto& [host, slots] : hosts_at_the_end_)
+        if (end.why.find(host + " (") == std::string::npos) violation("the error does not name " + host);
+  }
+
+  // --- What must hold at any time ---
+
+  std::size_t ready() const {
+    return static_cast<std::size_t>(
+        std::count_if(processes_.begin(), processes_.end(),
+                      [](const auto& entry) { return entry.second.ready && !entry.second.stopping; }));
+  }
+
+  void check() {
+    if (driver_->workers() != processes_.size()) violation("the driver and the job disagree on the workers");
+    if (driver_->ready() != ready()) violation("the driver and the job disagree on the ready workers");
+    if (ready() >= options_.min_workers || finishing_)
+      short_since_.reset();
+    else if (!short_since_)
+      short_since_ = now();
+    const bool all_stop = std::all_of(processes_.begin(), processes_.end(),
+                                      [](const auto& entry) { return entry.second.stopping; });
+    if (short_since_ && now() - *short_since_ > options_.timeout && (!all_stop || processes_.empty()))
+      violation("fewer workers than the minimum for longer than the timeout");
+    // In a large job not after each event: it takes long.
+    const bool look = options_.max_workers <= 100 || ++checks_ % 50 == 0;
+    if (look && started_ && !finishing_ && (!all_stop || processes_.empty())) check_that_no_slot_is_idle();
+  }
+  void check_that_no_slot_is_idle() {
+    std::map<std::string, std::size_t> idle = reported_;
+    for (const auto& [id, process] : processes_)
+      if (const auto host = idle.find(process.start.host);
+          host != idle.end() && process.start.slot < reported_[host->first])
+        --host->second;
+    if (processes_.size() >= options_.max_workers) return;
+    for (const auto& [host, slots] : idle)
+      if (slots != 0 && !held(host)) violation(host + " has an idle slot");
+  }
+  bool held(const std::string& host) const {
+    const auto until = held_until_.find(host);
+    return until != held_until_.end() && now() < until->second;
+  }
+
+  // --- Trouble ---
+
+  void trouble() {
+    if (calm_) return;
+    later(random_.up_to(20s), [this] {
+      if (calm_) return;
+      switch (fixed_ ? 5 + random_.below(2) : random_.below(7)) {
+        case 0:
+          present_.push_back({"h" + std::to_string(next_host_++), random_.spread(1, 4)});
+          ++tally_["host added"];
+          break;
+        case 1:  // its workers are told to stop, and may die before
+          if (!present_.empty()) remove(random_.below(present_.size()), random_.coin());
+          break;
+        case 2:
+          if (!present_.empty()) random_.pick(present_).slots = random_.spread(1, 6);
+          break;
+        case 3:
+        case 4:
+          if (!present_.empty()) std::swap(present_.front(), random_.pick(present_));
+          break;
+        case 5:
+          if (!present_.empty()) kill_host(random_.pick(present_).host);
+          break;
+        default:
+          for (const auto& [id, process] : std::map(processes_))
+            if (random_.chance(100)) die(id, 137);
+      }
+      trouble();
+    });
+  }
+  void remove(std::size_t which, bool dies) {
+    const std::string host = present_[which].host;
+    present_.erase(present_.begin() + static_cast<std::ptrdiff_t>(which));
+    ++tally_["host removed"];
+    if (dies) kill_host(host);
+  }
+  void kill_host(const std::string& host) {
+    ++tally_["host dies"];
+    for (const auto& [id, process] : std::map(processes_))
+      if (process.start.host == host) die(id, 137);
+  }
+
+  // How long a job may take until all is well again.
+  std::chrono::nanoseconds patience() const {
+    return 3 * std::max(options_.blacklist.cooldown, options_.blacklist.max_cooldown) +
+           3 * options_.start_timeout + 60s;
+  }
+
+  // From here on nothing fails. Either the job has failed already, or it grows to its size and succeeds.
+  void calm_down() {
+    calm_ = true;
+    for (const WorkerId id : hung_)
+      if (options_.start_timeout == 0s) die(id, 1);
+    std::size_t slots = 0;
+    for (const HostSlots& host : present_) slots += host.slots;
+    if (slots < options_.max_workers && !fixed_) present_.push_back({"spare", options_.max_workers - slots});
+    later(patience(), [this] {
+      const bool fails =
+          !processes_.empty() && std::all_of(processes_.begin(), processes_.end(),
+                                             [](const auto& entry) { return entry.second.stopping; });
+      ++tally_["calm"];
+      if (fails || wanted() < options_.min_workers) return;  // it ends by its timeout
+      if (ready() < wanted()) violation("the job has not grown to its size");
+      must_succeed_ = true;
+      for (const auto& [id, process] : std::map(processes_))
+        if (process.ready && !process.stopping) later(random_.up_to(40s), [this, id = id] { die(id, 0); });
+    });
+  }
+  // Hosts that are blacklisted for good get no worker; those that have some keep them.
+  std::size_t wanted() const {
+    std::size_t slots = 0;
+    for (const HostSlots& host : present_) {
+      const auto until = held_until_.find(host.host);
+      if (until == held_until_.end() || until->second != ElasticDriver::Time::max()) slots += host.slots;
+    }
+    for (const auto& [id, process] : processes_) {
+      const auto until = held_until_.find(process.start.host);
+      if (until != held_until_.end() && until->second == ElasticDriver::Time::max()) ++slots;
+    }
+    return std::min(slots, options_.max_workers);
+  }
+
+  SimWorld& world_;
+  SimTally& tally_;
+  const Fault fault_;
+  SimRandom& random_;
+  DriverOptions options_;
+  std::unique_ptr<ElasticDriver> driver_;
+  std::vector<HostSlots> present_;               // as they are
+  std::map<std::string, std::size_t> reported_;  // as the driver knows them
+  std::map<WorkerId, Process> processes_;        // until the driver learns of their exit
+  std::map<std::string, ElasticDriver::Time> held_until_;
+  std::map<std::string, std::size_t> hosts_at_the_end_;
+  std::vector<WorkerId> hung_;
+  std::size_t next_host_ = 0;
+  std::uint64_t wakes_ = 0, checks_ = 0;
+  std::optional<ElasticDriver::Time> short_since_;
+  bool fixed_ = false;  // discovery reports the hosts once, as --hosts does
+  bool known_ = false, started_ = false, calm_ = false, must_succeed_ = false, finishing_ = false,
+       finished_ = false;
+};
+
+void simulate(SimWorld& world, SimTally& tally, Fault fault = Fault::none, std::size_t most = 16) {
+  world.keep(std::make_shared<SimulatedJob>(world, tally, fault, most)).run();
+  ++tally["seeds"];
+}
+
+TEST(ElasticDriverSimulation, KeepsItsPromises) {
+  SimTally tally;
+  const auto report =
+      weft::test::for_each_seed({.count = weft::test::under_asan ? 200 : weft::test::times(1000),
+                                 .test = "ElasticDriverSimulation.KeepsItsPromises"},
+                                [&](SimWorld& world) { simulate(world, tally); });
+  EXPECT_TRUE(report.ok()) << report.text;
+  tally.expect({"start", "stop", "failure", "success", "blacklisted", "restart", "host added", "host removed",
+                "host dies", "hangs at its start", "ended well", "fewer than", "all workers have failed",
+                "reset limit"});
+}
+
+TEST(ElasticDriverSimulation, KeepsItsPromisesToAThousandWorkers) {
+  SimTally tally;
+  const auto report =
+      weft::test::for_each_seed({.count = weft::test::sanitized ? 1U : 2U,
+                                 .test = "ElasticDriverSimulation.KeepsItsPromisesToAThousandWorkers"},
+                                [&](SimWorld& world) { simulate(world, tally, Fault::none, 1000); });
+  EXPECT_TRUE(report.ok()) << report.text;
+}
+
+struct Planted {
+  const char* name;
+  Fault fault;
+  const char* found;  // what the simulation says
+};
+
+class PlantedInTheDriver : public testing::TestWithParam<Planted> {};
+
+INSTANTIATE_TEST_SUITE_P(ElasticDriverSimulation, PlantedInTheDriver,
+                         testing::Values(Planted{"ExitsAreLost", Fault::exits_are_lost, "the job has not"},
+                                         Planted{"WakesAreLost", Fault::wakes_are_lost, "the job has not"},
+                                         Planted{"HostsAreReportedLate", Fault::hosts_are_reported_late,
+                                                 "has not grown to its size"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(PlantedInTheDriver, AreFoundAndReplayed) {
+  SimTally tally;
+  weft::test::expect_found_and_replayed(GetParam().found, 300,
+                                        [&](SimWorld& world) { simulate(world, tally, GetParam().fault); });
+}
+
+}  // namespace
+}  // namespace weft::tool::launch::elastic::driver_simulation_test

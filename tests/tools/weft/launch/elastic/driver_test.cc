@@ -1,0 +1,596 @@
+// The driver's behaviours by name, many of them those of Horovod's and torchelastic's tests
+// (docs/parity_elastic.md). driver_simulation_test.cc has what must hold whatever happens.
+#include "tools/weft/launch/elastic/driver.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace weft::tool::launch::elastic::driver_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Executes a driver's actions without processes, as the test says.
+class Job {
+ public:
+  explicit Job(DriverOptions options) : driver_(options, now) {}
+
+  void find(std::vector<HostSlots> hosts) { pass(HostsFound{std::move(hosts)}); }
+  void fail_discovery(const std::string& why) { pass(DiscoveryFailed{why}); }
+  void ready(std::size_t rank) { pass(WorkerReady{at(rank).worker}); }
+  void all_ready() {
+    for (const auto& [rank, worker] : std::map(running)) ready(rank);
+  }
+  void fail(std::size_t rank) { exit(rank, 137, "was killed by signal 9 (Killed)"); }
+  void succeed(std::size_t rank) { exit(rank, 0, "ended with status 0"); }
+  // Those that have been asked to stop do so.
+  void stopped_exit() {
+    for (const std::size_t rank : std::exchange(stopping, {}))
+      exit(rank, 143, "was killed by signal 15 (Terminated)");
+  }
+  // Time passes, and the driver is woken when it wants to be.
+  void wait(std::chrono::nanoseconds time) {
+    const auto until = now + time;
+    for (auto next = driver_.next_wake(); next && *next <= until; next = driver_.next_wake()) {
+      now = std::max(now, *next);
+      pass(TimePassed{});
+    }
+    now = until;
+    pass(TimePassed{});
+  }
+
+  // "0=a/0 1=a/1": the ranks that run and are not asked to stop.
+  std::string places() const {
+    std::string text;
+    for (const auto& [rank, start] : running)
+      if (std::find(stopping.begin(), stopping.end(), rank) == stopping.end())
+        text += (text.empty() ? "" : " ") + std::to_string(rank) + "=" + start.host + "/" +
+                std::to_string(start.slot);
+    return text;
+  }
+  // None: the job goes on. "": it has succeeded.
+  std::optional<std::string> end() const {
+    if (!ended) return std::nullopt;
+    return ended->success ? "" : ended->why;
+  }
+
+  std::chrono::nanoseconds now = 1000s;
+  std::map<std::size_t, StartWorker> running;  // by rank
+  std::vector<std::size_t> stopping;           // ranks
+  std::vector<std::string> reasons;            // of stops
+  std::vector<std::string> notes;
+  std::vector<BlacklistHost> blacklisted;
+  std::size_t starts = 0;
+
+ private:
+  const StartWorker& at(std::size_t rank) const { return running.at(rank); }
+  void exit(std::size_t rank, int status, const std::string& how) {
+    const WorkerId worker = at(rank).worker;
+    running.erase(rank);
+    std::erase(stopping, rank);
+    pass(WorkerExited{worker, status, how});
+  }
+  void pass(const Event& event) {
+    for (const Action& action : driver_.handle(now, event)) {
+      EXPECT_FALSE(ended) << "an action follows the end";
+      std::visit([this](const auto& it) { take(it); }, action);
+    }
+  }
+  void take(const StartWorker& start) {
+    EXPECT_TRUE(running.emplace(start.rank, start).second) << "rank " << start.rank << " is taken";
+    ++starts;
+  }
+  void take(const StopWorker& stop) {
+    for (const auto& [rank, start] : running)
+      if (start.worker == stop.worker) stopping.push_back(rank);
+    reasons.push_back(stop.why);
+  }
+  void take(const BlacklistHost& host) { blacklisted.push_back(host); }
+  void take(const Note& note) { notes.push_back(note.text); }
+  void take(const EndJob& end) {
+    EXPECT_TRUE(running.empty()) << "workers run at the end";
+    ended = end;
+  }
+
+  std::optional<EndJob> ended;
+  ElasticDriver driver_;
+};
+
+const std::vector<HostSlots> two_hosts{{"a", 2}, {"b", 2}};
+
+DriverOptions from_to(std::size_t min, std::size_t max) {
+  DriverOptions options;
+  options.min_workers = min;
+  options.max_workers = max;
+  return options;
+}
+
+// As Horovod: each failure blacklists its host for good, and stops the host's workers.
+DriverOptions strict(std::size_t min, std::size_t max) {
+  DriverOptions options = from_to(min, max);
+  options.blacklist.failures = 1;
+  options.blacklist.cooldown = 0s;
+  options.evict = true;
+  return options;
+}
+
+// --- The start ---
+
+TEST(ElasticDriver, RanksGoFromHostToHost) {
+  Job job(from_to(2, 4));
+  job.find(two_hosts);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  EXPECT_EQ(job.running.at(3).slots, 2U);
+}
+
+TEST(ElasticDriver, HostsMayHaveDifferentNumbersOfSlots) {
+  Job job(from_to(6, 20));
+  job.find({{"a", 1}, {"b", 2}, {"c", 3}});
+  EXPECT_EQ(job.places(), "0=a/0 1=b/0 2=b/1 3=c/0 4=c/1 5=c/2");
+}
+
+TEST(ElasticDriver, NoMoreThanTheMaximumStart) {
+  Job job(from_to(2, 3));
+  job.find({{"a", 2}, {"b", 8}});
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0");
+}
+
+TEST(ElasticDriver, NothingStartsBeforeTheMinimumOfSlotsIsThere) {
+  Job job(from_to(8, 20));
+  job.find({});
+  job.find({{"a", 4}});
+  EXPECT_EQ(job.starts, 0U);
+  job.find({{"a", 4}, {"b", 8}});
+  EXPECT_EQ(job.starts, 12U);
+  job.find({{"a", 4}, {"b", 8}, {"c", 12}});
+  EXPECT_EQ(job.starts, 20U) << "the maximum";
+}
+
+TEST(ElasticDriver, AFirstDiscoveryThatFailsEndsTheJob) {
+  Job job(from_to(1, 4));
+  job.fail_discovery("no such file");
+  EXPECT_EQ(job.end(), "the first discovery of hosts failed: no such file");
+}
+
+TEST(ElasticDriver, ALaterDiscoveryThatFailsChangesNothing) {
+  Job job(from_to(1, 4));
+  job.find(two_hosts);
+  for (int i = 0; i < 3; ++i) job.fail_discovery("a timeout");
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  EXPECT_EQ(job.notes.size(), 1U) << "told once";
+}
+
+// --- Hosts come and go ---
+
+TEST(ElasticDriver, WorkersStartOnAHostThatIsAdded) {
+  Job job(from_to(2, 4));
+  job.find({{"a", 2}});
+  job.all_ready();
+  job.find(two_hosts);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  EXPECT_EQ(job.starts, 4U);
+}
+
+TEST(ElasticDriver, WorkersOfAHostThatIsRemovedAreStoppedAndTheOthersKeepTheirRanks) {
+  Job job(from_to(2, 4));
+  job.find({{"a", 2}});
+  job.all_ready();
+  job.find(two_hosts);
+  job.all_ready();
+  job.find({{"b", 2}});
+  EXPECT_EQ(job.places(), "2=b/0 3=b/1");
+  EXPECT_EQ(job.reasons, (std::vector<std::string>{"its host is gone", "its host is gone"}));
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "2=b/0 3=b/1");
+  EXPECT_TRUE(job.blacklisted.empty()) << "a stop is no failure";
+  job.find({{"b", 2}, {"c", 2}});
+  EXPECT_EQ(job.places(), "0=c/0 1=c/1 2=b/0 3=b/1") << "the lowest free ranks";
+  job.all_ready();
+  job.succeed(2);
+  for (const std::size_t rank : {0, 1, 3}) job.succeed(rank);
+  EXPECT_EQ(job.end(), "");
+}
+
+TEST(ElasticDriver, FewerSlotsStopTheLastWorkersOfAHost) {
+  Job job(from_to(1, 4));
+  job.find({{"a", 4}});
+  job.all_ready();
+  job.find({{"a", 2}});
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+  EXPECT_EQ(job.reasons.front(), "its slot is gone");
+  job.stopped_exit();
+  job.find({{"a", 3}});
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=a/2");
+}
+
+TEST(ElasticDriver, OneWorkerKeepsTheStateUntilAnotherHostHasTakenOver) {
+  Job job(from_to(2, 4));
+  job.find({{"a", 2}});
+  job.all_ready();
+  job.find({{"b", 2}});
+  EXPECT_EQ(job.places(), "0=a/0 2=b/0 3=b/1") << "rank 0 has the state";
+  job.ready(2);
+  EXPECT_EQ(job.places(), "2=b/0 3=b/1");
+  job.stopped_exit();
+  EXPECT_FALSE(job.end());
+}
+
+TEST(ElasticDriver, IfNoHostIsLeftTheWorkersGoOn) {
+  Job job(from_to(2, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.find({});
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  job.find({{"b", 2}});
+  EXPECT_EQ(job.places(), "2=b/0 3=b/1");
+}
+
+TEST(ElasticDriver, ASingleWorkerMovesToAnotherHost) {
+  Job job(from_to(1, 1));
+  job.find({{"a", 1}});
+  job.all_ready();
+  job.find({{"b", 1}});
+  EXPECT_EQ(job.places(), "") << "there is no room for both";
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "0=b/0");
+}
+
+TEST(ElasticDriver, TheOrderOfHostsIsThatOfTheirAge) {
+  Job job(from_to(1, 3));
+  job.find({{"a", 1}, {"b", 1}, {"c", 1}});
+  job.all_ready();
+  job.find({{"d", 1}, {"c", 1}, {"b", 1}});
+  EXPECT_EQ(job.places(), "1=b/0 2=c/0") << "d has no room until a's worker has ended";
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "0=d/0 1=b/0 2=c/0");
+  job.find({{"a", 1}, {"d", 1}, {"c", 2}, {"b", 1}});
+  job.fail(0);
+  EXPECT_EQ(job.places(), "0=c/1 1=b/0 2=c/0") << "c is older than d, and than a, which was away";
+}
+
+TEST(ElasticDriver, ChangesOfDiscoveryThatMeanNothingStartAndStopNothing) {
+  Job job(from_to(1, 2));
+  job.find({{"a", 2}});
+  job.all_ready();
+  job.find({{"a", 2}, {"b", 2}});
+  job.find({{"a", 4}, {"b", 1}});
+  job.find({{"b", 3}, {"a", 2}});
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+  EXPECT_EQ(job.starts, 2U);
+  EXPECT_TRUE(job.stopping.empty());
+}
+
+// --- Failures ---
+
+TEST(ElasticDriver, AWorkerThatDiesOnAHealthyHostIsReplacedThere) {
+  Job job(from_to(2, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  const WorkerId before = job.running.at(1).worker;
+  job.fail(1);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  EXPECT_NE(job.running.at(1).worker, before);
+  EXPECT_EQ(job.notes.back(), "rank 1 on a was killed by signal 9 (Killed)");
+}
+
+TEST(ElasticDriver, ASingleFailureBlacklistsItsHostIfOneIsEnough) {
+  Job job(strict(2, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.fail(0);
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "2=b/0 3=b/1");
+  job.wait(1h);
+  EXPECT_EQ(job.places(), "2=b/0 3=b/1");
+  EXPECT_FALSE(job.end());
+}
+
+TEST(ElasticDriver, ABlacklistedHostsWorkersGoOnUnlessTheyAreEvicted) {
+  DriverOptions options = strict(2, 4);
+  for (const bool evict : {false, true}) {
+    options.evict = evict;
+    Job job(options);
+    job.find(two_hosts);
+    job.all_ready();
+    job.fail(0);
+    EXPECT_EQ(job.places(), evict ? "2=b/0 3=b/1" : "1=a/1 2=b/0 3=b/1");
+    EXPECT_EQ(job.reasons, std::vector<std::string>(evict ? 1 : 0, "its host is blacklisted"));
+  }
+}
+
+TEST(ElasticDriver, AHostWhoseWorkersFailBeforeTheyAreReadyIsBlacklisted) {
+  Job job(from_to(2, 4));
+  job.find(two_hosts);
+  job.ready(0);
+  job.ready(1);
+  for (int i = 0; i < 3; ++i) job.fail(2);
+  EXPECT_EQ(job.blacklisted.size(), 1U);
+  EXPECT_EQ(job.blacklisted.front().host, "b");
+  job.fail(3);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+  EXPECT_FALSE(job.end());
+}
+
+TEST(ElasticDriver, AllWorkersFail) {
+  Job job(from_to(2, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  for (const std::size_t rank : {0, 1, 2, 3}) job.fail(rank);
+  EXPECT_EQ(job.places(), "");
+  job.stopped_exit();  // their successors
+  EXPECT_EQ(job.end(), "all workers have failed; the last one: rank 3 on b was killed by signal 9 (Killed)");
+}
+
+TEST(ElasticDriver, ThatAllWorkersFailMayBeSurvived) {
+  DriverOptions options = from_to(2, 2);
+  options.restarts = 1;
+  options.blacklist.failures = 100;
+  Job job(options);
+  job.find({{"a", 2}});
+  job.all_ready();
+  job.fail(0);
+  job.fail(1);
+  EXPECT_FALSE(job.end());
+  EXPECT_EQ(job.notes.back(), "all workers have failed: restart 1 of 1");
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+  job.all_ready();
+  job.fail(0);
+  job.fail(1);
+  job.stopped_exit();
+  EXPECT_NE(job.end().value_or("").find("all workers have failed"), std::string::npos);
+}
+
+TEST(ElasticDriver, AFailureBeforeTheJobHasFormedIsOneOfItsHost) {
+  Job job(from_to(4, 4));
+  job.find(two_hosts);
+  job.ready(0);
+  job.fail(0);  // the only ready worker, but nothing is lost yet
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+}
+
+TEST(ElasticDriver, AllHostsBlacklisted) {
+  Job job(strict(2, 4));
+  job.find(two_hosts);
+  job.fail(0);
+  job.fail(2);
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "3=b/1") << "no host is left to continue on, so the last worker goes on";
+  job.fail(3);
+  EXPECT_EQ(
+      job.end(),
+      "all hosts are blacklisted: a (2 slots, blacklisted for good), b (2 slots, blacklisted for good)");
+}
+
+TEST(ElasticDriver, AFailureOfWorkersOnTwoHostsAtOnceIsSurvived) {
+  Job job(from_to(2, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.fail(0);
+  job.fail(2);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  job.all_ready();
+  job.succeed(0);
+  for (const std::size_t rank : {1, 2, 3}) job.succeed(rank);
+  EXPECT_EQ(job.end(), "");
+}
+
+TEST(ElasticDriver, AHostThatIsLostForGoodLeavesASmallerJob) {
+  Job job(from_to(1, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.fail(2);
+  job.fail(3);
+  job.find({{"a", 2}});
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+  job.stopped_exit();
+  job.succeed(0);
+  job.succeed(1);
+  EXPECT_EQ(job.end(), "");
+}
+
+TEST(ElasticDriver, TheWorkersThatRemainAreStoppedAtOnceWhenTheJobFails) {
+  Job job(strict(4, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.fail(0);
+  job.wait(10min);
+  EXPECT_EQ(job.places(), "");
+  EXPECT_EQ(job.reasons.back(), "the job has failed");
+  EXPECT_FALSE(job.end()) << "while they run";
+  job.stopped_exit();
+  EXPECT_TRUE(job.end());
+}
+
+// --- Limits of time and number ---
+
+TEST(ElasticDriver, TheMinimumIsNotReachedInTime) {
+  Job job(strict(4, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.fail(0);
+  job.stopped_exit();
+  job.wait(10min - 1s);
+  EXPECT_FALSE(job.end());
+  job.wait(1s);
+  job.stopped_exit();
+  EXPECT_EQ(job.end(),
+            "fewer than 4 workers for 10 min 0 s: 2 ready, b (2 slots), a (2 slots, blacklisted for good)");
+}
+
+TEST(ElasticDriver, SlotsThatNeverComeEndTheJob) {
+  Job job(from_to(8, 8));
+  job.find({{"a", 4}});
+  job.wait(10min);
+  EXPECT_EQ(job.end(), "fewer than 8 workers for 10 min 0 s: 0 ready, a (4 slots)");
+  Job none(from_to(8, 8));
+  none.find({});
+  none.wait(10min);
+  EXPECT_EQ(none.end(), "fewer than 8 workers for 10 min 0 s: 0 ready, no hosts");
+}
+
+TEST(ElasticDriver, TheTimeBelowTheMinimumCountsAnewAfterAnInterruption) {
+  Job job(strict(3, 4));
+  job.find(two_hosts);
+  job.wait(9min);
+  job.all_ready();
+  job.wait(9min);
+  job.fail(0);
+  job.wait(9min);
+  EXPECT_FALSE(job.end());
+  job.wait(1min);
+  job.stopped_exit();
+  EXPECT_TRUE(job.end());
+}
+
+TEST(ElasticDriver, AWorkerThatIsNotReadyInTimeHasFailed) {
+  DriverOptions options = from_to(1, 2);
+  options.start_timeout = 30s;
+  Job job(options);
+  job.find({{"a", 2}});
+  job.ready(0);
+  job.wait(29s);
+  EXPECT_TRUE(job.stopping.empty());
+  job.wait(1s);
+  EXPECT_EQ(job.places(), "0=a/0");
+  EXPECT_EQ(job.notes.back(), "rank 1 on a was not ready 30.0 s after its start");
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1") << "it is tried again";
+  for (int i = 0; i < 2; ++i) {
+    job.wait(30s);
+    job.stopped_exit();
+  }
+  EXPECT_EQ(job.blacklisted.size(), 1U);
+  EXPECT_EQ(job.places(), "0=a/0");
+}
+
+TEST(ElasticDriver, WithoutAStartTimeoutAWorkerIsReadyAtOnce) {
+  DriverOptions options = from_to(2, 2);
+  options.start_timeout = 0s;
+  Job job(options);
+  job.find({{"a", 2}});
+  job.wait(1h);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+}
+
+TEST(ElasticDriver, TheResetLimit) {
+  for (const std::size_t limit : {1, 2}) {
+    DriverOptions options = from_to(2, 4);
+    options.reset_limit = limit;
+    Job job(options);
+    job.find({{"a", 2}});
+    job.all_ready();
+    job.wait(10s);
+    job.find(two_hosts);  // the first reset
+    job.all_ready();
+    job.wait(10s);
+    job.find({{"b", 2}});  // the second one
+    job.stopped_exit();
+    if (limit == 1) {
+      EXPECT_EQ(job.end(), "the workers changed more often than the reset limit of 1 permits");
+    } else {
+      EXPECT_EQ(job.places(), "2=b/0 3=b/1");
+    }
+  }
+}
+
+TEST(ElasticDriver, TheDeathOfAHostIsOneReset) {
+  DriverOptions options = from_to(1, 8);
+  options.reset_limit = 1;
+  options.blacklist.failures = 100;
+  Job job(options);
+  job.find({{"a", 4}, {"b", 4}});
+  job.all_ready();
+  job.wait(10s);
+  for (const std::size_t rank : {4, 5, 6, 7}) {
+    job.fail(rank);
+    job.wait(200ms);
+  }
+  EXPECT_FALSE(job.end());
+  job.all_ready();
+  job.wait(10s);
+  job.fail(0);
+  job.stopped_exit();
+  EXPECT_TRUE(job.end());
+}
+
+TEST(ElasticDriver, ABlacklistedHostReturnsAfterItsCooldownAndThatGrows) {
+  DriverOptions options = from_to(2, 4);
+  options.blacklist.failures = 1;
+  options.blacklist.cooldown = 1s;
+  options.blacklist.max_cooldown = 1min;
+  Job job(options);
+  job.find(two_hosts);
+  job.all_ready();
+  std::chrono::nanoseconds before = 0s;
+  for (int i = 0; i < 4; ++i) {
+    job.fail(3);
+    EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0");
+    const auto cooldown = *job.blacklisted.back().until - job.now;
+    EXPECT_GT(cooldown, before);
+    EXPECT_GE(cooldown, 1s * (1 << i));
+    before = cooldown;
+    job.wait(cooldown - 1ns);
+    EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0");
+    job.wait(1ns);
+    EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+    job.ready(3);
+  }
+}
+
+TEST(ElasticDriver, AHostIsBlacklistedWhileDiscoveryDoesNotReportIt) {
+  DriverOptions options = from_to(1, 4);
+  options.blacklist.failures = 1;
+  Job job(options);
+  job.find(two_hosts);
+  job.all_ready();
+  job.fail(3);
+  job.find({{"a", 2}});
+  job.stopped_exit();
+  job.find(two_hosts);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+  job.wait(20s);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+}
+
+// --- Success ---
+
+TEST(ElasticDriver, TheFirstSuccessEndsTheJob) {
+  Job job(from_to(2, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.succeed(0);
+  EXPECT_EQ(job.places(), "1=a/1 2=b/0 3=b/1") << "the others have time to finish";
+  job.succeed(1);
+  job.fail(2);
+  EXPECT_EQ(job.starts, 4U) << "nothing starts any more";
+  EXPECT_FALSE(job.end());
+  job.wait(1min);
+  EXPECT_EQ(job.reasons, std::vector<std::string>{"the job has succeeded"});
+  job.stopped_exit();
+  EXPECT_EQ(job.end(), "");
+}
+
+TEST(ElasticDriver, AWorkerThatStartsWhenTheJobSucceedsIsStopped) {
+  Job job(from_to(2, 4));
+  job.find({{"a", 2}});
+  job.all_ready();
+  job.find(two_hosts);
+  job.ready(2);
+  job.succeed(0);
+  EXPECT_EQ(job.places(), "1=a/1 2=b/0");
+}
+
+TEST(ElasticDriver, NewHostsAreIgnoredAfterASuccess) {
+  Job job(from_to(1, 4));
+  job.find({{"a", 2}});
+  job.all_ready();
+  job.succeed(0);
+  job.find({{"b", 2}});
+  EXPECT_EQ(job.places(), "1=a/1");
+  job.succeed(1);
+  EXPECT_EQ(job.end(), "");
+}
+
+}  // namespace
+}  // namespace weft::tool::launch::elastic::driver_test

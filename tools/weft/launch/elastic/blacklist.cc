@@ -1,0 +1,64 @@
+#include "tools/weft/launch/elastic/blacklist.h"
+
+#include <algorithm>
+
+namespace weft::tool::launch::elastic {
+
+Blacklist::Blacklist(BlacklistOptions options, std::uint64_t seed) : options_(options), random_(seed) {}
+
+bool Blacklist::fail(const std::string& name, Time now, std::chrono::nanoseconds healthy) {
+  Host& host = hosts_[name];
+  if (healthy >= options_.healthy_after) host.failures = host.times = 0;
+  if (host.blacklisted || ++host.failures < options_.failures) return false;
+  host.blacklisted = true;
+  host.until.reset();
+  if (options_.cooldown > options_.cooldown.zero()) host.until = now + cooldown_of(host.times++);
+  return true;
+}
+
+std::vector<std::string> Blacklist::release(Time now) {
+  std::vector<std::string> released;
+  for (auto& [name, host] : hosts_) {
+    if (!host.blacklisted || !host.until || *host.until > now) continue;
+    host.blacklisted = false;
+    host.failures = options_.failures - 1;
+    released.push_back(name);
+  }
+  return released;
+}
+
+bool Blacklist::holds(const std::string& host) const {
+  const auto found = hosts_.find(host);
+  return found != hosts_.end() && found->second.blacklisted;
+}
+
+std::optional<Blacklist::Time> Blacklist::until(const std::string& host) const {
+  const auto found = hosts_.find(host);
+  return found == hosts_.end() ? std::nullopt : found->second.until;
+}
+
+std::optional<Blacklist::Time> Blacklist::next_release() const {
+  std::optional<Time> next;
+  for (const auto& [name, host] : hosts_)
+    if (host.blacklisted && host.until && (!next || *host.until < *next)) next = host.until;
+  return next;
+}
+
+// Hosts that failed together return one after another, unless the cooldown is at its maximum.
+std::chrono::nanoseconds Blacklist::cooldown_of(std::uint32_t times) {
+  const std::chrono::nanoseconds most = std::max(options_.cooldown, options_.max_cooldown);
+  std::chrono::nanoseconds cooldown = options_.cooldown;
+  for (; times != 0 && cooldown < most; --times) cooldown = cooldown > most / 2 ? most : 2 * cooldown;
+  const std::uint64_t jitter = draw() % static_cast<std::uint64_t>(options_.cooldown.count());
+  return std::min(most, cooldown + std::chrono::nanoseconds(jitter));
+}
+
+// splitmix64
+std::uint64_t Blacklist::draw() {
+  std::uint64_t mixed = random_ += 0x9e3779b97f4a7c15;
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+  return mixed ^ (mixed >> 31);
+}
+
+}  // namespace weft::tool::launch::elastic

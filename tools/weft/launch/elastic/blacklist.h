@@ -1,0 +1,59 @@
+// Blacklist: which hosts have failed too often in a row, and until when they get no worker. Pure.
+//
+// A host that fails `failures` times in a row is blacklisted for a cooldown that doubles from one time to the
+// next, with jitter, so that hosts that failed together do not return together. After its cooldown a host is
+// on probation: its next failure blacklists it again. A failure of a worker that was ready for
+// `healthy_after` proves that the host works, and begins a new row. Hosts are remembered while discovery does
+// not report them. Thread-safety: none.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::tool::launch::elastic {
+
+struct BlacklistOptions {
+  std::size_t failures = 3;  // 1: each failure, as in Horovod
+  std::chrono::nanoseconds healthy_after = std::chrono::minutes{1};
+  // The first cooldown lasts `cooldown` to twice as long, the next ones twice as long each, up to
+  // max_cooldown. 0: a blacklisted host never returns.
+  std::chrono::nanoseconds cooldown = std::chrono::seconds{10};
+  std::chrono::nanoseconds max_cooldown = std::chrono::minutes{10};
+};
+
+class Blacklist {
+ public:
+  using Time = std::chrono::nanoseconds;
+
+  Blacklist(BlacklistOptions options, std::uint64_t seed);
+
+  // A worker failed on the host, after it was ready for `healthy`. True: the host is blacklisted now.
+  bool fail(const std::string& host, Time now, std::chrono::nanoseconds healthy);
+  // Ends the cooldowns that are due: the hosts that may be used again.
+  std::vector<std::string> release(Time now);
+
+  bool holds(const std::string& host) const;
+  std::optional<Time> until(const std::string& host) const;  // of a blacklisted host; none: for good
+  std::optional<Time> next_release() const;
+
+ private:
+  struct Host {
+    std::size_t failures = 0;  // in a row
+    std::uint32_t times = 0;   // that it was blacklisted in this row
+    bool blacklisted = false;
+    std::optional<Time> until;
+  };
+
+  std::chrono::nanoseconds cooldown_of(std::uint32_t times);
+  std::uint64_t draw();
+
+  const BlacklistOptions options_;
+  std::uint64_t random_;
+  std::map<std::string, Host> hosts_;
+};
+
+}  // namespace weft::tool::launch::elastic

@@ -1,0 +1,306 @@
+// Each event first changes what the driver knows (the take() functions). Then plan() compares the workers
+// that run with the slots that may be used, and stops and starts workers. Failures, the minimum and the reset
+// limit are judged on the way; each of them may end the job by give_up().
+#include "tools/weft/launch/elastic/driver.h"
+
+#include <algorithm>
+
+#include "tools/weft/duration.h"
+
+namespace weft::tool::launch::elastic {
+
+ElasticDriver::ElasticDriver(DriverOptions options, Time now)
+    : options_(std::move(options)),
+      blacklist_(options_.blacklist, options_.seed),
+      short_since_(now),
+      now_(now) {}
+
+Actions ElasticDriver::handle(Time now, const Event& event) {
+  if (phase_ == Phase::ended) return {};
+  now_ = now;
+  changed_ = false;
+  const bool was_stopping = any_stopping();
+  std::visit([this](const auto& it) { take(it); }, event);
+  if (phase_ == Phase::waiting || phase_ == Phase::running) plan();
+  if (phase_ == Phase::running) count_reset(was_stopping);
+  if (phase_ == Phase::waiting || phase_ == Phase::running) watch_minimum();
+  if (phase_ == Phase::finishing) finish();
+  end_if_empty();
+  return std::exchange(actions_, {});
+}
+
+std::size_t ElasticDriver::ready() const {
+  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return entry.second.ready && !entry.second.stopping;
+  }));
+}
+
+std::optional<ElasticDriver::Time> ElasticDriver::next_wake() const {
+  std::optional<Time> next;
+  const auto add = [&](Time when) {
+    if (!next || when < *next) next = when;
+  };
+  if (phase_ == Phase::finishing && !workers_.empty() && finish_by_ > now_) add(finish_by_);
+  if (phase_ != Phase::waiting && phase_ != Phase::running) return next;
+  if (short_since_) add(*short_since_ + options_.timeout);
+  if (const auto release = blacklist_.next_release()) add(*release);
+  if (options_.start_timeout > Time{0})
+    for (const auto& [id, worker] : workers_)
+      if (!worker.ready && !worker.stopping) add(worker.started + options_.start_timeout);
+  return next;
+}
+
+// --- Events ---
+
+// Hosts that were known before keep their order, and new ones follow: the oldest have the lowest ranks.
+void ElasticDriver::take(const HostsFound& found) {
+  std::map<std::string, std::size_t> slots;
+  for (const HostSlots& host : found.hosts)
+    if (host.slots != 0) slots[host.host] = host.slots;
+  std::vector<HostSlots> hosts;
+  for (const HostSlots& host : hosts_)
+    if (const auto still = slots.find(host.host); still != slots.end())
+      hosts.push_back({host.host, still->second});
+  for (const HostSlots& host : found.hosts)
+    if (slots.contains(host.host) && !slots_.contains(host.host) &&
+        std::none_of(hosts.begin(), hosts.end(),
+                     [&](const HostSlots& other) { return other.host == host.host; }))
+      hosts.push_back({host.host, slots.at(host.host)});
+  hosts_ = std::move(hosts);
+  slots_ = std::move(slots);
+  discovered_ = true;
+  discovery_fails_ = false;
+}
+
+void ElasticDriver::take(const DiscoveryFailed& failed) {
+  if (!discovered_) return give_up("the first discovery of hosts failed: " + failed.why);
+  if (!std::exchange(discovery_fails_, true))
+    actions_.push_back(Note{"the discovery of hosts failed, and the known hosts are kept: " + failed.why});
+}
+
+void ElasticDriver::take(const WorkerReady& ready) {
+  const auto found = workers_.find(ready.worker);
+  if (found != workers_.end() && !found->second.ready) found->second.ready = now_;
+}
+
+void ElasticDriver::take(const WorkerExited& exited) {
+  const auto found = workers_.find(exited.worker);
+  if (found == workers_.end()) return;
+  const Worker worker = std::move(found->second);
+  workers_.erase(found);
+  occupied_.erase({worker.host, worker.slot});
+  ranks_.erase(worker.rank);
+  if (worker.stopping) return;
+  if (exited.status != 0) return failed(worker, exited);
+  if (phase_ != Phase::running) return;
+  phase_ = Phase::finishing;
+  finish_by_ = now_ + options_.finish_wait;
+  if (!workers_.empty())
+    actions_.push_back(Note{title(worker) + " has succeeded: the other workers have " +
+                            text_of(options_.finish_wait) + " to finish"});
+}
+
+void ElasticDriver::failed(const Worker& worker, const WorkerExited& exited) {
+  const std::string what = title(worker) + " " + exited.how;
+  actions_.push_back(Note{what + exited.details});
+  if (phase_ != Phase::running) return;
+  changed_ = true;
+  strike(worker);
+  if (!formed_ || !worker.ready || ready() != 0) return;
+  formed_ = false;
+  if (restarts_ == options_.restarts) return give_up("all workers have failed; the last one: " + what);
+  ++restarts_;
+  actions_.push_back(Note{"all workers have failed: restart " + std::to_string(restarts_) + " of " +
+                          std::to_string(options_.restarts)});
+}
+
+void ElasticDriver::strike(const Worker& worker) {
+  if (!blacklist_.fail(worker.host, now_, worker.ready ? now_ - *worker.ready : Time{0})) return;
+  const auto until = blacklist_.until(worker.host);
+  actions_.push_back(BlacklistHost{worker.host, until});
+  // Hosts that have not failed come first from now on.
+  std::stable_partition(hosts_.begin(), hosts_.end(),
+                        [&](const HostSlots& host) { return host.host != worker.host; });
+}
+
+// --- Decisions ---
+
+void ElasticDriver::plan() {
+  blacklist_.release(now_);
+  if (phase_ == Phase::waiting) {
+    if (!discovered_ || capacity() < options_.min_workers) return;
+    phase_ = Phase::running;
+    return start_workers();
+  }
+  stop_late_starters();
+  stop_displaced();
+  start_workers();
+  const bool none_left =
+      std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.stopping; });
+  if (none_left && all_blacklisted()) give_up("all hosts are blacklisted: " + hosts_text());
+}
+
+void ElasticDriver::stop_late_starters() {
+  if (options_.start_timeout <= Time{0}) return;
+  for (auto& [id, worker] : workers_) {
+    if (worker.ready || worker.stopping || now_ - worker.started < options_.start_timeout) continue;
+    stop(id, worker, "was not ready " + text_of(options_.start_timeout) + " after its start");
+    actions_.push_back(
+        Note{title(worker) + " was not ready " + text_of(options_.start_timeout) + " after its start"});
+    strike(worker);
+  }
+}
+
+// Displaced workers are stopped while another ready worker has the job's state. If none has, one displaced
+// worker is kept until a new worker is ready. If no host is left at all, all are kept: discovery may be
+// mistaken.
+void ElasticDriver::stop_displaced() {
+  bool placed_ready = false;
+  Worker* keeper = nullptr;
+  for (auto& [id, worker] : workers_) {
+    if (!worker.ready || worker.stopping) continue;
+    if (!displaced(worker))
+      placed_ready = true;
+    else if (keeper == nullptr || worker.rank < keeper->rank)
+      keeper = &worker;
+  }
+  if (!placed_ready && capacity() == 0) return;
+  // With max_workers 1 there is no room for a second worker to take over from the first.
+  if (placed_ready || options_.max_workers == 1) keeper = nullptr;
+  for (auto& [id, worker] : workers_)
+    if (!worker.stopping && &worker != keeper && displaced(worker))
+      stop(id, worker,
+           slots_.contains(worker.host)
+               ? (blacklist_.holds(worker.host) ? "its host is blacklisted" : "its slot is gone")
+               : "its host is gone");
+}
+
+void ElasticDriver::start_workers() {
+  for (const HostSlots& host : hosts_) {
+    if (!available(host)) continue;
+    for (std::size_t slot = 0; slot < host.slots; ++slot) {
+      if (workers_.size() >= options_.max_workers) return;
+      if (occupied_.contains({host.host, slot})) continue;
+      const WorkerId id = ++last_id_;
+      const std::size_t rank = lowest_free_rank();
+      Worker worker{host.host, slot, rank, now_, std::nullopt, false};
+      if (options_.start_timeout <= Time{0}) worker.ready = now_;
+      occupied_[{host.host, slot}] = id;
+      ranks_.insert(rank);
+      workers_.emplace(id, std::move(worker));
+      actions_.push_back(StartWorker{id, host.host, slot, host.slots, rank});
+      changed_ = true;
+    }
+  }
+}
+
+void ElasticDriver::count_reset(bool was_stopping) {
+  if (!changed_) return;
+  const bool first_start = !last_change_;
+  const bool same = first_start || was_stopping || now_ - *last_change_ <= options_.reset_settle;
+  last_change_ = now_;
+  if (same) return;
+  ++resets_;
+  if (options_.reset_limit && resets_ > *options_.reset_limit)
+    give_up("the workers changed more often than the reset limit of " +
+            std::to_string(*options_.reset_limit) + " permits");
+}
+
+void ElasticDriver::watch_minimum() {
+  const std::size_t ready_now = ready();
+  if (ready_now >= options_.min_workers) {
+    formed_ = true;
+    short_since_.reset();
+  } else if (!short_since_) {
+    short_since_ = now_;
+  }
+  if (!short_since_ || now_ - *short_since_ < options_.timeout) return;
+  give_up("fewer than " + std::to_string(options_.min_workers) + " workers for " + text_of(options_.timeout) +
+          ": " + std::to_string(ready_now) + " ready, " + hosts_text());
+}
+
+void ElasticDriver::finish() {
+  const bool late = now_ >= finish_by_;
+  for (auto& [id, worker] : workers_)
+    if (!worker.stopping && (late || !worker.ready))
+      stop(id, worker, late ? "the job has succeeded" : "the job has succeeded before the worker was ready");
+}
+
+void ElasticDriver::give_up(std::string why) {
+  if (phase_ == Phase::giving_up || phase_ == Phase::ended) return;
+  phase_ = Phase::giving_up;
+  failure_ = std::move(why);
+  for (auto& [id, worker] : workers_)
+    if (!worker.stopping) stop(id, worker, "the job has failed");
+}
+
+void ElasticDriver::stop(WorkerId id, Worker& worker, std::string why) {
+  worker.stopping = true;
+  changed_ = true;
+  actions_.push_back(StopWorker{id, std::move(why)});
+}
+
+void ElasticDriver::end_if_empty() {
+  if (!workers_.empty() || (phase_ != Phase::finishing && phase_ != Phase::giving_up)) return;
+  const bool success = phase_ == Phase::finishing;
+  phase_ = Phase::ended;
+  actions_.push_back(EndJob{success, failure_});
+}
+
+// --- What is known ---
+
+bool ElasticDriver::displaced(const Worker& worker) const {
+  const auto host = slots_.find(worker.host);
+  if (host == slots_.end() || worker.slot >= host->second) return true;
+  return options_.evict && blacklist_.holds(worker.host);
+}
+
+bool ElasticDriver::available(const HostSlots& host) const { return !blacklist_.holds(host.host); }
+
+std::size_t ElasticDriver::capacity() const {
+  std::size_t slots = 0;
+  for (const HostSlots& host : hosts_)
+    if (available(host)) slots += host.slots;
+  return slots;
+}
+
+bool ElasticDriver::any_stopping() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& entry) { return entry.second.stopping; });
+}
+
+bool ElasticDriver::all_blacklisted() const {
+  return !hosts_.empty() && std::none_of(hosts_.begin(), hosts_.end(),
+                                         [this](const HostSlots& host) { return available(host); });
+}
+
+std::size_t ElasticDriver::lowest_free_rank() const {
+  std::size_t rank = 0;
+  for (const std::size_t taken : ranks_) {
+    if (taken != rank) break;
+    ++rank;
+  }
+  return rank;
+}
+
+std::string ElasticDriver::title(const Worker& worker) const {
+  return "rank " + std::to_string(worker.rank) + " on " + worker.host;
+}
+
+std::string ElasticDriver::hosts_text() const {
+  if (hosts_.empty()) return "no hosts";
+  std::string text;
+  for (const HostSlots& host : hosts_) {
+    text += (text.empty() ? "" : ", ") + host.host + " (" + std::to_string(host.slots) +
+            (host.slots == 1 ? " slot" : " slots");
+    if (blacklist_.holds(host.host)) {
+      const auto until = blacklist_.until(host.host);
+      text +=
+          until ? ", blacklisted for " + text_of(std::max(Time{0}, *until - now_)) : ", blacklisted for good";
+    }
+    text += ")";
+  }
+  return text;
+}
+
+}  // namespace weft::tool::launch::elastic
