@@ -52,4 +52,8 @@ std::size_t own_processors(std::size_t cores) {
   return std::max<std::size_t>(1, std::min(cores, processors_of_quota(line).value_or(cores)));
 }
 
+std::size_t threads_share(std::size_t workers) {
+  return std::max<std::size_t>(1, own_processors(own_cores().size()) / std::max<std::size_t>(1, workers));
+}
+
 }  // namespace weft::tool::launch

@@ -56,8 +56,9 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
       ::syscall(SYS_sched_setaffinity, 0, prepared.cores.size() * sizeof(unsigned long),
                 prepared.cores.data()) != 0)
     fail();
-  if (::dup2(prepared.nothing, STDIN_FILENO) < 0 || ::dup2(start.out, STDOUT_FILENO) < 0 ||
-      ::dup2(start.error, STDERR_FILENO) < 0 || ::dup2(prepared.liveness, liveness_file) < 0)
+  if (::dup2(start.in < 0 ? prepared.nothing : start.in, STDIN_FILENO) < 0 ||
+      ::dup2(start.out, STDOUT_FILENO) < 0 || ::dup2(start.error, STDERR_FILENO) < 0 ||
+      ::dup2(prepared.liveness, liveness_file) < 0)
     fail();
   ::syscall(SYS_close_range, static_cast<unsigned>(liveness_file + 1), ~0U,
             CLOSE_RANGE_CLOEXEC);  // sockets of libraries, which set it too late or never

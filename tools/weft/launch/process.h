@@ -28,7 +28,8 @@ struct ProcessStart {
   std::vector<std::string> words;      // argv, the name first
   std::vector<std::string> variables;  // all of them
   std::vector<unsigned> cores;         // empty: as this process
-  int out = -1, error = -1;            // its standard output and error; its input is empty
+  int out = -1, error = -1;            // its standard output and error
+  int in = -1;                         // its standard input; -1: empty
   int liveness = -1;                   // the writing end of that pipe
 };
 

@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -35,6 +36,8 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr auto settle_time = std::chrono::seconds{2};
+constexpr auto remote_time =
+    std::chrono::seconds{5};  // for a program that stops the worker elsewhere, with its grace
 constexpr auto last_output_time = std::chrono::seconds{2};  // for who reads it, after a signal
 
 bool same_file(int one, int other) {
@@ -45,15 +48,6 @@ bool same_file(int one, int other) {
 
 std::string signal_text(int number) {
   return "signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
-}
-
-std::string indented(const std::string& lines) {
-  std::string text;
-  LineCutter cutter;
-  const auto add = [&](std::string_view line) { text += "\n    " + printable(std::string(line)); };
-  cutter.take(lines, add);
-  cutter.end(add);
-  return text;
 }
 
 }  // namespace
@@ -72,18 +66,29 @@ struct WorkerOutput {
 
 struct RunningWorker {
   RunningWorker(asio::io_context& context, WorkerPlan plan)
-      : plan(std::move(plan)), process(context), liveness(context) {}
+      : plan(std::move(plan)), process(context), liveness(context), input(context), grace(context) {}
   WorkerPlan plan;
   std::string prefix;
   pid_t pid = 0;
   stream_descriptor process;         // its pidfd: readable once it has ended
   stream_descriptor liveness;        // its liveness pipe (process.h)
+  stream_descriptor input;           // its standard input, if the end of that stops it
+  asio::steady_timer grace;          // from stop() to SIGKILL
   std::optional<std::size_t> began;  // to end: before those of a higher number
   std::optional<int> status;         // as waitpid says it
   std::vector<std::unique_ptr<WorkerOutput>> streams;
   std::string error_file;  // where its standard error goes to a file
   LastLines errors;
 };
+
+std::string indented(const std::string& lines) {
+  std::string text;
+  LineCutter cutter;
+  const auto add = [&](std::string_view line) { text += "\n    " + printable(std::string(line)); };
+  cutter.take(lines, add);
+  cutter.end(add);
+  return text;
+}
 
 Failure failure_of(int wait_status) {
   if (WIFSIGNALED(wait_status))
@@ -112,6 +117,10 @@ class Supervisor::Impl {
   void end_survivors();
   void kill();
   void say(const std::string& text);
+  std::size_t add(AddedWorker added);
+  void stop(std::size_t number);
+  void close(int status);
+  bool ending() const { return stage_ != Stage::running || closed_; }
 
   int status_ = 0;
 
@@ -123,7 +132,9 @@ class Supervisor::Impl {
     ended     // what they have printed may not be written yet
   };
 
-  void start(RunningWorker& worker, const std::string& program);
+  void start(RunningWorker& worker, const std::string& program, const std::vector<std::string>& command,
+             bool stopped_by_input);
+  void ask_to_end(RunningWorker& worker, int signal);
   int open_log(const RunningWorker& worker, const char* kind);
   OutputQueue& queue_of(const WorkerOutput& stream);
   void await_output(RunningWorker& worker, WorkerOutput& stream);
@@ -138,6 +149,7 @@ class Supervisor::Impl {
   void take_signal(int number);
   void reap();
   void ended(RunningWorker& worker);
+  void added_ended(RunningWorker& worker);
   void look_for_the_rest();
   void finish();
   void close_outputs();
@@ -150,7 +162,10 @@ class Supervisor::Impl {
   std::shared_ptr<OutputQueue> output_, errors_;  // ours
   std::vector<std::unique_ptr<RunningWorker>> workers_;
   std::map<pid_t, int> reaped_;  // of workers of which ended() has not been told yet
+  std::set<std::string> logs_;  // that have been opened: a worker that takes the place of another one appends
   std::size_t running_ = 0;
+  bool all_started_ = false;  // there will be no more workers
+  bool closed_ = false;
   Stage stage_ = Stage::running;
   bool failed_ = false;
   std::size_t begun_ = 0;                    // workers that have begun to end
@@ -162,7 +177,7 @@ class Supervisor::Impl {
 
 void Supervisor::Impl::start() {
   ::signal(SIGPIPE, SIG_IGN);  // of our own output: a write says it
-  const std::string program = find_program(options_.command.front());
+  const std::string program = options_.on_exit ? "" : find_program(options_.command.front());
   if (!options_.logs.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options_.logs, error);
@@ -176,22 +191,61 @@ void Supervisor::Impl::start() {
   await_signal();
   for (WorkerPlan& plan : options_.workers) {
     workers_.push_back(std::make_unique<RunningWorker>(context_, std::move(plan)));
-    start(*workers_.back(), program);
+    start(*workers_.back(), program, options_.command, false);
   }
+  all_started_ = !options_.on_exit;
+}
+
+std::size_t Supervisor::Impl::add(AddedWorker added) {
+  const std::string program = find_program(added.command.front());
+  auto worker = std::make_unique<RunningWorker>(context_, std::move(added.plan));
+  start(*worker, program, added.command, added.stopped_by_input);
+  workers_.push_back(std::move(worker));
+  return workers_.size() - 1;
+}
+
+void Supervisor::Impl::stop(std::size_t number) {
+  RunningWorker& worker = *workers_.at(number);
+  if (worker.status) return;
+  const std::chrono::nanoseconds grace =
+      options_.grace + (worker.input.is_open() ? remote_time : remote_time.zero());
+  ask_to_end(worker, SIGTERM);
+  worker.grace.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(grace));
+  worker.grace.async_wait([this, &worker](asio::error_code error) {
+    if (error || worker.status) return;
+    say(worker.plan.title() + " did not end within " + text_of(options_.grace) + ": killed");
+    ::kill(-worker.pid, SIGKILL);
+  });
+}
+
+void Supervisor::Impl::ask_to_end(RunningWorker& worker, int signal) {
+  if (worker.input.is_open()) return worker.input.close();
+  ::kill(-worker.pid, signal);
+  ::kill(-worker.pid, SIGCONT);  // a stopped process gets the signal only then
+}
+
+void Supervisor::Impl::close(int status) {
+  if (ending()) return;
+  closed_ = all_started_ = true;
+  failed_ = status != 0;
+  status_ = status;
+  look_for_the_rest();
 }
 
 int Supervisor::Impl::open_log(const RunningWorker& worker, const char* kind) {
   const std::string path = options_.logs + "/" + worker.plan.name + kind;
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  const int fresh = logs_.insert(path).second ? O_TRUNC : 0;
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | fresh | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) throw UsageError(path + ": " + std::strerror(errno));
   return file;
 }
 
-void Supervisor::Impl::start(RunningWorker& worker, const std::string& program) {
+void Supervisor::Impl::start(RunningWorker& worker, const std::string& program,
+                             const std::vector<std::string>& command, bool stopped_by_input) {
   const WorkerPlan& plan = worker.plan;
   if (options_.prefix)
     worker.prefix = "[" + (plan.role.empty() && plan.rank ? std::to_string(*plan.rank) : plan.name) + "] ";
-  ProcessStart begin{program, options_.command, environment_with(plan.environment), plan.cores};
+  ProcessStart begin{program, command, environment_with(plan.environment), plan.cores};
   if (!options_.logs.empty()) {
     begin.out = open_log(worker, ".out");
     begin.error = open_log(worker, ".err");
@@ -208,13 +262,23 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program) 
   if (::pipe2(liveness, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
   worker.liveness.assign(liveness[0]);
   begin.liveness = liveness[1];
+  if (stopped_by_input) {
+    int input[2];
+    if (::pipe2(input, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+    worker.input.assign(input[1]);
+    begin.in = input[0];
+  }
+  const auto close_own = [&] {
+    for (const int file : {begin.out, begin.error, begin.liveness, begin.in})
+      if (file >= 0) ::close(file);
+  };
   try {
     worker.pid = spawn(begin);
   } catch (...) {
-    for (const int file : {begin.out, begin.error, begin.liveness}) ::close(file);
+    close_own();
     throw;
   }
-  for (const int file : {begin.out, begin.error, begin.liveness}) ::close(file);
+  close_own();
   ++running_;
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0));
   if (pidfd < 0) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 has it)");
@@ -225,7 +289,9 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program) 
 
 // --- Output ---
 
-void Supervisor::Impl::say(const std::string& text) { errors_->add(STDERR_FILENO, "weft: " + text + "\n"); }
+void Supervisor::Impl::say(const std::string& text) {
+  if (!options_.quiet) errors_->add(STDERR_FILENO, "weft: " + text + "\n");
+}
 
 OutputQueue& Supervisor::Impl::queue_of(const WorkerOutput& stream) {
   return stream.to == STDOUT_FILENO ? *output_ : *errors_;
@@ -334,18 +400,42 @@ void Supervisor::Impl::await_end(RunningWorker& worker) {
 
 void Supervisor::Impl::reap() {
   int status = 0;
-  for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) reaped_[pid] = status;
+  for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    const auto is_it = [pid](const auto& worker) { return worker->pid == pid && !worker->status; };
+    if (std::any_of(workers_.begin(), workers_.end(), is_it)) reaped_[pid] = status;
+    if (options_.on_child_exit) options_.on_child_exit(pid, status);
+  }
 }
 
 void Supervisor::Impl::ended(RunningWorker& worker) {
   reap();
   worker.status = reaped_.at(worker.pid);
+  reaped_.erase(worker.pid);
   worker.process.close();
   --running_;
   if (!worker.began) worker.began = begun_++;  // what it has started keeps its pipe
+  if (options_.on_exit) return added_ended(worker);
   if (failed_ && options_.keep_going && stage_ == Stage::running && *worker.status != 0)
     say("another failure: " + worker.plan.title() + " " + failure_of(*worker.status).how);
   find_first_failure();
+  look_for_the_rest();
+}
+
+void Supervisor::Impl::added_ended(RunningWorker& worker) {
+  ::kill(-worker.pid, SIGKILL);  // a successor may need the device that a child process holds
+  worker.grace.cancel();
+  if (worker.input.is_open()) worker.input.close();
+  drain(worker);
+  for (auto& stream : worker.streams) stream->pipe.close();
+  worker.liveness.close();
+  Failure exit = failure_of(*worker.status);
+  exit.who = worker.plan.title();
+  exit.last_error = worker.errors.text();
+  const auto number =
+      static_cast<std::size_t>(std::find_if(workers_.begin(), workers_.end(),
+                                            [&](const auto& other) { return other.get() == &worker; }) -
+                               workers_.begin());
+  if (stage_ == Stage::running) options_.on_exit(number, exit);
   look_for_the_rest();
 }
 
@@ -401,11 +491,9 @@ void Supervisor::Impl::end_survivors() {
 void Supervisor::Impl::end(int signal) {
   if (stage_ != Stage::running) return;
   stage_ = Stage::ending;
-  for (const auto& worker : workers_) {
-    if (worker->status) continue;
-    ::kill(-worker->pid, signal);
-    ::kill(-worker->pid, SIGCONT);  // who is stopped hears of it, too
-  }
+  all_started_ = true;
+  for (const auto& worker : workers_)
+    if (!worker->status) ask_to_end(*worker, signal);
   grace_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(options_.grace));
   grace_.async_wait([this](asio::error_code error) {
     if (error || stage_ != Stage::ending) return;
@@ -429,7 +517,7 @@ void Supervisor::Impl::kill() {
 void Supervisor::Impl::look_for_the_rest() {
   if (stage_ == Stage::ended) return;
   if (stage_ == Stage::killing) kill();
-  if (running_ != 0 || workers_.size() != options_.workers.size()) return;
+  if (running_ != 0 || !all_started_) return;
   const auto left = descendants();
   if (left.empty()) return finish();
   if (stage_ == Stage::killing) return;
@@ -468,9 +556,10 @@ void Supervisor::Impl::close_outputs() {
 void Supervisor::Impl::leave_once_written() {
   if (output_->closed()) nobody_reads();
   if (stage_ != Stage::ended || !output_->empty() || !errors_->empty()) return;
-  left_ = true;
+  if (std::exchange(left_, true)) return;
   grace_.cancel();
   signals_.cancel();
+  if (options_.on_end) options_.on_end();
 }
 
 // --- Signals ---
@@ -491,7 +580,7 @@ void Supervisor::Impl::take_signal(int number) {
     case SIGUSR1:  // batch systems warn with them
     case SIGUSR2:
       for (const auto& worker : workers_)
-        if (!worker->status) ::kill(worker->pid, number);
+        if (!worker->status && !worker->input.is_open()) ::kill(worker->pid, number);
       return;
     default:
       break;
@@ -523,6 +612,10 @@ void Supervisor::start() { impl_->start(); }
 void Supervisor::end(const Failure& failure) { impl_->fail(failure, false); }
 void Supervisor::kill() { impl_->kill(); }
 void Supervisor::say(const std::string& text) { impl_->say(text); }
+std::size_t Supervisor::add(AddedWorker worker) { return impl_->add(std::move(worker)); }
+void Supervisor::stop(std::size_t worker) { impl_->stop(worker); }
+void Supervisor::close(int status) { impl_->close(status); }
+bool Supervisor::ending() const { return impl_->ending(); }
 int Supervisor::status() const { return impl_->status_; }
 
 }  // namespace weft::tool::launch

@@ -8,8 +8,13 @@
 // of this waits for the reader of our output: that is queued, and workers print no faster than it is read. At
 // the end all of it is waited for; after a signal for 2 s. Runs on an io_context of the main thread, whose
 // work ends with it; this process is a subreaper. Thread-safety: none; post to the io_context.
+//
+// With `on_exit` the supervisor is open: workers are added and stopped at any time, the caller judges their
+// exits, and the supervisor runs until close() or a signal. What an added worker leaves in its process group
+// is killed at once.
 #pragma once
 
+#include <sys/types.h>
 #include <asio/io_context.hpp>
 
 #include <chrono>
@@ -34,6 +39,18 @@ WEFT_CODEC(Failure, who, how, last_error, status)
 // How a process ended, of what waitpid says; status 0 is no failure.
 Failure failure_of(int wait_status);
 
+// A worker that is added to an open supervisor.
+struct AddedWorker {
+  WorkerPlan plan;
+  std::vector<std::string> command;
+  // Standard input is a pipe, and its end asks the worker to end. For a program that runs the worker
+  // elsewhere, such as ssh: a signal would end that program, not the worker.
+  bool stopped_by_input = false;
+};
+
+// Lines of a worker's output, as a part of a message.
+std::string indented(const std::string& lines);
+
 struct SupervisorOptions {
   std::vector<WorkerPlan> workers;
   std::vector<std::string> command;
@@ -43,6 +60,12 @@ struct SupervisorOptions {
   std::chrono::nanoseconds failure_wait = std::chrono::seconds{1};  // from the first failure to SIGTERM
   bool keep_going = false;                         // a failure does not end the other workers
   std::function<void(const Failure&)> on_failure;  // the first of this host, before the others are ended
+  // Of an open supervisor. on_exit: of the worker with this number, with status 0 too. on_failure is called
+  // for signals and for lost readers only.
+  std::function<void(std::size_t worker, const Failure& exit)> on_exit;
+  std::function<void(pid_t child, int wait_status)> on_child_exit;  // of any child process, workers included
+  std::function<void()> on_end;  // the last call: the supervisor waits for nothing any more
+  bool quiet = false;            // say() says nothing
 };
 
 class Supervisor {
@@ -56,6 +79,13 @@ class Supervisor {
   void end(const Failure& failure);
   void kill();                        // without grace
   void say(const std::string& text);  // to the user, in turn with what workers print
+
+  // Of an open supervisor. add(): the number of the worker; throws UsageError or system_error if it does not
+  // start.
+  std::size_t add(AddedWorker worker);
+  void stop(std::size_t worker);  // SIGTERM or the end of its input; after the grace time SIGKILL
+  void close(int status);         // ends when all workers have exited, with this status
+  bool ending() const;            // no worker can be added any more
 
   // Once io_context.run() has returned: that of the first failure, or 0.
   int status() const;
