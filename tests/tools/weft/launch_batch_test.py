@@ -81,6 +81,17 @@ class Slurm(unittest.TestCase):
             self.assertEqual(ended.returncode, 0, output.read_text())
             self.assertEqual(sorted(output.read_text().splitlines()), [f"[{n}] {line}" for n, line in enumerate(MET)])
 
+    def test_a_driver_starts_workers_on_the_nodes_of_its_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = pathlib.Path(folder) / "done"
+            command = (f"{WEFT} launch --discovery slurm --rsh srun --min 2 --max 2 --rendezvous {free_address()} "
+                       f"{WORKER} elastic {done}")
+            with Program("salloc", "-N2", "--ntasks-per-node=1", "bash", "-c", command, env=self.cluster.env) as job:
+                for _ in range(2):
+                    job.wait_for(r"of rank (\d): worker(?!\1)\d joined")
+                done.touch()
+                self.assertEqual(job.end(), 0, job.output())
+
     def test_a_cancelled_job_leaves_nothing(self):
         code = "import os, time; print('up', os.getpid(), flush=True); time.sleep(3600)"
         with self.srun("-N1", "-n1", "--job-name=endless", WEFT, "launch", "-n", 2, sys.executable, "-c", code) as job:

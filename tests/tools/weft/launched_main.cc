@@ -3,14 +3,19 @@
 //   weft_launched meet [RANK]     a fixed world: all meet, and tell who they are; RANK then ends with status
 //   9 weft_launched train PUSHES    an open one, of servers and trainers: ends when every server has had so
 //   many pushes
+//   weft_launched elastic DONE      an open one: tells of the members that come and go, until the file DONE
+//   exists
 #include <weft/rpc/membership/environment.h>
 #include <weft/rpc/membership/job.h>
 #include <weft/rpc/rpc.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace weft;
@@ -97,14 +102,36 @@ int train(std::size_t pushes) {
   return 0;
 }
 
+int elastic(const std::string& done) {
+  rpc::Job job = rpc::Job::from_environment();
+  job.join().get();
+  std::thread watching([&job] {
+    try {
+      for (auto watch = job.watch_members();;)
+        for (const rpc::MemberEvent& event : watch->next().get()) {
+          std::printf("%s of rank %s: %s %s\n", job.name().c_str(), std::getenv("WEFT_ROLE_RANK"),
+                      event.member.name.c_str(), std::string(rpc::to_string(event.change)).c_str());
+          std::fflush(stdout);
+        }
+    } catch (const rpc::Error&) {
+      // This member has left.
+    }
+  });
+  while (!std::filesystem::exists(done)) std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  job.leave().get();
+  watching.join();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const std::string what = argc > 1 ? argv[1] : "";
     if (what == "meet") return meet(argc > 2 ? std::atoi(argv[2]) : -1);
+    if (what == "elastic" && argc > 2) return elastic(argv[2]);
     if (what == "train" && argc > 2) return train(static_cast<std::size_t>(std::atoi(argv[2])));
-    std::fprintf(stderr, "meet or train?\n");
+    std::fprintf(stderr, "meet, train or elastic?\n");
     return 2;
   } catch (const rpc::Error& error) {
     std::fprintf(stderr, "%s: %s\n", std::string(rpc::to_string(error.kind())).c_str(), error.what());

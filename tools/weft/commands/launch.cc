@@ -4,6 +4,7 @@
 #include <asio/post.hpp>
 #include <asio/signal_set.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -13,10 +14,14 @@
 #include <thread>
 
 #include "tools/weft/command.h"
+#include "tools/weft/commands/launch_elastic.h"
 #include "tools/weft/duration.h"
 #include "tools/weft/launch/cores.h"
+#include "tools/weft/launch/elastic/attached.h"
+#include "tools/weft/launch/elastic/remote.h"
 #include "tools/weft/launch/guard.h"
 #include "tools/weft/launch/hosts.h"
+#include "tools/weft/launch/process.h"
 #include "tools/weft/launch/supervisor.h"
 
 namespace weft::tool {
@@ -34,7 +39,8 @@ struct Options {
   bool pin = false;
   std::size_t hosts = 1, host = 0;
   std::string rendezvous, store, join, logs, grace = "10s", failure_wait = "1s";
-  bool elastic = false, plain = false, keep_going = false;
+  bool elastic = false, plain = false, keep_going = false, attached = false;
+  ElasticOptions driven;
   rpc::CredentialOptions credentials;
   bool insecure = false;
 };
@@ -78,7 +84,40 @@ void check(const Options& options) {
     throw UsageError("--nnodes " + std::to_string(options.hosts) + " needs --rendezvous HOST:PORT of host 0");
   if (!options.join.empty() && (options.hosts > 1 || !options.store.empty() || !options.rendezvous.empty()))
     throw UsageError("--join is told where the job is: no --nnodes, --rendezvous or --store with it");
+  if (options.driven.given() && (options.workers != 0 || !options.roles.empty() || options.hosts > 1 ||
+                                 !options.join.empty() || options.pin || options.keep_going))
+    throw UsageError(
+        "--min, --max, --hosts and --discovery are of a job with a driver: no -n, --role, --nnodes, "
+        "--join, --pin or --keep-going with them");
   if (command_of(options).empty()) throw UsageError("which program? weft launch -n 4 PROGRAM [ARGUMENT...]");
+}
+
+int drive_workers(const Options& options) {
+  elastic::ElasticJob job = options.driven.job();
+  job.command = command_of(options);
+  job.id = new_id();
+  job.credentials = options.credentials;
+  if (!job.credentials.secret_file.empty())
+    job.credentials.secret_file = std::filesystem::absolute(job.credentials.secret_file).string();
+  job.insecure = options.insecure;
+  if (!options.store.empty()) {
+    job.store = options.store;
+  } else if (!options.rendezvous.empty()) {
+    (void)parted(options.rendezvous);
+    job.store = "tcp://" + options.rendezvous;
+  } else {
+    job.store = "tcp://127.0.0.1:" + std::to_string(free_port());
+    job.reachable = false;
+  }
+  if (options.threads != 0) job.threads = options.threads;
+  job.logs = options.logs;
+  job.prefix = !options.plain;
+  job.grace = options.grace;
+  if (std::all_of(job.hosts.begin(), job.hosts.end(),
+                  [](const auto& host) { return elastic::is_this_host(host.host); }) &&
+      !job.discovery)
+    (void)find_program(job.command.front());
+  return elastic::run_elastic(job);
 }
 
 JobSettings settings_of(const Options& options, Hosts* hosts) {
@@ -189,7 +228,8 @@ Exit run(Options& options) {
   have_standard_files();
   return static_cast<Exit>(guarded([&] {
     try {
-      return launch_workers(options);
+      if (options.attached) return elastic::run_attached(command_of(options), options.grace);
+      return options.driven.given() ? drive_workers(options) : launch_workers(options);
     } catch (...) {
       const Told told = tell(std::current_exception());
       std::fprintf(stderr, "weft: %s\n", told.text.c_str());
@@ -240,6 +280,10 @@ Command add_launch(CLI::App& program) {
       ->type_name("TIME")
       ->capture_default_str();
   app->add_flag("--keep-going", options->keep_going, "A failure does not end the other workers");
+  app->add_flag("--attached", options->attached,
+                "Run one worker, for the driver of an elastic job elsewhere, until standard input ends")
+      ->group("Elastic jobs");
+  options->driven.add_to(*app);
   app->add_flag("--insecure", options->insecure,
                 "Permit several hosts without credentials; WEFT_INSECURE=1 for the workers");
   const auto file = [&](const char* name, std::string& into, const char* variable, const char* what) {

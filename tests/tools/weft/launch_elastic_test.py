@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""launch_elastic_test.py WEFT WORKER: elastic jobs of weft launch with real processes, on hosts that are simulated by a script."""
+import http.server
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
+from processes import PATIENCE, Program, free_address, is_gone, main, run, wait_until_gone  # noqa: E402
+
+from hosts import Hosts  # noqa: E402
+
+# A worker that runs until the file in its first argument exists.
+SLEEPER = r"""
+import os, sys, time
+place = os.environ["WEFT_NAME"], os.environ.get("FAKE_HOST", "here"), os.environ["LOCAL_RANK"]
+os.write(1, b"up %d %s\n" % (os.getpid(), " ".join(place).encode()))
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+UP = r"up (\d+) (\w+) (\w+) (\d)$"
+
+
+class KubernetesApi(http.server.ThreadingHTTPServer):
+    """As much of Kubernetes' API server as `kubectl get pods` asks for. ready: pods by name, and whether they are."""
+
+    def __init__(self, label, ready, deleted):
+        pods = [{"metadata": {"name": name, "namespace": "default"} |
+                 ({"deletionTimestamp": "2026-11-26T21:04:00Z"} if name in deleted else {}),
+                 "status": {"conditions": [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": str(is_ready)}]}}
+                for name, is_ready in ready.items()]
+        resource = {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]}
+        answers = {"/api": {"kind": "APIVersions", "versions": ["v1"]},
+                   "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+                   "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [resource]},
+                   "/api/v1/namespaces/default/pods": {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}}
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                path, _, query = self.path.partition("?")
+                known = path in answers and (not path.endswith("/pods") or f"labelSelector={label}" in query)
+                body = json.dumps(answers[path] if known else {"kind": "Status", "status": "Failure", "code": 404}).encode()
+                self.send_response(200 if known else 404)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+        self._thread.start()
+
+    def config(self):
+        """A kubeconfig as JSON, which is YAML."""
+        named = {"clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{self.server_port}"}}],
+                 "contexts": [{"name": "x", "context": {"cluster": "x", "user": ""}}]}
+        return json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x", **named})
+
+    def close(self):
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class Elastic(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.done = self.folder / "done"
+        # ssh to hosts a, b, ..., all of which are this one.
+        self.rsh = self.script("rsh", 'FAKE_HOST=$1 exec sh -c "$2"')
+
+    def script(self, name, text):
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def set_hosts(self, *hosts):
+        new = self.folder / "new"
+        new.write_text("".join(f"{host}\n" for host in hosts))
+        new.rename(self.folder / "hosts")
+
+    def launch(self, *arguments, code=SLEEPER, **options):
+        """A launcher of Python workers that are no agents."""
+        program = Program(WEFT, "launch", "--start-timeout", "0", *arguments, sys.executable, "-c", code, self.done, **options)
+        self.addCleanup(program.__exit__)
+        return program
+
+    def discovering(self, *hosts, options=()):
+        self.set_hosts(*hosts)
+        return self.launch("--discovery", f"cat {self.folder}/hosts", "--poll", "0.1s", "--rsh", self.rsh, "--rendezvous",
+                           free_address(), *options)
+
+    def up(self, program, number=1):
+        """The next workers that say that they run: (name, host, slot): pid."""
+        found = {}
+        for _ in range(number):
+            pid, *place = program.wait_for(UP).groups()
+            found[tuple(place)] = int(pid)
+        return found
+
+    def end(self, program, status=0):
+        self.done.touch()
+        self.assertEqual(program.end(), status, program.output())
+
+
+class Discovery(Elastic):
+    def test_hosts_are_added_and_removed(self):
+        job = self.discovering("a:2", options=("--min", "2", "--max", "4"))
+        first = self.up(job, 2)
+        self.assertEqual(set(first), {("worker0", "a", "0"), ("worker1", "a", "1")})
+        self.set_hosts("a:2", "b:2")
+        second = self.up(job, 2)
+        self.assertEqual(set(second), {("worker2", "b", "0"), ("worker3", "b", "1")})
+        self.set_hosts("b:2")
+        wait_until_gone(first.values(), PATIENCE)
+        self.assertFalse(any(map(is_gone, second.values())), "survivors go on")
+        self.set_hosts("b:2", "c:1")
+        self.assertEqual(set(self.up(job)), {("worker0", "c", "0")}, "the lowest free rank")
+        self.end(job)
+
+    def test_a_first_discovery_that_fails_ends_the_job(self):
+        job = self.launch("--discovery", "echo no hosts >&2; exit 3", "--max", "2")
+        self.assertEqual(job.end(), 1)
+        self.assertIn("no hosts", job.lines)
+        self.assertIn("weft: the job has failed: the first discovery of hosts failed: 'echo no hosts >&2; exit 3' ended with status 3",
+                      job.lines)
+
+    def test_a_later_discovery_that_fails_is_told_once(self):
+        job = self.discovering("localhost:1", options=("--max", "4"))
+        self.up(job)
+        self.set_hosts("a:many")
+        job.wait_for("the discovery of hosts failed, and the known hosts are kept: .* printed 'a:many': the number of slots")
+        self.set_hosts("localhost:2")
+        self.up(job)
+        self.assertEqual(job.output().count("discovery of hosts failed"), 1)
+        self.end(job)
+
+    def test_slurm_is_asked_for_the_nodes_of_the_job(self):
+        tools = self.folder / "bin"
+        tools.mkdir()
+        self.script("bin/squeue", '[ "$*" = "--noheader --jobs=7 --format=%N" ] && echo "n[1-2]"')
+        self.script("bin/scontrol", '[ "$*" = "show hostnames n[1-2]" ] && printf "n1\\nn2\\n"')
+        job = self.launch("--discovery", "slurm", "--max", "2", "--rsh", self.rsh, "--rendezvous", free_address(),
+                          env={"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"})
+        self.assertEqual({host for _, host, _ in self.up(job, 2)}, {"n1", "n2"})
+        self.end(job)
+
+    def test_outside_of_slurm_there_is_no_such_job(self):
+        job = self.launch("--discovery", "slurm", "--max", "2", env={"SLURM_JOB_ID": ""})
+        self.assertEqual(job.end(), 1)
+        self.assertIn("SLURM_JOB_ID: is not set: this is no Slurm job", job.output())
+
+    def test_kubernetes_is_asked_for_pods_that_are_ready(self):
+        if not shutil.which("kubectl"):
+            self.skipTest("kubectl is not installed")
+        api = KubernetesApi("app%3Dtrain", {"p1": True, "p2": False, "p3": True, "p4": True}, ["p4"])
+        self.addCleanup(api.close)
+        config = self.folder / "config"
+        config.write_text(api.config())
+        job = self.launch("--discovery", "kubernetes:app=train", "--max", "8", "--slots", "2", "--rsh", self.rsh, "--rendezvous",
+                          free_address(), env={"KUBECONFIG": str(config), "HOME": str(self.folder)})
+        self.assertEqual([host for _, host, _ in sorted(self.up(job, 4))], ["p1", "p1", "p3", "p3"])
+        self.end(job)
+
+
+class Failures(Elastic):
+    def test_a_worker_that_dies_is_replaced(self):
+        job = self.launch("--max", "2")
+        pids = self.up(job, 2)
+        os.kill(pids["worker1", "here", "1"], signal.SIGKILL)
+        job.wait_for(r"weft: rank 1 on localhost was killed by signal 9")
+        self.assertEqual(set(self.up(job)), {("worker1", "here", "1")})
+        self.assertFalse(is_gone(pids["worker0", "here", "0"]))
+        self.end(job)
+
+    def test_a_worker_of_another_host_that_dies_is_replaced(self):
+        job = self.discovering("a:1", "b:1", options=("--max", "2"))
+        pids = self.up(job, 2)
+        os.kill(pids["worker1", "b", "0"], signal.SIGKILL)
+        job.wait_for(r"weft: rank 1 on b ended with status 137")
+        self.assertEqual(set(self.up(job)), {("worker1", "b", "0")})
+        self.end(job)
+
+    def test_what_a_dead_worker_leaves_is_ended_before_its_successor_starts(self):
+        code = SLEEPER.replace("import os, sys, time", r"""
+import os, sys, time
+child = os.fork()
+if child == 0:
+    os.write(1, b"child %d\n" % os.getpid())
+    time.sleep(3600)
+""")
+        job = self.launch("--max", "2", code=code)
+        children = [int(job.wait_for(r"child (\d+)")[1]) for _ in range(2)]
+        text = pathlib.Path(f"/proc/{children[0]}/stat").read_text()
+        os.kill(int(text.rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+        children.append(int(job.wait_for(r"child (\d+)")[1]))
+        self.assertTrue(is_gone(children[0]))
+        self.assertFalse(is_gone(children[1]))
+        self.end(job)
+        self.assertTrue(all(map(is_gone, children)))
+
+    def test_a_program_that_always_fails_blacklists_its_host(self):
+        status, lines = run(WEFT, "launch", "--max", "1", sys.executable, "-c", "import sys; sys.exit('wrong data')")
+        self.assertEqual(status, 1)
+        self.assertEqual(sum("rank 0 on localhost ended with status 1; its last errors:" in line for line in lines), 3, lines)
+        self.assertIn("    wrong data", lines)
+        self.assertRegex("\n".join(lines), "localhost is blacklisted for 1")
+        self.assertRegex(lines[-1], "the job has failed: all hosts are blacklisted: localhost")
+
+    def test_the_minimum_is_not_reached_in_time(self):
+        job = self.launch("--min", "3", "--max", "3", "--hosts", "localhost:2", "--elastic-timeout", "0.3s")
+        self.assertEqual(job.end(), 1)
+        self.assertEqual(job.lines, ["weft: the job has failed: fewer than 3 workers for 300 ms: 0 ready, localhost (2 slots)"])
+
+    def test_a_program_that_never_joins_is_stopped(self):
+        job = Program(WEFT, "launch", "--max", "1", "--start-timeout", "0.2s", "--host-failures", "1", "sleep", "3600")
+        with job:
+            self.assertEqual(job.end(), 1)
+            self.assertIn("weft: rank 0 on localhost was not ready 200 ms after its start", job.lines)
+
+    def test_a_host_that_cannot_be_reached_is_blacklisted(self):
+        broken = self.script("broken", 'echo "no route to $1" >&2; exit 255')
+        self.set_hosts("localhost:1", "b:1")
+        job = self.launch("--discovery", f"cat {self.folder}/hosts", "--max", "2", "--rsh", broken, "--rendezvous", free_address(),
+                          "--host-failures", "2", "--cooldown", "0")
+        job.wait_for("rank 1 on b ended with status 255; its last errors:")
+        job.wait_for("^    no route to b")
+        job.wait_for("b is blacklisted for good")
+        self.end(job)
+
+
+class Ends(Elastic):
+    def test_the_first_success_ends_the_job(self):
+        code = SLEEPER.replace("while not", "while os.environ['WEFT_NAME'] != 'worker0' or not")
+        job = self.launch("--max", "3", "--finish-wait", "0.2s", code=code)
+        pids = self.up(job, 3)
+        self.end(job)
+        self.assertIn("weft: rank 0 on localhost has succeeded: the other workers have 200 ms to finish", job.lines)
+        self.assertTrue(all(map(is_gone, pids.values())))
+
+    def test_a_worker_that_is_stopped_may_finish_what_it_does(self):
+        code = """
+import os, signal, sys, time
+def stop(*_):
+    print("commit", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+""" + SLEEPER
+        self.set_hosts("a:1", "b:1")
+        job = self.launch("--discovery", f"cat {self.folder}/hosts", "--poll", "0.1s", "--max", "2", "--rsh", self.rsh, "--rendezvous",
+                          free_address(), code=code)
+        pids = self.up(job, 2)
+        self.set_hosts("a:1")
+        job.wait_for(r"^\[1\] commit")
+        wait_until_gone([pids["worker1", "b", "0"]], PATIENCE)
+        self.assertFalse(is_gone(pids["worker0", "a", "0"]), "no success of the job")
+        self.end(job)
+
+    def test_an_interrupt_ends_all_workers(self):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            job = self.discovering("localhost:1", "b:1", options=("--max", "2"))
+            pids = self.up(job, 2)
+            job.signal(number)
+            self.assertEqual(job.end(), status, job.output())
+            self.assertTrue(all(map(is_gone, pids.values())))
+            self.assertNotIn("has failed", job.output())
+
+    def test_the_end_of_its_input_ends_an_attached_worker(self):
+        command = [WEFT, "launch", "--attached", "--", sys.executable, "-c", SLEEPER, str(self.done)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                              env={**os.environ, "WEFT_NAME": "worker0", "LOCAL_RANK": "0"}) as attached:
+            pid = int(attached.stdout.readline().split()[1])
+            self.assertFalse(is_gone(pid))
+            attached.stdin.close()
+            self.assertEqual(attached.wait(timeout=PATIENCE), 143)
+            self.assertTrue(is_gone(pid))
+
+    def test_the_status_of_an_attached_worker_is_passed_on(self):
+        for code, status in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137), ("pass", 0)):
+            open_input, writer = os.pipe()
+            try:
+                ended = subprocess.run([WEFT, "launch", "--attached", "--", sys.executable, "-c", code], stdin=open_input,
+                                       capture_output=True, text=True, timeout=PATIENCE)
+            finally:
+                os.close(open_input)
+                os.close(writer)
+            self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (status, "", ""))
+
+    def test_a_workers_output_is_appended_to_the_log_of_its_predecessor(self):
+        logs = self.folder / "logs"
+        job = Program(WEFT, "launch", "--max", "1", "--logs", logs, sys.executable, "-c", "print('once'); raise SystemExit(1)")
+        with job:
+            self.assertEqual(job.end(), 1)
+        self.assertEqual((logs / "worker0.out").read_text(), "once\n" * 3)
+
+
+class Command(Elastic):
+    def test_a_worker_elsewhere_has_its_folder_arguments_and_variables(self):
+        code = "import os, sys; print(sys.argv[2:], os.getcwd(), *(os.environ.get(n) for n in sys.argv[2].split()))"
+        names = "FAKE_HOST ODD RANK WEFT_NAME LOCAL_WORLD_SIZE WEFT_MIN_WORKERS WEFT_MAX_WORKERS WEFT_ELASTIC_WORLD"
+        with Program(WEFT, "launch", "--start-timeout", "0", "--hosts", "b:1", "--min", "1", "--rsh", self.rsh, "--rendezvous",
+                     free_address(), "--env", "ODD", sys.executable, "-c", code, self.done, names, "it's $HOME",
+                     env={"ODD": 'a "b" $c', "RANK": "9"}) as job:
+            self.assertEqual(job.end(), 0, job.output())
+            self.assertEqual(job.lines, [f"""[0] [{names!r}, "it's $HOME"] {os.getcwd()} b a "b" $c None worker0 1 1 1 1"""])
+
+    def test_what_is_wrong_is_said(self):
+        for wrong, pattern in ((["--min", "2", "-n", "2", "true"], "are of a job with a driver"),
+                               (["--discovery", "x", "true"], "--max"), (["--hosts", "a:x", "true"], "number of slots"),
+                               (["--hosts", "a", "--discovery", "x", "--max", "1", "true"], "either --hosts or"),
+                               (["--hosts", "a:2", "--min", "3", "true"], "more than the 2 slots of the hosts"),
+                               (["--max", "1", "nosuchprogram"], "no program 'nosuchprogram'"),
+                               (["--max", "1", "--cooldown", "x", "true"], "is no time"), (["--max", "2"], "which program"),
+                               (["--max", "1", "--rendezvous", "0.0.0.0:7000", "true"], "insecure")):
+            status, lines = run(WEFT, "launch", *wrong)
+            self.assertEqual(status, 2, (wrong, lines))
+            self.assertRegex("\n".join(lines), pattern)
+
+    def test_other_hosts_need_to_reach_the_store(self):
+        job = self.launch("--hosts", "b:1", "--min", "1", "--rsh", self.rsh, "--host-failures", "1")
+        self.assertEqual(job.end(), 1)
+        self.assertIn("workers on 'b' cannot reach the job's store on this host: --rendezvous HOST:PORT", job.output())
+
+
+class Agents(Elastic):
+    """Workers that join the job."""
+
+    def start(self, *options):
+        """A job of two agents that have met, and their processes by name."""
+        job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done)
+        self.addCleanup(job.__exit__)
+        job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
+        [below] = job.children().values()
+        pids = {}
+        for pid in pathlib.Path(f"/proc/{below}/task/{below}/children").read_text().split():
+            variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            pids |= {name.decode().removeprefix("WEFT_NAME="): int(pid) for name in variables if name.startswith(b"WEFT_NAME=")}
+        return job, pids
+
+    def check_that_a_loss_is_told(self, *options):
+        job, pids = self.start(*options)
+        os.kill(pids["worker1"], signal.SIGKILL)
+        job.wait_for(r"^\[0\] worker0 of rank 0: worker1 lost")
+        job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
+        self.end(job)
+
+    def test_a_loss_is_told_at_once_by_the_drivers_store(self):
+        self.check_that_a_loss_is_told()
+
+    def test_a_loss_is_told_at_once_by_a_file(self):
+        self.check_that_a_loss_is_told("--store", f"file://{self.folder}/store")
+
+    def test_a_loss_is_told_at_once_by_etcd(self):
+        if not shutil.which("etcd"):
+            self.skipTest("etcd is not installed")
+        address, peers = free_address(), free_address()
+        with Program("etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", f"http://{address}", "--advertise-client-urls",
+                     f"http://{address}", "--listen-peer-urls", f"http://{peers}", "--initial-advertise-peer-urls",
+                     f"http://{peers}", "--initial-cluster", f"default=http://{peers}") as etcd:
+            etcd.wait_for("serving.*client|ready to serve")
+            self.check_that_a_loss_is_told("--store", f"etcd://{address}/job")
+
+    def test_all_workers_fail(self):
+        job, pids = self.start()
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids.values():
+                os.kill(pid, number)
+        self.assertEqual(job.end(), 1, job.output())
+        self.assertIn("weft: the job has failed: all workers have failed; the last one: rank", job.output())
+
+    def test_a_job_may_go_on_without_its_state(self):
+        job, pids = self.start("--restarts", "1")
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids.values():
+                os.kill(pid, number)
+        job.wait_for("weft: all workers have failed: restart 1 of 1")
+        job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
+        self.end(job)
+
+    def test_workers_of_several_hosts_meet(self):
+        if problem := Hosts.missing():
+            self.skipTest(problem)
+        hosts = Hosts(2)
+        self.addCleanup(hosts.close)
+        rsh = self.script("enter", 'exec ip netns exec "$1" sh -c "$2"')
+        self.set_hosts(*hosts.names)
+        job = hosts.run(0, WEFT, "launch", "--min", "2", "--max", "2", "--discovery", f"cat {self.folder}/hosts", "--rsh", rsh,
+                        "--rendezvous", f"{hosts.addresses[0]}:7000", "--insecure", WORKER, "elastic", self.done)
+        self.addCleanup(job.__exit__)
+        for _ in range(2):
+            job.wait_for(r"of rank (\d): worker(?!\1)\d joined")
+        self.end(job)
+
+
+if __name__ == "__main__":
+    WEFT, WORKER = map(os.path.abspath, sys.argv[1:])
+    main(argv=sys.argv[:1], verbosity=2)

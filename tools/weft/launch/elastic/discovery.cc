@@ -1,0 +1,131 @@
+#include "tools/weft/launch/elastic/discovery.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+#include <asio/buffer.hpp>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "tools/weft/duration.h"
+#include "tools/weft/launch/process.h"
+#include "tools/weft/launch/supervisor.h"
+
+namespace weft::tool::launch::elastic {
+namespace {
+
+constexpr std::size_t max_output = 1 << 22;
+
+asio::steady_timer::duration ticks(std::chrono::nanoseconds time) {
+  return std::chrono::duration_cast<asio::steady_timer::duration>(time);
+}
+
+}  // namespace
+
+Discovery::Discovery(asio::io_context& context, Options options, Found found, Failed failed)
+    : options_(std::move(options)),
+      found_(std::move(found)),
+      failed_(std::move(failed)),
+      timer_(context),
+      output_(context) {}
+
+Discovery::~Discovery() {
+  if (child_) ::kill(-*child_, SIGKILL);
+}
+
+void Discovery::start() { run(); }
+
+void Discovery::run() {
+  text_.clear();
+  killed_ = false;
+  int ends[2], liveness[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0 || ::pipe2(liveness, O_CLOEXEC) != 0)
+    throw std::system_error(errno, std::generic_category(), "pipe2");
+  ::close(liveness[0]);  // nobody waits for that
+  output_.assign(ends[0]);
+  ProcessStart start;
+  start.program = "/bin/sh";
+  start.words = {"sh", "-c", options_.command.command};
+  start.variables = environment_with({});
+  start.out = ends[1];
+  start.error = STDERR_FILENO;
+  start.liveness = liveness[1];
+  std::string problem;
+  try {
+    child_ = spawn(start);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  ::close(ends[1]);
+  ::close(liveness[1]);
+  if (!child_) {
+    output_.close();
+    wait_for_next();
+    return failed_(problem);
+  }
+  timer_.expires_after(ticks(options_.limit));
+  timer_.async_wait([this](asio::error_code error) {
+    if (error || !child_) return;
+    killed_ = true;
+    ::kill(-*child_, SIGKILL);
+  });
+  read();
+}
+
+void Discovery::read() {
+  output_.async_read_some(asio::buffer(bytes_), [this](asio::error_code error, std::size_t bytes) {
+    if (stopping_) return;
+    text_.append(bytes_.data(), bytes);
+    if (!error && text_.size() <= max_output) return read();
+    asio::error_code ignored;
+    output_.close(ignored);
+    finish_if_complete();
+  });
+}
+
+void Discovery::child_exited(pid_t child, int wait_status) {
+  if (child_ != child) return;
+  child_.reset();
+  status_ = wait_status;
+  ::kill(-child, SIGKILL);  // what it has left behind may hold the pipe
+  if (stopped_) return std::exchange(stopped_, nullptr)();
+  if (!stopping_) finish_if_complete();
+}
+
+// The process has ended, and all that it printed has been read.
+void Discovery::finish_if_complete() {
+  if (child_ || output_.is_open()) return;
+  wait_for_next();
+  if (killed_)
+    return failed_("'" + options_.command.command + "' took longer than " + text_of(options_.limit));
+  if (text_.size() > max_output) return failed_("'" + options_.command.command + "' prints too much");
+  if (status_ != 0) return failed_("'" + options_.command.command + "' " + failure_of(status_).how);
+  std::vector<HostSlots> hosts;
+  try {
+    hosts = options_.command.parse(text_, options_.default_slots);
+  } catch (const std::exception& error) {
+    return failed_("'" + options_.command.command + "' printed " + error.what());
+  }
+  found_(std::move(hosts));
+}
+
+void Discovery::wait_for_next() {
+  timer_.expires_after(ticks(options_.interval));
+  timer_.async_wait([this](asio::error_code error) {
+    if (!error && !stopping_) run();
+  });
+}
+
+void Discovery::stop(std::function<void()> stopped) {
+  stopping_ = true;
+  timer_.cancel();
+  asio::error_code ignored;
+  output_.close(ignored);
+  if (!child_) return stopped();
+  stopped_ = std::move(stopped);
+  ::kill(-*child_, SIGKILL);
+}
+
+}  // namespace weft::tool::launch::elastic

@@ -1,0 +1,216 @@
+#include "tools/weft/launch/elastic/job_store.h"
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/membership/roster.h>
+#include <weft/rpc/store/etcd_store.h>
+#include <weft/rpc/store/file_store.h>
+#include <weft/rpc/store/memory_store.h>
+#include <weft/rpc/store/store_service.h>
+
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+
+#include <utility>
+
+#include "tools/weft/errors.h"
+#include "tools/weft/json_text.h"
+
+namespace weft::tool::launch::elastic {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto look_timeout = 5s;   // of one watch
+constexpr auto look_pause = 500ms;  // after a failed one
+constexpr auto end_timeout = 2s;
+// As long as the store remembers members that have left (rpc/membership): late readers can tell the two ends
+// apart.
+constexpr auto remembered = 3min;
+
+std::string key_of(const std::string& name) { return std::string(rpc::membership_keys::members) + name; }
+
+}  // namespace
+
+class JobStore::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(asio::io_context& context, Joined joined)
+      : context_(context), joined_(std::move(joined)), pause_(context) {}
+
+  void open(const JobStoreOptions& options) {
+    const std::string& url = options.url;
+    if (url.starts_with("file:")) {
+      const auto file = std::make_shared<rpc::FileStore>(rpc::FileStore::path_of(url));
+      close_store_ = [file] { file->close(); };
+      store_ = file;
+    } else if (url.starts_with("etcd:")) {
+      const auto loop = std::make_shared<rpc::AsioLoop>();
+      const auto etcd = std::make_shared<rpc::EtcdStore>(loop, rpc::EtcdStore::options_of(url));
+      close_store_ = [etcd, loop] {
+        etcd->close();
+        loop->stop();
+      };
+      store_ = etcd;
+    } else {
+      keep(options);
+    }
+    look();
+  }
+
+  void end(const std::string& name, std::function<void(std::uint64_t)> done) {
+    const auto timer = std::make_shared<asio::steady_timer>(context_, end_timeout);
+    // Whichever is first.
+    const auto finish = [timer, done = std::make_shared<std::function<void(std::uint64_t)>>(std::move(done))](
+                            std::uint64_t incarnation) {
+      timer->cancel();
+      if (*done) std::exchange(*done, nullptr)(incarnation);
+    };
+    timer->async_wait([weak = weak_from_this(), finish](asio::error_code error) {
+      if (!error && !weak.expired()) finish(0);
+    });
+    const auto finish_here = [this_context = &context_, weak = weak_from_this(),
+                              finish](std::uint64_t incarnation) {
+      asio::post(*this_context, [weak, finish, incarnation] {
+        if (const auto self = weak.lock(); self != nullptr && !self->closed_) finish(incarnation);
+      });
+    };
+    store_->try_get(key_of(name))
+        .then([store = store_, name, finish_here](rpc::Result<std::optional<std::string>>&& result) {
+          mark_lost(store, name, std::move(result), finish_here);
+        });
+  }
+
+  void close() {
+    closed_ = true;
+    pause_.cancel();
+    watch_.cancel();
+    if (close_store_) std::exchange(close_store_, nullptr)();
+    agent_.reset();
+  }
+
+ private:
+  // The driver's agent serves the store, and is no member of the job: members expect no host
+  // (rpc/membership).
+  void keep(const JobStoreOptions& options) {
+    rpc::AgentOptions agent;
+    agent.name = "driver";
+    agent.listen = {options.url};
+    agent.insecure = options.insecure;
+    agent.handler_threads = 1;
+    agent.log = [](const rpc::LogRecord&) {};
+    const rpc::CredentialOptions& files = options.credentials;
+    if (!files.certificate_file.empty() || !files.trust_file.empty() || !files.secret_file.empty())
+      agent.credentials = std::make_shared<rpc::Credentials>(files);
+    if (agent.credentials != nullptr && !agent.credentials->name().empty())
+      agent.name = agent.credentials->name();
+    try {
+      agent_ = std::make_unique<rpc::Agent>(std::move(agent));
+    } catch (const rpc::Error& error) {
+      if (error.kind() == rpc::ErrorKind::permission_denied)
+        throw UsageError("workers on other hosts need --secret FILE, certificates, or --insecure");
+      throw UsageError("the job's store at " + options.url + ": " + printable(error.what()));
+    }
+    const auto memory = std::make_shared<rpc::MemoryStore>(agent_->core()->pick_loop());
+    memory->set(std::string(rpc::membership_keys::host), "").get();
+    rpc::serve_store(*agent_->core(), memory);
+    close_store_ = [memory] { memory->close(); };
+    store_ = memory;
+  }
+
+  void look() {
+    auto watch =
+        store_->watch(std::string(rpc::membership_keys::members), version_, {.timeout = look_timeout});
+    watch_ = std::move(watch).then(
+        [context = &context_, weak = weak_from_this()](rpc::Result<rpc::StoreChanges>&& result) {
+          auto changes = std::make_shared<rpc::Result<rpc::StoreChanges>>(std::move(result));
+          asio::post(*context, [weak, changes] {
+            if (const auto self = weak.lock(); self != nullptr && !self->closed_)
+              self->looked(std::move(*changes));
+          });
+          return true;
+        });
+  }
+
+  void looked(rpc::Result<rpc::StoreChanges>&& result) {
+    try {
+      const rpc::StoreChanges changes = std::move(result).get();
+      version_ = changes.version;
+      for (const auto& [key, text] : changes.entries) {
+        if (!text || key.size() <= rpc::membership_keys::members.size()) continue;
+        const std::string name = key.substr(rpc::membership_keys::members.size());
+        const rpc::MemberRecord record = rpc::from_text(name, *text);
+        if (record.here()) joined_(name, record.incarnation);
+      }
+    } catch (const rpc::Error& error) {
+      if (error.kind() != rpc::ErrorKind::deadline_exceeded) return look_later();
+    }
+    look();
+  }
+
+  void look_later() {
+    pause_.expires_after(look_pause);
+    pause_.async_wait([weak = weak_from_this()](asio::error_code error) {
+      if (const auto self = weak.lock(); !error && self != nullptr && !self->closed_) self->look();
+    });
+  }
+
+  template <class Finish>
+  static void mark_lost(const std::shared_ptr<rpc::Store>& store, const std::string& name,
+                        rpc::Result<std::optional<std::string>>&& result, const Finish& finish) {
+    std::string before, after;
+    std::uint64_t incarnation = 0;
+    try {
+      const auto text = std::move(result).get();
+      if (text) {
+        rpc::MemberRecord record = rpc::from_text(name, *text);
+        incarnation = record.incarnation;
+        if (!record.gone()) {
+          record.state = rpc::MemberState::lost;
+          before = *text;
+          after = rpc::to_text(record);
+        }
+      }
+    } catch (const rpc::Error&) {
+      // The store is not reachable, and the lease will tell.
+    }
+    if (after.empty()) return finish(incarnation);
+    store->grant(remembered)
+        .then([store, name, before, after, incarnation, finish](rpc::Result<rpc::StoreLease>&& lease) {
+          if (!lease.ok()) return finish(incarnation);
+          // If the record has changed meanwhile, the worker has left after all.
+          store->compare_set(key_of(name), before, after, lease.value().id)
+              .then([incarnation, finish](rpc::Result<rpc::StoreExchange>&&) { finish(incarnation); });
+        });
+  }
+
+  asio::io_context& context_;
+  const Joined joined_;
+  std::unique_ptr<rpc::Agent> agent_;
+  std::shared_ptr<rpc::Store> store_;
+  std::function<void()> close_store_;
+  std::uint64_t version_ = 0;
+  rpc::Future<bool> watch_;
+  asio::steady_timer pause_;
+  bool closed_ = false;
+};
+
+JobStore::JobStore(asio::io_context& context, const JobStoreOptions& options, Joined joined)
+    : impl_(std::make_shared<Impl>(context, std::move(joined))) {
+  try {
+    impl_->open(options);
+  } catch (const rpc::Error& error) {
+    if (error.kind() != rpc::ErrorKind::invalid_argument) throw;
+    throw UsageError("the job's store '" + options.url + "': " + printable(error.what()));
+  }
+}
+JobStore::~JobStore() { close(); }
+
+void JobStore::end(const std::string& name, std::function<void(std::uint64_t)> done) {
+  impl_->end(name, std::move(done));
+}
+void JobStore::close() {
+  if (impl_ != nullptr) impl_->close();
+  impl_.reset();
+}
+
+}  // namespace weft::tool::launch::elastic

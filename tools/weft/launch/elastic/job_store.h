@@ -1,0 +1,46 @@
+// JobStore: the store by which the workers of an elastic job find each other, as their driver uses it.
+//
+// The driver's own agent keeps the store at tcp://host:port, or a file or etcd does. In each case the driver
+// is not a member of the job. It reads from the store which workers have joined, and writes there which
+// workers have died: it knows that sooner than any lease tells. Owned by the launcher. Thread-safety: members
+// are called by the thread of the io_context, and so are the functions that they are given.
+#pragma once
+
+#include <weft/rpc/security/credentials.h>
+
+#include <asio/io_context.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace weft::tool::launch::elastic {
+
+struct JobStoreOptions {
+  std::string url;  // tcp://host:port, where the store is kept here; file:///path; etcd://host:port/prefix
+  rpc::CredentialOptions credentials;
+  bool insecure = false;
+};
+
+class JobStore {
+ public:
+  // An incarnation of a worker has joined. Called again if something else of its record changes.
+  using Joined = std::function<void(const std::string& name, std::uint64_t incarnation)>;
+
+  // Throws UsageError, rpc::Error.
+  JobStore(asio::io_context& context, const JobStoreOptions& options, Joined joined);
+  ~JobStore();
+
+  // The process of the worker with this name has ended: if its record says otherwise, it is marked as lost.
+  // `done` gets the incarnation, 0 if there was no record, once that is done, or could not be done within 2
+  // s.
+  void end(const std::string& name, std::function<void(std::uint64_t incarnation)> done);
+  void close();  // calls back no more
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace weft::tool::launch::elastic

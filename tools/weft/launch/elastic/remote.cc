@@ -1,0 +1,51 @@
+#include "tools/weft/launch/elastic/remote.h"
+
+#include <unistd.h>
+
+#include <sstream>
+
+#include "tools/weft/errors.h"
+#include "tools/weft/launch/elastic/hosts_text.h"
+
+namespace weft::tool::launch::elastic {
+
+std::string remote_command(const RemoteWorker& worker) {
+  std::string text = "cd " + shell_word(worker.folder) + " && exec env";
+  for (const auto& [name, value] : worker.variables)
+    if (value.empty()) text += " -u " + shell_word(name);
+  for (const auto& [name, value] : worker.variables)
+    if (!value.empty()) text += " " + shell_word(name + "=" + value);
+  text += " " + shell_word(worker.weft) + " launch --attached --grace " + shell_word(worker.grace) + " --";
+  for (const std::string& word : worker.command) text += " " + shell_word(word);
+  return text;
+}
+
+std::vector<std::string> rsh_words(const std::string& rsh, const std::string& host,
+                                   const std::string& command) {
+  if (rsh == "ssh")  // which notices after 15 s that the host is gone
+    return {"ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
+            "--",  host, command};
+  if (rsh == "srun")
+    return {"srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + host, "sh", "-c", command};
+  if (rsh == "kubectl") return {"kubectl", "exec", "--stdin", host, "--", "sh", "-c", command};
+  std::istringstream text(rsh);
+  std::vector<std::string> words;
+  for (std::string word; text >> word;) words.push_back(word);
+  if (words.empty()) throw UsageError("--rsh: which command?");
+  words.push_back(host);
+  words.push_back(command);
+  return words;
+}
+
+bool is_this_host(const std::string& host) {
+  if (host == "localhost" || host == "::1" || host.starts_with("127.")) return true;
+  char name[256] = "";
+  if (::gethostname(name, sizeof name - 1) != 0) return false;
+  const std::string own = name;
+  const auto short_form = [](const std::string& of) { return of.substr(0, of.find('.')); };
+  // A short name stands for the full one, but two full names may differ in the domain.
+  return host == own || (short_form(host) == short_form(own) &&
+                         (host.find('.') == std::string::npos || own.find('.') == std::string::npos));
+}
+
+}  // namespace weft::tool::launch::elastic
