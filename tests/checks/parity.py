@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The pages of parity keep their word: the tests of weft that they name exist, and every row says something.
 
-  parity.py            checks docs/parity_pytorch.md, docs/parity_ddp.md, docs/parity_pipeline.md and docs/parity_sharded.md
+  parity.py            checks docs/parity_pytorch.md, docs/parity_ddp.md, docs/parity_pipeline.md, docs/parity_sharded.md and
+                       docs/parity_elastic.md
   parity.py --count    prints for each page how many tests are covered, have no meaning in weft, never ran on a GPU, or are missing
   parity.py --wheel TORCH   also: each test of that LibTorch wheel's suites (the folder `torch`) stands in a page, and no other;
                             of distributed_test.py those whose names match DDP, also if they are commented out there
@@ -56,6 +57,10 @@ PAGES = {  # by page: the files of the wheel, by the name that the page has for 
         *(f"test_fully_shard_{name}.py" for name in (
             "autograd", "clip_grad_norm_", "comm", "frozen", "ignore_params", "init", "logging", "memory",
             "mixed_precision", "overlap", "state", "state_dict", "training", "grad_scaler", "extensions")),
+    ]),
+    "parity_elastic.md": dict.fromkeys([
+        "test_elastic_driver.py", "test_elastic_discovery.py", "elastic_common.py",  # Horovod's
+        "local_elastic_agent_test.py",  # torchelastic's
     ]),
 }
 # Which tests of distributed_test.py are of data parallel training, by class and name. The others are of process groups.
