@@ -16,6 +16,8 @@
 
 namespace weft::rpc {
 
+class Store;
+
 class WEFT_EXPORT Membership {
  public:
   virtual ~Membership() = default;
@@ -46,6 +48,7 @@ class WEFT_EXPORT Membership {
   virtual Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
                                                        Buffer value) = 0;
   virtual Future<void> quiesce(CollectiveOptions options) = 0;  // as Job::quiesce
+  virtual std::shared_ptr<Store> store() const = 0;             // as Job::store
   virtual void shut_down() = 0;                                 // pending futures above fail with shut_down
 };
 

@@ -74,6 +74,10 @@ class WEFT_EXPORT Job {
   Future<void> quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
   Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
 
+  // The store in which the job's members meet, for layers above: their keys begin with the layer's name and
+  // '/'. In an elastic world whose rank 0 keeps the store, it ends with that agent.
+  std::shared_ptr<Store> store() const { return membership_->store(); }
+
   // The end. A member whose work is done either leaves, or serves the other members until they are done too:
   // rank 0 must serve if it keeps the store.
   Future<void> leave();  // as Agent::leave()

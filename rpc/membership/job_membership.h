@@ -28,6 +28,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
                                                Buffer value) override;
   Future<void> quiesce(CollectiveOptions options) override;
+  std::shared_ptr<Store> store() const override { return place_.store; }
   void shut_down() override;
 
   void peer_gone(const AgentId& peer, const Error& reason);
