@@ -3,7 +3,7 @@
 
 This table is the architecture. What else is checked:
   - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/, parallel/schedule/,
-    parallel/partition/, parallel/planner/;
+    parallel/partition/, parallel/planner/, parallel/elastic/plan/;
   - spdlog and prometheus-cpp stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
@@ -58,9 +58,11 @@ LAYERS = {
     "parallel/tensor_parallel": [*UP_TO_GROUPS, "parallel/data_parallel"],
     "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/sharded/checkpoint", "parallel/sharded", "parallel/schedule",
                           "parallel/partition"],
+    "parallel/elastic/plan": ["rpc/core"],
+    "parallel/elastic": [*UP_TO_GROUPS, "parallel/data_parallel", "parallel/elastic/plan"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
-                 "parallel/partition", "parallel/planner"]
+                 "parallel/partition", "parallel/planner", "parallel/elastic/plan"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")

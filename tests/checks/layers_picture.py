@@ -24,9 +24,10 @@ PLACES = {
     "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
     "dist_autograd": (38, 66, 2, "backward passes across agents,", "smart and fast mode"),
     "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "parallel/sharded": (48, 80, 4, "parameters, gradients and optimizers", "split over the ranks; checkpoints"),
-    "parallel/tensor_parallel": (80, 100, 4, "layers split", "over the ranks"),
-    "parallel/pipeline": (48, 80, 5, "models in stages, run by a schedule;", "also on parallel/partition"),
+    "parallel/sharded": (48, 68, 4, "parameters and optimizers", "split over the ranks; checkpoints"),
+    "parallel/tensor_parallel": (68, 87, 4, "layers split", "over the ranks"),
+    "parallel/elastic": (87, 100, 4, "workers that join", "and die"),
+    "parallel/pipeline": (48, 68, 5, "models in stages by a schedule;", "also on parallel/partition"),
     "dist_optim": (38, 60, 3, "optimizers next to", "remote parameters"),
     "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
     "dist_optim/embedding": (38, 48, 4, "tables of rows,", "spread over owners"),
@@ -50,7 +51,7 @@ def one_library(folder):
     """The library of a folder; a library counts as one layer."""
     if folder in COLLECTIVES:
         return "parallel/collectives"
-    for library in ("parallel/data_parallel", "parallel/sharded"):
+    for library in ("parallel/data_parallel", "parallel/sharded", "parallel/elastic"):
         if folder.startswith(library + "/"):
             return library
     return "rpc" if folder in LAYERS["rpc"] else "dist_optim" if folder in DIST_OPTIM else folder

@@ -1,0 +1,105 @@
+#include <weft/parallel/elastic/plan/epoch_plan.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace weft::elastic {
+namespace {
+
+// Generators and distributions of the standard library and of LibTorch may differ between releases; the order
+// must not, because workers of different builds train together.
+class SplitMix64 {  // Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)
+ public:
+  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t operator()() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  std::size_t below(std::size_t bound) {  // uniform: rejects what would make small numbers more likely
+    const std::uint64_t limit = bound;
+    const std::uint64_t reject_below = (0 - limit) % limit;
+    for (std::uint64_t drawn = (*this)();; drawn = (*this)())
+      if (drawn >= reject_below) return static_cast<std::size_t>(drawn % limit);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace
+
+std::vector<std::size_t> epoch_order(std::size_t size, bool shuffle, std::uint64_t seed,
+                                     std::uint64_t epoch) {
+  std::vector<std::size_t> order(size);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (!shuffle) return order;
+  SplitMix64 seeds(seed);
+  SplitMix64 random(seeds() ^ epoch);
+  for (std::size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);  // Fisher, Yates
+  return order;
+}
+
+EpochPlan::EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed) : shuffle_(shuffle), seed_(seed) {
+  if (size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: an empty dataset");
+  order_ = epoch_order(size, shuffle_, seed_, 0);
+}
+
+void EpochPlan::set_ranks(int rank, int ranks) {
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "EpochPlan: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+  rank_ = rank;
+  ranks_ = ranks;
+  rewind();
+}
+
+void EpochPlan::set_progress(const EpochProgress& progress) {
+  if (progress.processed > order_.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: " + std::to_string(progress.processed) +
+                                                           " samples are processed of " +
+                                                           std::to_string(order_.size()));
+  if (progress.epoch != progress_.epoch) order_ = epoch_order(order_.size(), shuffle_, seed_, progress.epoch);
+  progress_ = progress;
+  rewind();
+}
+
+std::vector<std::size_t> EpochPlan::processed() const {
+  return {order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(progress_.processed)};
+}
+
+std::optional<Round> EpochPlan::fetch(std::size_t batch_size) {
+  if (batch_size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: batches of 0 samples");
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const std::size_t unfetched = order_.size() - fetched_;
+  if (unfetched == 0) return std::nullopt;
+  Round round;
+  round.all = unfetched / ranks >= batch_size ? batch_size * ranks : unfetched;
+  for (auto place = static_cast<std::size_t>(rank_); place < round.all; place += ranks)
+    round.indices.push_back(order_[fetched_ + place]);
+  round.own = round.indices.size();
+  round.weight = static_cast<double>(round.own * ranks) / static_cast<double>(round.all);
+  if (round.own == 0) round.indices.push_back(order_[fetched_]);
+  fetched_ += round.all;
+  in_flight_.push_back(round.all);
+  return round;
+}
+
+void EpochPlan::record() {
+  if (in_flight_.empty())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, "EpochPlan: no round was fetched");
+  progress_.processed += in_flight_.front();
+  in_flight_.pop_front();
+}
+
+void EpochPlan::rewind() {
+  fetched_ = progress_.processed;
+  in_flight_.clear();
+}
+
+}  // namespace weft::elastic

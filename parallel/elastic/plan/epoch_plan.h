@@ -1,0 +1,79 @@
+// EpochPlan: the order of a dataset's samples in an epoch, and each rank's part of it. Pure: no LibTorch.
+//
+// The ranks process the order in rounds: in each round every rank has one batch. What all ranks together have
+// processed is therefore a prefix of the order, and its length is the whole state. After a change of the
+// ranks the rest is divided again, so each sample is processed once in an epoch, whatever changes.
+//
+// All ranks use equal options, epochs and batch sizes, and record the same rounds. Not thread-safe.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+namespace weft::elastic {
+
+// The numbers from 0 to size - 1, in the order of the epoch. Equal for equal arguments, on every platform.
+WEFT_EXPORT std::vector<std::size_t> epoch_order(std::size_t size, bool shuffle, std::uint64_t seed,
+                                                 std::uint64_t epoch);
+
+// One rank's batch of a round.
+struct Round {
+  std::vector<std::size_t> indices;  // never empty
+  // How many of these samples are this rank's own. All, or none: if a round has fewer samples than ranks,
+  // the ranks without one get the round's first sample, which counts for its owner alone.
+  std::size_t own = 0;
+  std::size_t all = 0;  // samples of all ranks in this round
+  // The factor of this rank's mean loss. The average over the ranks of weight x mean is then the mean over
+  // the samples of the round. 1, unless the round has fewer samples than ranks x batch size; 0 without own
+  // samples.
+  double weight = 1;
+};
+
+struct EpochProgress {
+  std::uint64_t epoch = 0;
+  std::uint64_t processed = 0;  // samples, by all ranks
+
+  friend bool operator==(const EpochProgress&, const EpochProgress&) = default;
+};
+
+class WEFT_EXPORT EpochPlan {
+ public:
+  // Throws invalid_argument if size is 0.
+  EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed);
+
+  // The rank of this process. What was fetched and not recorded is fetched again, in other parts. Throws
+  // invalid_argument unless 0 <= rank < ranks.
+  void set_ranks(int rank, int ranks);
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+
+  // Sets the epoch and the samples that are processed in it.
+  void set_progress(const EpochProgress& progress);
+  const EpochProgress& progress() const { return progress_; }
+  std::vector<std::size_t> processed() const;  // indices, in their order
+  std::size_t left() const { return order_.size() - progress_.processed; }
+  std::size_t size() const { return order_.size(); }
+
+  // The next round with `batch_size` samples of each rank. Nothing at the end of the epoch.
+  std::optional<Round> fetch(std::size_t batch_size);
+  // The oldest round that was fetched and not recorded has been processed by all ranks. Throws
+  // failed_precondition without such a round.
+  void record();
+  void rewind();  // what was fetched and not recorded is fetched again
+
+ private:
+  const bool shuffle_;
+  const std::uint64_t seed_;
+  int rank_ = 0, ranks_ = 1;
+  EpochProgress progress_;
+  std::vector<std::size_t> order_;
+  std::size_t fetched_ = 0;            // of the order; at least what is processed
+  std::deque<std::size_t> in_flight_;  // samples of the rounds that are fetched and not recorded
+};
+
+}  // namespace weft::elastic

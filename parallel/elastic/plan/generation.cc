@@ -1,0 +1,88 @@
+#include <weft/parallel/elastic/plan/generation.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <sstream>
+#include <tuple>
+
+namespace weft::elastic {
+namespace {
+
+bool has(const std::vector<Candidate>& candidates, const rpc::AgentId& id) {
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [&](const Candidate& candidate) { return candidate.id == id; });
+}
+
+}  // namespace
+
+bool Generation::contains(const rpc::AgentId& worker) const {
+  return std::find(members.begin(), members.end(), worker) != members.end();
+}
+
+std::string to_text(const Generation& generation) {
+  std::string text = "generation " + std::to_string(generation.number);
+  text += generation.finished ? " finished\n" : "\n";
+  for (const rpc::AgentId& member : generation.members)
+    text += std::to_string(member.incarnation) + " " + member.name + "\n";
+  return text;
+}
+
+Generation generation_from_text(const std::string& text) {
+  Generation generation;
+  std::istringstream lines(text);
+  std::string line, word, finished;
+  std::getline(lines, line);
+  std::istringstream first(line);
+  bool read = static_cast<bool>(first >> word >> generation.number) && word == "generation";
+  if (first >> finished) {
+    read = read && finished == "finished";
+    generation.finished = true;
+  }
+  while (read && std::getline(lines, line)) {
+    rpc::AgentId member;
+    std::istringstream words(line);
+    read = static_cast<bool>(words >> member.incarnation) && words.get() == ' ' &&
+           static_cast<bool>(std::getline(words, member.name));
+    generation.members.push_back(std::move(member));
+  }
+  if (!read)
+    throw rpc::Error(rpc::ErrorKind::protocol_error, "malformed generation of workers in the store: " + text);
+  return generation;
+}
+
+std::optional<Generation> next_generation(const Generation& current, std::vector<Candidate> candidates,
+                                          const WorkerLimits& limits) {
+  const std::size_t least = current.number == 0 ? std::max(limits.min, limits.start) : limits.min;
+  if (candidates.size() < least) return std::nullopt;
+  Generation next{.number = current.number + 1};
+  for (const rpc::AgentId& member : current.members)
+    if (has(candidates, member)) next.members.push_back(member);
+  std::erase_if(candidates, [&](const Candidate& candidate) { return next.contains(candidate.id); });
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.order, a.id) < std::tie(b.order, b.id);
+  });
+  for (Candidate& candidate : candidates) next.members.push_back(std::move(candidate.id));
+  if (next.members.size() > limits.max) next.members.resize(limits.max);
+  return next;
+}
+
+bool may_propose(const Generation& current, const std::vector<Candidate>& candidates,
+                 const rpc::AgentId& self) {
+  return current.contains(self) ||
+         std::none_of(current.members.begin(), current.members.end(),
+                      [&](const rpc::AgentId& member) { return has(candidates, member); });
+}
+
+SyncPlan plan_sync(const std::vector<Standing>& ranks) {
+  const auto rank_of = [](const Standing& standing) { return std::tie(standing.synced, standing.commits); };
+  const auto most = std::max_element(ranks.begin(), ranks.end(), [&](const Standing& a, const Standing& b) {
+    return rank_of(a) < rank_of(b);
+  });
+  const bool same = std::all_of(ranks.begin(), ranks.end(), [&](const Standing& standing) {
+    return standing.synced && standing.commits == most->commits;
+  });
+  return {.source = static_cast<int>(most - ranks.begin()), .needed = !same};
+}
+
+}  // namespace weft::elastic

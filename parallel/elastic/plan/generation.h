@@ -1,0 +1,71 @@
+// Generation: which workers train together, by rank, until the next change. The decisions about it, as pure
+// functions: the members of the next generation, and the rank from which the others take the state. No
+// LibTorch.
+//
+// Generations are numbered from 1. The job's store holds the latest one; it is replaced by compare-and-set,
+// so all workers see one sequence of generations (docs/elastic.md).
+#pragma once
+
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::elastic {
+
+struct Generation {
+  std::uint64_t number = 0;                // 0: there was none yet
+  std::vector<rpc::AgentId> members = {};  // by rank
+  bool finished = false;                   // its members have trained to the end: no generation follows
+
+  WEFT_EXPORT bool contains(const rpc::AgentId& worker) const;
+  friend bool operator==(const Generation&, const Generation&) = default;
+};
+
+// For the store. from_text() throws protocol_error.
+WEFT_EXPORT std::string to_text(const Generation& generation);
+WEFT_EXPORT Generation generation_from_text(const std::string& text);
+
+// A worker that is ready to train.
+struct Candidate {
+  rpc::AgentId id;
+  std::uint64_t order = 0;  // among workers that were not in the generation before
+};
+
+struct WorkerLimits {
+  std::size_t min = 1;
+  std::size_t start = 0;  // of the first generation; 0: the minimum
+  std::size_t max = std::numeric_limits<std::size_t>::max();
+};
+
+// The generation after `current`: those of its members that are candidates, in their order, then the other
+// candidates by their order, up to the maximum. Nothing, if there are too few candidates.
+WEFT_EXPORT std::optional<Generation> next_generation(const Generation& current,
+                                                      std::vector<Candidate> candidates,
+                                                      const WorkerLimits& limits);
+
+// Whether this worker may replace `current`: it is a member, or no member is a candidate any more.
+WEFT_EXPORT bool may_propose(const Generation& current, const std::vector<Candidate>& candidates,
+                             const rpc::AgentId& self);
+
+// What a rank has when a generation begins.
+struct Standing {
+  bool synced = false;  // its commits continue those of the generation before
+  std::uint64_t commits = 0;
+};
+
+struct SyncPlan {
+  int source = 0;
+  bool needed = false;  // off: all ranks have the same commit
+};
+
+// The source is the rank with the most commits, among those that are synced if there are any; the lowest one
+// of several. All ranks compute this from the standings of all, so they agree on whether there is a sync.
+WEFT_EXPORT SyncPlan plan_sync(const std::vector<Standing>& ranks);
+
+}  // namespace weft::elastic

@@ -1,0 +1,93 @@
+#include <weft/parallel/elastic/plan/generation.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/errors.h"
+
+namespace weft::elastic {
+namespace generation_test {
+
+using rpc::AgentId;
+using rpc::ErrorKind;
+
+AgentId worker(const std::string& name, std::uint64_t incarnation = 1) { return {name, incarnation}; }
+std::vector<AgentId> workers(const std::vector<std::string>& names) {
+  std::vector<AgentId> ids;
+  for (const std::string& name : names) ids.push_back(worker(name));
+  return ids;
+}
+std::vector<Candidate> candidates(const std::vector<std::string>& names) {
+  std::vector<Candidate> all;
+  for (const std::string& name : names) all.push_back({worker(name), all.size()});
+  return all;
+}
+
+TEST(NextGeneration, SurvivorsKeepTheirOrderAndNewWorkersFollowInTheirs) {
+  const Generation three{.number = 4, .members = workers({"cleo", "anna", "bert"})};
+  const auto next = next_generation(three, candidates({"emil", "bert", "dora", "cleo"}), {});
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->number, 5U);
+  EXPECT_EQ(next->members, workers({"cleo", "bert", "emil", "dora"}));
+  EXPECT_FALSE(next->finished);
+}
+
+TEST(NextGeneration, ARestartedWorkerIsANewOne) {
+  const Generation two{.number = 1, .members = workers({"anna", "bert"})};
+  const auto next = next_generation(two, {{worker("anna", 2), 0}, {worker("bert"), 1}}, {});
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->members, (std::vector{worker("bert"), worker("anna", 2)}));
+}
+
+TEST(NextGeneration, KeepsTheLimits) {
+  const Generation two{.number = 1, .members = workers({"anna", "bert"})};
+  EXPECT_FALSE(next_generation(two, candidates({"anna", "bert"}), {.min = 3}));
+  EXPECT_FALSE(next_generation({}, {}, {.min = 1}));
+  EXPECT_FALSE(next_generation({}, candidates({"anna", "bert"}), {.min = 1, .start = 3}));
+  EXPECT_TRUE(next_generation(two, candidates({"anna", "bert"}), {.min = 1, .start = 3}));
+  const auto capped =
+      next_generation(two, candidates({"dora", "cleo", "bert", "anna"}), {.min = 1, .max = 3});
+  ASSERT_TRUE(capped);
+  EXPECT_EQ(capped->members, workers({"anna", "bert", "dora"}));
+}
+
+TEST(NextGeneration, IsProposedByMembersAsLongAsThereAreAny) {
+  const Generation two{.number = 1, .members = workers({"anna", "bert"})};
+  EXPECT_TRUE(may_propose(two, candidates({"anna", "dora"}), worker("anna")));
+  EXPECT_FALSE(may_propose(two, candidates({"anna", "dora"}), worker("dora")));
+  EXPECT_TRUE(may_propose(two, candidates({"dora"}), worker("dora")));
+  EXPECT_TRUE(may_propose({}, candidates({"dora"}), worker("dora")));
+}
+
+TEST(SyncPlanOf, TheSourceHasTheMostCommits) {
+  const auto source = [](const std::vector<Standing>& ranks) { return plan_sync(ranks).source; };
+  EXPECT_EQ(source({{true, 3}, {true, 5}, {true, 5}, {true, 4}}), 1);
+  EXPECT_EQ(source({{false, 9}, {true, 5}}), 1);   // what a new worker brings is of another training
+  EXPECT_EQ(source({{false, 0}, {false, 2}}), 1);  // one of them has read a checkpoint
+  EXPECT_EQ(source({{false, 0}, {false, 0}}), 0);
+}
+
+// The ranks of Horovod decide each for itself whether to skip the sync, and wait for each other for ever if
+// they differ. Here all decide by the same standings.
+TEST(SyncPlanOf, ASyncIsSkippedOnlyIfAllRanksHaveTheSameCommit) {
+  const auto needed = [](const std::vector<Standing>& ranks) { return plan_sync(ranks).needed; };
+  EXPECT_FALSE(needed({{true, 5}, {true, 5}}));
+  EXPECT_TRUE(needed({{true, 5}, {true, 4}}));
+  EXPECT_TRUE(needed({{true, 5}, {false, 5}}));
+  EXPECT_TRUE(needed({{false, 0}, {false, 0}}));
+  EXPECT_FALSE(needed({{true, 0}}));
+}
+
+TEST(GenerationText, IsReadAsItWasWritten) {
+  const Generation generation{.number = 12,
+                              .members = {worker("anna b", 7), worker("bert", ~std::uint64_t{0})}};
+  EXPECT_EQ(to_text(generation), "generation 12\n7 anna b\n18446744073709551615 bert\n");
+  EXPECT_EQ(generation_from_text(to_text(generation)), generation);
+  const Generation finished{.number = 1, .members = workers({"anna"}), .finished = true};
+  EXPECT_EQ(generation_from_text(to_text(finished)), finished);
+  for (const std::string text :
+       {"", "generation", "generation x", "group 1", "generation 1 over", "generation 1\nanna"})
+    EXPECT_EQ(test::kind_of([&] { generation_from_text(text); }), ErrorKind::protocol_error) << text;
+}
+
+}  // namespace generation_test
+}  // namespace weft::elastic
