@@ -1,0 +1,148 @@
+#include <weft/parallel/elastic/elastic_sampler.h>
+
+#include <ATen/Functions.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
+
+#include <deque>
+#include <mutex>
+
+namespace weft::elastic {
+namespace {
+
+void write_number(torch::serialize::OutputArchive& archive, const char* key, std::uint64_t value) {
+  archive.write(key, at::full({}, static_cast<std::int64_t>(value), at::kLong));
+}
+
+std::uint64_t read_number(torch::serialize::InputArchive& archive, const char* key) {
+  at::Tensor value;
+  archive.read(key, value);
+  return static_cast<std::uint64_t>(value.item<std::int64_t>());
+}
+
+}  // namespace
+
+struct ElasticSampler::State {
+  const SamplerOptions options;
+
+  mutable std::mutex mutex;  // guards what follows
+  EpochPlan plan;
+  std::deque<Round> fetched;     // by the loader, not delivered
+  std::optional<Round> current;  // delivered, not recorded
+
+  void forget_fetched() {
+    fetched.clear();
+    current.reset();
+  }
+};
+
+ElasticSampler::ElasticSampler(std::size_t size, SamplerOptions options)
+    : state_(new State{.options = options, .plan = EpochPlan(size, options.shuffle, options.seed)}) {}
+
+void ElasticSampler::set_ranks(int rank, int ranks) {
+  const std::lock_guard lock(state_->mutex);
+  state_->plan.set_ranks(rank, ranks);
+  state_->forget_fetched();
+}
+
+void ElasticSampler::set_epoch(std::uint64_t epoch) {
+  const std::lock_guard lock(state_->mutex);
+  if (epoch == state_->plan.progress().epoch) return;
+  state_->plan.set_progress({.epoch = epoch});
+  state_->forget_fetched();
+}
+
+EpochProgress ElasticSampler::progress() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->plan.progress();
+}
+
+void ElasticSampler::set_progress(const EpochProgress& progress) {
+  const std::lock_guard lock(state_->mutex);
+  state_->plan.set_progress(progress);
+  state_->forget_fetched();
+}
+
+std::vector<std::size_t> ElasticSampler::processed() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->plan.processed();
+}
+
+void ElasticSampler::deliver() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->current)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "ElasticSampler: the batch before was not recorded: call record() after each step");
+  if (state_->fetched.empty())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "ElasticSampler: no batch was fetched: give the loader this sampler");
+  state_->current = std::move(state_->fetched.front());
+  state_->fetched.pop_front();
+}
+
+Round ElasticSampler::round() const {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->current)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "ElasticSampler: there is no batch: iterate over batches(loader)");
+  return *state_->current;
+}
+
+void ElasticSampler::record() {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->current)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "ElasticSampler: there is no batch to record: iterate over batches(loader)");
+  state_->plan.record();
+  state_->current.reset();
+}
+
+void ElasticSampler::reset(std::optional<std::size_t> new_size) {
+  const std::lock_guard lock(state_->mutex);
+  if (new_size && *new_size != state_->plan.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "ElasticSampler: reset to " +
+                                                           std::to_string(*new_size) + " samples, expected " +
+                                                           std::to_string(state_->plan.size()));
+  state_->plan.rewind();
+  state_->forget_fetched();
+}
+
+std::optional<std::vector<std::size_t>> ElasticSampler::next(std::size_t batch_size) {
+  const std::lock_guard lock(state_->mutex);
+  auto round = state_->plan.fetch(batch_size);
+  if (!round) return std::nullopt;
+  return state_->fetched.emplace_back(*std::move(round)).indices;
+}
+
+void ElasticSampler::save(torch::serialize::OutputArchive& archive) const {
+  const std::lock_guard lock(state_->mutex);
+  write_number(archive, "seed", state_->options.seed);
+  write_number(archive, "size", state_->plan.size());
+  write_number(archive, "shuffle", state_->options.shuffle ? 1 : 0);
+  write_number(archive, "epoch", state_->plan.progress().epoch);
+  write_number(archive, "processed", state_->plan.progress().processed);
+}
+
+void ElasticSampler::load(torch::serialize::InputArchive& archive) {
+  const std::lock_guard lock(state_->mutex);
+  const auto expect = [&](const char* key, std::uint64_t own) {
+    if (const std::uint64_t saved = read_number(archive, key); saved != own)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       std::string("ElasticSampler: the saved state has ") + key + " " +
+                           std::to_string(saved) + ", expected " + std::to_string(own) +
+                           ": the orders differ");
+  };
+  expect("seed", state_->options.seed);
+  expect("size", state_->plan.size());
+  expect("shuffle", state_->options.shuffle ? 1 : 0);
+  state_->plan.set_progress(
+      {.epoch = read_number(archive, "epoch"), .processed = read_number(archive, "processed")});
+  state_->forget_fetched();
+}
+
+std::string ElasticSampler::description() const {
+  return std::to_string(state_->plan.size()) + " samples" +
+         (state_->options.shuffle ? ", seed " + std::to_string(state_->options.seed) : ", in order");
+}
+
+}  // namespace weft::elastic

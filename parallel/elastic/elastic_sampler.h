@@ -1,0 +1,125 @@
+// ElasticSampler: gives each rank its part of a dataset, for LibTorch's data loader, while the number of
+// ranks changes. Each sample is processed once in an epoch, whatever changes (plan/epoch_plan.h).
+//
+//   elastic::ElasticSampler sampler{dataset.size().value()};
+//   state.add("sampler", sampler);
+//   ...
+//   auto loader = torch::data::make_data_loader(dataset, sampler, 64);
+//   sampler.set_epoch(epoch);
+//   for (auto& batch : sampler.batches(*loader)) {
+//     loss = torch::cross_entropy_loss(ddp.forward(batch.data), batch.target) * sampler.round().weight;
+//     ...
+//     optimizer.step();
+//     sampler.record();   // all ranks have processed their batches
+//     state.commit_every(50);
+//   }
+//
+// All ranks have equally many rounds in an epoch: DistributedDataParallel needs no join(). In the last round
+// their batches may differ in size, and some ranks may only have another rank's sample: see `weight`. A
+// handle: the copy inside the loader shares its state. The loader keeps its batches in order. Thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/elastic/plan/epoch_plan.h>
+
+#include <torch/data/samplers/base.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::elastic {
+
+struct SamplerOptions {
+  bool shuffle = true;
+  std::uint64_t seed = 0;  // the same on all ranks
+};
+
+class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<> {
+ public:
+  // For one rank, until set_group() or set_ranks(). Throws invalid_argument if size is 0.
+  explicit ElasticSampler(std::size_t size, SamplerOptions options = {});
+
+  // The ranks that process the rest of the epoch. A State that has the sampler calls it.
+  void set_group(const collectives::Group& group) { set_ranks(group.rank(), group.size()); }
+  void set_ranks(int rank, int ranks);
+
+  // Before an epoch: its number, which chooses the order. Nothing if it is the present epoch, which then goes
+  // on after the samples that are processed.
+  void set_epoch(std::uint64_t epoch);
+  std::uint64_t epoch() const { return progress().epoch; }
+  EpochProgress progress() const;
+  void set_progress(const EpochProgress& progress);
+  std::vector<std::size_t> processed() const;  // of this epoch, by all ranks: indices, in their order
+
+  // The batches of a loader with this sampler. In the loop, round() is that of the batch. Its next step
+  // throws failed_precondition if the batch was not recorded.
+  template <class Loader>
+  class Batches;
+  template <class Loader>
+  Batches<Loader> batches(Loader& loader) {
+    return {*this, loader};
+  }
+  // For programs that do not use batches(): the batch that next() has given, the oldest first. Throws
+  // failed_precondition without such a batch, or if the one before was not recorded.
+  void deliver();
+  Round round() const;  // of the batch that was delivered. Throws failed_precondition without one
+  void record();        // that batch has been processed, as the batches of all other ranks
+
+  // Of the loader.
+  void reset(std::optional<std::size_t> new_size = std::nullopt) override;
+  std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  // Seed, size, epoch and the number of samples that are processed. load() throws failed_precondition if the
+  // saved sampler has another order.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+  std::string description() const;  // size and order: equal on all ranks
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+template <class Loader>
+class ElasticSampler::Batches {
+ public:
+  using Iterator = decltype(std::declval<Loader&>().begin());
+
+  Batches(ElasticSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
+
+  struct Sentinel {};
+  class Cursor {
+   public:
+    Cursor(ElasticSampler& sampler, Iterator next, Iterator end)
+        : sampler_(&sampler), next_(std::move(next)), end_(std::move(end)) {
+      deliver();
+    }
+    decltype(auto) operator*() { return *next_; }
+    Cursor& operator++() {
+      ++next_;
+      deliver();
+      return *this;
+    }
+    bool operator!=(Sentinel) const { return next_ != end_; }
+
+   private:
+    void deliver() {
+      if (next_ != end_) sampler_->deliver();
+    }
+    ElasticSampler* sampler_;
+    Iterator next_, end_;
+  };
+  Cursor begin() { return {*sampler_, loader_->begin(), loader_->end()}; }
+  Sentinel end() { return {}; }
+
+ private:
+  ElasticSampler* sampler_;
+  Loader* loader_;
+};
+
+}  // namespace weft::elastic
