@@ -1,0 +1,28 @@
+// TensorMemory: copies of tensors, in memory that is used again. Undefined tensors stay undefined. Not
+// thread-safe.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace weft::elastic::detail {
+
+// The same sizes, strides, dtype and device: a copy from one to the other allocates nothing.
+bool same_form(const at::Tensor& a, const at::Tensor& b);
+// A copy of `from` in the memory of `memory`, if it has the same form, else in new memory.
+WEFT_EXPORT at::Tensor copy_into(at::Tensor memory, const at::Tensor& from);
+
+class TensorMemory {
+ public:
+  void store(const std::vector<at::Tensor>& live);
+  // Writes the copies into the tensors, which are as many and of the same form.
+  void load(const std::vector<at::Tensor>& live) const;
+
+ private:
+  std::vector<at::Tensor> copies_;
+};
+
+}  // namespace weft::elastic::detail

@@ -1,0 +1,268 @@
+#include <weft/parallel/elastic/state.h>
+
+#include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/parallel/elastic/internal/tensor_memory.h>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::elastic {
+namespace state_test {
+
+using data_parallel::testing::Batch;
+using data_parallel::testing::Company;
+using data_parallel::testing::expect_close;
+using data_parallel::testing::Group;
+using data_parallel::testing::Net;
+using data_parallel::testing::on_ranks;
+using data_parallel::testing::values_of;
+using rpc::ErrorKind;
+using test::error_of;
+using test::kind_of;
+
+using MakeOptimizer = std::unique_ptr<torch::optim::Optimizer> (*)(std::vector<at::Tensor>);
+
+template <class Optimizer, class Options>
+MakeOptimizer with(Options) {
+  return [](std::vector<at::Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<Optimizer>(std::move(parameters), Options());
+  };
+}
+struct Momentum : torch::optim::SGDOptions {
+  Momentum() : SGDOptions(0.1) { momentum(0.9); }
+};
+struct Amsgrad : torch::optim::AdamOptions {
+  Amsgrad() : AdamOptions(0.01) { amsgrad(true); }
+};
+struct Centered : torch::optim::RMSpropOptions {
+  Centered() : RMSpropOptions(0.01) { centered(true).momentum(0.5); }
+};
+struct Lbfgs : torch::optim::LBFGSOptions {
+  Lbfgs() : LBFGSOptions(0.1) { max_iter(3).history_size(4); }
+};
+
+// A program's own: each step moves by the sign of the gradient, and less far. It is saved by its archive.
+struct Signs : torch::optim::Optimizer {
+  Signs(std::vector<at::Tensor> parameters, const torch::optim::SGDOptions& options)
+      : Optimizer(std::move(parameters), std::make_unique<torch::optim::SGDOptions>(options)) {}
+  at::Tensor step(LossClosure closure) override {
+    closure();
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : param_groups()[0].params()) parameter.sub_(parameter.grad().sign() * rate);
+    rate *= 0.5;
+    return {};
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    archive.write("rate", at::full({}, rate, at::kDouble));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    at::Tensor saved;
+    archive.read("rate", saved);
+    rate = saved.item<double>();
+  }
+  double rate = 0.1;
+};
+
+struct Kind {
+  const char* name;
+  MakeOptimizer make;
+};
+std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
+const Kind kinds[] = {
+    {"SGD", with<torch::optim::SGD>(Momentum())},
+    {"Adam", with<torch::optim::Adam>(Amsgrad())},
+    {"AdamW", with<torch::optim::AdamW>(torch::optim::AdamWOptions())},
+    {"Adagrad", with<torch::optim::Adagrad>(torch::optim::AdagradOptions())},
+    {"RMSprop", with<torch::optim::RMSprop>(Centered())},
+    {"LBFGS", with<torch::optim::LBFGS>(Lbfgs())},
+    {"Own", with<Signs>(Momentum())},
+};
+
+struct Trainer {
+  explicit Trainer(const Kind& kind, std::uint64_t seed = 1)
+      : model(std::make_shared<Net>(seed)), optimizer(kind.make(model->parameters())) {
+    state.add("model", model).add("optimizer", *optimizer).add("steps", steps);
+  }
+  void step(int number) {
+    const Batch batch = Batch::of_step(number, 1);
+    const auto closure = [&] {
+      optimizer->zero_grad();
+      at::Tensor loss = at::mse_loss(model->forward(batch.data), batch.target);
+      loss.backward();
+      return loss;
+    };
+    optimizer->step(closure);
+    ++steps;
+  }
+  std::shared_ptr<Net> model;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::int64_t steps = 0;
+  State state;
+};
+
+class OptimizersOf : public ::testing::TestWithParam<Kind> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, OptimizersOf, ::testing::ValuesIn(kinds),
+                         [](const auto& info) { return info.param.name; });
+
+// A commit is undisturbed by the steps after it, and a restored training takes the same steps again.
+TEST_P(OptimizersOf, AreRestored) {
+  Trainer trainer(GetParam());
+  trainer.state.commit();  // before the first step: most optimizers have no state
+  const std::size_t states = trainer.optimizer->state().size();
+  trainer.step(0);
+  trainer.state.restore();
+  EXPECT_EQ(trainer.optimizer->state().size(), states);
+  for (int step = 0; step < 3; ++step) trainer.step(step);
+  trainer.state.commit();
+  for (int step = 3; step < 6; ++step) trainer.step(step);
+  const auto expected = values_of(*trainer.model);
+  trainer.optimizer->param_groups()[0].options().set_lr(5);
+  trainer.step(6);
+  for (int again = 0; again < 2; ++again) {
+    trainer.state.restore();
+    EXPECT_EQ(trainer.steps, 3);
+    EXPECT_FALSE(trainer.model->first->weight.grad().defined());
+    for (int step = 3; step < 6; ++step) trainer.step(step);
+    expect_close(values_of(*trainer.model), expected, 0);
+  }
+}
+
+// Rank 1 has the most commits.
+TEST_P(OptimizersOf, AreThoseOfTheMostAdvancedRank) {
+  Company company(3);
+  std::vector<std::vector<at::Tensor>> values(3);
+  std::vector<std::optional<int>> sources(3), again(3);
+  std::vector<std::uint64_t> commits(3);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const auto trainer = std::make_unique<Trainer>(GetParam(), 10 + rank);
+    for (int step = 0; rank > 0 && step < (rank == 1 ? 4 : 2); ++step) {
+      trainer->step(step);
+      trainer->state.commit();
+    }
+    sources[rank] = trainer->state.sync(group);
+    commits[rank] = trainer->state.commits();
+    again[rank] = trainer->state.sync(group);
+    EXPECT_EQ(trainer->steps, 4);
+    trainer->step(4);
+    trainer->state.restore();
+    trainer->step(4);
+    trainer->step(5);
+    values[rank] = values_of(*trainer->model);
+  });
+  Trainer alone(GetParam(), 11);
+  for (int step = 0; step < 6; ++step) alone.step(step);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(sources[rank], 1);
+    EXPECT_EQ(again[rank], std::nullopt);  // all have that commit now
+    EXPECT_EQ(commits[rank], 4U);
+    expect_close(values[rank], values_of(*alone.model), 1e-12);
+  }
+}
+
+TEST(StateOf, TensorsSamplersGeneratorsAndValues) {
+  at::Tensor tensor = at::ones({3});
+  std::vector<at::Tensor> several{at::zeros({2}), at::ones({1})};
+  at::Generator generator = at::detail::createCPUGenerator(4);
+  ElasticSampler sampler(20, {.seed = 2});
+  std::map<std::string, std::vector<double>> history{{"loss", {1, 2}}};
+  State state;
+  EXPECT_EQ(kind_of([&] { state.restore(); }), ErrorKind::failed_precondition);
+  state.add("tensor", tensor).add("several", several).add("generator", generator).add("sampler", sampler);
+  state.add("history", history);
+  EXPECT_EQ(kind_of([&] { state.add("tensor", tensor); }), ErrorKind::already_exists);
+  sampler.next(5), sampler.deliver(), sampler.record();
+  state.commit();
+  const at::Tensor drawn = at::randn({4}, generator);
+  tensor.fill_(7), several[1].fill_(8);
+  history["loss"].push_back(3);
+  sampler.next(5), sampler.deliver(), sampler.record();
+  state.restore();
+  EXPECT_TRUE(at::equal(tensor, at::ones({3})));
+  EXPECT_EQ(several[1].item<float>(), 1);
+  EXPECT_TRUE(at::equal(at::randn({4}, generator), drawn));
+  EXPECT_EQ(history["loss"].size(), 2U);
+  EXPECT_EQ(sampler.progress().processed, 5U);
+}
+
+TEST(StateOf, PartsOfARankAreNotSynchronized) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& group) {
+    std::int64_t shared = group.rank(), own = 10 + group.rank();
+    at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(group.rank()));
+    State state;
+    state.add("shared", shared).add("own", own, Scope::rank).add("generator", generator);
+    EXPECT_EQ(state.sync(group), 0);
+    EXPECT_EQ(shared, 0);
+    EXPECT_EQ(own, 10 + group.rank());
+    EXPECT_EQ(generator.current_seed(), 0U);
+    shared = own = 5;
+    state.restore();
+    EXPECT_EQ(shared, 0);
+    EXPECT_EQ(own, 10 + group.rank());
+  });
+}
+
+TEST(StateOf, EveryNthCallCommits) {
+  std::int64_t value = 0;
+  State state;
+  state.add("value", value);
+  for (value = 1; value <= 7; ++value) state.commit_every(3);
+  EXPECT_EQ(state.commits(), 2U);
+  state.restore();
+  EXPECT_EQ(value, 6);
+}
+
+// A change is thrown by check() too, which then commits: the state at the change is that of all ranks.
+TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
+  std::int64_t value = 1;
+  bool change = false;
+  State state;
+  state.add("value", value);
+  detail::StateAccess(state).set_changes([&] { return change; });
+  state.check();
+  EXPECT_EQ(state.commits(), 0U);
+  change = true;
+  EXPECT_THROW(state.check(), WorkersChanged);
+  EXPECT_THROW(state.commit(), WorkersChanged);
+  EXPECT_EQ(state.commits(), 2U);
+  value = 2;
+  state.restore();
+  EXPECT_EQ(value, 1);
+}
+
+TEST(StateOf, RanksWithDifferentPartsLearnTheFirstDifference) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& group) {
+    std::int64_t number = 0;
+    double real = 0;
+    State state;
+    state.add("epoch", number);
+    if (group.rank() == 0) {
+      state.add("rate", real);
+    } else {
+      state.add("rate", number);
+    }
+    const auto error = error_of([&] { return state.sync(group); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("rank 0 has rate ("), std::string::npos) << error->what();
+  });
+}
+
+TEST(TensorMemoryOf, IsUsedAgain) {
+  const at::Tensor live = at::ones({4}), strided = at::ones({3, 2}).t();
+  at::Tensor copy = detail::copy_into({}, strided);
+  EXPECT_EQ(copy.strides(), strided.strides());
+  copy = detail::copy_into({}, live);
+  const void* const memory = copy.data_ptr();
+  live.fill_(2);
+  EXPECT_EQ(copy[0].item<float>(), 1);
+  copy = detail::copy_into(copy, live);
+  EXPECT_EQ(copy.data_ptr(), memory);
+  EXPECT_EQ(copy[0].item<float>(), 2);
+  EXPECT_NE(detail::copy_into(copy, at::ones({5})).data_ptr(), memory);
+  EXPECT_FALSE(detail::copy_into(copy, {}).defined());
+}
+
+}  // namespace state_test
+}  // namespace weft::elastic
