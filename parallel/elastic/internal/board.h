@@ -1,0 +1,88 @@
+// Board: what the workers of an elastic job know of each other: the generation and the ready workers from the
+// job's store, and the workers that are alive from the job's members.
+//
+//   elastic/NAME/generation    to_text(Generation): the latest one
+//   elastic/NAME/ready/WORKER  "INCARNATION ORDER": this worker takes part in the next generation
+//   elastic/NAME/arrivals      how many workers have announced themselves
+//
+// It watches both and keeps copies. Its callbacks hold it by shared_ptr, until close(). Thread-safe;
+// functions that ask the store block, and are not called on threads of the agent.
+#pragma once
+
+#include <weft/parallel/elastic/plan/generation.h>
+#include <weft/rpc/membership/job.h>
+#include <weft/rpc/store/store.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace weft::elastic::detail {
+
+class Board : public std::enable_shared_from_this<Board> {
+ public:
+  struct View {
+    std::uint64_t version = 0;  // of this board: grows with every change
+    Generation current = {};
+    std::optional<std::string> text = {};    // of `current`, as the store holds it
+    std::vector<Candidate> candidates = {};  // workers that are ready and present
+    std::set<rpc::AgentId> ready = {};       // also workers that this board has not seen as members yet
+    std::set<rpc::AgentId> gone = {};        // workers that have left the job or were lost
+
+    bool lacks(const rpc::AgentId& worker) const { return gone.contains(worker) || !ready.contains(worker); }
+  };
+
+  static std::shared_ptr<Board> open(const rpc::Job& job, const std::string& name);
+  void close();
+
+  void announce();                          // this worker is ready
+  void withdraw() { remove(agent_.id()); }  // and not any more
+  void remove(const rpc::AgentId& worker);  // the same for another one, in this incarnation
+  // Replaces the generation that the view has seen, unless another worker has replaced it already.
+  void replace(const View& seen, const Generation& next);
+
+  View view() const;  // as last seen. Throws as wait() does
+  View refresh();     // as the store has it now
+  // Blocks until something has changed since the version, or until `until`: false. Throws the error that
+  // has ended this agent's membership of the job.
+  bool wait(std::uint64_t version, rpc::Clock::time_point until) const;
+  void poke();  // counts as a change
+
+ private:
+  Board(rpc::Agent& agent, std::shared_ptr<rpc::Store> store, const std::string& name);
+  std::string ready_key(const std::string& worker) const { return prefix_ + "ready/" + worker; }
+  template <class Ask>
+  auto ask(Ask ask) const;  // the store; again for a while, if it cannot be reached
+
+  void look();  // at the store
+  void looked(rpc::Result<rpc::StoreChanges>&& changes);
+  void look_later();
+  void listen();  // to the job's members
+  void heard(rpc::Result<std::vector<rpc::MemberEvent>>&& events);
+  View view_locked() const;
+
+  rpc::Agent& agent_;
+  const std::shared_ptr<rpc::Store> store_;
+  const std::string prefix_;
+  const std::shared_ptr<rpc::Loop> loop_;  // of pauses
+  const std::unique_ptr<rpc::MemberWatch> watch_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::condition_variable changed_;
+  std::uint64_t version_ = 1;
+  std::uint64_t store_version_ = 0;
+  std::map<std::string, std::string> entries_;  // of the store, below the prefix
+  std::set<rpc::AgentId> present_, gone_;
+  std::optional<rpc::Error> failure_;
+  bool closed_ = false;
+  std::uint64_t looks_ = 0, listens_ = 0;  // which ones look_ and listen_ are
+  rpc::Future<bool> look_, listen_;
+};
+
+}  // namespace weft::elastic::detail

@@ -1,0 +1,316 @@
+// Each worker runs the same loop, without a coordinator:
+//
+//   1. agree():  reads the generation in the store. If this worker is in a newer one than its last, it takes
+//                part. If it may propose, it computes the next generation (plan/generation.h) and replaces
+//                the old one by compare-and-set; the first worker decides. Otherwise it waits for a change.
+//   2. train():  forms the group, synchronizes the state, runs the body. Back to 1 if something fails, or
+//                workers join or leave.
+//   3. finish(): after the body all ranks meet in a barrier, and then mark the generation as finished, by
+//                compare-and-set too. A rank that fails in the barrier finds either that mark, or a next
+//                generation in which all continue from the last commit.
+#include <weft/parallel/elastic/run.h>
+
+#include <weft/parallel/elastic/internal/board.h>
+#include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/rpc/agent/invoke.h>
+#include <weft/rpc/agent/method.h>
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <atomic>
+#include <variant>
+
+namespace weft::elastic {
+namespace detail {
+namespace {
+
+using rpc::AgentId;
+using rpc::ErrorKind;
+
+constexpr int max_failures = 3;  // of the same workers, without a commit between them
+constexpr auto look_at_leaving = std::chrono::seconds{1};  // State::leave() wakes nobody
+
+void ping() {}
+using Ping = rpc::Function<"weft.ping", &ping>;  // as every agent serves it
+
+// Of a collective, or of a call to a worker that is gone: the next generation may do better.
+bool ends_a_generation(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::peer_lost:
+    case ErrorKind::unavailable:
+    case ErrorKind::shut_down:
+    case ErrorKind::aborted:
+    case ErrorKind::cancelled:
+    case ErrorKind::deadline_exceeded:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class Training {
+ public:
+  Training(rpc::Job& job, State& state, const std::function<void(collectives::Group)>& body,
+           const RunOptions& options)
+      : agent_(job.agent()),
+        state_(state),
+        access_(state),
+        body_(body),
+        options_(options),
+        board_(Board::open(job, options.name)) {}
+  ~Training() {
+    access_.set_changes(nullptr);
+    (void)rpc::capture([&] { board_->withdraw(); });
+    board_->close();
+  }
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  Outcome run() {
+    access_.begin();
+    for (std::uint64_t changes = 0;; ++changes) {
+      const auto agreed = agree();
+      if (const auto* const outcome = std::get_if<Outcome>(&agreed)) {
+        if (*outcome == Outcome::left) restore_if_stale();
+        return *outcome;
+      }
+      const Generation generation = std::get<Generation>(agreed);
+      if (options_.max_changes && changes > *options_.max_changes)
+        throw rpc::Error(ErrorKind::resource_exhausted, "elastic training '" + options_.name +
+                                                            "' has changed its workers more than " +
+                                                            std::to_string(*options_.max_changes) + " times");
+      if (const auto outcome = train(generation)) return *outcome;
+    }
+  }
+
+ private:
+  std::variant<Generation, Outcome> agree();
+  rpc::Error too_few(std::size_t ready, const Generation& current) const;
+  std::optional<Outcome> train(const Generation& generation);
+  collectives::Group form_group(const Generation& generation) const;
+  void begin(const Generation& generation, const collectives::Group& group);
+  bool changes(const Generation& generation, const collectives::Group& group) const;
+  bool finish(const Generation& generation) const;
+  void restore_if_stale();
+  void failed(const Generation& generation);  // in the handler of the error
+  void remove_silent(const Generation& generation) const;
+
+  rpc::Agent& agent_;
+  State& state_;
+  StateAccess access_;
+  const std::function<void(collectives::Group)>& body_;
+  const RunOptions& options_;
+  const std::shared_ptr<Board> board_;
+
+  // The state is that of a failed step. It is restored in the next generation only: if the training turns out
+  // to have finished, because another rank was quicker in the last barrier, it is the final state.
+  bool stale_ = false;
+  Generation last_;                 // in which this worker took part
+  std::vector<std::string> names_;  // of the last generation that has begun, by rank
+  struct Failures {
+    int count = 0;
+    std::vector<AgentId> members;
+    std::uint64_t commits = 0;
+  } failures_;
+};
+
+std::variant<Generation, Outcome> Training::agree() {
+  auto few_until = rpc::Clock::time_point::max();  // when the patience with too few workers ends
+  while (!access_.leaving()) {
+    const Board::View view = board_->refresh();
+    const Generation& current = view.current;
+    if (current.finished) return Outcome::finished;
+    if (!view.ready.contains(agent_.id())) {  // not announced yet, or taken for dead
+      board_->announce();
+      continue;
+    }
+    const auto is_candidate = [&](const AgentId& id) {
+      return std::any_of(view.candidates.begin(), view.candidates.end(),
+                         [&](const Candidate& candidate) { return candidate.id == id; });
+    };
+    const auto& members = current.members;
+    const bool newer = current.number > last_.number;
+    const bool mine = current.contains(agent_.id());
+    if (newer && mine && std::all_of(members.begin(), members.end(), is_candidate)) return current;
+    if (newer && !mine) access_.fall_behind();
+
+    // A member that is ready but not seen in the job yet will be seen: its generation is waited for.
+    const bool over = !newer || std::any_of(members.begin(), members.end(),
+                                            [&](const AgentId& id) { return view.lacks(id); });
+    if (over && is_candidate(agent_.id()) && may_propose(current, view.candidates, agent_.id())) {
+      if (const auto next = next_generation(current, view.candidates, options_.workers)) {
+        board_->replace(view, *next);
+        continue;
+      }
+      few_until = std::min(few_until, rpc::later(rpc::Clock::now(), options_.patience));
+      if (rpc::Clock::now() >= few_until) throw too_few(view.candidates.size(), current);
+    } else {
+      few_until = rpc::Clock::time_point::max();
+    }
+    board_->wait(view.version, std::min(few_until, rpc::Clock::now() + look_at_leaving));
+  }
+  return Outcome::left;
+}
+
+rpc::Error Training::too_few(std::size_t ready, const Generation& current) const {
+  const WorkerLimits& workers = options_.workers;
+  const std::size_t least = current.number == 0 ? std::max(workers.min, workers.start) : workers.min;
+  return {ErrorKind::deadline_exceeded,
+          "elastic training '" + options_.name + "': " + std::to_string(ready) +
+              " workers are ready, expected at least " + std::to_string(least) +
+              ", for which this worker has waited " +
+              std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.patience).count()) +
+              " s (RunOptions::patience)"};
+}
+
+std::optional<Outcome> Training::train(const Generation& generation) {
+  last_ = generation;
+  std::optional<collectives::Group> group;
+  try {
+    group = form_group(generation);
+    restore_if_stale();
+    access_.set_changes([this, &generation, &group] { return changes(generation, *group); });
+    begin(generation, *group);
+    body_(*group);
+    access_.set_changes(nullptr);
+    group->barrier().get();
+    if (finish(generation)) return Outcome::finished;
+    stale_ = true;  // another rank has failed in the barrier: all continue from the last commit
+    return std::nullopt;
+  } catch (const WorkersChanged&) {
+    access_.set_changes(nullptr);
+    if (access_.leaving()) return Outcome::left;
+    return std::nullopt;
+  } catch (const rpc::Error& error) {
+    access_.set_changes(nullptr);
+    if (group) group->abort(error.what());
+    if (!ends_a_generation(error.kind())) throw;
+    failed(generation);
+    return std::nullopt;
+  } catch (const std::exception& error) {
+    access_.set_changes(nullptr);
+    if (group) group->abort(error.what());
+    throw;
+  }
+}
+
+// The rendezvous of a group waits for all members. If one is gone, the wait ends here.
+collectives::Group Training::form_group(const Generation& generation) const {
+  collectives::GroupOptions options = options_.group;
+  options.name = options_.name + " " + std::to_string(generation.number);
+  options.members.clear();
+  for (const AgentId& member : generation.members) options.members.push_back(member.name);
+  struct Made {
+    std::optional<rpc::Result<collectives::Group>> group;
+    std::atomic<bool> ready = false;
+  };
+  const auto made = std::make_shared<Made>();
+  auto making = collectives::Group::create(agent_, std::move(options))
+                    .then([board = board_, made](rpc::Result<collectives::Group>&& group) {
+                      made->group.emplace(std::move(group));
+                      made->ready = true;
+                      board->poke();
+                      return true;
+                    });
+  for (Board::View view = board_->view(); !made->ready; view = board_->view()) {
+    if (view.current.number > generation.number ||
+        std::any_of(generation.members.begin(), generation.members.end(),
+                    [&](const AgentId& member) { return view.lacks(member); }))
+      making.cancel();
+    board_->wait(view.version, rpc::Clock::time_point::max());
+  }
+  return std::move(*made->group).get();
+}
+
+void Training::begin(const Generation& generation, const collectives::Group& group) {
+  Change change{.group = group, .generation = generation.number};
+  change.synced_from = state_.sync(group);
+  const std::vector<std::string> before = std::exchange(names_, group.members());
+  const auto without = [](const std::vector<std::string>& from, const std::vector<std::string>& names) {
+    std::vector<std::string> left;
+    for (const std::string& name : from)
+      if (std::find(names.begin(), names.end(), name) == names.end()) left.push_back(name);
+    return left;
+  };
+  change.joined = without(names_, before);
+  change.gone = without(before, names_);
+  if (options_.on_change) options_.on_change(change);
+}
+
+// At a commit, on all ranks. What a rank knows of joins and departures differs from that of the others, so
+// they agree by a collective.
+bool Training::changes(const Generation& generation, const collectives::Group& group) const {
+  bool change = access_.leaving();
+  if (change) {
+    board_->withdraw();
+  } else {
+    const Board::View view = board_->view();
+    const auto next = next_generation(generation, view.candidates, options_.workers);
+    change = next && next->members != generation.members;
+  }
+  const at::Tensor any = at::full({1}, change ? 1 : 0, at::kByte);
+  group.inlined().all_reduce(any, collectives::ReduceOp::max).get();
+  return any.item<std::uint8_t>() != 0;
+}
+
+bool Training::finish(const Generation& generation) const {
+  const Board::View view = board_->refresh();
+  if (view.current == generation) {
+    Generation done = generation;
+    done.finished = true;
+    board_->replace(view, done);
+  }
+  return board_->refresh().current.finished;
+}
+
+void Training::restore_if_stale() {
+  if (std::exchange(stale_, false)) state_.restore();
+}
+
+void Training::failed(const Generation& generation) {
+  const bool again = failures_.members == generation.members && failures_.commits == state_.commits();
+  failures_ = {again ? failures_.count + 1 : 1, generation.members, state_.commits()};
+  stale_ = true;
+  if (failures_.count >= max_failures) throw;
+  // A quicker worker may have found the survivors already.
+  if (board_->refresh().current.number == generation.number) remove_silent(generation);
+}
+
+// The store may not know of a death yet: without a host that keeps watch, it waits for the end of a lease.
+// A worker that is removed and lives announces itself again, and joins at the next commit of the others.
+void Training::remove_silent(const Generation& generation) const {
+  std::vector<std::pair<AgentId, rpc::Future<void>>> asked;
+  for (const AgentId& member : generation.members)
+    if (member != agent_.id())
+      asked.emplace_back(member, agent_.peer(member.name)
+                                     .only(member)
+                                     .with(rpc::CallOptions{.timeout = options_.silence})
+                                     .call<Ping>());
+  std::vector<AgentId> silent;
+  for (auto& [member, answer] : asked)
+    if (!rpc::capture([&answer = answer] { answer.get(); }).ok()) silent.push_back(member);
+  (void)board_->view();  // throws if it is this agent that has ended
+  for (const AgentId& member : silent) board_->remove(member);
+}
+
+}  // namespace
+
+Outcome run(rpc::Job& job, State& state, const std::function<void(collectives::Group)>& body,
+            const RunOptions& options) {
+  if (job.agent().core()->options().rendezvous->fixed_world)
+    throw rpc::Error(
+        ErrorKind::failed_precondition,
+        "elastic::run: the job has a fixed size, expected an elastic world: weft launch --elastic, "
+        "or Rendezvous::fixed_world = false");
+  const WorkerLimits& workers = options.workers;
+  if (workers.min == 0 || workers.max < std::max(workers.min, workers.start))
+    throw rpc::Error(ErrorKind::invalid_argument,
+                     "elastic::run: at least " + std::to_string(workers.min) + " workers, at the start " +
+                         std::to_string(workers.start) + ", at most " + std::to_string(workers.max));
+  job.join().get();
+  return Training(job, state, body, options).run();
+}
+
+}  // namespace detail
+}  // namespace weft::elastic

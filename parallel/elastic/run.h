@@ -1,0 +1,95 @@
+// run(): trains while workers die, join and leave, without a restart of the others.
+//
+//   elastic::run(job, state, [&](collectives::Group group) {
+//     data_parallel::DistributedDataParallel ddp{group, model};
+//     for (; epoch < 10; ++epoch) ...   // commits `state`
+//   });
+//
+// The job is an elastic world (docs/membership.md). The workers that train together are a generation, with a
+// group. The body trains with it, from where the state is. It runs again, in the same process and on the same
+// objects, in each next generation:
+//
+//   - If a collective fails, because a worker has died for example, the survivors restore the last commit and
+//     form the next generation. They stay in their order.
+//   - If workers wait to join, or want to leave, commit() throws WorkersChanged on all ranks at the same
+//     step. The next generation has them, or goes on without them.
+//
+// At the beginning of a generation all ranks get the state of the rank with the most commits, unless all have
+// the same commit. docs/elastic.md describes the protocol.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/elastic/plan/generation.h>
+#include <weft/parallel/elastic/state.h>
+#include <weft/rpc/core/task.h>
+#include <weft/rpc/membership/job.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace weft::elastic {
+
+enum class Outcome : std::uint8_t {
+  finished,  // the body has returned on all ranks
+  left,      // State::leave() was called; the others train on
+};
+
+// What a generation has changed for this worker.
+struct Change {
+  collectives::Group group;
+  std::uint64_t generation = 0;
+  std::vector<std::string> joined = {}, gone = {};  // names, compared with this worker's generation before
+  std::optional<int> synced_from = {};  // the rank whose state all ranks have got; none: all had it
+};
+
+struct RunOptions {
+  std::string name = "train";  // of a job's trainings, each has its own name. Not used again
+  WorkerLimits workers = {};   // training waits below the minimum; beyond the maximum, workers are spares
+  // How long fewer workers than the minimum are waited for. Then run() throws deadline_exceeded.
+  std::chrono::nanoseconds patience = std::chrono::minutes{10};
+  // After a failure, a worker that does not answer within this time is left out.
+  std::chrono::nanoseconds silence = std::chrono::seconds{5};
+  // Throws resource_exhausted when a generation beyond this number of changes begins.
+  std::optional<std::uint64_t> max_changes = {};
+  collectives::GroupOptions group = {};  // its name and members are run()'s
+  // Before the body, in every generation. Here objects that outlive the body get the new group
+  // (ddp->set_group(change.group)), on all ranks.
+  std::function<void(const Change&)> on_change = {};
+};
+
+namespace detail {
+
+WEFT_EXPORT Outcome run(rpc::Job& job, State& state, const std::function<void(collectives::Group)>& body,
+                        const RunOptions& options);
+
+}  // namespace detail
+
+// Joins the job, and blocks until training is finished or this worker has left. body: called with a
+// collectives::Group, returns void or Task<void>, which runs on the calling thread. The state was not
+// committed before, or holds what a checkpoint gave: then its commits count.
+//
+// Throws failed_precondition in a job of fixed size; deadline_exceeded, as options.patience says; lease_lost
+// if the others have taken this worker for dead; unavailable if the job's store is gone; what the body
+// throws, except the errors of groups and peers (peer_lost, unavailable, shut_down, aborted, cancelled,
+// deadline_exceeded). These are thrown too when three generations of the same workers have failed without a
+// commit between them.
+template <class Body>
+Outcome run(rpc::Job& job, State& state, Body body, RunOptions options = {}) {
+  const auto call = [&](collectives::Group group) {
+    using Returned = std::invoke_result_t<Body&, collectives::Group>;
+    if constexpr (std::is_same_v<Returned, rpc::Task<void>>) {
+      job.agent().run(body(std::move(group)));
+    } else {
+      static_assert(std::is_void_v<Returned>, "weft: the body of elastic::run returns void or Task<void>");
+      body(std::move(group));
+    }
+  };
+  return detail::run(job, state, call, options);
+}
+
+}  // namespace weft::elastic

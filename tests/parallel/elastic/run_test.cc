@@ -1,0 +1,393 @@
+#include <weft/parallel/elastic/run.h>
+
+#include <weft/rpc/store/store.h>
+
+#include <condition_variable>
+#include <memory>
+#include <thread>
+
+#include "tests/parallel/elastic/training.h"
+
+namespace weft::elastic {
+namespace run_test {
+
+using namespace testing;
+
+// A worker: an agent of an elastic world, and a thread that trains.
+struct Worker {
+  Worker(const test::JobStore& store, const std::string& name, std::size_t number)
+      : agent(worker_options(store, name, number), training_layers()), job(agent), training(number) {}
+  ~Worker() {
+    if (thread.joinable()) thread.join();
+  }
+  void start(RunOptions options) {
+    thread = std::thread([this, options = std::move(options)]() mutable {
+      const auto on_change = options.on_change;
+      options.on_change = [this, on_change](const Change& change) {
+        changes.push_back(change);
+        if (on_change) on_change(change);
+      };
+      try {
+        outcome = run(
+            job, training.state,
+            [this](const Group& group) { training.train(group, changes.back().generation); }, options);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+  }
+  std::optional<Outcome> end() {  // rethrows what run() has thrown
+    thread.join();
+    if (error != nullptr) std::rethrow_exception(error);
+    return outcome;
+  }
+
+  rpc::Agent agent;
+  rpc::Job job;
+  Trained training;
+  std::vector<Change> changes;  // its thread's, until end()
+  std::optional<Outcome> outcome;
+  std::exception_ptr error;
+  std::thread thread;
+};
+
+struct Killed {};
+
+class ElasticRun : public ::testing::Test {
+ protected:
+  ~ElasticRun() override {
+    // The host's agent outlives the others, which leave its store.
+    while (workers.size() > 1) workers.pop_back();
+  }
+  Worker& worker(const std::string& name) {
+    Worker& made = *workers.emplace_back(std::make_unique<Worker>(store, name, workers.size()));
+    made.training.log = [this](const Step& step) { log.add(step); };
+    return made;
+  }
+  // The first worker blocks here until that one can take part in the next generation.
+  static void await_ready(Worker& waiting, const std::string& name) {
+    waiting.job.store()->get("elastic/train/ready/" + name, {.timeout = std::chrono::seconds{60}}).get();
+    for (auto watch = waiting.job.watch_members();;)  // and until this agent knows the member
+      for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
+        if (event.member.name == name) return;
+  }
+  static std::vector<std::uint64_t> generations(const Worker& worker) {
+    std::vector<std::uint64_t> numbers;
+    for (const Change& change : worker.changes) numbers.push_back(change.generation);
+    return numbers;
+  }
+  // In the middle of a step its agent dies. The training announces nothing.
+  static void dies_at(Worker& worker, std::int64_t step) {
+    worker.training.before_step = [&worker, step](std::int64_t now, const Group&) {
+      if (now != step) return;
+      worker.agent.shut_down();
+      throw Killed();
+    };
+  }
+
+  const RunOptions three{.workers = {.min = 2, .start = 3}};
+  test::InProcessJobStore store;
+  Log log;
+  std::vector<std::unique_ptr<Worker>> workers;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(ElasticRun, TrainsAsOneProcessDoes) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  for (auto& each : workers) each->start(three);
+  for (auto& each : workers) EXPECT_EQ(each->end(), Outcome::finished);
+  log.expect_replay(0, *workers[1]->training.model);
+  for (const auto& each : workers) {
+    ASSERT_EQ(each->changes.size(), 1U);
+    EXPECT_EQ(each->changes[0].joined, (Names{"anna", "bert", "cleo"}));
+    EXPECT_EQ(each->changes[0].synced_from, 0);
+  }
+}
+
+TEST_F(ElasticRun, SurvivorsContinueFromTheLastCommit) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  dies_at(*workers[1], 7);
+  for (auto& each : workers) each->start(three);
+  EXPECT_THROW(workers[1]->end(), Killed);
+  for (const std::size_t survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
+  log.expect_replay(0, *workers[2]->training.model);
+  EXPECT_EQ(log.of_step(6).size(), 2U);  // it was done by three, and lost: the last commit was after step 5
+  EXPECT_EQ(log.of_step(5).size(), 3U);
+  const Change& change = workers[2]->changes.back();
+  EXPECT_EQ(change.gone, Names{"bert"});
+  EXPECT_EQ(change.joined, Names{});
+  EXPECT_EQ(change.group.members(), (Names{"anna", "cleo"}));
+  EXPECT_EQ(change.synced_from, std::nullopt);  // both have that commit
+}
+
+TEST_F(ElasticRun, AWorkerJoinsAtACommit) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  workers[0]->training.before_step = [&](std::int64_t step, const Group& group) {
+    if (step != 5 || group.size() != 2) return;
+    dora.start({});
+    await_ready(*workers[0], "dora");
+  };
+  for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
+  for (const int first : {0, 1}) EXPECT_EQ(workers[first]->end(), Outcome::finished);
+  EXPECT_EQ(dora.end(), Outcome::finished);
+  log.expect_replay(0, *dora.training.model);
+  std::int64_t first = 0;
+  while (log.of_step(first).size() == 2) ++first;
+  EXPECT_GE(first, 6);
+  EXPECT_EQ(first % 2, 0);  // after a commit, so no step was repeated
+  ASSERT_EQ(dora.changes.size(), 1U);
+  EXPECT_EQ(dora.changes[0].group.rank(), 2);
+  EXPECT_EQ(dora.changes[0].synced_from, 0);
+  EXPECT_EQ(workers[1]->changes.back().joined, Names{"dora"});
+  EXPECT_EQ(generations(*workers[1]), (std::vector<std::uint64_t>{1, 2}));
+}
+
+TEST_F(ElasticRun, WhoLeavesIsNotMissedAndNothingIsSynchronized) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  Worker& bert = *workers[1];
+  bert.training.before_step = [&](std::int64_t step, const Group&) {
+    if (step == 4) bert.training.state.leave();
+  };
+  for (auto& each : workers) each->start(three);
+  EXPECT_EQ(bert.end(), Outcome::left);
+  for (const int other : {0, 2}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  log.expect_replay(0, *workers[2]->training.model);
+  EXPECT_EQ(log.of_step(5).size(), 3U);  // the commit at which it has left
+  EXPECT_EQ(log.of_step(6).size(), 2U);
+  EXPECT_EQ(workers[2]->changes.back().gone, Names{"bert"});
+  EXPECT_EQ(workers[2]->changes.back().synced_from, std::nullopt);
+}
+
+// One worker leaves, of which it alone knows, while another one comes, of which a third knows. Horovod's
+// ranks differ then about the sync (issue 3494).
+TEST_F(ElasticRun, RanksThatKnowOfDifferentChangesAgreeOnTheSync) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  Worker& dora = worker("dora");
+  workers[0]->training.before_step = [&](std::int64_t step, const Group& group) {
+    if (step != 4 || group.size() != 3) return;
+    dora.start({});
+    await_ready(*workers[0], "dora");
+  };
+  workers[1]->training.before_step = [&](std::int64_t step, const Group&) {
+    if (step == 5) workers[1]->training.state.leave();
+  };
+  for (const int first : {0, 1, 2}) workers[first]->start(three);
+  EXPECT_EQ(workers[1]->end(), Outcome::left);
+  for (const int other : {0, 2, 3}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  log.expect_replay(0, *dora.training.model);
+  for (const int other : {0, 2, 3}) {
+    EXPECT_EQ(workers[other]->changes.back().group.members(), (Names{"anna", "cleo", "dora"}));
+    EXPECT_EQ(workers[other]->changes.back().synced_from, 0);
+  }
+}
+
+// A rank that has failed before its commit gets the commit of the others.
+TEST_F(ElasticRun, TheStateIsThatOfTheMostAdvancedSurvivor) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  bool failed = false;
+  for (auto& each : workers) each->training.commit_interval = 1;
+  workers[0]->training.after_step = [&](const Step& step, const Group&) {
+    if (step.step == 8 && !std::exchange(failed, true))
+      throw rpc::Error(ErrorKind::unavailable, "what this rank alone needs is not there");
+  };
+  for (auto& each : workers) each->start(three);
+  for (auto& each : workers) EXPECT_EQ(each->end(), Outcome::finished);
+  log.expect_replay(0, *workers[0]->training.model);
+  for (const auto& each : workers) {
+    EXPECT_EQ(generations(*each), (std::vector<std::uint64_t>{1, 2}));
+    EXPECT_EQ(each->changes.back().synced_from, 1);
+    EXPECT_EQ(each->changes.back().group.members(), (Names{"anna", "bert", "cleo"}));
+  }
+  EXPECT_EQ(log.of_step(8).front().generation, 1U);
+}
+
+TEST_F(ElasticRun, WaitsBelowTheMinimumForAnotherWorker) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  dies_at(*workers[1], 7);
+  const RunOptions two{.workers = {.min = 2}};
+  for (const int first : {0, 1}) workers[first]->start(two);
+  EXPECT_THROW(workers[1]->end(), Killed);
+  dora.start(two);
+  EXPECT_EQ(dora.end(), Outcome::finished);
+  EXPECT_EQ(workers[0]->end(), Outcome::finished);
+  log.expect_replay(0, *workers[0]->training.model);
+  EXPECT_EQ(dora.changes[0].group.members(), (Names{"anna", "dora"}));
+  EXPECT_EQ(dora.changes[0].synced_from, 0);
+}
+
+TEST_F(ElasticRun, GivesUpBelowTheMinimum) {
+  Worker& anna = worker("anna");
+  anna.start({.workers = {.min = 2}, .patience = std::chrono::milliseconds{20}});
+  const auto error = test::error_of([&] { return anna.end(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_NE(std::string(error->what()).find("1 workers are ready, expected at least 2"), std::string::npos)
+      << error->what();
+}
+
+TEST_F(ElasticRun, SparesTakeTheirTurn) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  workers[0]->training.before_step = [&](std::int64_t step, const Group&) {
+    if (step != 1 || dora.thread.joinable()) return;
+    dora.start({.workers = {.min = 2, .max = 2}});
+    await_ready(*workers[0], "dora");
+  };
+  dies_at(*workers[1], 9);
+  for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2, .max = 2}});
+  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_EQ(workers[0]->end(), Outcome::finished);
+  EXPECT_EQ(dora.end(), Outcome::finished);
+  log.expect_replay(0, *workers[0]->training.model);
+  EXPECT_EQ(generations(*workers[0]), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(dora.changes[0].group.members(), (Names{"anna", "dora"}));
+}
+
+TEST_F(ElasticRun, AnExceptionOfTheProgramEndsThatWorkerAlone) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  workers[1]->training.before_step = [](std::int64_t step, const Group&) {
+    if (step == 5) throw std::logic_error("a fault of the program");
+  };
+  for (auto& each : workers) each->start(three);
+  EXPECT_THROW(workers[1]->end(), std::logic_error);
+  for (const int other : {0, 2}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  log.expect_replay(0, *workers[0]->training.model);
+  EXPECT_EQ(workers[0]->changes.back().gone, Names{"bert"});
+}
+
+TEST_F(ElasticRun, AnErrorThatDoesNotGoAwayIsThrown) {
+  Worker& anna = worker("anna");
+  int tries = 0;
+  anna.training.before_step = [&](std::int64_t step, const Group&) {
+    if (step != 3) return;
+    ++tries;
+    throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
+  };
+  anna.start({});
+  const auto error = test::error_of([&] { return anna.end(); });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("the data's server is gone"), std::string::npos);
+  EXPECT_EQ(tries, 3);
+}
+
+TEST_F(ElasticRun, ChangesAreLimited) {
+  Worker& anna = worker("anna");
+  anna.training.commit_interval = 1;
+  anna.training.after_step = [](const Step&, const Group&) {
+    throw rpc::Error(ErrorKind::unavailable, "every step fails once");
+  };
+  anna.training.before_step = [&](std::int64_t, const Group&) { anna.training.state.commit(); };
+  anna.start({.max_changes = 5});
+  EXPECT_EQ(test::kind_of([&] { return anna.end(); }), ErrorKind::resource_exhausted);
+  EXPECT_EQ(anna.changes.size(), 6U);
+}
+
+TEST_F(ElasticRun, WhoComesAfterTheEndFindsItFinished) {
+  worker("anna").start({});
+  EXPECT_EQ(workers[0]->end(), Outcome::finished);
+  Worker& dora = worker("dora");
+  dora.start({});
+  EXPECT_EQ(dora.end(), Outcome::finished);
+  EXPECT_TRUE(dora.changes.empty());
+}
+
+TEST_F(ElasticRun, WorkersWithDifferentStatesAreRefused) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  std::int64_t more = 0;
+  workers[1]->training.state.add("more", more);
+  for (auto& each : workers) each->start({.workers = {.min = 2}});
+  for (auto& each : workers) {
+    const auto error = test::error_of([&] { return each->end(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("rank 1 has more ("), std::string::npos) << error->what();
+  }
+}
+
+// The replica outlives the body: its group is replaced in place.
+TEST_F(ElasticRun, AReplicaKeepsItsBucketsInANewGroup) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  std::vector<std::unique_ptr<data_parallel::DistributedDataParallel<Net>>> replicas(3);
+  std::vector<int> steps(3), made(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    Worker& each = *workers[i];
+    auto& ddp = replicas[i];
+    RunOptions options = three;
+    options.on_change = [&each, &ddp, &made, i](const Change& change) {
+      if (ddp == nullptr) {
+        ddp =
+            std::make_unique<data_parallel::DistributedDataParallel<Net>>(change.group, each.training.model);
+        ++made[i];
+      } else {
+        ddp->set_group(change.group);
+      }
+    };
+    each.thread = std::thread([&each, &ddp, &steps, i, options] {
+      try {
+        each.outcome = run(
+            each.job, each.training.state,
+            [&](const Group& group) {
+              Trained& training = each.training;
+              for (; training.step < 10; training.state.commit()) {
+                if (i == 1 && training.step == 4 && group.size() == 3) {
+                  each.agent.shut_down();
+                  throw Killed();
+                }
+                training.optimizer.zero_grad();
+                at::mse_loss(ddp->forward(training.data.x), training.data.y).backward();
+                training.optimizer.step();
+                ++training.step, ++steps[i];
+              }
+            },
+            options);
+      } catch (...) {
+        each.error = std::current_exception();
+      }
+    });
+  }
+  EXPECT_THROW(workers[1]->end(), Killed);
+  for (const int other : {0, 2}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  EXPECT_EQ(made, (std::vector{1, 1, 1}));
+  EXPECT_EQ(steps[0], 10);
+  Net alone(0);
+  torch::optim::SGD optimizer(alone.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  for (int step = 0; step < 10; ++step) {
+    optimizer.zero_grad();
+    at::mse_loss(alone.forward(workers[0]->training.data.x), workers[0]->training.data.y).backward();
+    optimizer.step();
+  }
+  for (const int other : {0, 2})
+    EXPECT_TRUE(at::allclose(workers[other]->training.model->first, alone.first, 1e-9, 1e-12));
+}
+
+TEST_F(ElasticRun, BodiesMayBeTasks) {
+  Worker& anna = worker("anna");
+  int runs = 0;
+  const auto outcome = run(anna.job, anna.training.state, [&runs](const Group& group) -> rpc::Task<void> {
+    return [](Group mine, int* count) -> rpc::Task<void> {
+      co_await mine.barrier();
+      ++*count;
+    }(group, &runs);
+  });
+  EXPECT_EQ(outcome, Outcome::finished);
+  EXPECT_EQ(runs, 1);
+}
+
+TEST_F(ElasticRun, RefusesAJobOfFixedSize) {
+  rpc::AgentOptions options = worker_options(store, "anna", 0);
+  options.rendezvous->fixed_world = true;
+  options.rendezvous->world_size = 1;
+  rpc::Agent agent(options, training_layers());
+  rpc::Job job(agent);
+  State state;
+  const auto error = test::error_of([&] { return run(job, state, [](const Group&) {}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  EXPECT_NE(std::string(error->what()).find("weft launch --elastic"), std::string::npos);
+}
+
+}  // namespace run_test
+}  // namespace weft::elastic

@@ -1,0 +1,187 @@
+// A small training that logs its samples, its replay in one process, and what tests of elastic training
+// share.
+#pragma once
+
+#include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/data_parallel/distributed_data_parallel.h>
+#include <weft/parallel/elastic/run.h>
+#include <weft/rpc/tensor/layers.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/support/errors.h"
+#include "tests/support/job.h"
+
+namespace weft::elastic::testing {
+
+using collectives::Group;
+using rpc::ErrorKind;
+
+inline constexpr std::size_t dataset_size = 50;
+inline constexpr std::size_t batch_size = 3;
+inline constexpr std::int64_t epochs = 3;
+
+struct Data {
+  static at::Tensor draw(std::int64_t columns, std::uint64_t seed) {
+    return at::randn({static_cast<std::int64_t>(dataset_size), columns}, at::detail::createCPUGenerator(seed),
+                     at::kDouble);
+  }
+  at::Tensor x = draw(4, 1), y = draw(1, 2);
+
+  static at::Tensor rows(const at::Tensor& of, const std::vector<std::size_t>& indices) {
+    std::vector<std::int64_t> chosen(indices.begin(), indices.end());
+    return of.index_select(0, at::tensor(chosen, at::kLong));
+  }
+};
+
+struct Net : torch::nn::Module {
+  explicit Net(std::uint64_t seed) {
+    const auto generator = at::detail::createCPUGenerator(100 + seed);
+    first = register_parameter("first", at::randn({4, 6}, generator, at::kDouble) * 0.3);
+    second = register_parameter("second", at::randn({6, 1}, generator, at::kDouble) * 0.3);
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::tanh(x.mm(first)).mm(second); }
+  at::Tensor first, second;
+};
+
+// What a rank did in a step.
+struct Step {
+  std::int64_t step = 0, epoch = 0;
+  std::uint64_t generation = 0;
+  int rank = 0, ranks = 0;
+  double loss = 0;  // the mean of its batch, weighted
+  std::vector<std::size_t> indices;
+};
+
+// The training of one worker.
+struct Trained {
+  explicit Trained(std::uint64_t seed) : model(std::make_shared<Net>(seed)) {
+    state.add("model", model).add("optimizer", optimizer).add("sampler", sampler);
+    state.add("epoch", epoch).add("step", step);
+  }
+
+  void train(const Group& group, std::uint64_t generation) {
+    data_parallel::DistributedDataParallel ddp{group, model};
+    for (; epoch < epochs; ++epoch) {
+      sampler.set_epoch(static_cast<std::uint64_t>(epoch));
+      sampler.reset();
+      while (const auto indices = sampler.next(batch_size)) {
+        sampler.deliver();
+        if (before_step) before_step(step, group);
+        const Round round = sampler.round();
+        optimizer.zero_grad();
+        const at::Tensor loss =
+            at::mse_loss(ddp.forward(Data::rows(data.x, *indices)), Data::rows(data.y, *indices)) *
+            round.weight;
+        loss.backward();
+        optimizer.step();
+        sampler.record();
+        Step done{step, epoch, generation, group.rank(), group.size(), loss.item<double>(), round.indices};
+        done.indices.resize(round.own);
+        ++step;
+        log(done);
+        if (after_step) after_step(done, group);
+        state.commit_every(commit_interval);
+      }
+    }
+  }
+
+  const Data data;
+  std::shared_ptr<Net> model;
+  torch::optim::SGD optimizer{model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)};
+  ElasticSampler sampler{dataset_size, {.seed = 5}};
+  std::int64_t epoch = 0, step = 0;
+  State state;
+  std::uint64_t commit_interval = 2;
+  std::function<void(const Step&)> log;
+  std::function<void(std::int64_t step, const Group&)> before_step;
+  std::function<void(const Step&, const Group&)> after_step;
+};
+
+// The steps of all ranks. A step that was lost and done again has the ranks of the later generation.
+class Log {
+ public:
+  void add(const Step& step) {
+    const std::lock_guard lock(mutex_);
+    auto& ranks = steps_[step.step];
+    if (!ranks.empty() && ranks.front().generation < step.generation) ranks.clear();
+    if (ranks.empty() || ranks.front().generation == step.generation) ranks.push_back(step);
+  }
+
+  // Trains in one process with the logged samples: the losses and the final parameters are those of the
+  // ranks, and each sample was processed once in an epoch. seed: of the model that the ranks began with.
+  void expect_replay(std::uint64_t seed, const Net& final_model) const {
+    Net model(seed);
+    expect_replay(model);
+    EXPECT_TRUE(at::allclose(model.first, final_model.first, 1e-9, 1e-12));
+    EXPECT_TRUE(at::allclose(model.second, final_model.second, 1e-9, 1e-12));
+  }
+  void expect_replay(Net& model) const {
+    const Data data;
+    torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    std::map<std::int64_t, std::vector<std::size_t>> by_epoch;
+    std::int64_t expected = 0;
+    for (const auto& [number, ranks] : steps_) {
+      ASSERT_EQ(number, expected++);
+      ASSERT_EQ(ranks.size(), static_cast<std::size_t>(ranks.front().ranks)) << "step " << number;
+      std::vector<std::size_t> indices;
+      double loss_of_ranks = 0;
+      for (const Step& step : ranks) {
+        indices.insert(indices.end(), step.indices.begin(), step.indices.end());
+        loss_of_ranks += step.loss / step.ranks;
+      }
+      auto& epoch = by_epoch[ranks.front().epoch];
+      epoch.insert(epoch.end(), indices.begin(), indices.end());
+      optimizer.zero_grad();
+      const at::Tensor loss =
+          at::mse_loss(model.forward(Data::rows(data.x, indices)), Data::rows(data.y, indices));
+      loss.backward();
+      optimizer.step();
+      ASSERT_NEAR(loss.item<double>(), loss_of_ranks, 1e-9) << "step " << number;
+    }
+    EXPECT_EQ(by_epoch.size(), static_cast<std::size_t>(epochs));
+    std::vector<std::size_t> all(dataset_size);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    for (auto& [epoch, indices] : by_epoch) {
+      std::sort(indices.begin(), indices.end());
+      EXPECT_EQ(indices, all) << "epoch " << epoch;
+    }
+  }
+
+  std::vector<Step> of_step(std::int64_t number) const { return steps_.at(number); }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::int64_t, std::vector<Step>> steps_;
+};
+
+inline rpc::Layers training_layers() {
+  rpc::Layers layers = tensor::layers();
+  layers.push_back(collectives::layer());
+  return layers;
+}
+
+// Of a worker of an elastic world. number: 0 is the first one, which keeps the store if it has a host.
+inline rpc::AgentOptions worker_options(const test::JobStore& store, const std::string& name,
+                                        std::size_t number) {
+  rpc::AgentOptions options{.name = name, .handler_threads = 1};
+  options.log = [](const rpc::LogRecord&) {};
+  options.in_process = store.network;
+  options.listen = {store.network == nullptr         ? "tcp://127.0.0.1:0"
+                    : number == 0 && store.with_host ? store.url
+                                                     : "inproc://" + name};
+  options.rendezvous = rpc::Rendezvous{
+      .store = store.url, .rank = number, .fixed_world = false, .lease = std::chrono::hours{1}};
+  return options;
+}
+
+}  // namespace weft::elastic::testing
