@@ -228,7 +228,7 @@ torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() co
 
 void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
   units().add_to(state, prefix);
-  add_tensors(state, ignored_, prefix);
+  add_tensors(state, ignored_, prefix, tensor_parallel::placements(*module_));
   add_tensors(state, module_->named_buffers(), prefix);
 }
 

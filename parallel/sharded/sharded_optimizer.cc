@@ -49,6 +49,7 @@ ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::
     : replica_(replica), spec_(std::move(spec)), options_(options) {
   const std::vector<std::string> names = replica_.parameter_names();
   const std::vector<at::Tensor> tensors = replica_.parameters();
+  const auto placements = tensor_parallel::placements(replica_.copied_module());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].requires_grad()) {
       indices_.emplace_back();
@@ -56,6 +57,10 @@ ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::
     }
     indices_.emplace_back(parameters_.size());
     parameters_.push_back({names[i], tensors[i]});
+    const auto placement = std::find_if(placements.begin(), placements.end(),
+                                        [&](const auto& each) { return each.tensor.is_same(tensors[i]); });
+    splits_.push_back(placement == placements.end() ? std::vector<tensor_parallel::Split>()
+                                                    : placement->splits);
   }
   start();
   std::vector<std::string> stepped;
@@ -347,7 +352,7 @@ std::vector<ParameterSlice> ShardedOptimizer::slices() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (own_[i])
       slices.push_back({parameters_[i].name, parameters_[i].tensor.sizes().vec(), own_[i]->begin,
-                        own_[i]->end, slices_[own_[i]->index]});
+                        own_[i]->end, slices_[own_[i]->index], splits_[i]});
   return slices;
 }
 

@@ -145,7 +145,8 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   const int exceptions_ = std::uncaught_exceptions();
   std::optional<collectives::Group> group_;
   std::vector<dist_optim::Parameter> parameters_;
-  std::vector<std::optional<std::size_t>> indices_;  // in parameters_, by the replica's indices
+  std::vector<std::vector<tensor_parallel::Split>> splits_;  // by parameter
+  std::vector<std::optional<std::size_t>> indices_;          // in parameters_, by the replica's indices
   FlatParameters flat_;
   std::vector<std::size_t> bucket_of_;  // by parameter
   std::vector<std::shared_ptr<data_parallel::CommunicationStream>>

@@ -101,6 +101,7 @@ ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& 
     while (buffers_.size() <= each.buffers) buffers_.push_back(std::make_unique<Buffers>(setup_));
     Unit& unit = *units_.emplace_back(std::make_unique<Unit>());
     unit.buffers = buffers_[each.buffers].get();
+    split_.insert(split_.end(), each.split.begin(), each.split.end());
     for (auto& parameters : by_kind(each.parameters)) {
       const FlatShard& shard =
           unit.shards.emplace_back(std::move(parameters), setup_.gathers, setup_.options, setup_.owner);
@@ -370,10 +371,23 @@ std::vector<ParameterSlice> ShardedUnits::slices() const {
     for (const FlatShard& shard : unit->shards)
       for (std::size_t i = 0; i < shard.slices().size() && shard.trains(); ++i) {
         const auto& [name, tensor, sparse] = shard.parameters()[shard.own()[i].parameter];
-        slices.push_back(
-            {name, tensor.sizes().vec(), shard.own()[i].begin, shard.own()[i].end, shard.slices()[i]});
+        slices.push_back({name, tensor.sizes().vec(), shard.own()[i].begin, shard.own()[i].end,
+                          shard.slices()[i], splits_of(tensor)});
       }
   return slices;
+}
+
+std::vector<tensor_parallel::Split> ShardedUnits::splits_of(const at::Tensor& parameter) const {
+  for (const tensor_parallel::Placement& each : split_)
+    if (each.tensor.is_same(parameter)) return each.splits;
+  return {};
+}
+
+std::vector<tensor_parallel::Placement> ShardedUnits::placements() const {
+  std::vector<tensor_parallel::Placement> placements;
+  for (const ParameterSlice& slice : slices())
+    placements.push_back({.name = slice.leaf.name, .tensor = slice.leaf.tensor, .splits = slice.splits});
+  return placements;
 }
 
 std::vector<std::string> ShardedUnits::names() const {
@@ -388,8 +402,8 @@ void ShardedUnits::add_to(SlicedState& state, const std::string& prefix) const {
     for (const FlatShard& shard : unit->shards)
       for (std::size_t i = 0; i < shard.slices().size(); ++i) {
         const auto& [name, tensor, sparse] = shard.parameters()[shard.own()[i].parameter];
-        state.tensors[prefix + name] = {tensor.sizes().vec(), shard.own()[i].begin,
-                                        shard.slices()[i].tensor.detach()};
+        state.tensors[prefix + name] = slice_of_whole(name, tensor.sizes().vec(), shard.own()[i].begin,
+                                                      shard.slices()[i].tensor.detach(), splits_of(tensor));
       }
 }
 

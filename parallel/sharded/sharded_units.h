@@ -15,6 +15,7 @@
 #include <weft/parallel/sharded/shard_options.h>
 #include <weft/parallel/sharded/training_state.h>
 #include <weft/parallel/sharded/unit_parameters.h>
+#include <weft/parallel/tensor_parallel/split.h>
 
 #include <cstddef>
 #include <memory>
@@ -87,7 +88,9 @@ class WEFT_EXPORT ShardedUnits {
 
   // --- What this rank has ---
   std::vector<ParameterSlice> slices() const;  // of parameters that require grad: leaves for an optimizer
-  std::vector<std::string> names() const;      // of parameters that require grad, on all ranks of the owner
+  // Their leaves, for tensor_parallel::clip_grad_norm(); the ranks of the units' group all differ.
+  std::vector<tensor_parallel::Placement> placements() const;
+  std::vector<std::string> names() const;  // of parameters that require grad, on all ranks of the owner
   // The parts of all parameters (training_state.h).
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
   std::size_t bytes() const;  // of parts, their gradients, and buffers
@@ -99,6 +102,7 @@ class WEFT_EXPORT ShardedUnits {
   struct Unit;
   struct Streams;
 
+  std::vector<tensor_parallel::Split> splits_of(const at::Tensor& parameter) const;
   at::Tensor gradient_buffer(Unit& unit, std::size_t shard);
   template <class Start>
   InFlight in_flight(const data_parallel::CommunicationStream& stream, Start start) const;
@@ -108,6 +112,7 @@ class WEFT_EXPORT ShardedUnits {
   const ShardSetup setup_;
   std::vector<std::unique_ptr<Buffers>> buffers_;
   std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<tensor_parallel::Placement> split_;  // parameters that are parts over other groups
   std::unique_ptr<Streams> streams_;
   std::vector<Reduction> reductions_;         // in flight
   std::vector<rpc::Future<void>> unchecked_;  // collectives on a device

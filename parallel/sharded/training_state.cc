@@ -3,6 +3,7 @@
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/accumulate.h>
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ double rate_in(const std::string& note, const std::string& text) {
 // A field of a slice as the elements of the whole parameter's field; a count has one element.
 SlicedTensor sliced(const ParameterSlice& slice, const at::Tensor& field) {
   if (field.dim() == 0) return {{}, 0, field.reshape({1})};
-  return {slice.sizes, slice.begin, field.flatten()};
+  return slice_of_whole(slice.parameter, slice.sizes, slice.begin, field.flatten(), slice.splits);
 }
 
 std::map<std::string, const ParameterSlice*> by_leaf(const std::vector<ParameterSlice>& slices) {
@@ -46,21 +47,59 @@ std::map<std::string, const ParameterSlice*> by_leaf(const std::vector<Parameter
 }  // namespace
 
 void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
-                 const std::string& prefix) {
+                 const std::string& prefix, const std::vector<tensor_parallel::Placement>& placements) {
   std::set<const void*> added;
   for (const auto& entry : tensors) {
-    if (entry.value().numel() == 0 || !added.insert(entry.value().unsafeGetTensorImpl()).second) continue;
-    const at::Tensor values = entry.value().detach();
+    const at::Tensor& tensor = entry.value();
+    if (tensor.numel() == 0 || !added.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    const at::Tensor values = tensor.detach();
     if (!values.is_contiguous())
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "the tensor " + entry.key() + " is not contiguous, expected a contiguous one");
-    to.tensors[prefix + entry.key()] = {values.sizes().vec(), 0, values.view({-1})};
+    const auto placement = std::find_if(placements.begin(), placements.end(),
+                                        [&](const auto& each) { return each.tensor.is_same(tensor); });
+    to.tensors[prefix + entry.key()] = slice_of_whole(
+        entry.key(), values.sizes().vec(), 0, values.view({-1}),
+        placement == placements.end() ? std::vector<tensor_parallel::Split>() : placement->splits);
   }
 }
 
+// This rank has `length` of each `block` slices along the dimension; a slice has `inner` elements.
+SlicedTensor slice_of_whole(const std::string& name, std::vector<std::int64_t> sizes, std::int64_t begin,
+                            at::Tensor values, const std::vector<tensor_parallel::Split>& splits) {
+  if (splits.empty()) return {std::move(sizes), begin, std::move(values)};
+  if (splits.size() > 1)
+    throw rpc::Error(rpc::ErrorKind::unsupported,
+                     "the parameter " + name + " is split over " + std::to_string(splits.size()) +
+                         " groups, expected one: a checkpoint has parts of one dimension");
+  const tensor_parallel::Split& split = splits.front();
+  const auto dim = static_cast<std::size_t>(split.dim);
+  const std::int64_t inner = c10::multiply_integers(sizes.begin() + split.dim + 1, sizes.end()),
+                     block = split.size / split.blocks;
+  sizes.at(dim) = split.size;
+  const Runs runs{split.begin() * inner, split.length() * inner, block * inner};
+  if (runs.distance == c10::multiply_integers(sizes))  // one run is a range
+    return {std::move(sizes), runs.first + begin, std::move(values)};
+  if (runs.length == runs.distance) return {std::move(sizes), begin, std::move(values)};
+  return {std::move(sizes), begin, std::move(values), runs};
+}
+
 void add_module(SlicedState& to, const torch::nn::Module& module, const std::string& prefix) {
-  add_tensors(to, module.named_parameters(), prefix);
+  add_tensors(to, module.named_parameters(), prefix, tensor_parallel::placements(module));
   add_tensors(to, module.named_buffers(), prefix);
+}
+
+std::vector<ParameterSlice> slices_of(const torch::nn::Module& module) {
+  std::vector<ParameterSlice> slices;
+  for (const tensor_parallel::Placement& each : tensor_parallel::placements(module))
+    if (each.tensor.requires_grad())
+      slices.push_back({each.name,
+                        each.tensor.sizes().vec(),
+                        0,
+                        each.tensor.numel(),
+                        {each.name, each.tensor},
+                        each.splits});
+  return slices;
 }
 
 void expect_groups(const dist_optim::OptimizerSpec& spec, const std::vector<std::string>& parameters) {
@@ -124,7 +163,7 @@ void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec
   for (const ParameterSlice& slice : slices) {
     const at::Tensor zero = at::zeros_like(slice.leaf.tensor.detach());
     zeros[copies.size()] = zero;
-    copies.push_back({slice.leaf.name, zero.clone().set_requires_grad(true), true});
+    copies.push_back({slice.leaf.name, zero.clone().set_requires_grad(true), slice.leaf.slice});
   }
   dist_optim::ShadowLeaves leaves(std::move(copies), spec);
   leaves.step(zeros);
@@ -154,7 +193,7 @@ dist_optim::OptimizerState optimizer_in(const SlicedState& from, const std::stri
       const auto& [name, tensor] = *found;
       const bool is_count = tensor.sizes.empty() && tensor.values.scalar_type() == at::kLong;
       state.tensors[slice.leaf.name + name.substr(of_parameter.size() - 1)] =
-          is_count ? tensor.values.reshape({}) : tensor.values;
+          is_count ? tensor.values.reshape({}) : tensor.values.view_as(slice.leaf.tensor);
     }
   }
   const std::string rates = prefix + rate_note;

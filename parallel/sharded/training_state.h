@@ -18,11 +18,16 @@
 // Call get() on the future of a save before the next save: the error of a future that is dropped is not
 // reported. Parameters are "model/NAME", states of optimizers "optimizer/NAME/FIELD"; the optimizer's name
 // and its learning rates are the notes "optimizer/name" and "optimizer/learning_rate/GROUP".
+//
+// Parameters of a tensor_parallel::SplitModule are saved as the ranks of its group have them, under the sizes
+// of the whole ones: a run continues with another number of ranks in that group, or with whole layers. All
+// ranks of the mesh save together: sharded::Checkpoints checkpoints(world, folder).
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/parallel/data_parallel/distributed_sampler.h>
 #include <weft/parallel/sharded/checkpoint/sliced_state.h>
+#include <weft/parallel/tensor_parallel/split.h>
 
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>
@@ -36,15 +41,27 @@ namespace weft::sharded {
 // Elements [begin, end) of a flattened parameter that an optimizer steps.
 struct ParameterSlice {
   std::string parameter;
-  std::vector<std::int64_t> sizes;  // of the whole parameter
+  std::vector<std::int64_t> sizes;  // of the parameter as the module has it
   std::int64_t begin = 0, end = 0;
   dist_optim::Parameter leaf;  // as dist_optim::slice_of() names it
+  // How the module's parameter is a part of the whole one: of a tensor_parallel::SplitModule.
+  std::vector<tensor_parallel::Split> splits = {};
 };
 
-// The parameters and buffers of a module that is whole on every rank, as of a DistributedDataParallel. The
-// values are its tensors' memory.
+// A range of the elements of a parameter, from `begin` on, as elements of the whole one. sizes: of the
+// parameter as the module has it. unsupported: it is split along several dimensions.
+WEFT_EXPORT SlicedTensor slice_of_whole(const std::string& name, std::vector<std::int64_t> sizes,
+                                        std::int64_t begin, at::Tensor values,
+                                        const std::vector<tensor_parallel::Split>& splits);
+
+// The parameters and buffers of a module that each rank has, as of a DistributedDataParallel, and the parts
+// that this rank has of split parameters. The values are its tensors' memory.
 WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
                             const std::string& prefix = "model/");
+
+// The parameters of such a module that require grad, for the functions below: of an optimizer that every rank
+// has for all of them, as GroupPipeline::optimizer(), and that steps each element by itself.
+WEFT_EXPORT std::vector<ParameterSlice> slices_of(const torch::nn::Module& module);
 
 // Where a sampler is; the ranks have delivered equally many batches. After load(), take_sampler() continues
 // there, also on another number of ranks.
@@ -53,10 +70,11 @@ WEFT_EXPORT void add_sampler(SlicedState& to, const data_parallel::DistributedSa
 WEFT_EXPORT void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
                               const std::string& prefix = "sampler/");
 
-// These tensors as they are; one with several names under the first. invalid_argument: one that is not
-// contiguous.
+// These tensors as they are; one with several names under the first. placements: of a module with split
+// parameters, if it has these tensors. invalid_argument: one that is not contiguous.
 WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
-                             const std::string& prefix);
+                             const std::string& prefix,
+                             const std::vector<tensor_parallel::Placement>& placements = {});
 
 // invalid_argument: a group of the spec has none of these parameters.
 WEFT_EXPORT void expect_groups(const dist_optim::OptimizerSpec& spec,

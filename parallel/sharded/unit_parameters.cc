@@ -39,6 +39,7 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::invalid_argument, owner + ": " + why);
   };
+  const auto placements = tensor_parallel::placements(module);
   std::vector<UnitParameters> units(1);
   for (const std::string& block : blocks) units.push_back({.name = "block " + block});
   struct Named {
@@ -80,6 +81,9 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
                       [&](const std::string& name) { return name.starts_with(blocks[i] + "."); }))
         unit = i + 1;
     units[unit].parameters.push_back({each.names.front(), each.tensor, false});
+    for (const tensor_parallel::Placement& placement : placements)
+      if (placement.tensor.is_same(each.tensor) && !placement.splits.empty())
+        units[unit].split.push_back(placement);
   }
   std::set<const void*> seen;
   for (const auto& entry : module.named_buffers())

@@ -3,6 +3,7 @@
 
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/tensor_parallel/split.h>
 
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>
@@ -16,6 +17,7 @@ namespace weft::sharded {
 struct UnitParameters {
   std::string name = {};  // for messages: "block layers.0"
   std::vector<data_parallel::NamedParameter> parameters = {};
+  std::vector<tensor_parallel::Placement> split = {};  // of these: parts over other groups
   std::size_t buffers = 0;  // units with the same number use buffers of one size in turn
 };
 

@@ -54,10 +54,10 @@ LAYERS = {
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
     "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/data_parallel/hooks", "parallel/data_parallel"],
     "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS],
-    "parallel/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/sharded/checkpoint"],
     "parallel/tensor_parallel": [*UP_TO_GROUPS, "parallel/data_parallel"],
-    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/sharded/checkpoint", "parallel/sharded", "parallel/schedule",
-                          "parallel/partition"],
+    "parallel/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint"],
+    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
+                          "parallel/sharded", "parallel/schedule", "parallel/partition"],
     "parallel/elastic/plan": ["rpc/core"],
     "parallel/elastic": [*UP_TO_GROUPS, "parallel/data_parallel", "parallel/elastic/plan"],
 }

@@ -24,16 +24,16 @@ PLACES = {
     "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
     "dist_autograd": (38, 66, 2, "backward passes across agents,", "smart and fast mode"),
     "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "parallel/sharded": (48, 68, 4, "parameters and optimizers", "split over the ranks; checkpoints"),
-    "parallel/tensor_parallel": (68, 87, 4, "layers split", "over the ranks"),
-    "parallel/elastic": (87, 100, 4, "workers that join", "and die"),
-    "parallel/pipeline": (48, 68, 5, "models in stages by a schedule;", "also on parallel/partition"),
+    "parallel/tensor_parallel": (60, 84, 4, "layers split", "over the ranks"),
+    "parallel/elastic": (84, 100, 4, "workers that join", "and die"),
+    "parallel/sharded": (60, 84, 5, "parameters and optimizers split over", "the ranks; checkpoints; also on dist_optim"),
+    "parallel/pipeline": (60, 84, 6, "models in stages by a schedule;", "also on parallel/partition"),
     "dist_optim": (38, 60, 3, "optimizers next to", "remote parameters"),
     "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
     "dist_optim/embedding": (38, 48, 4, "tables of rows,", "spread over owners"),
 }
 # Used, but not below: there is no room in the plane. The box says it in words.
-ALSO_USES = {"parallel/pipeline": {"parallel/partition"}}
+ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"}}
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
 STYLE = """<style>

@@ -28,7 +28,7 @@ void HostState::copy(const std::map<std::string, SlicedTensor>& tensors) {
     } else {
       to.copy_(from.detach());
     }
-    tensors_[name] = {tensor.sizes, tensor.begin, to};
+    tensors_[name] = {tensor.sizes, tensor.begin, to, tensor.runs};
   }
   copies.finish();
 }

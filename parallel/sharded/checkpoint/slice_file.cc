@@ -2,6 +2,7 @@
 
 #include <weft/rpc/core/error.h>
 
+#include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,18 @@ std::string form_text(at::ScalarType dtype, const std::vector<std::int64_t>& siz
   return text.str();
 }
 
+std::string slice_name(const std::string& name, const SlicedTensor& tensor) {
+  std::string stored = name;
+  if (tensor.runs)
+    stored += "[" + std::to_string(tensor.runs->first) + ":" + std::to_string(tensor.runs->length) + ":" +
+              std::to_string(tensor.runs->distance) + "]";
+  return stored + "[" + std::to_string(tensor.begin) + ":" +
+         std::to_string(tensor.begin + tensor.values.numel()) + "]";
+}
+
+// Pieces closer than this are read together, with what is between: a block of a checksum is read anyway.
+constexpr std::int64_t joined_bytes = std::int64_t{1} << 20, largest_read = std::int64_t{64} << 20;
+
 }  // namespace
 
 std::uint32_t write_slices(const std::filesystem::path& path,
@@ -34,10 +47,10 @@ std::uint32_t write_slices(const std::filesystem::path& path,
   for (const std::string& name : names) {
     const SlicedTensor& tensor = tensors.at(name);
     const bool whole = tensor.values.numel() == c10::multiply_integers(tensor.sizes);
-    const std::string stored = whole ? name
-                                     : name + "[" + std::to_string(tensor.begin) + ":" +
-                                           std::to_string(tensor.begin + tensor.values.numel()) + "]";
+    const std::string stored = whole ? name : slice_name(name, tensor);
     if (!whole) slices[stored] = {{"of", name}, {"begin", tensor.begin}, {"sizes", tensor.sizes}};
+    if (!whole && tensor.runs)
+      slices[stored]["runs"] = {tensor.runs->first, tensor.runs->length, tensor.runs->distance};
     if (!file.tensors.emplace(stored, whole ? tensor.values.view(tensor.sizes) : tensor.values).second)
       refuse_slice("a tensor cannot be named '" + stored + "', as a slice of another is");
   }
@@ -61,13 +74,19 @@ SliceFileReader::SliceFileReader(const std::filesystem::path& path, std::uint32_
     const SliceJson slices = SliceJson::parse(note->second);
     for (const auto& [stored, form] : file_.tensors()) {
       const std::int64_t count = c10::multiply_integers(form.sizes);
-      Slice slice{form.sizes, form.dtype, 0, count, stored};
+      Slice slice{form.sizes, form.dtype, 0, count, stored, Runs::all(count)};
       std::string name = stored;
       if (const auto found = slices.find(stored); found != slices.end()) {
         name = found->at("of").get<std::string>();
         slice.sizes = found->at("sizes").get<std::vector<std::int64_t>>();
         slice.begin = found->at("begin").get<std::int64_t>();
         slice.end = slice.begin + count;
+        const std::int64_t elements = c10::multiply_integers(slice.sizes);
+        slice.runs = Runs::all(elements);
+        if (const auto runs = found->find("runs"); runs != found->end())
+          slice.runs = {runs->at(0).get<std::int64_t>(), runs->at(1).get<std::int64_t>(),
+                        runs->at(2).get<std::int64_t>()};
+        if (!slice.runs.fit(elements)) damaged("is damaged: '" + stored + "' has runs that do not fit");
       }
       slices_.emplace(std::move(name), std::move(slice));
     }
@@ -85,8 +104,10 @@ SliceTarget::SliceTarget(std::string name, SlicedTensor tensor)
   const at::Tensor& values = tensor_.values;
   if (!values.defined() || values.dim() != 1)
     refuse_slice("tensor '" + name_ + "': the values are not defined, or not of one dimension");
+  const std::int64_t elements = c10::multiply_integers(tensor_.sizes);
   const std::int64_t end = tensor_.begin + values.numel();
-  if (tensor_.begin < 0 || end > c10::multiply_integers(tensor_.sizes))
+  runs_ = tensor_.runs.value_or(Runs::all(elements));
+  if (tensor_.begin < 0 || !runs_.fit(elements) || end > runs_.count(elements))
     refuse_slice("tensor '" + name_ + "' of " + form_text(values.scalar_type(), tensor_.sizes) +
                  " has no elements " + std::to_string(tensor_.begin) + " to " + std::to_string(end));
   if (values.numel() != 0) missing_.emplace_back(tensor_.begin, end);
@@ -104,18 +125,48 @@ void SliceTarget::fill_from(SliceFileReader& file) {
     refuse_slice(file.path().string() + ": tensor '" + name_ + "' is " + form_text(slice.dtype, slice.sizes) +
                  ", not " + form_text(tensor_.values.scalar_type(), tensor_.sizes));
   seen_ = true;
-  std::vector<std::pair<std::int64_t, std::int64_t>> left;
+  std::vector<Positions> left;
+  std::vector<SharedElements> here;
   for (const auto& [begin, end] : missing_) {
-    const std::int64_t from = std::max(begin, slice.begin), to = std::min(end, slice.end);
-    if (from >= to) {
-      left.emplace_back(begin, end);
-      continue;
+    std::int64_t next = begin;
+    for (const SharedElements& each :
+         shared_elements(runs_, {begin, end}, slice.runs, {slice.begin, slice.end})) {
+      if (next < each.to) left.emplace_back(next, each.to);
+      next = each.to + each.count;
+      here.push_back(each);
     }
-    file.read(slice, from, tensor_.values.detach().slice(0, from - tensor_.begin, to - tensor_.begin));
-    if (begin < from) left.emplace_back(begin, from);
-    if (to < end) left.emplace_back(to, end);
+    if (next < end) left.emplace_back(next, end);
   }
+  read(file, slice, here);
   missing_ = std::move(left);
+}
+
+void SliceTarget::read(SliceFileReader& file, const SliceFileReader::Slice& slice,
+                       const std::vector<SharedElements>& elements) const {
+  const at::Tensor values = tensor_.values.detach();
+  const auto item = static_cast<std::int64_t>(values.element_size());
+  const auto target = [&](const SharedElements& each) {
+    return values.narrow(0, each.to - tensor_.begin, each.count);
+  };
+  for (auto next = elements.begin(); next != elements.end();) {
+    const std::int64_t begin = next->from;
+    std::int64_t end = begin + next->count;
+    auto last = next + 1;
+    while (last != elements.end() && (last->from - end) * item < joined_bytes &&
+           (last->from + last->count - begin) * item <= largest_read) {
+      end = last->from + last->count;
+      ++last;
+    }
+    if (last == next + 1) {
+      file.read(slice, begin, target(*next));
+    } else {
+      const at::Tensor block = at::empty({end - begin}, values.options().device(at::kCPU));
+      file.read(slice, begin, block);
+      for (auto each = next; each != last; ++each)
+        target(*each).copy_(block.narrow(0, each->from - begin, each->count));
+    }
+    next = last;
+  }
 }
 
 void SliceTarget::expect_filled(const std::filesystem::path& checkpoint) const {

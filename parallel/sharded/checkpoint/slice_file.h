@@ -1,9 +1,9 @@
 // Slice files: the slices that one rank wrote into a checkpoint, as one tensor file.
 //
 // A whole tensor has its name and its shape in the file. A slice is a tensor of one dimension named
-// NAME[BEGIN:END]; the note "weft.slices" gives its name, first element and the whole tensor's sizes as JSON.
-// Errors: those of tensor files; invalid_argument where a tensor has another form than the caller wants.
-// Used by one thread.
+// NAME[BEGIN:END], of runs NAME[FIRST:LENGTH:DISTANCE][BEGIN:END]; the note "weft.slices" gives its name,
+// first element, runs and the whole tensor's sizes as JSON. Errors: those of tensor files; invalid_argument
+// where a tensor has another form than the caller wants. Used by one thread.
 #pragma once
 
 #include <weft/dist_optim/checkpoint/tensor_file.h>
@@ -29,8 +29,9 @@ class WEFT_EXPORT SliceFileReader {
   struct Slice {
     std::vector<std::int64_t> sizes;  // of the whole tensor
     at::ScalarType dtype;
-    std::int64_t begin, end;  // elements
+    std::int64_t begin, end;  // elements of the runs
     std::string stored;       // its name in the file
+    Runs runs;
   };
 
   // failed_precondition where the file has another checksum, and so is not the one that was written.
@@ -38,7 +39,7 @@ class WEFT_EXPORT SliceFileReader {
 
   const std::map<std::string, Slice>& slices() const { return slices_; }  // by the tensor's name
   const std::filesystem::path& path() const { return path_; }
-  // The elements of the whole tensor from `begin` on, which must be in this slice.
+  // The elements of the slice's runs from `begin` on, which must be in this slice.
   void read(const Slice& slice, std::int64_t begin, const at::Tensor& to);
 
  private:
@@ -58,10 +59,14 @@ class WEFT_EXPORT SliceTarget {
   void expect_filled(const std::filesystem::path& checkpoint) const;  // invalid_argument
 
  private:
+  void read(SliceFileReader& file, const SliceFileReader::Slice& slice,
+            const std::vector<SharedElements>& elements) const;
+
   std::string name_;
   SlicedTensor tensor_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> missing_;  // ranges of elements
-  bool seen_ = false;  // in a file: all that can be wanted of a tensor without elements
+  Runs runs_;
+  std::vector<Positions> missing_;  // of the runs
+  bool seen_ = false;               // in a file: all that can be wanted of a tensor without elements
 };
 
 }  // namespace weft::sharded

@@ -1,23 +1,28 @@
 // SlicedState: the part of a training state that one rank has: slices of named tensors, and notes.
 //
 // A tensor may be whole on one rank, split over the ranks, or equal on several ranks; then any of the equal
-// copies is saved. Thread-safety: values.
+// copies is saved. It may be split twice: its columns over one group, and what that leaves over another one.
+// Thread-safety: values.
 #pragma once
+
+#include <weft/parallel/sharded/checkpoint/runs.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace weft::sharded {
 
-// A range of the elements of a tensor.
+// A range of the elements of a tensor, or of those that runs select.
 struct SlicedTensor {
   std::vector<std::int64_t> sizes;  // of the whole tensor; empty: it has no dimensions and one element
   std::int64_t begin = 0;           // of its flattened elements; values.numel() elements follow
   at::Tensor values;                // one dimension; on any device
+  std::optional<Runs> runs = {};    // `begin` counts their elements; nullopt: all
 };
 
 struct SlicedState {

@@ -27,22 +27,46 @@ std::string text_of(const std::vector<std::int64_t>& sizes) {
   return text + "]";
 }
 
+std::string text_of(const SliceRange& slice, std::int64_t distance) {
+  std::string text = slice.dtype + " " + text_of(slice.sizes);
+  if (slice.runs) text += " in runs of every " + std::to_string(distance) + " elements";
+  return text;
+}
+
+using Ranges = std::map<Positions, std::vector<std::size_t>>;  // with the ranks that have them
+
 struct PlannedTensor {
   const SliceRange* first = nullptr;  // that was met
   std::size_t first_rank = 0;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::size_t>> holders;  // ranks, by range
+  std::int64_t elements = 0, distance = 0;  // distance: of its runs
+  std::map<Runs, Ranges> holders;
 };
 
-void expect_covered(const std::string& name, const PlannedTensor& tensor) {
+// The first number below `end` that is in none of the ranges, which are ascending; `end`: all are.
+std::int64_t first_gap(const Ranges& ranges, std::int64_t end) {
   std::int64_t covered = 0;
-  for (const auto& [range, ranks] : tensor.holders) {
+  for (const auto& [range, ranks] : ranges) {
     if (range.first > covered) break;
     covered = std::max(covered, range.second);
   }
-  const std::int64_t all = elements_of(tensor.first->sizes);
-  if (covered != all)
-    refuse_plan("tensor '" + name + "' has " + std::to_string(all) + " elements, and no rank has element " +
-                std::to_string(covered));
+  return std::min(covered, end);
+}
+
+// All elements of some runs, and runs that together have all elements: enough, because the runs have one
+// distance.
+void expect_covered(const std::string& name, const PlannedTensor& tensor) {
+  const auto refuse_gap = [&](std::int64_t element) {
+    refuse_plan("tensor '" + name + "' has " + std::to_string(tensor.elements) +
+                " elements, and no rank has element " + std::to_string(element));
+  };
+  Ranges first_runs;
+  for (const auto& [runs, ranges] : tensor.holders) {
+    const std::int64_t count = runs.count(tensor.elements), gap = first_gap(ranges, count);
+    if (gap < count) refuse_gap(runs.element(gap));
+    first_runs[{runs.first, runs.first + runs.length}];
+  }
+  const std::int64_t all = std::min(tensor.elements, tensor.distance);
+  if (const std::int64_t gap = first_gap(first_runs, all); gap < all) refuse_gap(gap);
 }
 
 }  // namespace
@@ -52,37 +76,42 @@ std::vector<std::vector<std::string>> plan_writers(const std::vector<std::vector
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
     for (const SliceRange& slice : ranks[rank]) {
       const std::string whose = "rank " + std::to_string(rank) + ": tensor '" + slice.name + "' ";
-      if (slice.begin < 0 || slice.end < slice.begin || slice.end > elements_of(slice.sizes))
+      const std::int64_t elements = elements_of(slice.sizes);
+      const Runs runs = slice.runs.value_or(Runs::all(elements));
+      if (elements < 0 || !runs.fit(elements) || slice.begin < 0 || slice.end < slice.begin ||
+          slice.end > runs.count(elements))
         refuse_plan(whose + "of sizes " + text_of(slice.sizes) + " has no elements " +
-                    std::to_string(slice.begin) + " to " + std::to_string(slice.end));
+                    std::to_string(slice.begin) + " to " + std::to_string(slice.end) +
+                    (slice.runs ? " of these runs" : ""));
       PlannedTensor& tensor = tensors[slice.name];
-      if (tensor.first == nullptr) tensor.first = &slice, tensor.first_rank = rank;
-      if (slice.sizes != tensor.first->sizes || slice.dtype != tensor.first->dtype)
-        refuse_plan(whose + "is " + slice.dtype + " " + text_of(slice.sizes) + ", on rank " +
-                    std::to_string(tensor.first_rank) + " it is " + tensor.first->dtype + " " +
-                    text_of(tensor.first->sizes));
+      if (tensor.first == nullptr) tensor = {&slice, rank, elements, runs.distance, {}};
+      if (slice.sizes != tensor.first->sizes || slice.dtype != tensor.first->dtype ||
+          runs.distance != tensor.distance)
+        refuse_plan(whose + "is " + text_of(slice, runs.distance) + ", on rank " +
+                    std::to_string(tensor.first_rank) + " it is " + text_of(*tensor.first, tensor.distance));
       // A slice without elements is kept only of a tensor without elements: it has nothing but its name.
-      if (slice.begin != slice.end || elements_of(slice.sizes) == 0)
-        tensor.holders[{slice.begin, slice.end}].push_back(rank);
+      Ranges& ranges = tensor.holders[runs];
+      if (slice.begin != slice.end || elements == 0) ranges[{slice.begin, slice.end}].push_back(rank);
     }
   std::vector<std::vector<std::string>> writes(ranks.size());
   std::vector<std::int64_t> elements(ranks.size());
-  const auto assign = [&](const std::string& name, std::pair<std::int64_t, std::int64_t> range,
-                          std::size_t rank) {
+  const auto assign = [&](const std::string& name, Positions range, std::size_t rank) {
     writes[rank].push_back(name);
     elements[rank] += range.second - range.first;
   };
   for (const auto& [name, tensor] : tensors) {
     expect_covered(name, tensor);
-    for (const auto& [range, holders] : tensor.holders)
-      if (holders.size() == 1) assign(name, range, holders.front());
+    for (const auto& [runs, ranges] : tensor.holders)
+      for (const auto& [range, holders] : ranges)
+        if (holders.size() == 1) assign(name, range, holders.front());
   }
   for (const auto& [name, tensor] : tensors)
-    for (const auto& [range, holders] : tensor.holders)
-      if (holders.size() > 1)
-        assign(name, range, *std::min_element(holders.begin(), holders.end(), [&](auto a, auto b) {
-                 return elements[a] < elements[b];
-               }));
+    for (const auto& [runs, ranges] : tensor.holders)
+      for (const auto& [range, holders] : ranges)
+        if (holders.size() > 1)
+          assign(name, range, *std::min_element(holders.begin(), holders.end(), [&](auto a, auto b) {
+                   return elements[a] < elements[b];
+                 }));
   return writes;
 }
 

@@ -100,6 +100,51 @@ TEST_F(ShardedCheckpoints, CopiesAndOverlapsAreLoaded) {
   });
 }
 
+// Each rank has columns of two matrices, and a half of them: of the other half there is another rank.
+SlicedState columns_of(const Whole& whole, int rank, int ranks) {
+  const std::int64_t parts = std::max(1, ranks / 2), part = rank % parts;
+  SlicedState state;
+  for (const char* const name : {"large", "of/Double"}) {
+    const at::Tensor& tensor = whole.at(name);
+    const std::int64_t width = tensor.size(1), first = width * part / parts,
+                       length = width * (part + 1) / parts - first;
+    const at::Tensor columns = tensor.narrow(1, first, length).flatten();
+    const std::int64_t middle = columns.numel() / 2 + 1, begin = rank >= parts ? middle : 0,
+                       end = rank >= parts || ranks == 1 ? columns.numel() : middle;
+    state.tensors[name] = {tensor.sizes().vec(), begin, columns.slice(0, begin, end).clone(),
+                           Runs{first, length, width}};
+  }
+  return state;
+}
+
+TEST_F(ShardedCheckpoints, ColumnsAreLoadedOnAnyNumberOfRanks) {
+  const Whole whole = whole_state(1);
+  for (const int from : {1, 2, 4, 6}) {
+    Folder own;
+    {
+      Job job(from, own.path);
+      job.save(1, [&](int rank) { return columns_of(whole, rank, from); });
+    }
+    for (const int to : {1, 4, 6}) {
+      SCOPED_TRACE(std::to_string(from) + " ranks, then " + std::to_string(to));
+      Job job(to, own.path);
+      job.each([&](int rank) {
+        const SlicedState expected = columns_of(whole, rank, to);
+        SlicedState wanted = blank(expected);
+        job[rank].load(1, wanted);
+        for (const auto& [name, tensor] : wanted.tensors)
+          expect_same(tensor.values, expected.tensors.at(name).values, name);
+        SlicedState range{{{"large", {{300, 1001}, 990 * rank, at::zeros({200'000})}}}, {}};
+        job[rank].load(1, range);
+        expect_loaded(range, whole);
+      });
+    }
+    export_tensors(own.path, 1, own.path / "out.safetensors");
+    for (const auto& [name, tensor] : dist_optim::read_tensor_file(own.path / "out.safetensors").tensors)
+      expect_same(tensor, whole.at(name), name);
+  }
+}
+
 TEST_F(ShardedCheckpoints, TheCallerMayChangeItsTensorsAfterSave) {
   Job job(2, path());
   for (const std::int64_t step : {1, 2, 3}) {  // two saves in flight: the second waits for the first

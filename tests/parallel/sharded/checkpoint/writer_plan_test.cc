@@ -33,6 +33,35 @@ TEST(WriterPlan, CopiesAreWrittenOnce) {
             (Names{{"none"}, {}}));
 }
 
+// The columns of a matrix on two ranks, of each of which two others have the halves.
+TEST(WriterPlan, RunsAreWrittenByTheRanksThatHaveThem) {
+  const auto columns = [](std::int64_t first, std::int64_t length, std::int64_t begin, std::int64_t end) {
+    SliceRange range = slice("a", {3, 4}, begin, end);
+    range.runs = Runs{first, length, 4};
+    return range;
+  };
+  EXPECT_EQ(plan_writers({{columns(0, 2, 0, 6)}, {columns(2, 2, 0, 6)}}), (Names{{"a"}, {"a"}}));
+  EXPECT_EQ(plan_writers({{columns(0, 2, 0, 6)}, {columns(2, 2, 0, 6)}, {columns(0, 2, 0, 6)}}),
+            (Names{{"a"}, {"a"}, {}}));
+  EXPECT_EQ(plan_writers({{columns(0, 3, 0, 5)}, {columns(3, 1, 0, 3)}, {columns(0, 3, 5, 9)}}),
+            (Names{{"a"}, {"a"}, {"a"}}));
+  const auto refusal = [](const Ranks& ranks) {
+    const auto error = test::error_of([&] { return plan_writers(ranks); });
+    EXPECT_TRUE(error && error->kind() == rpc::ErrorKind::invalid_argument);
+    return error ? std::string(error->what()) : "";
+  };
+  EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(3, 1, 0, 3)}}),
+            "tensor 'a' has 12 elements, and no rank has element 2");
+  EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(2, 2, 0, 5)}}),
+            "tensor 'a' has 12 elements, and no rank has element 11");
+  EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(2, 2, 0, 7)}}),
+            "rank 1: tensor 'a' of sizes [3, 4] has no elements 0 to 7 of these runs");
+  EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(3, 2, 0, 6)}}),
+            "rank 1: tensor 'a' of sizes [3, 4] has no elements 0 to 6 of these runs");
+  EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {slice("a", {3, 4}, 0, 12)}}),
+            "rank 1: tensor 'a' is Float [3, 4], on rank 0 it is Float [3, 4] in runs of every 4 elements");
+}
+
 TEST(WriterPlan, AStateThatIsNotWholeIsRefused) {
   const auto refusal = [](const Ranks& ranks) {
     const auto error = test::error_of([&] { return plan_writers(ranks); });
