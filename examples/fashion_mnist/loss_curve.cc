@@ -44,10 +44,11 @@ void write(const std::filesystem::path& path, const std::string& text) {
 
 }  // namespace
 
-std::string loss_csv(const std::vector<Point>& points) {
+std::string loss_csv(const std::vector<Point>& points, int digits) {
   std::string text = "trainer,images,seconds,loss\n";
   for (const Point& point : points)
-    text += fmt::format("{},{},{:.3f},{:.6f}\n", point.trainer, point.images, point.seconds, point.loss);
+    text +=
+        fmt::format("{},{},{:.3f},{:.{}f}\n", point.trainer, point.images, point.seconds, point.loss, digits);
   return text;
 }
 
@@ -104,9 +105,10 @@ std::string loss_svg(const std::vector<Point>& points, const std::string& title)
   return svg + "</svg>\n";
 }
 
-void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder) {
+void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder,
+                      int digits) {
   const std::filesystem::path to = folder;
   std::filesystem::create_directories(to);
-  write(to / "loss.csv", loss_csv(points));
+  write(to / "loss.csv", loss_csv(points, digits));
   write(to / "loss.svg", loss_svg(points, title));
 }

@@ -17,8 +17,10 @@ struct Point {
 };
 WEFT_CODEC(Point, trainer, images, before, seconds, loss)
 
-std::string loss_csv(const std::vector<Point>& points);
+// digits: of a loss, after the point.
+std::string loss_csv(const std::vector<Point>& points, int digits = 6);
 std::string loss_svg(const std::vector<Point>& points, const std::string& title);
 
 // Writes loss.csv and loss.svg into the folder, which is made where it is missing.
-void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder);
+void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder,
+                      int digits = 6);

@@ -1,0 +1,31 @@
+// The state of a run, of which each rank saves its parts. A run resumes on any mesh.
+#pragma once
+
+#include <weft/parallel/pipeline/group_pipeline.h>
+#include <weft/parallel/sharded/checkpoint/checkpoints.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
+
+#include <optional>
+#include <string>
+
+#include "fashion_mnist/progress.h"
+
+// All ranks call its functions. The model and the optimizer outlive it.
+class Checkpoint {
+ public:
+  // Saves nothing and finds nothing if the folder is empty.
+  Checkpoint(const weft::collectives::Group& world, const std::string& folder,
+             weft::pipeline::GroupPipeline& model, weft::sharded::FullyShardedOptimizer& optimizer);
+
+  // Copies the state and returns; a thread writes it. progress: of rank 0.
+  void save(std::int64_t step, const Progress::State& progress);
+  void finish();  // waits for the last save, and throws its error
+  // How far the run came that saved the newest checkpoint.
+  Progress::State load();
+
+ private:
+  weft::pipeline::GroupPipeline& model_;
+  weft::sharded::FullyShardedOptimizer& optimizer_;
+  std::optional<weft::sharded::Checkpoints> files_;
+  weft::rpc::Future<void> saved_;
+};

@@ -1,0 +1,26 @@
+// GPT (Radford et al., 2019) over bytes, as the layers of a pipeline, each of which is split over the ranks
+// of a tensor group (Megatron-LM).
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/pipeline/layer_graph.h>
+#include <weft/parallel/pipeline/loss.h>
+
+#include <cstdint>
+#include <vector>
+
+constexpr std::int64_t vocabulary = 256;
+
+struct ModelOptions {
+  std::int64_t width = 128, heads = 8, blocks = 4, context = 64;
+};
+
+// Of bytes [rows, length], length at most the context. The last layer's output are the logits of the bytes
+// that follow: this rank's columns.
+weft::pipeline::LayerGraph gpt(const weft::collectives::Group& tensor, const ModelOptions& options);
+
+// First layers of the stages after the first one: each stage has equally many blocks.
+std::vector<int> gpt_cuts(const ModelOptions& options, int stages);
+
+// The mean cross entropy of such logits and of the bytes that do follow.
+weft::pipeline::Loss gpt_loss(const weft::collectives::Group& tensor);
