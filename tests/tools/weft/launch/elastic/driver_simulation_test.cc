@@ -109,8 +109,10 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     if (!calm_ && known_ && !fixed_ && random_.chance(100)) {
       pass(DiscoveryFailed{"a simulated reason"});
     } else if (!(fault_ == Fault::hosts_are_reported_late && calm_)) {
-      reported_.clear();
-      for (const HostSlots& host : present_) reported_[host.host] = host.slots;
+      std::map<std::string, std::size_t> hosts;
+      for (const HostSlots& host : present_) hosts[host.host] = host.slots;
+      if (hosts != reported_) reported_since_ = now();
+      reported_ = std::move(hosts);
       known_ = true;
       pass(HostsFound{present_});
     }
@@ -184,7 +186,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
 
   void perform(const StopWorker& stop) {
     ++tally_["stop"];
-    if (stop.why == "the job has failed" && hosts_at_the_end_.empty()) hosts_at_the_end_ = reported_;
+    if (stop.why == "the job has failed" && !std::exchange(given_up_, true)) hosts_at_the_end_ = reported_;
     const auto found = processes_.find(stop.worker);
     if (found == processes_.end()) return violation("a worker is stopped that does not run");
     Process& process = found->second;
@@ -225,7 +227,9 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
          {"fewer than", "all hosts are blacklisted", "all workers have failed", "reset limit"})
       if (says(why)) ++tally_[why];
     if (must_succeed_) violation("the job fails although nothing goes wrong any more: " + end.why);
-    if (hosts_at_the_end_.empty()) hosts_at_the_end_ = reported_;
+    // If all workers were asked to stop before, nothing shows when the driver gave up. Stops take 5 s at
+    // most.
+    if (!given_up_ && now() - reported_since_ > 6s) hosts_at_the_end_ = reported_;
     if (says("fewer than") || says("all hosts are blacklisted"))
       for (const auto& [host, slots] : hosts_at_the_end_)
         if (end.why.find(host + " (") == std::string::npos) violation("the error does not name " + host);
@@ -362,14 +366,15 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   std::map<std::string, std::size_t> reported_;  // as the driver knows them
   std::map<WorkerId, Process> processes_;        // until the driver learns of their exit
   std::map<std::string, ElasticDriver::Time> held_until_;
+  ElasticDriver::Time reported_since_{0};
   std::map<std::string, std::size_t> hosts_at_the_end_;
   std::vector<WorkerId> hung_;
   std::size_t next_host_ = 0;
   std::uint64_t wakes_ = 0, checks_ = 0;
   std::optional<ElasticDriver::Time> short_since_;
   bool fixed_ = false;  // discovery reports the hosts once, as --hosts does
-  bool known_ = false, started_ = false, calm_ = false, must_succeed_ = false, finishing_ = false,
-       finished_ = false;
+  bool known_ = false, started_ = false, given_up_ = false, calm_ = false, must_succeed_ = false,
+       finishing_ = false, finished_ = false;
 };
 
 void simulate(SimWorld& world, SimTally& tally, Fault fault = Fault::none, std::size_t most = 16) {
