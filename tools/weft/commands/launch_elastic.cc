@@ -20,7 +20,7 @@ void ElasticOptions::add_to(CLI::App& app) {
   add("--min", min, "Fewer workers for longer than --elastic-timeout end the job (1)")
       ->check(CLI::Range(1, 100'000));
   add("--max", max,
-      "At most so many workers (the slots of --hosts or of this host; with --discovery it is required)")
+      "The maximum number of workers (the slots of --hosts or of this host; with --discovery it is required)")
       ->check(CLI::Range(1, 100'000));
   add("--hosts", hosts, "The hosts and the number of workers on each")->type_name("HOST[:SLOTS],...");
   add("--discovery", discovery, "A command that prints lines HOST[:SLOTS]; slurm; or kubernetes:SELECTOR")

@@ -284,7 +284,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
           present_.push_back({"h" + std::to_string(next_host_++), random_.spread(1, 4)});
           ++tally_["host added"];
           break;
-        case 1:  // its workers are told to stop, and may die before
+        case 1:  // its workers get the order to stop, and may die before
           if (!present_.empty()) remove(random_.below(present_.size()), random_.coin());
           break;
         case 2:
