@@ -13,6 +13,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -51,6 +52,10 @@ class FakeAccelerator {
 
   // A kernel of one's own on the current stream of `device`.
   void launch(c10::Device device, Job job) { launch(current(device), std::move(job)); }
+  // What is put on the stream from now on waits until ready() is true.
+  void block(const c10::Stream& stream, std::function<bool()> ready) {
+    launch(stream, [] {}, std::move(ready));
+  }
   // One that fills the tensor, later.
   void fill_later(const at::Tensor& tensor, double value) {
     launch(tensor.device(), [on_cpu = seen_from_cpu(tensor), value] { on_cpu.fill_(value); });
@@ -91,6 +96,11 @@ class FakeAccelerator {
   std::size_t pinned_allocations() {
     std::lock_guard lock(mutex_);
     return pinned_allocations_;
+  }
+  // Whether a kernel writes its results only when its stream runs, as on a GPU. Off: before its call returns.
+  void set_results_late(bool late) {
+    std::lock_guard lock(mutex_);
+    results_late_ = late;
   }
   // How often all streams of a device were waited for.
   std::size_t device_waits() {
@@ -175,9 +185,10 @@ class FakeAccelerator {
     }
   }
 
+  // Keeps the storage: the tensor may get another one.
   static at::Tensor seen_from_cpu(const at::Tensor& tensor) {
     return at::from_blob(
-        tensor.data_ptr(), tensor.sizes(), tensor.strides(), [keep = tensor](void*) {},
+        tensor.data_ptr(), tensor.sizes(), tensor.strides(), [keep = tensor.storage()](void*) {},
         tensor.options().device(at::kCPU).requires_grad(false));
   }
 
@@ -242,16 +253,28 @@ class FakeAccelerator {
   }
   static at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
     auto& self = install();
+    bool late = false;
+    if (to.device().type() == type) {
+      std::lock_guard lock(self.mutex_);
+      late = self.results_late_;
+    }
     const auto view = [](const at::Tensor& tensor) {
       return tensor.device().type() == type ? seen_from_cpu(tensor) : tensor;
     };
     const c10::Device device = from.device().type() == type ? from.device() : to.device();
     const c10::Stream stream = self.current(device);
-    self.launch(stream, [source = view(from), target = view(to)] { target.copy_(source); });
-    if (!non_blocking) self.wait(stream);
+    // The host may write to its own tensor before the stream runs.
+    const at::Tensor source = late && !non_blocking && from.is_cpu() ? from.detach().clone() : view(from);
+    self.launch(stream, [source, target = view(to)] { target.copy_(source); });
+    if (!non_blocking && !late) self.wait(stream);
     return to;
   }
   static at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+    if (to.sizes() != from.sizes()) {  // the result of an operator that makes it before it knows its size
+      const at::Tensor resized = at::empty(from.sizes(), to.options());
+      to.unsafeGetTensorImpl()->set_storage_keep_dtype(resized.storage());
+      to.unsafeGetTensorImpl()->set_sizes_contiguous(from.sizes());
+    }
     return copy_from(from, to, false);
   }
   static at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides,
@@ -260,6 +283,10 @@ class FakeAccelerator {
   }
   static at::Tensor view(const at::Tensor& self, c10::IntArrayRef sizes) {
     return at::native::view(self, sizes);
+  }
+  // On a copy on the CPU, which is contiguous, the strides would be wrong.
+  static at::Tensor reshape_alias(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+    return at::native::_reshape_alias(self, sizes, strides);
   }
   static void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     at::native::cpu_fallback(op, stack);
@@ -392,6 +419,7 @@ class FakeAccelerator {
     kernels_.impl("_copy_from_and_resize", &copy_from_and_resize);
     kernels_.impl("as_strided", &as_strided);
     kernels_.impl("view", &view);
+    kernels_.impl("_reshape_alias", &reshape_alias);
     // LibTorch's own, of which each device's library registers what it has.
     sparse_.impl("_sparse_coo_tensor_with_dims_and_tensors",
                  &at::native::new_with_dims_and_tensor_sparse_symint);
@@ -404,6 +432,7 @@ class FakeAccelerator {
   std::recursive_mutex mutex_;  // guards what follows
   std::map<Key, Queue> queues_;
   std::set<void*> pinned_;
+  bool results_late_ = false;
   std::size_t pinned_allocations_ = 0, device_waits_ = 0, recorded_uses_ = 0;
   std::size_t queries_without_the_device_ = 0;
   std::set<std::thread::id> querying_threads_, counting_threads_;

@@ -122,6 +122,9 @@ class FakeNccl {
 
   Faults& faults(int rank) { return faults_[rank]; }  // before threads begin
   std::function<void(Stream, Job)> enqueue;           // empty: at once
+  // Called after the calls of a group are enqueued: the stream runs no further until the function is true.
+  // Empty: only events wait for what was launched.
+  std::function<void(Stream, std::function<bool()>)> block;
   std::string last_error = "the fake says so";
 
   // All communicators of the rank get the error, as what is polled for.
@@ -475,6 +478,11 @@ inline FakeNccl::Result FakeNccl::end_group() {
     } else {
       job();
     }
+  }
+  if (block) {
+    std::set<Stream> used;
+    for (const FakeOp& op : ops) used.insert(op.stream);
+    for (const Stream stream : used) block(stream, mark(stream));
   }
   std::lock_guard lock(mutex_);
   const bool waits =
