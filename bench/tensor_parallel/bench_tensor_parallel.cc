@@ -1,0 +1,21 @@
+// ./dev bench tensor_parallel: steps of a transformer block split over ranks, weft's next to PyTorch's and to
+// the whole block on one core.
+#include "bench/tensor_parallel/work.h"
+
+int main(int argc, char** argv) {
+  using namespace weft::bench;
+  const Work works[] = {
+      {.name = "block1024/2", .width = 1024},
+      {.name = "block256/2", .width = 256},
+      {.name = "block1024-free/2", .width = 1024, .free = true},
+      {.name = "block256-free/2", .width = 256, .free = true},
+  };
+  constexpr MakeContender peers[] = {weft_peer, local_peer, parts_peer, all_reduce_peer, torch_peer};
+  Bench bench{.name = "tensor_parallel", .processes = ranks};
+  for (const Work& work : works) {
+    Case& one = bench.cases.emplace_back(Case{work.name, {}});
+    for (const MakeContender peer : peers)
+      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
+  }
+  return run_bench(argc, argv, std::move(bench));
+}
