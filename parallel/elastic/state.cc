@@ -7,16 +7,15 @@
 namespace weft::elastic {
 namespace {
 
-void compare_parts(const std::vector<detail::StandingMessage>& ranks) {
+std::optional<std::string> difference_of(const std::vector<detail::StandingMessage>& ranks) {
   for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
     const auto &first = ranks[0].parts, &other = ranks[rank].parts;
     if (first == other) continue;
     const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "elastic::State: rank 0 has " + (a == first.end() ? "no further part" : *a) + ", rank " +
-                         std::to_string(rank) + " has " + (b == other.end() ? "no further part" : *b) +
-                         ": all workers add the same parts in the same order");
+    return "rank 0 has " + (a == first.end() ? "no further part" : *a) + ", rank " + std::to_string(rank) +
+           " has " + (b == other.end() ? "no further part" : *b);
   }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -72,7 +71,12 @@ std::optional<int> State::sync(const collectives::Group& group) {
     own.parts.push_back(part.name + " (" + part.part->kind() +
                         (part.scope == Scope::rank ? ", of a rank)" : ")"));
   const auto all = group.all_gather_object(own).get();
-  compare_parts(all);
+  if (const auto difference = difference_of(all)) {
+    // A rank that throws ends the group: first all ranks learn of the difference.
+    (void)rpc::capture([&] { group.barrier().get(); });
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "elastic::State: " + *difference + ": all workers add the same parts in the same order");
+  }
   std::vector<Standing> standings;
   for (const auto& rank : all) standings.push_back({rank.synced, rank.commits});
   const SyncPlan plan = plan_sync(standings);

@@ -218,6 +218,23 @@ TEST_F(ElasticRun, WaitsBelowTheMinimumForAnotherWorker) {
   EXPECT_EQ(dora.changes[0].synced_from, 0);
 }
 
+// It was ready when the others agreed on a generation with it, and never comes to its group.
+TEST_F(ElasticRun, AWorkerThatGoesBeforeTheGroupIsFormedIsLeftOut) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& cleo = worker("cleo");
+  for (const int other : {0, 1}) workers[other]->start(three);
+  cleo.job.join().get();
+  const auto store_of_job = cleo.job.store();
+  const std::string key = "elastic/train/ready/cleo";
+  store_of_job->set(key, std::to_string(cleo.agent.id().incarnation) + " 2").get();
+  store_of_job->get("elastic/train/generation", {.timeout = std::chrono::seconds{60}}).get();
+  store_of_job->remove(key).get();
+  for (const int other : {0, 1}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  log.expect_replay(0, *workers[1]->training.model);
+  EXPECT_EQ(workers[1]->changes.at(0).group.members(), (Names{"anna", "bert"}));
+  EXPECT_EQ(workers[1]->changes.at(0).generation, 2U);
+}
+
 TEST_F(ElasticRun, GivesUpBelowTheMinimum) {
   Worker& anna = worker("anna");
   anna.start({.workers = {.min = 2}, .patience = std::chrono::milliseconds{20}});
