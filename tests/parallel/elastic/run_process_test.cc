@@ -57,7 +57,7 @@ class ElasticProcesses : public ::testing::TestWithParam<int> {
                    generation = change.generation;
                    std::string members;
                    for (const std::string& member : change.group.members()) members += " " + member;
-                   test::say(pipe, "generation " + std::to_string(change.generation) + members);
+                   test::say(pipe, "members" + members);
                  }});
         test::say(pipe, outcome == Outcome::finished ? "finished" : "left");
       } catch (const std::exception& error) {
@@ -65,23 +65,21 @@ class ElasticProcesses : public ::testing::TestWithParam<int> {
       }
     });
   }
-  // Reads what a worker says, up to a line that begins so.
-  std::string read(std::size_t child, const std::string& until) {
+  // Reads what a worker says, up to that line.
+  void read(std::size_t child, const std::string& until) {
     while (true) {
       const std::string line = children[child].line();
       if (line.starts_with("step ")) log.add(step_of(line));
-      if (line.starts_with("generation ")) generations[child].push_back(line);
-      if (line.starts_with(until)) return line;
+      if (line == until) return;
       if (line.empty() || line.starts_with("failed")) {
         ADD_FAILURE() << "worker " << child << ": " << line;
-        return line;
+        return;
       }
     }
   }
 
   test::FileJobStore store;
   std::deque<test::Child> children;
-  std::map<std::size_t, std::vector<std::string>> generations;
   Log log;
 };
 INSTANTIATE_TEST_SUITE_P(Victims, ElasticProcesses, ::testing::Values(0, 2),
@@ -94,14 +92,14 @@ TEST_P(ElasticProcesses, SurviveAKillAndTakeANewWorkerIn) {
   read(victim, "kill me");
   children[victim].kill();
   const std::size_t first = victim == 0 ? 1 : 0, second = victim == 2 ? 1 : 2;
-  const std::string two = "generation 2 " + names[first] + " " + names[second];
-  EXPECT_EQ(read(first, "generation 2"), two);
-  EXPECT_EQ(read(second, "generation 2"), two);
+  // A generation may be formed again: a worker that proposes it may not know of the new member yet.
+  const std::string two = "members " + names[first] + " " + names[second];
+  read(first, two);
+  read(second, two);
   start("dora", 3, false);
-  const std::string three = "generation 3 " + names[first] + " " + names[second] + " dora";
   for (const std::size_t child : {first, second, std::size_t{3}}) {
+    read(child, two + " dora");
     read(child, "finished");
-    EXPECT_EQ(generations[child].back(), three) << child;
   }
   Net model(0);
   log.expect_replay(model);
