@@ -1,7 +1,7 @@
 #include <weft/parallel/planner/cost_model.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
 namespace weft::planner {
@@ -10,25 +10,31 @@ double message_seconds(const Link& link, double bytes) {
   return bytes > 0 ? link.latency + bytes / link.bytes_per_second : 0;
 }
 
-double all_reduce_seconds(const Link& link, int ranks, double bytes) {
-  return 2 * (ranks - 1) * message_seconds(link, bytes / ranks);
+double all_reduce_seconds(const Levels& levels, double bytes) {
+  double seconds = 0;
+  for (const Ring& ring : {levels.local, levels.across})
+    seconds += 2 * (ring.ranks - 1) * message_seconds(ring.link, bytes / ring.ranks);
+  return seconds;
 }
 
-Link ring_link(const Machine& machine, int size, int stride) {
-  std::size_t sharing = 0;  // groups that have ranks on one host and on others
-  for (int host = 0; host < machine.hosts; ++host) {
-    std::set<int> groups;  // their first ranks
-    for (int i = 0; i < machine.ranks_per_host; ++i) {
-      const int rank = host * machine.ranks_per_host + i;
-      const int first = rank / (size * stride) * (size * stride) + rank % stride;
-      const int last = first + (size - 1) * stride;
-      if (first / machine.ranks_per_host != last / machine.ranks_per_host) groups.insert(first);
+Levels levels_of(const Machine& machine, int size, int stride) {
+  std::map<int, std::map<int, int>> ranks;  // by the group's first rank and by host
+  for (int rank = 0; rank < machine.ranks(); ++rank)
+    ++ranks[rank / (size * stride) * (size * stride) + rank % stride][rank / machine.ranks_per_host];
+  Levels levels{.local = {{machine.latency, machine.bytes_per_second}}};
+  std::map<int, int> leaving;  // by host: groups that have ranks on other hosts too
+  for (const auto& [first, hosts] : ranks) {
+    levels.across.ranks = std::max(levels.across.ranks, static_cast<int>(hosts.size()));
+    for (const auto& [host, here] : hosts) {
+      levels.local.ranks = std::max(levels.local.ranks, here);
+      if (hosts.size() > 1) ++leaving[host];
     }
-    sharing = std::max(sharing, groups.size());
   }
-  if (sharing == 0) return {machine.latency, machine.bytes_per_second};
-  return {machine.host_latency,
-          std::min(machine.bytes_per_second, machine.host_bytes_per_second / static_cast<double>(sharing))};
+  int sharing = 1;
+  for (const auto& [host, groups] : leaving) sharing = std::max(sharing, groups);
+  levels.across.link = {machine.host_latency,
+                        std::min(machine.bytes_per_second, machine.host_bytes_per_second / sharing)};
+  return levels;
 }
 
 Link pipeline_link(const Machine& machine, const Grid& grid, int from, int to) {
@@ -47,7 +53,7 @@ Link pipeline_link(const Machine& machine, const Grid& grid, int from, int to) {
   return {machine.host_latency, std::min(machine.bytes_per_second, machine.host_bytes_per_second / sharing)};
 }
 
-RankModel rank_model(const Model& model, int microbatch, int tensor, const Link& tensor_link) {
+RankModel rank_model(const Model& model, int microbatch, int tensor, const Levels& tensor_levels) {
   const double samples = static_cast<double>(microbatch) / model.microbatch;
   RankModel made;
   std::vector<std::size_t> places(model.profile.layers.size());
@@ -59,7 +65,7 @@ RankModel rank_model(const Model& model, int microbatch, int tensor, const Link&
     layer.activation_bytes *= samples;
     layer.parameter_bytes *= share;
     const double reductions =
-        share < 1 ? model.reductions * all_reduce_seconds(tensor_link, tensor, layer.activation_bytes) : 0;
+        share < 1 ? model.reductions * all_reduce_seconds(tensor_levels, layer.activation_bytes) : 0;
     layer.forward_ms = layer.forward_ms * samples * share + 1000 * reductions;
     layer.backward_ms = layer.backward_ms * samples * share + 1000 * reductions;
     const double output = layer.activation_bytes;

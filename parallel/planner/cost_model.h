@@ -1,9 +1,10 @@
 // The costs that plan() (planner.h) counts with: links, collectives, and the layers of one rank.
 //
-// A message takes latency + bytes / bandwidth. An all-reduce over n ranks is a ring: 2 (n - 1) messages of
-// bytes / n. Ranks are numbered host by host. The ranks of a tensor group are neighbours; of the other two
-// dimensions Order says which one is next. All groups of a dimension communicate at the same time. Those that
-// leave their hosts share the bandwidth of the host. Pure functions. Thread-safety: values.
+// A message takes latency + bytes / bandwidth. An all-reduce over n ranks of a host is a ring: 2 (n - 1)
+// messages of bytes / n. Over several hosts it has two levels: a ring over the ranks of each host, and one
+// over the hosts. Ranks are numbered host by host. The ranks of a tensor group are neighbours; of the other
+// two dimensions Order says which one is next. All groups of a dimension communicate at the same time. Those
+// that leave their hosts share the bandwidth of the host. Pure functions. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/partition/profile.h>
@@ -28,6 +29,7 @@ struct Model {
 
 struct Machine {
   int hosts = 1, ranks_per_host = 1;
+  int cores_per_host = 0;  // which its ranks share; 0: one for each rank
   double memory_bytes = std::numeric_limits<double>::infinity();  // of a rank
   double bytes_per_second = 1e10;                                 // between two ranks of a host
   double host_bytes_per_second = 1e9;                             // of a host, to and from all others
@@ -57,12 +59,24 @@ struct Link {
   double latency = 0, bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
-// 0 for one rank, or for no bytes.
-WEFT_EXPORT double message_seconds(const Link& link, double bytes);
-WEFT_EXPORT double all_reduce_seconds(const Link& link, int ranks, double bytes);
+struct Ring {
+  Link link = {};
+  int ranks = 1;
+};
 
-// The slowest link of a ring over `size` ranks, each `stride` after the one before.
-WEFT_EXPORT Link ring_link(const Machine& machine, int size, int stride);
+// Of a group's all-reduce.
+struct Levels {
+  Ring local = {}, across = {};  // within a host, and over the hosts
+};
+
+// 0 for no bytes.
+WEFT_EXPORT double message_seconds(const Link& link, double bytes);
+// 0 for one rank, or for no bytes.
+WEFT_EXPORT double all_reduce_seconds(const Levels& levels, double bytes);
+
+// Of `size` ranks, each `stride` after the one before: of the group with the most ranks on a host, and of the
+// one on the most hosts.
+WEFT_EXPORT Levels levels_of(const Machine& machine, int size, int stride);
 // From pipeline rank `from` to pipeline rank `to` of the grid, which differ.
 WEFT_EXPORT Link pipeline_link(const Machine& machine, const Grid& grid, int from, int to);
 
@@ -76,6 +90,6 @@ struct RankModel {
 // Times and activations are proportional to `microbatch`, the number of samples. A split layer has 1 / tensor
 // of its compute times and of its parameters. It keeps its whole output, and 1 / tensor of what it keeps in
 // addition. Other layers are computed on each rank of the tensor group.
-WEFT_EXPORT RankModel rank_model(const Model& model, int microbatch, int tensor, const Link& tensor_link);
+WEFT_EXPORT RankModel rank_model(const Model& model, int microbatch, int tensor, const Levels& tensor_levels);
 
 }  // namespace weft::planner

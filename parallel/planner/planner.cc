@@ -178,9 +178,12 @@ Plans plan(const Model& model, const Machine& machine, const Options& options) {
     best.add(std::move(plan));
   }
   result.plans = best.take();
-  for (const Factorization& each : all)
+  for (Factorization& each : all) {
+    if (each.problem.empty())  // no choice was visited
+      each.problem = "no schedule has at most " + std::to_string(options.max_chunks) + " stages on each rank";
     if (!each.possible)
       result.refused.push_back({each.grid, each.memory ? "memory" : each.problem, each.memory});
+  }
   return result;
 }
 

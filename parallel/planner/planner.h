@@ -23,7 +23,8 @@
 //   memory        parameters, gradients of the same size, optimizer_bytes, and the peak of the activations.
 //
 // What the model does not know: that smaller micro-batches and split layers use a processor worse than their
-// share says, that a split layer has parts that are not split, the optimizer's step, overheads of an
+// share says, that a split layer has parts that are not split, that a column-parallel layer computes its
+// weight gradient with its input gradient, the optimizer's step, overheads of an
 // executor, buffers of messages and of the allocator, memory that is split over data parallel ranks (ZeRO,
 // FSDP), and recomputation. A full backward counts half as input and half as weight gradient.
 //

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/weft/bytes.h"
+#include "tools/weft/shell.h"
 
 namespace weft::tool {
 namespace {
@@ -67,7 +68,7 @@ std::string schedule_text(const planner::Choice& choice) {
 }
 
 std::string table_of(const planner::Plans& plans) {
-  std::vector<TableRow> rows = {{"data", "pipeline", "tensor", "outside", "schedule", "micro-batches",
+  std::vector<TableRow> rows = {{"data", "pipeline", "tensor", "outermost", "schedule", "micro-batches",
                                  "step s", "samples/s", "bubble", "state", "activations", "memory"}};
   for (const Plan& plan : plans.plans) {
     const Grid& grid = plan.choice.grid;
@@ -88,25 +89,27 @@ std::string best_text(const PlannedJob& job, const Plan& plan) {
   std::string text = "best: data " + std::to_string(plan.choice.grid.data) + ", pipeline " +
                      std::to_string(plan.choice.grid.pipeline) + ", tensor " +
                      std::to_string(plan.choice.grid.tensor) + "\n";
-  text += "  step    " + seconds_text(plan.pipeline_seconds) + " s of computation and messages, " +
-          seconds_text(plan.tensor_seconds) + " s of these tensor all-reduces; " +
-          seconds_text(plan.reduction_seconds) + " s more for the gradients\n";
+  text += "  step    " + seconds_text(plan.pipeline_seconds) + " s of computation and messages (" +
+          seconds_text(plan.tensor_seconds) + " s of them for tensor all-reduces), and " +
+          seconds_text(plan.reduction_seconds) + " s for the reduction of the gradients\n";
   text += "  memory  parameters " + bytes_text(memory.parameters) + ", gradients " +
           bytes_text(memory.gradients) + ", optimizer " + bytes_text(memory.optimizer) + ", activations " +
           bytes_text(memory.activations) + " on the fullest rank\n";
   text += "  mesh    " + mesh_text(plan.choice.grid) + "\n";
   if (!plan.first_layers.empty())
-    text += "  stages  of equal " + std::string(plan.choice.balance == Balance::time ? "time" : "memory") +
-            ": " + std::to_string(plan.first_layers.size() + 1) + "\n";
+    text += "  stages  " + std::to_string(plan.first_layers.size() + 1) + ", balanced by " +
+            std::string(plan.choice.balance == Balance::time ? "time" : "memory") + "\n";
   return text + "  run     " + command_of(job, plan) + "\n";
 }
 
 std::string why_text(const Refusal& refusal) {
   if (!refusal.memory) return refusal.why;
   const Memory& needed = *refusal.memory;
-  return "memory: a rank needs " + std::string(needed.activations > 0 ? "" : "at least ") +
-         bytes_text(needed.total()) + ", of which " + bytes_text(state_bytes(needed)) +
-         " are parameters, gradients and optimizer state";
+  if (needed.activations == 0)
+    return "memory: a rank needs " + bytes_text(needed.total()) +
+           " for parameters, gradients and optimizer state alone";
+  return "memory: a rank needs " + bytes_text(needed.total()) + ", of which " +
+         bytes_text(state_bytes(needed)) + " are parameters, gradients and optimizer state";
 }
 
 std::string refused_text(const std::vector<Refusal>& refused) {
@@ -159,18 +162,6 @@ PrintedJson json_of_plan(const PlannedJob& job, const Plan& plan) {
   return json;
 }
 
-// A word of a shell's command line.
-std::string shell_word(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-./,:=+").find(c) != std::string_view::npos;
-  });
-  if (plain) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
-
 }  // namespace
 
 std::string command_of(const PlannedJob& job, const Plan& plan) {
@@ -179,11 +170,13 @@ std::string command_of(const PlannedJob& job, const Plan& plan) {
   if (job.machine.hosts > 1)
     command += "--nnodes " + std::to_string(job.machine.hosts) + " --node-rank I --rendezvous HOST:PORT ";
   command += "-n " + std::to_string(job.machine.ranks_per_host) + " " + job.program;
-  for (const auto& [name, size] : mesh_of(choice.grid)) command += " --" + name + " " + std::to_string(size);
+  command += " --data " + std::to_string(choice.grid.data) + " --pipeline " +
+             std::to_string(choice.grid.pipeline) + " --tensor " + std::to_string(choice.grid.tensor);
+  if (choice.grid.order == Order::data_inside) command += " --mesh pipeline,data,tensor";
   if (choice.grid.pipeline > 1) command += " --schedule " + choice.schedule;
   if (choice.chunks > 1) command += " --chunks " + std::to_string(choice.chunks);
-  command += " --microbatches " + std::to_string(plan.microbatches) + " --microbatch " +
-             std::to_string(choice.microbatch);
+  command += " --microbatches " + std::to_string(plan.microbatches) + " --batch-size " +
+             std::to_string(choice.grid.data * plan.microbatches * choice.microbatch);
   std::string cut;
   for (const std::string& layer : plan.first_layers) cut += (cut.empty() ? "" : ",") + layer;
   return cut.empty() ? command : command + " --cut " + shell_word(cut);

@@ -83,6 +83,7 @@ void check_model(const Model& model) {
 void check_machine(const Machine& machine) {
   expect_integer("the number of hosts", machine.hosts, 1, max_ranks);
   expect_integer("the number of ranks of a host", machine.ranks_per_host, 1, max_ranks / machine.hosts);
+  expect_integer("the number of cores of a host", machine.cores_per_host, 0, max_ranks);
   if (!(machine.memory_bytes > 0))
     refuse_plan("the memory of a rank is " + std::to_string(machine.memory_bytes) +
                 " bytes, expected a number above 0");
@@ -208,7 +209,7 @@ std::optional<std::string> Predictor::problem(const Choice& choice) const {
 
 const RankModel& Predictor::rank_model_of(int microbatch, int tensor) {
   const auto [place, added] = rank_models_.try_emplace({microbatch, tensor});
-  if (added) place->second = rank_model(model_, microbatch, tensor, ring_link(machine_, tensor, 1));
+  if (added) place->second = rank_model(model_, microbatch, tensor, levels_of(machine_, tensor, 1));
   return place->second;
 }
 
@@ -368,13 +369,12 @@ Predictor::Simulated Predictor::simulate(const Choice& choice, const Stages& sta
 double Predictor::reduced_seconds(const Choice& choice, const Stages& stages,
                                   const Simulated& simulated) const {
   const Grid& grid = choice.grid;
-  const Link link = ring_link(machine_, grid.data, grid.data_stride());
+  const Levels levels = levels_of(machine_, grid.data, grid.data_stride());
   if (stages.costs.size() == 1) {
     const double bytes = stages.cut.stages.front().parameter_bytes;
     const double buckets = std::ceil(bytes / options_.bucket_bytes);
-    const double last = all_reduce_seconds(link, grid.data, std::min(bytes, options_.bucket_bytes));
-    const double all = all_reduce_seconds(link, grid.data, bytes) +
-                       std::max(0.0, buckets - 1) * 2 * (grid.data - 1) * link.latency;
+    const double last = all_reduce_seconds(levels, std::min(bytes, options_.bucket_bytes));
+    const double all = bytes > 0 ? buckets * all_reduce_seconds(levels, bytes / buckets) : 0;
     const double backward = stages.cut.stages.front().backward_seconds;
     return std::max(simulated.seconds + last, simulated.seconds - backward + all);
   }
@@ -389,10 +389,16 @@ double Predictor::reduced_seconds(const Choice& choice, const Stages& stages,
   for (const std::size_t stage : order) {
     double& now = free[static_cast<std::size_t>(placement[stage].front())];
     now = std::max(now, simulated.gradients_complete[stage]) +
-          all_reduce_seconds(link, grid.data, stages.cut.stages[stage].parameter_bytes);
+          all_reduce_seconds(levels, stages.cut.stages[stage].parameter_bytes);
     finish = std::max(finish, now);
   }
   return finish;
+}
+
+// The computations of all ranks on the cores of all hosts. busy: of the ranks of one pipeline.
+double Predictor::shared_core_seconds(const Grid& grid, double busy) const {
+  if (machine_.cores_per_host == 0) return 0;
+  return busy * grid.data * grid.tensor / (machine_.hosts * machine_.cores_per_host);
 }
 
 Plan Predictor::predict(const Choice& choice) {
@@ -400,12 +406,13 @@ Plan Predictor::predict(const Choice& choice) {
   const auto placement = placement_of(choice);
   const int microbatches = microbatches_of(choice);
   const Simulated simulated = simulate(choice, stages, costs_of(choice, stages), microbatches);
-  Plan plan{.choice = choice, .microbatches = microbatches, .pipeline_seconds = simulated.seconds};
-  plan.step_seconds = reduced_seconds(choice, stages, simulated);
-  plan.reduction_seconds = plan.step_seconds - plan.pipeline_seconds;
   const double busy = std::accumulate(simulated.busy.begin(), simulated.busy.end(), 0.0);
-  if (simulated.seconds > 0)
-    plan.bubble = std::max(0.0, 1 - busy / (simulated.seconds * choice.grid.pipeline));
+  Plan plan{.choice = choice, .microbatches = microbatches};
+  plan.pipeline_seconds = std::max(simulated.seconds, shared_core_seconds(choice.grid, busy));
+  plan.reduction_seconds = reduced_seconds(choice, stages, simulated) - simulated.seconds;
+  plan.step_seconds = plan.pipeline_seconds + plan.reduction_seconds;
+  if (plan.pipeline_seconds > 0)
+    plan.bubble = std::max(0.0, 1 - busy / (plan.pipeline_seconds * choice.grid.pipeline));
   plan.memory = states_of(choice, stages);
   std::vector<double> tensor(plan.memory.size());
   for (std::size_t rank = 0; rank < plan.memory.size(); ++rank)

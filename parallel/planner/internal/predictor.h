@@ -56,6 +56,7 @@ class Predictor {
   schedule::Costs costs_of(const Choice& choice, const Stages& stages) const;
   std::vector<Memory> states_of(const Choice& choice, const Stages& stages) const;
   double reduced_seconds(const Choice& choice, const Stages& stages, const Simulated& simulated) const;
+  double shared_core_seconds(const Grid& grid, double busy) const;
 
   static Simulated simulate(const Choice& choice, const Stages& stages, const schedule::Costs& costs,
                             int microbatches);

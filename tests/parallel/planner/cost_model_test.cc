@@ -17,24 +17,33 @@ void expect_link(const Link& link, double latency, double bytes_per_second) {
   EXPECT_EQ(link.bytes_per_second, bytes_per_second);
 }
 
-TEST(CostModel, AnAllReduceIsARing) {
-  const Link link{.latency = 1, .bytes_per_second = 10};
+TEST(CostModel, AnAllReduceIsARingWithinAHostAndOneOverTheHosts) {
+  const Link link{.latency = 1, .bytes_per_second = 10}, slow{.latency = 3, .bytes_per_second = 5};
   EXPECT_EQ(message_seconds(link, 100), 11);
   EXPECT_EQ(message_seconds(link, 0), 0);
-  EXPECT_EQ(all_reduce_seconds(link, 4, 400), 2 * 3 * (1 + 100 / 10.0));
-  EXPECT_EQ(all_reduce_seconds(link, 1, 400), 0);
-  EXPECT_EQ(all_reduce_seconds(link, 4, 0), 0);
+  EXPECT_EQ(all_reduce_seconds({.local = {link, 4}}, 400), 2 * 3 * (1 + 100 / 10.0));
+  EXPECT_EQ(all_reduce_seconds({.local = {link, 4}, .across = {slow, 2}}, 400),
+            2 * 3 * (1 + 100 / 10.0) + 2 * (3 + 200 / 5.0));
+  EXPECT_EQ(all_reduce_seconds({}, 400), 0);
+  EXPECT_EQ(all_reduce_seconds({.local = {link, 4}}, 0), 0);
+}
+
+void expect_levels(const Levels& levels, int local, int hosts, double host_bytes_per_second) {
+  EXPECT_EQ(levels.local.ranks, local);
+  expect_link(levels.local.link, 1, 100);
+  EXPECT_EQ(levels.across.ranks, hosts);
+  if (hosts > 1) expect_link(levels.across.link, 5, host_bytes_per_second);
 }
 
 TEST(CostModel, GroupsThatLeaveTheirHostsShareItsBandwidth) {
-  expect_link(ring_link(two_hosts, 4, 1), 1, 100);
-  expect_link(ring_link(two_hosts, 2, 2), 1, 100);
-  expect_link(ring_link(two_hosts, 8, 1), 5, 40);
-  expect_link(ring_link(two_hosts, 4, 2), 5, 20);
-  expect_link(ring_link(two_hosts, 2, 4), 5, 10);
+  expect_levels(levels_of(two_hosts, 4, 1), 4, 1, 0);
+  expect_levels(levels_of(two_hosts, 2, 2), 2, 1, 0);
+  expect_levels(levels_of(two_hosts, 8, 1), 4, 2, 40);
+  expect_levels(levels_of(two_hosts, 4, 2), 2, 2, 20);
+  expect_levels(levels_of(two_hosts, 2, 4), 1, 2, 10);
   Machine fast = two_hosts;
   fast.host_bytes_per_second = 1e6;  // a rank is not faster than within its host
-  expect_link(ring_link(fast, 8, 1), 5, 100);
+  expect_levels(levels_of(fast, 8, 1), 4, 2, 100);
 }
 
 TEST(CostModel, TheOrderSaysWhichPipelineMessagesLeaveAHost) {
@@ -61,7 +70,8 @@ Model three_layers() {
 }
 
 TEST(CostModel, ASplitLayerHasAPartAndReducesItsOutput) {
-  const RankModel rank = rank_model(three_layers(), 2, 4, {.latency = 0.5, .bytes_per_second = 100});
+  const RankModel rank =
+      rank_model(three_layers(), 2, 4, {.local = {{.latency = 0.5, .bytes_per_second = 100}, 4}});
   ASSERT_EQ(rank.profile.layers.size(), 2U);  // without the input
   EXPECT_EQ(rank.profile.edges, (std::vector<partition::Edge>{{0, 1}}));
   const double reductions = 2 * (2 * 3 * (0.5 + 200 / 100.0));

@@ -274,6 +274,8 @@ TEST(Planner, SaysWhyAFactorizationIsImpossible) {
   EXPECT_EQ(why({}, 1, 4, 1), "3 layers do not divide into 4 stages");
   EXPECT_EQ(why({.global_batch = 6}, 4, 1, 1), "6 samples do not divide into micro-batches of 1 for data 4");
   EXPECT_EQ(why({.global_batch = 6}, 2, 2, 1), "possible");
+  EXPECT_EQ(why({.schedules = {"interleaved"}, .max_chunks = 1}, 2, 2, 1),
+            "no schedule has at most 1 stages on each rank");
   model.split.assign(3, true);
   model.split_units = 6;
   EXPECT_EQ(why({}, 1, 1, 4), "the 6 units of a split layer do not divide over 4 tensor ranks");
@@ -343,6 +345,23 @@ TEST(Planner, ASplitBackwardMayCostMore) {
   EXPECT_LT(seconds("zb-h1", 1), seconds("1f1b", 1));
 }
 
+TEST(Planner, RanksShareTheCoresOfAHost) {
+  const Model model = random_model(4, 8);
+  const auto predicted = [&](const Grid& grid, int cores) {
+    return predict(model, {.ranks_per_host = 4, .cores_per_host = cores}, {.global_batch = 8},
+                   {.grid = grid, .schedule = "1f1b"});
+  };
+  const double work = 8 * total_seconds(model);  // of all samples
+  const Grid data{.data = 4}, pipeline{.pipeline = 4};
+  EXPECT_NEAR(predicted(data, 1).pipeline_seconds, work, 1e-9);
+  EXPECT_NEAR(predicted(data, 2).pipeline_seconds, work / 2, 1e-9);
+  EXPECT_EQ(predicted(data, 4).step_seconds, predicted(data, 0).step_seconds);
+  // One core is never idle. With a core for each rank the bubble limits the pipeline.
+  EXPECT_NEAR(predicted(pipeline, 1).pipeline_seconds, work, 1e-9);
+  EXPECT_EQ(predicted(pipeline, 4).step_seconds, predicted(pipeline, 0).step_seconds);
+  EXPECT_GT(predicted(pipeline, 4).pipeline_seconds, work / 4);
+}
+
 TEST(Planner, KeepsToTheSizesThatAreAskedFor) {
   const Model model = random_model(2, 9);
   const Machine machine{.ranks_per_host = 8};
@@ -372,6 +391,7 @@ TEST(Planner, RefusesWrongArguments) {
   refuses("micro-batch of the profile is 0", {.profile = model.profile, .microbatch = 0}, {}, {});
   refuses("the number of hosts is 0, expected 1 to", model, {.hosts = 0}, {});
   refuses("the number of ranks of a host", model, {.hosts = 1000, .ranks_per_host = 10'000}, {});
+  refuses("the number of cores of a host is -1", model, {.cores_per_host = -1}, {});
   refuses("the memory of a rank", model, {.memory_bytes = 0}, {});
   refuses("the bandwidth of a host is 0", model, {.host_bytes_per_second = 0}, {});
   refuses("the latency within a host", model, {.latency = -1}, {});

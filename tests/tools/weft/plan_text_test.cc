@@ -30,14 +30,15 @@ planner::Plan plan() {
 
 TEST(PlanText, TheCommandHasTheOutermostDimensionFirst) {
   EXPECT_EQ(command_of(job(), plan()),
-            "weft launch --nnodes 2 --node-rank I --rendezvous HOST:PORT -n 4 ./gpt --pipeline 4 --data 2 "
-            "--tensor 1 --schedule zb-v --chunks 2 --microbatches 16 --microbatch 3 --cut 'b,c'\\''s'");
+            "weft launch --nnodes 2 --node-rank I --rendezvous HOST:PORT -n 4 ./gpt --data 2 --pipeline 4 "
+            "--tensor 1 --mesh pipeline,data,tensor --schedule zb-v --chunks 2 --microbatches 16 "
+            "--batch-size 96 --cut 'b,c'\\''s'");
   PlannedJob one = job();
   one.machine.hosts = 1;
   planner::Plan data;
   data.choice.grid = {.data = 4};
   EXPECT_EQ(command_of(one, data),
-            "weft launch -n 4 ./gpt --data 4 --pipeline 1 --tensor 1 --microbatches 1 --microbatch 1");
+            "weft launch -n 4 ./gpt --data 4 --pipeline 1 --tensor 1 --microbatches 1 --batch-size 4");
 }
 
 TEST(PlanText, ShowsTheFullestRankAndWhatIsImpossible) {
@@ -49,7 +50,8 @@ TEST(PlanText, ShowsTheFullestRankAndWhatIsImpossible) {
        {"model.txt: 3 layers, 2 hosts of 4 ranks with 1.0 GiB each, 96 samples in a step\n",
         "  pipeline   zb-v x2        16 of 3       2         48  12.5 %  4.0 MiB      4.0 MiB  8.0 MiB\n",
         "  mesh    {\"pipeline\", 4}, {\"data\", 2}, {\"tensor\", 1}\n", "--kept FILE",
-        "\n   8         1       1  memory: a rank needs at least 2.0 GiB, of which 2.0 GiB are parameters",
+        "\n   8         1       1  memory: a rank needs 2.0 GiB for parameters, gradients and optimizer "
+        "state alone",
         "\n   1         1       8  no layer is split over tensor ranks\n"})
     EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
   PlannedJob measured = job();

@@ -662,7 +662,7 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(len(plan["cut"]), 3)
         self.assertEqual(len(plan["memory"]), 4)
         self.assertAlmostEqual(plan["bubble"], 3 / 11, delta=0.05)  # (p - 1) / (m + p - 1), if stages were equal
-        self.assertIn("./train --data 1 --pipeline 4 --tensor 1 --schedule 1f1b --microbatches 8 --microbatch 1 --cut block",
+        self.assertIn("./train --data 1 --pipeline 4 --tensor 1 --schedule 1f1b --microbatches 8 --batch-size 8 --cut block",
                       plan["command"])
         self.assertEqual((found["impossible"], found["global_batch"]), ([], 8))
 
@@ -672,13 +672,13 @@ class PlanTest(unittest.TestCase):
         total = sum(float(time) for time in re.findall(r"_compute_time=([\d.]+)", profile))
         self.assertAlmostEqual(plan["step_seconds"], 3 * total / 1000, places=9)
         self.assertEqual(plan["command"],
-                         "weft launch -n 1 ./train --data 1 --pipeline 1 --tensor 1 --microbatches 3 --microbatch 1")
+                         "weft launch -n 1 ./train --data 1 --pipeline 1 --tensor 1 --microbatches 3 --batch-size 3")
 
     def test_the_options(self):
         grid = ("--hosts", "2x4", "--data", "2", "--pipeline", "2", "--tensor", "2", "--tensor-layers", "block*")
         (whole,) = self.json(*grid, "--schedule", "zb-h1")["plans"]
         for slower in (("--bandwidth", "1GB"), ("--host-bandwidth", "1MB"), ("--host-latency", "1s"), ("--latency", "1s"),
-                       ("--reductions", "20"), ("--split-backward", "3")):
+                       ("--reductions", "20"), ("--split-backward", "3"), ("--cores", "1")):
             (plan,) = self.json(*grid, "--schedule", "zb-h1", *slower)["plans"]
             self.assertGreater(plan["step_seconds"], 1.01 * whole["step_seconds"], slower)
         (plan,) = self.json(*grid, "--schedule", "1f1b")["plans"]
@@ -715,7 +715,7 @@ class PlanTest(unittest.TestCase):
     def test_says_that_nothing_is_possible(self):
         status, output, errors = self.weft("gpt.txt", "--hosts", "2x2", "--memory", "1GiB")
         self.assertEqual((status, errors), (1, "weft: no factorization is possible\n"))
-        self.assertRegex(output, r"(?m)^ +4 +1 +1 +memory: a rank needs at least [\d.]+ GiB, of which [\d.]+ GiB are parameters")
+        self.assertRegex(output, r"(?m)^ +4 +1 +1 +memory: a rank needs [\d.]+ GiB for parameters")
         self.assertRegex(output, r"(?m)^ +1 +1 +4 +no layer is split over tensor ranks$")
 
 

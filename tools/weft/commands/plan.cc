@@ -23,6 +23,7 @@ struct Options {
   std::vector<std::string> tensor_layers;
   planner::Model model;
   planner::Options search;
+  int cores = 0;
   bool json = false;
 };
 
@@ -47,6 +48,7 @@ double seconds(const std::string& duration) {
 planner::Machine machine_of(const Options& options) {
   planner::Machine machine;
   apply_hosts(options.hosts, machine);
+  machine.cores_per_host = options.cores;
   if (!options.memory.empty()) machine.memory_bytes = parse_bytes(options.memory);
   machine.bytes_per_second = parse_bytes(options.bandwidth);
   machine.host_bytes_per_second = parse_bytes(options.host_bandwidth);
@@ -126,6 +128,10 @@ Command add_plan(CLI::App& program) {
   app->add_option("--hosts", options->hosts, "4x8 is 4 hosts of 8 ranks, 8 is one host")
       ->type_name("HOSTSxRANKS")
       ->required()
+      ->group(machine);
+  app->add_option("--cores", options->cores, "Of a host, which its ranks share; by default one for each rank")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
       ->group(machine);
   size("--memory", options->memory, "Of each rank: 40GiB, 80e9; by default as much as needed");
   size("--bandwidth", options->bandwidth, "Per second, between two ranks of a host")->capture_default_str();

@@ -6,6 +6,7 @@
 
 #include "tools/weft/errors.h"
 #include "tools/weft/json_text.h"
+#include "tools/weft/shell.h"
 
 namespace weft::tool::launch::elastic {
 namespace {
@@ -110,15 +111,6 @@ DiscoveryCommand discovery_command(const std::string& text) {
   }
   if (trimmed(text).empty()) throw UsageError("--discovery: which command?");
   return {Output::hosts, text};
-}
-
-std::string shell_word(std::string_view word) {
-  constexpr std::string_view plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string_view::npos) return std::string(word);
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 }  // namespace weft::tool::launch::elastic

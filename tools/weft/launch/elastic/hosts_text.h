@@ -38,7 +38,4 @@ struct DiscoveryCommand {
 // Throws UsageError.
 DiscoveryCommand discovery_command(const std::string& text);
 
-// One word of a shell command, whatever it contains.
-std::string shell_word(std::string_view word);
-
 }  // namespace weft::tool::launch::elastic

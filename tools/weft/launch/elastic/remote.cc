@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "tools/weft/errors.h"
-#include "tools/weft/launch/elastic/hosts_text.h"
+#include "tools/weft/shell.h"
 
 namespace weft::tool::launch::elastic {
 

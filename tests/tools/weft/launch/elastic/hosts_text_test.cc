@@ -62,12 +62,5 @@ TEST(HostsText, DiscoveryIsACommandOrABatchSystem) {
   EXPECT_THROW(discovery_command("kubernetes:"), UsageError);
 }
 
-TEST(HostsText, ShellWordsAreQuotedWhereTheyMustBe) {
-  EXPECT_EQ(shell_word("a/b-c=1:2"), "a/b-c=1:2");
-  EXPECT_EQ(shell_word(""), "''");
-  EXPECT_EQ(shell_word("$HOME `x`"), "'$HOME `x`'");
-  EXPECT_EQ(shell_word("it's"), R"('it'\''s')");
-}
-
 }  // namespace
 }  // namespace weft::tool::launch::elastic::hosts_text_test
