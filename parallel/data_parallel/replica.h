@@ -46,7 +46,8 @@ class WEFT_EXPORT Replica : public Joining {
   ~Replica() override;
 
   const collectives::Group& group() const { return group_; }  // of this replica alone
-  const torch::nn::Module& copied_module() const { return *module_; }
+  // The module that each rank has; DistributedDataParallel::module() has its type.
+  const torch::nn::Module& replicated_module() const { return *module_; }
 
   // The backward of a forward that runs while the guard lives accumulates into the gradients of this rank
   // alone. All ranks use it for the same iterations. The next backward outside reduces the accumulated

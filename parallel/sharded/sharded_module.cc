@@ -1,8 +1,8 @@
 #include <weft/parallel/sharded/sharded_module.h>
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
-#include <weft/parallel/data_parallel/clip_gradients.h>
 #include <weft/parallel/sharded/internal/unit_runner.h>
+#include <weft/parallel/tensor_parallel/gradients.h>
 #include <weft/rpc/core/error.h>
 
 #include <c10/core/GradMode.h>
@@ -233,9 +233,14 @@ void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const 
 }
 
 double ShardedModule::clip_grad_norm(double max_norm, double norm_type) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters()) gradients.push_back(parameter.grad());
-  return data_parallel::clip_gradients(gradients, gradients, {group()}, max_norm, norm_type);
+  std::vector<tensor_parallel::GradientGroup> over{{group(), true}};
+  for (const tensor_parallel::Placement& parameter : tensor_parallel::placements(*module_))
+    for (const tensor_parallel::Split& split : parameter.splits)
+      if (std::none_of(over.begin(), over.end(), [&](const tensor_parallel::GradientGroup& each) {
+            return each.group.members() == split.group.members();
+          }))
+        over.push_back({split.group});
+  return tensor_parallel::clip_grad_norm(units().placements(), over, max_norm, norm_type);
 }
 
 std::optional<at::ScalarType> ShardedModule::input_type() const {

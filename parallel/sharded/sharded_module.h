@@ -46,9 +46,10 @@ class WEFT_EXPORT ShardedModule {
   // The parts of all parameters, the ignored parameters and the buffers, for a checkpoint (training_state.h).
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
 
-  // Scales the gradients of all ranks to this norm of all of them together, if they have more. Returns the
-  // norm before. On all ranks, after backward. norm_type: p, positive (invalid_argument); infinity is the
-  // largest absolute value. A norm that is not finite multiplies the gradients.
+  // Scales the gradients of all ranks to this norm of all of them together, if they have more: also of the
+  // ranks over which parameters are split (tensor_parallel/split.h). Returns the norm before. On all ranks,
+  // after backward. norm_type: p, positive (invalid_argument); infinity is the largest absolute value. A norm
+  // that is not finite multiplies the gradients.
   double clip_grad_norm(double max_norm, double norm_type = 2);
 
   // As long as the guard lives, all parameters are whole on every rank: to read them, to evaluate, or to

@@ -49,7 +49,7 @@ ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::
     : replica_(replica), spec_(std::move(spec)), options_(options) {
   const std::vector<std::string> names = replica_.parameter_names();
   const std::vector<at::Tensor> tensors = replica_.parameters();
-  const auto placements = tensor_parallel::placements(replica_.copied_module());
+  const auto placements = tensor_parallel::placements(replica_.replicated_module());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].requires_grad()) {
       indices_.emplace_back();
@@ -373,6 +373,12 @@ void ShardedOptimizer::take_from(const SlicedState& state, const std::string& pr
 dist_optim::OptimizerState ShardedOptimizer::whole_state(std::optional<int> root) const {
   if (root && (*root < 0 || *root >= group_->size()))
     refuse("whole_state: rank " + std::to_string(*root) + " of " + std::to_string(group_->size()) + " ranks");
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    for (const tensor_parallel::Split& split : splits_[i])
+      if (split.group.size() > 1)
+        throw rpc::Error(rpc::ErrorKind::unsupported,
+                         "whole_state: the parameter " + parameters_[i].name + " is split over '" +
+                             split.group.name() + "', expected parameters that each rank has: use add_to()");
   const at::NoGradGuard no_grad;
   return gather_state(*group_, parameters_, flat_.buckets(), state(), root, flat_.buckets().size());
 }

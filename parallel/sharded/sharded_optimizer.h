@@ -82,7 +82,8 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   dist_optim::OptimizerState state() const;
   // The state for whole parameters, in the host's memory: at the root, or on all ranks without one. On other
   // ranks it has no tensors. The ranks exchange one parameter at a time, so that a rank needs memory for the
-  // result, its own part twice, and one parameter. All ranks call it, and it blocks.
+  // result, its own part twice, and one parameter. All ranks call it, and it blocks. unsupported: a parameter
+  // is split over tensor ranks; add_to() saves such a state.
   dist_optim::OptimizerState whole_state(std::optional<int> root = 0) const;
   // The states together have that of the parameters: state() of any number of ranks, or a whole_state().
   // This rank takes its part; runs no collective. invalid_argument: see dist_optim::reslice(), or a tensor is

@@ -88,7 +88,7 @@ class WEFT_EXPORT ShardedUnits {
 
   // --- What this rank has ---
   std::vector<ParameterSlice> slices() const;  // of parameters that require grad: leaves for an optimizer
-  // Their leaves, for tensor_parallel::clip_grad_norm(); the ranks of the units' group all differ.
+  // The leaves of slices(), for tensor_parallel::clip_grad_norm(): list the units' group with all_differ.
   std::vector<tensor_parallel::Placement> placements() const;
   std::vector<std::string> names() const;  // of parameters that require grad, on all ranks of the owner
   // The parts of all parameters (training_state.h).

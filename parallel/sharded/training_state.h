@@ -59,8 +59,8 @@ WEFT_EXPORT SlicedTensor slice_of_whole(const std::string& name, std::vector<std
 WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
                             const std::string& prefix = "model/");
 
-// The parameters of such a module that require grad, for the functions below: of an optimizer that every rank
-// has for all of them, as GroupPipeline::optimizer(), and that steps each element by itself.
+// The parameters of such a module that require grad, for the functions below. The optimizer is element-wise,
+// and each rank has it for all parameters, as GroupPipeline::optimizer() does.
 WEFT_EXPORT std::vector<ParameterSlice> slices_of(const torch::nn::Module& module);
 
 // Where a sampler is; the ranks have delivered equally many batches. After load(), take_sampler() continues
@@ -70,8 +70,9 @@ WEFT_EXPORT void add_sampler(SlicedState& to, const data_parallel::DistributedSa
 WEFT_EXPORT void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
                               const std::string& prefix = "sampler/");
 
-// These tensors as they are; one with several names under the first. placements: of a module with split
-// parameters, if it has these tensors. invalid_argument: one that is not contiguous.
+// Adds whole tensors. A tensor with several names has the first one. placements: of the module that has the
+// tensors, if some of its parameters are split. unsupported: a parameter is split over several groups.
+// invalid_argument: one that is not contiguous.
 WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
                              const std::string& prefix,
                              const std::vector<tensor_parallel::Placement>& placements = {});

@@ -29,7 +29,7 @@ std::string text_of(const std::vector<std::int64_t>& sizes) {
 
 std::string text_of(const SliceRange& slice, std::int64_t distance) {
   std::string text = slice.dtype + " " + text_of(slice.sizes);
-  if (slice.runs) text += " in runs of every " + std::to_string(distance) + " elements";
+  if (slice.runs) text += " with runs at a distance of " + std::to_string(distance) + " elements";
   return text;
 }
 

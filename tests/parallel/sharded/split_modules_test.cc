@@ -15,6 +15,7 @@
 
 #include "tests/parallel/data_parallel/ranks.h"
 #include "tests/parallel/sharded/checkpoint/states.h"
+#include "tests/support/errors.h"
 
 namespace weft::sharded::split_modules_test {
 namespace {
@@ -235,6 +236,7 @@ TEST(SplitModuleCheckpoints, HaveWholeTensors) {
 
 // clip_grad_norm() over slices that a data group and a tensor group split.
 TEST(SplitModuleGradients, HaveTheNormOfTheWholeModel) {
+  constexpr double no_maximum = 1e9;
   std::vector<double> norms;
   for (const Grid grid : {Grid{1, 1}, Grid{2, 2}, Grid{1, 4}}) {
     collectives::testing::Company company(grid.data * grid.tensor);
@@ -243,13 +245,24 @@ TEST(SplitModuleGradients, HaveTheNormOfTheWholeModel) {
       trainer.step(0);
       const double norm = tensor_parallel::clip_grad_norm(
           trainer.form.fsdp.units().placements(),
-          {{trainer.mesh.group("data"), true}, {trainer.mesh.group("tensor")}}, 1.0);
+          {{trainer.mesh.group("data"), true}, {trainer.mesh.group("tensor")}}, no_maximum);
       if (world.rank() == 0) norms.push_back(norm);
+      EXPECT_EQ(trainer.form.fsdp.clip_grad_norm(no_maximum), norm);
     });
   }
   EXPECT_GT(norms[0], 0);
   EXPECT_NEAR(norms[1], norms[0], 1e-10 * norms[0]);
   EXPECT_NEAR(norms[2], norms[0], 1e-10 * norms[0]);
+}
+
+// A whole state has whole parameters.
+TEST(SplitModuleOptimizers, HaveNoWholeState) {
+  collectives::testing::Company company(2);
+  on_ranks(company.groups(), [&](const Group& world) {
+    Trainer<Zero1> trainer(world, {1, 2});
+    trainer.step(0);
+    EXPECT_EQ(test::kind_of([&] { trainer.form.optimizer.whole_state(); }), rpc::ErrorKind::unsupported);
+  });
 }
 
 }  // namespace

@@ -59,7 +59,8 @@ TEST(WriterPlan, RunsAreWrittenByTheRanksThatHaveThem) {
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(3, 2, 0, 6)}}),
             "rank 1: tensor 'a' of sizes [3, 4] has no elements 0 to 6 of these runs");
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {slice("a", {3, 4}, 0, 12)}}),
-            "rank 1: tensor 'a' is Float [3, 4], on rank 0 it is Float [3, 4] in runs of every 4 elements");
+            "rank 1: tensor 'a' is Float [3, 4], on rank 0 it is Float [3, 4] with runs at a distance of 4 "
+            "elements");
 }
 
 TEST(WriterPlan, AStateThatIsNotWholeIsRefused) {
