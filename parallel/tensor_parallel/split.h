@@ -4,8 +4,8 @@
 //     if (!each.splits.empty()) std::cout << each.name << " is split\n";
 //
 // A SplitModule knows which of its parameters are split. A parameter of any other module is replicated: all
-// ranks have the same values of it, and the same gradient after backward. clip_grad_norm() reads
-// this. Thread-safety: values; a module as torch::nn::Module.
+// ranks have the same values of it, and the same gradient after backward. clip_grad_norm() and
+// checkpoints (sharded/training_state.h) read this. Thread-safety: values; a module as torch::nn::Module.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>

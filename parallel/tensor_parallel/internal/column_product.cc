@@ -100,6 +100,9 @@ at::Tensor column_product(const std::shared_ptr<OverlappedGroup>& ranks, const a
     refuse("ColumnParallelLinear", "the input has " + std::to_string(input.size(-1)) +
                                        " features, expected " + std::to_string(weight.size(1)) +
                                        ", the columns of the weight");
+  // LibTorch's own product, whose weight gradient a pipeline may defer.
+  if (ranks->group().size() == 1)
+    return at::linear(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   if (sequence_dim && *sequence_dim < 0) sequence_dim = *sequence_dim + input.dim();
   return ColumnProduct::apply(in_compute_type(input), in_compute_type(weight),
                               bias.defined() ? std::optional(in_compute_type(bias)) : std::nullopt, ranks,

