@@ -43,6 +43,8 @@ Settings parse_settings(int argc, char** argv) {
       ->capture_default_str();
   try {
     app.parse(argc, argv);
+    if (processes != 0 && argv[1] != std::string("-n"))
+      throw CLI::ValidationError("-n", "expected as the first option");
     if (!settings.shard.empty() && (settings.compress || settings.uneven))
       throw CLI::ValidationError("--shard", "excludes --compress and --uneven");
     if (!settings.checkpoint.empty() && settings.uneven)

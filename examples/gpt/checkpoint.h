@@ -20,7 +20,7 @@ class Checkpoint {
   // Copies the state and returns; a thread writes it. progress: of rank 0.
   void save(std::int64_t step, const Progress::State& progress);
   void finish();  // waits for the last save, and throws its error
-  // How far the run came that saved the newest checkpoint.
+  // Loads the newest checkpoint, and returns the progress of the run that saved it.
   Progress::State load();
 
  private:

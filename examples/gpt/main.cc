@@ -32,19 +32,16 @@ namespace {
 void train(rpc::Agent& agent, const Settings& wanted) {
   const auto world = collectives::Group::create(agent).get();
   const Settings settings = fitted(wanted, world.size());
-  const auto mesh =
-      collectives::DeviceMesh::create(
-          world, {{"data", settings.data}, {"pipeline", settings.pipeline}, {"tensor", settings.tensor}})
-          .get();
+  const auto mesh = collectives::DeviceMesh::create(world, dimensions_of(settings)).get();
   const collectives::Group &data = mesh.group("data"), &stages = mesh.group("pipeline"),
                            &tensor = mesh.group("tensor");
 
-  const auto schedule =
-      schedule::generate(settings.schedule, {.ranks = stages.size(), .microbatches = settings.microbatches});
-  const auto graph =
-      pipeline::cut(gpt(tensor, settings.model), {.cuts = gpt_cuts(settings.model, schedule.stages()),
-                                                  .built = pipeline::stages_of(schedule, stages.rank()),
-                                                  .seed = settings.seed});
+  const auto schedule = schedule_of(settings);
+  const auto layers = gpt(tensor, settings.model);
+  const auto graph = pipeline::cut(layers, {.cuts = gpt_cuts(layers, settings.cut, schedule.stages()),
+                                            .built = pipeline::stages_of(schedule, stages.rank()),
+                                            .seed = settings.seed});
+  if (!settings.profile.empty()) return write_profile(layers, settings);
   pipeline::GroupPipeline model{
       stages,
       graph,
@@ -80,7 +77,8 @@ void train(rpc::Agent& agent, const Settings& wanted) {
       points.push_back(
           {agent.name(), progress.state().images, begin.images, progress.seconds(), loss.item<double>()});
     }
-    if ((step + 1) % settings.checkpoint_every == 0) checkpoint.save(step + 1, progress.state());
+    if ((step + 1) % settings.checkpoint_every == 0 || step + 1 == settings.steps)
+      checkpoint.save(step + 1, progress.state());
   }
   checkpoint.finish();
 
@@ -88,6 +86,7 @@ void train(rpc::Agent& agent, const Settings& wanted) {
   const std::string written = sample(model, mesh, text, settings);
   if (world.rank() != 0) return;
   progress.finish();
+  if (points.size() > 1) fmt::print("median step: {:.4f} s\n", median_step(points));
   write_loss_curve(points, title_of(settings), settings.out, /*digits=*/9);
   if (settings.pipeline > 1 && !points.empty()) draw(model.schedule(), timeline, settings);
   fmt::print("it writes: {}\n", written);

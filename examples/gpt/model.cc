@@ -5,7 +5,9 @@
 #include <weft/parallel/tensor_parallel/linear.h>
 #include <weft/parallel/tensor_parallel/vocabulary_embedding.h>
 
+#include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 using namespace weft::tensor_parallel;
@@ -82,10 +84,20 @@ weft::pipeline::LayerGraph gpt(const Group& tensor, const ModelOptions& options)
   return model;
 }
 
-std::vector<int> gpt_cuts(const ModelOptions& options, int stages) {
+std::vector<int> gpt_cuts(const weft::pipeline::LayerGraph& model, const std::vector<std::string>& names,
+                          int stages) {
   std::vector<int> cuts;
-  for (int stage = 1; stage < stages; ++stage)
-    cuts.push_back(1 + stage * static_cast<int>(options.blocks) / stages);
+  if (names.empty()) {
+    const int blocks = model.size() - 2;  // without the embedding and the head
+    for (int stage = 1; stage < stages; ++stage) cuts.push_back(1 + stage * blocks / stages);
+    return cuts;
+  }
+  const std::vector<std::string> layers = model.names();
+  for (const std::string& name : names) {
+    const auto found = std::find(layers.begin(), layers.end(), name);
+    if (found == layers.end()) throw std::invalid_argument("the model has no layer '" + name + "' to cut at");
+    cuts.push_back(static_cast<int>(found - layers.begin()));
+  }
   return cuts;
 }
 

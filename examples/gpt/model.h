@@ -7,6 +7,7 @@
 #include <weft/parallel/pipeline/loss.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 constexpr std::int64_t vocabulary = 256;
@@ -19,8 +20,10 @@ struct ModelOptions {
 // that follow: this rank's columns.
 weft::pipeline::LayerGraph gpt(const weft::collectives::Group& tensor, const ModelOptions& options);
 
-// First layers of the stages after the first one: each stage has equally many blocks.
-std::vector<int> gpt_cuts(const ModelOptions& options, int stages);
+// First layers of the stages after the first one: those of these names, or so that each stage has equally
+// many blocks.
+std::vector<int> gpt_cuts(const weft::pipeline::LayerGraph& model, const std::vector<std::string>& names,
+                          int stages);
 
 // The mean cross entropy of such logits and of the bytes that do follow.
 weft::pipeline::Loss gpt_loss(const weft::collectives::Group& tensor);

@@ -1,6 +1,8 @@
 #include "gpt/report.h"
 
 #include <fmt/format.h>
+#include <weft/parallel/partition/profile_text.h>
+#include <weft/parallel/pipeline/profiler.h>
 #include <weft/parallel/schedule/draw.h>
 #include <weft/parallel/schedule/measured_costs.h>
 #include <weft/parallel/tensor_parallel/conjugates.h>
@@ -10,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <numbers>
+#include <stdexcept>
 
 using namespace weft;
 
@@ -22,6 +25,11 @@ std::string readable(std::string text) {
   return text;
 }
 
+void write_file(const std::string& path, const std::string& text) {
+  if (!(std::ofstream(path) << text).flush())
+    throw std::runtime_error(fmt::format("{} could not be written", path));
+}
+
 }  // namespace
 
 double rate_at(std::int64_t step, const Settings& settings) {
@@ -29,6 +37,25 @@ double rate_at(std::int64_t step, const Settings& settings) {
   const double factor =
       done < 0.05 ? done / 0.05 : 0.55 + 0.45 * std::cos(std::numbers::pi * (done - 0.05) / 0.95);
   return settings.learning_rate * factor;
+}
+
+void write_profile(const pipeline::LayerGraph& layers, const Settings& settings) {
+  const at::Tensor microbatch =
+      at::zeros({settings.batch_size / settings.microbatches, settings.model.context}, at::kLong);
+  using Activations = pipeline::ProfileOptions::Activations;
+  for (const auto& [file, activations] : {std::pair{settings.profile, Activations::outputs},
+                                          std::pair{settings.profile + ".kept", Activations::kept}})
+    write_file(file, partition::to_text(pipeline::profile(layers, {microbatch},
+                                                          {.rounds = 20, .activations = activations})));
+}
+
+double median_step(const std::vector<Point>& points) {
+  std::vector<double> seconds;
+  for (std::size_t i = 1; i < points.size(); ++i)
+    seconds.push_back(points[i].seconds - points[i - 1].seconds);
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
 }
 
 double held_out_loss(pipeline::GroupPipeline& model, const collectives::DeviceMesh& mesh, const Text& text,
@@ -73,9 +100,10 @@ std::string title_of(const Settings& settings) {
 
 void draw(const schedule::Schedule& schedule, const schedule::Timeline& measured, const Settings& settings) {
   const auto predicted = schedule::predict(schedule, schedule::measured_costs(schedule, {&measured, 1}));
-  std::ofstream(settings.out + "/timeline.svg")
-      << schedule::svg(schedule, {{"measured: the last step", measured},
-                                  {"predicted from the measured costs of the stages", predicted.timeline}});
+  write_file(
+      settings.out + "/timeline.svg",
+      schedule::svg(schedule, {{"measured: the last step", measured},
+                               {"predicted from the measured costs of the stages", predicted.timeline}}));
   double end = 0;
   for (const auto& spans : measured.ranks)
     for (const schedule::Span& span : spans) end = std::max(end, span.finish);

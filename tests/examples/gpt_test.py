@@ -41,20 +41,29 @@ class Gpt(unittest.TestCase):
         with open(out / "loss.csv", newline="") as table:
             return [float(row["loss"]) for row in csv.DictReader(table)], lines
 
+    def results(self, lines):
+        """The loss of the held-out text, and the sampled text."""
+        loss = re.fullmatch(r"held-out text, nats for each byte: gpt=(\d\.\d+) 5-gram=\d\.\d+", lines[-1])
+        self.assertTrue(loss, lines)
+        (sampled,) = re.findall(r"^it writes: (.*)\Z", "\n".join(lines[:-1]), re.DOTALL | re.MULTILINE)
+        return float(loss.group(1)), sampled
+
     def expect_close(self, actual, expected, tolerance, mesh):
         self.assertEqual(len(actual), len(expected))
         for step, (loss, other) in enumerate(zip(actual, expected)):
             self.assertAlmostEqual(loss, other, delta=tolerance * other, msg=f"{mesh}, step {step}")
 
     def expect_equal_losses(self, dtype, *options):
-        whole = None
+        whole = results = None
         for mesh in MESHES[dtype]:
             losses, lines = self.train(mesh, *options)
-            whole = whole or losses
+            whole, results = whole or losses, results or self.results(lines)
             self.assertEqual(len(losses), 20)
             self.expect_close(losses, whole, TOLERANCE[dtype], mesh)
-            # The held-out loss and the text are those of the model after the last step.
-            self.assertRegex(lines[-1], r"^held-out text, nats for each byte: gpt=\d\.\d+ 5-gram=\d\.\d+$")
+            held_out, sampled = self.results(lines)
+            self.assertAlmostEqual(held_out, results[0], delta=1e-3)  # it is printed with four digits
+            if dtype == "float64":
+                self.assertEqual(sampled, results[1], mesh)
             self.assertEqual((self.folder / "out" / "timeline.svg").exists(), mesh[1] > 1)
             shutil.rmtree(self.folder / "out")
         self.assertLess(whole[-1], 0.9 * whole[0])
@@ -78,10 +87,21 @@ class Gpt(unittest.TestCase):
     def test_every_mesh_has_the_same_losses_in_float32(self):
         self.expect_equal_losses("float32")
 
-    def test_the_last_stage_may_be_on_the_first_rank(self):
-        losses, _ = self.train((1, 2, 1), "--schedule", "zb-v")
+    def test_stages_of_tensor_ranks_run_other_schedules(self):
         whole, _ = self.train((1, 1, 1))
-        self.expect_close(losses, whole, TOLERANCE["float32"], "zb-v")
+        for options in [("--schedule", "zb-v"),  # the last stage is on the first rank
+                        ("--schedule", "interleaved", "--chunks", 2, "--cut", "block1,block4,head"),
+                        ("--schedule", "zb-h1", "--mesh", "pipeline,data,tensor")]:
+            losses, _ = self.train((1, 2, 2), *options)
+            self.expect_close(losses, whole, TOLERANCE["float32"], options)
+
+    def test_its_profile_is_one_that_the_planner_reads(self):
+        profile = self.folder / "profile.txt"
+        status, lines = run(PROGRAM, *SMALL, "--profile", profile)
+        self.assertEqual(status, 0, lines)
+        for name in "profile.txt", "profile.txt.kept":
+            text = (self.folder / name).read_text()
+            self.assertEqual(len(re.findall(r"(?m)^\w+ -- .* -- forward_compute_time=", text)), 1 + 1 + 8 + 1, text)  # the input too
 
     def test_splits_that_do_not_divide_are_refused(self):
         for options, reason in [
@@ -89,7 +109,9 @@ class Gpt(unittest.TestCase):
                 (("-n", 3, "--pipeline", 3), "8 blocks cannot be split over 3 stages"),
                 (("-n", 3), r"16 rows of a batch cannot be split over 6 \(data 3 x micro-batches 2\)"),
                 (("-n", 3, "--pipeline", 2), r"3 ranks cannot be split over 2 \(pipeline 2 x tensor 1\)"),
-                (("-n", 2, "--data", 2, "--tensor", 2), "data 2 x pipeline 1 x tensor 2 are 4 ranks, and there are 2")]:
+                (("-n", 2, "--data", 2, "--tensor", 2), "data 2 x pipeline 1 x tensor 2 needs 4 ranks, and the job has 2"),
+                (("-n", 2, "--pipeline", 2, "--schedule", "zb-v", "--cut", "block1"), "--cut has 1 layers: expected 3"),
+                (("-n", 2, "--pipeline", 2, "--cut", "block99"), "the model has no layer 'block99'")]:
             status, lines = run(PROGRAM, *options, *SMALL)
             self.assertEqual(status, 1, lines)
             self.assertTrue(any(re.search(reason, line) for line in lines), (reason, lines))
