@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 #include <utility>
 
 namespace weft::bench {
@@ -40,7 +41,12 @@ class Waits {
   Waits(const Waits&) = delete;
   Waits& operator=(const Waits&) = delete;
 
-  double take_us() { return std::chrono::duration<double, std::micro>(std::exchange(waited_, {})).count(); }
+  // Since the last call.
+  double take_us() {
+    if (std::exchange(layers_, 0) == 0)
+      throw std::logic_error("no backward of a ColumnParallelLinear was seen: has its node another name?");
+    return std::chrono::duration<double, std::micro>(std::exchange(waited_, {})).count();
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -56,6 +62,7 @@ class Waits {
     Waits& self = *current();
     if (is_layer(call)) {
       self.within_ = true;
+      ++self.layers_;
       self.waited_ -= Clock::now().time_since_epoch();
     } else if (self.within_ && self.depth_++ == 0) {
       self.waited_ += Clock::now().time_since_epoch();
@@ -77,6 +84,7 @@ class Waits {
   Clock::duration waited_{};  // ends of such times are added, their beginnings subtracted
   bool within_ = false;       // a layer's backward
   int depth_ = 0;             // of operators within it
+  int layers_ = 0;            // whose backward has begun
 };
 
 at::Tensor activations(std::int64_t width) { return at::randn({rows, tokens, width}); }
