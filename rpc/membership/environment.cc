@@ -108,6 +108,7 @@ Place place_in(const detail::JobUrl& url, const Environment& environment, const 
 // Where rank 0 is, as a batch system says it: the first host that there is a way to.
 std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) {
   if (place.one_host) return "127.0.0.1";
+  if (place.certain) return place.hosts.front();
   std::string problems;
   for (const std::string& host : place.hosts) {
     try {
@@ -204,6 +205,10 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
   job.world_size = place.world_size.value_or(0);
   job.rank = place.rank.value_or(Rendezvous::no_rank);
   job.store = store_address(url, environment, place, towards);
+  if (place.batch && !place.batch->role.empty()) {
+    job.metadata["role"] = place.batch->role;
+    job.metadata["role_rank"] = std::to_string(place.batch->role_rank);
+  }
   if (const auto role = environment.find("WEFT_ROLE")) job.metadata["role"] = *role;
   if (const auto rank = environment.find("WEFT_ROLE_RANK")) job.metadata["role_rank"] = *rank;
 

@@ -27,10 +27,10 @@ namespace weft::rpc {
 //                             store's, others on any free port of WEFT_HOST
 //   WEFT_INSECURE=1           permits addresses beyond this host
 //   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of its credentials
-// If RANK is not set, rank, size, rank 0's host and a port are those of OpenMPI, of a Slurm step or of a
-// Kubernetes indexed job. Each variable above that is set prevails (docs/launching.md). Throws
-// invalid_argument, which names the variable that is missing or malformed, and unavailable if no way leads to
-// MASTER_ADDR.
+// If RANK is not set, rank, size, rank 0's host and a port are those of OpenMPI, of a Slurm step, of a
+// Kubernetes indexed job or of TF_CONFIG. Each variable above that is set prevails (docs/launching.md).
+// Throws invalid_argument, which names the variable that is missing or malformed, and unavailable if no way
+// leads to MASTER_ADDR.
 WEFT_EXPORT AgentOptions from_environment();
 
 // The options of a job that one URL states, as PyTorch's init_method does:

@@ -2,9 +2,13 @@
 
 #include <weft/rpc/core/error.h>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <map>
+#include <utility>
 
 namespace weft::rpc {
 namespace detail {
@@ -65,6 +69,8 @@ std::optional<std::string> batch_system(const Lookup& lookup) {
   // A batch script has a SLURM_PROCID, too, but is no step: what runs in it without srun is no task of a job.
   if (is_set(lookup, "SLURM_PROCID") && is_set(lookup, "SLURM_STEP_NUM_TASKS")) return "Slurm";
   if (is_set(lookup, "JOB_COMPLETION_INDEX")) return "Kubernetes";
+  // Some platforms set one without a cluster for every process.
+  if (text_or_none(lookup, "TF_CONFIG").find("\"cluster\"") != std::string::npos) return "TF_CONFIG";
   return std::nullopt;
 }
 
@@ -95,6 +101,55 @@ JobPlace place_by_kubernetes(const Lookup& lookup) {
   return {"Kubernetes", *number(lookup, "JOB_COMPLETION_INDEX"), std::nullopt, false, {}, 29500};
 }
 
+// TensorFlow's chief is rank 0; without one it is worker 0.
+std::size_t order_of(const std::string& role) {
+  constexpr std::string_view first[] = {"chief", "master", "worker", "ps"};
+  return static_cast<std::size_t>(std::find(std::begin(first), std::end(first), role) - std::begin(first));
+}
+
+JobPlace place_by_tf_config(const Lookup& lookup) {
+  using Json = nlohmann::json;
+  const auto malformed = [](const std::string& why) {
+    return Error(ErrorKind::invalid_argument, "TF_CONFIG: " + why);
+  };
+  std::map<std::pair<std::size_t, std::string>, std::vector<std::string>> cluster;
+  JobPlace place{"TF_CONFIG", 0, 0, false, {}, {}};
+  try {
+    const Json config = Json::parse(text_or_none(lookup, "TF_CONFIG"));
+    for (const auto& [role, addresses] : config.at("cluster").items())
+      cluster[{order_of(role), role}] = addresses.get<std::vector<std::string>>();
+    place.role = config.at("task").at("type").get<std::string>();
+    place.role_rank = config.at("task").at("index").get<std::uint64_t>();
+  } catch (const Json::exception& error) {
+    throw malformed(error.what());
+  }
+  bool found = false;
+  std::uint64_t size = 0;
+  for (const auto& [key, addresses] : cluster) {
+    if (key.second == place.role && place.role_rank < addresses.size()) {
+      found = true;
+      place.rank = size + place.role_rank;
+    }
+    if (size == 0 && !addresses.empty()) {
+      const std::string& first = addresses.front();
+      const std::size_t colon = first.rfind(':');
+      std::uint16_t port = 0;
+      const char* const last = first.data() + first.size();
+      if (colon == std::string::npos || std::from_chars(first.data() + colon + 1, last, port).ptr != last)
+        throw malformed("'" + first + "' is no address HOST:PORT");
+      place.hosts.push_back(first.substr(0, colon));
+      place.port = port;
+    }
+    size += addresses.size();
+  }
+  if (!found)
+    throw malformed("the task '" + place.role + "' " + std::to_string(place.role_rank) +
+                    " is not in its cluster");
+  place.world_size = size;
+  place.certain = true;
+  return place;
+}
+
 }  // namespace
 
 std::string first_of_hostlist(const std::string& list) {
@@ -118,7 +173,8 @@ std::optional<JobPlace> job_place(const Lookup& lookup) {
   if (!system) return std::nullopt;
   if (*system == "OpenMPI") return place_by_openmpi(lookup);
   if (*system == "Slurm") return place_by_slurm(lookup);
-  return place_by_kubernetes(lookup);
+  if (*system == "Kubernetes") return place_by_kubernetes(lookup);
+  return place_by_tf_config(lookup);
 }
 
 }  // namespace detail

@@ -16,9 +16,9 @@
 namespace weft::rpc {
 
 // Who has started this process as one of a job, by the variables that from_environment() goes by:
-// "a launcher" where RANK is set (by weft launch, torchrun, or by hand), "OpenMPI", "Slurm", "Kubernetes", or
-// "an elastic world" that it is to come to. None: nobody has, and it may start such processes itself. Whether
-// these variables are right, from_environment() says.
+// "a launcher" where RANK is set (by weft launch, torchrun, Kubeflow's PyTorchJob, or by hand), "OpenMPI",
+// "Slurm", "Kubernetes", "TF_CONFIG" or "an elastic world" that it is to come to. None: nobody has, and it
+// may start such processes itself. Whether these variables are right, from_environment() says.
 WEFT_EXPORT std::optional<std::string> started_by();
 // The same, given the variables.
 WEFT_EXPORT std::optional<std::string> started_by(
@@ -35,12 +35,17 @@ struct JobPlace {
   // whoever started the job, and rank 0 only by the usual custom.
   std::vector<std::string> hosts;
   std::optional<std::uint16_t>
-      port;  // for rank 0's store: the same for all of the job, another one for the next
+      port;               // for rank 0's store: the same for all of the job, another one for the next
+  std::string role = {};  // of this process; empty: the job has no roles
+  std::uint64_t role_rank = 0;
+  bool certain = false;  // the first of `hosts` is rank 0's, also if nobody knows the name yet
 };
 
-// Of OpenMPI, Slurm or a Kubernetes indexed job, in this order: mpirun within a Slurm job starts its daemons,
-// not its ranks, as Slurm's tasks. None: there are no such variables. Throws invalid_argument naming one that
-// is malformed.
+// Of OpenMPI, Slurm, a Kubernetes indexed job or TF_CONFIG, in this order: mpirun within a Slurm job starts
+// its daemons, not its ranks, as Slurm's tasks. TF_CONFIG is that of Kubeflow's TFJob: a list of addresses
+// for each role, and which of them is this process. Ranks follow the roles chief, master, worker, ps and then
+// all others by name; a role's number in the list is the role's rank. None: there are no such variables.
+// Throws invalid_argument naming one that is malformed.
 WEFT_EXPORT std::optional<JobPlace> job_place(
     const std::function<std::optional<std::string>(const std::string& name)>& lookup);
 

@@ -140,6 +140,28 @@ TEST(JobPlace, OfAKubernetesJob) {
   EXPECT_EQ(refusal(with(pod, {{"JOB_COMPLETION_INDEX", "x"}})), "JOB_COMPLETION_INDEX='x' is not a number");
 }
 
+TEST(JobPlace, OfTFConfig) {
+  const auto config = [](const std::string& cluster, const std::string& role, int index) {
+    return Variables{{"TF_CONFIG", "{\"cluster\": " + cluster + ", \"task\": {\"type\": \"" + role +
+                                       "\", \"index\": " + std::to_string(index) + "}}"}};
+  };
+  const std::string cluster =
+      R"({"ps": ["p0:2222", "p1:2222"], "worker": ["w0:2223"], "chief": ["c0:2224"], "a": []})";
+  const AgentOptions server = options(config(cluster, "ps", 1));
+  EXPECT_EQ(server.rendezvous->rank, 3U);
+  EXPECT_EQ(server.rendezvous->world_size, 4U);
+  EXPECT_EQ(server.rendezvous->store, "tcp://c0:2224");
+  EXPECT_EQ(server.rendezvous->metadata, (Variables{{"role", "ps"}, {"role_rank", "1"}}));
+  EXPECT_EQ(options(config(cluster, "chief", 0)).listen, std::vector<std::string>{"tcp://c0:2224"});
+  EXPECT_EQ(options(with(config(cluster, "ps", 0), {{"WEFT_ROLE", "server"}})).rendezvous->metadata,
+            (Variables{{"role", "server"}, {"role_rank", "0"}}));
+  EXPECT_EQ(refusal(config(cluster, "evaluator", 0)),
+            "TF_CONFIG: the task 'evaluator' 0 is not in its cluster");
+  EXPECT_EQ(refusal(config(R"({"worker": ["w0"]})", "worker", 0)), "TF_CONFIG: 'w0' is no address HOST:PORT");
+  EXPECT_TRUE(refusal({{"TF_CONFIG", R"({"cluster": {"worker": [)"}}).starts_with("TF_CONFIG: "));
+  EXPECT_TRUE(refusal({{"TF_CONFIG", R"({"cluster": {"worker": 3}})"}}).starts_with("TF_CONFIG: "));
+}
+
 TEST(JobPlace, WhatIsStatedPrevails) {
   const AgentOptions launched = options(with(
       slurm, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "20000"}}));
@@ -166,6 +188,9 @@ TEST(JobPlace, WhoHasStartedTheProcess) {
   EXPECT_EQ(by(with(slurm, {{"SLURM_STEP_NUM_TASKS", ""}})), "nobody");  // the script of a batch job
   EXPECT_EQ(by(with(slurm, {{"SLURM_PROCID", "x"}})), "Slurm");  // from_environment() says what is wrong
   EXPECT_EQ(by({{"JOB_COMPLETION_INDEX", "0"}}), "Kubernetes");
+  EXPECT_EQ(by({{"TF_CONFIG", R"({"cluster": {}})"}}), "TF_CONFIG");
+  EXPECT_EQ(by({{"TF_CONFIG", "{}"}}), "nobody");
+  EXPECT_EQ(by({{"TF_CONFIG", R"({"sparseCluster": {}})"}}), "nobody");
   EXPECT_EQ(by({{"WEFT_ELASTIC_WORLD", "1"}, {"WEFT_STORE", "file:///shared/job"}}), "an elastic world");
   EXPECT_EQ(by({{"WEFT_ELASTIC_WORLD", "0"}, {"WEFT_STORE", "file:///shared/job"}}), "nobody");
 }
