@@ -13,7 +13,7 @@ import threading
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, free_address, is_gone, main, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, eventually, free_address, is_gone, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 
@@ -73,6 +73,18 @@ class KubernetesApi(http.server.ThreadingHTTPServer):
 
 
 class Elastic(unittest.TestCase):
+    def etcd(self):
+        """The URL of a job in an etcd of this test."""
+        if not shutil.which("etcd"):
+            self.skipTest("etcd is not installed")
+        address, peers = free_address(), free_address()
+        etcd = Program("etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", f"http://{address}", "--advertise-client-urls",
+                       f"http://{address}", "--listen-peer-urls", f"http://{peers}", "--initial-advertise-peer-urls",
+                       f"http://{peers}", "--initial-cluster", f"default=http://{peers}")
+        self.addCleanup(etcd.__exit__)
+        etcd.wait_for("serving.*client|ready to serve")
+        return f"etcd://{address}/job"
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -307,6 +319,122 @@ signal.signal(signal.SIGTERM, stop)
         self.assertEqual((logs / "worker0.out").read_text(), "once\n" * 3)
 
 
+class Takeover(Elastic):
+    """Workers that outlive their driver. Its lease in the store ends 2 s after its death."""
+
+    def drive(self, store=None, wait="8s", code=SLEEPER, workers=2):
+        self.set_hosts("localhost:1", "b:1")
+        return self.launch("--discovery", f"cat {self.folder}/hosts", "--poll", "0.1s", "--rsh", self.rsh, "--max", workers, "--store",
+                           store or f"file://{self.folder}/store", "--orphan-wait", wait, code=code)
+
+    def orphans(self, **options):
+        """The workers of a driver that has been killed."""
+        job = self.drive(**options)
+        pids = self.up(job, 2)
+        job.process.kill()
+        job.process.wait()
+        return {name: pid for (name, _, _), pid in pids.items()}
+
+    def check_takeover(self, store=None):
+        pids = self.orphans(store=store)
+        job = self.drive(store=store)
+        job.wait_for("weft: another driver runs this job, or has died: waiting for its lease to end")
+        job.wait_for("weft: takes over 2 workers")
+        self.assertFalse(any(map(is_gone, pids.values())))
+        os.kill(pids["worker1"], signal.SIGKILL)
+        job.wait_for("weft: rank 1 on b was killed by signal 9")
+        self.assertEqual(set(self.up(job)), {("worker1", "b", "0")})
+        self.assertFalse(is_gone(pids["worker0"]))
+        self.end(job)
+        self.assertTrue(is_gone(pids["worker0"]))
+
+    def test_a_driver_takes_over_by_a_file(self):
+        self.check_takeover()
+
+    def test_a_driver_takes_over_by_etcd(self):
+        self.check_takeover(self.etcd())
+
+    def test_a_worker_that_has_died_meanwhile_is_replaced(self):
+        pids = self.orphans()
+        os.kill(pids["worker0"], signal.SIGKILL)
+        wait_until_gone([pids["worker0"]], PATIENCE)
+        job = self.drive()
+        job.wait_for("weft: rank 0 on localhost was killed by signal 9")
+        self.assertEqual(set(self.up(job)), {("worker0", "here", "0")})
+        self.assertFalse(is_gone(pids["worker1"]))
+        self.end(job)
+
+    def test_a_worker_that_has_succeeded_meanwhile_ends_the_job(self):
+        pids = self.orphans()
+        self.done.touch()
+        wait_until_gone(pids.values(), PATIENCE)
+        job = self.drive()
+        self.assertEqual(job.end(), 0, job.output())
+        self.assertNotIn("up", job.output())
+
+    def test_an_interrupt_ends_workers_that_were_taken_over(self):
+        pids = self.orphans()
+        job = self.drive()
+        job.wait_for("weft: takes over 2 workers")
+        job.signal(signal.SIGTERM)
+        self.assertEqual(job.end(), 143, job.output())
+        self.assertTrue(all(map(is_gone, pids.values())))
+        self.assertNotIn("has failed", job.output())
+
+    def test_workers_end_if_no_driver_comes(self):
+        pids = self.orphans(wait="0.5s")
+        wait_until_gone(pids.values(), PATIENCE)
+        job = self.drive()
+        job.wait_for("weft: no worker of the last driver is left: the job begins anew")
+        self.assertEqual(set(self.up(job, 2)), {("worker0", "here", "0"), ("worker1", "b", "0")})
+        self.end(job)
+
+    def test_a_keeper_that_is_lost_loses_its_worker(self):
+        pids = self.orphans()
+        keeper = int(pathlib.Path(f"/proc/{pids['worker1']}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        job = self.drive()
+        job.wait_for("weft: takes over 2 workers")
+        os.kill(keeper, signal.SIGKILL)
+        job.wait_for("weft: rank 1 on b was lost: its keeper does not answer any more")
+        self.assertEqual(set(self.up(job)), {("worker1", "b", "0")})
+        self.assertTrue(is_gone(pids["worker1"]))
+        self.end(job)
+
+    def test_one_driver_at_a_time(self):
+        first = self.drive()
+        pids = self.up(first, 2)
+        second = self.drive()
+        self.assertEqual(second.end(), 1)
+        self.assertIn("weft: this driver ends, and leaves the workers: another driver runs this job", second.lines)
+        self.assertFalse(any(map(is_gone, pids.values())))
+        self.end(first)
+
+    def test_a_driver_that_stood_still_leaves_the_workers_to_another(self):
+        first = self.drive()
+        pids = self.up(first, 2)
+        first.signal(signal.SIGSTOP)
+        second = self.drive()
+        second.wait_for("weft: takes over 2 workers")
+        first.signal(signal.SIGCONT)
+        self.assertEqual(first.end(), 1)
+        self.assertIn("weft: this driver ends, and leaves the workers: ", first.output())
+        self.assertFalse(any(map(is_gone, pids.values())))
+        self.end(second)
+
+    def test_logs_are_kept(self):
+        logs = self.folder / "logs"
+        code = SLEEPER + "print('the end', flush=True)"
+        for _ in range(2):
+            job = self.launch("--max", "1", "--store", f"file://{self.folder}/store", "--orphan-wait", "8s", "--logs", logs, code=code)
+            eventually("the worker runs", lambda: (logs / "worker0.out").exists() and "up" in (logs / "worker0.out").read_text())
+            if not self.done.exists():
+                job.process.kill()
+                job.process.wait()
+            self.done.touch()
+        self.assertEqual(job.end(), 0, job.output())
+        self.assertRegex((logs / "worker0.out").read_text(), r"^up \d+ worker0 here 0\nthe end\n$")
+
+
 class Command(Elastic):
     def test_a_worker_elsewhere_has_its_folder_arguments_and_variables(self):
         code = "import os, sys; print(sys.argv[2:], os.getcwd(), *(os.environ.get(n) for n in sys.argv[2].split()))"
@@ -324,7 +452,8 @@ class Command(Elastic):
                                (["--hosts", "a:2", "--min", "3", "true"], "more than the 2 slots of the hosts"),
                                (["--max", "1", "nosuchprogram"], "no program 'nosuchprogram'"),
                                (["--max", "1", "--cooldown", "x", "true"], "is no time"), (["--max", "2"], "which program"),
-                               (["--max", "1", "--rendezvous", "0.0.0.0:7000", "true"], "insecure")):
+                               (["--max", "1", "--rendezvous", "0.0.0.0:7000", "true"], "insecure"),
+                               (["--max", "1", "--orphan-wait", "1m", "true"], "--orphan-wait needs --store")):
             status, lines = run(WEFT, "launch", *wrong)
             self.assertEqual(status, 2, (wrong, lines))
             self.assertRegex("\n".join(lines), pattern)
@@ -343,12 +472,20 @@ class Agents(Elastic):
         job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done)
         self.addCleanup(job.__exit__)
         job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
-        [below] = job.children().values()
+        return job, self.agents()
+
+    def agents(self):
+        """The pids of the agents of this test, by name."""
         pids = {}
-        for pid in pathlib.Path(f"/proc/{below}/task/{below}/children").read_text().split():
-            variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            pids |= {name.decode().removeprefix("WEFT_NAME="): int(pid) for name in variables if name.startswith(b"WEFT_NAME=")}
-        return job, pids
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (folder / "cmdline").read_bytes() != f"{WORKER}\0elastic\0{self.done}\0".encode():
+                    continue
+                variables = (folder / "environ").read_bytes().decode().split("\0")
+            except OSError:  # it has ended
+                continue
+            pids |= {name.removeprefix("WEFT_NAME="): int(folder.name) for name in variables if name.startswith("WEFT_NAME=")}
+        return pids
 
     def check_that_a_loss_is_told(self, *options):
         job, pids = self.start(*options)
@@ -364,14 +501,29 @@ class Agents(Elastic):
         self.check_that_a_loss_is_told("--store", f"file://{self.folder}/store")
 
     def test_a_loss_is_told_at_once_by_etcd(self):
-        if not shutil.which("etcd"):
-            self.skipTest("etcd is not installed")
-        address, peers = free_address(), free_address()
-        with Program("etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", f"http://{address}", "--advertise-client-urls",
-                     f"http://{address}", "--listen-peer-urls", f"http://{peers}", "--initial-advertise-peer-urls",
-                     f"http://{peers}", "--initial-cluster", f"default=http://{peers}") as etcd:
-            etcd.wait_for("serving.*client|ready to serve")
-            self.check_that_a_loss_is_told("--store", f"etcd://{address}/job")
+        self.check_that_a_loss_is_told("--store", self.etcd())
+
+    def test_no_worker_outlives_its_driver_if_none_is_to(self):
+        job, pids = self.start("--store", f"file://{self.folder}/store", "--orphan-wait", "0")
+        job.process.kill()
+        wait_until_gone(pids.values(), PATIENCE)
+
+    def test_a_driver_that_takes_over_knows_who_has_joined(self):
+        options = "--store", f"file://{self.folder}/store", "--orphan-wait", "20s", "--logs", self.folder / "logs"
+        job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done)
+        self.addCleanup(job.__exit__)
+        log = self.folder / "logs" / "worker0.out"
+        eventually("the workers meet", lambda: log.exists() and "worker1 joined" in log.read_text())
+        pids = self.agents()
+        job.process.kill()
+        job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done)
+        self.addCleanup(job.__exit__)
+        job.wait_for("weft: takes over 2 workers")
+        self.assertEqual(self.agents(), pids)
+        os.kill(pids["worker1"], signal.SIGKILL)
+        eventually("another worker1 joins", lambda: log.read_text().count("worker1 joined") == 2)
+        self.assertIn("worker0 of rank 0: worker1 lost", log.read_text())
+        self.end(job)
 
     def test_all_workers_fail(self):
         job, pids = self.start()

@@ -17,7 +17,9 @@
 #include "tools/weft/commands/launch_elastic.h"
 #include "tools/weft/duration.h"
 #include "tools/weft/launch/cores.h"
+#include "tools/weft/launch/descendants.h"
 #include "tools/weft/launch/elastic/attached.h"
+#include "tools/weft/launch/elastic/keeper.h"
 #include "tools/weft/launch/elastic/remote.h"
 #include "tools/weft/launch/guard.h"
 #include "tools/weft/launch/hosts.h"
@@ -40,6 +42,7 @@ struct Options {
   std::size_t hosts = 1, host = 0;
   std::string rendezvous, store, join, logs, grace = "10s", failure_wait = "1s";
   bool elastic = false, plain = false, keep_going = false, attached = false;
+  std::string keep;
   ElasticOptions driven;
   rpc::CredentialOptions credentials;
   bool insecure = false;
@@ -110,6 +113,7 @@ int drive_workers(const Options& options) {
     job.reachable = false;
   }
   if (options.threads != 0) job.threads = options.threads;
+  job.orphan_wait = options.driven.orphan_wait_with(options.store);
   job.logs = options.logs;
   job.prefix = !options.plain;
   job.grace = options.grace;
@@ -223,11 +227,19 @@ void have_standard_files() {
     }
 }
 
+int keep_worker(const Options& options) {
+  const char* const store = std::getenv("WEFT_STORE");
+  if (store == nullptr) throw UsageError("--keep: WEFT_STORE is not set");
+  return elastic::run_keeper({store, options.keep, parse_duration(options.driven.orphan_wait),
+                              command_of(options), options.grace, options.logs});
+}
+
 Exit run(Options& options) {
   check(options);
   have_standard_files();
-  return static_cast<Exit>(guarded([&] {
+  const auto body = [&] {
     try {
+      if (!options.keep.empty()) return keep_worker(options);
       if (options.attached) return elastic::run_attached(command_of(options), options.grace);
       return options.driven.given() ? drive_workers(options) : launch_workers(options);
     } catch (...) {
@@ -235,7 +247,15 @@ Exit run(Options& options) {
       std::fprintf(stderr, "weft: %s\n", told.text.c_str());
       return static_cast<int>(told.exit);
     }
-  }));
+  };
+  if (!options.keep.empty()) {
+    elastic::outlive_the_driver();
+  } else if (options.driven.given() &&
+             parse_duration(options.driven.orphan_wait_with(options.store)).count() != 0) {
+    become_subreaper();
+    return static_cast<Exit>(body());  // unguarded: its death leaves the workers
+  }
+  return static_cast<Exit>(guarded(body));
 }
 
 }  // namespace
@@ -282,6 +302,12 @@ Command add_launch(CLI::App& program) {
   app->add_flag("--keep-going", options->keep_going, "A failure does not end the other workers");
   app->add_flag("--attached", options->attached,
                 "Run one worker, for the driver of an elastic job elsewhere, until standard input ends")
+      ->group("Elastic jobs");
+  app->add_option(
+         "--keep", options->keep,
+         "With --attached: the worker's name in the store WEFT_STORE, which the driver uses instead of "
+         "standard input")
+      ->type_name("JOB/WORKER")
       ->group("Elastic jobs");
   options->driven.add_to(*app);
   app->add_flag("--insecure", options->insecure,

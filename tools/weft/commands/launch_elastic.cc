@@ -43,6 +43,11 @@ void ElasticOptions::add_to(CLI::App& app) {
   add("--reset-limit", reset_limit, "How often the workers may change after their start (unlimited)");
   add("--restarts", restarts, "How often the job goes on although all its workers have failed")
       ->capture_default_str();
+  add("--orphan-wait", orphan_wait,
+      "With --store FILE or etcd: how long workers continue after the death of the driver (1m), until the "
+      "same "
+      "command is started again and takes over; 0: not at all")
+      ->type_name("TIME");
   add("--rsh", rsh, "How to reach other hosts: ssh, srun, kubectl, or a command that gets HOST COMMAND")
       ->type_name("COMMAND")
       ->capture_default_str();
@@ -51,6 +56,16 @@ void ElasticOptions::add_to(CLI::App& app) {
   add("--env", variables, "A variable of this shell that workers on other hosts get too; several times")
       ->type_name("NAME")
       ->allow_extra_args(false);
+}
+
+std::string ElasticOptions::orphan_wait_with(const std::string& store) const {
+  const bool outlives = store.starts_with("file:") || store.starts_with("etcd:");
+  if (orphan_wait.empty()) return outlives ? "1m" : "0";
+  if (!outlives && parse_duration(orphan_wait).count() != 0)
+    throw UsageError(
+        "--orphan-wait needs --store file:///PATH or etcd://HOST:PORT/PREFIX, where another driver "
+        "finds the job");
+  return orphan_wait;
 }
 
 launch::elastic::ElasticJob ElasticOptions::job() const {

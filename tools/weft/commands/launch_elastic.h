@@ -15,13 +15,16 @@ namespace weft::tool {
 struct ElasticOptions {
   std::size_t min = 0, max = 0, slots = 0, host_failures = 3, restarts = 0;
   std::string hosts, discovery, poll = "1s", timeout = "10m", start_timeout = "10m", finish_wait = "1m";
-  std::string cooldown = "10s", max_cooldown = "10m", healthy_after = "1m", rsh = "ssh", remote_weft;
+  std::string cooldown = "10s", max_cooldown = "10m", healthy_after = "1m", rsh = "ssh", remote_weft,
+              orphan_wait;
   std::optional<std::size_t> reset_limit;
   bool evict = false;
   std::vector<std::string> variables;
 
   void add_to(CLI::App& app);
   bool given() const { return min != 0 || max != 0 || !hosts.empty() || !discovery.empty(); }
+  // How long workers outlive their driver, with this store. Throws UsageError.
+  std::string orphan_wait_with(const std::string& store) const;
   // What these options say; the rest is for the caller to fill in. Throws UsageError.
   launch::elastic::ElasticJob job() const;
 };

@@ -120,6 +120,7 @@ class Supervisor::Impl {
   std::size_t add(AddedWorker added);
   void stop(std::size_t number);
   void close(int status);
+  void abandon(int status);
   bool ending() const { return stage_ != Stage::running || closed_; }
 
   int status_ = 0;
@@ -232,9 +233,25 @@ void Supervisor::Impl::close(int status) {
   look_for_the_rest();
 }
 
+void Supervisor::Impl::abandon(int status) {
+  if (stage_ == Stage::ended) return;
+  closed_ = all_started_ = failed_ = true;
+  status_ = status;
+  stage_ = Stage::ended;
+  for (auto& worker : workers_) {
+    worker->grace.cancel();
+    worker->process.close();
+    worker->liveness.close();
+    worker->input.close();
+    for (auto& stream : worker->streams) stream->pipe.close();
+  }
+  grace_.cancel();
+  leave_once_written();
+}
+
 int Supervisor::Impl::open_log(const RunningWorker& worker, const char* kind) {
   const std::string path = options_.logs + "/" + worker.plan.name + kind;
-  const int fresh = logs_.insert(path).second ? O_TRUNC : 0;
+  const int fresh = logs_.insert(path).second && !options_.append ? O_TRUNC : 0;
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | fresh | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) throw UsageError(path + ": " + std::strerror(errno));
   return file;
@@ -373,11 +390,12 @@ void Supervisor::Impl::output_changed() {
 
 // Ends as a program that writes to such a pipe.
 void Supervisor::Impl::nobody_reads() {
-  if (failed_) return;
+  if (failed_ || options_.unread) return;
   failed_ = true;
   status_ = 128 + SIGPIPE;
-  if (options_.on_failure)
-    options_.on_failure({"the launcher", "has ended: nobody reads its output", "", status_});
+  const std::string how = "has ended: nobody reads its output";
+  if (options_.on_signal && options_.on_signal(SIGPIPE, how)) return;
+  if (options_.on_failure) options_.on_failure({"the launcher", how, "", status_});
   end(SIGTERM);
 }
 
@@ -600,8 +618,9 @@ void Supervisor::Impl::take_signal(int number) {
   failed_ = true;
   status_ = 128 + number;
   say(signal_text(number) + ": the workers are ended");
-  if (options_.on_failure)
-    options_.on_failure({"the launcher", "was ended by " + signal_text(number), "", 128 + number});
+  const std::string how = "was ended by " + signal_text(number);
+  if (options_.on_signal && options_.on_signal(number, how)) return;
+  if (options_.on_failure) options_.on_failure({"the launcher", how, "", 128 + number});
   end(number == SIGINT ? SIGINT : SIGTERM);
 }
 
@@ -615,6 +634,7 @@ void Supervisor::say(const std::string& text) { impl_->say(text); }
 std::size_t Supervisor::add(AddedWorker worker) { return impl_->add(std::move(worker)); }
 void Supervisor::stop(std::size_t worker) { impl_->stop(worker); }
 void Supervisor::close(int status) { impl_->close(status); }
+void Supervisor::abandon(int status) { impl_->abandon(status); }
 bool Supervisor::ending() const { return impl_->ending(); }
 int Supervisor::status() const { return impl_->status_; }
 

@@ -66,6 +66,11 @@ struct SupervisorOptions {
   std::function<void(pid_t child, int wait_status)> on_child_exit;  // of any child process, workers included
   std::function<void()> on_end;  // the last call: the supervisor waits for nothing any more
   bool quiet = false;            // say() says nothing
+  bool unread = false;           // workers continue if nobody reads their output
+  bool append = false;           // to the logs of an earlier supervisor
+  // Of an open supervisor: of SIGINT, SIGTERM and SIGHUP, and SIGPIPE if nobody reads its output. True: the
+  // caller ends the workers. A second signal kills them at once.
+  std::function<bool(int number, const std::string& how)> on_signal;
 };
 
 class Supervisor {
@@ -86,6 +91,7 @@ class Supervisor {
   void stop(std::size_t worker);  // SIGTERM or the end of its input; after the grace time SIGKILL
   void close(int status);         // ends when all workers have exited, with this status
   bool ending() const;            // no worker can be added any more
+  void abandon(int status);       // ends at once, with this status; what runs is left to run
 
   // Once io_context.run() has returned: that of the first failure, or 0.
   int status() const;

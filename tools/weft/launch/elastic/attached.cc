@@ -13,16 +13,14 @@
 
 #include "tools/weft/duration.h"
 #include "tools/weft/launch/cores.h"
-#include "tools/weft/launch/supervisor.h"
 
 namespace weft::tool::launch::elastic {
 
-int run_attached(const std::vector<std::string>& command, const std::string& grace) {
-  asio::io_context context;
-  asio::posix::stream_descriptor input(context, ::dup(STDIN_FILENO));
+SupervisorOptions attached_options(const std::vector<std::string>& command, const std::string& grace) {
   SupervisorOptions options;
   WorkerPlan worker;
-  worker.name = "worker";
+  const char* const name = std::getenv("WEFT_NAME");
+  worker.name = name == nullptr ? "worker" : name;
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     const char* const workers = std::getenv("LOCAL_WORLD_SIZE");
     const auto share = threads_share(workers == nullptr ? 1 : std::strtoul(workers, nullptr, 10));
@@ -34,6 +32,13 @@ int run_attached(const std::vector<std::string>& command, const std::string& gra
   options.quiet = true;
   options.grace = parse_duration(grace);
   options.failure_wait = std::chrono::nanoseconds{0};
+  return options;
+}
+
+int run_attached(const std::vector<std::string>& command, const std::string& grace) {
+  asio::io_context context;
+  asio::posix::stream_descriptor input(context, ::dup(STDIN_FILENO));
+  SupervisorOptions options = attached_options(command, grace);
   options.on_end = [&] { input.close(); };
   Supervisor supervisor(context, std::move(options));
   supervisor.start();

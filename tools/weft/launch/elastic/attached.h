@@ -7,7 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tools/weft/launch/supervisor.h"
+
 namespace weft::tool::launch::elastic {
+
+// Of a supervisor of this one worker. Its name is WEFT_NAME.
+SupervisorOptions attached_options(const std::vector<std::string>& command, const std::string& grace);
 
 // The worker's exit status, or 128 and its signal. Throws UsageError if the program cannot be run.
 int run_attached(const std::vector<std::string>& command, const std::string& grace);

@@ -4,10 +4,10 @@
 
 namespace weft::tool::launch::elastic {
 
-Blacklist::Blacklist(BlacklistOptions options, std::uint64_t seed) : options_(options), random_(seed) {}
+Blacklist::Blacklist(BlacklistOptions options, std::uint64_t seed) : options_(options), state_{seed, {}} {}
 
 bool Blacklist::fail(const std::string& name, Time now, std::chrono::nanoseconds healthy) {
-  Host& host = hosts_[name];
+  BlacklistEntry& host = state_.hosts[name];
   if (healthy >= options_.healthy_after) host.failures = host.times = 0;
   if (host.blacklisted || ++host.failures < options_.failures) return false;
   host.blacklisted = true;
@@ -18,7 +18,7 @@ bool Blacklist::fail(const std::string& name, Time now, std::chrono::nanoseconds
 
 std::vector<std::string> Blacklist::release(Time now) {
   std::vector<std::string> released;
-  for (auto& [name, host] : hosts_) {
+  for (auto& [name, host] : state_.hosts) {
     if (!host.blacklisted || !host.until || *host.until > now) continue;
     host.blacklisted = false;
     host.failures = options_.failures - 1;
@@ -28,18 +28,18 @@ std::vector<std::string> Blacklist::release(Time now) {
 }
 
 bool Blacklist::holds(const std::string& host) const {
-  const auto found = hosts_.find(host);
-  return found != hosts_.end() && found->second.blacklisted;
+  const auto found = state_.hosts.find(host);
+  return found != state_.hosts.end() && found->second.blacklisted;
 }
 
 std::optional<Blacklist::Time> Blacklist::until(const std::string& host) const {
-  const auto found = hosts_.find(host);
-  return found == hosts_.end() ? std::nullopt : found->second.until;
+  const auto found = state_.hosts.find(host);
+  return found == state_.hosts.end() ? std::nullopt : found->second.until;
 }
 
 std::optional<Blacklist::Time> Blacklist::next_release() const {
   std::optional<Time> next;
-  for (const auto& [name, host] : hosts_)
+  for (const auto& [name, host] : state_.hosts)
     if (host.blacklisted && host.until && (!next || *host.until < *next)) next = host.until;
   return next;
 }
@@ -55,7 +55,7 @@ std::chrono::nanoseconds Blacklist::cooldown_of(std::uint32_t times) {
 
 // splitmix64
 std::uint64_t Blacklist::draw() {
-  std::uint64_t mixed = random_ += 0x9e3779b97f4a7c15;
+  std::uint64_t mixed = state_.random += 0x9e3779b97f4a7c15;
   mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
   mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
   return mixed ^ (mixed >> 31);

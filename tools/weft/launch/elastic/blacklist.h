@@ -12,7 +12,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "tools/weft/launch/elastic/time_codec.h"
 
 namespace weft::tool::launch::elastic {
 
@@ -24,6 +27,20 @@ struct BlacklistOptions {
   std::chrono::nanoseconds cooldown = std::chrono::seconds{10};
   std::chrono::nanoseconds max_cooldown = std::chrono::minutes{10};
 };
+
+struct BlacklistEntry {
+  std::size_t failures = 0;  // in a row
+  std::uint32_t times = 0;   // that the host was blacklisted in this row
+  bool blacklisted = false;
+  std::optional<std::chrono::nanoseconds> until;
+};
+WEFT_CODEC(BlacklistEntry, failures, times, blacklisted, until)
+
+struct BlacklistState {
+  std::uint64_t random = 0;
+  std::map<std::string, BlacklistEntry> hosts;
+};
+WEFT_CODEC(BlacklistState, random, hosts)
 
 class Blacklist {
  public:
@@ -40,20 +57,15 @@ class Blacklist {
   std::optional<Time> until(const std::string& host) const;  // of a blacklisted host; none: for good
   std::optional<Time> next_release() const;
 
- private:
-  struct Host {
-    std::size_t failures = 0;  // in a row
-    std::uint32_t times = 0;   // that it was blacklisted in this row
-    bool blacklisted = false;
-    std::optional<Time> until;
-  };
+  const BlacklistState& state() const { return state_; }
+  void restore(BlacklistState state) { state_ = std::move(state); }
 
+ private:
   std::chrono::nanoseconds cooldown_of(std::uint32_t times);
   std::uint64_t draw();
 
   const BlacklistOptions options_;
-  std::uint64_t random_;
-  std::map<std::string, Host> hosts_;
+  BlacklistState state_;
 };
 
 }  // namespace weft::tool::launch::elastic

@@ -10,29 +10,53 @@
 namespace weft::tool::launch::elastic {
 
 ElasticDriver::ElasticDriver(DriverOptions options, Time now)
-    : options_(std::move(options)),
-      blacklist_(options_.blacklist, options_.seed),
-      short_since_(now),
-      now_(now) {}
+    : options_(std::move(options)), blacklist_(options_.blacklist, options_.seed), now_(now) {
+  state_.short_since = now;
+}
 
 Actions ElasticDriver::handle(Time now, const Event& event) {
-  if (phase_ == Phase::ended) return {};
+  if (state_.phase == DriverPhase::ended) return {};
   now_ = now;
   changed_ = false;
   const bool was_stopping = any_stopping();
   std::visit([this](const auto& it) { take(it); }, event);
-  if (phase_ == Phase::waiting || phase_ == Phase::running) plan();
-  if (phase_ == Phase::running) count_reset(was_stopping);
-  if (phase_ == Phase::waiting || phase_ == Phase::running) watch_minimum();
-  if (phase_ == Phase::finishing) finish();
+  if (state_.phase == DriverPhase::waiting || state_.phase == DriverPhase::running) plan();
+  if (state_.phase == DriverPhase::running) count_reset(was_stopping);
+  if (state_.phase == DriverPhase::waiting || state_.phase == DriverPhase::running) watch_minimum();
+  if (state_.phase == DriverPhase::finishing) finish();
   end_if_empty();
   return std::exchange(actions_, {});
 }
 
+DriverState ElasticDriver::save() const {
+  DriverState state = state_;
+  state.blacklist = blacklist_.state();
+  return state;
+}
+
+// The other driver may have died before it did what it had decided. A start is not repeated: nobody but the
+// caller knows whether the worker runs.
+Actions ElasticDriver::restore(Time now, DriverState state) {
+  now_ = now;
+  state_ = std::move(state);
+  blacklist_.restore(state_.blacklist);
+  slots_.clear();
+  for (const HostSlots& host : state_.hosts) slots_[host.host] = host.slots;
+  if (state_.short_since) state_.short_since = now;
+  for (auto& [id, worker] : state_.workers) {
+    if (!worker.ready) worker.started = now;
+    occupied_[{worker.host, worker.slot}] = id;
+    ranks_.insert(worker.rank);
+    if (worker.stopping) actions_.push_back(StopWorker{id, "it was stopped before"});
+  }
+  if (state_.phase == DriverPhase::ended) actions_.push_back(EndJob{state_.failure.empty(), state_.failure});
+  return std::exchange(actions_, {});
+}
+
 std::size_t ElasticDriver::ready() const {
-  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
-    return entry.second.ready && !entry.second.stopping;
-  }));
+  return static_cast<std::size_t>(
+      std::count_if(state_.workers.begin(), state_.workers.end(),
+                    [](const auto& entry) { return entry.second.ready && !entry.second.stopping; }));
 }
 
 std::optional<ElasticDriver::Time> ElasticDriver::next_wake() const {
@@ -40,12 +64,13 @@ std::optional<ElasticDriver::Time> ElasticDriver::next_wake() const {
   const auto add = [&](Time when) {
     if (!next || when < *next) next = when;
   };
-  if (phase_ == Phase::finishing && !workers_.empty() && finish_by_ > now_) add(finish_by_);
-  if (phase_ != Phase::waiting && phase_ != Phase::running) return next;
-  if (short_since_) add(*short_since_ + options_.timeout);
+  if (state_.phase == DriverPhase::finishing && !state_.workers.empty() && state_.finish_by > now_)
+    add(state_.finish_by);
+  if (state_.phase != DriverPhase::waiting && state_.phase != DriverPhase::running) return next;
+  if (state_.short_since) add(*state_.short_since + options_.timeout);
   if (const auto release = blacklist_.next_release()) add(*release);
   if (options_.start_timeout > Time{0})
-    for (const auto& [id, worker] : workers_)
+    for (const auto& [id, worker] : state_.workers)
       if (!worker.ready && !worker.stopping) add(worker.started + options_.start_timeout);
   return next;
 }
@@ -58,7 +83,7 @@ void ElasticDriver::take(const HostsFound& found) {
   for (const HostSlots& host : found.hosts)
     if (host.slots != 0) slots[host.host] = host.slots;
   std::vector<HostSlots> hosts;
-  for (const HostSlots& host : hosts_)
+  for (const HostSlots& host : state_.hosts)
     if (const auto still = slots.find(host.host); still != slots.end())
       hosts.push_back({host.host, still->second});
   for (const HostSlots& host : found.hosts)
@@ -66,60 +91,62 @@ void ElasticDriver::take(const HostsFound& found) {
         std::none_of(hosts.begin(), hosts.end(),
                      [&](const HostSlots& other) { return other.host == host.host; }))
       hosts.push_back({host.host, slots.at(host.host)});
-  hosts_ = std::move(hosts);
+  state_.hosts = std::move(hosts);
   slots_ = std::move(slots);
-  discovered_ = true;
+  state_.discovered = true;
   discovery_fails_ = false;
 }
 
 void ElasticDriver::take(const DiscoveryFailed& failed) {
-  if (!discovered_) return give_up("the first discovery of hosts failed: " + failed.why);
+  if (!state_.discovered) return give_up("the first discovery of hosts failed: " + failed.why);
   if (!std::exchange(discovery_fails_, true))
     actions_.push_back(Note{"the discovery of hosts failed, and the known hosts are kept: " + failed.why});
 }
 
 void ElasticDriver::take(const WorkerReady& ready) {
-  const auto found = workers_.find(ready.worker);
-  if (found != workers_.end() && !found->second.ready) found->second.ready = now_;
+  const auto found = state_.workers.find(ready.worker);
+  if (found != state_.workers.end() && !found->second.ready) found->second.ready = now_;
 }
 
 void ElasticDriver::take(const WorkerExited& exited) {
-  const auto found = workers_.find(exited.worker);
-  if (found == workers_.end()) return;
-  const Worker worker = std::move(found->second);
-  workers_.erase(found);
+  const auto found = state_.workers.find(exited.worker);
+  if (found == state_.workers.end()) return;
+  const DriverWorker worker = std::move(found->second);
+  state_.workers.erase(found);
   occupied_.erase({worker.host, worker.slot});
   ranks_.erase(worker.rank);
   if (worker.stopping) return;
   if (exited.status != 0) return failed(worker, exited);
-  if (phase_ != Phase::running) return;
-  phase_ = Phase::finishing;
-  finish_by_ = now_ + options_.finish_wait;
-  if (!workers_.empty())
+  if (state_.phase != DriverPhase::running) return;
+  state_.phase = DriverPhase::finishing;
+  state_.finish_by = now_ + options_.finish_wait;
+  if (!state_.workers.empty())
     actions_.push_back(Note{title(worker) + " has succeeded: the other workers have " +
                             text_of(options_.finish_wait) + " to finish"});
 }
 
-void ElasticDriver::failed(const Worker& worker, const WorkerExited& exited) {
+void ElasticDriver::take(const Interrupted& interrupted) { give_up(interrupted.why); }
+
+void ElasticDriver::failed(const DriverWorker& worker, const WorkerExited& exited) {
   const std::string what = title(worker) + " " + exited.how;
   actions_.push_back(Note{what + exited.details});
-  if (phase_ != Phase::running) return;
+  if (state_.phase != DriverPhase::running) return;
   changed_ = true;
-  strike(worker);
-  if (!formed_ || !worker.ready || ready() != 0) return;
-  formed_ = false;
-  if (restarts_ == options_.restarts) return give_up("all workers have failed; the last one: " + what);
-  ++restarts_;
-  actions_.push_back(Note{"all workers have failed: restart " + std::to_string(restarts_) + " of " +
+  if (!exited.blameless) strike(worker);
+  if (!state_.formed || !worker.ready || ready() != 0) return;
+  state_.formed = false;
+  if (state_.restarts == options_.restarts) return give_up("all workers have failed; the last one: " + what);
+  ++state_.restarts;
+  actions_.push_back(Note{"all workers have failed: restart " + std::to_string(state_.restarts) + " of " +
                           std::to_string(options_.restarts)});
 }
 
-void ElasticDriver::strike(const Worker& worker) {
+void ElasticDriver::strike(const DriverWorker& worker) {
   if (!blacklist_.fail(worker.host, now_, worker.ready ? now_ - *worker.ready : Time{0})) return;
   const auto until = blacklist_.until(worker.host);
   actions_.push_back(BlacklistHost{worker.host, until});
   // Hosts that have not failed come first from now on.
-  std::stable_partition(hosts_.begin(), hosts_.end(),
+  std::stable_partition(state_.hosts.begin(), state_.hosts.end(),
                         [&](const HostSlots& host) { return host.host != worker.host; });
 }
 
@@ -127,22 +154,22 @@ void ElasticDriver::strike(const Worker& worker) {
 
 void ElasticDriver::plan() {
   blacklist_.release(now_);
-  if (phase_ == Phase::waiting) {
-    if (!discovered_ || capacity() < options_.min_workers) return;
-    phase_ = Phase::running;
+  if (state_.phase == DriverPhase::waiting) {
+    if (!state_.discovered || capacity() < options_.min_workers) return;
+    state_.phase = DriverPhase::running;
     return start_workers();
   }
   stop_late_starters();
   stop_displaced();
   start_workers();
-  const bool none_left =
-      std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.stopping; });
+  const bool none_left = std::all_of(state_.workers.begin(), state_.workers.end(),
+                                     [](const auto& entry) { return entry.second.stopping; });
   if (none_left && all_blacklisted()) give_up("all hosts are blacklisted: " + hosts_text());
 }
 
 void ElasticDriver::stop_late_starters() {
   if (options_.start_timeout <= Time{0}) return;
-  for (auto& [id, worker] : workers_) {
+  for (auto& [id, worker] : state_.workers) {
     if (worker.ready || worker.stopping || now_ - worker.started < options_.start_timeout) continue;
     stop(id, worker, "was not ready " + text_of(options_.start_timeout) + " after its start");
     actions_.push_back(
@@ -156,8 +183,8 @@ void ElasticDriver::stop_late_starters() {
 // mistaken.
 void ElasticDriver::stop_displaced() {
   bool placed_ready = false;
-  Worker* keeper = nullptr;
-  for (auto& [id, worker] : workers_) {
+  DriverWorker* keeper = nullptr;
+  for (auto& [id, worker] : state_.workers) {
     if (!worker.ready || worker.stopping) continue;
     if (!displaced(worker))
       placed_ready = true;
@@ -167,7 +194,7 @@ void ElasticDriver::stop_displaced() {
   if (!placed_ready && capacity() == 0) return;
   // With max_workers 1 there is no room for a second worker to take over from the first.
   if (placed_ready || options_.max_workers == 1) keeper = nullptr;
-  for (auto& [id, worker] : workers_)
+  for (auto& [id, worker] : state_.workers)
     if (!worker.stopping && &worker != keeper && displaced(worker))
       stop(id, worker,
            slots_.contains(worker.host)
@@ -176,18 +203,18 @@ void ElasticDriver::stop_displaced() {
 }
 
 void ElasticDriver::start_workers() {
-  for (const HostSlots& host : hosts_) {
+  for (const HostSlots& host : state_.hosts) {
     if (!available(host)) continue;
     for (std::size_t slot = 0; slot < host.slots; ++slot) {
-      if (workers_.size() >= options_.max_workers) return;
+      if (state_.workers.size() >= options_.max_workers) return;
       if (occupied_.contains({host.host, slot})) continue;
-      const WorkerId id = ++last_id_;
+      const WorkerId id = ++state_.last_id;
       const std::size_t rank = lowest_free_rank();
-      Worker worker{host.host, slot, rank, now_, std::nullopt, false};
+      DriverWorker worker{host.host, slot, rank, now_, std::nullopt, false};
       if (options_.start_timeout <= Time{0}) worker.ready = now_;
       occupied_[{host.host, slot}] = id;
       ranks_.insert(rank);
-      workers_.emplace(id, std::move(worker));
+      state_.workers.emplace(id, std::move(worker));
       actions_.push_back(StartWorker{id, host.host, slot, host.slots, rank});
       changed_ = true;
     }
@@ -196,12 +223,12 @@ void ElasticDriver::start_workers() {
 
 void ElasticDriver::count_reset(bool was_stopping) {
   if (!changed_) return;
-  const bool first_start = !last_change_;
-  const bool same = first_start || was_stopping || now_ - *last_change_ <= options_.reset_settle;
-  last_change_ = now_;
+  const bool first_start = !state_.last_change;
+  const bool same = first_start || was_stopping || now_ - *state_.last_change <= options_.reset_settle;
+  state_.last_change = now_;
   if (same) return;
-  ++resets_;
-  if (options_.reset_limit && resets_ > *options_.reset_limit)
+  ++state_.resets;
+  if (options_.reset_limit && state_.resets > *options_.reset_limit)
     give_up("the workers changed more often than the reset limit of " +
             std::to_string(*options_.reset_limit) + " permits");
 }
@@ -209,47 +236,49 @@ void ElasticDriver::count_reset(bool was_stopping) {
 void ElasticDriver::watch_minimum() {
   const std::size_t ready_now = ready();
   if (ready_now >= options_.min_workers) {
-    formed_ = true;
-    short_since_.reset();
-  } else if (!short_since_) {
-    short_since_ = now_;
+    state_.formed = true;
+    state_.short_since.reset();
+  } else if (!state_.short_since) {
+    state_.short_since = now_;
   }
-  if (!short_since_ || now_ - *short_since_ < options_.timeout) return;
+  if (!state_.short_since || now_ - *state_.short_since < options_.timeout) return;
   give_up("fewer than " + std::to_string(options_.min_workers) + " workers for " + text_of(options_.timeout) +
           ": " + std::to_string(ready_now) + " ready, " + hosts_text());
 }
 
 void ElasticDriver::finish() {
-  const bool late = now_ >= finish_by_;
-  for (auto& [id, worker] : workers_)
+  const bool late = now_ >= state_.finish_by;
+  for (auto& [id, worker] : state_.workers)
     if (!worker.stopping && (late || !worker.ready))
       stop(id, worker, late ? "the job has succeeded" : "the job has succeeded before the worker was ready");
 }
 
 void ElasticDriver::give_up(std::string why) {
-  if (phase_ == Phase::giving_up || phase_ == Phase::ended) return;
-  phase_ = Phase::giving_up;
-  failure_ = std::move(why);
-  for (auto& [id, worker] : workers_)
+  if (state_.phase == DriverPhase::giving_up || state_.phase == DriverPhase::ended) return;
+  state_.phase = DriverPhase::giving_up;
+  state_.failure = std::move(why);
+  for (auto& [id, worker] : state_.workers)
     if (!worker.stopping) stop(id, worker, "the job has failed");
 }
 
-void ElasticDriver::stop(WorkerId id, Worker& worker, std::string why) {
+void ElasticDriver::stop(WorkerId id, DriverWorker& worker, std::string why) {
   worker.stopping = true;
   changed_ = true;
   actions_.push_back(StopWorker{id, std::move(why)});
 }
 
 void ElasticDriver::end_if_empty() {
-  if (!workers_.empty() || (phase_ != Phase::finishing && phase_ != Phase::giving_up)) return;
-  const bool success = phase_ == Phase::finishing;
-  phase_ = Phase::ended;
-  actions_.push_back(EndJob{success, failure_});
+  if (!state_.workers.empty() ||
+      (state_.phase != DriverPhase::finishing && state_.phase != DriverPhase::giving_up))
+    return;
+  const bool success = state_.phase == DriverPhase::finishing;
+  state_.phase = DriverPhase::ended;
+  actions_.push_back(EndJob{success, state_.failure});
 }
 
 // --- What is known ---
 
-bool ElasticDriver::displaced(const Worker& worker) const {
+bool ElasticDriver::displaced(const DriverWorker& worker) const {
   const auto host = slots_.find(worker.host);
   if (host == slots_.end() || worker.slot >= host->second) return true;
   return options_.evict && blacklist_.holds(worker.host);
@@ -259,19 +288,19 @@ bool ElasticDriver::available(const HostSlots& host) const { return !blacklist_.
 
 std::size_t ElasticDriver::capacity() const {
   std::size_t slots = 0;
-  for (const HostSlots& host : hosts_)
+  for (const HostSlots& host : state_.hosts)
     if (available(host)) slots += host.slots;
   return slots;
 }
 
 bool ElasticDriver::any_stopping() const {
-  return std::any_of(workers_.begin(), workers_.end(),
+  return std::any_of(state_.workers.begin(), state_.workers.end(),
                      [](const auto& entry) { return entry.second.stopping; });
 }
 
 bool ElasticDriver::all_blacklisted() const {
-  return !hosts_.empty() && std::none_of(hosts_.begin(), hosts_.end(),
-                                         [this](const HostSlots& host) { return available(host); });
+  return !state_.hosts.empty() && std::none_of(state_.hosts.begin(), state_.hosts.end(),
+                                               [this](const HostSlots& host) { return available(host); });
 }
 
 std::size_t ElasticDriver::lowest_free_rank() const {
@@ -283,14 +312,14 @@ std::size_t ElasticDriver::lowest_free_rank() const {
   return rank;
 }
 
-std::string ElasticDriver::title(const Worker& worker) const {
+std::string ElasticDriver::title(const DriverWorker& worker) const {
   return "rank " + std::to_string(worker.rank) + " on " + worker.host;
 }
 
 std::string ElasticDriver::hosts_text() const {
-  if (hosts_.empty()) return "no hosts";
+  if (state_.hosts.empty()) return "no hosts";
   std::string text;
-  for (const HostSlots& host : hosts_) {
+  for (const HostSlots& host : state_.hosts) {
     text += (text.empty() ? "" : ", ") + host.host + " (" + std::to_string(host.slots) +
             (host.slots == 1 ? " slot" : " slots");
     if (blacklist_.holds(host.host)) {

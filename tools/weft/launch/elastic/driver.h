@@ -15,6 +15,8 @@
 // Thread-safety: none.
 #pragma once
 
+#include <weft/rpc/codec/struct_codec.h>
+
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -35,6 +37,7 @@ struct HostSlots {
   std::string host;
   std::size_t slots = 1;
 };
+WEFT_CODEC(HostSlots, host, slots)
 
 struct DriverOptions {
   std::size_t min_workers = 1, max_workers = 1;
@@ -72,9 +75,14 @@ struct WorkerExited {
   int status = 0;            // as a shell reports it; 0: success
   std::string how;           // for messages: "was killed by signal 9 (Killed)"
   std::string details = {};  // appended to the note about this exit only
+  bool blameless = false;    // the failure says nothing about the host
+};
+// The user ends the job.
+struct Interrupted {
+  std::string why;
 };
 struct TimePassed {};
-using Event = std::variant<HostsFound, DiscoveryFailed, WorkerReady, WorkerExited, TimePassed>;
+using Event = std::variant<HostsFound, DiscoveryFailed, WorkerReady, WorkerExited, Interrupted, TimePassed>;
 
 // --- Actions ---
 
@@ -105,46 +113,79 @@ struct EndJob {
 using Action = std::variant<StartWorker, StopWorker, BlacklistHost, Note, EndJob>;
 using Actions = std::vector<Action>;
 
+// --- State ---
+
+enum class DriverPhase : std::uint8_t {
+  waiting,    // for min_workers slots
+  running,    // workers start, fail and are replaced
+  finishing,  // a worker has succeeded: none starts any more
+  giving_up,  // the job has failed, and its workers end
+  ended
+};
+
+struct DriverWorker {
+  std::string host;
+  std::size_t slot = 0, rank = 0;
+  std::chrono::nanoseconds started{0};
+  std::optional<std::chrono::nanoseconds> ready;
+  bool stopping = false;
+};
+WEFT_CODEC(DriverWorker, host, slot, rank, started, ready, stopping)
+
+// All that a driver knows about its job, without its options. A value that travels: see
+// ElasticDriver::save().
+struct DriverState {
+  DriverPhase phase = DriverPhase::waiting;
+  std::string failure;
+  std::vector<HostSlots> hosts;  // as discovered; the order is that of their age, so that ranks are stable
+  bool discovered = false;       // at least once
+  BlacklistState blacklist;
+  std::map<WorkerId, DriverWorker> workers;  // that have not exited
+  WorkerId last_id = 0;
+  std::size_t resets = 0, restarts = 0;
+  bool formed = false;  // min_workers were ready at one time: there is a state to lose
+  std::optional<std::chrono::nanoseconds> last_change;
+  std::optional<std::chrono::nanoseconds> short_since;  // since when fewer than min_workers are ready
+  std::chrono::nanoseconds finish_by{0};
+};
+WEFT_CODEC(DriverState, phase, failure, hosts, discovered, blacklist, workers, last_id, resets, restarts,
+           formed, last_change, short_since, finish_by)
+
 class ElasticDriver {
  public:
   using Time = std::chrono::nanoseconds;  // since any fixed moment
 
   ElasticDriver(DriverOptions options, Time now);
 
+  // What another driver needs to take over from this one. If it is stored before the actions are executed
+  // that handle() has returned, then a driver that dies at any time leaves a state that its successor can
+  // use.
+  DriverState save() const;
+  // Takes over, before any other event. `now` is not before the time of its last event. The start timeout of
+  // workers that are not ready and the timeout for the minimum begin again. Returns the stops that are due
+  // and the end of the job, which the other driver may not have executed. For workers that do not run any
+  // more the caller passes WorkerExited.
+  Actions restore(Time now, DriverState state);
+
   // Events of workers that have exited, and all events after EndJob, are ignored.
   Actions handle(Time now, const Event& event);
   // When to pass TimePassed, if nothing else happens before; none: never.
   std::optional<Time> next_wake() const;
 
-  bool ended() const { return phase_ == Phase::ended; }
-  std::size_t workers() const { return workers_.size(); }  // that have not exited
-  std::size_t ready() const;                               // that are not asked to stop either
+  bool ended() const { return state_.phase == DriverPhase::ended; }
+  std::size_t workers() const { return state_.workers.size(); }  // that have not exited
+  std::size_t ready() const;                                     // that are not asked to stop either
 
  private:
-  enum class Phase {
-    waiting,    // for min_workers slots
-    running,    // workers start, fail and are replaced
-    finishing,  // a worker has succeeded: none starts any more
-    giving_up,  // the job has failed, and its workers end
-    ended
-  };
-  struct Worker {
-    std::string host;
-    std::size_t slot = 0, rank = 0;
-    Time started{0};
-    std::optional<Time> ready;
-    bool stopping = false;
-  };
-  using Workers = std::map<WorkerId, Worker>;
-
   void take(const HostsFound& found);
   void take(const DiscoveryFailed& failed);
   void take(const WorkerReady& ready);
   void take(const WorkerExited& exited);
+  void take(const Interrupted& interrupted);
   void take(const TimePassed&) {}
 
-  void failed(const Worker& worker, const WorkerExited& exited);
-  void strike(const Worker& worker);
+  void failed(const DriverWorker& worker, const WorkerExited& exited);
+  void strike(const DriverWorker& worker);
   void plan();
   void stop_late_starters();
   void stop_displaced();
@@ -153,35 +194,25 @@ class ElasticDriver {
   void watch_minimum();
   void finish();
   void give_up(std::string why);
-  void stop(WorkerId id, Worker& worker, std::string why);
+  void stop(WorkerId id, DriverWorker& worker, std::string why);
   void end_if_empty();
 
-  bool displaced(const Worker& worker) const;
+  bool displaced(const DriverWorker& worker) const;
   bool available(const HostSlots& host) const;
   std::size_t capacity() const;  // slots of available hosts
   bool any_stopping() const;
   bool all_blacklisted() const;
   std::size_t lowest_free_rank() const;
-  std::string title(const Worker& worker) const;
+  std::string title(const DriverWorker& worker) const;
   std::string hosts_text() const;
 
   const DriverOptions options_;
-  Phase phase_ = Phase::waiting;
-  std::string failure_;
-  std::vector<HostSlots> hosts_;  // as discovered; the order is that of their age, so that ranks are stable
-  std::map<std::string, std::size_t> slots_;  // of the same hosts
-  bool discovered_ = false;                   // at least once
+  DriverState state_;                         // without its blacklist, which save() adds
+  std::map<std::string, std::size_t> slots_;  // of state_.hosts
   bool discovery_fails_ = false;
   Blacklist blacklist_;
-  Workers workers_;  // that have not exited
   std::map<std::pair<std::string, std::size_t>, WorkerId> occupied_;
-  std::set<std::size_t> ranks_;  // of workers_
-  WorkerId last_id_ = 0;
-  std::size_t resets_ = 0, restarts_ = 0;
-  bool formed_ = false;  // min_workers were ready at one time: there is a state to lose
-  std::optional<Time> last_change_;
-  std::optional<Time> short_since_;  // since when fewer than min_workers are ready
-  Time finish_by_{0};
+  std::set<std::size_t> ranks_;  // of state_.workers
 
   // Of the event that is handled.
   Time now_;

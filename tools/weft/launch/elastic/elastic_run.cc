@@ -4,10 +4,13 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "tools/weft/duration.h"
@@ -16,13 +19,19 @@
 #include "tools/weft/launch/elastic/discovery.h"
 #include "tools/weft/launch/elastic/job_store.h"
 #include "tools/weft/launch/elastic/remote.h"
+#include "tools/weft/launch/elastic/takeover.h"
 #include "tools/weft/launch/process.h"
 #include "tools/weft/launch/supervisor.h"
 
 namespace weft::tool::launch::elastic {
 namespace {
 
-ElasticDriver::Time now() { return std::chrono::steady_clock::now().time_since_epoch(); }
+using std::chrono::nanoseconds;
+
+// A worker whose keeper has not registered so long after the takeover never will.
+constexpr auto keeper_wait = std::chrono::seconds{5};
+
+std::string worker_name(std::size_t rank) { return "worker" + std::to_string(rank); }
 
 // The job while it runs.
 class ElasticRun {
@@ -32,12 +41,27 @@ class ElasticRun {
 
  private:
   struct Running {
-    WorkerId id = 0;
     std::string name;
+    bool here = false;  // on this host
   };
 
   SupervisorOptions supervisor_options();
+  Takeover::Calls takeover_calls();
+  ElasticDriver::Time now() const { return std::chrono::steady_clock::now().time_since_epoch() + ahead_; }
+
+  // Takeover.
+  void drive(std::optional<SavedJob> job);
+  void compare(const SavedJob& job, const Takeover::Workers& kept, bool again);
+  void continue_job(const SavedJob& job);
+  void drop_missing();
+  void begin();
+  void save();
+  void step_down(const std::string& why);
+  bool interrupt(int number, const std::string& how);
+  void kept_changed(WorkerId id, const std::optional<KeptWorker>& record);
+
   void handle(const Event& event);
+  void perform_later(std::function<void()> action);
   void perform(const StartWorker& start);
   void perform(const StopWorker& stop);
   void perform(const BlacklistHost& blacklist);
@@ -45,32 +69,46 @@ class ElasticRun {
   void perform(const EndJob& end);
   AddedWorker added(const StartWorker& start) const;
   void exited(std::size_t number, const Failure& exit);
+  void gone(const WorkerExited& event);
   void joined(const std::string& name, std::uint64_t incarnation);
   void wake_later();
   void stop_all();
 
   asio::io_context& context_;
   const ElasticJob& job_;
+  std::string id_;  // of the job
   Supervisor supervisor_;
   JobStore store_;
-  ElasticDriver driver_;
+  std::optional<Takeover> takeover_;  // if workers may outlive this driver
+  std::optional<ElasticDriver> driver_;
   std::unique_ptr<Discovery> discovery_;
-  asio::steady_timer wake_;
-  std::map<std::size_t, Running> running_;      // by the supervisor's number
-  std::map<WorkerId, std::size_t> numbers_;     // of running_
-  std::map<std::string, WorkerId> ids_;         // by name, of running_
-  std::map<std::string, std::uint64_t> ended_;  // the last incarnation of a name that has ended
-  bool stopped_ = false;
+  asio::steady_timer wake_, missing_;
+  nanoseconds ahead_{0};  // of the steady clock, so that drivers on several hosts have one time
+  std::map<WorkerId, Running> workers_;          // that have been started
+  std::map<std::size_t, WorkerId> numbers_;      // by the supervisor's number, of its children
+  std::map<std::string, WorkerId> ids_;          // by name, of workers_
+  std::map<std::string, std::uint64_t> joined_;  // the last incarnation of a name that has joined
+  std::map<std::string, std::uint64_t> ended_;   // the last incarnation of a name that has ended
+  std::vector<std::function<void()>> undone_;    // until the state is saved from which they follow
+  std::set<WorkerId> kept_;                      // whose keepers are registered
+  std::set<WorkerId> leaving_;                   // that have ended, which is not saved yet
+  std::string saved_;                            // the driver's state, as it is saved or being saved
+  bool saving_ = false, driving_ = false, stopped_ = false;
+  std::optional<int> interrupted_;  // the status to end with
 };
 
 ElasticRun::ElasticRun(asio::io_context& context, const ElasticJob& job)
     : context_(context),
       job_(job),
+      id_(job.id),
       supervisor_(context, supervisor_options()),
       store_(context, {job.store, job.credentials, job.insecure},
              [this](const std::string& name, std::uint64_t incarnation) { joined(name, incarnation); }),
-      driver_(job.driver, now()),
-      wake_(context) {
+      wake_(context),
+      missing_(context) {
+  const nanoseconds orphan_wait = parse_duration(job.orphan_wait);
+  if (orphan_wait > nanoseconds{0})  // otherwise it drives at once
+    takeover_.emplace(context, store_.store(), takeover_lease(orphan_wait), takeover_calls());
   if (!job.discovery) return;
   Discovery::Options options{*job.discovery, job.slots, job.poll};
   discovery_ = std::make_unique<Discovery>(
@@ -81,7 +119,7 @@ ElasticRun::ElasticRun(asio::io_context& context, const ElasticJob& job)
 SupervisorOptions ElasticRun::supervisor_options() {
   SupervisorOptions options;
   options.command = job_.command;
-  options.logs = job_.logs;
+  if (parse_duration(job_.orphan_wait) == nanoseconds{0}) options.logs = job_.logs;  // else of the keepers
   options.prefix = job_.prefix;
   options.grace = parse_duration(job_.grace);
   options.on_failure = [this](const Failure&) { stop_all(); };
@@ -92,42 +130,202 @@ SupervisorOptions ElasticRun::supervisor_options() {
       asio::post(context_, [this, child, status] { discovery_->child_exited(child, status); });
   };
   options.on_end = [this] { stop_all(); };
+  if (parse_duration(job_.orphan_wait) > nanoseconds{0})
+    options.on_signal = [this](int number, const std::string& how) { return interrupt(number, how); };
   return options;
 }
 
 int ElasticRun::run() {
   supervisor_.start();
+  if (takeover_) {
+    takeover_->acquire();
+  } else {
+    driver_.emplace(job_.driver, now());
+    begin();
+  }
+  context_.run();
+  takeover_.reset();
+  store_.close();
+  return supervisor_.status();
+}
+
+void ElasticRun::begin() {
+  driving_ = true;
   if (discovery_ != nullptr)
     discovery_->start();
   else
     handle(HostsFound{job_.hosts});
   wake_later();
-  context_.run();
-  store_.close();
-  return supervisor_.status();
 }
 
 void ElasticRun::handle(const Event& event) {
   if (stopped_) return;
-  for (const Action& action : driver_.handle(now(), event))
-    std::visit([this](const auto& it) { perform(it); }, action);
+  for (const Action& action : driver_->handle(now(), event))
+    perform_later([this, action] { std::visit([this](const auto& it) { perform(it); }, action); });
+  save();
   wake_later();
 }
 
+// --- Takeover ---
+
+Takeover::Calls ElasticRun::takeover_calls() {
+  return {
+      [this] { supervisor_.say("another driver runs this job, or has died: waiting for its lease to end"); },
+      [this](std::optional<SavedJob> job) { drive(std::move(job)); },
+      [this](const std::string& why) { step_down(why); },
+      [this](WorkerId id, const std::optional<KeptWorker>& record) { kept_changed(id, record); }};
+}
+
+void ElasticRun::drive(std::optional<SavedJob> job) {
+  const nanoseconds wall = std::chrono::system_clock::now().time_since_epoch();
+  ahead_ =
+      std::max(wall, job ? job->at : nanoseconds{0}) - std::chrono::steady_clock::now().time_since_epoch();
+  if (job)
+    return takeover_->list(job->id,
+                           [this, job = *job](const Takeover::Workers& kept) { compare(job, kept, false); });
+  driver_.emplace(job_.driver, now());
+  takeover_->watch(id_);
+  begin();
+}
+
+// If none of the workers is left, the state in their memory is lost, and the job begins anew.
+void ElasticRun::compare(const SavedJob& job, const Takeover::Workers& kept, bool again) {
+  const DriverState& state = job.driver;
+  const bool undecided = state.phase == DriverPhase::waiting || state.phase == DriverPhase::running;
+  const bool alive = std::any_of(kept.begin(), kept.end(), [](const auto& worker) {
+    return !worker.second.ended || worker.second.status == 0;
+  });
+  if (!undecided || alive) return continue_job(job);
+  const auto missing = [&](const auto& worker) { return !kept.contains(worker.first); };
+  if (!again && std::any_of(state.workers.begin(), state.workers.end(), missing)) {
+    missing_.expires_after(keeper_wait);
+    return missing_.async_wait([this, job](asio::error_code error) {
+      if (error) return;
+      takeover_->list(job.id,
+                      [this, job](const Takeover::Workers& now_kept) { compare(job, now_kept, true); });
+    });
+  }
+  supervisor_.say("no worker of the last driver is left: the job begins anew");
+  takeover_->watch(job.id);
+  for (const auto& [id, worker] : state.workers)
+    kept.contains(id) ? takeover_->forget(id) : takeover_->stop(id);
+  driver_.emplace(job_.driver, now());
+  takeover_->watch(id_);
+  begin();
+}
+
+void ElasticRun::continue_job(const SavedJob& job) {
+  id_ = job.id;
+  supervisor_.say("takes over " + std::to_string(job.driver.workers.size()) +
+                  (job.driver.workers.size() == 1 ? " worker" : " workers"));
+  for (const auto& [id, worker] : job.driver.workers) {
+    const std::string name = worker_name(worker.rank);
+    workers_[id] = {name, is_this_host(worker.host)};
+    ids_[name] = id;
+  }
+  driver_.emplace(job_.driver, now());
+  takeover_->watch(id_);
+  for (const Action& action : driver_->restore(now(), job.driver))
+    perform_later([this, action] { std::visit([this](const auto& it) { perform(it); }, action); });
+  for (const auto& [name, incarnation] : std::map(joined_)) joined(name, incarnation);
+  missing_.expires_after(keeper_wait);
+  missing_.async_wait([this](asio::error_code error) {
+    if (!error) drop_missing();
+  });
+  begin();
+  save();
+}
+
+// Their driver has died before it had started them.
+void ElasticRun::drop_missing() {
+  for (const auto& [id, worker] : std::map(workers_)) {
+    if (kept_.contains(id)) continue;
+    if (std::any_of(numbers_.begin(), numbers_.end(), [&](const auto& child) { return child.second == id; }))
+      continue;  // of this driver
+    takeover_->stop(id);
+    gone({id, 137, "was not started before its driver died", {}, true});
+  }
+}
+
+// Actions are executed once the state from which they follow is saved. What happens meanwhile is saved next,
+// all at once.
+void ElasticRun::save() {
+  if (!takeover_ || !driving_) {
+    for (auto& action : std::exchange(undone_, {})) action();
+    return;
+  }
+  if (saving_ || stopped_) return;
+  SavedJob job{id_, now(), driver_->save()};
+  std::string text = to_text(job.driver);
+  if (text == saved_) {
+    for (auto& action : std::exchange(undone_, {})) action();
+    return;
+  }
+  saved_ = std::move(text);
+  saving_ = true;
+  takeover_->save(job, [this, actions = std::exchange(undone_, {})] {
+    saving_ = false;
+    for (const auto& action : actions) action();
+    save();
+  });
+}
+
+void ElasticRun::perform_later(std::function<void()> action) { undone_.push_back(std::move(action)); }
+
+void ElasticRun::step_down(const std::string& why) {
+  supervisor_.say("this driver ends, and leaves the workers: " + why);
+  supervisor_.abandon(1);
+}
+
+// The job ends as it does by a failure: also the workers that are no children of this process are ended.
+bool ElasticRun::interrupt(int number, const std::string& how) {
+  if (!driving_ || stopped_) return false;
+  interrupted_ = 128 + number;
+  handle(Interrupted{"the launcher " + how});
+  return true;
+}
+
+void ElasticRun::kept_changed(WorkerId id, const std::optional<KeptWorker>& record) {
+  const bool known = workers_.contains(id);
+  if (record && !record->ended) {
+    kept_.insert(id);
+    if (!known) takeover_->stop(id);  // it has registered too late
+    return;
+  }
+  kept_.erase(id);
+  if (record && !known && !leaving_.contains(id)) return takeover_->forget(id);
+  if (!known) return;
+  if (!record) return gone({id, 137, "was lost: its keeper does not answer any more"});
+  WorkerExited event{id, record->status, record->how, {}, record->orphaned};
+  if (!record->last_error.empty()) event.details = "; its last errors:" + indented(record->last_error);
+  gone(event);
+}
+
+// --- Workers ---
+
 void ElasticRun::wake_later() {
   wake_.cancel();
-  const auto next = driver_.next_wake();
+  const auto next = driver_->next_wake();
   if (!next || stopped_) return;
-  wake_.expires_at(
-      asio::steady_timer::time_point(std::chrono::duration_cast<asio::steady_timer::duration>(*next)));
+  wake_.expires_at(asio::steady_timer::time_point(
+      std::chrono::duration_cast<asio::steady_timer::duration>(*next - ahead_)));
   wake_.async_wait([this](asio::error_code error) {
     if (!error) handle(TimePassed{});
   });
 }
 
 AddedWorker ElasticRun::added(const StartWorker& start) const {
-  AddedWorker worker{plan_worker(job_, start), job_.command, false};
+  AddedWorker worker{plan_worker(job_, start), job_.command, takeover_.has_value()};
+  worker.plan.environment["TORCHELASTIC_RUN_ID"] = id_;
+  RemoteWorker remote{
+      std::filesystem::current_path().string(), {}, job_.remote_weft, job_.grace, job_.command};
+  if (takeover_) {
+    remote.options = {"--keep", id_ + "/" + std::to_string(start.worker), "--orphan-wait", job_.orphan_wait};
+    if (!job_.logs.empty()) remote.options.insert(remote.options.end(), {"--logs", job_.logs});
+  }
   if (is_this_host(start.host)) {
+    remote.weft = std::filesystem::read_symlink("/proc/self/exe").string();
+    if (takeover_) worker.command = attached_words(remote);
     const char* const threads = std::getenv("OMP_NUM_THREADS");
     if (!job_.threads && (threads == nullptr || *threads == '\0'))
       worker.plan.environment["OMP_NUM_THREADS"] = std::to_string(threads_share(start.slots));
@@ -137,8 +335,7 @@ AddedWorker ElasticRun::added(const StartWorker& start) const {
     throw UsageError(
         "workers on '" + start.host +
         "' cannot reach the job's store on this host: --rendezvous HOST:PORT or --store says where it is");
-  RemoteWorker remote{std::filesystem::current_path().string(), worker.plan.environment, job_.remote_weft,
-                      job_.grace, job_.command};
+  remote.variables = worker.plan.environment;
   for (const std::string& name : job_.passed_variables)
     if (const char* const value = std::getenv(name.c_str())) remote.variables.emplace(name, value);
   worker.command = rsh_words(job_.rsh, start.host, remote_command(remote));
@@ -151,9 +348,8 @@ void ElasticRun::perform(const StartWorker& start) {
   try {
     AddedWorker worker = added(start);
     const std::string name = worker.plan.name;
-    const std::size_t number = supervisor_.add(std::move(worker));
-    running_[number] = {start.worker, name};
-    numbers_[start.worker] = number;
+    numbers_[supervisor_.add(std::move(worker))] = start.worker;
+    workers_[start.worker] = {name, is_this_host(start.host)};
     ids_[name] = start.worker;
   } catch (const std::exception& error) {
     asio::post(context_, [this, id = start.worker, how = std::string("was not started: ") + error.what()] {
@@ -163,8 +359,9 @@ void ElasticRun::perform(const StartWorker& start) {
 }
 
 void ElasticRun::perform(const StopWorker& stop) {
-  if (const auto number = numbers_.find(stop.worker); number != numbers_.end())
-    supervisor_.stop(number->second);
+  if (takeover_) takeover_->stop(stop.worker);
+  for (const auto& [number, id] : numbers_)
+    if (id == stop.worker) supervisor_.stop(number);
 }
 
 void ElasticRun::perform(const BlacklistHost& blacklist) {
@@ -173,28 +370,56 @@ void ElasticRun::perform(const BlacklistHost& blacklist) {
 }
 
 void ElasticRun::perform(const EndJob& end) {
-  if (!end.success) supervisor_.say("the job has failed: " + end.why);
-  const auto close = [this, status = end.success ? 0 : 1] { supervisor_.close(status); };
+  if (!end.success && !interrupted_) supervisor_.say("the job has failed: " + end.why);
+  const auto close = [this, status = end.success ? 0 : interrupted_.value_or(1)] {
+    if (!takeover_) return supervisor_.close(status);
+    takeover_->release([this, status] { supervisor_.close(status); });
+  };
   if (discovery_ == nullptr) return close();
   discovery_->stop([this, close] { asio::post(context_, close); });
 }
 
-// First the store, so that a successor finds its name free, and the other workers learn of the death.
+// The end of a child process. With a keeper, what counts is the record of that.
 void ElasticRun::exited(std::size_t number, const Failure& exit) {
   if (stopped_) return;
-  const Running worker = running_.at(number);
-  running_.erase(number);
-  numbers_.erase(worker.id);
-  ids_.erase(worker.name);
-  WorkerExited event{worker.id, exit.status, exit.how};
+  const WorkerId id = numbers_.at(number);
+  numbers_.erase(number);
+  WorkerExited event{id, exit.status, exit.how};
   if (!exit.last_error.empty()) event.details = "; its last errors:" + indented(exit.last_error);
-  store_.end(worker.name, [this, name = worker.name, event](std::uint64_t incarnation) {
+  if (!takeover_) return gone(event);
+  takeover_->list(id_, [this, event](const Takeover::Workers& kept) {
+    const auto record = kept.find(event.worker);
+    const auto worker = workers_.find(event.worker);
+    if (worker == workers_.end()) return;
+    if (record != kept.end() && (record->second.ended || !worker->second.here))
+      return record->second.ended
+                 ? kept_changed(event.worker, record->second)
+                 : supervisor_.say("the connection to " + worker->second.name + " is lost, which continues");
+    gone(event);
+  });
+}
+
+// First the store, so that a successor finds its name free, and the other workers learn of the death.
+void ElasticRun::gone(const WorkerExited& event) {
+  const auto found = workers_.find(event.worker);
+  if (found == workers_.end()) return;
+  const std::string name = found->second.name;
+  workers_.erase(found);
+  ids_.erase(name);
+  if (takeover_) leaving_.insert(event.worker);
+  store_.end(name, [this, name, event](std::uint64_t incarnation) {
     if (incarnation != 0) ended_[name] = incarnation;
+    if (takeover_)
+      perform_later([this, id = event.worker] {
+        takeover_->forget(id);
+        leaving_.erase(id);
+      });
     handle(event);
   });
 }
 
 void ElasticRun::joined(const std::string& name, std::uint64_t incarnation) {
+  joined_[name] = incarnation;
   const auto worker = ids_.find(name);
   const auto ended = ended_.find(name);
   if (worker == ids_.end() || (ended != ended_.end() && ended->second == incarnation)) return;
@@ -205,6 +430,8 @@ void ElasticRun::joined(const std::string& name, std::uint64_t incarnation) {
 void ElasticRun::stop_all() {
   if (std::exchange(stopped_, true)) return;
   wake_.cancel();
+  missing_.cancel();
+  takeover_.reset();
   store_.close();
   if (discovery_ != nullptr) discovery_->stop([] {});
 }
@@ -215,7 +442,7 @@ WorkerPlan plan_worker(const ElasticJob& job, const StartWorker& start) {
   WorkerPlan worker;
   worker.local_rank = start.slot;
   worker.rank = start.rank;
-  worker.name = "worker" + std::to_string(start.rank);
+  worker.name = worker_name(start.rank);
   auto& variables = worker.environment;
   // None of the ranks that this process may have itself: a worker of an elastic world joins without one.
   for (const char* name : {"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",

@@ -2,7 +2,8 @@
 // decides.
 //
 // It joins the parts: the driver decides, Discovery finds hosts, the Supervisor runs processes, and the
-// JobStore says which workers have joined. One thread, that of the io_context which it makes.
+// JobStore says which workers have joined. If workers may outlive their driver, each has a keeper, and
+// Takeover stores each decision before it is executed. One thread, that of the io_context which it makes.
 #pragma once
 
 #include <weft/rpc/security/credentials.h>
@@ -37,6 +38,9 @@ struct ElasticJob {
   std::string logs;
   bool prefix = true;
   std::string grace = "10s";
+  // How long workers continue without a driver, until another driver takes over (takeover.h). 0: no worker
+  // outlives its driver. Otherwise the store is a file or etcd.
+  std::string orphan_wait = "0s";
 };
 
 // The exit status: 0 if the job has succeeded, 1 if it has failed, 128 and a signal that ended it. Throws

@@ -1,28 +1,25 @@
 #include "tools/weft/launch/elastic/job_store.h"
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/membership/roster.h>
-#include <weft/rpc/store/etcd_store.h>
-#include <weft/rpc/store/file_store.h>
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/store_service.h>
 
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <optional>
 #include <utility>
 
 #include "tools/weft/errors.h"
 #include "tools/weft/json_text.h"
+#include "tools/weft/launch/elastic/store_watch.h"
 
 namespace weft::tool::launch::elastic {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto look_timeout = 5s;   // of one watch
-constexpr auto look_pause = 500ms;  // after a failed one
 constexpr auto end_timeout = 2s;
 // As long as the store remembers members that have left (rpc/membership): late readers can tell the two ends
 // apart.
@@ -34,28 +31,21 @@ std::string key_of(const std::string& name) { return std::string(rpc::membership
 
 class JobStore::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& context, Joined joined)
-      : context_(context), joined_(std::move(joined)), pause_(context) {}
+  Impl(asio::io_context& context, Joined joined) : context_(context), joined_(std::move(joined)) {}
 
   void open(const JobStoreOptions& options) {
-    const std::string& url = options.url;
-    if (url.starts_with("file:")) {
-      const auto file = std::make_shared<rpc::FileStore>(rpc::FileStore::path_of(url));
-      close_store_ = [file] { file->close(); };
-      store_ = file;
-    } else if (url.starts_with("etcd:")) {
-      const auto loop = std::make_shared<rpc::AsioLoop>();
-      const auto etcd = std::make_shared<rpc::EtcdStore>(loop, rpc::EtcdStore::options_of(url));
-      close_store_ = [etcd, loop] {
-        etcd->close();
-        loop->stop();
-      };
-      store_ = etcd;
-    } else {
+    if (options.url.starts_with("tcp:")) {
       keep(options);
+    } else {
+      auto opened = open_store(options.url);
+      store_ = std::move(opened.store);
+      close_store_ = std::move(opened.close);
     }
-    look();
+    watch_.emplace(context_, store_, std::string(rpc::membership_keys::members),
+                   [this](const rpc::StoreChanges& changes) { looked(changes); });
   }
+
+  const std::shared_ptr<rpc::Store>& store() const { return store_; }
 
   void end(const std::string& name, std::function<void(std::uint64_t)> done) {
     const auto timer = std::make_shared<asio::steady_timer>(context_, end_timeout);
@@ -82,8 +72,7 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
 
   void close() {
     closed_ = true;
-    pause_.cancel();
-    watch_.cancel();
+    watch_.reset();
     if (close_store_) std::exchange(close_store_, nullptr)();
     agent_.reset();
   }
@@ -117,41 +106,13 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
     store_ = memory;
   }
 
-  void look() {
-    auto watch =
-        store_->watch(std::string(rpc::membership_keys::members), version_, {.timeout = look_timeout});
-    watch_ = std::move(watch).then(
-        [context = &context_, weak = weak_from_this()](rpc::Result<rpc::StoreChanges>&& result) {
-          auto changes = std::make_shared<rpc::Result<rpc::StoreChanges>>(std::move(result));
-          asio::post(*context, [weak, changes] {
-            if (const auto self = weak.lock(); self != nullptr && !self->closed_)
-              self->looked(std::move(*changes));
-          });
-          return true;
-        });
-  }
-
-  void looked(rpc::Result<rpc::StoreChanges>&& result) {
-    try {
-      const rpc::StoreChanges changes = std::move(result).get();
-      version_ = changes.version;
-      for (const auto& [key, text] : changes.entries) {
-        if (!text || key.size() <= rpc::membership_keys::members.size()) continue;
-        const std::string name = key.substr(rpc::membership_keys::members.size());
-        const rpc::MemberRecord record = rpc::from_text(name, *text);
-        if (record.here()) joined_(name, record.incarnation);
-      }
-    } catch (const rpc::Error& error) {
-      if (error.kind() != rpc::ErrorKind::deadline_exceeded) return look_later();
+  void looked(const rpc::StoreChanges& changes) {
+    for (const auto& [key, text] : changes.entries) {
+      if (closed_ || !text || key.size() <= rpc::membership_keys::members.size()) continue;
+      const std::string name = key.substr(rpc::membership_keys::members.size());
+      const rpc::MemberRecord record = rpc::from_text(name, *text);
+      if (record.here()) joined_(name, record.incarnation);
     }
-    look();
-  }
-
-  void look_later() {
-    pause_.expires_after(look_pause);
-    pause_.async_wait([weak = weak_from_this()](asio::error_code error) {
-      if (const auto self = weak.lock(); !error && self != nullptr && !self->closed_) self->look();
-    });
   }
 
   template <class Finish>
@@ -188,26 +149,20 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
   std::unique_ptr<rpc::Agent> agent_;
   std::shared_ptr<rpc::Store> store_;
   std::function<void()> close_store_;
-  std::uint64_t version_ = 0;
-  rpc::Future<bool> watch_;
-  asio::steady_timer pause_;
+  std::optional<StoreWatch> watch_;
   bool closed_ = false;
 };
 
 JobStore::JobStore(asio::io_context& context, const JobStoreOptions& options, Joined joined)
     : impl_(std::make_shared<Impl>(context, std::move(joined))) {
-  try {
-    impl_->open(options);
-  } catch (const rpc::Error& error) {
-    if (error.kind() != rpc::ErrorKind::invalid_argument) throw;
-    throw UsageError("the job's store '" + options.url + "': " + printable(error.what()));
-  }
+  impl_->open(options);
 }
 JobStore::~JobStore() { close(); }
 
 void JobStore::end(const std::string& name, std::function<void(std::uint64_t)> done) {
   impl_->end(name, std::move(done));
 }
+const std::shared_ptr<rpc::Store>& JobStore::store() const { return impl_->store(); }
 void JobStore::close() {
   if (impl_ != nullptr) impl_->close();
   impl_.reset();

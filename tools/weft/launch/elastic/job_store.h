@@ -7,6 +7,7 @@
 #pragma once
 
 #include <weft/rpc/security/credentials.h>
+#include <weft/rpc/store/store.h>
 
 #include <asio/io_context.hpp>
 
@@ -36,6 +37,7 @@ class JobStore {
   // `done` gets the incarnation, 0 if there was no record, once that is done, or could not be done within 2
   // s.
   void end(const std::string& name, std::function<void(std::uint64_t incarnation)> done);
+  const std::shared_ptr<rpc::Store>& store() const;
   void close();  // calls back no more
 
  private:

@@ -9,14 +9,21 @@
 
 namespace weft::tool::launch::elastic {
 
+std::vector<std::string> attached_words(const RemoteWorker& worker) {
+  std::vector<std::string> words{worker.weft, "launch", "--attached", "--grace", worker.grace};
+  words.insert(words.end(), worker.options.begin(), worker.options.end());
+  words.push_back("--");
+  words.insert(words.end(), worker.command.begin(), worker.command.end());
+  return words;
+}
+
 std::string remote_command(const RemoteWorker& worker) {
   std::string text = "cd " + shell_word(worker.folder) + " && exec env";
   for (const auto& [name, value] : worker.variables)
     if (value.empty()) text += " -u " + shell_word(name);
   for (const auto& [name, value] : worker.variables)
     if (!value.empty()) text += " " + shell_word(name + "=" + value);
-  text += " " + shell_word(worker.weft) + " launch --attached --grace " + shell_word(worker.grace) + " --";
-  for (const std::string& word : worker.command) text += " " + shell_word(word);
+  for (const std::string& word : attached_words(worker)) text += " " + shell_word(word);
   return text;
 }
 

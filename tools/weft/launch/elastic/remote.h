@@ -17,8 +17,11 @@ struct RemoteWorker {
   std::string weft;                              // the program `weft` on that host
   std::string grace;                             // of --grace
   std::vector<std::string> command;
+  std::vector<std::string> options = {};  // more of them for `weft launch --attached`
 };
 
+// `weft launch --attached ...`, without its folder and variables.
+std::vector<std::string> attached_words(const RemoteWorker& worker);
 // The shell command that RSH gets.
 std::string remote_command(const RemoteWorker& worker);
 

@@ -2,9 +2,10 @@
 // planted.
 //
 // A simulated job executes the driver's actions: workers become ready, fail, hang and stop after random
-// times; hosts appear, vanish, die and change their slots; discovery is late or fails. Each seed then lets
-// the trouble end, and checks that the job reaches its size, and its success. WEFT_SIM_SEED=n replays a seed,
-// WEFT_SIM_SEEDS=n runs more.
+// times; hosts appear, vanish, die and change their slots; discovery is late or fails. The driver itself dies
+// after it has saved its state and before it has executed all of its actions; another one takes over. Each
+// seed then lets the trouble end, and checks that the job reaches its size, and its success. WEFT_SIM_SEED=n
+// replays a seed, WEFT_SIM_SEEDS=n runs more.
 #include "tools/weft/launch/elastic/driver.h"
 
 #include <weft/rpc/testing/simulation/sim_seeds.h>
@@ -29,9 +30,10 @@ using weft::test::SimWorld;
 // What a simulation does wrong on purpose: its checks must find each.
 enum class Fault : std::uint8_t {
   none,
-  exits_are_lost,          // the driver does not learn that a worker has ended
-  wakes_are_lost,          // nor woken
-  hosts_are_reported_late  // an old list of hosts is reported after the trouble, for good
+  exits_are_lost,           // the driver does not learn that a worker has ended
+  wakes_are_lost,           // nor woken
+  hosts_are_reported_late,  // an old list of hosts is reported after the trouble, for good
+  state_is_saved_late       // a driver that takes over has the state before the last event
 };
 
 class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
@@ -56,6 +58,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     if (random_.chance(250)) options_.reset_limit = random_.between(1, 8);
     options_.restarts = random_.chance(300) ? 0 : 1000;
     options_.seed = random_.next();
+    mortal_ = random_.chance(300) ? random_.between(1, 50) : 0;
   }
 
   void run() {
@@ -85,14 +88,60 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   // --- Events for the driver ---
 
   void pass(const Event& event) {
-    if (finished_) return;
-    for (const Action& action : driver_->handle(now(), event)) {
-      if (finished_) violation("an action follows the end of the job");
-      std::visit([this](const auto& it) { perform(it); }, action);
-    }
+    if (finished_ || down_) return;
+    std::optional<DriverState> before;
+    if (fault_ == Fault::state_is_saved_late) before = driver_->save();
+    const Actions actions = driver_->handle(now(), event);
+    if (!calm_ && random_.chance(mortal_)) return die_driving(actions, std::move(before));
+    perform_all(actions);
     if (finished_) return;
     check();
     wake_later();
+  }
+  void perform_all(const Actions& actions) {
+    for (const Action& action : actions) {
+      if (finished_) violation("an action follows the end of the job");
+      std::visit([this](const auto& it) { perform(it); }, action);
+    }
+  }
+
+  // --- The death of the driver ---
+
+  void die_driving(const Actions& actions, std::optional<DriverState> before) {
+    ++tally_["driver dies"];
+    down_ = true;
+    ++wakes_;
+    const auto done = static_cast<std::ptrdiff_t>(random_.below(actions.size() + 1));
+    perform_all({actions.begin(), actions.begin() + done});
+    for (auto action = actions.begin() + done; action != actions.end(); ++action) {
+      ++tally_["action lost"];
+      if (const auto* stop = std::get_if<StopWorker>(&*action)) note_why(*stop);
+      if (const auto* host = std::get_if<BlacklistHost>(&*action)) perform(*host);
+    }
+    if (finished_) return;
+    later(random_.up_to(20s), [this, state = before ? *before : driver_->save()] { take_over(state); });
+  }
+
+  void take_over(const DriverState& state) {
+    down_ = false;
+    driver_ = std::make_unique<ElasticDriver>(options_, now());
+    if (short_since_) short_since_ = now();
+    perform_all(driver_->restore(now(), state));
+    const auto tell = [this](const Event& event) {
+      if (!finished_) perform_all(driver_->handle(now(), event));
+    };
+    for (const auto& [id, worker] : state.workers)
+      if (const auto process = processes_.find(id); process == processes_.end()) {
+        const bool started =
+            !exits_.try_emplace(id, WorkerExited{id, 137, "has not started", {}, true}).second;
+        ++tally_[started ? "exit while no driver runs" : "start lost"];
+      } else if (process->second.ready && !worker.ready) {
+        tell(WorkerReady{id});
+      }
+    for (const auto& [id, exit] : exits_) tell(exit);
+    exits_.clear();
+    if (fixed_) tell(HostsFound{present_});
+    pass(TimePassed{});
   }
 
   void wake_later() {
@@ -106,7 +155,9 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   }
 
   void discover() {
-    if (!calm_ && known_ && !fixed_ && random_.chance(100)) {
+    if (down_) {
+      // Nobody asks.
+    } else if (!calm_ && known_ && !fixed_ && random_.chance(100)) {
       pass(DiscoveryFailed{"a simulated reason"});
     } else if (!(fault_ == Fault::hosts_are_reported_late && calm_)) {
       std::map<std::string, std::size_t> hosts;
@@ -180,23 +231,33 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       const Process process = exited->second;
       processes_.erase(exited);
       if (status == 0 && !process.stopping) finishing_ = true;
-      pass(WorkerExited{id, status, "has died"});
+      const WorkerExited event{id, status, "has died"};
+      if (down_) exits_[id] = event;
+      pass(event);
     });
   }
 
   void perform(const StopWorker& stop) {
     ++tally_["stop"];
-    if (stop.why == "the job has failed" && !std::exchange(given_up_, true)) hosts_at_the_end_ = reported_;
+    note_why(stop);
+    const bool repeated = stop.why == "it was stopped before";  // by a driver that takes over
     const auto found = processes_.find(stop.worker);
+    if (found == processes_.end() && (repeated || exits_.contains(stop.worker))) return;
     if (found == processes_.end()) return violation("a worker is stopped that does not run");
     Process& process = found->second;
+    if (repeated && process.stopping) return;
     if (std::exchange(process.stopping, true)) violation("a worker is stopped twice");
     const auto slots = reported_.find(process.start.host);
     const bool placed = slots != reported_.end() && process.start.slot < slots->second &&
                         !(options_.evict && held(process.start.host));
-    if (process.ready && placed && stop.why != "the job has failed" && stop.why != "the job has succeeded")
+    if (process.ready && placed && !repeated && stop.why != "the job has failed" &&
+        stop.why != "the job has succeeded")
       violation("a survivor is stopped: " + stop.why);
     later(random_.up_to(5s), [this, id = stop.worker] { die(id, 143); });
+  }
+
+  void note_why(const StopWorker& stop) {
+    if (stop.why == "the job has failed" && !std::exchange(given_up_, true)) hosts_at_the_end_ = reported_;
   }
 
   void perform(const BlacklistHost& host) {
@@ -335,7 +396,8 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
           !processes_.empty() && std::all_of(processes_.begin(), processes_.end(),
                                              [](const auto& entry) { return entry.second.stopping; });
       ++tally_["calm"];
-      if (fails || wanted() < options_.min_workers) return;  // it ends by its timeout
+      // Otherwise it ends by its timeout. Workers whose host is gone count as long as they continue.
+      if (fails || std::max(wanted(), ready()) < options_.min_workers) return;
       if (ready() < wanted()) violation("the job has not grown to its size");
       must_succeed_ = true;
       for (const auto& [id, process] : std::map(processes_))
@@ -372,7 +434,10 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   std::size_t next_host_ = 0;
   std::uint64_t wakes_ = 0, checks_ = 0;
   std::optional<ElasticDriver::Time> short_since_;
-  bool fixed_ = false;  // discovery reports the hosts once, as --hosts does
+  std::uint64_t mortal_ = 0;                // of 1,000 events, how many kill the driver
+  std::map<WorkerId, WorkerExited> exits_;  // while no driver runs
+  bool down_ = false;                       // no driver runs
+  bool fixed_ = false;                      // discovery reports the hosts once, as --hosts does
   bool known_ = false, started_ = false, given_up_ = false, calm_ = false, must_succeed_ = false,
        finishing_ = false, finished_ = false;
 };
@@ -390,7 +455,8 @@ TEST(ElasticDriverSimulation, KeepsItsPromises) {
                                 [&](SimWorld& world) { simulate(world, tally); });
   EXPECT_TRUE(report.ok()) << report.text;
   tally.expect({"start", "stop", "failure", "success", "blacklisted", "restart", "host added", "host removed",
-                "host dies", "hangs at its start", "ended well", "fewer than", "all workers have failed",
+                "host dies", "hangs at its start", "driver dies", "action lost", "start lost",
+                "exit while no driver runs", "ended well", "fewer than", "all workers have failed",
                 "reset limit"});
 }
 
@@ -415,7 +481,8 @@ INSTANTIATE_TEST_SUITE_P(ElasticDriverSimulation, PlantedInTheDriver,
                          testing::Values(Planted{"ExitsAreLost", Fault::exits_are_lost, "the job has not"},
                                          Planted{"WakesAreLost", Fault::wakes_are_lost, "the job has not"},
                                          Planted{"HostsAreReportedLate", Fault::hosts_are_reported_late,
-                                                 "has not grown to its size"}),
+                                                 "has not grown to its size"},
+                                         Planted{"StateIsSavedLate", Fault::state_is_saved_late, "disagree"}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedInTheDriver, AreFoundAndReplayed) {

@@ -2,6 +2,8 @@
 // (docs/parity_elastic.md). driver_simulation_test.cc has what must hold whatever happens.
 #include "tools/weft/launch/elastic/driver.h"
 
+#include <weft/rpc/codec/packed.h>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +16,7 @@ using namespace std::chrono_literals;
 // Executes a driver's actions without processes, as the test says.
 class Job {
  public:
-  explicit Job(DriverOptions options) : driver_(options, now) {}
+  explicit Job(DriverOptions options) : options_(options), driver_(std::in_place, options, now) {}
 
   void find(std::vector<HostSlots> hosts) { pass(HostsFound{std::move(hosts)}); }
   void fail_discovery(const std::string& why) { pass(DiscoveryFailed{why}); }
@@ -32,13 +34,24 @@ class Job {
   // Time passes, and the driver is woken when it wants to be.
   void wait(std::chrono::nanoseconds time) {
     const auto until = now + time;
-    for (auto next = driver_.next_wake(); next && *next <= until; next = driver_.next_wake()) {
+    for (auto next = driver_->next_wake(); next && *next <= until; next = driver_->next_wake()) {
       now = std::max(now, *next);
       pass(TimePassed{});
     }
     now = until;
     pass(TimePassed{});
   }
+
+  // Another driver takes over, from what this one has stored.
+  void take_over(std::chrono::nanoseconds after = 0s) {
+    now += after;
+    const DriverState state = rpc::unpack<DriverState>(rpc::pack(driver_->save()));
+    driver_.emplace(options_, now);
+    stopping.clear();
+    take(driver_->restore(now, state));
+  }
+  void vanish(std::size_t rank) { exit(rank, 137, "has not started", true); }
+  void interrupt() { pass(Interrupted{"an interrupt"}); }
 
   // "0=a/0 1=a/1": the ranks that run and are not asked to stop.
   std::string places() const {
@@ -61,19 +74,20 @@ class Job {
   std::vector<std::string> reasons;            // of stops
   std::vector<std::string> notes;
   std::vector<BlacklistHost> blacklisted;
-  std::size_t starts = 0;
+  std::size_t starts = 0, ends = 0;
 
  private:
   const StartWorker& at(std::size_t rank) const { return running.at(rank); }
-  void exit(std::size_t rank, int status, const std::string& how) {
+  void exit(std::size_t rank, int status, const std::string& how, bool blameless = false) {
     const WorkerId worker = at(rank).worker;
     running.erase(rank);
     std::erase(stopping, rank);
-    pass(WorkerExited{worker, status, how});
+    pass(WorkerExited{worker, status, how, {}, blameless});
   }
-  void pass(const Event& event) {
-    for (const Action& action : driver_.handle(now, event)) {
-      EXPECT_FALSE(ended) << "an action follows the end";
+  void pass(const Event& event) { take(driver_->handle(now, event)); }
+  void take(const Actions& actions) {
+    for (const Action& action : actions) {
+      EXPECT_TRUE(!ended || std::holds_alternative<EndJob>(action)) << "an action follows the end";
       std::visit([this](const auto& it) { take(it); }, action);
     }
   }
@@ -91,10 +105,12 @@ class Job {
   void take(const EndJob& end) {
     EXPECT_TRUE(running.empty()) << "workers run at the end";
     ended = end;
+    ++ends;
   }
 
   std::optional<EndJob> ended;
-  ElasticDriver driver_;
+  const DriverOptions options_;
+  std::optional<ElasticDriver> driver_;
 };
 
 const std::vector<HostSlots> two_hosts{{"a", 2}, {"b", 2}};
@@ -590,6 +606,95 @@ TEST(ElasticDriver, NewHostsAreIgnoredAfterASuccess) {
   EXPECT_EQ(job.places(), "1=a/1");
   job.succeed(1);
   EXPECT_EQ(job.end(), "");
+}
+
+// --- Another driver takes over ---
+
+TEST(ElasticDriver, ADriverThatTakesOverKeepsWorkersRanksAndTheOrderOfHosts) {
+  Job job(from_to(2, 5));
+  job.find({{"b", 2}, {"a", 2}});
+  job.all_ready();
+  job.take_over(20s);
+  job.find({{"a", 2}, {"b", 2}, {"c", 2}});
+  EXPECT_EQ(job.places(), "0=b/0 1=b/1 2=a/0 3=a/1 4=c/0");
+  EXPECT_EQ(job.starts, 5U);
+  job.succeed(0);
+  EXPECT_EQ(job.end(), std::nullopt);
+}
+
+TEST(ElasticDriver, ADriverThatTakesOverRemembersFailuresAndBlacklistedHosts) {
+  DriverOptions options = from_to(1, 4);
+  options.blacklist.failures = 2;
+  Job job(options);
+  job.find(two_hosts);
+  job.all_ready();
+  job.fail(0);
+  job.take_over();
+  job.fail(1);
+  ASSERT_EQ(job.blacklisted.size(), 1U);
+  job.take_over(1s);
+  job.find(two_hosts);
+  EXPECT_EQ(job.places(), "0=a/0 2=b/0 3=b/1") << "the successor of the first one continues";
+  job.wait(*job.blacklisted.front().until - job.now);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+}
+
+TEST(ElasticDriver, ADriverThatTakesOverRepeatsStopsAndTheEnd) {
+  Job job(from_to(1, 4));
+  job.find(two_hosts);
+  job.all_ready();
+  job.find({{"a", 2}});
+  job.take_over();
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1") << "the workers of b are stopped again";
+  job.stopped_exit();
+  job.succeed(0);
+  job.take_over();
+  job.succeed(1);
+  EXPECT_EQ(job.end(), "");
+  job.take_over();
+  EXPECT_EQ(job.ends, 2U);
+  EXPECT_EQ(job.end(), "");
+}
+
+TEST(ElasticDriver, TimeoutsBeginAgainForADriverThatTakesOver) {
+  DriverOptions options = from_to(2, 2);
+  options.timeout = 60s;
+  options.start_timeout = 50s;
+  Job job(options);
+  job.find({{"a", 2}});
+  job.ready(0);
+  job.take_over(100s);
+  job.wait(49s);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1") << "it may have become ready meanwhile";
+  job.ready(1);
+  job.wait(1h);
+  EXPECT_EQ(job.end(), std::nullopt);
+}
+
+TEST(ElasticDriver, WorkersThatWereNeverStartedAreNotTheirHostsFault) {
+  DriverOptions options = from_to(2, 2);
+  options.blacklist.failures = 1;
+  Job job(options);
+  job.find({{"a", 2}});
+  job.take_over();
+  job.vanish(0);
+  job.vanish(1);
+  EXPECT_TRUE(job.blacklisted.empty());
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+  EXPECT_EQ(job.starts, 4U);
+}
+
+TEST(ElasticDriver, AnInterruptStopsAllWorkers) {
+  Job job(from_to(1, 4));
+  job.interrupt();
+  EXPECT_EQ(job.end(), "an interrupt");
+  Job running(from_to(1, 4));
+  running.find(two_hosts);
+  running.all_ready();
+  running.interrupt();
+  EXPECT_EQ(running.places(), "");
+  running.stopped_exit();
+  EXPECT_EQ(running.end(), "an interrupt");
 }
 
 }  // namespace

@@ -1,0 +1,90 @@
+// Takeover: what the driver of an elastic job leaves in the job's store, so that another driver can continue
+// the job with the workers that run.
+//
+//   driver/orders/lease      the driver's id, under a lease that it renews. One driver has it at a time
+//   driver/state             SavedJob, stored before the driver does what it has decided
+//   driver/orders/JOB/ID     this worker is to end
+//   driver/workers/JOB/ID    KeptWorker, by the worker's keeper (keeper.h): while the worker runs, under a
+//                            lease that the keeper renews; then how the worker has ended, without a lease
+//
+// JOB is SavedJob::id. A driver that no longer has the lease cannot change the state, because each change
+// names the value before it. Owned by the launcher. Thread-safety: members and calls run on the thread of the
+// io_context.
+#pragma once
+
+#include <weft/rpc/store/store.h>
+
+#include <asio/io_context.hpp>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tools/weft/launch/elastic/driver.h"
+
+namespace weft::tool::launch::elastic {
+
+namespace takeover_keys {
+inline constexpr std::string_view state = "driver/state", orders = "driver/orders/";
+inline constexpr std::string_view lease = "driver/orders/lease";
+std::string order(const std::string& worker);  // worker: "JOB/ID"
+std::string worker(const std::string& worker);
+}  // namespace takeover_keys
+
+struct SavedJob {
+  std::string id;
+  std::chrono::nanoseconds at{0};  // the driver's time
+  DriverState driver;
+};
+WEFT_CODEC(SavedJob, id, at, driver)
+std::string to_text(const DriverState& state);
+
+struct KeptWorker {
+  bool ended = false;
+  bool orphaned = false;  // the keeper has ended it, because no driver came
+  std::int32_t status = 0;
+  std::string how, last_error;
+};
+WEFT_CODEC(KeptWorker, ended, orphaned, status, how, last_error)
+std::string to_text(const KeptWorker& worker);
+KeptWorker kept_worker(const std::string& text);
+
+// Of the driver and of the keepers, if they wait for each other so long.
+std::chrono::nanoseconds takeover_lease(std::chrono::nanoseconds orphan_wait);
+
+class Takeover {
+ public:
+  struct Calls {
+    std::function<void()> waits;                                // another driver has the lease
+    std::function<void(std::optional<SavedJob> job)> acquired;  // none: no driver was here before
+    std::function<void(const std::string& why)> lost;           // this process may not drive any more
+    // A worker's keeper has changed its record; none: the keeper is lost.
+    std::function<void(WorkerId worker, const std::optional<KeptWorker>& record)> changed;
+  };
+  using Workers = std::map<WorkerId, KeptWorker>;
+
+  Takeover(asio::io_context& context, std::shared_ptr<rpc::Store> store, std::chrono::nanoseconds lease,
+           Calls calls);
+  ~Takeover();
+
+  // Waits for the lease, for three times its length.
+  void acquire();
+  // The records of a job's keepers.
+  void list(const std::string& job, std::function<void(Workers)> found);
+  void watch(const std::string& job);  // from now on, first all that are there
+  // Repeated until it has succeeded. `done` is not called if another driver has changed the state.
+  void save(const SavedJob& job, std::function<void()> done);
+  void stop(WorkerId worker);
+  void forget(WorkerId worker);  // of a worker that has ended and is not in the saved state
+  // The job has ended: removes what is left of it. `done` is called once that is done, or after 5 s.
+  void release(std::function<void()> done);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace weft::tool::launch::elastic
