@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, free_address, main, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, eventually, free_address, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 from slurm_cluster import SlurmCluster  # noqa: E402
@@ -91,6 +91,34 @@ class Slurm(unittest.TestCase):
                     job.wait_for(r"of rank (\d): worker(?!\1)\d joined")
                 done.touch()
                 self.assertEqual(job.end(), 0, job.output())
+
+    def test_a_job_that_is_requeued_commits_and_continues(self):
+        code = '''
+import os, pathlib, signal, sys, time
+commit = pathlib.Path(sys.argv[1]) / "commit"
+if commit.exists():
+    print("continues from", commit.read_text(), flush=True)
+    sys.exit()
+def stop(*_):
+    commit.write_text("step 7")
+    sys.exit(3)
+signal.signal(signal.SIGTERM, stop)
+print("up", flush=True)
+time.sleep(3600)
+'''
+        with tempfile.TemporaryDirectory() as folder:
+            script, output = pathlib.Path(folder) / "script", pathlib.Path(folder) / "output"
+            program = pathlib.Path(folder) / "program.py"
+            program.write_text(code)
+            script.write_text(f"#!/bin/bash\nexec {WEFT} launch --max 1 --start-timeout 0 --grace 3s {sys.executable} {program} {folder}\n")
+            env = {**os.environ, **self.cluster.env}
+            with Program("sbatch", "--wait", "--requeue", "--open-mode=append", "-n1", "-o", output, script, env=self.cluster.env) as job:
+                number = job.wait_for(r"Submitted batch job (\d+)")[1]
+                eventually("the worker runs", lambda: output.exists() and "[0] up" in output.read_text())
+                subprocess.run(["scontrol", "requeue", number], check=True, env=env)
+                self.assertEqual(job.end(), 0, output.read_text())
+                self.assertIn("signal 15 (Terminated): the workers are ended", output.read_text())
+                self.assertIn("[0] continues from step 7", output.read_text())
 
     def test_a_cancelled_job_leaves_nothing(self):
         code = "import os, time; print('up', os.getpid(), flush=True); time.sleep(3600)"

@@ -170,6 +170,16 @@ class Discovery(Elastic):
         self.assertEqual({host for _, host, _ in self.up(job, 2)}, {"n1", "n2"})
         self.end(job)
 
+    def test_the_script_of_an_mpi_job_lists_the_hosts(self):
+        for line, slots in (("echo train-worker-{}.train.default.svc", 1), ("echo train-worker-{}:2", 2)):  # v2beta1 and v1
+            script = self.script("discover_hosts.sh", "\n".join(line.format(n) for n in range(2)))
+            rsh = self.script("ssh", 'FAKE_HOST=${1##*worker-}; FAKE_HOST=w${FAKE_HOST%%.*} exec sh -c "$2"')
+            job = self.launch("--discovery", script, "--max", "8", "--rsh", rsh, "--rendezvous", free_address())
+            self.assertEqual(set(self.up(job, 2 * slots)), {(f"worker{slots * host + slot}", f"w{host}", str(slot))
+                                                            for host in range(2) for slot in range(slots)})
+            self.end(job)
+            self.done.unlink()
+
     def test_outside_of_slurm_there_is_no_such_job(self):
         job = self.launch("--discovery", "slurm", "--max", "2", env={"SLURM_JOB_ID": ""})
         self.assertEqual(job.end(), 1)
@@ -524,6 +534,24 @@ class Agents(Elastic):
         eventually("another worker1 joins", lambda: log.read_text().count("worker1 joined") == 2)
         self.assertIn("worker0 of rank 0: worker1 lost", log.read_text())
         self.end(job)
+
+    def test_a_worker_that_is_started_by_hand_joins(self):
+        store = f"file://{self.folder}/store"
+        job, _ = self.start("--store", store, "--orphan-wait", "0")
+        with Program(WORKER, "elastic", self.done, env={"WEFT_ELASTIC_WORLD": "1", "WEFT_STORE": store, "WEFT_NAME": "guest",
+                                                        "WEFT_ROLE_RANK": "9"}) as guest:
+            job.wait_for(r"^\[0\] worker0 of rank 0: guest joined")
+            guest.wait_for("guest of rank 9: worker0 joined")
+            guest.process.kill()
+        self.end(job)
+
+    def test_the_driver_answers_health_checks_where_it_keeps_the_store(self):
+        address = free_address()
+        job, _ = self.start("--rendezvous", address)
+        status, lines = run(WEFT, "health", f"tcp://{address}")
+        self.assertEqual((status, lines[0], lines[1].split()[:2]), (0, "serving", ["agent", "driver"]), lines)
+        self.end(job)
+        self.assertEqual(run(WEFT, "health", "--timeout", "2s", f"tcp://{address}")[0], 3)
 
     def test_all_workers_fail(self):
         job, pids = self.start()
