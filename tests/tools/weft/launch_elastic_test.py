@@ -391,6 +391,15 @@ class Takeover(Elastic):
         self.assertTrue(all(map(is_gone, pids.values())))
         self.assertNotIn("has failed", job.output())
 
+    def test_a_second_interrupt_kills_the_workers(self):
+        job = self.drive(code="import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + SLEEPER)
+        pids = self.up(job, 2)
+        job.signal(signal.SIGINT)
+        job.wait_for("weft: signal 2 .*: the workers are ended")
+        job.signal(signal.SIGINT)
+        self.assertEqual(job.end(), 130, job.output())
+        wait_until_gone(pids.values(), PATIENCE)
+
     def test_workers_end_if_no_driver_comes(self):
         pids = self.orphans(wait="0.5s")
         wait_until_gone(pids.values(), PATIENCE)

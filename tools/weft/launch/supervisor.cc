@@ -528,6 +528,7 @@ void Supervisor::Impl::end(int signal) {
 void Supervisor::Impl::kill() {
   if (stage_ == Stage::ended) return;
   stage_ = Stage::killing;
+  all_started_ = true;
   for (const pid_t pid : descendants()) ::kill(pid, SIGKILL);
 }
 
