@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <mutex>
 #include <set>
 
 namespace weft::collectives {
@@ -176,6 +177,38 @@ Rendezvous decided(Introduced introduced, const std::vector<bool>& opened,
   return std::move(rendezvous);
 }
 
+// The round that runs, for a cancel().
+class TalkRounds {
+ public:
+  void hold(int round, rpc::Future<bool> talk) {
+    {
+      std::lock_guard lock(mutex_);
+      if (round < round_) return;  // the next one began before this one's future was there
+      round_ = round;
+      if (!cancelled_) {
+        talk_ = std::move(talk);
+        return;
+      }
+    }
+    talk.cancel();
+  }
+  void cancel() {
+    rpc::Future<bool> talk;
+    {
+      std::lock_guard lock(mutex_);
+      cancelled_ = true;
+      talk = std::move(talk_);
+    }
+    talk.cancel();
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  int round_ = 0;
+  bool cancelled_ = false;
+  rpc::Future<bool> talk_;
+};
+
 }  // namespace
 
 rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options) {
@@ -193,16 +226,21 @@ rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat, const Grou
 
   auto promise = std::make_shared<rpc::Promise<Rendezvous>>();
   auto future = promise->future();
+  const auto rounds = std::make_shared<TalkRounds>();
+  promise->on_cancel([rounds] { rounds->cancel(); });
   using Said = rpc::Result<std::vector<rpc::Buffer>>;
-  talk(0, rpc::pack(introduction)).then([talk, seat, own, promise](Said&& said) {
+  auto introductions = talk(0, rpc::pack(introduction)).then([talk, seat, own, promise, rounds](Said&& said) {
     auto met = rpc::capture([&] {
       std::vector<Introduction> all;
       for (const rpc::Buffer& bytes : std::move(said).get()) all.push_back(rpc::unpack<Introduction>(bytes));
       return std::make_shared<Introduced>(introduced(all, seat, own));
     });
-    if (!met.ok()) return promise->fail(met.error());
+    if (!met.ok()) {
+      promise->fail(met.error());
+      return false;
+    }
     const auto first = std::move(met).get();
-    talk(1, rpc::pack(first->opened)).then([own, first, promise](Said&& said) {
+    auto decisions = talk(1, rpc::pack(first->opened)).then([own, first, promise](Said&& said) {
       promise->complete(rpc::capture([&] {
         const auto all = std::move(said).get();
         std::vector<bool> opened;
@@ -210,8 +248,12 @@ rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat, const Grou
         if (own != nullptr) own->close_descriptor();
         return decided(std::move(*first), opened, own);
       }));
+      return true;
     });
+    rounds->hold(1, std::move(decisions));
+    return true;
   });
+  rounds->hold(0, std::move(introductions));
   return future;
 }
 

@@ -29,7 +29,7 @@ struct Seat {
   int key = 0;                   // its members are in the order of their keys, then of their seats
 };
 
-// Ends as the talk does.
+// Ends as the talk does, whose futures a cancel() of this one reaches.
 WEFT_EXPORT rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat,
                                          const GroupOptions& options);
 

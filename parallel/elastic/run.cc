@@ -195,8 +195,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
   }
 }
 
-// The rendezvous of a group waits for all members. If one is gone, this worker does not wait for the
-// rendezvous any more, which then ends by its timeout: no other group has its name.
+// The rendezvous of a group waits for all members. If one is gone, this worker cancels it.
 collectives::Group Training::form_group(const Generation& generation) const {
   collectives::GroupOptions options = options_.group;
   options.name = options_.name + " " + std::to_string(generation.number);
@@ -207,18 +206,21 @@ collectives::Group Training::form_group(const Generation& generation) const {
     std::atomic<bool> ready = false;
   };
   const auto made = std::make_shared<Made>();
-  collectives::Group::create(agent_, options)
-      .then([board = board_, made](rpc::Result<collectives::Group>&& group) {
-        made->group.emplace(std::move(group));
-        made->ready = true;
-        board->poke();
-      });
+  auto forming = collectives::Group::create(agent_, options)
+                     .then([board = board_, made](rpc::Result<collectives::Group>&& group) {
+                       made->group.emplace(std::move(group));
+                       made->ready = true;
+                       board->poke();
+                       return true;
+                     });
   for (Board::View view = board_->view(); !made->ready; view = board_->view()) {
     if (view.current.number > generation.number ||
         std::any_of(generation.members.begin(), generation.members.end(),
-                    [&](const AgentId& member) { return view.lacks(member); }))
+                    [&](const AgentId& member) { return view.lacks(member); })) {
+      forming.cancel();
       throw rpc::Error(ErrorKind::aborted,
                        "group '" + options.name + "': a worker is gone before it was formed");
+    }
     board_->wait(view.version, rpc::Clock::time_point::max());
   }
   return std::move(*made->group).get();

@@ -181,6 +181,24 @@ TEST_P(ElasticWorld, AGroupShrinksToThoseThatLive) {
   for (const at::Tensor& tensor : tensors) expect_equal(tensor, at::full({50'000}, 3.0F));
 }
 
+// A member that waits for one that does not come may cancel, and so all that wait learn of it.
+TEST_P(ElasticWorld, AGroupThatAMemberDoesNotComeToIsCancelled) {
+  join_all({"anna", "bert", "cleo"});
+  std::vector<rpc::Future<Group>> made;
+  for (const int rank : {0, 1}) {
+    GroupOptions options = options_of(GetParam(), rank);
+    options.members = {"anna", "bert", "cleo"};
+    made.push_back(Group::create(*agents[static_cast<std::size_t>(rank)], options));
+  }
+  made[1].cancel();
+  const auto own = error_of([&] { got(std::move(made[1])); }),
+             other = error_of([&] { got(std::move(made[0])); });
+  ASSERT_TRUE(own && other);
+  EXPECT_EQ(own->kind(), ErrorKind::cancelled) << own->what();
+  EXPECT_EQ(other->kind(), ErrorKind::aborted) << other->what();
+  EXPECT_NE(std::string(other->what()).find("bert"), std::string::npos) << other->what();
+}
+
 TEST_P(ElasticWorld, AGroupGrowsByWhoHasCome) {
   join_all({"anna", "bert", "cleo"});
   const auto three = group_of({"anna", "bert", "cleo"});

@@ -127,5 +127,27 @@ TEST(MembersThatCannotOpenMemory, OfTheOnlyHostLeaveMessages) {
   }
 }
 
+// In either round, and also if the first one's future is not there yet when the second one begins.
+TEST(ARendezvous, CancelsTheRoundThatRuns) {
+  for (const int last : {0, 1}) {
+    int cancelled = -1;
+    std::vector<rpc::Promise<Table::Said>> waiting;
+    const Talk talk = [&](int round, const rpc::Buffer& said) {
+      if (round < last) return rpc::Future<Table::Said>::made(Table::Said{said});
+      waiting.emplace_back();
+      waiting.back().on_cancel([&cancelled, round] { cancelled = round; });
+      return waiting.back().future();
+    };
+    auto future = meet(talk, {.name = "worker"}, {}, {});
+    EXPECT_EQ(cancelled, -1);
+    future.cancel();
+    EXPECT_EQ(cancelled, last);
+    waiting.back().fail(rpc::Error(ErrorKind::cancelled, "cancelled"));
+    const auto error = error_of([&] { std::move(future).get(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::cancelled);
+  }
+}
+
 }  // namespace rendezvous_test
 }  // namespace weft::collectives::testing
