@@ -1,12 +1,10 @@
 #include <weft/parallel/data_parallel/broadcast_state.h>
 
+#include <weft/parallel/data_parallel/optimizer_archive.h>
 #include <weft/rpc/core/when_all.h>
-
-#include <torch/serialize/archive.h>
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 #include <string>
 
 namespace weft::data_parallel {
@@ -55,19 +53,9 @@ void broadcast_parameters(const collectives::Group& group, const torch::nn::Modu
 void broadcast_optimizer_state(const collectives::Group& group, torch::optim::Optimizer& optimizer,
                                int source) {
   std::string state;
-  if (group.rank() == source) {
-    torch::serialize::OutputArchive archive;
-    optimizer.save(archive);
-    std::ostringstream stream;
-    archive.save_to(stream);
-    state = std::move(stream).str();
-  }
+  if (group.rank() == source) state = archive_of(optimizer);
   state = group.broadcast_object(state, source).get();
-  if (group.rank() == source) return;
-  torch::serialize::InputArchive archive;
-  std::istringstream stream(state);
-  archive.load_from(stream);
-  optimizer.load(archive);
+  if (group.rank() != source) load_archive(state, optimizer);
 }
 
 }  // namespace weft::data_parallel

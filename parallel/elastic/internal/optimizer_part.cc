@@ -4,6 +4,7 @@
 // again, and broadcast as tensors. A program's own optimizer is saved and loaded by its archive, which
 // allocates.
 #include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/data_parallel/optimizer_archive.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 #include <weft/parallel/elastic/state.h>
 #include <weft/rpc/codec/struct_codec.h>
@@ -47,7 +48,7 @@ ParamFields fields_of(torch::optim::RMSpropParamState& state) {
   return {{&state.square_avg(), &state.momentum_buffer(), &state.grad_avg()}, {&state.step()}};
 }
 ParamFields fields_of(torch::optim::LBFGSParamState& state) {
-  state.al(std::nullopt);  // of one iteration. LibTorch cannot save it: it has undefined tensors
+  data_parallel::drop_scratch_memory(state);
   return {{&state.d(), &state.H_diag(), &state.prev_flat_grad()},
           {&state.func_evals(), &state.n_iter()},
           {&state.t(), &state.prev_loss()},
@@ -254,19 +255,10 @@ class ArchivedOptimizerPart final : public StatePart {
  public:
   explicit ArchivedOptimizerPart(Optimizer& optimizer) : optimizer_(optimizer) {}
   std::string kind() const override { return "optimizer"; }
-  void commit() override {
-    torch::serialize::OutputArchive archive;
-    optimizer_.save(archive);
-    std::ostringstream stream;
-    archive.save_to(stream);
-    commit_ = std::move(stream).str();
-  }
+  void commit() override { commit_ = data_parallel::archive_of(optimizer_); }
   void restore() override {
     optimizer_.state().clear();  // load() keeps states that the archive does not have
-    torch::serialize::InputArchive archive;
-    std::istringstream stream(commit_);
-    archive.load_from(stream);
-    optimizer_.load(archive);
+    data_parallel::load_archive(commit_, optimizer_);
   }
   void sync(const collectives::Group& group, int source) override {
     if (group.rank() != source) optimizer_.state().clear();

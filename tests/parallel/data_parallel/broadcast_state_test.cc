@@ -40,5 +40,32 @@ TEST(BroadcastParameters, NamesTheFirstDifference) {
   });
 }
 
+// Whose memory of one iteration has undefined tensors until its history is full.
+TEST(BroadcastOptimizerState, OfLbfgsWithAHistoryThatIsNotFull) {
+  Company company(2, Backend::memory);
+  std::vector<std::vector<at::Tensor>> values(2);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    Net net(10 + rank);
+    torch::optim::LBFGS optimizer(net.parameters(),
+                                  torch::optim::LBFGSOptions(0.1).max_iter(3).history_size(9));
+    const auto step = [&](int number) {
+      const Batch batch = Batch::of_step(number, 1);
+      optimizer.step([&] {
+        optimizer.zero_grad();
+        at::Tensor loss = at::mse_loss(net.forward(batch.data), batch.target);
+        loss.backward();
+        return loss;
+      });
+    };
+    for (int number = 0; number < 2; ++number) step(number + group.rank());
+    broadcast_parameters(group, net, 1);
+    broadcast_optimizer_state(group, optimizer, 1);
+    for (int number = 3; number < 5; ++number) step(number);
+    values[rank] = values_of(net);
+  });
+  expect_close(values[0], values[1], 1e-12);
+}
+
 }  // namespace
 }  // namespace weft::data_parallel::broadcast_state_test
