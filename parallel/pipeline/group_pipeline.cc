@@ -62,12 +62,23 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
   return text + " schedule " + schedule::save(schedule);
 }
 
+[[noreturn]] void refuse_pipeline(const std::string& text) {
+  throw Error(ErrorKind::invalid_argument, "GroupPipeline: " + text);
+}
+
+void expect_equal_signatures(const collectives::Group& group, const std::string& signature,
+                             std::chrono::nanoseconds timeout) {
+  const auto signatures = group.all_gather_object(signature, timeout).get();
+  for (std::size_t rank = 1; rank < signatures.size(); ++rank)
+    if (signatures[rank] != signatures[0])
+      refuse_pipeline("rank " + std::to_string(rank) +
+                      " has other cuts, another schedule or other options than rank 0: " + signatures[rank] +
+                      "; rank 0: " + signatures[0]);
+}
+
 void check(const collectives::Group& group, const StageGraph& graph, const schedule::Schedule& schedule,
            const GroupPipelineOptions& options) {
-  const auto refuse = [](const std::string& text) {
-    throw Error(ErrorKind::invalid_argument, "GroupPipeline: " + text);
-  };
-  if (!options.loss) refuse("no loss: give GroupPipelineOptions::loss");
+  if (!options.loss) refuse_pipeline("no loss: give GroupPipelineOptions::loss");
   check_schedule("GroupPipeline", graph, schedule,
                  {.replicas = true,
                   .steps = true,
@@ -75,23 +86,18 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
                   .reduces_all = options.data_parallel.has_value(),
                   .sharded = options.sharded.has_value()});
   if (schedule.ranks.size() != static_cast<std::size_t>(group.size()))
-    refuse("a schedule of " + std::to_string(schedule.ranks.size()) + " ranks, expected one for each of " +
-           std::to_string(group.size()) + " of the group");
+    refuse_pipeline("a schedule of " + std::to_string(schedule.ranks.size()) +
+                    " ranks, expected one for each of " + std::to_string(group.size()) + " of the group");
   for (const int stage : stages_of(schedule, group.rank()))
-    if (!graph.is_here(stage)) refuse("stage " + std::to_string(stage) + " of this rank has no module");
+    if (!graph.is_here(stage))
+      refuse_pipeline("stage " + std::to_string(stage) + " of this rank has no module");
   check_ties("GroupPipeline", graph, schedule);
   if (options.sharded) expect_all_unsharded("GroupPipeline", schedule);
   refuse_shared_parameters("GroupPipeline", graph, [&](int a, int b) {
     return !options.optimizer && !options.sharded &&
            schedule.placement[static_cast<std::size_t>(a)] == schedule.placement[static_cast<std::size_t>(b)];
   });
-  const auto signatures =
-      group.all_gather_object(signature_of(graph, schedule, options), options.timeout).get();
-  for (std::size_t rank = 1; rank < signatures.size(); ++rank)
-    if (signatures[rank] != signatures[0])
-      refuse("rank " + std::to_string(rank) +
-             " has other cuts, another schedule or other options than rank 0: " + signatures[rank] +
-             "; rank 0: " + signatures[0]);
+  expect_equal_signatures(group, signature_of(graph, schedule, options), options.timeout);
 }
 
 // The computations with what the options add.
@@ -151,10 +157,7 @@ struct GroupPipeline::Impl {
         credits(credits_of(graph, schedule)),
         devices(options.device ? schedule.ranks.size() : 0, options.device.value_or(at::kCPU)),
         replicas(groups_of_replicas(group, schedule)),
-        routes(
-            options.values_through_host
-                ? DeviceRoutes()
-                : device_routes(group, graph, schedule, options.device.value_or(at::kCPU), options.timeout)) {
+        routes(make_routes()) {
     const std::set<int> stages = stages_of(schedule, group.rank());
     if (options.device)
       for (const int stage : stages) graph[stage].module->to(*options.device);
@@ -167,20 +170,14 @@ struct GroupPipeline::Impl {
                             .signature = signature_of(graph, schedule, options)});
     for (const int stage : stages) {
       torch::nn::Module& module = *graph[stage].module;
-      ParameterOptions of_stage{.optimizer = options.optimizer,
-                                .group = options.data_parallel,
-                                .op = collectives::ReduceOp::avg,
-                                .mean_loss = options.mean_loss,
-                                .timeout = options.timeout};
-      if (units != nullptr) {
-        of_stage.group.reset();
-        of_stage.units = units.get();
-        of_stage.unit = parameters.size();
-      }
-      if (const auto own = replicas.find(stage); own != replicas.end()) {
-        of_stage.group = own->second;
-        of_stage.op = collectives::ReduceOp::sum;
-      }
+      ParameterOptions of_stage{
+          .optimizer = options.optimizer,
+          .group = group_of(stage),
+          .op = replicas.contains(stage) ? collectives::ReduceOp::sum : collectives::ReduceOp::avg,
+          .mean_loss = options.mean_loss,
+          .timeout = options.timeout,
+          .units = units.get(),
+          .unit = parameters.size()};
       if (of_stage.group) data_parallel::broadcast_parameters(*of_stage.group, module, 0);
       const auto own = parameters.try_emplace(stage, module, schedule, group.rank(), stage, of_stage);
       runners.try_emplace(stage, graph[stage], own.first->second.sink());
@@ -199,16 +196,27 @@ struct GroupPipeline::Impl {
   Values joined_outputs(std::vector<Values> own) const;
   void end_sharded_step(bool with_backward);
   void fail(const std::exception& error);
+  void set_groups(collectives::Group next, std::optional<collectives::Group> data_parallel);
+  DeviceRoutes make_routes() const {
+    if (options.values_through_host) return {};
+    return device_routes(group, graph, schedule, options.device.value_or(at::kCPU), options.timeout);
+  }
+  // That reduces the gradients of a stage of this rank; not of a sharded one.
+  std::optional<collectives::Group> group_of(int stage) const {
+    if (units != nullptr) return std::nullopt;
+    const auto own = replicas.find(stage);
+    return own == replicas.end() ? options.data_parallel : own->second;
+  }
   bool is_last() const { return runners.contains(graph.size() - 1); }
 
-  const collectives::Group group;
+  collectives::Group group;
   const StageGraph graph;
   const schedule::Schedule schedule;
-  const GroupPipelineOptions options;
+  GroupPipelineOptions options;
   const Credits credits;
   const std::vector<c10::Device> devices;
-  const std::map<int, collectives::Group> replicas;  // by stage, if it has several
-  const DeviceRoutes routes;
+  std::map<int, collectives::Group> replicas;  // by stage, if it has several
+  DeviceRoutes routes;
   std::unique_ptr<sharded::ShardedUnits> units;  // of this rank's stages; null: they are whole
   std::map<int, StageParameters> parameters;     // by stage of this rank
   std::map<int, StageRunner> runners;
@@ -327,6 +335,30 @@ void GroupPipeline::Impl::fail(const std::exception& error) {
   end_minibatch(graph, false);
 }
 
+void GroupPipeline::Impl::set_groups(collectives::Group next,
+                                     std::optional<collectives::Group> data_parallel) {
+  if (next.size() != group.size() || next.rank() != group.rank())
+    refuse_pipeline("set_groups: rank " + std::to_string(next.rank()) + " of " + std::to_string(next.size()) +
+                    ", expected rank " + std::to_string(group.rank()) + " of " +
+                    std::to_string(group.size()) + " as before: its stages are here");
+  if (data_parallel.has_value() != options.data_parallel.has_value())
+    refuse_pipeline(std::string("set_groups: data_parallel is ") +
+                    (data_parallel ? "given, expected none" : "missing, expected it") +
+                    " as in the GroupPipelineOptions");
+  expect_equal_signatures(next, signature_of(graph, schedule, options), options.timeout);
+  group = std::move(next);
+  options.data_parallel = std::move(data_parallel);
+  replicas = groups_of_replicas(group, schedule);
+  routes = make_routes();
+  if (units != nullptr) units->set_groups(groups_of_stages(*options.data_parallel, options.timeout));
+  for (auto& [stage, each] : parameters) {
+    const auto own = group_of(stage);
+    each.clear();
+    each.set_group(own);
+    if (own) data_parallel::broadcast_parameters(*own, *graph[stage].module, 0);
+  }
+}
+
 GroupPipeline::GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                              GroupPipelineOptions options) {
   schedule = complete(std::move(schedule), graph, options);
@@ -341,6 +373,10 @@ GroupStep GroupPipeline::step(const Values& inputs, const Values& targets) {
     throw Error(ErrorKind::failed_precondition,
                 "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
   return impl_->run(inputs, targets, true).step;
+}
+
+void GroupPipeline::set_groups(collectives::Group group, std::optional<collectives::Group> data_parallel) {
+  impl_->set_groups(std::move(group), std::move(data_parallel));
 }
 
 Values GroupPipeline::evaluate(const Values& inputs) { return impl_->run(inputs, {}, false).outputs; }

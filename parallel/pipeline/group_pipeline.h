@@ -30,8 +30,8 @@
 //
 // If a stage throws, a value does not come within the timeout, or a rank gives other data than the others
 // expect, the step fails on all ranks and aborts the group: the text names the stage, the micro-batch and the
-// action; make a new pipeline with a new group. Sharded stages need newly built modules then, with the values
-// of a checkpoint. Stages must not use collectives of this group. Not thread-safe; one step at a time.
+// action; give the pipeline new groups with set_groups(), and sharded stages values. Stages must not use
+// collectives of this group. Not thread-safe; one step at a time.
 #pragma once
 
 #include <weft/dist_optim/local/step_target.h>
@@ -101,6 +101,15 @@ class WEFT_EXPORT GroupPipeline {
   // different numbers of rows, or a tensor that requires grad. failed_precondition: the schedule has no
   // backward.
   GroupStep step(const Values& inputs, const Values& targets);
+  // Between steps, or after one has failed: trains on with these groups, in place, after pipelines were lost
+  // or added. All ranks of all pipelines call it; a rank of a new pipeline constructs it instead, except with
+  // sharded stages: there it constructs it with a data_parallel group of one rank, and then calls this too.
+  // group: as many ranks as before, this one in its place. data_parallel: if and only if it was given before.
+  // Parameters and buffers become those of its rank 0; the parts of sharded stages are zero, and their
+  // gradients are dropped: give them values as after ShardedModule::set_group(). invalid_argument: a group
+  // does not fit, or the ranks differ as for the constructor.
+  void set_groups(collectives::Group group, std::optional<collectives::Group> data_parallel = {});
+
   // On the last stage's ranks its outputs of all rows, without gradients; other ranks get an empty list.
   Values evaluate(const Values& inputs);
 

@@ -16,6 +16,7 @@
 #include <weft/parallel/sharded/sharded_module.h>
 #include <weft/parallel/sharded/training_state.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,8 +26,8 @@ namespace weft::sharded {
 
 class WEFT_EXPORT FullyShardedOptimizer {
  public:
-  // invalid_argument: an optimizer that does not step each element by itself, or a parameter group without a
-  // parameter.
+  // The module outlives the optimizer. invalid_argument: an optimizer that does not step each element by
+  // itself, or a parameter group without a parameter.
   FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec)
       : FullyShardedOptimizer(module.units(), std::move(spec)) {}
   // Of the stages of a pipeline: GroupPipeline::sharded().
@@ -38,10 +39,14 @@ class WEFT_EXPORT FullyShardedOptimizer {
 
   // Of a parameter group, by its prefix; "" is all others. Without a group: of all groups. not_found: no such
   // group.
-  double learning_rate(const std::string& group = {}) const { return leaves_.learning_rate(group); }
+  double learning_rate(const std::string& group = {}) const { return leaves_->learning_rate(group); }
   void set_learning_rate(double rate, const std::optional<std::string>& group = {}) {
-    leaves_.set_learning_rate(rate, group);
+    leaves_->set_learning_rate(rate, group);
   }
+
+  // After ShardedModule::set_group(): steps the new parts. Learning rates stay; momentum and the like start
+  // at zero, unless take_from() follows.
+  void set_group();
 
   // See training_state.h.
   void add_to(SlicedState& state, const std::string& prefix = "optimizer/") const;
@@ -50,8 +55,9 @@ class WEFT_EXPORT FullyShardedOptimizer {
   void take_from(const SlicedState& state, const std::string& prefix = "optimizer/");
 
  private:
-  const std::vector<ParameterSlice> slices_;
-  dist_optim::ShadowLeaves leaves_;
+  const ShardedUnits& units_;
+  std::vector<ParameterSlice> slices_;
+  std::unique_ptr<dist_optim::ShadowLeaves> leaves_;
 };
 
 }  // namespace weft::sharded

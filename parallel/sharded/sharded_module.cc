@@ -125,6 +125,15 @@ NamedTensors select(const NamedTensors& tensors, bool that_are_ignored,
   return selected;
 }
 
+ShardGroups own_groups(const collectives::Group& group) {
+  return {.gathers = own_group_for(group, "gathers", group.options()),
+          .reductions = own_group_for(group, "reductions", group.options())};
+}
+
+collectives::Group own_replicas(const collectives::Group& replicas) {
+  return own_group_for(replicas, "replicas", replicas.options());
+}
+
 std::string to_text(const Options& options) {
   const auto type_of = [](const auto& type) { return type ? c10::toString(*type) : "its own type"; };
   const auto& precision = options.mixed_precision;
@@ -175,22 +184,21 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
     return units_of(module_owner, *module_, names, ignored_);
   });
   ShardSetup setup{.owner = module_owner,
-                   .gathers = own_group_for(group, "gathers", group.options()),
-                   .reductions = own_group_for(group, "reductions", group.options()),
+                   .groups = own_groups(group),
                    .options = {.compute = options_.mixed_precision.parameters,
                                .reduction = options_.mixed_precision.reduction,
                                .in_host_memory = options_.offload}};
   std::vector<UnitParameters> units =
-      expect_equal_units(setup.gathers, module_owner, std::move(found), to_text(options_));
+      expect_equal_units(setup.groups.gathers, module_owner, std::move(found), to_text(options_));
   const NamedTensors buffers = select(module_->named_buffers(), false, options_.ignored, blocks);
   NamedTensors from_rank_zero = buffers;
   for (const UnitParameters& unit : units)
     for (const auto& [name, tensor, sparse] : unit.parameters) from_rank_zero.insert(name, tensor);
   if (options_.replicas) {
-    setup.replicas = own_group_for(*options_.replicas, "replicas", options_.replicas->options());
-    data_parallel::broadcast_parameters(*setup.replicas, from_rank_zero, 0);
+    setup.groups.replicas = own_replicas(*options_.replicas);
+    data_parallel::broadcast_parameters(*setup.groups.replicas, from_rank_zero, 0);
   }
-  data_parallel::broadcast_parameters(setup.gathers, from_rank_zero, 0);
+  data_parallel::broadcast_parameters(setup.groups.gathers, from_rank_zero, 0);
   if (options_.mixed_precision.buffers)
     for (const at::Tensor& buffer : buffers.values())
       if (buffer.is_floating_point()) buffer.set_data(buffer.detach().to(*options_.mixed_precision.buffers));
@@ -212,9 +220,19 @@ ShardedModule::~ShardedModule() {
     });
 }
 
+void ShardedModule::set_group(const collectives::Group& group,
+                              const std::optional<collectives::Group>& replicas) {
+  if (replicas.has_value() != options_.replicas.has_value())
+    refuse_module(std::string("set_group: replicas are ") +
+                  (replicas ? "given, expected none" : "missing, expected them") + " as in the Options");
+  ShardGroups groups = own_groups(group);
+  if (replicas) groups.replicas = own_replicas(*replicas);
+  runner_->set_groups(std::move(groups));
+}
+
 const ShardedUnits& ShardedModule::units() const { return runner_->units(); }
 
-const collectives::Group& ShardedModule::group() const { return units().setup().gathers; }
+const collectives::Group& ShardedModule::group() const { return units().setup().groups.gathers; }
 
 std::size_t ShardedModule::bytes() const { return runner_->bytes(); }
 

@@ -35,6 +35,13 @@ class WEFT_EXPORT ShardedModule {
   // aborted.
   virtual ~ShardedModule();
 
+  // On all ranks of the new group, between iterations or after one has failed: splits the parameters over
+  // other ranks in place. replicas: as in Options, if and only if they were given there (invalid_argument).
+  // Parts and leaves are new, gradients are dropped. The parts have zeros: give them values by add_to(), from
+  // a checkpoint or by an elastic::sharded_part(). Then FullyShardedOptimizer::set_group(). If the old group
+  // has not failed, it is aborted.
+  void set_group(const collectives::Group& group, const std::optional<collectives::Group>& replicas = {});
+
   // What this rank has of the parameters that require grad, for its optimizer: one-dimensional leaves whose
   // gradients are the averages over the ranks. An optimizer that steps each element by itself (SGD, Adam,
   // AdamW, RMSprop, Adagrad) has the results of one without sharding.

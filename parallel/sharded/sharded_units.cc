@@ -21,8 +21,11 @@ using rpc::Error;
 using rpc::ErrorKind;
 
 struct ShardedUnits::Buffers {
-  explicit Buffers(const ShardSetup& setup)
-      : whole(setup.gathers), sent(setup.gathers), gradients(setup.reductions), reduced(setup.reductions) {}
+  explicit Buffers(const ShardGroups& groups)
+      : whole(groups.gathers),
+        sent(groups.gathers),
+        gradients(groups.reductions),
+        reduced(groups.reductions) {}
 
   void announce(const FlatShard& shard) {
     const auto [part, elements] = std::pair(shard.layout().part, shard.layout().elements());
@@ -98,13 +101,13 @@ collectives::Group own_group_for(const collectives::Group& group, const std::str
 ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& units)
     : setup_(std::move(setup)) {
   for (const UnitParameters& each : units) {
-    while (buffers_.size() <= each.buffers) buffers_.push_back(std::make_unique<Buffers>(setup_));
+    while (buffers_.size() <= each.buffers) buffers_.push_back(std::make_unique<Buffers>(setup_.groups));
     Unit& unit = *units_.emplace_back(std::make_unique<Unit>());
     unit.buffers = buffers_[each.buffers].get();
     split_.insert(split_.end(), each.split.begin(), each.split.end());
     for (auto& parameters : by_kind(each.parameters)) {
-      const FlatShard& shard =
-          unit.shards.emplace_back(std::move(parameters), setup_.gathers, setup_.options, setup_.owner);
+      const FlatShard& shard = unit.shards.emplace_back(std::move(parameters), setup_.groups.gathers,
+                                                        setup_.options, setup_.owner);
       if (streams_ == nullptr) streams_ = std::make_unique<Streams>(shard.gathered().device());
       unit.buffers->announce(shard);
       if (!shard.trains()) continue;
@@ -121,6 +124,20 @@ ShardedUnits::~ShardedUnits() {
   for (const auto& unit : units_)
     if (unit->state == Unit::State::whole)
       for (FlatShard& shard : unit->shards) shard.displace();
+}
+
+// Collectives of the old groups would let drop() wait: a rank that was lost does not take part in them.
+void ShardedUnits::set_groups(ShardGroups groups) {
+  const at::NoGradGuard no_grad;
+  abort("the " + setup_.owner + " has got another group");
+  drop();
+  setup_.groups = std::move(groups);
+  for (const auto& buffers : buffers_) *buffers = Buffers(setup_.groups);
+  for (const auto& unit : units_)
+    for (FlatShard& shard : unit->shards) {
+      shard.set_group(setup_.groups.gathers);
+      unit->buffers->announce(shard);
+    }
 }
 
 const std::vector<NamedParameter>& ShardedUnits::trained(std::size_t unit) const {
@@ -171,9 +188,9 @@ void ShardedUnits::wait_for_all() {
 }
 
 void ShardedUnits::abort(const std::string& reason) const {
-  setup_.gathers.abort(reason);
-  setup_.reductions.abort(reason);
-  if (setup_.replicas) setup_.replicas->abort(reason);
+  setup_.groups.gathers.abort(reason);
+  setup_.groups.reductions.abort(reason);
+  if (setup_.groups.replicas) setup_.groups.replicas->abort(reason);
 }
 
 void ShardedUnits::drop() {
@@ -210,8 +227,8 @@ void ShardedUnits::start_gather(std::size_t index) {
     }
     streams_->gathers.note_writer();
     streams_->gathers.follow_writers();
-    gathers.push_back(
-        in_flight(streams_->gathers, [&] { return setup_.gathers.all_gather(whole.back(), sent.back()); }));
+    gathers.push_back(in_flight(streams_->gathers,
+                                [&] { return setup_.groups.gathers.all_gather(whole.back(), sent.back()); }));
   }
   unit.whole = std::move(whole);
   unit.sent = std::move(sent);
@@ -279,7 +296,7 @@ at::Tensor ShardedUnits::gradient_buffer(Unit& unit, std::size_t shard) {
   if (buffer.defined()) return buffer;
   BufferPool& buffers = unit.buffers->gradients;
   const at::TensorOptions& options = unit.shards[shard].gradients();
-  while (!reductions_.empty() && ((!setup_.replicas && reductions_.front().collective.done.ready()) ||
+  while (!reductions_.empty() && ((!setup_.groups.replicas && reductions_.front().collective.done.ready()) ||
                                   (!buffers.has_free(options) && buffers.made(options) > 1)))
     finish_first_reduction();
   return buffer = buffers.take(options, unit.shards[shard].layout().elements());
@@ -299,7 +316,7 @@ void ShardedUnits::start_reduction(std::size_t index) {
     streams_->reductions.note_writer();
     streams_->reductions.follow_writers();
     auto collective = in_flight(streams_->reductions, [&] {
-      return setup_.reductions.reduce_scatter(output, buffer, collectives::ReduceOp::avg);
+      return setup_.groups.reductions.reduce_scatter(output, buffer, collectives::ReduceOp::avg);
     });
     reductions_.push_back({index, i, output, is_direct, std::move(collective)});
   }
@@ -323,9 +340,9 @@ void ShardedUnits::finish_first_reduction() {
   Reduction reduction = std::move(reductions_.front());
   reductions_.erase(reductions_.begin());
   settle(std::move(reduction.collective));
-  if (setup_.replicas)
+  if (setup_.groups.replicas)
     settle(in_flight(streams_->reductions, [&] {
-      return setup_.replicas->all_reduce(reduction.output, collectives::ReduceOp::avg);
+      return setup_.groups.replicas->all_reduce(reduction.output, collectives::ReduceOp::avg);
     }));
   Unit& unit = *units_[reduction.unit];
   unit.shards[reduction.shard].take_reduced(reduction.output);
@@ -341,8 +358,8 @@ std::vector<std::vector<bool>> ShardedUnits::exchange_gradients(const std::vecto
   const at::Tensor reached = at::zeros({static_cast<std::int64_t>(own.size())}, at::kByte);
   auto* const bytes = reached.mutable_data_ptr<std::uint8_t>();
   std::copy(own.begin(), own.end(), bytes);
-  setup_.reductions.all_reduce(reached, collectives::ReduceOp::max).get();
-  if (setup_.replicas) setup_.replicas->all_reduce(reached, collectives::ReduceOp::max).get();
+  setup_.groups.reductions.all_reduce(reached, collectives::ReduceOp::max).get();
+  if (setup_.groups.replicas) setup_.groups.replicas->all_reduce(reached, collectives::ReduceOp::max).get();
   std::vector<std::vector<bool>> has;
   const std::uint8_t* next = bytes;
   for (const std::size_t unit : units) {

@@ -29,10 +29,14 @@ class CommunicationStream;
 
 namespace weft::sharded {
 
-struct ShardSetup {
-  std::string owner;                                // for messages
+struct ShardGroups {
   collectives::Group gathers, reductions;           // the same ranks
   std::optional<collectives::Group> replicas = {};  // ranks with the same parts
+};
+
+struct ShardSetup {
+  std::string owner;  // for messages
+  ShardGroups groups;
   ShardOptions options = {};
   // Parameters that require grad in units of the owner on other ranks than these.
   std::vector<std::string> names_elsewhere = {};
@@ -51,6 +55,9 @@ class WEFT_EXPORT ShardedUnits {
   ShardedUnits& operator=(const ShardedUnits&) = delete;
 
   const ShardSetup& setup() const { return setup_; }
+  // Between iterations, or after one has failed: splits the parameters anew over the ranks of these groups.
+  // Drops gradients. The slices are new ones, and their elements are zero: the owner fills them by add_to().
+  void set_groups(ShardGroups groups);
   std::size_t size() const { return units_.size(); }
   // Those that required grad, in the order in which add_gradient() counts.
   const std::vector<data_parallel::NamedParameter>& trained(std::size_t unit) const;
@@ -109,7 +116,7 @@ class WEFT_EXPORT ShardedUnits {
   void settle(InFlight collective);
   void finish_first_reduction();
 
-  const ShardSetup setup_;
+  ShardSetup setup_;
   std::vector<std::unique_ptr<Buffers>> buffers_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<tensor_parallel::Placement> split_;  // parameters that are parts over other groups

@@ -81,21 +81,27 @@ std::vector<std::string> compare_names(const collectives::Group& pipeline,
 
 }  // namespace
 
+sharded::ShardGroups groups_of_stages(const collectives::Group& counterparts,
+                                      std::chrono::nanoseconds timeout) {
+  collectives::GroupOptions options = counterparts.options();
+  options.timeout = timeout;
+  return {.gathers = sharded::own_group_for(counterparts, "gathers", options),
+          .reductions = sharded::own_group_for(counterparts, "reductions", options)};
+}
+
 std::unique_ptr<sharded::ShardedUnits> shard_stages(const StageGraph& graph, const std::set<int>& stages,
                                                     const StageShards& how) {
-  collectives::GroupOptions of_group = how.counterparts.options();
-  of_group.timeout = how.timeout;
   sharded::ShardSetup setup{.owner = sharded_owner,
-                            .gathers = sharded::own_group_for(how.counterparts, "gathers", of_group),
-                            .reductions = sharded::own_group_for(how.counterparts, "reductions", of_group),
+                            .groups = groups_of_stages(how.counterparts, how.timeout),
                             .options = how.options};
   auto units = rpc::capture([&] {
-    return sharded::expect_equal_units(setup.gathers, sharded_owner,
+    return sharded::expect_equal_units(setup.groups.gathers, sharded_owner,
                                        rpc::capture([&] { return units_of_stages(graph, stages); }),
                                        how.signature);
   });
   setup.names_elsewhere = compare_names(how.pipeline, units);
-  for (const int stage : stages) data_parallel::broadcast_parameters(setup.gathers, *graph[stage].module, 0);
+  for (const int stage : stages)
+    data_parallel::broadcast_parameters(setup.groups.gathers, *graph[stage].module, 0);
   return std::make_unique<sharded::ShardedUnits>(std::move(setup), units.value());
 }
 

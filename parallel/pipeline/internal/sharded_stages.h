@@ -26,5 +26,8 @@ struct StageShards {
 // failed_precondition: the counterparts have different stages, or another rank's error.
 std::unique_ptr<sharded::ShardedUnits> shard_stages(const StageGraph& graph, const std::set<int>& stages,
                                                     const StageShards& how);
+// Called by all counterparts.
+sharded::ShardGroups groups_of_stages(const collectives::Group& counterparts,
+                                      std::chrono::nanoseconds timeout);
 
 }  // namespace weft::pipeline

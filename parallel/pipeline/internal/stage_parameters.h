@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::pipeline {
@@ -43,6 +44,9 @@ class StageParameters {
   StageParameters(const torch::nn::Module& module, const schedule::Schedule& schedule, int rank, int stage,
                   ParameterOptions options);
   ~StageParameters();
+
+  // Between steps, or after one has failed: the ranks that reduce gradients from now on.
+  void set_group(std::optional<collectives::Group> group) { options_.group = std::move(group); }
 
   dist_autograd::GradientSink& sink();               // of the stage's backwards
   LeafGradients& gradients() { return gradients_; }  // without those of a sharded stage's parameters
@@ -75,7 +79,7 @@ class StageParameters {
   void keep_newest_alone();
 
   const std::vector<dist_optim::Parameter> parameters_;
-  const ParameterOptions options_;
+  ParameterOptions options_;
   const std::vector<std::vector<int>> batches_;  // the micro-batches of each step, over all replicas
   const std::map<int, int> loads_;               // of each version in the rank's list
   LeafGradients gradients_;

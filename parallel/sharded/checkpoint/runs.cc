@@ -47,4 +47,21 @@ std::vector<SharedElements> shared_elements(const Runs& to, Positions in_to, con
   return all;
 }
 
+std::vector<SharedElements> take_shared(const Runs& to, std::vector<Positions>& wanted, const Runs& from,
+                                        Positions in_from) {
+  std::vector<Positions> left;
+  std::vector<SharedElements> here;
+  for (const auto& [begin, end] : wanted) {
+    std::int64_t next = begin;
+    for (const SharedElements& each : shared_elements(to, {begin, end}, from, in_from)) {
+      if (next < each.to) left.emplace_back(next, each.to);
+      next = each.to + each.count;
+      here.push_back(each);
+    }
+    if (next < end) left.emplace_back(next, end);
+  }
+  wanted = std::move(left);
+  return here;
+}
+
 }  // namespace weft::sharded

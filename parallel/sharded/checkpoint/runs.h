@@ -49,5 +49,8 @@ using Positions = std::pair<std::int64_t, std::int64_t>;  // begin, end
 // Of the elements at these positions of `to` and `from`, ascending; neighbours are joined.
 WEFT_EXPORT std::vector<SharedElements> shared_elements(const Runs& to, Positions in_to, const Runs& from,
                                                         Positions in_from);
+// The same for several ranges of positions of `to`, ascending. They are left without what is found.
+WEFT_EXPORT std::vector<SharedElements> take_shared(const Runs& to, std::vector<Positions>& wanted,
+                                                    const Runs& from, Positions in_from);
 
 }  // namespace weft::sharded

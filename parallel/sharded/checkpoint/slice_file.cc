@@ -125,19 +125,8 @@ void SliceTarget::fill_from(SliceFileReader& file) {
     refuse_slice(file.path().string() + ": tensor '" + name_ + "' is " + form_text(slice.dtype, slice.sizes) +
                  ", not " + form_text(tensor_.values.scalar_type(), tensor_.sizes));
   seen_ = true;
-  std::vector<Positions> left;
-  std::vector<SharedElements> here;
-  for (const auto& [begin, end] : missing_) {
-    std::int64_t next = begin;
-    for (const SharedElements& each :
-         shared_elements(runs_, {begin, end}, slice.runs, {slice.begin, slice.end})) {
-      if (next < each.to) left.emplace_back(next, each.to);
-      next = each.to + each.count;
-      here.push_back(each);
-    }
-    if (next < end) left.emplace_back(next, end);
-  }
-  read(file, slice, here);
+  std::vector<Positions> left = missing_;
+  read(file, slice, take_shared(runs_, left, slice.runs, {slice.begin, slice.end}));
   missing_ = std::move(left);
 }
 

@@ -40,7 +40,7 @@ class BufferPool {
     return {c10::typeMetaToScalarType(options.dtype()), options.device().str()};
   }
 
-  const collectives::Group group_;
+  collectives::Group group_;
   std::map<Key, Buffers> buffers_;
 };
 

@@ -34,24 +34,36 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
   const at::TensorOptions original = at::TensorOptions(first.scalar_type()).device(first.device());
   gathered_ = is_floating && options.compute ? original.dtype(*options.compute) : original;
   gradients_of_buffer_ = is_floating && options.reduction ? original.dtype(*options.reduction) : gathered_;
-  if (options.in_host_memory && !first.is_cpu()) {
-    part_ = at::zeros({layout_.part}, original.device(at::kCPU).pinned_memory(true));
-  } else {
-    part_ = group.empty({layout_.part}, original).zero_();
-  }
-  if (first.requires_grad())
-    part_gradients_ = at::zeros({layout_.part}, part_.options().pinned_memory(part_.is_pinned()));
-  for (const ShardLayout::Slice& slice : own()) {
-    const auto& [name, tensor, sparse] = parameters_[slice.parameter];
-    const at::Tensor values = slice_in(part_, slice);
-    values.copy_(tensor.detach().contiguous().view({-1}).slice(0, slice.begin, slice.end));
-    slices_.push_back({name + "[" + std::to_string(slice.begin) + ":" + std::to_string(slice.end) + "]",
-                       values.detach().set_requires_grad(trains()), true});
-  }
+  make_part(group, options.in_host_memory ? original.device(at::kCPU) : original, first.requires_grad());
+  for (const ShardLayout::Slice& slice : own())
+    slice_in(part_, slice)
+        .copy_(parameters_[slice.parameter].tensor.detach().contiguous().view({-1}).slice(0, slice.begin,
+                                                                                          slice.end));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].tensor.mutable_grad().reset();
     detach_memory(parameters_[i].tensor, c10::typeMetaToScalarType(gathered_.dtype()), reason(i));
   }
+}
+
+void FlatShard::make_part(const collectives::Group& group, const at::TensorOptions& options, bool trains) {
+  if (options.device() == gathered_.device()) {
+    part_ = group.empty({layout_.part}, options).zero_();
+  } else {
+    part_ = at::zeros({layout_.part}, options.pinned_memory(true));
+  }
+  if (trains) part_gradients_ = at::zeros({layout_.part}, part_.options().pinned_memory(part_.is_pinned()));
+  slices_.clear();
+  for (const ShardLayout::Slice& slice : own())
+    slices_.push_back({parameters_[slice.parameter].name + "[" + std::to_string(slice.begin) + ":" +
+                           std::to_string(slice.end) + "]",
+                       slice_in(part_, slice).detach().set_requires_grad(trains), true});
+}
+
+void FlatShard::set_group(const collectives::Group& group) {
+  rank_ = static_cast<std::size_t>(group.rank());
+  layout_ = ShardLayout(elements_of(parameters_), group.size());
+  make_part(group, at::TensorOptions(part_.scalar_type()).device(part_.device()), trains());
+  forget_gradients();
 }
 
 std::string FlatShard::reason(std::size_t parameter) const {

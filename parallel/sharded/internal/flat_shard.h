@@ -25,6 +25,9 @@ class FlatShard {
   FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
             const ShardOptions& options, const std::string& owner);
 
+  // Splits the parameters anew over another group. The elements of the part are zero from then on.
+  void set_group(const collectives::Group& group);
+
   bool trains() const { return part_gradients_.defined(); }
   // By the parameters as they are now.
   bool is_frozen_in_part() const;
@@ -71,11 +74,12 @@ class FlatShard {
     return part.narrow(0, slice.offset, slice.end - slice.begin);
   }
   std::string reason(std::size_t parameter) const;
+  void make_part(const collectives::Group& group, const at::TensorOptions& options, bool trains);
 
   const std::string owner_;
   const std::vector<data_parallel::NamedParameter> parameters_;
-  const std::size_t rank_;
-  const ShardLayout layout_;
+  std::size_t rank_;
+  ShardLayout layout_;
   at::TensorOptions gathered_, gradients_of_buffer_;
   at::Tensor part_;
   at::Tensor part_gradients_;  // undefined: the parameters do not require grad

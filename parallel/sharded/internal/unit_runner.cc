@@ -121,10 +121,27 @@ UnitRunner::UnitRunner(ShardSetup setup, std::vector<UnitParameters> units, bool
       splits_after_forward_(splits_after_forward),
       units_(std::move(setup), with_buffers(std::move(units))),
       in_backward_(units_.size()) {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
     for (std::size_t i = 0; i < units_.trained(unit).size(); ++i) places_.push_back({unit, i});
-    if (unit > 0) last_order_.push_back(unit);
-  }
+  predict_order();
+}
+
+// Of the first forward. All ranks predict the same.
+void UnitRunner::predict_order() {
+  last_order_.resize(units_.size() - 1);
+  std::iota(last_order_.begin(), last_order_.end(), std::size_t{1});
+}
+
+void UnitRunner::set_groups(ShardGroups groups) {
+  std::lock_guard lock(mutex_);
+  if (in_forward_ || running_ || kept_whole_ > 0)
+    throw Error(ErrorKind::failed_precondition,
+                "FullyShardedDataParallel: set_group() within gather(), forward or backward, expected it "
+                "between iterations");
+  units_.set_groups(std::move(groups));
+  iteration_.reset();
+  iterations_.clear();
+  predict_order();
 }
 
 std::size_t UnitRunner::bytes() const {
@@ -177,9 +194,9 @@ void UnitRunner::begin_forward() {
   iteration_ = std::make_shared<Iteration>();
   iteration_->with_grad = at::GradMode::is_enabled();
   iteration_->reduces = next_reduces_;
-  in_forward_ = true;
   units_.finish_gather(0);
   if (!last_order_.empty()) units_.start_gather(last_order_.front());
+  in_forward_ = true;
 }
 
 void UnitRunner::before_forward(std::size_t unit) {
@@ -221,8 +238,8 @@ void UnitRunner::end_forward() {
   std::lock_guard lock(mutex_);
   in_forward_ = false;
   last_order_ = iteration_->order;
-  iteration_->compare(units_.setup().reductions);
-  if (units_.setup().replicas) iteration_->compare(*units_.setup().replicas);
+  iteration_->compare(units_.setup().groups.reductions);
+  if (units_.setup().groups.replicas) iteration_->compare(*units_.setup().groups.replicas);
   if (!iteration_->with_grad) {
     split_all();
     units_.wait_for_all();
@@ -402,7 +419,7 @@ void UnitRunner::finish() {
 void UnitRunner::failed() {
   std::lock_guard lock(mutex_);
   running_ = false;
-  units_.abort("backward of rank " + std::to_string(units_.setup().gathers.rank()) +
+  units_.abort("backward of rank " + std::to_string(units_.setup().groups.gathers.rank()) +
                " failed before all of its gradients were reduced");
   units_.drop();
 }

@@ -42,6 +42,9 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void keep_whole();
   void release_whole(bool keeps_changes);
 
+  // failed_precondition: within gather(), forward or backward.
+  void set_groups(ShardGroups groups);
+
   // Whether the backwards of forwards that begin from now on reduce gradients. Returns the value before.
   bool set_reduces(bool on);
 
@@ -65,6 +68,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   // Under mutex_.
   void split(std::size_t unit);
   void split_all();
+  void predict_order();
   void before_backward(std::size_t unit, const std::shared_ptr<Iteration>& iteration);
   void start_in_engine(const std::shared_ptr<Ending>& ending, const std::shared_ptr<Iteration>& iteration);
   void add_to_sequence(const std::shared_ptr<Iteration>& iteration);

@@ -1,8 +1,10 @@
+#include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
 
 #include "tests/parallel/pipeline/blocks.h"
 
@@ -148,6 +150,160 @@ TEST(GroupPipeline, AStageThatThrowsEndsTheStepOnAllRanks) {
     EXPECT_NE(std::string(error->what()).find("stage 1, micro-batch 0, F: out of order"), std::string::npos)
         << error->what();
   }
+}
+
+// Two stages in two pipelines. One pipeline is lost in a step; the other one takes the step again and goes on
+// alone, in place; then a new one joins, whose modules had other values.
+TEST(GroupPipeline, TrainsOnWithFewerAndMorePipelines) {
+  const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
+  const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+  const auto x = [](int step) { return numbers({12, 6}, 10 + step); };
+  const auto y = [](int step) { return numbers({12, 6}, 20 + step); };
+  const StageGraph one = cut(blocks(2), {});
+  one.train(false);
+  torch::optim::SGD whole(one.parameters(), momentum);
+  std::vector<double> losses;
+  for (int step = 0; step < 6; ++step) {
+    whole.zero_grad();
+    const at::Tensor loss = squares({one[0].forward({x(step)})[0]}, {y(step)});
+    losses.push_back(loss.item<double>());
+    loss.backward();
+    whole.step();
+  }
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value();
+
+  for (const bool sharded : {false, true}) {
+    SCOPED_TRACE(sharded ? "sharded" : "whole");
+    Company company(4, Backend::memory);
+    std::vector<std::vector<double>> measured(4, std::vector<double>(6));
+    const auto errors = on_ranks(company, [&](const Group& world) {
+      const int which = world.rank() / 2;
+      const auto row = [&] { return world.split(which).get().value(); };
+      const auto column = [&] { return world.split(world.rank() % 2).get().value(); };
+      const Group pipeline_of_two = row(), data_of_two = column(), again = row(),
+                  alone = world.split(world.rank()).get().value(), grown = row(), data_grown = column();
+      GroupPipelineOptions options{.loss = squares, .data_parallel = data_of_two};
+      if (sharded) options.sharded = sharded::ShardOptions{};
+      struct Trainer {
+        StageGraph graph;
+        std::optional<GroupPipeline> pipeline;
+        std::optional<sharded::FullyShardedOptimizer> parts;
+        std::optional<torch::optim::SGD> optimizer;
+      } trainer;
+      const auto build = [&](const Group& group, std::uint64_t seed) {
+        trainer.parts.reset(), trainer.optimizer.reset(), trainer.pipeline.reset();
+        trainer.graph =
+            cut(blocks(2),
+                {.cuts = one_block_each(2), .built = stages_of(computations, group.rank()), .seed = seed});
+        trainer.graph.train(false);
+        trainer.pipeline.emplace(group, trainer.graph, computations, options);
+        if (sharded) {
+          trainer.parts.emplace(trainer.pipeline->sharded(), momentum);
+        } else {
+          trainer.optimizer.emplace(trainer.graph.parameters(), momentum);
+        }
+      };
+      const auto take_step = [&](int step, int pipelines) {
+        sharded ? trainer.parts->zero_grad() : trainer.optimizer->zero_grad();
+        const auto part = [&](const at::Tensor& all) { return at::tensor_split(all, pipelines)[which]; };
+        const double loss = trainer.pipeline->step({part(x(step))}, {part(y(step))}).loss.item<double>();
+        measured[static_cast<std::size_t>(world.rank())][static_cast<std::size_t>(step)] = loss;
+        sharded ? trainer.parts->step() : (void)trainer.optimizer->step();
+      };
+      build(pipeline_of_two, 1);
+      for (int step = 0; step < 2; ++step) take_step(step, 2);
+      // What an elastic state does: the parts that the ranks of a column have, as a whole.
+      std::map<std::string, at::Tensor> kept;
+      const auto save = [&](const Group& data) {
+        if (!sharded) return;
+        sharded::SlicedState own;
+        trainer.pipeline->sharded().add_to(own);
+        trainer.parts->add_to(own);
+        std::map<std::string, std::pair<std::int64_t, at::Tensor>> slices;
+        for (const auto& [name, tensor] : own.tensors)
+          slices[name] = {tensor.begin, tensor.values.detach().clone()};
+        kept.clear();
+        for (const auto& rank : data.all_gather_object(slices).get())  // parts in the order of the ranks
+          for (const auto& [name, slice] : rank)
+            kept[name] = kept.contains(name) ? at::cat({kept[name], slice.second}) : slice.second;
+      };
+      const auto load = [&](const Group& data) {
+        if (!sharded) return;
+        kept = data.broadcast_object(kept, 0).get();
+        trainer.parts->set_group();
+        sharded::SlicedState own;
+        trainer.pipeline->sharded().add_to(own);
+        std::vector<std::string> names;
+        for (const auto& [name, tensor] : kept) names.push_back(name);
+        trainer.parts->add_wanted_to(own, names);
+        for (auto& [name, tensor] : own.tensors)
+          tensor.values.copy_(kept.at(name).narrow(0, tensor.begin, tensor.values.numel()));
+        own.notes["optimizer/name"] = "SGD";
+        trainer.parts->take_from(own);
+      };
+      save(data_of_two);
+      if (which == 1) {  // dies in step 2
+        sharded ? trainer.pipeline->sharded().abort("a worker has died")
+                : data_of_two.abort("a worker has died");
+      } else {
+        EXPECT_TRUE(error_of([&] { take_step(2, 2); }));
+        trainer.pipeline->set_groups(again, alone);
+        load(alone);
+        for (int step = 2; step < 4; ++step) take_step(step, 1);
+        save(alone);
+      }
+      if (which == 0) {
+        trainer.pipeline->set_groups(grown, data_grown);
+      } else if (sharded) {
+        options.data_parallel = alone;
+        build(again, 7);
+        trainer.pipeline->set_groups(grown, data_grown);
+      } else {
+        options.data_parallel = data_grown;
+        build(grown, 7);
+      }
+      if (!sharded) {  // the optimizer's state is the program's
+        data_parallel::broadcast_optimizer_state(data_grown, *trainer.optimizer, 0);
+      }
+      load(data_grown);
+      for (int step = 4; step < 6; ++step) take_step(step, 2);
+      if (sharded) {
+        for (const sharded::ParameterSlice& slice : trainer.pipeline->sharded().slices())
+          EXPECT_TRUE(at::allclose(slice.leaf.tensor,
+                                   expected.at(slice.parameter).flatten().slice(0, slice.begin, slice.end),
+                                   1e-10, 1e-10))
+              << slice.leaf.name;
+      } else {
+        for (const auto& each : trainer.graph[world.rank() % 2].module->named_parameters())
+          EXPECT_TRUE(at::allclose(each.value(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
+      }
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+    for (std::size_t step = 0; step < 6; ++step) {
+      const bool alone = step == 2 || step == 3;
+      const double loss = alone ? measured[0][step] : (measured[0][step] + measured[2][step]) / 2;
+      EXPECT_NEAR(loss, losses[step], 1e-10) << "step " << step;
+    }
+  }
+}
+
+TEST(GroupPipeline, RefusesGroupsThatDoNotFit) {
+  const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
+  Company company(2);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    const StageGraph graph =
+        cut(blocks(2), {.cuts = one_block_each(2), .built = stages_of(computations, group.rank())});
+    GroupPipeline pipeline(group, graph, computations, {.loss = squares});
+    const Group alone = group.split(group.rank()).get().value(),
+                turned = group.split(0, -group.rank()).get().value();
+    EXPECT_EQ(error_of([&] { pipeline.set_groups(alone); })->kind(), ErrorKind::invalid_argument);
+    EXPECT_EQ(error_of([&] { pipeline.set_groups(turned); })->kind(), ErrorKind::invalid_argument);
+    EXPECT_EQ(error_of([&] { pipeline.set_groups(group, alone); })->kind(), ErrorKind::invalid_argument);
+    pipeline.set_groups(group);
+    pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
 TEST(GroupPipeline, RanksHaveTheSameCuts) {

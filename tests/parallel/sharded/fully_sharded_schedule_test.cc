@@ -57,7 +57,7 @@ void PrintTo(const Counts& counts, std::ostream* out) {
 // float64: orders, and which parameters have gradients, are exchanged in other types.
 Counts counts_of(const ShardedModule& fsdp) {
   const ShardSetup& setup = fsdp.units().setup();
-  return {count(setup.gathers, "all_gather("), count(setup.reductions, "reduce_scatter("),
+  return {count(setup.groups.gathers, "all_gather("), count(setup.groups.reductions, "reduce_scatter("),
           setup.replicas ? count(*setup.replicas, "all_reduce(avg, float64") : 0};
 }
 
@@ -125,8 +125,8 @@ TEST_F(FullyShardedSchedules, BackwardGathersTheNextBlockBeforeItReducesTheCurre
   on_both_ranks([](auto& fsdp, bool reshard, auto loss) {
     loss().backward();
     const at::Tensor value = loss();
-    const auto gathers = entries_of(fsdp.units().setup().gathers).size();
-    const auto reductions = entries_of(fsdp.units().setup().reductions).size();
+    const auto gathers = entries_of(fsdp.units().setup().groups.gathers).size();
+    const auto reductions = entries_of(fsdp.units().setup().groups.reductions).size();
     value.backward();
     std::multimap<std::int64_t, char> order;  // by the time of the call
     const auto add = [&](const collectives::Group& group, std::size_t first, const char* operation) {
@@ -135,8 +135,8 @@ TEST_F(FullyShardedSchedules, BackwardGathersTheNextBlockBeforeItReducesTheCurre
         if (entries[i].text.starts_with(operation))
           order.emplace(entries[i].begun, operation[0] == 'a' ? 'g' : 'r');
     };
-    add(fsdp.units().setup().gathers, gathers, "all_gather(");
-    add(fsdp.units().setup().reductions, reductions, "reduce_scatter(");
+    add(fsdp.units().setup().groups.gathers, gathers, "all_gather(");
+    add(fsdp.units().setup().groups.reductions, reductions, "reduce_scatter(");
     std::string text;
     for (const auto& [time, what] : order) text += what;
     EXPECT_EQ(text, reshard ? "grgrgrrr" : "rrrrr");
