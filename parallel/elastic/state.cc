@@ -34,17 +34,48 @@ State& State::add_part(std::string name, std::shared_ptr<StatePart> part, Scope 
 }
 
 void State::copy() {
-  for (const Part& part : parts_) part.part->commit();
+  copy_whole();
+  for (SplitPart* const part : split_parts()) part->commit();
+}
+
+void State::copy_whole() {
+  for (const Part& part : parts_)
+    if (dynamic_cast<SplitPart*>(part.part.get()) == nullptr) part.part->commit();
   committed_ = true;
   calls_ = 0;
 }
 
-bool State::agree_on_change() { return changes_ && changes_(); }
+std::vector<SplitPart*> State::split_parts() const {
+  std::vector<SplitPart*> split;
+  for (const Part& part : parts_)
+    if (auto* const each = dynamic_cast<SplitPart*>(part.part.get())) split.push_back(each);
+  return split;
+}
+
+void State::stage(std::uint64_t number) {
+  for (SplitPart* const part : split_parts()) part->stage(number, group_ ? &*group_ : nullptr);
+}
+
+bool State::agree_on_change() {
+  if (changes_) return changes_();
+  if (group_ && !split_parts().empty()) group_->barrier().get();
+  return false;
+}
+
+// The agreement is complete once all ranks have staged their split parts. Only then are these confirmed: a
+// rank that does not learn of the agreement has staged what others may have confirmed. Other parts are
+// copied before it, so that its failure loses no steps.
+bool State::commit_all() {
+  const bool is_split = !split_parts().empty();
+  const auto confirm = [&] { copy(), ++standing_.commits; };
+  is_split ? stage(standing_.commits + 1) : confirm();
+  const bool change = agree_on_change();
+  if (is_split) confirm();
+  return change;
+}
 
 void State::commit() {
-  copy();
-  ++standing_.commits;
-  if (agree_on_change()) throw WorkersChanged();
+  if (commit_all()) throw WorkersChanged();
 }
 
 void State::commit_every(std::uint64_t n) {
@@ -53,8 +84,7 @@ void State::commit_every(std::uint64_t n) {
 
 void State::check() {
   if (!agree_on_change()) return;
-  copy();
-  ++standing_.commits;
+  commit_all();
   throw WorkersChanged();
 }
 
@@ -80,14 +110,26 @@ std::optional<int> State::sync(const collectives::Group& group) {
   std::vector<Standing> standings;
   for (const auto& rank : all) standings.push_back({rank.synced, rank.commits});
   const SyncPlan plan = plan_sync(standings);
+  const auto split = split_parts();
+  const bool counts = standings[static_cast<std::size_t>(plan.source)].synced ? standing_.synced
+                                                                              : group.rank() == plan.source;
+  group_.reset();
+  if (counts && !committed_) {
+    stage(standing_.commits);
+    for (SplitPart* const part : split) part->commit();
+  }
   for (const Part& part : parts_) part.part->set_group(group);
   if (plan.needed) {
     for (const Part& part : parts_)
       if (part.scope == Scope::job) part.part->sync(group, plan.source);
-    if (group.rank() != plan.source || !committed_) copy();
+    if (group.rank() != plan.source || !committed_) copy_whole();
     standing_.commits = standings[static_cast<std::size_t>(plan.source)].commits;
   }
+  if (!counts)
+    for (SplitPart* const part : split) part->forget();
   standing_.synced = true;
+  group_ = group;
+  for (SplitPart* const part : split) part->reshard(group, standing_.commits);
   return plan.needed ? std::optional(plan.source) : std::nullopt;
 }
 

@@ -151,14 +151,19 @@ class WEFT_EXPORT State {
     Scope scope;
   };
   State& add_part(std::string name, std::shared_ptr<StatePart> part, Scope scope);
-  void copy();
+  void stage(std::uint64_t number);
+  void copy();        // all parts, which are staged if they are split
+  void copy_whole();  // those that are not split
+  bool commit_all();
   bool agree_on_change();
+  std::vector<SplitPart*> split_parts() const;
 
   std::vector<Part> parts_;
   Standing standing_;
   bool committed_ = false;
-  std::uint64_t calls_ = 0;        // of commit_every(), since the last commit
-  std::function<bool()> changes_;  // the agreement of the ranks; empty outside run()
+  std::uint64_t calls_ = 0;                  // of commit_every(), since the last commit
+  std::function<bool()> changes_;            // the agreement of the ranks; empty outside run()
+  std::optional<collectives::Group> group_;  // of the latest sync(), within run()
   std::atomic<bool> leaving_ = false;
 };
 

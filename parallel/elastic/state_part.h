@@ -2,11 +2,17 @@
 // own part from it for what State::add() does not know.
 //
 // A part has the live object and a copy of it, the commit. Calls come from the thread that trains.
+//
+// SplitPart: a part of which each rank has a share, as of a sharded optimizer. A worker that dies takes its
+// share with it, so a commit also keeps copies of other ranks' shares. It has two steps: all ranks stage
+// their copies, and commit() confirms them once all have done so. Until then the commit before is kept too.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace weft::elastic {
 
@@ -21,6 +27,21 @@ class WEFT_EXPORT StatePart {
   virtual void sync(const collectives::Group& group, int source) = 0;
   // Training goes on with these ranks. No collective.
   virtual void set_group(const collectives::Group& group) { (void)group; }
+};
+
+class WEFT_EXPORT SplitPart : public StatePart {
+ public:
+  // Copies the live share for the commit of this number. With a group, a collective: the ranks give each
+  // other copies.
+  virtual void stage(std::uint64_t number, const collectives::Group* group) = 0;
+  // The copies do not count any more: they are not of this training, or other workers have trained without
+  // this one.
+  virtual void forget() = 0;
+  // A collective, at the beginning of each generation: the ranks put the commit of this number together from
+  // the copies that they have, and divide it among them. That becomes the live object and the commit of each.
+  // failed_precondition on all ranks: no rank has some of it.
+  virtual void reshard(const collectives::Group& group, std::uint64_t number) = 0;
+  void sync(const collectives::Group& group, int source) final { (void)group, (void)source; }
 };
 
 }  // namespace weft::elastic

@@ -60,6 +60,8 @@ LAYERS = {
                           "parallel/sharded", "parallel/schedule", "parallel/partition"],
     "parallel/elastic/plan": ["rpc/core"],
     "parallel/elastic": [*UP_TO_GROUPS, "parallel/data_parallel", "parallel/elastic/plan"],
+    "parallel/elastic/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel",
+                                 "parallel/sharded/checkpoint", "parallel/sharded", "parallel/elastic/plan", "parallel/elastic"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
                  "parallel/partition", "parallel/planner", "parallel/elastic/plan"]

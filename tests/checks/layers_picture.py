@@ -26,6 +26,7 @@ PLACES = {
     "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
     "parallel/tensor_parallel": (60, 84, 4, "layers split", "over the ranks"),
     "parallel/elastic": (84, 100, 4, "workers that join", "and die"),
+    "parallel/elastic/sharded": (84, 100, 5, "also of sharded state,", "and on parallel/sharded"),
     "parallel/sharded": (60, 84, 5, "parameters and optimizers split over", "the ranks; checkpoints; also on dist_optim"),
     "parallel/pipeline": (60, 84, 6, "models in stages by a schedule;", "also on parallel/partition"),
     "dist_optim": (38, 60, 3, "optimizers next to", "remote parameters"),
@@ -33,7 +34,8 @@ PLACES = {
     "dist_optim/embedding": (38, 48, 4, "tables of rows,", "spread over owners"),
 }
 # Used, but not below: there is no room in the plane. The box says it in words.
-ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"}}
+ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"},
+             "parallel/elastic/sharded": {"parallel/sharded"}}
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
 STYLE = """<style>
@@ -51,6 +53,8 @@ def one_library(folder):
     """The library of a folder; a library counts as one layer."""
     if folder in COLLECTIVES:
         return "parallel/collectives"
+    if folder == "parallel/elastic/sharded":  # a library of its own
+        return folder
     for library in ("parallel/data_parallel", "parallel/sharded", "parallel/elastic"):
         if folder.startswith(library + "/"):
             return library

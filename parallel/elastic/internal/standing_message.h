@@ -20,11 +20,16 @@ class StateAccess {
   // The state before the first commit can be restored too. What it was given in an earlier job counts no
   // more.
   void begin() {
+    state_.stage(state_.commits());
     state_.copy();
     state_.leaving_ = false;
     state_.standing_.synced = false;
   }
-  void set_changes(std::function<bool()> changes) { state_.changes_ = std::move(changes); }
+  // Without a function the generation has ended.
+  void set_changes(std::function<bool()> changes) {
+    state_.changes_ = std::move(changes);
+    if (!state_.changes_) state_.group_.reset();
+  }
   // Other workers train without this one, which is a new one from now on.
   void fall_behind() { state_.standing_.synced = false; }
   bool leaving() const { return state_.leaving_; }

@@ -1,0 +1,336 @@
+#include <weft/parallel/elastic/sharded/sharded_part.h>
+
+#include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/rpc/store/store.h>
+
+#include <memory>
+#include <thread>
+
+#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/elastic/training.h"
+
+namespace weft::elastic {
+namespace sharded_part_test {
+
+using namespace testing;
+using data_parallel::testing::Company;
+using data_parallel::testing::on_ranks;
+using sharded::FullyShardedDataParallel;
+using sharded::FullyShardedOptimizer;
+using sharded::ShardedOptimizer;
+using Names = std::vector<std::string>;
+
+// A model that is trained in one of the two ways.
+struct Trainee {
+  explicit Trainee(std::uint64_t seed) : model(std::make_shared<Net>(seed)) {}
+  virtual ~Trainee() = default;
+  virtual at::Tensor forward(const at::Tensor& x) = 0;
+  virtual void zero_grad() = 0;
+  virtual void step() = 0;
+  // On all ranks.
+  virtual std::vector<at::Tensor> values() const = 0;
+  virtual void add_to(State& state) = 0;
+
+  std::vector<at::Tensor> copies() const {
+    return {model->first.detach().clone(), model->second.detach().clone()};
+  }
+  std::shared_ptr<Net> model;
+  std::shared_ptr<StatePart> part;
+};
+
+const auto momentum = torch::optim::SGDOptions(0.05).momentum(0.9);
+
+struct FullySharded final : Trainee {
+  FullySharded(const Group& alone, std::uint64_t seed, int copies)
+      : Trainee(seed), module(alone, model), optimizer(module, momentum) {
+    part = sharded_part(module, optimizer, {.copies = copies});
+  }
+  at::Tensor forward(const at::Tensor& x) override { return module.forward(x); }
+  void zero_grad() override { optimizer.zero_grad(); }
+  void step() override { optimizer.step(); }
+  std::vector<at::Tensor> values() const override {
+    const auto whole = module.gather();
+    return copies();
+  }
+  void add_to(State& state) override { state.add("sharded", part); }
+  FullyShardedDataParallel<Net> module;
+  FullyShardedOptimizer optimizer;
+};
+
+struct OptimizerSharded final : Trainee {
+  OptimizerSharded(const Group& alone, std::uint64_t seed, int copies)
+      : Trainee(seed), ddp(alone, model), optimizer(ddp, momentum) {
+    part = sharded_part(ddp, optimizer, {.copies = copies});
+  }
+  at::Tensor forward(const at::Tensor& x) override { return ddp.forward(x); }
+  void zero_grad() override { optimizer.zero_grad(); }
+  void step() override { optimizer.step(); }
+  std::vector<at::Tensor> values() const override { return copies(); }
+  void add_to(State& state) override { state.add("model", model).add("optimizer", part); }
+  data_parallel::DistributedDataParallel<Net> ddp;
+  ShardedOptimizer optimizer;
+};
+
+using Make = std::unique_ptr<Trainee> (*)(const Group& alone, std::uint64_t seed, int copies);
+template <class T>
+std::unique_ptr<Trainee> made(const Group& alone, std::uint64_t seed, int copies) {
+  return std::make_unique<T>(alone, seed, copies);
+}
+struct Way {
+  const char* name;
+  Make make;
+};
+std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
+const Way ways[] = {{"FullySharded", made<FullySharded>}, {"ShardedOptimizer", made<OptimizerSharded>}};
+
+struct Died {};
+
+// A worker: an agent of an elastic world, and a thread that trains.
+struct Worker {
+  Worker(const test::JobStore& store, const std::string& name, std::size_t place)
+      : agent(worker_options(store, name, place), training_layers()), job(agent), number(place) {}
+  ~Worker() {
+    if (thread.joinable()) thread.join();
+  }
+  void start(const Way& way, const RunOptions& options, int copies = 1) {
+    thread = std::thread([this, way, options, copies] {
+      try {
+        job.join().get();
+        const Group alone = Group::create(agent, {.name = "alone", .members = {agent.name()}}).get();
+        trainee = way.make(alone, number, copies);
+        State state;
+        trainee->add_to(state);
+        state.add("sampler", sampler).add("epoch", epoch).add("step", step);
+        run(job, state, [&](const Group& group) { train(group, state); }, options);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+  }
+  void train(const Group& group, State& state) {
+    const std::uint64_t generation = ++generations;
+    members = group.members();
+    for (; epoch < epochs; ++epoch) {
+      sampler.set_epoch(static_cast<std::uint64_t>(epoch));
+      sampler.reset();
+      while (const auto indices = sampler.next(batch_size)) {
+        sampler.deliver();
+        if (before_step) before_step(step, group);
+        const Round round = sampler.round();
+        trainee->zero_grad();
+        const at::Tensor loss =
+            at::mse_loss(trainee->forward(Data::rows(data.x, *indices)), Data::rows(data.y, *indices)) *
+            round.weight;
+        loss.backward();
+        trainee->step();
+        sampler.record();
+        Step done{step, epoch, generation, group.rank(), group.size(), loss.item<double>(), round.indices};
+        done.indices.resize(round.own);
+        ++step;
+        log->add(done);
+        state.commit_every(2);
+      }
+    }
+    values = trainee->values();
+  }
+  void end() {
+    thread.join();
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+  void dies_at(std::int64_t at) {
+    before_step = [this, at](std::int64_t now, const Group&) {
+      if (now != at) return;
+      agent.shut_down();
+      throw Died();
+    };
+  }
+
+  rpc::Agent agent;
+  rpc::Job job;
+  const std::size_t number;
+  const Data data;
+  std::unique_ptr<Trainee> trainee;
+  ElasticSampler sampler{dataset_size, {.seed = 5}};
+  std::int64_t epoch = 0, step = 0;
+  std::uint64_t generations = 0;  // of this worker: enough for a log in which no worker comes late
+  Log* log = nullptr;
+  std::function<void(std::int64_t step, const Group&)> before_step;
+  Names members;
+  std::vector<at::Tensor> values;
+  std::exception_ptr error;
+  std::thread thread;
+};
+
+class ElasticShards : public ::testing::TestWithParam<Way> {
+ protected:
+  ~ElasticShards() override {
+    while (workers.size() > 1) workers.pop_back();  // the first one keeps the store
+  }
+  Worker& worker(const std::string& name) {
+    Worker& one = *workers.emplace_back(std::make_unique<Worker>(store, name, workers.size()));
+    one.log = &log;
+    return one;
+  }
+  void expect_replay(const Worker& last) {
+    Net model(0);
+    log.expect_replay(model);
+    ASSERT_EQ(last.values.size(), 2U);
+    EXPECT_TRUE(at::allclose(model.first, last.values[0], 1e-9, 1e-12));
+    EXPECT_TRUE(at::allclose(model.second, last.values[1], 1e-9, 1e-12));
+  }
+
+  test::InProcessJobStore store;
+  Log log;
+  std::vector<std::unique_ptr<Worker>> workers;
+};
+INSTANTIATE_TEST_SUITE_P(Ways, ElasticShards, ::testing::ValuesIn(ways),
+                         [](const auto& info) { return info.param.name; });
+
+// The share of the worker that dies is lost with it, and its copy is the last one. Its death comes after a
+// step that was not committed.
+TEST_P(ElasticShards, SurvivorsPutTheCommitTogether) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  workers[2]->dies_at(7);
+  for (auto& each : workers) each->start(GetParam(), {.workers = {.min = 2, .start = 3}});
+  EXPECT_THROW(workers[2]->end(), Died);
+  for (const int survivor : {0, 1}) workers[survivor]->end();
+  EXPECT_EQ(workers[1]->members, (Names{"anna", "bert"}));
+  EXPECT_EQ(log.of_step(5).size(), 3U);
+  EXPECT_EQ(log.of_step(6).size(), 2U);
+  expect_replay(*workers[1]);
+}
+
+// One worker joins, one dies after that, and the last one trains alone.
+TEST_P(ElasticShards, WorkersJoinAndDie) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  dora.generations = 1;  // as many as the others have had
+  workers[0]->before_step = [&](std::int64_t step, const Group& group) {
+    if (step != 3 || group.size() != 2 || dora.thread.joinable()) return;
+    dora.start(GetParam(), {});
+    workers[0]->job.store()->get("elastic/train/ready/dora", {.timeout = std::chrono::seconds{60}}).get();
+    for (auto watch = workers[0]->job.watch_members();;)  // and until this agent knows the member
+      for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
+        if (event.member.name == "dora") return;
+  };
+  workers[1]->dies_at(9);
+  dora.dies_at(14);
+  for (const int first : {0, 1}) workers[first]->start(GetParam(), {.workers = {.start = 2}});
+  EXPECT_THROW(workers[1]->end(), Died);
+  EXPECT_THROW(dora.end(), Died);
+  workers[0]->end();
+  EXPECT_EQ(log.of_step(4).size(), 3U);
+  EXPECT_EQ(log.of_step(9).size(), 2U);
+  EXPECT_EQ(log.of_step(14).size(), 1U);
+  expect_replay(*workers[0]);
+}
+
+// Of two neighbours that die, the first one had the only copy of the second one's share.
+TEST_P(ElasticShards, DeathsBeyondTheCopiesAreReported) {
+  for (const std::string name : {"anna", "bert", "cleo", "dora"}) worker(name);
+  for (const int dies : {1, 2}) workers[dies]->dies_at(7);
+  for (auto& each : workers) each->start(GetParam(), {.workers = {.start = 4}});
+  for (const int dies : {1, 2}) EXPECT_THROW(workers[dies]->end(), Died);
+  for (const int survivor : {0, 3}) {
+    const auto error = test::error_of([&] { workers[survivor]->end(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
+    const std::string text = error->what();
+    EXPECT_NE(text.find("no worker has the shares of cleo,"), std::string::npos) << text;
+    EXPECT_NE(text.find("load a checkpoint"), std::string::npos) << text;
+  }
+}
+
+TEST_P(ElasticShards, TwoCopiesSurviveTwoDeaths) {
+  for (const std::string name : {"anna", "bert", "cleo", "dora"}) worker(name);
+  for (const int dies : {1, 2}) workers[dies]->dies_at(7);
+  for (auto& each : workers) each->start(GetParam(), {.workers = {.start = 4}}, 2);
+  for (const int dies : {1, 2}) EXPECT_THROW(workers[dies]->end(), Died);
+  for (const int survivor : {0, 3}) workers[survivor]->end();
+  expect_replay(*workers[3]);
+}
+
+// Rank 0 learns that all ranks have staged the second commit. The others do not, and rank 2 dies: rank 1
+// gives what it has staged, also of rank 2.
+TEST_P(ElasticShards, ARankThatHasNotConfirmedACommitGivesWhatItHasStaged) {
+  Company company(3);
+  std::vector<std::vector<at::Tensor>> values(3);
+  on_ranks(company.groups(), [&](const Group& world) {
+    const int rank = world.rank();
+    const Group alone = world.split(rank).get().value();
+    const auto survivors = world.split(rank < 2 ? std::optional(0) : std::nullopt).get();
+    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1);
+    State state;
+    trainee->add_to(state);
+    EXPECT_EQ(state.sync(world), 0);
+    const Data data;
+    bool fails = false;
+    const auto step = [&] {
+      trainee->zero_grad();
+      at::mse_loss(trainee->forward(data.x), data.y).backward();
+      trainee->step();
+    };
+    detail::StateAccess(state).set_changes([&] {
+      world.barrier().get();
+      if (fails) throw rpc::Error(ErrorKind::aborted, "another rank has died");
+      return false;
+    });
+    step();
+    state.commit();
+    step();
+    fails = rank != 0;
+    EXPECT_EQ(test::error_of([&] { state.commit(); }).has_value(), fails);
+    step();  // this one is lost
+    if (!survivors) return;
+    state.restore();
+    EXPECT_EQ(state.sync(*survivors), 0);
+    EXPECT_EQ(state.commits(), 2U);
+    step();
+    values[static_cast<std::size_t>(rank)] = trainee->values();
+  });
+  Net expected(0);
+  const Data data;
+  torch::optim::SGD optimizer(expected.parameters(), momentum);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    at::mse_loss(expected.forward(data.x), data.y).backward();
+    optimizer.step();
+  }
+  for (const std::size_t rank : {0, 1}) {
+    ASSERT_EQ(values[rank].size(), 2U);
+    EXPECT_TRUE(at::allclose(values[rank][0], expected.first, 1e-9, 1e-12)) << rank;
+    EXPECT_TRUE(at::allclose(values[rank][1], expected.second, 1e-9, 1e-12)) << rank;
+  }
+}
+
+// After a failure outside of run(), too: the commit is this rank's own share.
+TEST_P(ElasticShards, RestoreTakesTheOwnShare) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& world) {
+    const Group alone = world.split(world.rank()).get().value();
+    const auto trainee = GetParam().make(alone, 1, 1);
+    State state;
+    trainee->add_to(state);
+    state.sync(world);
+    const Data data;
+    const auto step = [&] {
+      trainee->zero_grad();
+      at::mse_loss(trainee->forward(data.x), data.y).backward();
+      trainee->step();
+    };
+    step();
+    state.commit();
+    std::vector<std::vector<at::Tensor>> values;
+    for (int again = 0; again < 2; ++again) {
+      step();
+      step();
+      values.push_back(trainee->values());
+      state.restore();
+    }
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(values[0][i], values[1][i]));
+  });
+}
+
+}  // namespace sharded_part_test
+}  // namespace weft::elastic
