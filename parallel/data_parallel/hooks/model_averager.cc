@@ -1,6 +1,7 @@
 #include <weft/parallel/data_parallel/hooks/model_averager.h>
 
 #include <weft/parallel/data_parallel/hooks/hook_state.h>
+#include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
 
@@ -9,7 +10,7 @@
 
 namespace weft::data_parallel {
 
-void average_parameters(const collectives::Group& group, const std::vector<at::Tensor>& tensors) {
+rpc::Future<void> average_tensors(const collectives::Group& group, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   // The order of this map is the same on all ranks, as long as each rank has one device of a type.
   std::map<std::pair<at::ScalarType, c10::DeviceType>, std::vector<at::Tensor>> alike;
@@ -18,7 +19,11 @@ void average_parameters(const collectives::Group& group, const std::vector<at::T
   std::vector<rpc::Future<void>> started;
   for (const auto& [type, some] : alike)
     started.push_back(group.all_reduce(some, collectives::ReduceOp::avg));
-  for (rpc::Future<void>& future : started) std::move(future).get();
+  return rpc::when_all(std::move(started));
+}
+
+void average_parameters(const collectives::Group& group, const std::vector<at::Tensor>& tensors) {
+  average_tensors(group, tensors).get();
 }
 
 PeriodicModelAverager::PeriodicModelAverager(std::map<std::int64_t, collectives::Group> groups,

@@ -21,6 +21,9 @@ namespace weft::data_parallel {
 // Averages tensors in place, with one collective for each dtype and device. All ranks of the group call it
 // with tensors of the same shapes, and it blocks.
 WEFT_EXPORT void average_parameters(const collectives::Group& group, const std::vector<at::Tensor>& tensors);
+// The same without blocking.
+WEFT_EXPORT rpc::Future<void> average_tensors(const collectives::Group& group,
+                                              const std::vector<at::Tensor>& tensors);
 
 class WEFT_EXPORT PeriodicModelAverager {
  public:
