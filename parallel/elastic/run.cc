@@ -90,7 +90,12 @@ class Training {
   std::optional<Outcome> train(const Generation& generation);
   collectives::Group form_group(const Generation& generation) const;
   void begin(const Generation& generation, const collectives::Group& group);
-  bool changes(const Generation& generation, const collectives::Group& group) const;
+  // What this rank knows: at first nothing of the board.
+  struct Known {
+    std::uint64_t version = 0;
+    bool change = false;
+  };
+  bool changes(const Generation& generation, const collectives::Group& group, Known& known) const;
   bool finish(const Generation& generation) const;
   void restore_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
@@ -170,7 +175,9 @@ std::optional<Outcome> Training::train(const Generation& generation) {
   try {
     group = form_group(generation);
     restore_if_stale();
-    access_.set_changes([this, &generation, &group] { return changes(generation, *group); });
+    access_.set_changes([this, &generation, &group, known = Known()]() mutable {
+      return changes(generation, *group, known);
+    });
     begin(generation, *group);
     body_(*group);
     access_.set_changes(nullptr);
@@ -243,16 +250,16 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
 
 // At a commit, on all ranks. What a rank knows of joins and departures differs from that of the others, so
 // they agree by a collective.
-bool Training::changes(const Generation& generation, const collectives::Group& group) const {
-  bool change = access_.leaving();
-  if (change) {
+bool Training::changes(const Generation& generation, const collectives::Group& group, Known& known) const {
+  if (access_.leaving()) {
     board_->withdraw();
-  } else {
+    known.change = true;
+  } else if (board_->wait(known.version, rpc::Clock::now())) {
     const Board::View view = board_->view();
     const auto next = next_generation(generation, view.candidates, options_.workers);
-    change = next && next->members != generation.members;
+    known = {view.version, next && next->members != generation.members};
   }
-  const at::Tensor any = at::full({1}, change ? 1 : 0, at::kByte);
+  const at::Tensor any = at::full({1}, known.change ? 1 : 0, at::kByte);
   group.inlined().all_reduce(any, collectives::ReduceOp::max).get();
   return any.item<std::uint8_t>() != 0;
 }
