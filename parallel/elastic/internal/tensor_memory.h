@@ -15,7 +15,7 @@ bool same_form(const at::Tensor& a, const at::Tensor& b);
 // A copy of `from` in the memory of `memory`, if it has the same form, else in new memory.
 WEFT_EXPORT at::Tensor copy_into(at::Tensor memory, const at::Tensor& from);
 
-class TensorMemory {
+class WEFT_EXPORT TensorMemory {
  public:
   void store(const std::vector<at::Tensor>& live);
   // Writes the copies into the tensors, which are as many and of the same form.

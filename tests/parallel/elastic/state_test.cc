@@ -264,5 +264,36 @@ TEST(TensorMemoryOf, IsUsedAgain) {
   EXPECT_FALSE(detail::copy_into(copy, {}).defined());
 }
 
+TEST(TensorMemoryOf, CopiesTensorsOfEveryForm) {
+  const auto complex = [] { return at::randn({3, 2}, at::kComplexFloat); };
+  const std::pair<const char*, at::Tensor> tensors[] = {
+      {"large", at::randn({600, 1000})},
+      {"transposed", at::randn({3, 2}).t()},
+      {"with gaps", at::randn({4, 4}).narrow(1, 1, 2)},
+      {"conjugate", at::conj(complex())},
+      {"negative", at::imag(at::conj(complex()))},
+      {"half", at::randn({5}).to(at::kHalf)},
+      {"empty", at::empty({0, 3})},
+  };
+  for (const auto& [name, live] : tensors) {
+    SCOPED_TRACE(name);
+    const at::Tensor before = live.clone();
+    detail::TensorMemory memory;
+    for (int time = 0; time < 2; ++time) memory.store({live});
+    const auto version = live._version();
+    live.neg_();
+    const at::Tensor after = live.clone();
+    memory.load({live});
+    EXPECT_TRUE(at::equal(live, before));
+    EXPECT_GT(live._version(), version + 1);
+    memory.load({after});
+    EXPECT_TRUE(at::equal(after, before));
+  }
+  const at::Tensor whole = at::zeros({4, 4}), from = at::ones({4, 4}).narrow(1, 1, 2);
+  detail::copy_into(whole.narrow(1, 1, 2), from);
+  EXPECT_EQ(whole.sum().item<float>(), 8);
+  EXPECT_TRUE(at::equal(whole.narrow(1, 1, 2), from));
+}
+
 }  // namespace state_test
 }  // namespace weft::elastic
