@@ -57,8 +57,8 @@ rpc::Future<Taken> take_all(OptimizerLayer& layer, const Objects& objects) {
   for (std::size_t i = 0; i < objects.size(); ++i) {
     LocalSnapshots::Object part;
     part.guard = std::dynamic_pointer_cast<HostGuard>(objects[i]->guard());
-    part.read = [taking, i, guard = part.guard, object = objects[i]] {
-      taking->snapshot.modules[i] = take_snapshot(*object->as<torch::nn::Module>(), guard);
+    part.read = [taking, i, object = objects[i]] {
+      taking->snapshot.modules[i] = take_module(*object);
       if (++taking->read == taking->snapshot.modules.size())  // on the thread whose streams made the copies
         taking->taken.emplace(std::move(taking->snapshot));
     };
@@ -130,6 +130,19 @@ rpc::Future<void> restore_owner_snapshot(rpc::Agent& agent, std::vector<rref::Re
                                          OwnerSnapshot snapshot) {
   return restore(OptimizerLayer::of(*agent.core()), std::move(modules), std::move(snapshot))
       .start(agent.core()->handlers());
+}
+
+ModuleSnapshot take_module(const rref::StoredObject& module) {
+  return take_snapshot(*module.as<torch::nn::Module>(), std::dynamic_pointer_cast<HostGuard>(module.guard()));
+}
+
+void restore_module(const rpc::AgentCore& core, const std::shared_ptr<rref::StoredObject>& module,
+                    ModuleSnapshot snapshot) {
+  if (module->guard() == nullptr && snapshot.spec.name.empty())
+    return dist_autograd::check_state(*module->as<torch::nn::Module>(), snapshot.module, true).copy(false);
+  OwnerSnapshot one;
+  one.modules.push_back(std::move(snapshot));
+  restore_now(*OptimizerLayer::of(core), {module}, std::move(one));
 }
 
 }  // namespace weft::dist_optim

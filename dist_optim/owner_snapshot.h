@@ -42,4 +42,11 @@ WEFT_EXPORT rpc::Future<void> restore_owner_snapshot(rpc::Agent& agent,
                                                      std::vector<rref::ReferencePtr> modules,
                                                      OwnerSnapshot snapshot);
 
+// The same of one module on the calling thread, for a service that is called about it
+// (rref::RRefLayer::Target). restore_module() restores a module that no optimizer has stepped, from a
+// snapshot without an optimizer, as it is: the caller keeps others from using it.
+WEFT_EXPORT ModuleSnapshot take_module(const rref::StoredObject& module);
+WEFT_EXPORT void restore_module(const rpc::AgentCore& core, const std::shared_ptr<rref::StoredObject>& module,
+                                ModuleSnapshot snapshot);
+
 }  // namespace weft::dist_optim

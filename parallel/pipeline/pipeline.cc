@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/pipeline.h>
 
 #include <weft/dist_autograd/module/remote_module.h>
+#include <weft/dist_optim/service/owner_call.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/microbatches.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
@@ -124,24 +125,46 @@ schedule::Timeline timeline_of(const schedule::Schedule& schedule, Reports& repo
   return pipeline::timeline_of(ranks);
 }
 
+void ping() {}
+using Ping = rpc::Function<"weft.ping", &ping>;  // as every agent serves it
+
+[[noreturn]] void refuse_call(const std::string& text) { throw Error(ErrorKind::invalid_argument, text); }
+
+void refuse_two_ranks_of_one(const std::string& method, const std::vector<rpc::AgentId>& workers) {
+  std::set<rpc::AgentId> seen;
+  for (const rpc::AgentId& worker : workers)
+    if (!seen.insert(worker).second)
+      refuse_call(method + ": two ranks have the worker " + worker.name +
+                  ", expected one agent for each rank");
+}
+
 }  // namespace
 
 struct Pipeline::Impl : std::enable_shared_from_this<Impl> {
-  Impl(rpc::Agent& driver, PipelineOptions given, StageGraph model)
-      : agent(driver), options(std::move(given)), graph(std::move(model)) {}
+  Impl(rpc::Agent& driver, PipelineOptions given, StageGraph model, WorkerPlan first)
+      : agent(driver), options(std::move(given)), graph(std::move(model)), plan(std::move(first)) {}
+
+  // Nothing else runs over the stages until the result is reset.
+  std::shared_ptr<void> enter(const std::string& what) {
+    if (in_flight.exchange(true))
+      throw Error(ErrorKind::failed_precondition, what + ": a step is in flight, expected none");
+    return {nullptr, [self = shared_from_this()](void*) { self->in_flight = false; }};
+  }
 
   rpc::Future<Reports> run(const std::shared_ptr<dist_autograd::Pass>& pass, bool with_backward,
                            const Values& inputs, const Values& targets) {
     const std::int64_t rows = rows_of(inputs, targets);
-    if (in_flight.exchange(true))
-      throw Error(ErrorKind::failed_precondition, "pipeline step: another one is in flight, expected none");
+    auto entered = enter("pipeline step");
     ++steps;
+    std::erase_if(passes, [](const auto& each) { return each.expired(); });
+    passes.push_back(pass->state());
     const auto gathering =
         std::make_shared<Gathering>(stages.size(), pass, agent.core()->pick_loop(), options.timeout);
-    auto reports = gathering->future().then([self = shared_from_this()](rpc::Result<Reports>&& ended) {
-      self->in_flight = false;
-      return std::move(ended);
-    });
+    auto reports =
+        gathering->future().then([entered = std::move(entered)](rpc::Result<Reports>&& ended) mutable {
+          entered.reset();
+          return std::move(ended);
+        });
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       try {
         StagePart part{.step = steps,
@@ -159,14 +182,63 @@ struct Pipeline::Impl : std::enable_shared_from_this<Impl> {
     return reports;
   }
 
+  rpc::Future<std::vector<rref::RRef<StageModule>>> install(WorkerPlan whole, int rank) const {
+    whole.rank = rank;
+    whole.device = options.devices.empty() ? "" : options.devices[static_cast<std::size_t>(rank)].str();
+    return rref::RRefLayer::of(*agent.core())
+        ->peer(whole.workers[static_cast<std::size_t>(rank)])
+        .call<&PipelineService::install>(whole);
+  }
+  static rpc::Task<void> restore(std::shared_ptr<Impl> self, PipelineCommit commit,
+                                 std::map<int, rpc::Peer> replaced);
+
   rpc::Agent& agent;
   const PipelineOptions options;
   const StageGraph graph;  // of all stages, none of which is here
-  std::vector<rref::RRef<StageModule>> stages;
 
   std::atomic<bool> in_flight = false;
+  // Of what is in flight.
+  WorkerPlan plan;
+  std::vector<rref::RRef<StageModule>> stages;
   std::uint64_t steps = 0;
+  std::vector<std::weak_ptr<dist_autograd::PassState>> passes;  // of steps
 };
+
+rpc::Task<void> Pipeline::Impl::restore(std::shared_ptr<Impl> self, PipelineCommit commit,
+                                        std::map<int, rpc::Peer> replaced) {
+  const auto& schedule = self->options.schedule;
+  if (commit.stages.size() != self->stages.size())
+    refuse_call("Pipeline::restore: a commit of " + std::to_string(commit.stages.size()) +
+                " stages, expected " + std::to_string(self->stages.size()));
+  WorkerPlan plan = self->plan;
+  for (const auto& [rank, worker] : replaced) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= plan.workers.size())
+      refuse_call("Pipeline::restore: a worker for rank " + std::to_string(rank) + ", expected one of " +
+                  std::to_string(plan.workers.size()) + " ranks");
+    const rpc::AgentId id = co_await worker.ready();
+    plan.workers[static_cast<std::size_t>(rank)] = id;
+  }
+  refuse_two_ranks_of_one("Pipeline::restore", plan.workers);
+  // Gradients of earlier steps are those of other parameters. The workers wait for the ends of these passes.
+  const auto autograd = dist_autograd::AutogradLayer::of(*self->agent.core());
+  for (const auto& pass : std::exchange(self->passes, {}))
+    if (const auto state = pass.lock())
+      autograd->release(state->id(), std::make_exception_ptr(
+                                         Error(ErrorKind::aborted, "the pipeline was restored to a commit")));
+  for (const auto& [rank, worker] : replaced) {
+    const std::vector<rref::RRef<StageModule>> built = co_await self->install(plan, rank);
+    self->plan.workers[static_cast<std::size_t>(rank)] = plan.workers[static_cast<std::size_t>(rank)];
+    std::size_t next = 0;
+    for (const int stage : stages_of(schedule, rank))
+      self->stages[static_cast<std::size_t>(stage)] = built.at(next++);
+  }
+  std::vector<rpc::Future<void>> restored;
+  for (std::size_t stage = 0; stage < commit.stages.size(); ++stage)
+    restored.push_back(dist_optim::ask<&PipelineService::restore>(
+        self->stages[stage].reference(), std::move(commit.stages[stage]), self->plan.workers));
+  auto all = rpc::when_all(std::move(restored));
+  co_await std::move(all);
+}
 
 Pipeline::Pipeline(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
@@ -178,9 +250,6 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
   std::shared_ptr<Impl> impl;
   std::vector<rpc::Future<std::vector<rref::RRef<StageModule>>>> installed;
   try {
-    const auto refuse = [](const std::string& text) {
-      throw Error(ErrorKind::invalid_argument, "Pipeline::create: " + text);
-    };
     const auto layer = PipelineLayer::of(*agent.core());
     const LayerGraph layers = layer->model().layers();
     StageGraph graph = cut(layers, {.cuts = options.cuts, .built = std::set<int>{}});
@@ -192,11 +261,13 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
                    {.steps = true, .has_optimizer = options.optimizer.has_value()});
     check_ties("Pipeline::create", graph, options.schedule);
     if (workers.size() != options.schedule.ranks.size())
-      refuse(std::to_string(workers.size()) + " workers, expected one for each of " +
-             std::to_string(options.schedule.ranks.size()) + " ranks");
+      refuse_call("Pipeline::create: " + std::to_string(workers.size()) +
+                  " workers, expected one for each of " + std::to_string(options.schedule.ranks.size()) +
+                  " ranks");
     if (!options.devices.empty() && options.devices.size() != workers.size())
-      refuse(std::to_string(options.devices.size()) + " devices, expected one for each of " +
-             std::to_string(workers.size()) + " workers, or none");
+      refuse_call("Pipeline::create: " + std::to_string(options.devices.size()) +
+                  " devices, expected one for each of " + std::to_string(workers.size()) +
+                  " workers, or none");
     WorkerPlan plan{.pipeline = {agent.id().incarnation, layer->next_number()},
                     .schedule = schedule::save(options.schedule),
                     .microbatches = options.schedule.microbatches,
@@ -206,19 +277,11 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
                     .timeout_ns = options.timeout.count(),
                     .mean_loss = options.mean_loss,
                     .optimizer = options.optimizer};
-    std::set<rpc::AgentId> seen;
-    for (const rpc::Peer& worker : workers) {
-      plan.workers.push_back(rref::detail::known_incarnation(worker));
-      if (!seen.insert(plan.workers.back()).second)
-        refuse("two ranks have the worker " + plan.workers.back().name +
-               ", expected one agent for each rank");
-    }
-    impl = std::make_shared<Impl>(agent, std::move(options), std::move(graph));
-    for (std::size_t rank = 0; rank < workers.size(); ++rank) {
-      plan.rank = static_cast<int>(rank);
-      plan.device = impl->options.devices.empty() ? "" : impl->options.devices[rank].str();
-      installed.push_back(workers[rank].call<&PipelineService::install>(plan));
-    }
+    for (const rpc::Peer& worker : workers) plan.workers.push_back(rref::detail::known_incarnation(worker));
+    refuse_two_ranks_of_one("Pipeline::create", plan.workers);
+    impl = std::make_shared<Impl>(agent, std::move(options), std::move(graph), std::move(plan));
+    for (std::size_t rank = 0; rank < workers.size(); ++rank)
+      installed.push_back(impl->install(impl->plan, static_cast<int>(rank)));
   } catch (...) {
     return rpc::Future<Pipeline>::made(std::current_exception());
   }
@@ -315,6 +378,57 @@ rpc::Future<void> Pipeline::load_optimizer_state(const dist_optim::DistributedOp
   for (std::size_t stage = 0; stage < impl_->stages.size(); ++stage)
     all.push_back(impl_->stages[stage].call<&StageModule::load_optimizer_state>(state.modules[stage]));
   return rpc::when_all(std::move(all));
+}
+
+rpc::Future<PipelineCommit> Pipeline::commit() {
+  try {
+    auto entered = impl_->enter("Pipeline::commit");
+    std::vector<rpc::Future<StageCommit>> all;
+    for (const auto& stage : impl_->stages)
+      all.push_back(dist_optim::ask<&PipelineService::commit>(stage.reference()));
+    return rpc::when_all(std::move(all))
+        .then([entered = std::move(entered)](
+                  rpc::Result<std::vector<StageCommit>>&& stages) mutable -> rpc::Result<PipelineCommit> {
+          entered.reset();
+          if (!stages.ok()) return stages.error();
+          return PipelineCommit{std::move(stages).get()};
+        });
+  } catch (...) {
+    return rpc::Future<PipelineCommit>::made(std::current_exception());
+  }
+}
+
+rpc::Future<std::vector<int>> Pipeline::lost(std::chrono::nanoseconds silence) const {
+  auto promise =
+      std::make_shared<rpc::Promise<std::vector<int>>>(impl_->agent.core()->handlers().exceptions());
+  auto future = promise->future();
+  std::vector<rpc::Future<void>> asked;
+  for (const rpc::AgentId& worker : impl_->plan.workers)
+    asked.push_back(rref::RRefLayer::of(*impl_->agent.core())
+                        ->peer(worker)
+                        .with(rpc::CallOptions{.timeout = silence})
+                        .call<Ping>());
+  dist_optim::when_settled(std::move(asked), [promise](const std::vector<rpc::Result<void>>& answers) {
+    std::vector<int> ranks;
+    for (std::size_t rank = 0; rank < answers.size(); ++rank)
+      if (!answers[rank].ok()) ranks.push_back(static_cast<int>(rank));
+    promise->complete(std::move(ranks));
+  });
+  return future;
+}
+
+rpc::Future<void> Pipeline::restore(PipelineCommit commit, std::map<int, rpc::Peer> replaced) {
+  try {
+    auto entered = impl_->enter("Pipeline::restore");
+    return Impl::restore(impl_, std::move(commit), std::move(replaced))
+        .start(impl_->agent.core()->handlers())
+        .then([entered = std::move(entered)](rpc::Result<void>&& restored) mutable {
+          entered.reset();
+          return std::move(restored);
+        });
+  } catch (...) {
+    return rpc::Future<void>::made(std::current_exception());
+  }
 }
 
 const std::vector<rref::RRef<StageModule>>& Pipeline::stages() const { return impl_->stages; }

@@ -24,10 +24,11 @@
 //
 // A stage that throws, a worker that is lost, or a value that does not come within the timeout ends the step
 // on all workers. The error of a stage names the stage, the micro-batch and the action. The next step may
-// begin at once. A step that fails leaves the parameters as they are, except for steps of the stages' own
-// optimizers (PipelineOptions::optimizer); batch norms may have changed their running statistics. The workers
-// know each other, as the members of a job do. While a step is in flight, the modules of the stages must not
-// be read or changed. Values travel through the host's memory. Thread-safe; one step is in flight at a time.
+// begin at once; after the loss of a worker, another one takes its place (restore()). A step that fails
+// leaves the parameters as they are, except for steps of the stages' own optimizers
+// (PipelineOptions::optimizer); batch norms may have changed their running statistics. The workers know each
+// other, as the members of a job do. While a step is in flight, the modules of the stages must not be read or
+// changed. Values travel through the host's memory. Thread-safe; one step is in flight at a time.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -37,6 +38,7 @@
 #include <weft/parallel/schedule/schedule.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -68,6 +70,12 @@ struct PipelineStep {
   dist_autograd::Pass pass;  // has the gradients, for an optimizer's step
 };
 
+// What all stages have between two steps: parameters, buffers, optimizers' state, the states of the workers'
+// generators, and training modes. By stage, in the driver's memory. A value; its tensors are not changed.
+struct PipelineCommit {
+  std::vector<StageCommit> stages;
+};
+
 class WEFT_EXPORT Pipeline {
  public:
   // Builds the stages on all workers at the same time. invalid_argument: cuts or schedule do
@@ -95,6 +103,18 @@ class WEFT_EXPORT Pipeline {
   rpc::Future<void> set_learning_rate(double rate);
   rpc::Future<dist_optim::DistributedOptimizerState> save_optimizer_state();
   rpc::Future<void> load_optimizer_state(const dist_optim::DistributedOptimizerState& state);
+
+  // Survives the loss of workers. commit() copies all stages; not while a step is in flight, of the pipeline
+  // or of an optimizer (failed_precondition). lost() returns the ranks whose workers do not answer within
+  // `silence`. restore() gives all stages the commit, on the same workers and, for the ranks in `replaced`,
+  // on others, which build the stages first. It ends the passes of all earlier steps. stages() and modules()
+  // are others afterwards: make a DistributedOptimizer anew, with the same options; it goes on with the state
+  // of the commit. After an error call restore() again. Errors: those of create(); invalid_argument if the
+  // commit is of other stages; failed_precondition if a step, or a pass of another kind over a stage, is in
+  // flight.
+  rpc::Future<PipelineCommit> commit();
+  rpc::Future<std::vector<int>> lost(std::chrono::nanoseconds silence = std::chrono::seconds{5}) const;
+  rpc::Future<void> restore(PipelineCommit commit, std::map<int, rpc::Peer> replaced = {});
 
   // By stage. For optimizers, checkpoints and RemoteModule.
   const std::vector<rref::RRef<StageModule>>& stages() const;

@@ -66,7 +66,7 @@ class StageParameters {
   void clear();
 
   // Null: without ParameterOptions::optimizer.
-  dist_optim::StepTarget* optimizer() { return optimizer_.get(); }
+  dist_optim::StepTarget* optimizer() const { return optimizer_.get(); }
 
  private:
   class ShardGradients;

@@ -70,6 +70,17 @@ struct StageReport {
 };
 WEFT_CODEC(StageReport, losses, loss, outputs, spans)
 
+// What a stage has between two steps.
+struct StageCommit {
+  // Parameters and buffers, and the state of their optimizer: of the one that is attached, or of the stage's
+  // own.
+  dist_optim::ModuleSnapshot module;
+  bool is_training = true;
+  // The states of the worker's default generators: of the CPU, and of the stage's device.
+  std::vector<at::Tensor> generators;
+};
+WEFT_CODEC(StageCommit, module, is_training, generators)
+
 // A value on its way from one stage to another.
 struct ValueMessage {
   PipelineId pipeline;

@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
 
+#include <weft/dist_optim/owner_snapshot.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/remote/stage_worker.h>
 #include <weft/parallel/schedule/text.h>
@@ -16,6 +17,13 @@ std::string first_difference(const std::vector<std::string>& own, const std::vec
   std::size_t layer = 0;
   while (name(own, layer) == name(drivers, layer)) ++layer;
   return "layer " + std::to_string(layer) + " is " + name(own, layer) + ", expected " + name(drivers, layer);
+}
+
+std::shared_ptr<rref::StoredObject> stage_of(rpc::CallContext& call) {
+  const auto* target = call.slots().find<rref::RRefLayer::Target>();
+  if (target == nullptr || target->object->as<StageModule>() == nullptr)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "Pipeline: a call about an object that is no stage");
+  return target->object;
 }
 
 }  // namespace
@@ -58,6 +66,34 @@ rpc::Future<void> PipelineService::put(rpc::CallContext& call, ValueMessage mess
         rpc::ErrorKind::aborted,
         "pipeline step " + std::to_string(message.step) + ": the receiver has released its stages")));
   return worker->put(call.peer().id, std::move(message));
+}
+
+rpc::Future<StageCommit> PipelineService::commit(rpc::CallContext& call) {
+  rpc::Promise<StageCommit> promise;
+  auto future = promise.future();
+  const auto stage = stage_of(call);
+  stage->as<StageModule>()->worker().after_step([stage, promise = std::move(promise)]() mutable {
+    promise.complete(
+        rpc::capture([&] { return stage->as<StageModule>()->commit(dist_optim::take_module(*stage)); }));
+  });
+  return future;
+}
+
+rpc::Future<void> PipelineService::restore(rpc::CallContext& call, StageCommit commit,
+                                           std::vector<rpc::AgentId> workers) {
+  rpc::Promise<void> promise;
+  auto future = promise.future();
+  const auto stage = stage_of(call);
+  StageWorker& worker = stage->as<StageModule>()->worker();
+  worker.set_workers(*agent->core(), std::move(workers));
+  worker.after_passes(
+      [stage, core = agent->core(), commit = std::move(commit), promise = std::move(promise)]() mutable {
+        promise.complete(rpc::capture([&] {
+          dist_optim::restore_module(*core, stage, commit.module);
+          stage->as<StageModule>()->restore(commit);
+        }));
+      });
+  return future;
 }
 
 }  // namespace weft::pipeline

@@ -30,6 +30,12 @@ class WEFT_EXPORT StageModule final : public torch::nn::Module {
   dist_optim::OptimizerState optimizer_state();
   void load_optimizer_state(const dist_optim::OptimizerState& state);
 
+  // For PipelineService, on the worker's thread. Copies in the host's memory. commit() completes the snapshot
+  // of the module; restore() gives the stage what is not in the module.
+  StageWorker& worker() const { return *worker_; }
+  StageCommit commit(dist_optim::ModuleSnapshot module) const;
+  void restore(const StageCommit& commit);
+
   using Service = rpc::Service<"weft.pipeline.stage", rpc::Method<"run", &StageModule::run, rpc::resumable>,
                                rpc::Method<"set_learning_rate", &StageModule::set_learning_rate>,
                                rpc::Method<"optimizer_state", &StageModule::optimizer_state, rpc::idempotent>,

@@ -55,7 +55,6 @@ StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, Sta
                          schedule::Schedule schedule, Loss loss)
     : id_(plan.pipeline),
       rank_(plan.rank),
-      workers_(plan.workers),
       timeout_(plan.timeout_ns),
       mean_loss_(plan.mean_loss),
       graph_(std::move(graph)),
@@ -66,7 +65,7 @@ StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, Sta
       stages_(stages_of(schedule_, rank_)),
       credits_(credits_of(graph_, schedule_)),
       ties_(tie_messages(graph_, schedule_)) {
-  for (const rpc::AgentId& worker : workers_) peers_.push_back(rref::RRefLayer::of(core)->peer(worker));
+  set_workers(core, plan.workers);
   for (const int stage : stages_) {
     torch::nn::Module& module = *graph_[stage].module;
     if (!devices_.empty()) module.to(devices_.front());
@@ -108,6 +107,7 @@ rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> 
       }
       if (!part.targets.empty()) step->part.targets = std::move(part.targets);
       step->asked.emplace(stage, std::move(promise));
+      ++open_passes_;
       is_complete = step->is_posted = step->asked.size() == stages_.size();
     }
   }
@@ -117,7 +117,10 @@ rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> 
     return future;
   }
   pass->on_end([weak = weak_from_this(), step] {
-    if (const auto self = weak.lock()) self->give_up(step, over_error(step->number, "its pass has ended"));
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->give_up(step, over_error(step->number, "its pass has ended"));
+    self->pass_ended();
   });
   if (is_complete) thread_.post([self = shared_from_this(), step] { self->execute(step); });
   return future;
@@ -146,7 +149,39 @@ void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exceptio
   for (auto& [stage, promise] : asked) promise.complete(error);
 }
 
-std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueMessage& message) const {
+void StageWorker::pass_ended() {
+  std::vector<rpc::Callback> jobs;
+  {
+    std::lock_guard lock(mutex_);
+    if (--open_passes_ == 0) jobs = std::exchange(after_passes_, {});
+  }
+  for (auto& job : jobs) thread_.post(std::move(job));
+}
+
+void StageWorker::after_passes(rpc::Callback job) {
+  {
+    std::lock_guard lock(mutex_);
+    if (open_passes_ > 0) return after_passes_.push_back(std::move(job));
+  }
+  thread_.post(std::move(job));
+}
+
+void StageWorker::set_workers(const rpc::AgentCore& core, std::vector<rpc::AgentId> workers) {
+  std::vector<rpc::Peer> peers;
+  for (const rpc::AgentId& worker : workers) peers.push_back(rref::RRefLayer::of(core)->peer(worker));
+  std::lock_guard lock(mutex_);
+  workers_ = std::move(workers);
+  peers_ = std::move(peers);
+}
+
+std::vector<at::Generator> StageWorker::generators() const {
+  std::vector<at::Generator> all{at::globalContext().defaultGenerator(at::kCPU)};
+  if (!devices_.empty() && !devices_.front().is_cpu())
+    all.push_back(at::globalContext().defaultGenerator(devices_.front()));
+  return all;
+}
+
+std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueMessage& message) {
   const auto& edges = schedule_.edges;
   const ValueExchange::Key key{message.edge, message.microbatch, message.gradient};
   const int sender = key.from(), receiver = key.to();
@@ -159,6 +194,7 @@ std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueM
     return Error(ErrorKind::invalid_argument, "a value of stage " + std::to_string(sender) + " for stage " +
                                                   std::to_string(receiver) +
                                                   " does not fit the model of this worker");
+  std::lock_guard lock(mutex_);
   if (from != workers_[static_cast<std::size_t>(schedule_.rank_of(sender, 0))])
     return Error(ErrorKind::permission_denied,
                  from.name + " does not compute stage " + std::to_string(sender));
@@ -281,12 +317,14 @@ void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::K
                        .microbatch = key.microbatch,
                        .gradient = key.gradient,
                        .sent = SentValues::of(values)};
-  peers_[static_cast<std::size_t>(to)]
-      .call<&PipelineService::put>(std::move(message))
-      .then([step, key, to](rpc::Result<void>&& used) {
-        if (!used.ok()) step->exchange->fail(not_sent(step->number, key, used.error()));
-        step->in_flight.used(key, to);
-      });
+  rpc::Peer peer = [&] {
+    std::lock_guard lock(mutex_);
+    return peers_[static_cast<std::size_t>(to)];
+  }();
+  peer.call<&PipelineService::put>(std::move(message)).then([step, key, to](rpc::Result<void>&& used) {
+    if (!used.ok()) step->exchange->fail(not_sent(step->number, key, used.error()));
+    step->in_flight.used(key, to);
+  });
 }
 
 }  // namespace weft::pipeline

@@ -47,6 +47,15 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   rpc::Future<void> put(const rpc::AgentId& from, ValueMessage message);
   // Of a stage, between two steps. failed_precondition: the schedule has no steps.
   dist_optim::StepTarget& optimizer(int stage);
+  bool has_optimizer(int stage) const { return parameters_.at(stage).optimizer() != nullptr; }
+  std::vector<at::Generator> generators() const;  // that the stages may draw from
+
+  // Runs on the rank's thread, after the step that runs; after_passes(): not before the passes of all steps
+  // have ended here.
+  void after_step(rpc::Callback job) { thread_.post(std::move(job)); }
+  void after_passes(rpc::Callback job);
+  // By rank, from the next step on.
+  void set_workers(const rpc::AgentCore& core, std::vector<rpc::AgentId> workers);
   void end(const rpc::Error& error);  // the agent ends: so do the steps
   void join();                        // after end(): the thread has ended
 
@@ -56,13 +65,12 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   StageReport compute(const std::shared_ptr<Step>& step);
   void execute(const std::shared_ptr<Step>& step);
   void give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error);
-  std::optional<rpc::Error> refusal(const rpc::AgentId& from, const ValueMessage& message) const;
+  std::optional<rpc::Error> refusal(const rpc::AgentId& from, const ValueMessage& message);
+  void pass_ended();
   void send(const std::shared_ptr<Step>& step, const ValueExchange::Key& key, Values values);
 
   const PipelineId id_;
   const int rank_;
-  const std::vector<rpc::AgentId> workers_;  // by rank
-  std::vector<rpc::Peer> peers_;             // likewise
   const std::chrono::nanoseconds timeout_;
   const bool mean_loss_;
   const StageGraph graph_;
@@ -74,7 +82,11 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   const std::vector<ValueExchange::Key> ties_;
   std::map<int, StageParameters> parameters_;  // by stage of the rank; of the thread
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;                   // guards what follows
+  std::vector<rpc::AgentId> workers_;  // by rank
+  std::vector<rpc::Peer> peers_;       // likewise
+  std::size_t open_passes_ = 0;        // for each stage that runs in them
+  std::vector<rpc::Callback> after_passes_;
   std::map<std::uint64_t, std::shared_ptr<Step>> steps_;
   std::uint64_t over_ = 0;  // steps up to this one
   std::optional<rpc::Error> ended_;
