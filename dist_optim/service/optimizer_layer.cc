@@ -94,15 +94,20 @@ std::vector<std::shared_ptr<HostGuard>> OptimizerLayer::hosts() {
   return hosts;
 }
 
+// Not while a step over several objects is being applied: the objects that it has reached would have it, and
+// the others, where its trainer or another one of the round is struck off before, would not.
 void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
-  auto all = hosts();
+  const auto all = hosts();
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;
-  for (const auto& host : all)
-    for (const std::string& one : host->host().trainers())
-      if (is_trainer_of(one, peer.incarnation)) host->host().strike_off(one, died);
-  // This runs on a loop, and a step may take long.
-  core_->handlers().post([all = std::move(all)] {
-    for (const auto& host : all) host->host().close_rounds();
+  local_steps_->hold(all, [all, died, peer, steps = local_steps_, core = core_](std::uint64_t hold) {
+    for (const auto& host : all)
+      for (const std::string& one : host->host().trainers())
+        if (is_trainer_of(one, peer.incarnation)) host->host().strike_off(one, died);
+    // This may run on a loop, and a step may take long.
+    core->handlers().post([all, steps, hold] {
+      steps->release(hold);
+      for (const auto& host : all) host->host().close_rounds();
+    });
   });
 }
 

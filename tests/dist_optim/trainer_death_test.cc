@@ -1,0 +1,106 @@
+// A trainer that dies while its step is being applied to several objects of one owner.
+#include <weft/dist_optim/service/stepped_object.h>
+#include <weft/rpc/agent/call_hook.h>
+
+#include <atomic>
+
+#include "tests/dist_optim/step_support.h"
+#include "tests/support/cluster.h"
+
+namespace weft::dist_optim::trainer_death_test {
+namespace {
+
+using namespace step_support;
+
+// The first of the objects that is stepped blocks in the step until it is released.
+struct Applying {
+  test::Event first, released;
+  std::atomic<int> begun = 0, applied = 0;
+};
+
+struct Slow : SteppedObject {
+  explicit Slow(std::shared_ptr<Applying> of) : applying(std::move(of)) {}
+  std::unique_ptr<StepTarget> make_step_target(std::shared_ptr<SteppedObject> self) override {
+    struct Target : StepTarget {
+      explicit Target(std::shared_ptr<SteppedObject> of) : object(std::move(of)) {}
+      const OptimizerSpec& spec() const override { return own; }
+      void check(const Gradients&) const override {}
+      void step(const Gradients&) override {
+        Applying& applying = *static_cast<Slow&>(*object).applying;
+        if (applying.begun++ == 0) {
+          applying.first.set();
+          applying.released.wait();
+        }
+        ++applying.applied;
+      }
+      const OptimizerSpec own = own_optimizer();
+      const std::shared_ptr<SteppedObject> object;
+    };
+    return std::make_unique<Target>(std::move(self));
+  }
+  int number() { return 0; }
+  using Service = rpc::Service<"test.slow", rpc::Method<"number", &Slow::number>>;
+
+  const std::shared_ptr<Applying> applying;
+};
+
+struct Shop {
+  std::vector<rref::RRef<Slow>> objects;
+  std::vector<rref::RRef<Slow>> all() { return objects; }
+  using Service = rpc::Service<"test.shop", rpc::Method<"all", &Shop::all>>;
+};
+
+struct Both : StepParticipant {
+  explicit Both(std::vector<rref::RRef<Slow>> of) : slow(std::move(of)) {}
+  std::vector<rref::ReferencePtr> objects() const override {
+    std::vector<rref::ReferencePtr> all;
+    for (const auto& one : slow) all.push_back(one.reference());
+    return all;
+  }
+  std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes,
+                                  std::size_t count) const override {
+    return std::vector<StepRows>(count, {{passes[0].id()}, at::zeros({1}, at::kLong), at::ones({1, 1})});
+  }
+  void admit_with(const std::shared_ptr<const Admit>&) override {}
+  const std::vector<rref::RRef<Slow>> slow;
+};
+
+// Added after those of the layers: they have heard of the death before.
+struct Deaths : rpc::CallHook {
+  bool knows(std::string_view) const override { return false; }
+  void peer_gone(const rpc::AgentId&, const rpc::Error&) override { noticed.set(); }
+  test::Event noticed;
+};
+
+class TrainerDeath : public ::testing::TestWithParam<StepMode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, TrainerDeath,
+                         ::testing::Values(StepMode(synchronous), bounded_staleness(0), hogwild),
+                         [](const auto& info) { return "mode" + std::to_string(info.index); });
+
+TEST_P(TrainerDeath, LeavesItsStepInAllObjectsOfAnOwner) {
+  const auto applying = std::make_shared<Applying>();
+  Agents agents(2);
+  const auto shop = std::make_shared<Shop>();
+  for (int i = 0; i < 2; ++i)
+    shop->objects.push_back(rref::local(agents[0], std::make_shared<Slow>(applying)));
+  agents[0].serve(shop);
+  const auto deaths = std::make_shared<Deaths>();
+  agents[0].core()->add_hook(deaths);
+
+  const auto both = std::make_shared<Both>(got(agents.peer(1, 0).call<&Shop::all>()));
+  DistributedOptimizer optimizer{agents[1], GetParam(), {}, {both}};
+  dist_autograd::Pass pass{agents[1]};
+  const at::Tensor leaf = at::ones({1}).requires_grad_();
+  got(optimizer.admit(pass));
+  got(pass.backward(leaf.sum()));
+  auto step = optimizer.step(pass);
+  applying->first.wait();
+  agents.kill(1);
+  deaths->noticed.wait();
+  applying->released.set();
+  test::eventually("the step is in both objects", [&] { return applying->applied == 2; });
+  EXPECT_THROW(got(std::move(step)), rpc::Error);
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::trainer_death_test
