@@ -30,6 +30,7 @@ using rpc::ErrorKind;
 
 constexpr int max_failures = 3;  // of the same workers, without a commit between them
 constexpr auto look_at_leaving = std::chrono::seconds{1};  // State::leave() wakes nobody
+constexpr auto look_at_silent = std::chrono::seconds{1};   // while a group is formed
 
 void ping() {}
 using Ping = rpc::Function<"weft.ping", &ping>;  // as every agent serves it
@@ -60,7 +61,7 @@ class Training {
         options_(options),
         board_(Board::open(job, options.name)) {}
   ~Training() {
-    access_.set_changes(nullptr);
+    access_.end();
     (void)rpc::capture([&] { board_->withdraw(); });
     board_->close();
   }
@@ -202,7 +203,8 @@ std::optional<Outcome> Training::train(const Generation& generation) {
   }
 }
 
-// The rendezvous of a group waits for all members. If one is gone, this worker cancels it.
+// The rendezvous of a group waits for all members. If one is gone, this worker cancels it. The store may learn
+// late that a member has died, so the members are called if the rendezvous takes long.
 collectives::Group Training::form_group(const Generation& generation) const {
   collectives::GroupOptions options = options_.group;
   options.name = options_.name + " " + std::to_string(generation.number);
@@ -228,7 +230,7 @@ collectives::Group Training::form_group(const Generation& generation) const {
       throw rpc::Error(ErrorKind::aborted,
                        "group '" + options.name + "': a worker is gone before it was formed");
     }
-    board_->wait(view.version, rpc::Clock::time_point::max());
+    if (!board_->wait(view.version, rpc::Clock::now() + look_at_silent)) remove_silent(generation);
   }
   return std::move(*made->group).get();
 }

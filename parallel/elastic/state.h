@@ -139,7 +139,8 @@ class WEFT_EXPORT State {
   std::optional<int> sync(const collectives::Group& group);
 
   std::uint64_t commits() const { return standing_.commits; }  // of training, also by workers before this one
-  // This worker leaves at the next commit or check(), where run() returns. Any thread.
+  // This worker leaves at the next commit or check(), where run() returns. Before run(): it returns at once,
+  // without training. Any thread.
   void leave() { leaving_ = true; }
 
  private:

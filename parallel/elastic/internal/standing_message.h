@@ -22,8 +22,11 @@ class StateAccess {
   void begin() {
     state_.stage(state_.commits());
     state_.copy();
-    state_.leaving_ = false;
     state_.standing_.synced = false;
+  }
+  void end() {  // leave() before run() counts too, and only once
+    set_changes(nullptr);
+    state_.leaving_ = false;
   }
   // Without a function the generation has ended.
   void set_changes(std::function<bool()> changes) {

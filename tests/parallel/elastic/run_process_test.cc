@@ -1,17 +1,29 @@
 // Workers as processes: one of three is killed, the others train on in their processes, another one joins.
-// The losses are those of one process with the samples that were logged.
+// Then chaos: many workers, which are killed, leave and join at random moments. The losses are those of one
+// process with the samples that were logged.
 #include <weft/rpc/store/store.h>
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <cstdlib>
 #include <deque>
+#include <new>
+#include <random>
 #include <sstream>
+#include <thread>
 
 #include "tests/parallel/elastic/training.h"
 #include "tests/support/child.h"
+#include "tests/support/two_hosts.h"
 
 namespace weft::elastic {
 namespace run_process_test {
 
 using namespace testing;
+using test::TwoHosts;
 
 // "step STEP EPOCH GENERATION RANK RANKS LOSS INDEX..."
 std::string to_line(const Step& step) {
@@ -103,6 +115,185 @@ TEST_P(ElasticProcesses, SurviveAKillAndTakeANewWorkerIn) {
   }
   Net model(0);
   log.expect_replay(model);
+}
+
+// Which workers of a chaos may be killed: somebody has to keep the state.
+struct ChaosWorker {
+  std::unique_ptr<test::Child> process;
+  bool has_state = false;  // it has begun a generation
+  bool leaving = false;
+};
+
+class ElasticChaos : public ::testing::Test {
+ protected:
+  static constexpr std::size_t max_workers = 5, max_members = 4;  // one may be a spare
+  // $WEFT_ELASTIC_CHANGES: how many; $WEFT_ELASTIC_SEED: which.
+  static std::int64_t number_from(const char* variable, std::int64_t otherwise) {
+    const char* const text = std::getenv(variable);
+    return text == nullptr ? otherwise : std::atoll(text);
+  }
+
+  ElasticChaos() {
+    if (::pipe(lines_.data()) != 0) throw std::runtime_error("pipe");
+    void* const shared =
+        ::mmap(nullptr, sizeof(*last_epoch_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) throw std::runtime_error("mmap");
+    last_epoch_ = new (shared) std::atomic<bool>(false);
+  }
+  ~ElasticChaos() override {
+    workers_.clear();
+    for (const int end : lines_) ::close(end);
+    ::munmap(last_epoch_, sizeof(*last_epoch_));
+  }
+
+  // All workers write their lines to one pipe: "NAME ...". Short writes to a pipe are not mixed.
+  std::string join() {
+    const std::size_t number = started_++;
+    const std::string name = "w" + std::to_string(number);
+    workers_[name].process = std::make_unique<test::Child>([&, number](int, int orders) {
+      const auto tell = [&](const std::string& text) { test::say(lines_[1], name + " " + text); };
+      Trained& training = *new Trained(number);  // until the process is killed, as the thread
+      std::thread([orders, &training] {
+        if (test::line_of(orders) == "leave") training.state.leave();
+      }).detach();
+      try {
+        rpc::AgentOptions options = worker_options(store_, name, number);
+        collectives::GroupOptions group;
+        if (place) place(number, options, group);
+        rpc::Agent agent(options, training_layers());
+        rpc::Job job(agent);
+        std::uint64_t generation = 0;
+        training.log = [&](const Step& step) { tell(to_line(step)); };
+        training.more = [&](const Group& group) {
+          const EpochProgress progress = training.sampler.progress();
+          const bool began = progress.processed > 0 && progress.epoch == std::uint64_t(training.epoch);
+          return began || !group.broadcast_object(last_epoch_->load(), 0).get();
+        };
+        const auto outcome =
+            run(job, training.state, [&](const Group& group) { training.train(group, generation); },
+                {.workers = {.start = 3, .max = max_members},
+                 .group = group,
+                 .on_change = [&](const Change& change) {
+                   generation = change.generation;
+                   tell("begins " + std::to_string(generation));
+                 }});
+        tell(outcome == Outcome::finished ? "finished " + std::to_string(training.step) : "left");
+      } catch (const std::exception& error) {
+        tell(std::string("failed: ") + error.what());
+      }
+    });
+    return name;
+  }
+  void kill(const std::string& name) {
+    workers_.at(name).process->kill();
+    workers_.erase(name);
+  }
+  void leave(const std::string& name) {
+    workers_.at(name).process->tell("leave");
+    workers_.at(name).leaving = true;
+  }
+
+  // The next line of any worker.
+  void read() {
+    pollfd ready{.fd = lines_[0], .events = POLLIN, .revents = 0};
+    if (::poll(&ready, 1, 60'000) != 1) throw std::runtime_error("nothing has happened for a minute");
+    const std::string line = test::line_of(lines_[0]), name = line.substr(0, line.find(' ')),
+                      said = line.substr(name.size() + 1);
+    if (said.starts_with("step ")) log_.add(step_of(said));
+    const auto worker = workers_.find(name);
+    if (worker == workers_.end()) return;  // it was killed after it had said this
+    if (said.starts_with("begins ")) worker->second.has_state = true;
+    if (said.starts_with("failed")) throw std::runtime_error(line);
+    if (said.starts_with("finished")) steps_ = std::max(steps_, std::stoll(said.substr(9)));
+    if (said.starts_with("finished") || said == "left") workers_.erase(worker);
+  }
+  void train_on(std::int64_t steps) {
+    const std::int64_t from = log_.size();
+    while (log_.size() < from + steps) read();
+  }
+
+  // Workers whose end leaves one with the state; or all that are not about to leave.
+  std::vector<std::string> may_go() const {
+    std::vector<std::string> names;
+    const auto stays = [](const auto& other) { return other.second.has_state && !other.second.leaving; };
+    const auto keepers = std::count_if(workers_.begin(), workers_.end(), stays);
+    for (const auto& worker : workers_)
+      if (!worker.second.leaving && (!stays(worker) || keepers > 1)) names.push_back(worker.first);
+    return names;
+  }
+
+  void run_chaos(std::int64_t changes) {
+    const auto seed = static_cast<std::uint64_t>(number_from("WEFT_ELASTIC_SEED", 1));
+    SCOPED_TRACE("WEFT_ELASTIC_SEED=" + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto below = [&random](std::size_t bound) { return static_cast<std::size_t>(random() % bound); };
+    std::array<std::int64_t, 3> made{};
+    for (int i = 0; i < 3; ++i) join();
+    train_on(3);
+    while (made[0] + made[1] + made[2] < changes) {
+      train_on(static_cast<std::int64_t>(below(6)));  // none: two at once
+      const std::vector<std::string> chosen = may_go();
+      const std::size_t change = workers_.size() >= max_workers ? below(2) : below(4);
+      if (change > 1) {
+        const std::string name = join();
+        const bool is_spare = workers_.size() > max_members;
+        while (change == 2 && !is_spare && workers_.contains(name) && !workers_.at(name).has_state) read();
+      } else if (chosen.empty()) {
+        read();
+        continue;
+      } else {
+        change == 0 ? kill(chosen[below(chosen.size())]) : leave(chosen[below(chosen.size())]);
+      }
+      ++made[std::min<std::size_t>(change, 2)];
+    }
+    *last_epoch_ = true;
+    while (!workers_.empty()) read();
+    log_.drop_from(steps_);
+    Net model(0);
+    log_.expect_replay(model, log_.last().epoch + 1);
+    std::printf("%lld kills, %lld departures, %lld joins: %llu generations, %lld steps\n", (long long)made[0],
+                (long long)made[1], (long long)made[2], (unsigned long long)log_.last().generation,
+                (long long)log_.size());
+  }
+
+  // Where a worker runs: another host, for example.
+  std::function<void(std::size_t number, rpc::AgentOptions&, collectives::GroupOptions&)> place;
+
+ private:
+  test::FileJobStore store_;
+  std::array<int, 2> lines_{};
+  std::atomic<bool>* last_epoch_ = nullptr;
+  std::map<std::string, ChaosWorker> workers_;
+  std::size_t started_ = 0;
+  long long steps_ = 0;  // of the training, once it has finished
+  Log log_;
+};
+
+TEST_F(ElasticChaos, RandomKillsDeparturesAndJoins) { run_chaos(number_from("WEFT_ELASTIC_CHANGES", 20)); }
+
+// Every second worker is on another host, and the network loses packets.
+TEST_F(ElasticChaos, AcrossHostsWhoseNetworkLosesPackets) {
+  TwoHosts hosts([] { return std::to_string(::getpid()); });
+  if (!hosts.missing().empty()) GTEST_SKIP() << hosts.missing();
+  const auto lossy = [](const std::string& device) {
+    return "nft 'add table inet weft; add chain inet weft input { type filter hook input priority 0; }; "
+           "add rule inet weft input iifname " +
+           device + " numgen random mod 100 < 2 counter drop'";
+  };
+  if (!TwoHosts::here(lossy("weft0")) || !hosts.there(lossy("weft1")))
+    GTEST_SKIP() << "no `nft` here, or no numgen in the kernel, to lose packets with";
+  place = [&](std::size_t number, rpc::AgentOptions& options, collectives::GroupOptions& group) {
+    const bool is_here = number % 2 == 0;
+    options.insecure = true;
+    options.same_host = false;  // the system is the same
+    group.host = is_here ? "here" : "there";
+    options.listen = {is_here ? TwoHosts::here_address : TwoHosts::there_address};
+    if (is_here) return;
+    const int there = ::open(("/proc/" + hosts.said() + "/ns/net").c_str(), O_RDONLY);
+    if (::setns(there, CLONE_NEWNET) != 0) throw std::runtime_error("setns");
+  };
+  run_chaos(number_from("WEFT_ELASTIC_CHANGES", 20));
+  EXPECT_TRUE(TwoHosts::here("nft list chain inet weft input | grep 'packets [1-9]'")) << "nothing was lost";
 }
 
 }  // namespace run_process_test

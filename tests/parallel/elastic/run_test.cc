@@ -159,6 +159,17 @@ TEST_F(ElasticRun, WhoLeavesIsNotMissedAndNothingIsSynchronized) {
   EXPECT_EQ(workers[2]->changes.back().synced_from, std::nullopt);
 }
 
+// As after a SIGTERM while the worker still waits to join the job.
+TEST_F(ElasticRun, AWorkerThatIsToldToLeaveBeforeItTrainsDoesNotTrain) {
+  Worker& anna = worker("anna");
+  anna.training.state.leave();
+  anna.start({});
+  EXPECT_EQ(anna.end(), Outcome::left);
+  EXPECT_TRUE(anna.changes.empty());
+  anna.start({});  // that was for one run()
+  EXPECT_EQ(anna.end(), Outcome::finished);
+}
+
 // One worker leaves, of which it alone knows, while another one comes, of which a third knows. Horovod's
 // ranks differ then about the sync (issue 3494).
 TEST_F(ElasticRun, RanksThatKnowOfDifferentChangesAgreeOnTheSync) {
@@ -232,6 +243,24 @@ TEST_F(ElasticRun, AWorkerThatGoesBeforeTheGroupIsFormedIsLeftOut) {
   log.expect_replay(0, *workers[1]->training.model);
   EXPECT_EQ(workers[1]->changes.at(0).group.members(), (Names{"anna", "bert"}));
   EXPECT_EQ(workers[1]->changes.at(0).generation, 2U);
+}
+
+// As the one before, but the store learns nothing of its death: the lease is longer than the test.
+TEST_F(ElasticRun, AWorkerThatDiesBeforeTheGroupIsFormedIsLeftOutBeforeItsLeaseEnds) {
+  const test::FileJobStore file;
+  Worker anna(file, "anna", 0), bert(file, "bert", 1), cleo(file, "cleo", 2);
+  for (Worker* each : {&anna, &bert}) {
+    each->training.log = [this](const Step& step) { log.add(step); };
+    each->start(three);
+  }
+  cleo.job.join().get();
+  const auto store_of_job = cleo.job.store();
+  store_of_job->set("elastic/train/ready/cleo", std::to_string(cleo.agent.id().incarnation) + " 2").get();
+  store_of_job->get("elastic/train/generation", {.timeout = std::chrono::seconds{60}}).get();
+  cleo.agent.shut_down();
+  for (Worker* each : {&anna, &bert}) EXPECT_EQ(each->end(), Outcome::finished);
+  log.expect_replay(0, *bert.training.model);
+  EXPECT_EQ(bert.changes.at(0).group.members(), (Names{"anna", "bert"}));
 }
 
 TEST_F(ElasticRun, GivesUpBelowTheMinimum) {
@@ -369,7 +398,7 @@ TEST_F(ElasticRun, AReplicaKeepsItsBucketsInANewGroup) {
   EXPECT_EQ(made, (std::vector{1, 1, 1}));
   EXPECT_EQ(steps[0], 10);
   Net alone(0);
-  torch::optim::SGD optimizer(alone.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::SGD optimizer(alone.parameters(), torch::optim::SGDOptions(learning_rate).momentum(0.9));
   for (int step = 0; step < 10; ++step) {
     optimizer.zero_grad();
     at::mse_loss(alone.forward(workers[0]->training.data.x), workers[0]->training.data.y).backward();

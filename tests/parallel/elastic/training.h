@@ -29,6 +29,8 @@ using rpc::ErrorKind;
 inline constexpr std::size_t dataset_size = 50;
 inline constexpr std::size_t batch_size = 3;
 inline constexpr std::int64_t epochs = 3;
+// Small enough for batches of one sample, so that rounding differences do not grow in thousands of steps.
+inline constexpr double learning_rate = 0.01;
 
 struct Data {
   static at::Tensor draw(std::int64_t columns, std::uint64_t seed) {
@@ -71,7 +73,7 @@ struct Trained {
 
   void train(const Group& group, std::uint64_t generation) {
     data_parallel::DistributedDataParallel ddp{group, model};
-    for (; epoch < epochs; ++epoch) {
+    for (; more(group); ++epoch) {
       sampler.set_epoch(static_cast<std::uint64_t>(epoch));
       sampler.reset();
       while (const auto indices = sampler.next(batch_size)) {
@@ -82,13 +84,13 @@ struct Trained {
         const at::Tensor loss =
             at::mse_loss(ddp.forward(Data::rows(data.x, *indices)), Data::rows(data.y, *indices)) *
             round.weight;
+        Step done{step, epoch, generation, group.rank(), group.size(), loss.item<double>(), round.indices};
+        done.indices.resize(round.own);
+        log(done);  // before the collective: if one rank completes the step, all ranks have logged it
         loss.backward();
         optimizer.step();
         sampler.record();
-        Step done{step, epoch, generation, group.rank(), group.size(), loss.item<double>(), round.indices};
-        done.indices.resize(round.own);
         ++step;
-        log(done);
         if (after_step) after_step(done, group);
         state.commit_every(commit_interval);
       }
@@ -97,11 +99,13 @@ struct Trained {
 
   const Data data;
   std::shared_ptr<Net> model;
-  torch::optim::SGD optimizer{model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)};
+  torch::optim::SGD optimizer{model->parameters(), torch::optim::SGDOptions(learning_rate).momentum(0.9)};
   ElasticSampler sampler{dataset_size, {.seed = 5}};
   std::int64_t epoch = 0, step = 0;
   State state;
   std::uint64_t commit_interval = 2;
+  // Whether another epoch follows: the same on all ranks.
+  std::function<bool(const Group&)> more = [this](const Group&) { return epoch < epochs; };
   std::function<void(const Step&)> log;
   std::function<void(std::int64_t step, const Group&)> before_step;
   std::function<void(const Step&, const Group&)> after_step;
@@ -125,9 +129,9 @@ class Log {
     EXPECT_TRUE(at::allclose(model.first, final_model.first, 1e-9, 1e-12));
     EXPECT_TRUE(at::allclose(model.second, final_model.second, 1e-9, 1e-12));
   }
-  void expect_replay(Net& model) const {
+  void expect_replay(Net& model, std::int64_t expected_epochs = epochs) const {
     const Data data;
-    torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(learning_rate).momentum(0.9));
     std::map<std::int64_t, std::vector<std::size_t>> by_epoch;
     std::int64_t expected = 0;
     for (const auto& [number, ranks] : steps_) {
@@ -148,7 +152,7 @@ class Log {
       optimizer.step();
       ASSERT_NEAR(loss.item<double>(), loss_of_ranks, 1e-9) << "step " << number;
     }
-    EXPECT_EQ(by_epoch.size(), static_cast<std::size_t>(epochs));
+    EXPECT_EQ(by_epoch.size(), static_cast<std::size_t>(expected_epochs));
     std::vector<std::size_t> all(dataset_size);
     std::iota(all.begin(), all.end(), std::size_t{0});
     for (auto& [epoch, indices] : by_epoch) {
@@ -158,6 +162,10 @@ class Log {
   }
 
   std::vector<Step> of_step(std::int64_t number) const { return steps_.at(number); }
+  const Step& last() const { return steps_.rbegin()->second.front(); }
+  std::int64_t size() const { return static_cast<std::int64_t>(steps_.size()); }
+  // Tries that no generation has completed: the training has ended with fewer steps.
+  void drop_from(std::int64_t number) { steps_.erase(steps_.lower_bound(number), steps_.end()); }
 
  private:
   std::mutex mutex_;
