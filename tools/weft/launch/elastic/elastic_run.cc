@@ -129,7 +129,11 @@ SupervisorOptions ElasticRun::supervisor_options() {
     if (discovery_ != nullptr)
       asio::post(context_, [this, child, status] { discovery_->child_exited(child, status); });
   };
-  options.on_end = [this] { stop_all(); };
+  // Workers that are stopped commit and leave, for which they need the store.
+  options.on_end = [this] {
+    stop_all();
+    store_.close();
+  };
   if (parse_duration(job_.orphan_wait) > nanoseconds{0})
     options.on_signal = [this](int number, const std::string& how) { return interrupt(number, how); };
   return options;
@@ -432,7 +436,6 @@ void ElasticRun::stop_all() {
   wake_.cancel();
   missing_.cancel();
   takeover_.reset();
-  store_.close();
   if (discovery_ != nullptr) discovery_->stop([] {});
 }
 
