@@ -203,8 +203,8 @@ std::optional<Outcome> Training::train(const Generation& generation) {
   }
 }
 
-// The rendezvous of a group waits for all members. If one is gone, this worker cancels it. The store may learn
-// late that a member has died, so the members are called if the rendezvous takes long.
+// The rendezvous of a group waits for all members. If one is gone, this worker cancels it. The store may
+// learn late that a member has died, so the members are called if the rendezvous takes long.
 collectives::Group Training::form_group(const Generation& generation) const {
   collectives::GroupOptions options = options_.group;
   options.name = options_.name + " " + std::to_string(generation.number);
