@@ -50,6 +50,9 @@ struct Options {
   bool static_graph = false;
   Buffers buffers = Buffers::broadcast;
   MixedPrecision mixed_precision = {};
+  // Off: the parameters and buffers are equal on all ranks already, when the module is wrapped and in
+  // set_group(), and are not made those of rank 0.
+  bool init_sync = true;
   // Names of parameters and buffers, as in named_parameters(), that are neither broadcast nor reduced nor
   // converted to another type.
   std::vector<std::string> ignored = {};

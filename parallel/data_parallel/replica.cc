@@ -91,7 +91,7 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
   if (parameters_.empty())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "DistributedDataParallel: the module has no parameters that require grad");
-  broadcast_all(0);
+  if (options_.init_sync) broadcast_all(0);
   if (options_.mixed_precision.parameters) {
     std::vector<at::Tensor> tensors = this->parameters();
     for (const auto& [name, tensor] : frozen_) tensors.push_back(tensor);
@@ -156,7 +156,7 @@ void Replica::broadcast_all(int source, bool with_buffers) const {
 void Replica::set_group(const collectives::Group& group) {
   group_ = own_group(group);
   compare();
-  broadcast_all(0);
+  if (options_.init_sync) broadcast_all(0);
   reducer_->set_group(group_);
 }
 

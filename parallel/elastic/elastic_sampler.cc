@@ -39,9 +39,9 @@ struct ElasticSampler::State {
 ElasticSampler::ElasticSampler(std::size_t size, SamplerOptions options)
     : state_(new State{.options = options, .plan = EpochPlan(size, options.shuffle, options.seed)}) {}
 
-void ElasticSampler::set_ranks(int rank, int ranks) {
+void ElasticSampler::set_ranks(int rank, int ranks, std::vector<int> resting) {
   const std::lock_guard lock(state_->mutex);
-  state_->plan.set_ranks(rank, ranks);
+  state_->plan.set_ranks(rank, ranks, std::move(resting));
   state_->forget_fetched();
 }
 

@@ -46,7 +46,8 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
 
   // The ranks that process the rest of the epoch. A State that has the sampler calls it.
   void set_group(const collectives::Group& group) { set_ranks(group.rank(), group.size()); }
-  void set_ranks(int rank, int ranks);
+  // resting: ranks that have no samples of their own in the first round.
+  void set_ranks(int rank, int ranks, std::vector<int> resting = {});
 
   // Before an epoch: its number, which chooses the order. Nothing if it is the present epoch, which then goes
   // on after the samples that are processed.

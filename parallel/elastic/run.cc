@@ -69,11 +69,11 @@ class Training {
   Training& operator=(const Training&) = delete;
 
   Outcome run() {
-    access_.begin();
+    access_.begin(options_.sync_later);
     for (std::uint64_t changes = 0;; ++changes) {
       const auto agreed = agree();
       if (const auto* const outcome = std::get_if<Outcome>(&agreed)) {
-        if (*outcome == Outcome::left) restore_if_stale();
+        if (*outcome == Outcome::left) recover_if_stale();
         return *outcome;
       }
       const Generation generation = std::get<Generation>(agreed);
@@ -96,9 +96,9 @@ class Training {
     std::uint64_t version = 0;
     bool change = false;
   };
-  bool changes(const Generation& generation, const collectives::Group& group, Known& known) const;
+  Vote vote(const Generation& generation, const collectives::Group& group, Known& known, Vote own) const;
   bool finish(const Generation& generation) const;
-  void restore_if_stale();
+  void recover_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
   void remove_silent(const Generation& generation) const;
 
@@ -175,29 +175,30 @@ std::optional<Outcome> Training::train(const Generation& generation) {
   std::optional<collectives::Group> group;
   try {
     group = form_group(generation);
-    restore_if_stale();
-    access_.set_changes([this, &generation, &group, known = Known()]() mutable {
-      return changes(generation, *group, known);
+    recover_if_stale();
+    access_.set_votes([this, &generation, &group, known = Known()](Vote own) mutable {
+      return vote(generation, *group, known, own);
     });
     begin(generation, *group);
     body_(*group);
-    access_.set_changes(nullptr);
+    access_.end_body();
+    access_.set_votes(nullptr);
     group->barrier().get();
     if (finish(generation)) return Outcome::finished;
     stale_ = true;  // another rank has failed in the barrier: all continue from the last commit
     return std::nullopt;
   } catch (const WorkersChanged&) {
-    access_.set_changes(nullptr);
+    access_.set_votes(nullptr);
     if (access_.leaving()) return Outcome::left;
     return std::nullopt;
   } catch (const rpc::Error& error) {
-    access_.set_changes(nullptr);
+    access_.set_votes(nullptr);
     if (group) group->abort(error.what());
     if (!ends_a_generation(error.kind())) throw;
     failed(generation);
     return std::nullopt;
   } catch (const std::exception& error) {
-    access_.set_changes(nullptr);
+    access_.set_votes(nullptr);
     if (group) group->abort(error.what());
     throw;
   }
@@ -250,9 +251,10 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
   if (options_.on_change) options_.on_change(change);
 }
 
-// At a commit, on all ranks. What a rank knows of joins and departures differs from that of the others, so
-// they agree by a collective.
-bool Training::changes(const Generation& generation, const collectives::Group& group, Known& known) const {
+// At a commit or a step, on all ranks. What a rank knows of joins and departures differs from that of the
+// others, so they agree by a collective.
+Vote Training::vote(const Generation& generation, const collectives::Group& group, Known& known,
+                    Vote own) const {
   if (access_.leaving()) {
     board_->withdraw();
     known.change = true;
@@ -261,9 +263,10 @@ bool Training::changes(const Generation& generation, const collectives::Group& g
     const auto next = next_generation(generation, view.candidates, options_.workers);
     known = {view.version, next && next->members != generation.members};
   }
-  const at::Tensor any = at::full({1}, known.change ? 1 : 0, at::kByte);
+  const at::Tensor any = at::tensor({int{known.change}, int{own.veto}}, at::kByte);
   group.inlined().all_reduce(any, collectives::ReduceOp::max).get();
-  return any.item<std::uint8_t>() != 0;
+  const auto* const agreed = any.const_data_ptr<std::uint8_t>();
+  return {.change = agreed[0] != 0, .veto = agreed[1] != 0};
 }
 
 bool Training::finish(const Generation& generation) const {
@@ -276,8 +279,8 @@ bool Training::finish(const Generation& generation) const {
   return board_->refresh().current.finished;
 }
 
-void Training::restore_if_stale() {
-  if (std::exchange(stale_, false)) state_.restore();
+void Training::recover_if_stale() {
+  if (std::exchange(stale_, false)) access_.recover();
 }
 
 void Training::failed(const Generation& generation) {

@@ -54,6 +54,10 @@ struct RunOptions {
   std::chrono::nanoseconds patience = std::chrono::minutes{10};
   // After a failure, a worker that does not answer within this time is left out.
   std::chrono::nanoseconds silence = std::chrono::seconds{5};
+  // A worker that joins receives modules and optimizers of LibTorch while all ranks make the next step, in
+  // which it has weight 0. For programs with State::step() and an ElasticSampler in the state
+  // (docs/elastic.md).
+  bool sync_later = false;
   // Throws resource_exhausted when a generation beyond this number of changes begins.
   std::optional<std::uint64_t> max_changes = {};
   collectives::GroupOptions group = {};  // its name and members are run()'s

@@ -3,6 +3,7 @@
 #include <weft/parallel/elastic/internal/standing_message.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace weft::elastic {
 namespace {
@@ -29,7 +30,7 @@ State& State::add_part(std::string name, std::shared_ptr<StatePart> part, Scope 
     if (other.name == name)
       throw rpc::Error(rpc::ErrorKind::already_exists, "elastic::State has a part '" + name + "' already");
   parts_.push_back({std::move(name), std::move(part), scope});
-  committed_ = false;
+  copied_commits_.reset();
   return *this;
 }
 
@@ -41,8 +42,14 @@ void State::copy() {
 void State::copy_whole() {
   for (const Part& part : parts_)
     if (dynamic_cast<SplitPart*>(part.part.get()) == nullptr) part.part->commit();
-  committed_ = true;
+  copied_commits_ = standing_.commits;
   calls_ = 0;
+  if (live_ != Live::copied) mark();
+}
+
+void State::mark() {
+  for (const Part& part : parts_) part.part->mark();
+  live_ = Live::marked;
 }
 
 std::vector<SplitPart*> State::split_parts() const {
@@ -56,20 +63,33 @@ void State::stage(std::uint64_t number) {
   for (SplitPart* const part : split_parts()) part->stage(number, group_ ? &*group_ : nullptr);
 }
 
-bool State::agree_on_change() {
-  if (changes_) return changes_();
-  if (group_ && !split_parts().empty()) group_->barrier().get();
-  return false;
+Vote State::vote(Vote own) {
+  if (votes_) return votes_(own);
+  if (group_ && !split_parts().empty()) group_->barrier().get();  // all ranks have staged their parts
+  return own;
+}
+
+// The transfers of this rank are complete: a sender may change its state, and a receiver has it.
+void State::receive() {
+  for (const auto& complete : std::exchange(in_transit_, {})) complete();
+}
+
+void State::has_received() {
+  if (!receives_commits_) return;
+  standing_ = {.synced = true, .commits = *std::exchange(receives_commits_, std::nullopt)};
+  copied_commits_.reset();  // that copy is of another training
 }
 
 // The agreement is complete once all ranks have staged their split parts. Only then are these confirmed: a
 // rank that does not learn of the agreement has staged what others may have confirmed. Other parts are
 // copied before it, so that its failure loses no steps.
 bool State::commit_all() {
+  receive();
+  has_received();
   const bool is_split = !split_parts().empty();
-  const auto confirm = [&] { copy(), ++standing_.commits; };
+  const auto confirm = [&] { ++standing_.commits, copy(); };
   is_split ? stage(standing_.commits + 1) : confirm();
-  const bool change = agree_on_change();
+  const bool change = vote({}).change;
   if (is_split) confirm();
   return change;
 }
@@ -78,25 +98,55 @@ void State::commit() {
   if (commit_all()) throw WorkersChanged();
 }
 
+bool State::step(const std::function<void()>& apply, bool ready) {
+  if (!split_parts().empty())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "elastic::State::step: the state has a sharded part, whose steps cannot be made again "
+                     "without the parts of a lost rank: use commit_every()");
+  receive();
+  const Vote all = vote({.veto = !ready});
+  if (all.veto) return false;  // a change waits for the next step, so that it finds all ranks after a step
+  live_ = Live::torn;
+  apply();
+  has_received();
+  ++standing_.commits;
+  mark();
+  if (all.change) throw WorkersChanged();
+  return true;
+}
+
 void State::commit_every(std::uint64_t n) {
   if (++calls_ >= n) commit();
 }
 
 void State::check() {
-  if (!agree_on_change()) return;
+  receive();
+  if (!vote({}).change) return;
   commit_all();
   throw WorkersChanged();
 }
 
 void State::restore() {
-  if (!committed_)
+  if (!copied_commits_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition, "elastic::State: nothing was committed yet");
   for (const Part& part : parts_) part.part->restore();
+  standing_.commits = *copied_commits_;
+  live_ = Live::copied;
   calls_ = 0;
 }
 
+void State::recover() {
+  if (live_ != Live::marked) return restore();
+  for (const Part& part : parts_) part.part->rewind();
+}
+
 std::optional<int> State::sync(const collectives::Group& group) {
+  in_transit_.clear();
+  receives_commits_.reset();
   detail::StandingMessage own{.synced = standing_.synced, .commits = standing_.commits};
+  own.sends_later = sends_later_ && live_ == Live::marked &&
+                    std::any_of(parts_.begin(), parts_.end(),
+                                [](const Part& part) { return detail::is_sampler(*part.part); });
   for (const Part& part : parts_)
     own.parts.push_back(part.name + " (" + part.part->kind() +
                         (part.scope == Scope::rank ? ", of a rank)" : ")"));
@@ -108,22 +158,26 @@ std::optional<int> State::sync(const collectives::Group& group) {
                      "elastic::State: " + *difference + ": all workers add the same parts in the same order");
   }
   std::vector<Standing> standings;
-  for (const auto& rank : all) standings.push_back({rank.synced, rank.commits});
+  for (const auto& rank : all) standings.push_back({rank.synced, rank.commits, rank.sends_later});
   const SyncPlan plan = plan_sync(standings);
   const auto split = split_parts();
   const bool counts = standings[static_cast<std::size_t>(plan.source)].synced ? standing_.synced
                                                                               : group.rank() == plan.source;
   group_.reset();
-  if (counts && !committed_) {
+  if (counts && !copied_commits_) {
     stage(standing_.commits);
     for (SplitPart* const part : split) part->commit();
   }
   for (const Part& part : parts_) part.part->set_group(group);
+  if (!plan.later.empty()) {
+    sync_later(group, plan, standings[static_cast<std::size_t>(plan.source)].commits);
+    return plan.source;
+  }
   if (plan.needed) {
     for (const Part& part : parts_)
       if (part.scope == Scope::job) part.part->sync(group, plan.source);
-    if (group.rank() != plan.source || !committed_) copy_whole();
     standing_.commits = standings[static_cast<std::size_t>(plan.source)].commits;
+    if (group.rank() != plan.source || !copied_commits_) copy_whole();
   }
   if (!counts)
     for (SplitPart* const part : split) part->forget();
@@ -131,6 +185,14 @@ std::optional<int> State::sync(const collectives::Group& group) {
   group_ = group;
   for (SplitPart* const part : split) part->reshard(group, standing_.commits);
   return plan.needed ? std::optional(plan.source) : std::nullopt;
+}
+
+void State::sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits) {
+  for (const Transfer& transfer : plan.later)
+    if (transfer.to == group.rank()) receives_commits_ = commits;
+  for (const Part& part : parts_)
+    if (part.scope == Scope::job)
+      if (auto complete = part.part->sync_later(group, plan)) in_transit_.push_back(std::move(complete));
 }
 
 }  // namespace weft::elastic

@@ -9,9 +9,13 @@
 // is also where the program learns that workers want to join or leave: it throws WorkersChanged on all ranks
 // at the same step. The objects outlive the State. Not thread-safe, except leave().
 //
+// With step() instead, each step is a transaction: all ranks apply it, or none does. After a failure the
+// survivors continue from the last step that was applied, without a copy of the state.
+//
 // Gradients are not state: restore() and sync() remove those of modules.
 #pragma once
 
+#include <weft/parallel/data_parallel/local_sgd.h>
 #include <weft/parallel/elastic/elastic_sampler.h>
 #include <weft/parallel/elastic/plan/generation.h>
 #include <weft/parallel/elastic/state_part.h>
@@ -53,6 +57,8 @@ namespace detail {
 WEFT_EXPORT std::shared_ptr<StatePart> module_part(std::shared_ptr<torch::nn::Module> module);
 WEFT_EXPORT std::shared_ptr<StatePart> optimizer_part(torch::optim::Optimizer& optimizer);
 WEFT_EXPORT std::shared_ptr<StatePart> sampler_part(ElasticSampler sampler);
+bool is_sampler(const StatePart& part);
+WEFT_EXPORT std::shared_ptr<StatePart> local_sgd_part(data_parallel::LocalSgd& outer);
 WEFT_EXPORT std::shared_ptr<StatePart> generator_part(at::Generator generator);
 WEFT_EXPORT std::shared_ptr<StatePart> tensors_part(std::vector<at::Tensor> tensors);
 
@@ -63,13 +69,15 @@ class ValuePart final : public StatePart {
   std::string kind() const override { return rpc::type_text<T>(); }
   void commit() override { commit_ = live_; }
   void restore() override { live_ = commit_.value(); }
+  void mark() override { mark_ = live_; }
+  void rewind() override { live_ = mark_.value(); }
   void sync(const collectives::Group& group, int source) override {
     live_ = group.broadcast_object(live_, source).get();
   }
 
  private:
   T& live_;
-  std::optional<T> commit_;
+  std::optional<T> commit_, mark_;
 };
 
 template <class T>
@@ -78,6 +86,8 @@ std::shared_ptr<StatePart> part_of(T& object) {
     return optimizer_part(object);
   } else if constexpr (std::is_base_of_v<ElasticSampler, T>) {
     return sampler_part(object);
+  } else if constexpr (std::is_same_v<T, data_parallel::LocalSgd>) {
+    return local_sgd_part(object);
   } else if constexpr (std::is_convertible_v<T&, std::shared_ptr<StatePart>>) {
     return object;
   } else if constexpr (std::is_convertible_v<T&, std::shared_ptr<torch::nn::Module>>) {
@@ -96,8 +106,8 @@ std::shared_ptr<StatePart> part_of(T& object) {
   } else {
     static_assert(
         rpc::Transferable<T> && std::is_copy_assignable_v<T>,
-        "weft: elastic::State expects a module, an optimizer, a sampler, a generator, tensors, or a "
-        "value that can be copied and travels (WEFT_CODEC); other types need a StatePart");
+        "weft: elastic::State expects a module, an optimizer, a sampler, a LocalSgd, a generator, "
+        "tensors, or a value that can be copied and travels (WEFT_CODEC); other types need a StatePart");
     return std::make_shared<ValuePart<T>>(object);
   }
 }
@@ -106,6 +116,12 @@ class StateAccess;
 
 }  // namespace detail
 
+// What a rank says at the end of a step, and then what all have agreed on.
+struct Vote {
+  bool change = false;  // workers join or leave: one rank has said so
+  bool veto = false;    // the step is not applied: one rank has said so
+};
+
 class WEFT_EXPORT State {
  public:
   State() = default;
@@ -113,7 +129,7 @@ class WEFT_EXPORT State {
   State& operator=(const State&) = delete;
 
   // A module (shared_ptr or holder: parameters and buffers), an optimizer of LibTorch, an ElasticSampler, a
-  // generator, a tensor or a vector of tensors (their contents), a value that travels, or a
+  // LocalSgd, a generator, a tensor or a vector of tensors (their contents), a value that travels, or a
   // shared_ptr<StatePart>. Names and kinds are compared between the ranks. Throws already_exists for a name
   // that was added before.
   template <class T>
@@ -130,7 +146,17 @@ class WEFT_EXPORT State {
   // Lets the ranks agree as commit() does, without a copy unless workers join or leave.
   void check();
 
-  // All parts become those of the last commit. Throws failed_precondition before the first commit.
+  // The end of a step as a transaction, in two phases. The ranks vote in one small collective; nothing has
+  // changed a parameter since the step before. If all ranks are ready, each calls apply(), which steps the
+  // optimizer and counts the step, and which runs no collective. Otherwise none does. Each step that is
+  // applied counts as a commit. Returns whether it was applied. ready: off, for example, if this rank has
+  // gradients that are not finite.
+  //
+  // Throws WorkersChanged after apply(), on all ranks; the errors of the group, without a call of apply().
+  // Another rank may have applied the step nevertheless: run() then takes the state from there.
+  bool step(const std::function<void()>& apply, bool ready = true);
+
+  // All parts become those of the last commit(). Throws failed_precondition before the first commit().
   void restore();
   // All ranks of the group call it. All parts become those of the rank with the most commits, the lowest one
   // of several, and are committed. Returns that rank; nothing, without any copy, if all ranks have the same
@@ -138,9 +164,10 @@ class WEFT_EXPORT State {
   // difference; the errors of the group.
   std::optional<int> sync(const collectives::Group& group);
 
-  std::uint64_t commits() const { return standing_.commits; }  // of training, also by workers before this one
-  // This worker leaves at the next commit or check(), where run() returns. Before run(): it returns at once,
-  // without training. Any thread.
+  // Commits and applied steps of training, also by workers before this one.
+  std::uint64_t commits() const { return standing_.commits; }
+  // This worker leaves at the next commit, step or check(), where run() returns. Before run(): it returns at
+  // once, without training. Any thread.
   void leave() { leaving_ = true; }
 
  private:
@@ -155,16 +182,27 @@ class WEFT_EXPORT State {
   void stage(std::uint64_t number);
   void copy();        // all parts, which are staged if they are split
   void copy_whole();  // those that are not split
+  void mark();
+  void recover();
   bool commit_all();
-  bool agree_on_change();
+  void sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits);
+  void receive();
+  void has_received();
+  Vote vote(Vote own);
   std::vector<SplitPart*> split_parts() const;
 
   std::vector<Part> parts_;
   Standing standing_;
-  bool committed_ = false;
-  std::uint64_t calls_ = 0;                  // of commit_every(), since the last commit
-  std::function<bool()> changes_;            // the agreement of the ranks; empty outside run()
-  std::optional<collectives::Group> group_;  // of the latest sync(), within run()
+  // The state that can be returned to. copied: restore() gives that of `copied_commits_`. marked: what is
+  // live is that of `standing_.commits`, after rewind(). torn: apply() has not returned.
+  enum class Live : std::uint8_t { copied, marked, torn } live_ = Live::copied;
+  std::optional<std::uint64_t> copied_commits_;         // none: add() was called since
+  std::uint64_t calls_ = 0;                             // of commit_every(), since the last commit
+  bool sends_later_ = false;                            // RunOptions::sync_later
+  std::vector<std::function<void()>> in_transit_ = {};  // before the next vote
+  std::optional<std::uint64_t> receives_commits_;       // this rank is new: its state is in transit
+  std::function<Vote(Vote)> votes_;                     // the agreement of the ranks; empty outside run()
+  std::optional<collectives::Group> group_;             // of the latest sync(), within run()
   std::atomic<bool> leaving_ = false;
 };
 

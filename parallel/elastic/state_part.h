@@ -1,7 +1,8 @@
 // StatePart: one part of what training must not lose: a module, an optimizer, a value. A program derives its
 // own part from it for what State::add() does not know.
 //
-// A part has the live object and a copy of it, the commit. Calls come from the thread that trains.
+// A part has the live object, and copies of it: the commit, and for State::step() the mark, of what a step
+// changes before it is applied. Calls come from the thread that trains.
 //
 // SplitPart: a part of which each rank has a share, as of a sharded optimizer. A worker that dies takes its
 // share with it, so a commit also keeps copies of other ranks' shares. It has two steps: all ranks stage
@@ -9,8 +10,10 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/elastic/plan/generation.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,8 +26,20 @@ class WEFT_EXPORT StatePart {
   virtual std::string kind() const = 0;  // "module": compared between the ranks
   virtual void commit() = 0;             // copies the live object, into the memory of the copy before
   virtual void restore() = 0;            // makes the live object that of the last commit()
+  // For training with State::step(). mark() copies what forward and the loop around the steps change, such as
+  // buffers, generators and counters. rewind() makes that part of the live object what it was at the last
+  // mark(). By default nothing: the object changes only in functions that step() applies.
+  virtual void mark() {}
+  virtual void rewind() {}
   // A collective: makes the live objects of all ranks that of the source.
   virtual void sync(const collectives::Group& group, int source) = 0;
+  // In place of sync(), if plan.later is not empty: starts to send what only functions of step() change. It
+  // is not read by a new rank meanwhile, which takes part in the next step with weight 0. Returns what each
+  // rank calls before it votes on that step; an empty function: nothing.
+  virtual std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) {
+    sync(group, plan.source);
+    return {};
+  }
   // Training goes on with these ranks. No collective.
   virtual void set_group(const collectives::Group& group) { (void)group; }
 };

@@ -6,6 +6,7 @@
 #include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/parallel/data_parallel/optimizer_archive.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
+#include <weft/parallel/elastic/internal/tensor_transfer.h>
 #include <weft/parallel/elastic/state.h>
 #include <weft/rpc/codec/struct_codec.h>
 
@@ -18,6 +19,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 
+#include <algorithm>
 #include <deque>
 #include <sstream>
 
@@ -129,8 +131,7 @@ class KnownOptimizerPart final : public StatePart {
   std::string kind() const override { return std::string("optimizer ") + type_.name; }
 
   void commit() override {
-    options_.clear();
-    for (const auto& group : optimizer_.param_groups()) options_.push_back(group.options().clone());
+    options_ = options();
     const auto parameters = this->parameters();
     copies_.resize(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i)
@@ -138,8 +139,7 @@ class KnownOptimizerPart final : public StatePart {
   }
 
   void restore() override {
-    for (std::size_t group = 0; group < options_.size(); ++group)
-      optimizer_.param_groups()[group].set_options(options_[group]->clone());
+    set_options(options_);
     const auto parameters = this->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       auto& states = optimizer_.state();
@@ -152,20 +152,34 @@ class KnownOptimizerPart final : public StatePart {
     }
   }
 
+  // A learning rate is set between steps. The rest changes in steps.
+  void mark() override { marked_options_ = options(); }
+  void rewind() override { set_options(marked_options_); }
+
   void sync(const collectives::Group& group, int source) override {
-    OptimizerForm form;
-    if (group.rank() == source) form = this->form();
-    form = group.broadcast_object(form, source).get();
-    if (group.rank() != source) take(form);
-    std::vector<at::Tensor> tensors;
-    for (const at::Tensor& parameter : parameters())
-      if (OptimizerParamState* const state = find(parameter))
-        for (const at::Tensor* tensor : tensors_of(type_.fields(*state)))
-          if (tensor->defined()) tensors.push_back(*tensor);
+    share_form(group, source, group.rank() != source);
+    const std::vector<at::Tensor> tensors = state_tensors();
     if (!tensors.empty()) data_parallel::broadcast_tensors(group, tensors, source).get();
+  }
+  std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) override {
+    const bool is_new = std::any_of(plan.later.begin(), plan.later.end(),
+                                    [&](const Transfer& transfer) { return transfer.to == group.rank(); });
+    share_form(group, plan.source, is_new);
+    return transfer_tensors(group, plan.later, state_tensors());
   }
 
  private:
+  using Options = std::vector<std::unique_ptr<OptimizerOptions>>;  // of the parameter groups
+
+  Options options() const {
+    Options options;
+    for (const auto& group : optimizer_.param_groups()) options.push_back(group.options().clone());
+    return options;
+  }
+  void set_options(const Options& options) {
+    for (std::size_t group = 0; group < options.size(); ++group)
+      optimizer_.param_groups()[group].set_options(options[group]->clone());
+  }
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> parameters;
     for (const auto& group : optimizer_.param_groups())
@@ -188,6 +202,20 @@ class KnownOptimizerPart final : public StatePart {
     return copied;
   }
 
+  std::vector<at::Tensor> state_tensors() const {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& parameter : parameters())
+      if (OptimizerParamState* const state = find(parameter))
+        for (const at::Tensor* tensor : tensors_of(type_.fields(*state)))
+          if (tensor->defined()) tensors.push_back(*tensor);
+    return tensors;
+  }
+  void share_form(const collectives::Group& group, int source, bool takes) {
+    OptimizerForm form;
+    if (group.rank() == source) form = this->form();
+    form = group.broadcast_object(form, source).get();
+    if (takes) take(form);
+  }
   OptimizerForm form() const {
     OptimizerForm form;
     for (const auto& group : optimizer_.param_groups()) form.options.push_back(archive_of(group.options()));
@@ -247,7 +275,7 @@ class KnownOptimizerPart final : public StatePart {
 
   Optimizer& optimizer_;
   const StateType type_;
-  std::vector<std::unique_ptr<OptimizerOptions>> options_;
+  Options options_, marked_options_;
   std::vector<std::unique_ptr<OptimizerParamState>> copies_;  // by parameter; null: it has no state
 };
 

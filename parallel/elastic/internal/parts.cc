@@ -1,6 +1,7 @@
 // The parts of a State, except optimizers.
 #include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
+#include <weft/parallel/elastic/internal/tensor_transfer.h>
 #include <weft/parallel/elastic/state.h>
 #include <weft/rpc/codec/struct_codec.h>
 
@@ -22,9 +23,20 @@ class ModulePart final : public StatePart {
     memory_.load(tensors());
     drop_gradients();
   }
+  void mark() override { marked_buffers_.store(module_->buffers()); }
+  void rewind() override {
+    marked_buffers_.load(module_->buffers());
+    drop_gradients();
+  }
   void sync(const collectives::Group& group, int source) override {
     data_parallel::broadcast_parameters(group, *module_, source);
     drop_gradients();
+  }
+  // Forward changes buffers, so they do not wait.
+  std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) override {
+    data_parallel::broadcast_tensors(group, module_->buffers(), plan.source).get();
+    drop_gradients();
+    return transfer_tensors(group, plan.later, module_->parameters());
   }
 
  private:
@@ -39,7 +51,7 @@ class ModulePart final : public StatePart {
   }
 
   const std::shared_ptr<torch::nn::Module> module_;
-  TensorMemory memory_;
+  TensorMemory memory_, marked_buffers_;
 };
 
 class TensorsPart final : public StatePart {
@@ -48,13 +60,15 @@ class TensorsPart final : public StatePart {
   std::string kind() const override { return std::to_string(tensors_.size()) + " tensors"; }
   void commit() override { memory_.store(tensors_); }
   void restore() override { memory_.load(tensors_); }
+  void mark() override { marked_.store(tensors_); }
+  void rewind() override { marked_.load(tensors_); }
   void sync(const collectives::Group& group, int source) override {
     data_parallel::broadcast_tensors(group, tensors_, source).get();
   }
 
  private:
   const std::vector<at::Tensor> tensors_;
-  TensorMemory memory_;
+  TensorMemory memory_, marked_;
 };
 
 class SamplerPart final : public StatePart {
@@ -63,42 +77,51 @@ class SamplerPart final : public StatePart {
   std::string kind() const override { return "sampler of " + sampler_.description(); }
   void commit() override { commit_ = sampler_.progress(); }
   void restore() override { sampler_.set_progress(commit_); }
+  void mark() override { mark_ = sampler_.progress(); }
+  void rewind() override { sampler_.set_progress(mark_); }
   void sync(const collectives::Group& group, int source) override {
     sampler_.set_progress(group.broadcast_object(sampler_.progress(), source).get());
+  }
+  std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) override {
+    std::vector<int> resting;
+    for (const Transfer& transfer : plan.later) resting.push_back(transfer.to);
+    sampler_.set_ranks(group.rank(), group.size(), std::move(resting));
+    sync(group, plan.source);
+    return {};
   }
   void set_group(const collectives::Group& group) override { sampler_.set_group(group); }
 
  private:
   ElasticSampler sampler_;  // a handle
-  EpochProgress commit_;
+  EpochProgress commit_, mark_;
 };
 
 class GeneratorPart final : public StatePart {
  public:
   explicit GeneratorPart(at::Generator generator) : generator_(std::move(generator)) {}
   std::string kind() const override { return "generator"; }
-  void commit() override {
-    const std::lock_guard lock(generator_.mutex());
-    commit_ = generator_.get_state();
-  }
-  void restore() override {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(commit_);
-  }
+  void commit() override { commit_ = now(); }
+  void restore() override { set(commit_); }
+  void mark() override { mark_ = now(); }
+  void rewind() override { set(mark_); }
   void sync(const collectives::Group& group, int source) override {
-    at::Tensor state;
-    {
-      const std::lock_guard lock(generator_.mutex());
-      state = generator_.get_state();
-    }
+    const at::Tensor state = now();
     group.broadcast(state, source).get();
+    set(state);
+  }
+
+ private:
+  at::Tensor now() {
+    const std::lock_guard lock(generator_.mutex());
+    return generator_.get_state();
+  }
+  void set(const at::Tensor& state) {
     const std::lock_guard lock(generator_.mutex());
     generator_.set_state(state);
   }
 
- private:
   at::Generator generator_;
-  at::Tensor commit_;
+  at::Tensor commit_, mark_;
 };
 
 }  // namespace
@@ -109,6 +132,7 @@ std::shared_ptr<StatePart> module_part(std::shared_ptr<torch::nn::Module> module
 std::shared_ptr<StatePart> tensors_part(std::vector<at::Tensor> tensors) {
   return std::make_shared<TensorsPart>(std::move(tensors));
 }
+bool is_sampler(const StatePart& part) { return dynamic_cast<const SamplerPart*>(&part) != nullptr; }
 std::shared_ptr<StatePart> sampler_part(ElasticSampler sampler) {
   return std::make_shared<SamplerPart>(std::move(sampler));
 }

@@ -10,29 +10,38 @@ namespace weft::elastic::detail {
 struct StandingMessage {
   bool synced = false;
   std::uint64_t commits = 0;
+  bool sends_later = false;
   std::vector<std::string> parts = {};  // names and kinds
 };
-WEFT_CODEC(StandingMessage, synced, commits, parts)
+WEFT_CODEC(StandingMessage, synced, commits, sends_later, parts)
 
 class StateAccess {
  public:
   explicit StateAccess(State& state) : state_(state) {}
   // The state before the first commit can be restored too. What it was given in an earlier job counts no
   // more.
-  void begin() {
+  void begin(bool sends_later) {
+    state_.sends_later_ = sends_later;
     state_.stage(state_.commits());
     state_.copy();
     state_.standing_.synced = false;
   }
   void end() {  // leave() before run() counts too, and only once
-    set_changes(nullptr);
+    set_votes(nullptr);
     state_.leaving_ = false;
   }
   // Without a function the generation has ended.
-  void set_changes(std::function<bool()> changes) {
-    state_.changes_ = std::move(changes);
-    if (!state_.changes_) state_.group_.reset();
+  void set_votes(std::function<Vote(Vote)> votes) {
+    state_.votes_ = std::move(votes);
+    if (!state_.votes_) state_.group_.reset();
   }
+  // The body has returned: what is still in transit arrives.
+  void end_body() {
+    state_.receive();
+    state_.has_received();
+  }
+  // After a failure: back to the last applied step or commit.
+  void recover() { state_.recover(); }
   // Other workers train without this one, which is a new one from now on.
   void fall_behind() { state_.standing_.synced = false; }
   bool leaving() const { return state_.leaving_; }

@@ -50,12 +50,15 @@ EpochPlan::EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed) : shuff
   order_ = epoch_order(size, shuffle_, seed_, 0);
 }
 
-void EpochPlan::set_ranks(int rank, int ranks) {
-  if (ranks < 1 || rank < 0 || rank >= ranks)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "EpochPlan: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+void EpochPlan::set_ranks(int rank, int ranks, std::vector<int> resting) {
+  if (ranks < 1 || rank < 0 || rank >= ranks || resting.size() >= static_cast<std::size_t>(ranks))
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: rank " + std::to_string(rank) + " of " +
+                                                           std::to_string(ranks) + ", of which " +
+                                                           std::to_string(resting.size()) + " rest");
   rank_ = rank;
   ranks_ = ranks;
+  resting_ = std::move(resting);
+  std::sort(resting_.begin(), resting_.end());
   rewind();
 }
 
@@ -75,15 +78,22 @@ std::vector<std::size_t> EpochPlan::processed() const {
 
 std::optional<Round> EpochPlan::fetch(std::size_t batch_size) {
   if (batch_size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: batches of 0 samples");
-  const auto ranks = static_cast<std::size_t>(ranks_);
+  // The first round is that of the ranks that do not rest; the others have no place in it.
+  const bool rests = in_flight_.empty() && !resting_.empty();
+  const auto lower = std::lower_bound(resting_.begin(), resting_.end(), rank_);
+  const std::size_t ranks = static_cast<std::size_t>(ranks_) - (rests ? resting_.size() : 0);
+  auto first = static_cast<std::size_t>(rank_);
+  if (rests) first -= static_cast<std::size_t>(lower - resting_.begin());
+  const bool has_place = !rests || lower == resting_.end() || *lower != rank_;
   const std::size_t unfetched = order_.size() - fetched_;
   if (unfetched == 0) return std::nullopt;
   Round round;
   round.all = unfetched / ranks >= batch_size ? batch_size * ranks : unfetched;
-  for (auto place = static_cast<std::size_t>(rank_); place < round.all; place += ranks)
+  for (std::size_t place = first; has_place && place < round.all; place += ranks)
     round.indices.push_back(order_[fetched_ + place]);
   round.own = round.indices.size();
-  round.weight = static_cast<double>(round.own * ranks) / static_cast<double>(round.all);
+  round.weight =
+      static_cast<double>(round.own * static_cast<std::size_t>(ranks_)) / static_cast<double>(round.all);
   if (round.own == 0) round.indices.push_back(order_[fetched_]);
   fetched_ += round.all;
   in_flight_.push_back(round.all);
@@ -95,6 +105,7 @@ void EpochPlan::record() {
     throw rpc::Error(rpc::ErrorKind::failed_precondition, "EpochPlan: no round was fetched");
   progress_.processed += in_flight_.front();
   in_flight_.pop_front();
+  resting_.clear();
 }
 
 void EpochPlan::rewind() {

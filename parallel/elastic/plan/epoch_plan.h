@@ -46,9 +46,10 @@ class WEFT_EXPORT EpochPlan {
   // Throws invalid_argument if size is 0.
   EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed);
 
-  // The rank of this process. What was fetched and not recorded is fetched again, in other parts. Throws
-  // invalid_argument unless 0 <= rank < ranks.
-  void set_ranks(int rank, int ranks);
+  // The rank of this process. What was fetched and not recorded is fetched again, in other parts. resting:
+  // ranks that have no samples of their own in the next round that is recorded. Throws invalid_argument
+  // unless 0 <= rank < ranks, and a rank is left that does not rest.
+  void set_ranks(int rank, int ranks, std::vector<int> resting = {});
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
@@ -70,6 +71,7 @@ class WEFT_EXPORT EpochPlan {
   const bool shuffle_;
   const std::uint64_t seed_;
   int rank_ = 0, ranks_ = 1;
+  std::vector<int> resting_;  // in ascending order; empty from the first record() on
   EpochProgress progress_;
   std::vector<std::size_t> order_;
   std::size_t fetched_ = 0;            // of the order; at least what is processed

@@ -82,7 +82,15 @@ SyncPlan plan_sync(const std::vector<Standing>& ranks) {
   const bool same = std::all_of(ranks.begin(), ranks.end(), [&](const Standing& standing) {
     return standing.synced && standing.commits == most->commits;
   });
-  return {.source = static_cast<int>(most - ranks.begin()), .needed = !same};
+  SyncPlan plan{.source = static_cast<int>(most - ranks.begin()), .needed = !same};
+  std::vector<int> have, lack;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].synced && ranks[rank].commits != most->commits) return plan;
+    (ranks[rank].synced ? have : lack).push_back(static_cast<int>(rank));
+  }
+  if (!most->synced || !most->sends_later) return plan;
+  for (std::size_t i = 0; i < lack.size(); ++i) plan.later.push_back({have[i % have.size()], lack[i]});
+  return plan;
 }
 
 }  // namespace weft::elastic

@@ -57,15 +57,25 @@ WEFT_EXPORT bool may_propose(const Generation& current, const std::vector<Candid
 struct Standing {
   bool synced = false;  // its commits continue those of the generation before
   std::uint64_t commits = 0;
+  bool sends_later = false;  // it can send its state while the next step is made
+};
+
+struct Transfer {  // of the state, between two ranks
+  int from = 0, to = 0;
+  friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
 struct SyncPlan {
   int source = 0;
   bool needed = false;  // off: all ranks have the same commit
+  // The state is sent while the next step is made: from ranks that have it, in turn, to those that are new.
+  // Empty: the source sends it to all at once.
+  std::vector<Transfer> later = {};
 };
 
 // The source is the rank with the most commits, among those that are synced if there are any; the lowest one
-// of several. All ranks compute this from the standings of all, so they agree on whether there is a sync.
+// of several. All ranks compute this from the standings of all, so they agree on whether there is a sync. It
+// is later if the source allows that, and all ranks either have its commit or are not synced.
 WEFT_EXPORT SyncPlan plan_sync(const std::vector<Standing>& ranks);
 
 }  // namespace weft::elastic

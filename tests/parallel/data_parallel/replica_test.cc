@@ -34,6 +34,17 @@ TEST_F(Replicas, StartAsRankZeros) {
   });
 }
 
+TEST_F(Replicas, MayStartAsTheyAre) {
+  const auto later = company.groups({.name = "later"});
+  on_ranks(groups, [&](const Group& group) {
+    auto net = std::make_shared<Net>(10 + group.rank());
+    const auto mine = values_of(*net);
+    DistributedDataParallel ddp{group, net, Options{.init_sync = false}};
+    ddp.set_group(later[static_cast<std::size_t>(group.rank())]);
+    expect_close(values_of(*net), mine, 0);
+  });
+}
+
 TEST_F(Replicas, ThatDifferAreRefusedWithTheFirstDifference) {
   const auto error = [&](auto make) {
     std::vector<std::string> texts(2);

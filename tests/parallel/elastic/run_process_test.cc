@@ -45,7 +45,13 @@ Step step_of(const std::string& text) {
 
 constexpr std::int64_t killed_at = 7, joined_at = 12;
 
-class ElasticProcesses : public ::testing::TestWithParam<int> {
+struct Case {
+  const char* name;
+  std::size_t victim;
+  bool steps;  // State::step(), and a state that arrives in the background
+};
+
+class ElasticProcesses : public ::testing::TestWithParam<Case> {
  protected:
   void start(const std::string& name, std::size_t number, bool victim) {
     children.emplace_back([&, number, victim](int pipe) {
@@ -53,6 +59,9 @@ class ElasticProcesses : public ::testing::TestWithParam<int> {
         rpc::Agent agent(worker_options(store, name, number), training_layers());
         rpc::Job job(agent);
         Trained training(number);
+        const bool steps = GetParam().steps;
+        training.transactions = steps;
+        training.ddp_options.init_sync = !steps;
         std::uint64_t generation = 0;
         training.log = [pipe](const Step& step) { test::say(pipe, to_line(step)); };
         training.before_step = [&](std::int64_t step, const Group& group) {
@@ -63,14 +72,14 @@ class ElasticProcesses : public ::testing::TestWithParam<int> {
           if (step == joined_at && group.size() == 2)  // until the third one can join
             job.store()->get("elastic/train/ready/dora", {.timeout = std::chrono::seconds{60}}).get();
         };
-        const auto outcome =
-            run(job, training.state, [&](const Group& group) { training.train(group, generation); },
-                {.workers = {.min = 2, .start = 3}, .on_change = [&](const Change& change) {
-                   generation = change.generation;
-                   std::string members;
-                   for (const std::string& member : change.group.members()) members += " " + member;
-                   test::say(pipe, "members" + members);
-                 }});
+        const auto outcome = run(
+            job, training.state, [&](const Group& group) { training.train(group, generation); },
+            {.workers = {.min = 2, .start = 3}, .sync_later = steps, .on_change = [&](const Change& change) {
+               generation = change.generation;
+               std::string members;
+               for (const std::string& member : change.group.members()) members += " " + member;
+               test::say(pipe, "members" + members);
+             }});
         test::say(pipe, outcome == Outcome::finished ? "finished" : "left");
       } catch (const std::exception& error) {
         test::say(pipe, std::string("failed: ") + error.what());
@@ -94,11 +103,13 @@ class ElasticProcesses : public ::testing::TestWithParam<int> {
   std::deque<test::Child> children;
   Log log;
 };
-INSTANTIATE_TEST_SUITE_P(Victims, ElasticProcesses, ::testing::Values(0, 2),
-                         [](const auto& info) { return "rank" + std::to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Victims, ElasticProcesses,
+                         ::testing::Values(Case{"rank0", 0, false}, Case{"rank2", 2, false},
+                                           Case{"steps", 0, true}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(ElasticProcesses, SurviveAKillAndTakeANewWorkerIn) {
-  const auto victim = static_cast<std::size_t>(GetParam());
+  const std::size_t victim = GetParam().victim;
   const std::vector<std::string> names{"anna", "bert", "cleo"};
   for (std::size_t i = 0; i < 3; ++i) start(names[i], i, i == victim);
   read(victim, "kill me");

@@ -2,7 +2,9 @@
 
 #include <weft/rpc/store/store.h>
 
-#include <condition_variable>
+#include <array>
+#include <atomic>
+#include <latch>
 #include <memory>
 #include <thread>
 
@@ -289,6 +291,351 @@ TEST_F(ElasticRun, SparesTakeTheirTurn) {
   log.expect_replay(0, *workers[0]->training.model);
   EXPECT_EQ(generations(*workers[0]), (std::vector<std::uint64_t>{1, 2}));
   EXPECT_EQ(dora.changes[0].group.members(), (Names{"anna", "dora"}));
+}
+
+// --- State::step() ---
+
+class ElasticSteps : public ElasticRun {
+ protected:
+  Worker& worker(const std::string& name) {
+    Worker& made = ElasticRun::worker(name);
+    made.training.transactions = true;
+    return made;
+  }
+  // It dies when all others are in that step too: they have the result of the vote before.
+  void dies_in(Worker& victim, std::int64_t step) {
+    const auto begun = std::make_shared<std::latch>(std::ptrdiff_t(workers.size()) - 1);
+    for (auto& each : workers) {
+      if (each.get() == &victim) continue;
+      each->training.before_step = [before = each->training.before_step, begun, step](std::int64_t now,
+                                                                                      const Group& group) {
+        if (before) before(now, group);
+        if (now == step && !begun->try_wait()) begun->count_down();
+      };
+    }
+    victim.training.before_step = [&victim, begun, step](std::int64_t now, const Group&) {
+      if (now != step) return;
+      begun->wait();
+      victim.agent.shut_down();
+      throw Killed();
+    };
+  }
+  // At the beginning of step 5: all that train know of the worker, which can join after it.
+  void start_in_step_5(Worker& joining, const RunOptions& options) {
+    for (auto& each : workers) {
+      if (each.get() == &joining) continue;
+      each->training.before_step = [&each = *each, &joining, options](std::int64_t step, const Group& group) {
+        if (step != 5 || group.size() != 2) return;
+        if (group.rank() == 0 && !joining.thread.joinable()) joining.start(options);
+        await_ready(each, joining.agent.name());
+      };
+    }
+  }
+  // A worker that is ready joins once the others' boards have heard of it.
+  std::int64_t first_step_of_three() const {
+    std::int64_t first = 0;
+    while (log.of_step(first).size() == 2) ++first;
+    return first;
+  }
+};
+
+TEST_F(ElasticSteps, SurvivorsLoseTheStepInFlightAlone) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  dies_in(*workers[1], 7);
+  for (auto& each : workers) each->start(three);
+  EXPECT_THROW(workers[1]->end(), Killed);
+  for (const std::size_t survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
+  log.expect_replay(0, *workers[2]->training.model);
+  EXPECT_EQ(log.of_step(6).size(), 3U);
+  EXPECT_EQ(log.of_step(7).size(), 2U);
+  EXPECT_EQ(workers[2]->changes.back().synced_from, std::nullopt);
+  EXPECT_EQ(generations(*workers[0]), (std::vector<std::uint64_t>{1, 2}));
+}
+
+TEST_F(ElasticSteps, AWorkerJoinsAfterAnyStep) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  start_in_step_5(dora, {});
+  for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
+  for (const int each : {0, 1, 2}) EXPECT_EQ(workers[each]->end(), Outcome::finished);
+  log.expect_replay(0, *dora.training.model);
+  EXPECT_GE(first_step_of_three(), 6);
+  EXPECT_EQ(dora.changes[0].synced_from, 0);
+}
+
+TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  const RunOptions two{.workers = {.min = 2, .max = 2}};
+  dies_in(*workers[1], 9);
+  Worker& spare = worker("dora");
+  workers[0]->training.before_step = [&, before = workers[0]->training.before_step](std::int64_t step,
+                                                                                    const Group& group) {
+    before(step, group);
+    if (step != 1 || spare.thread.joinable()) return;
+    spare.start(two);
+    await_ready(*workers[0], "dora");
+  };
+  for (const int first : {0, 1}) workers[first]->start(two);
+  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_EQ(workers[0]->end(), Outcome::finished);
+  EXPECT_EQ(spare.end(), Outcome::finished);
+  log.expect_replay(0, *workers[0]->training.model);
+  EXPECT_EQ(log.of_step(8).front().generation, 1U);
+  EXPECT_EQ(log.of_step(9).size(), 2U);
+  EXPECT_EQ(log.of_step(9).front().generation, 2U);
+  EXPECT_EQ(spare.changes[0].group.members(), (Names{"anna", "dora"}));
+}
+
+// Cleo fails while it applies step 7, which the others have applied.
+TEST_F(ElasticSteps, ARankThatFailsWhileItAppliesAStepGetsTheStepOfTheOthers) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  bool failed = false;
+  workers[2]->training.after_step = [&](const Step& step, const Group&) {
+    if (step.step == 7 && !std::exchange(failed, true)) throw rpc::Error(ErrorKind::unavailable, "disk full");
+  };
+  for (auto& each : workers) each->start(three);
+  for (auto& each : workers) EXPECT_EQ(each->end(), Outcome::finished);
+  log.expect_replay(0, *workers[2]->training.model);
+  EXPECT_EQ(log.of_step(7).front().generation, 1U);
+  EXPECT_EQ(log.of_step(8).front().generation, 2U);
+  EXPECT_EQ(workers[2]->changes.back().synced_from, 0);
+}
+
+TEST_F(ElasticSteps, AVetoOfOneRankHoldsForAll) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  std::array<std::vector<bool>, 2> applied;
+  std::array<std::int64_t, 2> calls{};
+  for (const std::size_t i : {0U, 1U}) {
+    Worker& each = *workers[i];
+    each.thread = std::thread([&, i] {
+      each.outcome =
+          run(each.job, each.training.state,
+              [&](const Group& group) {
+                for (int step = 0; step < 4; ++step)
+                  applied[i].push_back(each.training.state.step([&] { ++calls[i]; }, group.rank() != step));
+              },
+              {.workers = {.min = 2}});
+    });
+  }
+  for (auto& each : workers) EXPECT_EQ(each->end(), Outcome::finished);
+  for (const std::size_t i : {0U, 1U}) {
+    EXPECT_EQ(applied[i], (std::vector{false, false, true, true}));
+    EXPECT_EQ(calls[i], 2);
+  }
+}
+
+// Its state arrives on the new worker once the others are in the next step.
+class InTransit : public StatePart {
+ public:
+  explicit InTransit(std::latch& next_step) : next_step_(next_step) {}
+  std::string kind() const override { return "in transit"; }
+  void commit() override {}
+  void restore() override {}
+  void sync(const Group&, int) override {}
+  std::function<void()> sync_later(const Group& group, const SyncPlan& plan) override {
+    if (plan.later.at(0).to != group.rank()) return {};
+    return [this] { next_step_.wait(); };
+  }
+
+ private:
+  std::latch& next_step_;
+};
+
+class ElasticTransfers : public ElasticSteps {
+ protected:
+  Worker& worker(const std::string& name) {
+    Worker& made = ElasticSteps::worker(name);
+    made.training.ddp_options.init_sync = false;
+    part = std::make_shared<InTransit>(next_step);
+    made.training.state.add("part", part);
+    return made;
+  }
+  // Dora joins after step 5 of the others, or later.
+  void start(Worker& dora) {
+    start_in_step_5(dora, {.sync_later = true});
+    for (const int first : {0, 1})
+      workers[first]->training.before_step = [this, first, before = workers[first]->training.before_step](
+                                                 std::int64_t step, const Group& group) {
+        before(step, group);
+        if (group.size() == 3 && !std::exchange(counted[first], true)) next_step.count_down();
+      };
+    for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}, .sync_later = true});
+  }
+  std::latch next_step{2};
+  std::array<bool, 2> counted{};
+  std::shared_ptr<StatePart> part;
+};
+
+TEST_F(ElasticTransfers, AWorkerReceivesTheStateWhileTheOthersTrain) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  start(dora);
+  for (auto& each : workers) EXPECT_EQ(each->end(), Outcome::finished);
+  log.expect_replay(0, *dora.training.model);
+  const std::int64_t joined = first_step_of_three();
+  ASSERT_EQ(log.of_step(joined).size(), 3U);
+  for (const Step& step : log.of_step(joined)) EXPECT_EQ(step.indices.empty(), step.rank == 2);
+  EXPECT_EQ(dora.changes[0].synced_from, 0);
+  EXPECT_EQ(dora.training.state.commits(), workers[0]->training.state.commits());
+}
+
+TEST_F(ElasticTransfers, AWorkerThatDiesBeforeItHasTheStateIsNotMissed) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  dora.training.before_step = [&](std::int64_t, const Group&) {
+    dora.agent.shut_down();
+    throw Killed();
+  };
+  start(dora);
+  for (const int first : {0, 1}) EXPECT_EQ(workers[first]->end(), Outcome::finished);
+  EXPECT_THROW(dora.end(), Killed);
+  log.expect_replay(0, *workers[1]->training.model);
+  for (std::int64_t step = 0; step < workers[0]->training.step; ++step)
+    EXPECT_EQ(log.of_step(step).size(), 2U);
+}
+
+// DiLoCo: each worker makes inner steps of its own, and the ranks share them in rounds of three.
+class ElasticRounds : public ElasticRun {
+ protected:
+  std::atomic<std::uint64_t> rounds = 6;
+  static void inner_step(Net& model, torch::optim::Optimizer& optimizer, const Data& data, std::int64_t row) {
+    optimizer.zero_grad();
+    at::mse_loss(model.forward(data.x.narrow(0, row, 5)), data.y.narrow(0, row, 5)).backward();
+    optimizer.step();
+  }
+  struct Rounds {
+    explicit Rounds(std::size_t number) : model(std::make_shared<Net>(number)), row(std::int64_t(number)) {
+      state.add("outer", outer).add("model", model, Scope::rank).add("inner", inner, Scope::rank);
+    }
+    std::shared_ptr<Net> model;
+    torch::optim::SGD inner{model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)};
+    data_parallel::LocalSgd outer{model->parameters(),
+                                  {.interval = 3, .outer_optimizer = data_parallel::nesterov()}};
+    State state;
+    std::int64_t row = 0;
+    const Data data;
+    std::map<std::uint64_t, std::vector<std::int64_t>> log = {};  // by round: the rows of the inner steps
+    std::function<void()> before_step;
+  };
+  void start(std::size_t number, RunOptions options) {
+    Worker& each = *workers[number];
+    Rounds& training = *trained.at(number);
+    each.thread = std::thread([this, &each, &training, options] {
+      try {
+        each.outcome = run(
+            each.job, training.state,
+            [&](const Group& group) {
+              while (training.outer.rounds() < rounds) {
+                if (training.before_step) training.before_step();
+                training.row = (training.row * 7 + 3) % 45;
+                inner_step(*training.model, training.inner, training.data, training.row);
+                training.log[training.outer.rounds()].push_back(training.row);
+                if (!training.outer.step()) continue;
+                training.outer.reduce(group).get();
+                training.state.step([&] { training.outer.apply(); });
+              }
+            },
+            options);
+      } catch (...) {
+        each.error = std::current_exception();
+      }
+    });
+  }
+  // The outer parameters after all rounds, computed in one thread from the logs.
+  std::vector<at::Tensor> replay() {
+    std::vector<std::unique_ptr<Net>> nets;
+    std::vector<std::unique_ptr<torch::optim::SGD>> inner;
+    for (std::size_t i = 0; i < trained.size(); ++i) {
+      nets.push_back(std::make_unique<Net>(0));
+      inner.push_back(std::make_unique<torch::optim::SGD>(nets[i]->parameters(),
+                                                          torch::optim::SGDOptions(0.05).momentum(0.9)));
+    }
+    std::vector<at::Tensor> outer, momenta(2);
+    for (const at::Tensor& parameter : nets[0]->parameters()) outer.push_back(parameter.detach().clone());
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+      std::vector<std::size_t> members;
+      for (std::size_t i = 0; i < trained.size(); ++i) {
+        if (!trained[i]->log.contains(round)) continue;
+        if (round > 0 && !trained[i]->log.contains(round - 1)) {  // it has joined
+          const torch::NoGradGuard no_grad;
+          for (std::size_t p = 0; p < outer.size(); ++p) nets[i]->parameters()[p].copy_(outer[p]);
+        }
+        if (trained[i]->log.at(round).size() < 3) continue;  // it has died
+        members.push_back(i);
+        for (const std::int64_t row : trained[i]->log.at(round))
+          inner_step(*nets[i], *inner[i], trained[i]->data, row);
+      }
+      const torch::NoGradGuard no_grad;
+      for (std::size_t p = 0; p < outer.size(); ++p) {
+        at::Tensor gradient = at::zeros_like(outer[p]);
+        for (const std::size_t i : members)
+          gradient += (outer[p] - nets[i]->parameters()[p]) / static_cast<double>(members.size());
+        momenta[p] = momenta[p].defined() ? 0.9 * momenta[p] + gradient : gradient;
+        outer[p] = outer[p] - 0.7 * (gradient + 0.9 * momenta[p]);
+        for (const std::size_t i : members) nets[i]->parameters()[p].copy_(outer[p]);
+      }
+    }
+    return outer;
+  }
+  void expect_replay(const Rounds& training) {
+    const auto expected = replay();
+    for (std::size_t p = 0; p < expected.size(); ++p)
+      EXPECT_TRUE(at::allclose(training.model->parameters()[p], expected[p], 1e-9, 1e-12));
+  }
+  std::vector<std::unique_ptr<Rounds>> trained;
+};
+
+TEST_F(ElasticRounds, SurvivorsOfARoundKeepTheirInnerSteps) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  for (std::size_t i = 0; i < 3; ++i) trained.push_back(std::make_unique<Rounds>(i));
+  trained[1]->before_step = [&] {
+    if (trained[1]->outer.rounds() != 3 || trained[1]->outer.steps() != 2) return;
+    workers[1]->agent.shut_down();
+    throw Killed();
+  };
+  for (std::size_t i = 0; i < 3; ++i) start(i, three);
+  EXPECT_THROW(workers[1]->end(), Killed);
+  for (const int survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
+  for (const std::size_t survivor : {0U, 2U}) {
+    EXPECT_EQ(trained[survivor]->log.at(3).size(), 6U);  // the failed attempt, and the one that counts
+    expect_replay(*trained[survivor]);
+  }
+}
+
+// The ranks make equally many inner steps in the attempt that counts.
+TEST_F(ElasticRounds, ARankThatFailsWithinARoundBeginsItAgain) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  for (std::size_t i = 0; i < 2; ++i) trained.push_back(std::make_unique<Rounds>(i));
+  bool failed = false;
+  trained[1]->before_step = [&] {
+    if (trained[1]->outer.rounds() == 2 && trained[1]->outer.steps() == 1 && !std::exchange(failed, true))
+      throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
+  };
+  for (std::size_t i = 0; i < 2; ++i) start(i, {.workers = {.min = 2}});
+  for (auto& each : workers) EXPECT_EQ(each->end(), Outcome::finished);
+  EXPECT_EQ(trained[1]->log.at(2).size(), 1U + 3U);
+  for (const auto& each : trained) expect_replay(*each);
+}
+
+TEST_F(ElasticRounds, AWorkerJoinsAfterARoundWithTheOuterParameters) {
+  for (const std::string name : {"anna", "bert", "dora"}) worker(name);
+  for (std::size_t i = 0; i < 3; ++i) trained.push_back(std::make_unique<Rounds>(i));
+  bool started = false;
+  trained[0]->before_step = [&] {
+    if (trained[0]->outer.rounds() != 2 || std::exchange(started, true)) return;
+    start(2, {});
+    await_ready(*workers[0], "dora");
+  };
+  // The others train until it has joined, which may be some rounds later.
+  rounds = 1000;
+  trained[2]->before_step = [&] {
+    if (rounds == 1000) rounds = trained[2]->outer.rounds() + 2;
+  };
+  for (const std::size_t first : {0U, 1U}) start(first, {.workers = {.min = 2}});
+  for (auto& each : workers) EXPECT_EQ(each->end(), Outcome::finished);
+  ASSERT_EQ(trained[2]->log.size(), 2U);
+  EXPECT_GE(trained[2]->log.begin()->first, 3U);
+  for (const auto& each : trained) expect_replay(*each);
 }
 
 TEST_F(ElasticRun, AnExceptionOfTheProgramEndsThatWorkerAlone) {

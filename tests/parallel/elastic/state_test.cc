@@ -218,7 +218,7 @@ TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
   bool change = false;
   State state;
   state.add("value", value);
-  detail::StateAccess(state).set_changes([&] { return change; });
+  detail::StateAccess(state).set_votes([&](Vote own) { return Vote{.change = change, .veto = own.veto}; });
   state.check();
   EXPECT_EQ(state.commits(), 0U);
   change = true;
@@ -228,6 +228,124 @@ TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
   value = 2;
   state.restore();
   EXPECT_EQ(value, 1);
+}
+
+// What forward and the loop have changed since the last step is undone, and nothing else: a rewind costs no
+// copy of the parameters.
+TEST(StateOf, AFailureIsFollowedByTheStateAfterTheLastStep) {
+  torch::nn::BatchNorm1d norm(3);
+  torch::optim::SGD optimizer(norm->parameters(), torch::optim::SGDOptions(0.5).momentum(0.9));
+  at::Generator generator = at::detail::createCPUGenerator(4);
+  at::Tensor tensor = at::zeros({2});
+  ElasticSampler sampler(20, {.seed = 2});
+  std::int64_t steps = 0;
+  State state;
+  state.add("norm", norm).add("optimizer", optimizer).add("generator", generator).add("sampler", sampler);
+  state.add("steps", steps).add("tensor", tensor);
+  const auto forward = [&] {
+    optimizer.zero_grad();
+    sampler.next(4), sampler.deliver();
+    tensor.add_(1);
+    norm->forward(at::randn({4, 3}, generator)).square().sum().backward();
+  };
+  const auto apply = [&] {
+    optimizer.step();
+    sampler.record();
+    ++steps;
+  };
+  state.commit();
+  for (int step = 0; step < 2; ++step) {
+    forward();
+    EXPECT_TRUE(state.step(apply));
+  }
+  EXPECT_EQ(state.commits(), 3U);
+  const at::Tensor weight = norm->weight.detach().clone(), mean = norm->running_mean.clone();
+  const at::Tensor momentum =
+      static_cast<torch::optim::SGDParamState&>(*optimizer.state().begin()->second).momentum_buffer().clone();
+  const at::Tensor next = at::randn({4, 3}, generator.clone());
+  forward();
+  EXPECT_FALSE(at::equal(norm->running_mean, mean));
+  steps = 17;
+  optimizer.param_groups()[0].options().set_lr(7);
+  detail::StateAccess(state).recover();
+  EXPECT_EQ(state.commits(), 3U);
+  EXPECT_TRUE(at::equal(norm->weight, weight));
+  EXPECT_TRUE(at::equal(norm->running_mean, mean));
+  EXPECT_TRUE(at::equal(at::randn({4, 3}, generator), next));
+  EXPECT_TRUE(at::equal(
+      static_cast<torch::optim::SGDParamState&>(*optimizer.state().begin()->second).momentum_buffer(),
+      momentum));
+  EXPECT_FALSE(norm->weight.grad().defined());
+  EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
+  EXPECT_EQ(sampler.progress().processed, 8U);
+  EXPECT_EQ(steps, 2);
+  EXPECT_EQ(tensor[0].item<float>(), 2);
+  state.restore();  // to the commit before both steps
+  EXPECT_EQ(state.commits(), 1U);
+  EXPECT_EQ(steps, 0);
+  EXPECT_FALSE(at::equal(norm->weight, weight));
+}
+
+// If it fails while it is applied, the parameters are of no step: the last full copy counts.
+TEST(StateOf, AStepThatIsAppliedInPartIsFollowedByTheLastCommit) {
+  std::int64_t value = 1;
+  State state;
+  state.add("value", value);
+  state.commit();
+  state.step([&] { value = 2; });
+  EXPECT_THROW(state.step([&] {
+    value = 3;
+    throw std::runtime_error("in the middle");
+  }),
+               std::runtime_error);
+  detail::StateAccess(state).recover();
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(state.commits(), 1U);
+}
+
+// Rank 1 does not learn how the vote has ended, because the group has failed. The others have applied the
+// step.
+TEST(StateOf, ARankWithoutTheResultOfTheVoteGetsTheStepOfTheOthers) {
+  Company company(3);
+  on_ranks(company.groups(), [&](const Group& group) {
+    Trainer trainer(kinds[0]);
+    trainer.state.sync(group);
+    for (int step = 0; step < 3; ++step) trainer.state.step([&] { trainer.step(step); });
+    detail::StateAccess access(trainer.state);
+    access.set_votes([&](Vote own) {
+      if (group.rank() == 1) throw rpc::Error(ErrorKind::peer_lost, "in the vote");
+      return own;
+    });
+    const auto error = error_of([&] { trainer.state.step([&] { trainer.step(3); }); });
+    EXPECT_EQ(error.has_value(), group.rank() == 1);
+    access.set_votes(nullptr);
+    access.recover();
+    EXPECT_EQ(trainer.steps, group.rank() == 1 ? 3 : 4);
+    EXPECT_EQ(trainer.state.sync(group), 0);
+    trainer.state.step([&] { trainer.step(4); });
+    Trainer alone(kinds[0]);
+    for (int step = 0; step < 5; ++step) alone.step(step);
+    expect_close(values_of(*trainer.model), values_of(*alone.model), 0);
+    EXPECT_EQ(trainer.steps, 5);
+    EXPECT_EQ(trainer.state.commits(), 5U);
+    EXPECT_EQ(trainer.state.sync(group), std::nullopt);
+  });
+}
+
+TEST(StateOf, AStepIsAppliedIfNoRankHasAVetoAndAChangeWaitsForIt) {
+  std::int64_t value = 0;
+  State state;
+  state.add("value", value);
+  EXPECT_FALSE(state.step([&] { ++value; }, false));
+  bool veto = true;
+  detail::StateAccess(state).set_votes([&](Vote) { return Vote{.change = true, .veto = veto}; });
+  EXPECT_FALSE(state.step([&] { ++value; }));
+  EXPECT_EQ(value, 0);
+  EXPECT_EQ(state.commits(), 0U);
+  veto = false;
+  EXPECT_THROW(state.step([&] { ++value; }), WorkersChanged);
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(state.commits(), 1U);
 }
 
 TEST(StateOf, RanksWithDifferentPartsLearnTheFirstDifference) {

@@ -72,7 +72,7 @@ struct Trained {
   }
 
   void train(const Group& group, std::uint64_t generation) {
-    data_parallel::DistributedDataParallel ddp{group, model};
+    data_parallel::DistributedDataParallel ddp{group, model, ddp_options};
     for (; more(group); ++epoch) {
       sampler.set_epoch(static_cast<std::uint64_t>(epoch));
       sampler.reset();
@@ -88,11 +88,18 @@ struct Trained {
         done.indices.resize(round.own);
         log(done);  // before the collective: if one rank completes the step, all ranks have logged it
         loss.backward();
-        optimizer.step();
-        sampler.record();
-        ++step;
-        if (after_step) after_step(done, group);
-        state.commit_every(commit_interval);
+        const auto apply = [&] {
+          optimizer.step();
+          sampler.record();
+          ++step;
+          if (after_step) after_step(done, group);
+        };
+        if (transactions) {
+          state.step(apply);
+        } else {
+          apply();
+          state.commit_every(commit_interval);
+        }
       }
     }
   }
@@ -106,6 +113,8 @@ struct Trained {
   std::uint64_t commit_interval = 2;
   // Whether another epoch follows: the same on all ranks.
   std::function<bool(const Group&)> more = [this](const Group&) { return epoch < epochs; };
+  data_parallel::Options ddp_options;
+  bool transactions = false;  // steps instead of commits
   std::function<void(const Step&)> log;
   std::function<void(std::int64_t step, const Group&)> before_step;
   std::function<void(const Step&, const Group&)> after_step;

@@ -80,6 +80,38 @@ TEST(EpochPlanOf, AnEpochGivesEachSampleToOneRank) {
   }
 }
 
+// They have no samples of their own until a round is recorded, also if that round is fetched again.
+TEST(EpochPlanOf, RanksRestForARound) {
+  Indices first, second;
+  for (int rank = 0; rank < 4; ++rank) {
+    EpochPlan plan(15, false, 0);
+    plan.set_ranks(rank, 4, {3, 1});
+    for (int again = 0; again < 2; ++again) {
+      const auto round = plan.fetch(2);
+      EXPECT_EQ(round->all, 4U);
+      EXPECT_EQ(round->own, rank % 2 == 0 ? 2U : 0U);
+      EXPECT_EQ(round->weight, rank % 2 == 0 ? 2.0 : 0.0);
+      EXPECT_FALSE(round->indices.empty());
+      if (again == 0) {
+        first.insert(first.end(), round->indices.begin(), round->indices.begin() + int(round->own));
+        plan.rewind();
+      }
+    }
+    const auto ahead = plan.fetch(2);  // by a loader, before the first round is recorded
+    EXPECT_EQ(ahead->own, 2U);
+    EXPECT_EQ(ahead->weight, 1.0);
+    second.insert(second.end(), ahead->indices.begin(), ahead->indices.end());
+    plan.record(), plan.record();
+    EXPECT_EQ(plan.progress().processed, 12U);
+    EXPECT_EQ(plan.fetch(2)->own, rank < 3 ? 1U : 0U);
+  }
+  std::sort(first.begin(), first.end());
+  std::sort(second.begin(), second.end());
+  EXPECT_EQ(first, (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(second, (Indices{4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(kind_of([] { EpochPlan(5, false, 0).set_ranks(0, 2, {0, 1}); }), ErrorKind::invalid_argument);
+}
+
 // Horovod's sampler asserts here.
 TEST(EpochPlanOf, FewerSamplesThanRanks) {
   for (int rank = 0; rank < 4; ++rank) {

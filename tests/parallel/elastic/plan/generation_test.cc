@@ -77,6 +77,18 @@ TEST(SyncPlanOf, ASyncIsSkippedOnlyIfAllRanksHaveTheSameCommit) {
   EXPECT_FALSE(needed({{true, 0}}));
 }
 
+TEST(SyncPlanOf, NewRanksGetTheStateLaterFromAllThatHaveIt) {
+  using Transfers = std::vector<Transfer>;
+  const auto later = [](const std::vector<Standing>& ranks) { return plan_sync(ranks).later; };
+  const Standing has{true, 5, true}, is_new{false, 9, false};
+  EXPECT_EQ(later({has, is_new}), (Transfers{{0, 1}}));
+  EXPECT_EQ(later({has, has, is_new, is_new, is_new}), (Transfers{{0, 2}, {1, 3}, {0, 4}}));
+  EXPECT_EQ(later({has, has}), Transfers{});
+  EXPECT_EQ(later({has, {true, 4, true}, is_new}), Transfers{});  // rank 1 missed a step
+  EXPECT_EQ(later({{true, 5, false}, is_new}), Transfers{});      // the program commits, and does not step
+  EXPECT_EQ(later({{false, 0, true}, is_new}), Transfers{});      // the first generation
+}
+
 TEST(GenerationText, IsReadAsItWasWritten) {
   const Generation generation{.number = 12,
                               .members = {worker("anna b", 7), worker("bert", ~std::uint64_t{0})}};

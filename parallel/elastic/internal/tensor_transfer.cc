@@ -1,0 +1,48 @@
+#include <weft/parallel/elastic/internal/tensor_transfer.h>
+
+#include <weft/rpc/core/when_all.h>
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <memory>
+#include <utility>
+
+namespace weft::elastic::detail {
+namespace {
+
+constexpr std::uint64_t transfer_tag = 0x656c617374696301;  // no program uses it
+
+struct TensorTransfer {
+  std::vector<std::pair<at::Tensor, at::Tensor>> received;  // the tensor, and its values in the host's memory
+  std::vector<rpc::Future<void>> in_flight;
+};
+
+}  // namespace
+
+std::function<void()> transfer_tensors(const collectives::Group& group,
+                                       const std::vector<Transfer>& transfers,
+                                       const std::vector<at::Tensor>& tensors) {
+  const auto transfer = std::make_shared<TensorTransfer>();
+  for (const Transfer& each : transfers) {
+    if (each.from == group.rank()) {
+      for (const at::Tensor& tensor : tensors)
+        transfer->in_flight.push_back(group.send(tensor.detach().cpu(), each.to, transfer_tag));
+    } else if (each.to == group.rank()) {
+      for (const at::Tensor& tensor : tensors) {
+        const at::Tensor values =
+            at::empty_like(tensor, tensor.options().device(at::kCPU).requires_grad(false));
+        transfer->received.emplace_back(tensor.detach(), values);
+        transfer->in_flight.push_back(group.recv(values, each.from, transfer_tag));
+      }
+    }
+  }
+  if (transfer->in_flight.empty()) return {};
+  return [transfer] {
+    rpc::when_all(std::move(transfer->in_flight)).get();
+    const c10::NoGradGuard no_grad;
+    for (const auto& [tensor, values] : transfer->received) tensor.copy_(values);
+  };
+}
+
+}  // namespace weft::elastic::detail
