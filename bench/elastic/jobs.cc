@@ -1,0 +1,66 @@
+// How jobs are started: weft launch, torchrun.
+#include "bench/elastic/work.h"
+#include "bench/harness/torch_python.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace weft::bench {
+namespace {
+
+// An address of this host where nothing listens.
+std::string free_address() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw std::system_error(errno, std::generic_category(), "no free port");
+  close(listener);
+  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+}  // namespace
+
+Launches weft_job(int workers, bool /*join*/, const std::string& reports) {
+  const std::string count = std::to_string(workers), address = free_address();
+  const std::vector<std::string> worker{WEFT_BENCH_ELASTIC_WORKER, reports, count};
+  // Killed workers are replaced, by `launch`; a worker that joins is started apart.
+  Launches launches{
+      {WEFT_BENCH_WEFT, "launch", "--min", "3", "--max", count, "--rendezvous", address, "--threads", "1"},
+      {WEFT_BENCH_WEFT, "launch", "--join", "tcp://" + address, "-n", "1", "--threads", "1"}};
+  for (auto* const command : {&launches.first, &launches.second})
+    command->insert(command->end(), worker.begin(), worker.end());
+  return launches;
+}
+
+Launches torchelastic_job(int workers, bool join, const std::string& reports) {
+  const std::vector<std::string> script = torch_command("elastic/torch_peer.py", {reports});
+  const auto torchrun = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> command = script;
+    // With a shared store PyTorch 2.15 gives restarted workers the addresses of the workers before.
+    command.insert(command.begin() + 1, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1");
+    const auto at = command.insert(command.end() - 2, {"-m", "torch.distributed.run"});
+    command.insert(at + 2, options.begin(), options.end());
+    return command;
+  };
+  const std::string count = std::to_string(workers);
+  if (!join) return {torchrun({"--standalone", "--nproc-per-node", count, "--max-restarts", "3"}), {}};
+  // One agent and, later, another one. The first waits for the second for last_call_timeout, 30 s by default,
+  // before it starts alone; that is not measured.
+  const std::string endpoint = free_address();
+  const auto agent = [&](const std::string& processes) {
+    return torchrun({"--nnodes", "1:2", "--nproc-per-node", processes, "--max-restarts", "3",
+                     "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "bench",
+                     "--rdzv-conf", "last_call_timeout=1"});
+  };
+  return {agent(count), agent("1")};
+}
+
+}  // namespace weft::bench

@@ -1,0 +1,38 @@
+// Peers: what is measured in each case of this bench, one file for the jobs of each system and one for
+// commits. docs/benchmarks.md describes the cases. Values.
+#pragma once
+
+#include "bench/harness/bench.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weft::bench {
+
+// A job of workers that report their steps (job.h), as commands that start it.
+struct Launches {
+  std::vector<std::string> first;   // starts the job
+  std::vector<std::string> second;  // one more worker; of a join
+};
+using Launch = Launches (*)(int workers, bool join, const std::string& reports);
+Launches weft_job(int workers, bool join, const std::string& reports);
+Launches torchelastic_job(int workers, bool join, const std::string& reports);
+
+// Kills one of the workers. `seconds`: until all ranks of the next generation have completed a step;
+// `seconds_all`: until as many workers as before have completed one.
+Contender kill_contender(const char* peer, int workers, Launch launch);
+// Starts one more worker. `seconds`: until all ranks, with the new one, have completed a step;
+// `seconds_paused`: between this step and the last one of the other workers before.
+Contender join_contender(const char* peer, int workers, Launch launch);
+
+// A model of linear layers of width × width and its Adam: the state has three times the parameters.
+struct Size {
+  const char* name;
+  int layers;
+  std::int64_t width;
+};
+Contender commit_contender(const Size& size);
+Contender memcpy_contender(const Size& size);
+
+}  // namespace weft::bench
