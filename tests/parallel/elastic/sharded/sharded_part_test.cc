@@ -321,6 +321,7 @@ TEST_P(ElasticShards, RestoreTakesTheOwnShare) {
     };
     step();
     state.commit();
+    EXPECT_EQ(test::kind_of([&] { state.step(step); }), rpc::ErrorKind::failed_precondition);
     std::vector<std::vector<at::Tensor>> values;
     for (int again = 0; again < 2; ++again) {
       step();

@@ -1,0 +1,43 @@
+// What a training tells about itself every ten steps, and the pictures of that.
+#pragma once
+
+#include <weft/rpc/rpc.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+struct Row {
+  std::int64_t step = 0;
+  double loss = 0;  // the mean over the steps since the row before
+  std::uint64_t generation = 0;
+  std::vector<std::string> workers;  // by rank
+};
+WEFT_CODEC(Row, step, loss, generation, workers)
+
+// "step 120  loss 0.5312  generation 7  worker0 worker2". row_of: nothing for other lines.
+std::string to_line(const Row& row);
+std::optional<Row> row_of(const std::string& line);
+
+// Writes loss.csv and membership.svg, the losses over the bars of the workers, into the folder, which is made
+// if it is missing.
+void write_history(const std::vector<Row>& rows, const std::string& title, const std::string& folder);
+
+// The history so far, in a terminal: a line of losses, a bar for each worker, and the latest notes. If the
+// standard output is no terminal, each row and note is a line.
+class LivePicture {
+ public:
+  explicit LivePicture(std::int64_t steps);
+  void add(const Row& row);
+  void add_note(const std::string& note);
+
+ private:
+  void draw();
+
+  const bool terminal_;
+  const std::int64_t steps_;  // of the whole training
+  std::vector<Row> rows_;
+  std::vector<std::string> notes_;
+  std::size_t drawn_ = 0;  // lines
+};

@@ -1,0 +1,78 @@
+// Trains a small network on Fashion-MNIST with workers that come and go:  elastic_train
+//
+// Without a launcher it starts `weft launch` of itself and a storm of kills, stops and joins (storm.cc).
+// Under `weft launch` it is one of the workers. The training loop is in training.cc.
+#include <torch/torch.h>
+#include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/elastic/run.h>
+#include <weft/rpc/membership/job_place.h>
+#include <weft/rpc/membership/run_job.h>
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "elastic_train/settings.h"
+#include "elastic_train/storm.h"
+#include "elastic_train/training.h"
+
+namespace collectives = weft::collectives;
+namespace elastic = weft::elastic;
+namespace rpc = weft::rpc;
+
+namespace {
+
+// While it lives, SIGTERM makes this worker leave at its next commit. Batch systems and the launcher send it.
+class LeaveOnSigterm {
+ public:
+  explicit LeaveOnSigterm(elastic::State& state) : signal_(io_, SIGTERM) {
+    signal_.async_wait([&state](auto error, int) {
+      if (!error) state.leave();
+    });
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~LeaveOnSigterm() {
+    io_.stop();
+    thread_.join();
+  }
+
+ private:
+  asio::io_context io_;
+  asio::signal_set signal_;
+  std::thread thread_;
+};
+
+std::size_t number_from(const char* variable, std::size_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::stoul(text);
+}
+
+elastic::Outcome train(rpc::Job& job, const Settings& settings) {
+  Training training(settings, job.name());
+  const LeaveOnSigterm leave(training.state());
+  const auto outcome = elastic::run(
+      job, training.state(), [&](const collectives::Group& group) { training.train(group); },
+      {.workers = {.min = number_from("WEFT_MIN_WORKERS", 1), .max = number_from("WEFT_MAX_WORKERS", 1000)},
+       .on_change = [&](const elastic::Change& change) { training.begin(change); }});
+  if (outcome == elastic::Outcome::left) {
+    training.left();
+    job.leave().get();
+  }
+  return outcome;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Settings settings = parse_settings(argc, argv);
+  if (!rpc::started_by()) return run_storm(argc, argv, settings);
+  at::set_num_threads(settings.threads);
+  auto outcome = elastic::Outcome::finished;
+  const int status = rpc::run_job(argc, argv, {collectives::layer()},
+                                  [&](rpc::Job& job) { outcome = train(job, settings); });
+  // A worker that exits with 0 has ended the job.
+  return status == 0 && outcome == elastic::Outcome::left ? 128 + SIGTERM : status;
+}
