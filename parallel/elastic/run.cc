@@ -179,6 +179,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     access_.set_votes([this, &generation, &group, known = Known()](Vote own) mutable {
       return vote(generation, *group, known, own);
     });
+    access_.begin_generation(generation.number);
     begin(generation, *group);
     body_(*group);
     access_.end_body();

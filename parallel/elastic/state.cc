@@ -76,7 +76,9 @@ void State::receive() {
 
 void State::has_received() {
   if (!receives_commits_) return;
-  standing_ = {.synced = true, .commits = *std::exchange(receives_commits_, std::nullopt)};
+  standing_.synced = true;
+  standing_.commits = *std::exchange(receives_commits_, std::nullopt);
+  standing_.committed = generation_;
   copied_commits_.reset();  // that copy is of another training
 }
 
@@ -87,11 +89,16 @@ bool State::commit_all() {
   receive();
   has_received();
   const bool is_split = !split_parts().empty();
-  const auto confirm = [&] { ++standing_.commits, copy(); };
+  const auto confirm = [&] { count_commit(), copy(); };
   is_split ? stage(standing_.commits + 1) : confirm();
   const bool change = vote({}).change;
   if (is_split) confirm();
   return change;
+}
+
+void State::count_commit() {
+  ++standing_.commits;
+  standing_.committed = generation_;
 }
 
 void State::commit() {
@@ -109,7 +116,7 @@ bool State::step(const std::function<void()>& apply, bool ready) {
   live_ = Live::torn;
   apply();
   has_received();
-  ++standing_.commits;
+  count_commit();
   mark();
   if (all.change) throw WorkersChanged();
   return true;
@@ -143,7 +150,10 @@ void State::recover() {
 std::optional<int> State::sync(const collectives::Group& group) {
   in_transit_.clear();
   receives_commits_.reset();
-  detail::StandingMessage own{.synced = standing_.synced, .commits = standing_.commits};
+  detail::StandingMessage own{.synced = standing_.synced,
+                              .commits = standing_.commits,
+                              .began = standing_.began,
+                              .committed = standing_.committed};
   own.sends_later = sends_later_ && live_ == Live::marked &&
                     std::any_of(parts_.begin(), parts_.end(),
                                 [](const Part& part) { return detail::is_sampler(*part.part); });
@@ -158,7 +168,10 @@ std::optional<int> State::sync(const collectives::Group& group) {
                      "elastic::State: " + *difference + ": all workers add the same parts in the same order");
   }
   std::vector<Standing> standings;
-  for (const auto& rank : all) standings.push_back({rank.synced, rank.commits, rank.sends_later});
+  for (const auto& rank : all)
+    standings.push_back({rank.synced, rank.commits, rank.sends_later, rank.began, rank.committed});
+  standings = without_abandoned(std::move(standings));
+  standing_.synced = standings[static_cast<std::size_t>(group.rank())].synced;
   const SyncPlan plan = plan_sync(standings);
   const auto split = split_parts();
   const bool counts = standings[static_cast<std::size_t>(plan.source)].synced ? standing_.synced
@@ -169,6 +182,7 @@ std::optional<int> State::sync(const collectives::Group& group) {
     for (SplitPart* const part : split) part->commit();
   }
   for (const Part& part : parts_) part.part->set_group(group);
+  standing_.began = generation_;
   if (!plan.later.empty()) {
     sync_later(group, plan, standings[static_cast<std::size_t>(plan.source)].commits);
     return plan.source;
@@ -177,6 +191,7 @@ std::optional<int> State::sync(const collectives::Group& group) {
     for (const Part& part : parts_)
       if (part.scope == Scope::job) part.part->sync(group, plan.source);
     standing_.commits = standings[static_cast<std::size_t>(plan.source)].commits;
+    standing_.committed = standings[static_cast<std::size_t>(plan.source)].committed;
     if (group.rank() != plan.source || !copied_commits_) copy_whole();
   }
   if (!counts)

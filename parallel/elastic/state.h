@@ -185,6 +185,7 @@ class WEFT_EXPORT State {
   void mark();
   void recover();
   bool commit_all();
+  void count_commit();
   void sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits);
   void receive();
   void has_received();
@@ -193,6 +194,7 @@ class WEFT_EXPORT State {
 
   std::vector<Part> parts_;
   Standing standing_;
+  std::uint64_t generation_ = 0;  // of run()
   // The state that can be returned to. copied: restore() gives that of `copied_commits_`. marked: what is
   // live is that of `standing_.commits`, after rewind(). torn: apply() has not returned.
   enum class Live : std::uint8_t { copied, marked, torn } live_ = Live::copied;

@@ -11,9 +11,10 @@ struct StandingMessage {
   bool synced = false;
   std::uint64_t commits = 0;
   bool sends_later = false;
+  std::uint64_t began = 0, committed = 0;
   std::vector<std::string> parts = {};  // names and kinds
 };
-WEFT_CODEC(StandingMessage, synced, commits, sends_later, parts)
+WEFT_CODEC(StandingMessage, synced, commits, sends_later, began, committed, parts)
 
 class StateAccess {
  public:
@@ -22,10 +23,12 @@ class StateAccess {
   // more.
   void begin(bool sends_later) {
     state_.sends_later_ = sends_later;
+    state_.generation_ = 0;
     state_.stage(state_.commits());
     state_.copy();
-    state_.standing_.synced = false;
+    state_.standing_ = {.commits = state_.commits()};
   }
+  void begin_generation(std::uint64_t number) { state_.generation_ = number; }
   void end() {  // leave() before run() counts too, and only once
     set_votes(nullptr);
     state_.leaving_ = false;

@@ -74,6 +74,14 @@ bool may_propose(const Generation& current, const std::vector<Candidate>& candid
                       [&](const rpc::AgentId& member) { return has(candidates, member); });
 }
 
+std::vector<Standing> without_abandoned(std::vector<Standing> ranks) {
+  std::uint64_t committed = 0;
+  for (const Standing& standing : ranks)
+    if (standing.synced) committed = std::max(committed, standing.committed);
+  for (Standing& standing : ranks) standing.synced = standing.synced && standing.began >= committed;
+  return ranks;
+}
+
 SyncPlan plan_sync(const std::vector<Standing>& ranks) {
   const auto rank_of = [](const Standing& standing) { return std::tie(standing.synced, standing.commits); };
   const auto most = std::max_element(ranks.begin(), ranks.end(), [&](const Standing& a, const Standing& b) {

@@ -58,7 +58,13 @@ struct Standing {
   bool synced = false;  // its commits continue those of the generation before
   std::uint64_t commits = 0;
   bool sends_later = false;  // it can send its state while the next step is made
+  // Numbers of generations: the last one that this rank began, and the one in which its last commit was made.
+  std::uint64_t began = 0, committed = 0;
 };
+
+// Ranks do not count as synced if they took no part in a generation that has committed: others, which had
+// taken them for dead, have trained without them.
+WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks);
 
 struct Transfer {  // of the state, between two ranks
   int from = 0, to = 0;
@@ -75,7 +81,8 @@ struct SyncPlan {
 
 // The source is the rank with the most commits, among those that are synced if there are any; the lowest one
 // of several. All ranks compute this from the standings of all, so they agree on whether there is a sync. It
-// is later if the source allows that, and all ranks either have its commit or are not synced.
+// is later if the source allows that, and all ranks either have its commit or are not synced. ranks: of
+// without_abandoned().
 WEFT_EXPORT SyncPlan plan_sync(const std::vector<Standing>& ranks);
 
 }  // namespace weft::elastic

@@ -348,6 +348,31 @@ TEST(StateOf, AStepIsAppliedIfNoRankHasAVetoAndAChangeWaitsForIt) {
   EXPECT_EQ(state.commits(), 1U);
 }
 
+// Rank 0 takes rank 1 for dead and trains alone in generation 2, while rank 1 still commits in generation 1.
+TEST(StateOf, ARankThatMissedAGenerationGetsTheStateOfTheOthers) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const Group alone = group.split(group.rank()).get().value();
+    std::int64_t value = 1;
+    State state;
+    state.add("value", value);
+    detail::StateAccess access(state);
+    access.begin_generation(1);
+    state.sync(group);
+    state.commit();
+    if (group.rank() == 0) {
+      access.begin_generation(2);
+      state.sync(alone);
+    }
+    value = 10 + group.rank();
+    state.commit();
+    access.begin_generation(3);
+    EXPECT_EQ(state.sync(group), 0);
+    EXPECT_EQ(value, 10);
+    EXPECT_EQ(state.sync(group), std::nullopt);
+  });
+}
+
 TEST(StateOf, RanksWithDifferentPartsLearnTheFirstDifference) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& group) {

@@ -77,6 +77,25 @@ TEST(SyncPlanOf, ASyncIsSkippedOnlyIfAllRanksHaveTheSameCommit) {
   EXPECT_FALSE(needed({{true, 0}}));
 }
 
+// Others have taken the rank for dead, and have trained in generation 7 without it.
+TEST(SyncPlanOf, ARankThatMissedAGenerationWithCommitsIsNotSynced) {
+  const auto synced = [](std::vector<Standing> ranks) {
+    std::vector<bool> found;
+    for (const Standing& standing : without_abandoned(std::move(ranks))) found.push_back(standing.synced);
+    return found;
+  };
+  const Standing stayed{.synced = true, .commits = 5, .began = 7, .committed = 7};
+  const Standing missed{.synced = true, .commits = 5, .began = 6, .committed = 6};
+  EXPECT_EQ(synced({stayed, missed}), (std::vector{true, false}));
+  EXPECT_EQ(synced({missed, missed}), (std::vector{true, true}));
+  Standing idle = stayed;
+  idle.committed = 6;  // generation 7 has ended before its first commit
+  EXPECT_EQ(synced({idle, missed}), (std::vector{true, true}));
+  Standing is_new = stayed;
+  is_new.synced = false;
+  EXPECT_EQ(synced({is_new, missed}), (std::vector{false, true}));
+}
+
 TEST(SyncPlanOf, NewRanksGetTheStateLaterFromAllThatHaveIt) {
   using Transfers = std::vector<Transfer>;
   const auto later = [](const std::vector<Standing>& ranks) { return plan_sync(ranks).later; };
