@@ -139,7 +139,6 @@ std::variant<Generation, Outcome> Training::agree() {
     const bool newer = current.number > last_.number;
     const bool mine = current.contains(agent_.id());
     if (newer && mine && std::all_of(members.begin(), members.end(), is_candidate)) return current;
-    if (newer && !mine) access_.fall_behind();
 
     // A member that is ready but not seen in the job yet will be seen: its generation is waited for.
     const bool over = !newer || std::any_of(members.begin(), members.end(),

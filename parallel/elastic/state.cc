@@ -74,17 +74,24 @@ void State::receive() {
   for (const auto& complete : std::exchange(in_transit_, {})) complete();
 }
 
-void State::has_received() {
-  if (!receives_commits_) return;
+bool State::has_received() {
+  if (!receives_commits_) return false;
   standing_.synced = true;
   standing_.commits = *std::exchange(receives_commits_, std::nullopt);
   standing_.committed = generation_;
   copied_commits_.reset();  // that copy is of another training
+  return true;
+}
+
+// What has arrived is copied, because a failure may come before the next commit.
+void State::end_body() {
+  receive();
+  if (has_received()) copy();
 }
 
 // The agreement is complete once all ranks have staged their split parts. Only then are these confirmed: a
-// rank that does not learn of the agreement has staged what others may have confirmed. Other parts are
-// copied before it, so that its failure loses no steps.
+// rank that does not learn of the agreement has staged what others may have confirmed. A state without split
+// parts is copied before the agreement, so that its failure loses no steps.
 bool State::commit_all() {
   receive();
   has_received();
@@ -115,9 +122,9 @@ bool State::step(const std::function<void()>& apply, bool ready) {
   if (all.veto) return false;  // a change waits for the next step, so that it finds all ranks after a step
   live_ = Live::torn;
   apply();
-  has_received();
+  const bool received = has_received();
   count_commit();
-  mark();
+  received ? copy() : mark();
   if (all.change) throw WorkersChanged();
   return true;
 }
@@ -150,6 +157,7 @@ void State::recover() {
 std::optional<int> State::sync(const collectives::Group& group) {
   in_transit_.clear();
   receives_commits_.reset();
+  calls_ = 0;
   detail::StandingMessage own{.synced = standing_.synced,
                               .commits = standing_.commits,
                               .began = standing_.began,
@@ -188,6 +196,9 @@ std::optional<int> State::sync(const collectives::Group& group) {
     return plan.source;
   }
   if (plan.needed) {
+    // The sync may fail when it has written a part of this rank's state: what is live is no more the state of
+    // the last step.
+    if (group.rank() != plan.source && std::exchange(live_, Live::copied) != Live::copied) copy_whole();
     for (const Part& part : parts_)
       if (part.scope == Scope::job) part.part->sync(group, plan.source);
     standing_.commits = standings[static_cast<std::size_t>(plan.source)].commits;

@@ -116,7 +116,7 @@ class StateAccess;
 
 }  // namespace detail
 
-// What a rank says at the end of a step, and then what all have agreed on.
+// The vote of one rank at the end of a step, or the result over all ranks.
 struct Vote {
   bool change = false;  // workers join or leave: one rank has said so
   bool veto = false;    // the step is not applied: one rank has said so
@@ -166,8 +166,8 @@ class WEFT_EXPORT State {
 
   // Commits and applied steps of training, also by workers before this one.
   std::uint64_t commits() const { return standing_.commits; }
-  // This worker leaves at the next commit, step or check(), where run() returns. Before run(): it returns at
-  // once, without training. Any thread.
+  // This worker leaves at the next commit, check(), or step that is applied, where run() returns. Before
+  // run(): it returns at once, without training. Any thread.
   void leave() { leaving_ = true; }
 
  private:
@@ -188,15 +188,16 @@ class WEFT_EXPORT State {
   void count_commit();
   void sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits);
   void receive();
-  void has_received();
+  bool has_received();  // whether a state has arrived
+  void end_body();
   Vote vote(Vote own);
   std::vector<SplitPart*> split_parts() const;
 
   std::vector<Part> parts_;
   Standing standing_;
   std::uint64_t generation_ = 0;  // of run()
-  // The state that can be returned to. copied: restore() gives that of `copied_commits_`. marked: what is
-  // live is that of `standing_.commits`, after rewind(). torn: apply() has not returned.
+  // Which state recover() gives. copied: the copy, of `copied_commits_`. marked: the live state, which
+  // rewind() makes that of `standing_.commits`. torn: the copy, since apply() has not returned.
   enum class Live : std::uint8_t { copied, marked, torn } live_ = Live::copied;
   std::optional<std::uint64_t> copied_commits_;         // none: add() was called since
   std::uint64_t calls_ = 0;                             // of commit_every(), since the last commit

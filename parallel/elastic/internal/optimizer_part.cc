@@ -289,8 +289,19 @@ class ArchivedOptimizerPart final : public StatePart {
     data_parallel::load_archive(commit_, optimizer_);
   }
   void sync(const collectives::Group& group, int source) override {
-    if (group.rank() != source) optimizer_.state().clear();
-    data_parallel::broadcast_optimizer_state(group, optimizer_, source);
+    if (group.rank() == source) return data_parallel::broadcast_optimizer_state(group, optimizer_, source);
+    const std::string before = data_parallel::archive_of(optimizer_);
+    const auto clear = [&] {
+      optimizer_.state().clear();
+    };  // load() keeps states that the archive does not have
+    clear();
+    try {
+      data_parallel::broadcast_optimizer_state(group, optimizer_, source);
+    } catch (...) {
+      clear();
+      data_parallel::load_archive(before, optimizer_);
+      throw;
+    }
   }
 
  private:

@@ -19,11 +19,14 @@ WEFT_CODEC(StandingMessage, synced, commits, sends_later, began, committed, part
 class StateAccess {
  public:
   explicit StateAccess(State& state) : state_(state) {}
-  // The state before the first commit can be restored too. What it was given in an earlier job counts no
-  // more.
+  // The state before the first commit can be restored too. Commits of an earlier run() do not count as
+  // synchronized.
   void begin(bool sends_later) {
     state_.sends_later_ = sends_later;
     state_.generation_ = 0;
+    state_.group_.reset();
+    state_.in_transit_.clear();
+    state_.receives_commits_.reset();
     state_.stage(state_.commits());
     state_.copy();
     state_.standing_ = {.commits = state_.commits()};
@@ -39,14 +42,9 @@ class StateAccess {
     if (!state_.votes_) state_.group_.reset();
   }
   // The body has returned: what is still in transit arrives.
-  void end_body() {
-    state_.receive();
-    state_.has_received();
-  }
+  void end_body() { state_.end_body(); }
   // After a failure: back to the last applied step or commit.
   void recover() { state_.recover(); }
-  // Other workers train without this one, which is a new one from now on.
-  void fall_behind() { state_.standing_.synced = false; }
   bool leaving() const { return state_.leaving_; }
 
  private:

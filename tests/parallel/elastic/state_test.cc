@@ -348,6 +348,81 @@ TEST(StateOf, AStepIsAppliedIfNoRankHasAVetoAndAChangeWaitsForIt) {
   EXPECT_EQ(state.commits(), 1U);
 }
 
+// A sync writes one part after the other. If it fails, no part is that of another step than the others.
+TEST(StateOf, ASyncThatFailsIsFollowedByTheStateBefore) {
+  struct Failing : StatePart {
+    std::string kind() const override { return "failing"; }
+    void commit() override {}
+    void restore() override {}
+    void sync(const Group&, int) override {
+      if (fails) throw rpc::Error(ErrorKind::peer_lost, "in the sync");
+    }
+    bool fails = false;
+  };
+  for (const Kind& kind : kinds) {
+    Company company(2);
+    on_ranks(company.groups(), [&](const Group& group) {
+      Trainer trainer(kind);
+      auto failing = std::make_shared<Failing>();
+      trainer.state.add("failing", failing);
+      trainer.state.sync(group);
+      for (int step = 0; step < 3; ++step) trainer.state.step([&] { trainer.step(step); });
+      if (group.rank() == 0) trainer.state.step([&] { trainer.step(3); });
+      failing->fails = true;
+      EXPECT_TRUE(error_of([&] { trainer.state.sync(group); }).has_value());
+      detail::StateAccess(trainer.state).recover();
+      EXPECT_EQ(trainer.steps, group.rank() == 0 ? 4 : 3);
+      for (auto step = static_cast<int>(trainer.steps); step < 6; ++step) trainer.step(step);
+      Trainer alone(kind);
+      for (int step = 0; step < 6; ++step) alone.step(step);
+      expect_close(values_of(*trainer.model), values_of(*alone.model), 0);
+    });
+  }
+}
+
+TEST(StateOf, AllRanksCountFromASync) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& group) {
+    std::int64_t value = 0;
+    State state;
+    state.add("value", value);
+    state.sync(group);
+    if (group.rank() == 0)
+      for (int i = 0; i < 2; ++i) state.commit_every(3);
+    state.sync(group);
+    for (int i = 0; i < 2; ++i) state.commit_every(3);
+    EXPECT_EQ(state.commits(), 0U);
+    state.commit_every(3);
+    EXPECT_EQ(state.commits(), 1U);
+  });
+}
+
+// Rank 1 joins after the last step: the body ends while its state is in transit.
+TEST(StateOf, WhatArrivesAtTheEndIsKept) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const Group alone = group.split(group.rank()).get().value();
+    Trainer trainer(kinds[0]);
+    ElasticSampler sampler(12);
+    trainer.state.add("sampler", sampler);
+    detail::StateAccess access(trainer.state);
+    access.begin(/*sends_later=*/true);
+    if (group.rank() == 0) {
+      access.begin_generation(1);
+      trainer.state.sync(alone);
+      for (int step = 0; step < 3; ++step) trainer.state.step([&] { trainer.step(step); });
+    }
+    access.begin_generation(2);
+    EXPECT_EQ(trainer.state.sync(group), 0);
+    access.end_body();
+    access.recover();  // another rank has failed in the last barrier
+    EXPECT_EQ(trainer.state.commits(), 3U);
+    Trainer expected(kinds[0]);
+    for (int step = 0; step < 3; ++step) expected.step(step);
+    expect_close(values_of(*trainer.model), values_of(*expected.model), 0);
+  });
+}
+
 // Rank 0 takes rank 1 for dead and trains alone in generation 2, while rank 1 still commits in generation 1.
 TEST(StateOf, ARankThatMissedAGenerationGetsTheStateOfTheOthers) {
   Company company(2);

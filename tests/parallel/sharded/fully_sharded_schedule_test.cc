@@ -58,7 +58,7 @@ void PrintTo(const Counts& counts, std::ostream* out) {
 Counts counts_of(const ShardedModule& fsdp) {
   const ShardSetup& setup = fsdp.units().setup();
   return {count(setup.groups.gathers, "all_gather("), count(setup.groups.reductions, "reduce_scatter("),
-          setup.replicas ? count(*setup.replicas, "all_reduce(avg, float64") : 0};
+          setup.groups.replicas ? count(*setup.groups.replicas, "all_reduce(avg, float64") : 0};
 }
 
 // Of f.

@@ -271,10 +271,10 @@ TEST_P(ElasticShards, ARankThatHasNotConfirmedACommitGivesWhatItHasStaged) {
       at::mse_loss(trainee->forward(data.x), data.y).backward();
       trainee->step();
     };
-    detail::StateAccess(state).set_changes([&] {
+    detail::StateAccess(state).set_votes([&](Vote own) {
       world.barrier().get();
       if (fails) throw rpc::Error(ErrorKind::aborted, "another rank has died");
-      return false;
+      return own;
     });
     step();
     state.commit();

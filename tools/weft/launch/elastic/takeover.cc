@@ -94,7 +94,7 @@ struct Takeover::State : std::enable_shared_from_this<State> {
   std::string job;
   std::map<std::string, std::string> records;
   std::optional<StoreWatch> watch;
-  bool finished = false;
+  bool releasing = false, finished = false;
 
   // Calls then(result) on the io_context's thread, unless this object is finished.
   template <class T, class Then>
@@ -124,6 +124,7 @@ struct Takeover::State : std::enable_shared_from_this<State> {
     watch.reset();
   }
   void lose(const std::string& why) {
+    if (releasing) return;
     const auto self = shared_from_this();  // the call may destroy its owner
     finish();
     calls.lost(why);
@@ -225,14 +226,19 @@ struct Takeover::State : std::enable_shared_from_this<State> {
     });
   }
 
+  // The lease last: no other driver drives before all is removed.
   void release(std::function<void()> done) {
     watch.reset();
-    await(store->list("driver/"), [this, done = std::move(done)](rpc::Result<rpc::StoreView>&& view) {
+    releasing = true;
+    await(store->list("driver/"), [this, done](rpc::Result<rpc::StoreView>&& view) {
       const auto left = std::make_shared<std::size_t>(1);
       const auto finish = [this, left, done] {
         if (--*left != 0) return;
-        this->finish();
-        done();
+        keeper.reset();
+        await(store->revoke(lease.id), [this, done](rpc::Result<void>&&) {
+          this->finish();
+          done();
+        });
       };
       if (view.ok())
         for (const auto& [key, text] : view.value().entries) {
@@ -240,9 +246,6 @@ struct Takeover::State : std::enable_shared_from_this<State> {
           ++*left;
           await(store->remove(key), [finish](rpc::Result<bool>&&) { finish(); });
         }
-      // The lease last: nobody else drives before all is removed.
-      ++*left;
-      await(store->revoke(lease.id), [finish](rpc::Result<void>&&) { finish(); });
       finish();
     });
     later(release_timeout, [this, done] {
