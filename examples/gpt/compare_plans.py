@@ -36,6 +36,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--microbatch", type=int, default=4)
     parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--latency", default="70us", help="of a message between two processes that sleep while they wait")
     options, rest = parser.parse_known_args()
     model = [*rest, "--heads", options.heads]
     cores = len(os.sched_getaffinity(0))
@@ -46,7 +47,7 @@ def main():
         plans = []
         for ranks in map(int, options.ranks.split(",")):
             found = output_of(options.weft, "plan", profile, "--kept", f"{profile}.kept", "--hosts", ranks, "--cores", min(cores, ranks),
-                              "--microbatch", options.microbatch, "--global-batch", options.batch_size, "--tensor-layers", "block*",
+                              "--latency", options.latency, "--microbatch", options.microbatch, "--global-batch", options.batch_size, "--tensor-layers", "block*",
                               "--heads", options.heads, "--program", "./gpt", "--plans", 100, "--json")
             plans += [(ranks, plan) for plan in json.loads(found)["plans"]]
         measured = [[] for _ in plans]

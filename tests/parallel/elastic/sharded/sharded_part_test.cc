@@ -39,7 +39,7 @@ struct Trainee {
   std::shared_ptr<StatePart> part;
 };
 
-const auto momentum = torch::optim::SGDOptions(0.05).momentum(0.9);
+const auto momentum = torch::optim::SGDOptions(learning_rate).momentum(0.9);
 
 struct FullySharded final : Trainee {
   FullySharded(const Group& alone, std::uint64_t seed, int copies)
