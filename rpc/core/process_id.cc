@@ -17,10 +17,12 @@ namespace weft::rpc {
 namespace {
 
 // Field 22 of /proc/PID/stat; the second, the program's name in parentheses, may contain anything. 0: there
-// is no such process.
+// is no such process. If the process is collected after the file was opened, reading the file fails:
+// getline() reports that by its state, and an istreambuf_iterator would throw.
 std::uint64_t start_of(std::uint32_t number) {
   std::ifstream file("/proc/" + std::to_string(number) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::getline(file, text, '\0');
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(text.substr(name_end + 1));
