@@ -649,6 +649,34 @@ TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
   test::got(optimizers[1]->step(last));
 }
 
+// The order in which a pass is admitted to the objects of a handle is the same for all passes: it does not
+// depend on which object a pass reads first.
+TEST(DistStepOwners, APassThatWaitsForAnObjectIsNotAdmittedToALaterOne) {
+  Agents agents(3);
+  const auto layer = [&](std::size_t trainer, const char* name) {
+    return rref::create<Layer>(agents.peer(trainer, 0), rref::Named{name}, std::int64_t{1});
+  };
+  const rref::RRef<Layer> its_a = layer(1, "a"), a = layer(2, "a"), b = layer(2, "b");
+  DistributedOptimizer of_a{agents[1], torch::optim::SGDOptions(0.1), bounded_staleness(0), its_a};
+  test::got(of_a.attached());
+  DistributedOptimizer of_both{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(0), a, b};
+  test::got(of_both.attached());
+
+  dist_autograd::Pass first{agents[1]}, second{agents[2]};
+  const at::Tensor x = test::got(its_a.call<&Layer::forward>(first, input(0)));
+  auto y = a.call<&Layer::forward>(second, input(1));
+  std::vector<HostStats> stats;
+  test::eventually("the second pass waits for the first one's step", [&] {
+    stats = test::got(of_both.stats());
+    return stats[0].waiting_passes == 1;
+  });
+  EXPECT_EQ(stats[1].open_passes, 0U);
+  test::got(first.backward(x.sum()));
+  test::got(of_a.step(first));
+  test::got(second.backward(test::got(std::move(y)).sum()));
+  test::got(of_both.step(second));
+}
+
 TEST_P(DistStep, TheNumberOfTrainersIsSetBetweenRounds) {
   DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous(2), layers.a,
                                  layers.b};
