@@ -102,6 +102,10 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
   admitted(nullptr);
 }
 
+// Whether the caller is gone. Its trainers may have been struck off before the handler ran: then the handler
+// itself ends what it has made.
+bool caller_is_gone(rpc::CallContext& call) { return call.core()->is_gone(call.peer().id); }
+
 // A peer may open and end the passes that it made, and those that its trainers step.
 void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const std::string& trainer) {
   if (pass.origin == call.peer().id.incarnation || is_trainer_of(trainer, call.peer().id.incarnation)) return;
@@ -120,6 +124,8 @@ std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spe
   guard->host().register_trainer(trainer, spec, mode,
                                  name.value_or("").empty() ? agent : agent + "/" + *name);
   if (asks) guard->ask_trainer(call.peer().id, trainer);
+  if (caller_is_gone(call))
+    layer->peer_gone(call.peer().id, rpc::Error(rpc::ErrorKind::peer_lost, agent + " is gone"));
   return guard->number();
 }
 
@@ -146,6 +152,7 @@ rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd:
         promise->complete(error == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error));
       },
       version);
+  if (caller_is_gone(call)) guard->host().release(key_of(pass));
   return future;
 }
 

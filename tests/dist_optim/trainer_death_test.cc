@@ -1,6 +1,8 @@
-// A trainer that dies while its step is being applied to several objects of one owner.
+// A trainer that dies: while its step is being applied to several objects of one owner, or with a call whose
+// handler has not run yet.
 #include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/agent/interceptor.h>
 
 #include <atomic>
 
@@ -100,6 +102,60 @@ TEST_P(TrainerDeath, LeavesItsStepInAllObjectsOfAnOwner) {
   applying->released.set();
   test::eventually("the step is in both objects", [&] { return applying->applied == 2; });
   EXPECT_THROW(got(std::move(step)), rpc::Error);
+}
+
+// Holds the first call of one method until it is released.
+struct Held : rpc::Interceptor {
+  explicit Held(std::string of) : method(std::move(of)) {}
+  rpc::Task<void> accept(rpc::CallContext& call) override {
+    if (call.method() != method || arrived.is_set()) co_return;
+    auto gate = released.future();
+    arrived.set();
+    co_await std::move(gate);
+  }
+  void answered(rpc::CallContext& call, const std::exception_ptr&) noexcept override {
+    if (call.method() == method) over.set();
+  }
+  const std::string method;
+  rpc::Promise<void> released;
+  test::Event arrived, over;
+};
+
+class LateCall : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Methods, LateCall, ::testing::Values("attach", "admit"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// The owner has struck the trainer off before the call's handler runs.
+TEST_P(LateCall, OfADeadTrainerLeavesNothing) {
+  const auto held = std::make_shared<Held>(std::string("weft.optim.") + GetParam());
+  test::Cluster cluster{{.layers = layers(),
+                         .adjust =
+                             [&](rpc::AgentOptions& options) {
+                               if (options.name == "owner") options.interceptors = {held};
+                             }},
+                        {"owner", "trainer", "other"}};
+  rpc::Agent& owner = cluster["owner"];
+  owner.allow_create<Layer>();
+  const auto deaths = std::make_shared<Deaths>();
+  owner.core()->add_hook(deaths);
+  const auto layer_of = [&](const std::string& name) {
+    return rref::create<Layer>(cluster.peer(name, "owner"), rref::Named{"layer"}, std::int64_t{1});
+  };
+  const auto kept = layer_of("other"), layer = layer_of("trainer");
+
+  rpc::Agent& trainer = cluster["trainer"];
+  DistributedOptimizer optimizer{trainer, torch::optim::SGDOptions(0.1), synchronous, layer};
+  dist_autograd::Pass pass{trainer};
+  optimizer.admit(pass).then([](auto&&) {});
+  held->arrived.wait();
+  trainer.shut_down();
+  deaths->noticed.wait();
+  held->released.complete(rpc::Result<void>{});
+  held->over.wait();
+  const auto hosts = OptimizerLayer::of(*owner.core())->hosts();
+  ASSERT_EQ(hosts.size(), 1U);
+  EXPECT_EQ(hosts[0]->host().trainers(), std::vector<std::string>{});
+  EXPECT_EQ(hosts[0]->host().stats().open_passes, 0U);
 }
 
 }  // namespace
