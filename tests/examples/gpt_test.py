@@ -103,6 +103,11 @@ class Gpt(unittest.TestCase):
             text = (self.folder / name).read_text()
             self.assertEqual(len(re.findall(r"(?m)^\w+ -- .* -- forward_compute_time=", text)), 1 + 1 + 8 + 1, text)  # the input too
 
+    def test_the_number_of_ranks_is_the_first_option(self):
+        status, lines = run(PROGRAM, "--pipeline", 2, "-n", 4, *SMALL)  # run_job would not see it
+        self.assertNotEqual(status, 0)
+        self.assertTrue(any("-n: expected as the first option" in line for line in lines), lines)
+
     def test_splits_that_do_not_divide_are_refused(self):
         for options, reason in [
                 (("-n", 3, "--tensor", 3), "8 heads cannot be split over 3 tensor parallel ranks"),

@@ -494,7 +494,7 @@ TEST_F(ElasticTransfers, AWorkerThatDiesBeforeItHasTheStateIsNotMissed) {
     EXPECT_EQ(log.of_step(step).size(), 2U);
 }
 
-// DiLoCo: each worker makes inner steps of its own, and the ranks share them in rounds of three.
+// DiLoCo: each worker makes inner steps alone, and the ranks share them in rounds of three.
 class ElasticRounds : public ElasticRun {
  protected:
   std::atomic<std::uint64_t> rounds = 6;
