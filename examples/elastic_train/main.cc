@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
   const Settings settings = parse_settings(argc, argv);
   if (!rpc::started_by()) return run_storm(argc, argv, settings);
   at::set_num_threads(settings.threads);
+  if (settings.float64) c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
   auto outcome = elastic::Outcome::finished;
   const int status = rpc::run_job(argc, argv, {collectives::layer()},
                                   [&](rpc::Job& job) { outcome = train(job, settings); });

@@ -23,6 +23,7 @@ Settings parse_settings(int argc, char** argv) {
   app.add_option("--seed", settings.seed, "of the parameters and the order of images")->capture_default_str();
   app.add_option("--threads", settings.threads, "threads within an operation, in each process")
       ->capture_default_str();
+  app.add_flag("--float64", settings.float64, "Compute in float64 instead of float32");
   app.add_option("--data", settings.data,
                  "folder of the data set, if it is not where Debian's package puts it");
   app.add_option("--out", settings.out, "folder for the picture and the table of the losses")

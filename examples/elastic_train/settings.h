@@ -11,6 +11,7 @@ struct Settings {
   double learning_rate = 0.1;
   std::uint64_t seed = 1;
   int threads = 1;
+  bool float64 = false;
   std::string data, out = "out/elastic_train";
   std::string log, checkpoint;  // folders; empty for none
 

@@ -116,10 +116,14 @@ void Training::left() {
   archive.write("sampler", parts[2]);
   archive.write("epoch", at::tensor(epoch_));
   archive.write("step", at::tensor(step_));
+  c10::List<std::string> rows;
+  for (const Row& row : history_) rows.push_back(to_line(row));
+  archive.write("history", c10::IValue(rows));
   fs::create_directories(settings_.checkpoint);
   const std::string path = fmt::format("{}/step-{:09}.pt", settings_.checkpoint, step_);
-  archive.save_to(path + ".new");
-  fs::rename(path + ".new", path);
+  const std::string incomplete = fmt::format("{}.{}", path, worker_);
+  archive.save_to(incomplete);
+  fs::rename(incomplete, path);
 }
 
 // The latest checkpoint. Its state counts as committed, so it prevails over that of a worker that has found
@@ -145,6 +149,9 @@ void Training::load() {
   };
   epoch_ = number("epoch");
   step_ = number("step");
+  c10::IValue rows;
+  archive.read("history", rows);
+  for (const auto& row : rows.toListRef()) history_.push_back(row_of(row.toStringRef()).value());
   state_.commit();
   fmt::print("{} resumes after step {}\n", worker_, step_);
 }

@@ -68,7 +68,8 @@ Dataset Dataset::shard(std::int64_t index, std::int64_t shards) const {
 }
 
 Batch Dataset::batch(const at::Tensor& indices) const {
-  const at::Tensor pixels = images_.index_select(0, indices).to(at::kFloat).div_(255);
+  const at::Tensor pixels =
+      images_.index_select(0, indices).to(c10::get_default_dtype_as_scalartype()).div_(255);
   return {(pixels - pixel_mean) / pixel_deviation, labels_.index_select(0, indices)};
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 
 struct Batch {
-  at::Tensor images;  // float [N, 1, 28, 28], mean 0 and variance 1 over the data set
+  at::Tensor images;  // [N, 1, 28, 28] of the default type, mean 0 and variance 1 over the data set
   at::Tensor labels;  // int64 [N]
   std::int64_t size() const { return labels.size(0); }
 };
