@@ -9,6 +9,7 @@ import time
 
 from processes import PATIENCE
 
+# Slurm starts a requeued job again after cred_expire, and at the next sched_interval.
 CONFIG = """
 ClusterName=weft
 SlurmctldHost={host}(127.0.0.1)
@@ -17,6 +18,7 @@ AuthInfo=socket={folder}/munge.socket,cred_expire=6
 CryptoType=crypto/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+SchedulerParameters=sched_interval=1
 SelectType=select/cons_tres
 SlurmUser=root
 SlurmdUser=root
