@@ -12,7 +12,7 @@ UniqueIds unique_ids(std::span<const std::int64_t> given) {
   const std::size_t slots = std::bit_ceil(2 * given.size() + 1);
   std::vector<std::uint32_t> table(slots);
   for (const std::int64_t id : given) {
-    std::size_t at = mix64(static_cast<std::uint64_t>(id)) & (slots - 1);
+    std::size_t at = rpc::split_mix(static_cast<std::uint64_t>(id)) & (slots - 1);
     while (table[at] != 0 && result.ids[table[at] - 1] != id) at = (at + 1) & (slots - 1);
     if (table[at] == 0) {
       result.ids.push_back(id);

@@ -5,22 +5,15 @@
 // never between old owners.
 #pragma once
 
+#include <weft/rpc/core/split_mix.h>
+
 #include <cstdint>
 
 namespace weft::dist_optim {
 
-// A bijection of 64-bit numbers that spreads close ones apart (the finalizer of SplitMix64).
-constexpr std::uint64_t mix64(std::uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9ull;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 // owners: at least 1.
 constexpr std::uint32_t owner_of(std::int64_t id, std::uint32_t owners) {
-  std::uint64_t key = mix64(static_cast<std::uint64_t>(id) + 0x9e3779b97f4a7c15ull);
+  std::uint64_t key = rpc::split_mix(static_cast<std::uint64_t>(id) + rpc::split_mix_step);
   std::int64_t owner = 0, next = 0;
   while (next < static_cast<std::int64_t>(owners)) {
     owner = next;

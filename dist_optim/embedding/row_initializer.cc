@@ -1,7 +1,7 @@
 #include <weft/dist_optim/embedding/row_initializer.h>
 
-#include <weft/dist_optim/embedding/partition.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/split_mix.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,15 +28,15 @@ void RowInitializer::fill(std::int64_t id, float* row, std::size_t dimension) co
     return;
   }
   // A counter-based generator (Salmon and others 2011): column i is a hash of the key and i.
-  constexpr std::uint64_t step = 0x9e3779b97f4a7c15ull;
-  const std::uint64_t key = mix64(mix64(seed + step) ^ static_cast<std::uint64_t>(id));
+  constexpr std::uint64_t step = rpc::split_mix_step;
+  const std::uint64_t key = rpc::split_mix(rpc::split_mix(seed + step) ^ static_cast<std::uint64_t>(id));
   for (std::size_t i = 0; i < dimension; ++i) {
-    const std::uint64_t first = mix64(key + (2 * i + 1) * step);
+    const std::uint64_t first = rpc::split_mix(key + (2 * i + 1) * step);
     if (kind == Kind::uniform) {
       row[i] = static_cast<float>(scale * (2 * unit(first) - 1));
     } else {  // Box and Muller 1958
       const double radius = std::sqrt(-2 * std::log1p(-unit(first)));
-      const double angle = 2 * std::numbers::pi * unit(mix64(key + (2 * i + 2) * step));
+      const double angle = 2 * std::numbers::pi * unit(rpc::split_mix(key + (2 * i + 2) * step));
       row[i] = static_cast<float>(scale * radius * std::cos(angle));
     }
   }

@@ -29,7 +29,7 @@ std::size_t RowStore::bytes() const {
 
 // Independent of the partition's: the ids of one owner are spread over its whole table.
 std::uint64_t RowStore::hash(std::int64_t id) {
-  return mix64(static_cast<std::uint64_t>(id) ^ 0x6a09e667f3bcc909ull);
+  return rpc::split_mix(static_cast<std::uint64_t>(id) ^ 0x6a09e667f3bcc909ull);
 }
 
 RowStore::Row RowStore::find(std::int64_t id) const { return find(id, hash(id)); }

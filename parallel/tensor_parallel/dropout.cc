@@ -1,6 +1,7 @@
 #include <weft/parallel/tensor_parallel/dropout.h>
 
 #include <weft/parallel/tensor_parallel/internal/agreement.h>
+#include <weft/rpc/core/split_mix.h>
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
@@ -19,18 +20,15 @@ at::Generator seeded(c10::Device device, std::uint64_t seed) {
   return generator;
 }
 
-// SplitMix64 (Steele et al., 2014), so that consecutive seeds and ranks have nothing in common.
-std::uint64_t mixed(std::uint64_t seed, int rank) {
-  std::uint64_t z = seed + 0x9e3779b97f4a7c15 * static_cast<std::uint64_t>(rank + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
+// Consecutive seeds and ranks have nothing in common.
+std::uint64_t seed_of(std::uint64_t seed, int rank) {
+  return rpc::split_mix(seed + rpc::split_mix_step * static_cast<std::uint64_t>(rank + 1));
 }
 
 }  // namespace
 
 DropoutGenerators::DropoutGenerators(const collectives::Group& group, std::uint64_t seed, c10::Device device)
-    : whole_(seeded(device, seed)), split_(seeded(device, mixed(seed, group.rank()))) {}
+    : whole_(seeded(device, seed)), split_(seeded(device, seed_of(seed, group.rank()))) {}
 
 std::vector<at::Tensor> DropoutGenerators::state() const { return {whole_.get_state(), split_.get_state()}; }
 

@@ -1,5 +1,7 @@
 #include <weft/rpc/agent/retry.h>
 
+#include <weft/rpc/core/split_mix.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -28,13 +30,7 @@ bool is_retriable(const std::exception_ptr& error, bool idempotent) {
 }
 
 std::uint64_t jitter(std::uint64_t incarnation, std::uint64_t salt) {
-  const auto mix = [](std::uint64_t x) {  // splitmix64
-    x += 0x9e3779b97f4a7c15ULL;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
-    return x ^ x >> 31;
-  };
-  return mix(incarnation ^ mix(salt));
+  return split_mix((incarnation ^ split_mix(salt + split_mix_step)) + split_mix_step);
 }
 
 std::chrono::nanoseconds backoff_wait(const Backoff& backoff, std::uint32_t failures, std::uint64_t random) {

@@ -1,22 +1,11 @@
 #include <weft/rpc/balance/replica_plan.h>
 
 #include <weft/rpc/core/fixed_string.h>
+#include <weft/rpc/core/split_mix.h>
 
 #include <algorithm>
 
 namespace weft::rpc {
-namespace {
-
-// splitmix64's finisher: the same on every machine, as agents must agree where a key leads.
-std::uint64_t mix(std::uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9ULL;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebULL;
-  return x ^ x >> 31;
-}
-
-}  // namespace
 
 void ReplicaPlan::set(const std::vector<std::string>& names) {
   std::vector<Replica> next;
@@ -93,7 +82,8 @@ ReplicaPlan::Replica* ReplicaPlan::pick(const std::vector<Replica*>& from, std::
     std::uint64_t highest = 0;
     for (Replica* replica : from) {
       if (options_.max_load > 0 && static_cast<double>(replica->outstanding) >= std::max(most, 1.0)) continue;
-      const std::uint64_t weight = mix(replica->hash ^ mix(*key));
+      // The same on every machine: agents agree where a key leads.
+      const std::uint64_t weight = split_mix(replica->hash ^ split_mix(*key));
       if (best != nullptr && weight <= highest) continue;
       best = replica;
       highest = weight;

@@ -1,5 +1,7 @@
 #include <weft/rpc/trace/tracer.h>
 
+#include <weft/rpc/core/split_mix.h>
+
 #include <algorithm>
 #include <random>
 
@@ -10,13 +12,6 @@ constexpr std::string_view own_methods = "weft.";
 
 std::int64_t nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-// SplitMix64: consecutive numbers become independent ones.
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
-  return x ^ x >> 31;
 }
 
 void write_context(OutgoingCall& call, const TraceContext& context) {
@@ -129,7 +124,7 @@ Layer Tracer::layer() {
 }
 
 std::uint64_t Tracer::draw() {
-  const std::uint64_t number = mixed(seed_ + (drawn_.fetch_add(1) + 1) * 0x9e3779b97f4a7c15ULL);
+  const std::uint64_t number = split_mix(seed_ + (drawn_.fetch_add(1) + 1) * split_mix_step);
   return number != 0 ? number : draw();
 }
 

@@ -1,6 +1,7 @@
 #include <weft/parallel/elastic/plan/epoch_plan.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/split_mix.h>
 
 #include <algorithm>
 #include <numeric>
@@ -12,25 +13,14 @@ namespace {
 
 // Generators and distributions of the standard library and of LibTorch may differ between releases; the order
 // must not, because workers of different builds train together.
-class SplitMix64 {  // Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)
- public:
-  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t operator()() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-  std::size_t below(std::size_t bound) {  // uniform: rejects what would make small numbers more likely
-    const std::uint64_t limit = bound;
-    const std::uint64_t reject_below = (0 - limit) % limit;
-    for (std::uint64_t drawn = (*this)();; drawn = (*this)())
-      if (drawn >= reject_below) return static_cast<std::size_t>(drawn % limit);
-  }
-
- private:
-  std::uint64_t state_;
-};
+//
+// Uniform below the bound: draws again what would make small numbers more likely.
+std::size_t draw_below(rpc::SplitMix64& random, std::size_t bound) {
+  const std::uint64_t limit = bound;
+  const std::uint64_t reject_below = (0 - limit) % limit;
+  for (std::uint64_t drawn = random();; drawn = random())
+    if (drawn >= reject_below) return static_cast<std::size_t>(drawn % limit);
+}
 
 }  // namespace
 
@@ -39,9 +29,10 @@ std::vector<std::size_t> epoch_order(std::size_t size, bool shuffle, std::uint64
   std::vector<std::size_t> order(size);
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (!shuffle) return order;
-  SplitMix64 seeds(seed);
-  SplitMix64 random(seeds() ^ epoch);
-  for (std::size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);  // Fisher, Yates
+  rpc::SplitMix64 seeds(seed);
+  rpc::SplitMix64 random(seeds() ^ epoch);
+  for (std::size_t i = size; i > 1; --i)
+    std::swap(order[i - 1], order[draw_below(random, i)]);  // Fisher, Yates
   return order;
 }
 

@@ -6,6 +6,8 @@
 // Thread-safety: none.
 #pragma once
 
+#include <weft/rpc/core/split_mix.h>
+
 #include <array>
 #include <bit>
 #include <chrono>
@@ -18,13 +20,8 @@ namespace weft::test {
 class SimRandom {
  public:
   explicit SimRandom(std::uint64_t seed) {
-    for (std::uint64_t& word : state_) {
-      seed += 0x9e3779b97f4a7c15;
-      std::uint64_t mixed = seed;
-      mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
-      mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-      word = mixed ^ (mixed >> 31);
-    }
+    rpc::SplitMix64 seeds(seed);
+    for (std::uint64_t& word : state_) word = seeds();
   }
 
   std::uint64_t next() {

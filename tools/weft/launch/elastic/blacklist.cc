@@ -1,5 +1,7 @@
 #include "tools/weft/launch/elastic/blacklist.h"
 
+#include <weft/rpc/core/split_mix.h>
+
 #include <algorithm>
 
 namespace weft::tool::launch::elastic {
@@ -53,12 +55,6 @@ std::chrono::nanoseconds Blacklist::cooldown_of(std::uint32_t times) {
   return std::min(most, cooldown + std::chrono::nanoseconds(jitter));
 }
 
-// splitmix64
-std::uint64_t Blacklist::draw() {
-  std::uint64_t mixed = state_.random += 0x9e3779b97f4a7c15;
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-  return mixed ^ (mixed >> 31);
-}
+std::uint64_t Blacklist::draw() { return rpc::split_mix(state_.random += rpc::split_mix_step); }
 
 }  // namespace weft::tool::launch::elastic

@@ -1,0 +1,29 @@
+// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): hashes and
+// random numbers that are the same on every machine, compiler and library.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::rpc {
+
+// Odd, from the golden ratio: its multiples are far apart.
+inline constexpr std::uint64_t split_mix_step = 0x9e3779b97f4a7c15;
+
+// The output function: a bijection in which each bit of x changes about half of the bits of the result.
+constexpr std::uint64_t split_mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// The generator. A value. Thread-safety: none.
+class SplitMix64 {
+ public:
+  explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}
+  constexpr std::uint64_t operator()() { return split_mix(state_ += split_mix_step); }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace weft::rpc
