@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""install_test.py CMAKE COMPILER: `cmake --install` of a tree in which not every component was built (cmake/WeftInstall.cmake)."""
+"""install_test.py CMAKE COMPILER: `cmake --install` of a tree in which not every component was built (cmake/WeftInstall.cmake), and
+the components of cmake/weftConfig.cmake.in."""
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -59,6 +61,22 @@ class Install(unittest.TestCase):
         self.install(0, "--component", "one")
         self.assertIn("the component 'two' was not built: cmake --build", self.install(1, "--component", "two"))
         self.assertEqual(self.installed(), {"libweft_one.a", "weft_one.cmake"})
+
+
+class Components(unittest.TestCase):
+    def test_the_package_knows_every_layer_and_what_it_needs(self):
+        needs = {}  # by layer, in the order of the layers
+        for name, text in re.findall(r"weft_layer\((\w+) (.*?)\)", (CMAKE_FOLDER.parent / "CMakeLists.txt").read_text(), re.S):
+            direct = [layer for layer in re.findall(r"weft::(\w+)", text.partition("DEPENDS")[2]) if layer != "libtorch"]
+            needs[name] = set(direct).union(*(needs[layer] for layer in direct))
+        known = {}
+        for name, text in re.findall(r"set\(_weft_(\w+)(.*?)\)", (CMAKE_FOLDER / "weftConfig.cmake.in").read_text(), re.S):
+            known[name] = [word for part in text.split() for word in
+                           (known[part[8:-1]] if part.startswith("${_weft_") else [part])]
+        self.assertEqual(set(known["all"]), set(needs))
+        for place, name in enumerate(known["all"]):
+            self.assertEqual(set(known["needs_" + name]), needs[name], name)
+            self.assertLessEqual(needs[name], set(known["all"][:place]), name)
 
 
 if __name__ == "__main__":
