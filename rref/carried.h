@@ -1,10 +1,10 @@
-// Carried: the RRef layer's part in one call or reply on the sending side: it writes the section, and tells
-// the tables how each hand-over ended. Made when the first reference is involved; found in the message's
+// Carried: the part of the RRef layer in one call or reply on the sending side. It writes the section, and
+// reports to the tables how each hand-over ended. Created for the first reference; found in the message's
 // slots.
 //
-// How a reply or a notification ended nobody tells its sender: there the receivers' messages decide, or the
-// end of their connection. Whatever is never sent is taken back when this is destroyed. See CallPart for its
-// thread-safety.
+// The sender of a reply or a notification is not told how it ended: there, the receivers' messages decide, or
+// the end of their connection. Hand-overs that are never sent are undone by the destructor. Thread-safety: as
+// CallPart.
 #pragma once
 
 #include <weft/rpc/agent/call_part.h>
@@ -29,10 +29,10 @@ class Carried final : public rpc::CallPart {
  private:
   const std::shared_ptr<RRefLayer> layer_;
   RRefSection section_;
-  ReferencePtr own_target_;            // where this agent owns it
-  std::optional<ForkId> target_fork_;  // where another does: the request holds the fork, not a handle
+  ReferencePtr own_target_;            // if this agent owns the target
+  std::optional<ForkId> target_fork_;  // if another agent does: the request holds the fork, not a handle
   std::weak_ptr<Reference> result_;
-  std::vector<ReferencePtr> references_;  // keeps what is handed over
+  std::vector<ReferencePtr> references_;  // keeps the references that are handed over
   bool reply_ = false;
   bool notification_ = false;
   bool sealed_ = false;

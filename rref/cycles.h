@@ -6,10 +6,10 @@
 //   };
 //   for (const auto& cycle : rref::find_cycles({agent.peer("a"), agent.peer("b")}).get()) …
 //
-// Nobody can see into an object, so a type says what it holds: it derives from Holder. Objects of other types
-// are taken to hold nothing. Each owner is asked (the method `weft.rref.holdings`); an owner asks its objects
-// in their turns, so one that is busy delays the answer: give the peers a deadline. The owners are asked at
-// different moments: what changes meanwhile may be seen half, but a cycle that is garbage does not change.
+// weft cannot inspect an object, so a type reports what it holds: it derives from Holder. Objects of other
+// types count as holding nothing. Each owner is asked (the method `weft.rref.holdings`). An owner asks its
+// objects in their turns, so a busy object delays the answer: give the peers a deadline. The owners are asked
+// at different moments: changes in between may be seen partly, but a cycle that is garbage does not change.
 // Thread-safety: values; find_cycles() may be called from any thread.
 #pragma once
 
@@ -38,35 +38,38 @@ class HeldReferences {
   void add(const std::vector<RRef<T>>& held) {
     for (const auto& one : held) add(one);
   }
-  const std::map<ReferencePtr, long>& all() const { return held_; }  // how many copies of each handle
+  const std::map<ReferencePtr, long>& all() const {
+    return held_;
+  }  // with the number of copies of each handle
 
  private:
   std::map<ReferencePtr, long> held_;
 };
 
-// What a type derives from to be asked what it holds.
+// Base class of types that report what they hold.
 class WEFT_EXPORT Holder {
  public:
   virtual ~Holder() = default;
-  virtual void held(HeldReferences& out) const = 0;  // in the object's turn; of a concurrent type, any time
+  virtual void held(
+      HeldReferences& out) const = 0;  // in the object's turn; of a concurrent type, at any time
 };
 
-// --- What an owner answers ---
+// --- An owner's answer ---
 
 struct HeldReference {
   RRefId rref;
-  std::optional<ForkId> fork;  // none: the object is the holder's own agent's
+  std::optional<ForkId> fork;  // none: the object belongs to the holder's own agent
   bool shared = false;         // others on its agent have copies of the same handle
 };
 WEFT_CODEC(HeldReference, rref, fork, shared)
 
 struct HoldingObject {
-  std::vector<RRefId> ids;  // several RRefs may have been made of one (Named)
+  std::vector<RRefId> ids;  // several RRefs may have been made of one object (Named)
   std::string type, site;
   std::vector<HeldReference> held;
   std::vector<ForkId> forks;  // of all its users
   std::uint64_t holds = 0;    // by its owner
-  bool named = false;         // which keeps it
+  bool named = false;         // a name keeps it
 };
 WEFT_CODEC(HoldingObject, ids, type, site, held, forks, holds, named)
 
@@ -76,7 +79,7 @@ struct Holdings {
 };
 WEFT_CODEC(Holdings, agent, objects)
 
-// --- What follows from it ---
+// --- The result ---
 
 struct CycleMember {
   std::string owner;  // its agent's name
@@ -84,19 +87,19 @@ struct CycleMember {
   std::string type, site;
 };
 
-// Objects each of which holds, perhaps by way of others, every other one; or one that holds itself.
+// Objects each of which holds every other one, possibly through others; or one that holds itself.
 struct Cycle {
   std::vector<CycleMember> members;
-  // Nobody else holds any of them: no program can reach them, and they stay until an owner ends.
+  // Nothing else holds any of them: no program can reach them, and they stay until an owner ends.
   bool garbage = false;
 };
 
 WEFT_EXPORT std::string to_string(const Cycle& cycle);
-// Pure: each cycle once, in the order of its first member among the agents' objects.
+// Pure: returns each cycle once, in the order of its first member among the agents' objects.
 WEFT_EXPORT std::vector<Cycle> cycles_of(const std::vector<Holdings>& agents);
 
 WEFT_EXPORT rpc::Future<Holdings> holdings(const rpc::Peer& owner);
-// Cycles through other agents' objects are not seen. Fails where one of them does not answer.
+// Cycles through other agents' objects are not found. Fails if one of the peers does not answer.
 WEFT_EXPORT rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents);
 
 // Called by the layer.

@@ -1,9 +1,9 @@
-// NamedObjects: get or create by name (rref::Named): the objects of one agent that live under a name until it
-// ends.
+// NamedObjects: get or create by name (rref::Named): the objects of one agent that live under a name until
+// the agent ends.
 //
-// The first who asks for a name creates the object; those who come meanwhile wait for it, those who come
-// later get it. A creation that fails leaves the name free for the next. Owned by the RRefLayer. Thread-safe:
-// it calls and destroys nothing under its lock.
+// The first caller of a name creates the object. Callers that arrive meanwhile wait for it, and later callers
+// get it. A creation that fails leaves the name free for the next caller. Owned by the RRefLayer.
+// Thread-safe: it calls and destroys nothing under its lock.
 #pragma once
 
 #include <weft/rref/stored_objects.h>
@@ -18,8 +18,8 @@ class WEFT_EXPORT NamedObjects {
   using Found = StoredObjects::Found;
   using Done = StoredObjects::Done;
 
-  // True: nobody has the name; the caller creates the object and reports to finish(). False: `done` has got
-  // or will get the object, or an error: already_exists where it was created with other `arguments`.
+  // True: the name is free; the caller creates the object and reports to finish(). False: `done` gets the
+  // object, now or later, or an error: already_exists if it was created with other `arguments`.
   bool begin(const std::string& name, const std::string& arguments, Done done);
   void finish(const std::string& name, Found found);
   void end(const std::exception_ptr& error);

@@ -1,8 +1,8 @@
-// ObjectSizes: what objects behind RRefs take of memory, for listings.
+// ObjectSizes: the memory size of objects behind RRefs, for listings.
 //
-// A type that derives from Sized is asked whenever it is listed. Of others a layer that knows the type tells
-// the size once, when the object is made and nobody else has it yet. Who knows a type is remembered, so that
-// an object of a type that nobody knows costs one look-up. Owned by the RRefLayer. Thread-safe.
+// A type that derives from Sized is asked whenever it is listed. For other types, a layer that knows the type
+// states the size once, when the object is created and nothing else has it yet. The layer that knows a type
+// is cached, so an object of an unknown type costs one look-up. Owned by the RRefLayer. Thread-safe.
 #pragma once
 
 #include <weft/rref/stored_object.h>
@@ -16,7 +16,7 @@ namespace weft::rref {
 
 class WEFT_EXPORT ObjectSizes {
  public:
-  // None: not one of its types. Asked on any thread.
+  // None: not one of its types. Called on any thread.
   using Sizer = std::function<std::optional<std::uint64_t>(const StoredObject& object)>;
 
   ObjectSizes();
@@ -26,9 +26,10 @@ class WEFT_EXPORT ObjectSizes {
  private:
   static constexpr std::size_t sized = static_cast<std::size_t>(-1), unknown = static_cast<std::size_t>(-2);
 
-  std::mutex mutex_;                                      // guards what follows
-  std::vector<std::shared_ptr<const Sizer>> sizers_;      // only ever appended to
-  std::map<void (*)(void*), std::size_t> sizer_of_type_;  // by KeptType::throw_pointer, which is one a type
+  std::mutex mutex_;                                  // guards what follows
+  std::vector<std::shared_ptr<const Sizer>> sizers_;  // only ever appended to
+  std::map<void (*)(void*), std::size_t>
+      sizer_of_type_;  // by KeptType::throw_pointer, which is unique for a type
 };
 
 }  // namespace weft::rref

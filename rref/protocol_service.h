@@ -1,15 +1,15 @@
 // The methods by which agents keep each other's tables (messages.h), and by which the value of an RRef is
-// fetched. Ordinary served methods; the messages are sent by RRefLayer::send.
+// fetched. They are ordinary served methods; RRefLayer::send sends the messages.
 #pragma once
 
 #include <weft/rref/rref_layer.h>
 
 namespace weft::rref {
 
-// On the loop: every one is a table look-up.
+// All run on the loop: each is a table look-up.
 struct WEFT_EXPORT ProtocolService {
   protocol::Standing fork_add(rpc::CallContext& call, protocol::ForkAdd message);
-  // In the order of the messages.
+  // Results in the order of the messages.
   std::vector<protocol::Standing> fork_deletes(rpc::CallContext& call,
                                                std::vector<protocol::ForkDelete> messages);
   protocol::Standing fork_fence(rpc::CallContext& call, protocol::ForkFence message);
@@ -17,7 +17,7 @@ struct WEFT_EXPORT ProtocolService {
   void child_settled(rpc::CallContext& call, protocol::ChildSettled message);
   void creation_failed(rpc::CallContext& call, protocol::CreationFailed message);
 
-  // The caller has taken this incarnation for gone, and all between the two has ended there.
+  // The caller considers this incarnation gone, and has ended all references between the two agents.
   void taken_for_gone(rpc::CallContext& call);
 
   using Service = rpc::Service<

@@ -1,8 +1,7 @@
-// Reference: one handle's grip on a remote object, or on one of this agent's own. What an RRef<T> shares
-// among copies.
+// Reference: one handle to a remote object, or to one of this agent's own objects. Copies of an RRef<T> share
+// it.
 //
-// Made by the RRefLayer only. Its end is the handle's end: the fork is released, or the owner's hold.
-// Thread-safe.
+// Created only by the RRefLayer. Its destruction releases the fork, or the owner's hold. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -17,20 +16,20 @@ namespace weft::rref {
 
 class RRefLayer;
 
-// What a reference is about, without its grip: what the answer to a call keeps to word its error. The call
-// itself holds the object at its owner, so that a handle that goes meanwhile is released once the call has
-// ended.
+// The description of a reference, without holding it: kept for the error of a reply. The call itself holds
+// the object at its owner, so a handle that is released meanwhile takes effect once the call has ended.
 struct About {
   std::shared_ptr<RRefLayer> layer;
   RRefId id;
   rpc::AgentId owner;
-  std::exception_ptr refusal = nullptr;  // guarded by the layer's mutex: why the owner refused to create it
+  std::exception_ptr refusal =
+      nullptr;  // guarded by the layer's mutex: why the owner refused to create the object
 };
 
 class WEFT_EXPORT Reference {
  public:
   Reference(std::shared_ptr<RRefLayer> layer, RRefId id, std::optional<ForkId> fork, rpc::AgentId owner);
-  ~Reference();  // takes the layer's mutex: never under it
+  ~Reference();  // locks the layer's mutex: never call it with that mutex locked
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 

@@ -4,12 +4,11 @@
 //   auto hidden = front.remote<&Front::forward>(pass, tokens);      // RRef<Tensor> on worker1, at once
 //   auto value = co_await hidden.to_here(pass);
 //
-// Copies share one fork of the object; the object lives while anybody holds one, anywhere. An RRef<T> is
-// accepted wherever a method takes T (its owner sends the value to the callee) or RRef<T>, and an
-// RRef<Derived> is an RRef<Base>. Errors: owner_lost
-// once the owner is gone; where the creation failed, what it failed with for its creator, failed_precondition
-// with the text for others. Thread-safe like a shared_ptr: copies may be used concurrently. It may outlive
-// its agent: then it is of no use.
+// Copies share one fork of the object; the object lives while any agent holds one. An RRef<T> is accepted
+// wherever a method takes T (its owner sends the value to the callee) or RRef<T>, and an RRef<Derived> is an
+// RRef<Base>. Errors: owner_lost once the owner is gone. If the creation failed, its creator gets its error,
+// and others get failed_precondition with its text. Thread-safe like a shared_ptr: copies may be used
+// concurrently. It may outlive its agent; then all uses fail.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -22,9 +21,9 @@
 
 namespace weft::rref {
 
-// Get or create by name on an owner: later creators get the same object, also after the last RRef to it has
-// gone; other constructor arguments, or another type, are already_exists. The object lives until its owner's
-// agent ends. A creation that fails leaves the name free.
+// Get or create by name on an owner: later creators get the same object, also after the last RRef to it is
+// released; other constructor arguments, or another type, fail with already_exists. The object lives until
+// its owner's agent ends. A creation that fails leaves the name free.
 struct Named {
   std::string name;
 };
@@ -36,7 +35,7 @@ class RRef {
 
   RRef() = default;
   explicit RRef(ReferencePtr reference) : reference_(std::move(reference)) {}
-  // The same object as one of a base. Its owner has to serve<T>().
+  // The same object as its base. Its owner must serve<T>().
   template <class Derived>
     requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T>
   RRef(const RRef<Derived>& derived)
@@ -54,8 +53,8 @@ class RRef {
   }  // the owner knows of this fork
   const ReferencePtr& reference() const { return reference_; }
 
-  // Calls through the handle that is returned have these options or this metadata, which merge as those of a
-  // Peer, or are made in the name of a served call.
+  // Calls through the returned handle have these options or this metadata, which merge as those of a Peer, or
+  // are made in the name of a served call.
   RRef with(rpc::CallOptions options) const {
     RRef copy = *this;
     copy.options_.merge(options);
@@ -73,8 +72,7 @@ class RRef {
     return copy;
   }
 
-  // Calls a method of the object, where it lives, in its turn. Leading CallModifiers (a pass) change the
-  // call.
+  // Calls a method of the object at its owner, in its turn. Leading CallModifiers (a pass) change the call.
   template <auto Target, class... Given>
   auto call(Given&&... given) const {
     using Value = typename Method<Target>::Type::Traits::Result;
@@ -85,7 +83,7 @@ class RRef {
         },
         std::forward<Given>(given)...);
   }
-  // The same, the result staying at the owner. Throws where the object is known to be of no use.
+  // The same, but the result stays at the owner. Throws if the object is known to be unusable.
   template <auto Target, class... Given>
   auto remote(Given&&... given) const;
   template <auto Target, class... Given>
@@ -95,18 +93,18 @@ class RRef {
         .then([](auto&&) {});
   }
 
-  // A copy of the object here. In a pass it is differentiable.
+  // A copy of the object on this agent. In a pass it is differentiable.
   template <class... Modifiers>
   rpc::Future<T> to_here(const Modifiers&... modifiers) const;
 
   // The object itself, on its owner, once it is alive; failed_precondition elsewhere. Outside the object's
   // turn.
   rpc::Future<std::shared_ptr<T>> local() const;
-  // The object is alive; or the error that its creation ended with. In the object's turn.
+  // Completes when the object is alive, or fails with the error of its creation. In the object's turn.
   rpc::Future<void> ready() const;
 
-  // Whoever owns the object, for calls that are not its methods (an operator on a tensor), with the options
-  // of with().
+  // The owner, for calls that are not methods of the object (an operator on a tensor), with the options of
+  // with().
   rpc::Peer owner_peer() const {
     const rpc::Peer peer = reference_->layer()->peer(owner(), options_).with_metadata(metadata_);
     return serving_ != nullptr ? peer.with(*serving_) : peer;
@@ -119,7 +117,7 @@ class RRef {
 
   template <auto Target, class Value, class Decode, class... Given>
   rpc::Future<Value> call_raw(bool notify, Decode decode, Given&&... given) const;
-  // Sends a call on the object whose arguments `encode` writes; decode: Result<Reply>&& -> Result<Value>.
+  // Sends a call on the object; `encode` writes its arguments; decode: Result<Reply>&& -> Result<Value>.
   template <class Value, class Encode, class Decode>
   rpc::Future<Value> start(std::string_view method, std::size_t arguments, bool notify, Encode encode,
                            Decode decode) const;
@@ -134,7 +132,7 @@ class RRef {
 
 namespace detail {
 
-// "rref<box> 3f2a…:8c1d… on worker1"; of a user with its fork; "rref<box> (none)" of an empty one.
+// "rref<box> 3f2a…:8c1d… on worker1"; a user's RRef also has its fork; "rref<box> (none)" for an empty one.
 std::string WEFT_EXPORT text_of(const std::string& type, const ReferencePtr& reference);
 
 inline constexpr std::string_view fetch_method = "weft.rref.fetch";
@@ -146,7 +144,7 @@ rpc::AgentId WEFT_EXPORT known_incarnation(const rpc::Peer& peer);
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, rpc::Unit, T>;
 
-// A peer to create on, and where the program does so.
+// The peer that creates an object, and the location in the program.
 struct Place {
   Place(const rpc::Peer& p, std::source_location s = std::source_location::current())
       : peer(p), site(rpc::site_text(s)) {}
@@ -154,7 +152,7 @@ struct Place {
   std::string site;
 };
 
-// What an RRef<T>, as T, is the name of.
+// The name of T as the type of an RRef<T>.
 template <class T>
 std::string object_type() {
   if constexpr (rpc::Served<T>) {
@@ -166,7 +164,7 @@ std::string object_type() {
   }
 }
 
-// The value as a T; type_mismatch where it is none.
+// The value as a T; type_mismatch if it has another type.
 template <class T>
 rpc::Result<std::shared_ptr<T>> typed(const std::shared_ptr<StoredObject>& object) {
   T* value = nullptr;
@@ -199,7 +197,7 @@ void encode(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
 template <class... Given>
 inline constexpr std::size_t values = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
 
-// Sends a call whose result stays at the peer as an object. kept_alive: as long as the call is under way.
+// Sends a call whose result stays at the peer as an object. kept_alive: as long as the call is in flight.
 template <class Value, class Encode>
 RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view method, std::size_t arguments,
                                    const ReferencePtr& target, std::string site,
@@ -213,7 +211,7 @@ RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view metho
   auto reference = layer->create(owner, object_type<Stored<Value>>(), std::move(site), call, std::move(name));
   encode(call);
   peer.start(std::move(call), [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
-  });  // its part tells the RRef how it ended
+  });  // its part reports the end to the RRef
   return RRef<Stored<Value>>(std::move(reference));
 }
 
@@ -237,7 +235,7 @@ const std::string& constructor_name() {
   return name;
 }
 
-// The methods of T, on objects that calls name. Once is enough.
+// The methods of T, on objects that calls name. Calling it once suffices.
 template <class T>
 void serve_methods(rpc::AgentCore& core) {
   [&]<class... Items>(std::tuple<Items...>*) {
@@ -250,13 +248,13 @@ void serve_methods(rpc::AgentCore& core) {
 
 }  // namespace detail
 
-// Objects of types derived from T that live on this agent may be called by way of an RRef<T>.
+// Permits calls through an RRef<T> to objects of types derived from T that live on this agent.
 template <rpc::Served T>
 void serve(rpc::Agent& agent) {
   detail::serve_methods<T>(*agent.core());
 }
 
-// For people: type, id and owner.
+// Readable text: type, id and owner.
 template <class T>
 std::string to_string(const RRef<T>& rref) {
   return detail::text_of(detail::object_type<T>(), rref.reference());
@@ -268,7 +266,7 @@ std::ostream& operator<<(std::ostream& out, const RRef<T>& rref) {
 
 // Creates a T on a peer that allows it. Returns at once and never blocks: calls through the RRef wait for the
 // creation. failed_precondition if the peer's incarnation is unknown: await peer.ready() first. In a job,
-// wait_for() has told it.
+// wait_for() provides it.
 template <rpc::Served T, class... Given>
 RRef<T> create(detail::Place place, Given&&... given) {
   return detail::keep_result<detail::ConstructorMethod<T>, T>(
@@ -302,8 +300,8 @@ auto remote(detail::Place place, Given&&... given) {
       place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
 }
 
-// An RRef to a value of this agent's own: the value, a shared_ptr to it, or a holder with ptr() (torch::nn
-// modules). Those to whom it is handed may call the methods of its service.
+// An RRef to a value of this agent: the value, a shared_ptr to it, or a holder with ptr() (torch::nn
+// modules). Receivers of the RRef may call the methods of its service.
 template <class Given>
 auto local(rpc::Agent& agent, Given value, std::source_location site = std::source_location::current()) {
   const auto layer = RRefLayer::of(*agent.core());
@@ -445,7 +443,7 @@ struct Codec<rref::RRef<T>> {
   }
 };
 
-// An RRef<T> stands wherever a T is declared: the callee's agent fetches it before the handler runs.
+// An RRef<T> is accepted wherever a T is declared: the callee's agent fetches it before the handler runs.
 template <class T>
 struct StandsFor<rref::RRef<T>, T> : std::true_type {};
 

@@ -1,9 +1,10 @@
 // RRefLayer: the RRef layer of one agent: the two tables of the ownership protocol, the objects that live
-// here, and those who wait for either. It carries out what the tables decide.
+// here, and the waits for both. It executes the actions of the tables.
 //
-// One per agent, made by rref::layers(), found by RRefLayer::of(agent). It takes part in calls as the agent's
-// CallHook. Thread-safe: one mutex guards the tables; what they decide is done, waiters run and values end
-// outside it. References may outlive the agent: from its end on all that they do is refused with shut_down.
+// One per agent, created by rref::layers(), found by RRefLayer::of(agent). It takes part in calls as the
+// agent's CallHook. Thread-safe: one mutex guards the tables; actions are executed, waiters run and values
+// are destroyed outside it. References may outlive the agent: after its end, all their operations fail with
+// shut_down.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -32,30 +33,30 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
 
   explicit RRefLayer(std::shared_ptr<rpc::AgentCore> core);
 
-  // failed_precondition where the agent was made without this layer.
+  // failed_precondition if the agent was created without this layer.
   static std::shared_ptr<RRefLayer> of(const rpc::AgentCore& core);
   static std::shared_ptr<RRefLayer> of(const rpc::Slots& layers);
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
-  // For calls of the layers' own, which have no deadline; for those of the program, with its options.
+  // For calls of the layers themselves, which have no deadline; for those of the program, with its options.
   rpc::Peer peer(const rpc::AgentId& agent, const rpc::CallOptions& options = {.timeout = rpc::no_timeout});
 
   // --- References ---
-  // whole: what the value is a part of.
+  // whole: the object that the value is a part of.
   ReferencePtr adopt_local(rpc::KeptValue value, std::string type, std::string site,
                            std::shared_ptr<StoredObject> whole = nullptr);
   // A new object at `owner`, and the part that its creation (or the call whose result it becomes) must carry.
-  // site: in the program, for the leak report; may be empty.
+  // site: location in the program, for the leak report; may be empty.
   ReferencePtr create(const rpc::AgentId& owner, std::string type, std::string site, rpc::OutgoingCall& call,
                       std::optional<std::string> name = {});
   // A call through a reference: adds the part that names its object. Throws owner_lost and the like.
   void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
-  // What a call through a reference ended with, in terms of its object: owner_lost rather than peer_lost.
+  // The error of a call through a reference, in terms of its object: owner_lost instead of peer_lost.
   static rpc::Result<Reply> explain(rpc::Result<Reply> reply, const About& object);
   // The object behind a reference that this agent owns, once it is alive.
   void when_alive(const ReferencePtr& reference, StoredObjects::Done done);
-  // Runs when the owner has confirmed the reference's fork, or with the error that it ended with.
+  // Runs when the owner has confirmed the reference's fork, or with the error that ended it.
   void when_confirmed(const ReferencePtr& reference, Waiter done);
   bool confirmed(const Reference& reference) const;
   void drop(const Reference& reference);
@@ -81,16 +82,16 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   void connection_made(const rpc::AgentId& peer) override;
   void connection_gone(std::uint64_t connection, const rpc::AgentId& peer, const rpc::Error& reason) override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
-  // Until the owners know of all references that were let go of, or for a few seconds.
+  // Completes when the owners know of all released references, or after a few seconds.
   rpc::Future<void> leaving() override;
   void figures(rpc::LayerFigures& to) const override;  // ReferenceStats, each as "rref.…"
   void shut_down() override;
 
-  // Which object a call that is being served runs on: in its slots.
+  // The object on which a served call runs: in its slots.
   struct Target {
-    ReferencePtr held;  // until the call is over
+    ReferencePtr held;  // until the call has completed
     std::shared_ptr<StoredObject> object;
-    bool runs_on_it = false;  // else the method is another service's, about the object
+    bool runs_on_it = false;  // otherwise the method belongs to another service, and concerns the object
   };
 
  private:
@@ -101,10 +102,10 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   // References that a message brought, in the order of its section; in the message's slots.
   struct Received {
     std::vector<ReferencePtr> references;
-    std::exception_ptr failed;  // of the first that could not be taken
+    std::exception_ptr failed;  // of the first reference that could not be accepted
   };
 
-  // Runs f on the tables under the mutex, then what they decided, outside it.
+  // Runs f on the tables under the mutex, then their actions outside it.
   template <class F>
   auto act(F&& f);
   void perform(protocol::Actions actions);
@@ -146,16 +147,15 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   std::map<ForkId, std::vector<Waiter>> confirmations_;
   std::set<std::uint64_t> gone_;  // incarnations of agents that were lost
   std::map<rpc::AgentId, std::vector<std::string>>
-      addresses_;  // of owners, as those who handed over their RRefs knew them
+      addresses_;  // of owners, as the agents that handed over their RRefs knew them
   std::map<std::uint64_t, ReferencePtr> transit_;  // references within calls from this agent to itself
   std::uint64_t next_transit_ = 0;
-  std::set<RRefId> unbegun_;  // created by calls of this agent to itself that have not come in yet
+  std::set<RRefId> unbegun_;  // created by calls of this agent to itself that have not arrived yet
   std::vector<rpc::Promise<void>> leaving_;
   bool ended_ = false;
 
-  std::mutex deletes_mutex_;  // guards what follows
-  std::map<rpc::AgentId, std::vector<protocol::ForkDelete>>
-      deletes_;  // that leave with the next turn of a loop
+  std::mutex deletes_mutex_;                                           // guards what follows
+  std::map<rpc::AgentId, std::vector<protocol::ForkDelete>> deletes_;  // sent with the next turn of a loop
 };
 
 // The RRef layer, for the agent's constructor.

@@ -1,6 +1,6 @@
-// The section "rref" of a request or reply: which references it carries, and what the call does to them.
+// The section "rref" of a request or reply: the references that it carries, and what the call does to them.
 //
-// Every call that makes or uses an object has one, so it is written briefly: what is empty is left out, and
+// Every call that creates or uses an object has one, so it is encoded briefly: empty fields are left out, and
 // so are agents that the message names already. docs/rref_protocol.md, "Messages", is the specification.
 // Thread-safety: values.
 #pragma once
@@ -22,17 +22,17 @@ inline constexpr std::string_view value_field =
 struct RRefSection {
   std::optional<protocol::Handover> target;  // a request to this object
   std::optional<protocol::Handover> result;  // the result stays at the owner as this object
-  std::string site;                 // where the program made `result`: "train.cc:12"; "" where unknown
-  std::optional<std::string> name;  // of the object that `result` shall share (rref::Named)
+  std::string site;  // location in the program that created `result`: "train.cc:12"; "" if unknown
+  std::optional<std::string> name;           // of the object that `result` shall share (rref::Named)
   std::vector<protocol::Handover> carried;   // RRefs among the values
-  std::vector<std::string> owner_addresses;  // of carried[i].owner, joined by spaces; "" where unknown
-  std::vector<std::uint64_t> local;          // carried[i] stays within one agent: its transit number; else 0
+  std::vector<std::string> owner_addresses;  // of carried[i].owner, joined by spaces; "" if unknown
+  std::vector<std::uint64_t> local;  // carried[i] stays within one agent: its transit number; otherwise 0
 
-  // receiver: where the sender knows which incarnation of it the message is for; the message goes to nobody
-  // else then.
+  // receiver: set if the sender knows the incarnation that the message is for. The message then reaches no
+  // other incarnation.
   void write(rpc::ValueWriter writer, const rpc::AgentId& sender,
              const std::optional<rpc::AgentId>& receiver) const;
-  // type_mismatch, invalid_argument or protocol_error where it is none.
+  // type_mismatch, invalid_argument or protocol_error if the value is not such a section.
   static RRefSection read(const rpc::ValueReader& reader, const rpc::AgentId& sender,
                           const rpc::AgentId& receiver);
 };

@@ -1,9 +1,9 @@
-// StoredObject: an object on its owner, behind RRefs: its value, its turn, and what layers above attached to
-// it.
+// StoredObject: an object on its owner, behind RRefs: its value, its turn, and the attachments of higher
+// layers.
 //
-// Several RRefIds may share one (rref::Named). Calls on it run one at a time on its turn, unless its type
-// says `static constexpr bool concurrent = true`; a handler that suspends lets others in. Whoever lets go of
-// it last, the value is destroyed on the handlers' threads, in its turn. Thread-safe where said.
+// Several RRefIds may share one (rref::Named). Calls on it run one at a time in its turn, unless its type
+// declares `static constexpr bool concurrent = true`; a handler that suspends ends its turn. Whichever agent
+// releases it last, the value is destroyed on the handlers' threads, in its turn. Thread-safe where stated.
 #pragma once
 
 #include <weft/rpc/agent/incoming_call.h>
@@ -18,20 +18,20 @@
 
 namespace weft::rref {
 
-// A layer's say over the calls on one object (an optimizer that keeps parameter versions).
+// A layer's control over the calls on one object (an optimizer that keeps parameter versions).
 class WEFT_EXPORT ObjectGuard {
  public:
   virtual ~ObjectGuard() = default;
   // In the object's turn, before the call's handler: see IncomingCall::set_admission.
   virtual void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) = 0;
-  // For a layer that reads or writes the object's memory in the name of a service of its own: runs `body`
-  // now, with the newest state in place, while nobody changes it, or reads it. What calls that are under way
-  // have read stays as it was for them: a guard that cannot see to that throws failed_precondition.
+  // For a layer whose own service reads or writes the object's memory: runs `body` now, with the newest state
+  // in place, while nothing changes or reads it. Calls in flight keep the state that they have read. A guard
+  // that cannot ensure this throws failed_precondition.
   virtual void read(const std::function<void()>& body) = 0;
   virtual void change(const std::function<void()>& body) = 0;
 };
 
-// What a type may derive from so that listings tell its size.
+// Base class of types whose size is shown in listings.
 class WEFT_EXPORT Sized {
  public:
   virtual ~Sized() = default;
@@ -40,10 +40,10 @@ class WEFT_EXPORT Sized {
 
 class WEFT_EXPORT StoredObject {
  public:
-  // threads: kept, since a pointer to the value may outlive its agent.
+  // threads: kept, because a pointer to the value may outlive its agent.
   StoredObject(rpc::KeptValue value, std::shared_ptr<rpc::Executor> threads)
       : threads_(std::move(threads)), value_(std::move(value)), turn_(*threads_) {}
-  // A part of another object (a module's parameter): it has its turn and its guard.
+  // A part of another object (a module's parameter): it shares that object's turn and guard.
   StoredObject(rpc::KeptValue value, std::shared_ptr<StoredObject> whole)
       : threads_(whole->threads_), whole_(std::move(whole)), value_(std::move(value)), turn_(*threads_) {}
   ~StoredObject() {
@@ -53,14 +53,13 @@ class WEFT_EXPORT StoredObject {
   StoredObject& operator=(const StoredObject&) = delete;
 
   const rpc::KeptValue& value() const { return value_; }
-  // What runs on the object does so here, one after the other.
+  // Runs the jobs of the object, one after the other.
   rpc::Executor& turn() { return whole_ != nullptr ? whole_->turn() : turn_; }
   static std::shared_ptr<rpc::Executor> turn_of(const std::shared_ptr<StoredObject>& object) {
     return {object, &object->turn()};
   }
 
-  // The object as a Base, or null where its type is not derived from it (publicly, unambiguously). About 2
-  // µs.
+  // The object as a Base, or null if its type is not derived from it (publicly, unambiguously). About 2 µs.
   template <class Base>
   Base* as() const {
     const auto throw_pointer = value_.type->throw_pointer;
@@ -74,8 +73,8 @@ class WEFT_EXPORT StoredObject {
     return nullptr;
   }
 
-  // What it takes of memory: of a type that declares it (Sized) as it is now, else as it was when it was
-  // made; none where nobody knows.
+  // Its memory size: for a type that declares it (Sized), the present size; otherwise the size at its
+  // creation; none if unknown.
   std::optional<std::uint64_t> bytes() const {
     if (sized_ != nullptr) return sized_->bytes();
     return bytes_ == unknown ? std::nullopt : std::optional(bytes_);
@@ -86,7 +85,7 @@ class WEFT_EXPORT StoredObject {
     if (whole_ != nullptr) return whole_->guard();
     return guarded_.load(std::memory_order_acquire) ? guard_ : nullptr;
   }
-  // The guard that is attached, or `make`'s, which becomes it.
+  // The attached guard, or the guard from `make`, which is then attached.
   template <class Make>
   std::shared_ptr<ObjectGuard> attach_guard(Make make) {
     if (whole_ != nullptr) return whole_->attach_guard(std::move(make));
@@ -102,10 +101,10 @@ class WEFT_EXPORT StoredObject {
   static constexpr auto unknown = static_cast<std::uint64_t>(-1);
 
   const std::shared_ptr<rpc::Executor> threads_;
-  const std::shared_ptr<StoredObject> whole_;  // that this is a part of
+  const std::shared_ptr<StoredObject> whole_;  // the object that this is a part of
   rpc::KeptValue value_;
   rpc::SerialExecutor turn_;       // not of a part
-  std::uint64_t bytes_ = unknown;  // like sized_, set before anybody else has the object
+  std::uint64_t bytes_ = unknown;  // like sized_, set before anything else has the object
   const Sized* sized_ = nullptr;
   std::once_flag attached_;
   std::atomic<bool> guarded_{false};

@@ -1,9 +1,8 @@
-// StoredObjects: the objects that live on one agent, and those who wait for one to come to life.
+// StoredObjects: the objects that live on one agent, and the waits for their creation.
 //
-// Who waits is served in the order in which they came, also by calls that come while the waiting ones are
-// served: so calls on an object that is still being made keep their callers' order. Owned by the RRefLayer,
-// which holds each object by its id; end() drops all. Thread-safe: it calls and destroys nothing under its
-// lock.
+// Waits are served in the order of their arrival, including calls that arrive while others are being served.
+// So calls on an object that is being created keep their callers' order. Owned by the RRefLayer, which holds
+// each object by its id; end() drops all. Thread-safe: it calls and destroys nothing under its lock.
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
@@ -24,12 +23,12 @@ class WEFT_EXPORT StoredObjects {
   using Found = rpc::Result<std::shared_ptr<StoredObject>>;
   using Done = rpc::UniqueFunction<void(Found)>;
 
-  // False: the creation has not ended; `done` is called by settle(), fail() or end(). True: called, or about
-  // to be.
+  // False: the creation has not ended; settle(), fail() or end() will call `done`. True: called, or about to
+  // be.
   bool when_alive(const RRefId& id, Done done);
   void settle(const RRefId& id, Found found);                    // its creation has ended
-  void fail(const RRefId& id, const std::exception_ptr& error);  // it will never be created: tells who waits
-  void remove(const RRefId& id);                                 // nobody holds it any more
+  void fail(const RRefId& id, const std::exception_ptr& error);  // it will never be created: fails all waits
+  void remove(const RRefId& id);                                 // no reference to it is left
   void end(const std::exception_ptr& error);
   std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> alive() const;
 
@@ -37,11 +36,11 @@ class WEFT_EXPORT StoredObjects {
   struct Waiting {
     std::exception_ptr failure;  // instead of the object
     rpc::Fifo<Done> waiters;
-    bool serving = false;  // some thread is in serve()
+    bool serving = false;  // a thread is in serve()
   };
   struct Entry {
     std::shared_ptr<StoredObject> object;
-    std::unique_ptr<Waiting> waiting;  // of one that is there, mostly nothing
+    std::unique_ptr<Waiting> waiting;  // null for most objects that exist
 
     bool settled() const { return object != nullptr || (waiting != nullptr && waiting->failure != nullptr); }
     bool serving() const { return waiting != nullptr && waiting->serving; }

@@ -1,8 +1,8 @@
-// What a table wants done: the answer of each event function, appended in order.
+// The actions that a table requests: each event function appends them in order.
 //
-// The layer above carries actions out after the event returns. A Send is an ordinary call of an idempotent
-// method: it is repeated until it is answered or its receiver is reported lost, and each answer goes back to
-// the table that sent it. Everything else is done at once. Thread-safety: values.
+// The layer above executes the actions after the event function returns. A Send is an ordinary call of an
+// idempotent method: the layer repeats it until it is answered or its receiver is reported lost, and passes
+// each answer to the table that sent it. All other actions are executed at once. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -22,19 +22,19 @@ struct Send {
   Message message;
 };
 
-// Why a fork is of no use. The first that applies stays.
+// Why a fork cannot be used. The first fault that applies stays.
 enum class Fault : std::uint8_t {
   none,
-  creation_failed,  // the object never came to life; the text says why
+  creation_failed,  // the object was never created; the text has the reason
   refused,          // the object or the hand-over ended before the owner learned of this fork
   owner_lost,
   lease_lost,
-  released,  // this agent has left: its forks end although it still has handles on them
+  released,  // this agent has left: its forks end although it still has handles to them
 };
 
 // For each fork that a UserTable makes or receives: at most one ForkConfirmed, at most one ForkFailed, at
-// least one of them, and never a confirmation after a failure. Who waits for the fork's confirmation is woken
-// by whichever is first.
+// least one of them, and never a confirmation after a failure. The first of them wakes all waits for the
+// fork's confirmation.
 struct ForkConfirmed {
   ForkId fork;
 };
@@ -44,7 +44,7 @@ struct ForkFailed {
   std::string text;
 };
 
-// For each object that someone at the owner waits for: the creation succeeded, or failed.
+// For each object for which a request waits at the owner: the creation succeeded, or failed.
 struct ObjectReady {
   RRefId rref;
 };
@@ -53,12 +53,12 @@ struct ObjectFailed {
   std::string failure;
 };
 
-// Nobody holds the object: destroy it and what is kept beside it. Also sent for failed creations.
+// No reference to the object is left: destroy it and its data. Also sent for failed creations.
 struct DeleteObject {
   RRefId rref;
 };
 
-// From now on this agent's death must be reported to the table, and its lease kept. Once for each agent.
+// From now on, the layer must report this agent's death to the table and keep its lease. Once for each agent.
 struct WatchAgent {
   rpc::AgentId agent;
 };

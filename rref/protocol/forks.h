@@ -1,7 +1,8 @@
-// Forks: the references to one object that its owner knows of, by their ids.
+// Forks: the references to one object that its owner knows, by their ids.
 //
-// In order in one piece of memory: most objects have one or two, and each costs 32 bytes. Finding one is
-// logarithmic in their number, adding or ending one moves those after it. Thread-safety: none.
+// They are stored in order in one block of memory: most objects have one or two, and each costs 32 bytes.
+// Finding a fork is logarithmic in their number; adding or ending one moves the forks after it.
+// Thread-safety: none.
 #pragma once
 
 #include <weft/rref/protocol/ids.h>
@@ -33,7 +34,7 @@ class Forks {
     return place != forks_.end() && place->id == id ? &*place : nullptr;
   }
   bool contains(const ForkId& id) const { return const_cast<Forks*>(this)->find(id) != nullptr; }
-  void add(Fork fork) {  // one whose id is new
+  void add(Fork fork) {  // its id must be new
     forks_.insert(place_of(fork.id), fork);
   }
   void erase(const Fork* fork) { forks_.erase(forks_.begin() + (fork - forks_.data())); }

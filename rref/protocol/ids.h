@@ -1,9 +1,9 @@
-// Names of remote objects and of references to them, unique over all agents without asking anyone.
+// Ids of remote objects and of references to them, unique over all agents without a central authority.
 //
-// A *birth* is the act that makes a new fork of an object. An agent numbers its births for each other agent
-// apart and without gaps, from a base that follows from the other agent's random incarnation. The bases keep
-// ids unique over all agents; the density lets the other agent remember every number that it has seen in a
-// few ranges (number_set.h), which is what makes the protocol's messages idempotent in bounded memory.
+// A *birth* is the event that makes a new fork of an object. An agent numbers its births for each other agent
+// separately and without gaps, from a base that is derived from the other agent's random incarnation. The
+// bases keep ids unique over all agents. The density lets the other agent remember every number that it has
+// seen in a few ranges (number_set.h), so the protocol's messages are idempotent in bounded memory.
 // docs/rref_protocol.md, "Ids", is the specification. Thread-safety: values.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace weft::rref {
 
-// Two kinds of id that never mix: RRefId names an object, ForkId one agent's reference to it.
+// Two kinds of ids that never mix: RRefId identifies an object, ForkId one agent's reference to it.
 template <class Tag>
 struct GlobalId {
   std::uint64_t origin = 0;  // incarnation of the agent that made the id
@@ -29,11 +29,11 @@ struct GlobalId {
 using RRefId = GlobalId<struct RRefTag>;
 using ForkId = GlobalId<struct ForkTag>;
 
-// The creator's own fork bears the number of its object: one birth makes both.
+// The creator's own fork has the number of its object: one birth makes both.
 inline ForkId creators_fork(const RRefId& rref) { return {rref.origin, rref.number}; }
 
-// Where numbers begin (they wrap at 2^64): births by users at the owner with this incarnation, and births by
-// an owner for the user with this incarnation.
+// The first numbers (they wrap at 2^64): of births by users at the owner with this incarnation, and of births
+// by an owner for the user with this incarnation.
 constexpr std::uint64_t birth_base(std::uint64_t owner) { return owner; }
 constexpr std::uint64_t lend_base(std::uint64_t user) { return user + (std::uint64_t{1} << 63); }
 

@@ -1,9 +1,8 @@
-// NumberSet: a set of numbers that remembers ranges, so that a dense set costs one range
-// however many it holds.
+// NumberSet: a set of numbers that stores ranges, so that a dense set costs one range, whatever its size.
 //
-// It is how an agent remembers which births it has settled: births are numbered densely, therefore the ranges
-// are one more than the gaps, and a gap is a birth that is still under way. Nothing is forgotten, yet memory
-// stays small. Thread-safety: none; a plain value.
+// An agent stores in it the births that it has settled. Births are numbered densely, so the number of ranges
+// is one more than the number of gaps, and a gap is a birth that is still in flight. The set never forgets a
+// number, and its memory stays small. Thread-safety: none; a plain value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -16,8 +15,8 @@ namespace weft::rref::protocol {
 
 class WEFT_EXPORT NumberSet {
  public:
-  bool insert(std::uint64_t number);        // false: it was there
-  void insert_below(std::uint64_t number);  // all that are smaller
+  bool insert(std::uint64_t number);        // false: the number was in the set
+  void insert_below(std::uint64_t number);  // all smaller numbers
   bool contains(std::uint64_t number) const;
   std::size_t ranges() const { return ranges_.size(); }
 

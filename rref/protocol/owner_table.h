@@ -1,11 +1,12 @@
-// OwnerTable: what one agent knows of the objects that it owns: their state, who holds them, and
-// when they may go.
+// OwnerTable: the state of the objects that one agent owns: their stage, their references, and when they may
+// be destroyed.
 //
-// A pure state machine: an event comes in, its actions are appended to `out`, nothing else happens. The layer
-// above owns it (one per agent), carries the actions out, and is its clock and its network; user_table.h is
-// the other half. An object is deleted when no fork and no hold is left, and never before its creation has
-// ended. Thread-safety: none; one executor or mutex per agent. Ids that the layer itself got wrong throw
-// std::logic_error; whatever comes from the network is answered. docs/rref_protocol.md is the specification.
+// A pure state machine: each event function appends its actions to `out` and has no other effect. The layer
+// above owns it (one per agent), executes the actions, and provides the clock and the network; user_table.h
+// is the other half. An object is deleted when no fork and no hold is left, and never before its creation has
+// ended. Thread-safety: none; one executor or mutex per agent. Errors: invalid ids from the layer itself
+// throw std::logic_error; all messages from the network are answered. docs/rref_protocol.md is the
+// specification.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -35,13 +36,13 @@ struct ObjectInfo {
 };
 
 enum class ObjectState : std::uint8_t {
-  expected,  // a message named it before its creation arrived
+  expected,  // a message named the object before its creation arrived
   creating,  // its constructor or method runs
   live,
-  failed,  // no object, kept until its forks and holds have ended, so that each of them is told why
+  failed,  // no object; kept until its forks and holds have ended, so that each of them gets the error
 };
 
-// What a request or an argument finds at the owner. `ready` and `waiting` have taken a hold.
+// What a request or an argument finds at the owner. `ready` and `waiting` take a hold.
 enum class Access : std::uint8_t {
   ready,
   waiting,  // ObjectReady or ObjectFailed follows
@@ -55,7 +56,7 @@ struct LiveObject {
   ObjectInfo info;
   ObjectState state = ObjectState::live;
   std::size_t holds = 0;
-  std::vector<std::pair<ForkId, rpc::AgentId>> forks;  // and who holds each
+  std::vector<std::pair<ForkId, rpc::AgentId>> forks;  // and the holder of each
 };
 
 class WEFT_EXPORT OwnerTable {
@@ -63,26 +64,26 @@ class WEFT_EXPORT OwnerTable {
   explicit OwnerTable(rpc::AgentId self);
 
   // --- Creation ---
-  // An object made on this agent itself, with one hold for its first handle. While `state` is creating,
-  // finish_create() has to follow.
+  // An object created on this agent itself, with one hold for its first handle. While `state` is creating,
+  // finish_create() must follow.
   RRefId create_local(ObjectInfo info, ObjectState state = ObjectState::live);
-  // A peer's creation arrives. Run the constructor only if the answer is `registered`,
-  // then call finish_create().
+  // A peer's creation arrives. Run the constructor only if the answer is `registered`, then call
+  // finish_create().
   Standing begin_create(const rpc::AgentId& creator, const RRefId& rref, ObjectInfo info, Actions& out);
   void finish_create(const RRefId& rref, const std::optional<std::string>& failure, Actions& out);
 
   // --- Holds: owner-side handles, requests in progress, pins of named objects ---
-  void hold(const RRefId& rref);  // one more, by someone who has one
+  void hold(const RRefId& rref);  // one more; the caller already has one
   void unhold(const RRefId& rref, Actions& out);
-  // A request through a peer's fork arrives. The hold, if taken, ends with unhold() when
-  // the request is answered.
+  // A request through a peer's fork arrives. If it takes a hold, unhold() ends it when the request is
+  // answered.
   Access begin_request(const rpc::AgentId& from, const Handover& target, Actions& out);
-  // A peer hands this agent an RRef to its own object. The hold, if taken, is the new handle's.
+  // A peer hands this agent an RRef to one of its own objects. The hold, if taken, is that of the new handle.
   Access receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
 
   // --- Lending: the owner hands its object to a user ---
-  // Nothing if `user` was dropped. The caller has a hold. Report how a call ended; a reply has no such
-  // report, the end of its connection decides.
+  // Returns nothing if `user` was dropped. The caller has a hold. Report the end of a call; a reply has no
+  // such report, the end of its connection decides.
   std::optional<Handover> lend(const RRefId& rref, const rpc::AgentId& user, Actions& out);
   void lend_ended(const Handover& lent, Outcome outcome, Actions& out);
 
@@ -93,26 +94,26 @@ class WEFT_EXPORT OwnerTable {
   void probe_answered(const ForkProbe& probe, const ProbeReply& reply, Actions& out);
 
   // --- Peers ---
-  // The connection to `peer` ended, though the peer may come back: lends that were under way are asked for.
+  // The connection to `peer` ended, but the peer may return: the table asks for lends that were in flight.
   void connection_ended(const rpc::AgentId& peer, Actions& out);
-  // `agent` left, died, or its lease ran out: its forks end, and this incarnation is refused for good.
+  // `agent` left, died, or its lease expired: its forks end, and this incarnation is refused permanently.
   void drop_agent(const rpc::AgentId& agent, Actions& out);
 
   // --- Reports ---
   std::vector<LiveObject> live_objects() const;
   bool has_fork(const RRefId& rref, const ForkId& fork) const;
   std::string failure(const RRefId& rref) const;
-  std::size_t birth_ranges() const;  // over all peers: how much is remembered of settled births
+  std::size_t birth_ranges() const;  // over all peers: the number of stored ranges of settled births
 
  private:
-  // What objects have in common that were made alike: kept once for all of them.
+  // The properties that equally created objects share: kept once for all of them.
   struct Kind {
     rpc::AgentId creator;
     std::string type, site;
 
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };
-  using Kinds = std::map<Kind, std::size_t>;  // and how many are of it
+  using Kinds = std::map<Kind, std::size_t>;  // and the number of objects of each
   struct Object {
     Kinds::value_type* kind = nullptr;
     std::chrono::steady_clock::time_point made{};
@@ -120,10 +121,10 @@ class WEFT_EXPORT OwnerTable {
     ObjectState state = ObjectState::expected;
     Forks forks;
   };
-  // What is kept for each agent that is watched, as each fork's user is. It goes when the agent does.
+  // The state of each watched agent. It is deleted when the agent is dropped.
   struct Peer {
     rpc::AgentId id;
-    NumberSet births;  // of forks that the agent bore at this owner: registered or fenced, once and for all
+    NumberSet births;  // of forks that the agent made at this owner: registered or fenced, permanently
     std::uint64_t next_lend = 0;  // births of this owner's forks for that agent
   };
 
@@ -149,7 +150,7 @@ class WEFT_EXPORT OwnerTable {
   std::uint64_t next_local_ = 0;
   std::map<RRefId, Object> objects_;
   Kinds kinds_;
-  std::map<RRefId, std::string> failures_;  // of those that failed
+  std::map<RRefId, std::string> failures_;  // of failed objects
   std::map<std::uint64_t, Peer> peers_;     // by incarnation
   std::set<std::uint64_t> fenced_;          // incarnations: eight bytes of memory for each death
 };

@@ -1,13 +1,13 @@
-// UserTable: one agent's forks of objects that live elsewhere: which the owner knows, who uses them,
+// UserTable: one agent's forks of objects that live elsewhere: whether the owner knows them, their uses, and
 // when they may end.
 //
-// A pure state machine, the other half of owner_table.h, with the same rules: an event comes in, its actions
-// are appended to `out`, and the layer above carries them out. A fork is released when it has no handle, no
-// request under way and no unsettled child, and its owner has confirmed it: so the owner learns of every end,
-// and a parent outlives its child's confirmation. A fork that comes back from the network a second time, or
-// after its end, is refused. Thread-safety: none; one executor or mutex per agent. Ids that the layer itself
-// got wrong throw std::logic_error; whatever comes from the network is answered or ignored.
-// docs/rref_protocol.md is the specification.
+// A pure state machine, the other half of owner_table.h, with the same rules: each event function appends its
+// actions to `out`, and the layer above executes them. A fork is released when it has no handle, no request
+// in flight and no unsettled child, and its owner has confirmed it. So the owner learns of every end, and a
+// parent outlives its child's confirmation. A fork that arrives a second time, or after its end, is refused.
+// Thread-safety: none; one executor or mutex per agent. Errors: invalid ids from the layer itself throw
+// std::logic_error; all messages from the network are answered or ignored. docs/rref_protocol.md is the
+// specification.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -29,8 +29,8 @@ namespace weft::rref::protocol {
 enum class Stage : std::uint8_t {
   pending,    // the owner has not answered yet
   confirmed,  // the owner knows the fork
-  releasing,  // the ForkDelete is under way
-  ended,      // nothing to tell the owner; the entry stays while somebody holds it
+  releasing,  // the ForkDelete is in flight
+  ended,      // no message to the owner is due; the entry stays while a handle or a request is left
 };
 
 struct ForkView {
@@ -50,28 +50,28 @@ class WEFT_EXPORT UserTable {
   explicit UserTable(rpc::AgentId self);
 
   // --- Where forks come from ---
-  // A new object at `owner`: send the creation with what is returned. The fork has one handle. Nothing if
-  // the owner is known to be lost. `accepted` means that the object lives; all else has the owner asked
-  // what became of it.
+  // A new object at `owner`: send the creation with the returned ids. The fork has one handle. Returns
+  // nothing if the owner is known to be lost. `accepted` means that the object lives; after any other end,
+  // the owner is asked for the state of the creation.
   std::optional<Handover> create(const rpc::AgentId& owner, Actions& out);
   void create_ended(const ForkId& fork, Outcome outcome, Actions& out);
-  // A call or reply from `from` carries an RRef of another agent's object. Fault::none: the fork has
-  // a handle, and the handler may run after ForkConfirmed. All else: the handler must not run, and
-  // there is no handle.
+  // A call or reply from `from` carries an RRef to another agent's object. Fault::none: the fork has a
+  // handle, and the handler may run after ForkConfirmed. Otherwise the handler must not run, and there is no
+  // handle.
   Fault receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
 
   // --- Using them ---
-  void retain(const ForkId& fork);                 // one more handle, by someone who holds the fork
-  void release(const ForkId& fork, Actions& out);  // one handle less
-  // A request through the fork, which holds it until it is answered, however late the last handle goes. No
-  // hold is taken if the fork has a fault. The request carries describe().
+  void retain(const ForkId& fork);                 // one more handle; the caller already has one
+  void release(const ForkId& fork, Actions& out);  // one handle fewer
+  // A request through the fork, which holds it until it is answered, also after the last handle is released.
+  // If the fork has a fault, no hold is taken. The request carries describe().
   Fault begin_request(const ForkId& fork);
   void end_request(const ForkId& fork, Actions& out);
   Handover describe(const ForkId& fork) const;
 
-  // --- Handing over to another agent, be it a user or the owner ---
-  // Nothing if the fork has a fault. Each attempt to send is a hand-over of its own. Report how a call ended;
-  // a reply has no such report: ChildSettled or the end of its connection decides.
+  // --- Handing over to another agent: a user or the owner ---
+  // Returns nothing if the fork has a fault. Each attempt to send is a separate hand-over. Report the end of
+  // a call; a reply has no such report: ChildSettled or the end of its connection decides.
   std::optional<Handover> hand_over(const ForkId& parent, const rpc::AgentId& to);
   void hand_over_ended(const ForkId& child, Outcome outcome, Actions& out);
 
@@ -84,12 +84,13 @@ class WEFT_EXPORT UserTable {
   void answered(const rpc::AgentId& owner, const ForkFence& message, const Standing& answer, Actions& out);
 
   // --- Peers ---
-  // The connection to `peer` ended, though the peer may come back: hand-overs that were under way are fenced.
+  // The connection to `peer` ended, but the peer may return: hand-overs that were in flight are fenced.
   void connection_ended(const rpc::AgentId& peer, Actions& out);
-  // `agent` is gone for good, as this agent sees it. It must not renew its lease with `agent` from now on.
+  // `agent` is gone permanently, as this agent sees it. This agent must not renew its lease with `agent` from
+  // now on.
   void agent_lost(const rpc::AgentId& agent, Actions& out);
-  // `owner` said that it dropped this agent: in the answer to a request; the table sees
-  // its own answers itself.
+  // `owner` reported in the reply to a request that it dropped this agent. The table sees the replies to its
+  // own messages itself.
   void lease_lost(const rpc::AgentId& owner, Actions& out);
 
   // This agent leaves: each fork is released as soon as no request and no child needs it, although handles
@@ -99,8 +100,8 @@ class WEFT_EXPORT UserTable {
   // --- Reports ---
   std::optional<ForkView> find(const ForkId& fork) const;
   std::vector<ForkView> live_forks() const;
-  bool ending() const;              // some forks are to be released, and their owners have not been told yet
-  std::size_t lend_ranges() const;  // over all owners: how much is remembered of forks that owners lent
+  bool ending() const;  // some forks must still be released, and their owners have not been notified yet
+  std::size_t lend_ranges() const;  // over all owners: the number of stored ranges of forks that owners lent
 
  private:
   struct Child {
@@ -111,7 +112,7 @@ class WEFT_EXPORT UserTable {
     RRefId rref;
     rpc::AgentId owner;
     rpc::AgentId creator;
-    std::optional<rpc::AgentId> parent;  // to be told when the owner has decided
+    std::optional<rpc::AgentId> parent;  // notify it when the owner has decided
     Stage stage = Stage::pending;
     Fault fault = Fault::none;
     std::string text;
@@ -120,10 +121,10 @@ class WEFT_EXPORT UserTable {
     std::size_t requests = 0;
     std::map<ForkId, Child> children;
   };
-  // What is kept for each owner that is watched. It goes when the owner does.
+  // The state of each watched owner. It is deleted when the owner is dropped.
   struct Owner {
     std::uint64_t next_birth = 0;  // of this agent's births at that owner
-    NumberSet lends;               // births of forks lent to this agent: arrived or refused, once and for all
+    NumberSet lends;               // births of forks lent to this agent: arrived or refused, permanently
   };
 
   Owner& watch(const rpc::AgentId& owner, Actions& out);
