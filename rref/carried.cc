@@ -88,7 +88,8 @@ std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& re
   std::uint64_t transit = 0;
   auto handover = layer_->act([&](protocol::Actions& out) -> rpc::Result<protocol::Handover> {
     if (*destination == layer_->self_) {
-      // Within this agent nothing changes hands: the message names the reference, the receiver shares it.
+      // Within this agent nothing is handed over: the message names the reference, and the receiver shares
+      // it.
       transit = ++layer_->next_transit_;
       layer_->transit_[transit] = reference;
       return protocol::Handover{reference->id(), {}, reference->owner(), {}, true};
@@ -121,10 +122,10 @@ void Carried::seal(rpc::OutgoingMessage& message) {
 void Carried::ended(const std::exception_ptr& error) {
   if (std::exchange(over_, true)) return;
   const Outcome outcome = outcome_of(error);
-  const bool undecided = notification_ && error == nullptr;  // it has left, no more is known
-  std::vector<ReferencePtr> unclaimed;                       // like `made`, let go of outside the mutex
+  const bool undecided = notification_ && error == nullptr;  // it was sent; its further fate is unknown
+  std::vector<ReferencePtr> unclaimed;                       // like `made`, released outside the mutex
   const ReferencePtr made = result_.lock();
-  bool never_began = false;  // a creation on this agent itself, which nobody else ends then
+  bool never_began = false;  // a creation on this agent itself, which nothing else ends in this case
   layer_->act([&](protocol::Actions& out) {
     if (layer_->ended_) return;
     for (std::size_t i = 0; i < section_.carried.size() && !undecided; ++i) {

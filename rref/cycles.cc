@@ -84,7 +84,7 @@ bool is_cycle(const std::vector<Node>& nodes, const std::vector<std::size_t>& co
   return component.size() > 1 || std::find(next.begin(), next.end(), component.front()) != next.end();
 }
 
-// Every fork and every hold of the members is one that a member alone has.
+// A member has every fork and every hold of the members, and nothing else has one.
 bool is_garbage(const std::vector<Node>& nodes, const std::vector<std::size_t>& component) {
   std::set<ForkId> forks;
   std::map<RRefId, std::uint64_t> holds;
@@ -110,7 +110,7 @@ bool is_garbage(const std::vector<Node>& nodes, const std::vector<std::size_t>& 
 
 // --- An owner's answer ---
 
-// One for each object, however many RRefs were made of it.
+// One for each object, even if several RRefs were made of it.
 struct Asked {
   HoldingObject answer;
   std::shared_ptr<StoredObject> object;
@@ -177,7 +177,7 @@ rpc::Future<Holdings> holdings_of(const std::shared_ptr<RRefLayer>& layer) {
       try {
         ask(asking->objects[i]);
       } catch (...) {
-        // An object that cannot tell holds nothing.
+        // An object that does not report holds nothing.
       }
       asking->arrive();
     });

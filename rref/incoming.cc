@@ -9,13 +9,13 @@
 
 namespace weft::rref {
 
-// Takes the result of a call as the object that its creator named. However the call ends, the creation does,
+// Keeps the result of a call as the object that its creator named. However the call ends, the creation ends
 // once.
 class CreationSink final : public rpc::ResultSink {
  public:
   CreationSink(std::shared_ptr<RRefLayer> layer, const RRefId& id) : layer_(std::move(layer)), id_(id) {}
 
-  // It creates the object of a name, which others may wait for. Before the call runs.
+  // It creates a named object, for which others may wait. Before the call runs.
   void take_name(std::string name) { name_ = std::move(name); }
   void finish(StoredObjects::Found object) {
     if (finished_.exchange(true)) return;
@@ -37,7 +37,8 @@ class CreationSink final : public rpc::ResultSink {
   std::atomic<bool> finished_{false};
 };
 
-// Waits for several things, then goes on or fails the call, once. The maker's own share is the last arrive().
+// Waits for several events, then continues or fails the call, once. The creator's own share is the last
+// arrive().
 class Gate {
  public:
   Gate(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next)
@@ -102,8 +103,8 @@ std::vector<std::string> addresses_in(const std::string& text) {
   return addresses;
 }
 
-// What two creations have to agree in to share one name. An RRef's value is its place in its message, so ids
-// stand beside.
+// The arguments in which two creations must agree to share one name. The value of an RRef is its index in its
+// message, so the ids are compared in addition.
 std::string arguments_text(rpc::IncomingCall& call, const std::vector<ReferencePtr>& references) {
   std::string text(call.method());
   for (std::size_t i = 0; i < call.argument_count(); ++i) text += ' ' + rpc::render(call.argument(i));
@@ -111,7 +112,7 @@ std::string arguments_text(rpc::IncomingCall& call, const std::vector<ReferenceP
   return text;
 }
 
-// The place of an RRef that stands where a value is declared, in its message.
+// The index in its message of an RRef that is sent for a declared value.
 std::optional<std::uint64_t> stand_in(const std::string& declared, const rpc::ValueReader& value) {
   if (declared.starts_with("rref<") || value.kind() != rpc::ValueKind::record || value.size() != 1 ||
       value.field_name(0) != value_field)
@@ -129,8 +130,7 @@ void RRefLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback 
     return call->fail(error(section.target ? rpc::ErrorKind::owner_lost : rpc::ErrorKind::shut_down,
                             self_.name + " has shut down"));
 
-  // The creation is accepted first: whatever goes wrong afterwards is then the object's failure, which its
-  // users learn.
+  // The creation is accepted first: a later error is then the failure of the object, which its users receive.
   std::shared_ptr<CreationSink> creation;
   if (section.result) {
     creation = accept_creation(section, *call);
@@ -175,7 +175,7 @@ RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::Ag
   const auto refuse = [&](std::exception_ptr why) {
     if (received.failed == nullptr) received.failed = std::move(why);
   };
-  // All are taken, also after one that fails: those who sent them wait to hear of each.
+  // All are accepted, also after one that fails: their senders wait for a report of each.
   act([&](protocol::Actions& out) {
     for (std::size_t i = 0; i < section.carried.size(); ++i) {
       const protocol::Handover& handover = section.carried[i];
@@ -236,8 +236,8 @@ void RRefLayer::resolve_target(const protocol::Handover& target,
     if (!found.ok()) return gate->arrive(found.error());
     const auto object = found.value();
     const rpc::MethodEntry& method = call->entry();
-    // A method of the object's own class or of a base runs on it; another service's may still be about it
-    // (weft.autograd.root).
+    // A method of the object's own class or of a base runs on it; a method of another service may concern the
+    // object (weft.autograd.root).
     void* self = nullptr;
     if (method.needs_object && method.object_in != nullptr) self = method.object_in(object->value());
     if (self != nullptr) {
@@ -255,7 +255,7 @@ void RRefLayer::resolve_target(const protocol::Handover& target,
 
 // --- Arguments ---
 
-// Every argument that is an RRef where its method declares a value is replaced by that value.
+// Replaces every argument that is an RRef, if its method declares a value, by that value.
 void RRefLayer::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback next) {
   auto gate = std::make_shared<Gate>(call, std::move(next));
   const auto& parameters = call->entry().parameters;
@@ -285,7 +285,7 @@ void RRefLayer::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, 
 
 void RRefLayer::begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_ptr<CreationSink> creation,
                       const std::optional<std::string>& name, rpc::Callback next) {
-  // A guard is looked for in the object's turn: one that an earlier call attached then is there.
+  // The guard is looked up in the object's turn: a guard that an earlier call attached is then found.
   if (const auto* target = call->slots().find<Target>())
     call->set_admission([call = call.get(), object = target->object](rpc::Callback proceed) {
       if (const auto guard = object->guard()) return guard->admit(call->share(), std::move(proceed));

@@ -66,7 +66,7 @@ ReferenceListing listing_of(const RRefLayer& layer, std::uint64_t most) {
     line.holds = object.holds;
     for (const auto& [fork, user] : object.forks) line.users.push_back(user.name);
     std::sort(line.users.begin(), line.users.end());
-    // An object that is only expected was not made at any time.
+    // An object that is only expected has no time of creation.
     if (object.info.made != rpc::Clock::time_point{})
       line.age = std::max(std::chrono::duration<double>(now - object.info.made).count(), 0.0);
     line.site = object.info.site;

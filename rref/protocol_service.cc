@@ -10,8 +10,8 @@ namespace {
 constexpr auto retry_after = std::chrono::milliseconds{100};
 constexpr std::size_t max_deletes = 512;  // of one message
 
-// The error, where it means that nothing will reach that incarnation of the peer. One that is shutting down
-// is still there: its connection's end will be seen.
+// The error, if it means that no message can reach that incarnation of the peer. A peer that is shutting down
+// still exists: the end of its connection will be detected.
 std::optional<rpc::Error> gone_with(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -52,7 +52,7 @@ struct MethodOf<protocol::CreationFailed> {
   static constexpr auto target = &ProtocolService::creation_failed;
 };
 
-// A method that answers a request to an object with something of the object itself.
+// A method that answers a request to an object with data of the object itself.
 rpc::MethodEntry object_method(std::string_view name,
                                std::function<void(rpc::IncomingCall&, const StoredObject&)> answer) {
   rpc::MethodEntry entry;
@@ -75,10 +75,10 @@ rpc::MethodEntry object_method(std::string_view name,
 
 }  // namespace
 
-// Whether what was to reach `to` never will.
+// Whether the message to `to` can never arrive.
 bool RRefLayer::found_gone(const rpc::AgentId& to, const std::exception_ptr& error) {
   const auto gone = gone_with(error);
-  if (!gone || core_->expects(to)) return false;  // one of several connections may be what was lost
+  if (!gone || core_->expects(to)) return false;  // possibly only one of several connections was lost
   peer_gone(to, *gone);
   return true;
 }
@@ -108,7 +108,7 @@ void RRefLayer::send(rpc::AgentId to, Message message) {
   });
 }
 
-// Who lets go of many references does so at once, a container's say: those to one owner go together.
+// A container releases many references at once: those to one owner are sent together.
 void RRefLayer::send(rpc::AgentId to, protocol::ForkDelete message) {
   {
     std::lock_guard lock(deletes_mutex_);
@@ -157,7 +157,7 @@ void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
   peer(to).call<&ProtocolService::taken_for_gone>().then(
       [weak = weak_from_this(), to](rpc::Result<void>&& answer) {
         const auto self = weak.lock();
-        // Without a connection nobody is told; with the next one they are.
+        // Without a connection no owner is notified; with the next one they are.
         if (self == nullptr || answer.ok() || !self->core_->linked_to(to)) return;
         self->later([weak, to] {
           if (const auto again = weak.lock()) again->tell_taken_for_gone(to);
@@ -172,8 +172,8 @@ void RRefLayer::later(rpc::Callback job) {
       [loop, job = std::move(job)]() mutable { loop->schedule(loop->now() + retry_after, std::move(job)); });
 }
 
-// A connection whose end will be seen. An agent that cannot be found may still come by itself, but not for
-// ever.
+// A connection whose end will be detected. An agent that cannot be found may still connect by itself, but the
+// wait is bounded.
 void RRefLayer::watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout) {
   if (core_->ended() || agent == self_) return;
   const rpc::Peer to = peer(agent);
@@ -186,9 +186,10 @@ void RRefLayer::watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout)
     try {
       std::rethrow_exception(answer.error());
     } catch (const rpc::RemoteError&) {
-      // It is there, whatever it says.
+      // The peer exists, whatever it answers.
     } catch (const rpc::Error& error) {
-      if (self->core_->expects(agent)) return;  // another connection's end will be seen, or its absence
+      if (self->core_->expects(agent))
+        return;  // the end of another connection, or its absence, will be detected
       if (error.kind() == rpc::ErrorKind::peer_lost || self->now() >= timeout)
         return self->peer_gone(agent, error);
       self->later([weak, agent, timeout] {

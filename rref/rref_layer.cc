@@ -45,7 +45,7 @@ std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::Slots& layers) {
 
 rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& options) {
   std::vector<std::string> addresses;
-  // What the peer itself said counts more than what others have told of it.
+  // The peer's own statement takes precedence over reports of others.
   if (agent != self_ && core_->addresses_of(agent.name).empty()) {
     std::lock_guard lock(mutex_);
     if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
@@ -118,7 +118,7 @@ ReferencePtr RRefLayer::create(const rpc::AgentId& owner, std::string type, std:
   if (core_->ended()) throw ended();
   protocol::Handover handover{{}, {}, self_, self_, true};
   if (owner == self_) {
-    // Created by a call to this agent itself: the hold of this handle is there from the start.
+    // Created by a call to this agent itself: the hold of this handle exists from the start.
     std::lock_guard lock(mutex_);
     handover.rref = owned_.create_local({std::move(type), site, now()}, protocol::ObjectState::creating);
     unbegun_.insert(handover.rref);
@@ -151,7 +151,7 @@ rpc::Result<RRefLayer::Reply> RRefLayer::explain(rpc::Result<Reply> reply, const
     std::lock_guard lock(layer.mutex_);
     if (object.refusal != nullptr) return object.refusal;  // the call waited for a creation that failed
   } catch (const rpc::Error& own) {
-    // unavailable: the connection had ended already, and nobody is there to answer another.
+    // unavailable: the connection had ended already, and no agent answers another one.
     const bool gone = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable ||
                       (own.kind() == rpc::ErrorKind::shut_down && !layer.core_->draining());
     if (gone && !layer.core_->world_failure())
@@ -166,7 +166,7 @@ rpc::Result<RRefLayer::Reply> RRefLayer::explain(rpc::Result<Reply> reply, const
 
 void RRefLayer::when_alive(const ReferencePtr& reference, StoredObjects::Done done) {
   const RRefId id = reference->id();
-  // Who waits holds the object.
+  // A wait holds the object.
   if (objects_.when_alive(id, [reference, done = std::move(done)](StoredObjects::Found found) mutable {
         done(std::move(found));
       }))
@@ -176,7 +176,7 @@ void RRefLayer::when_alive(const ReferencePtr& reference, StoredObjects::Done do
     std::lock_guard lock(mutex_);
     failure = owned_.failure(id);
   }
-  // It failed before it was waited for.
+  // The creation failed before this wait.
   if (!failure.empty()) objects_.fail(id, fault(protocol::Fault::creation_failed, failure, self_, id));
 }
 
@@ -264,7 +264,7 @@ void RRefLayer::perform(protocol::Actions actions) {
             wake(what.fork, fault(what.fault, what.text, fork ? fork->owner : rpc::AgentId{},
                                   fork ? fork->rref : RRefId{}));
           } else if constexpr (std::is_same_v<A, ObjectReady>) {
-            // finish_creation() has told who waited.
+            // finish_creation() has completed the waits.
           } else if constexpr (std::is_same_v<A, ObjectFailed>) {
             objects_.fail(what.rref, fault(Fault::creation_failed, what.failure, self_, what.rref));
           } else if constexpr (std::is_same_v<A, DeleteObject>) {
@@ -290,7 +290,7 @@ void RRefLayer::wake(const ForkId& fork, const std::exception_ptr& error) {
 
 // --- Ends ---
 
-// It may have come back before it noticed that it was away, and hold what this agent has let go of.
+// The peer may have returned before it noticed its absence, and hold references that this agent has released.
 void RRefLayer::connection_made(const rpc::AgentId& peer) {
   {
     std::lock_guard lock(mutex_);
@@ -299,8 +299,8 @@ void RRefLayer::connection_made(const rpc::AgentId& peer) {
   tell_taken_for_gone(peer);
 }
 
-// What was lent over it may not have arrived, though another connection to the same peer goes on. A session
-// sends it again.
+// References that were lent over it may not have arrived, even if another connection to the same peer is
+// alive. A session sends them again.
 void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
   if (core_->session_with(peer) != nullptr) return;
   act([&](protocol::Actions& out) {
@@ -316,7 +316,7 @@ void RRefLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
     if (ended_ || !gone_.insert(peer.incarnation).second) return;
     addresses_.erase(peer);
     owned_.drop_agent(peer, out);
-    // It goes on without this agent, which it took for dead.
+    // The peer continues without this agent, which it considered dead.
     if (reason.kind() == rpc::ErrorKind::lease_lost) used_.lease_lost(peer, out);
     used_.agent_lost(peer, out);
   });
@@ -333,7 +333,7 @@ rpc::Future<void> RRefLayer::leaving() {
   });
   act([&](protocol::Actions& out) {
     leaving_.push_back(std::move(promise));  // with used_.leave(): an act() in between would complete it
-    if (!core_->world_failure()) used_.leave(out);  // else no owner waits for it
+    if (!core_->world_failure()) used_.leave(out);  // otherwise no owner waits for it
   });
   return future;
 }
@@ -375,7 +375,7 @@ void RRefLayer::shut_down() {
   const auto error = std::make_exception_ptr(ended());
   for (auto& [fork, waiters] : confirmations)
     for (auto& waiter : waiters) waiter(error);
-  // Those who wait for objects of this agent are users elsewhere.
+  // The agents that wait for objects of this agent are users elsewhere.
   const auto lost =
       std::make_exception_ptr(rpc::Error(rpc::ErrorKind::owner_lost, self_.name + " has shut down"));
   named_.end(lost);

@@ -9,8 +9,9 @@ namespace {
 using protocol::Handover;
 using rpc::AgentId;
 
-// A Handover is packed integers: the ids, and 1 where it is settled. Where its owner is not the message's
-// receiver, or its creator not its sender, they stand beside, in a list of the three; nil for those that are.
+// A Handover is five packed integers: the ids, and 1 if it is settled. If its owner is not the message's
+// receiver, or its creator not its sender, it is a list of three: the integers, the owner and the creator;
+// nil for an agent that is.
 constexpr std::size_t integers = 5;
 
 struct Ends {

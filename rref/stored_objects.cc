@@ -52,7 +52,7 @@ void StoredObjects::fail(const RRefId& id, const std::exception_ptr& error) {
 }
 
 void StoredObjects::serve(std::unique_lock<std::mutex>& lock, const RRefId& id) {
-  // Each step finds the entry anew: it may go with the last waiter's hold.
+  // Each step finds the entry again: it may be erased with the last waiter's hold.
   for (auto place = entries_.find(id); place != entries_.end(); place = entries_.find(id)) {
     Entry& entry = place->second;
     if (entry.waiting == nullptr) return;
@@ -72,7 +72,7 @@ void StoredObjects::serve(std::unique_lock<std::mutex>& lock, const RRefId& id) 
 }
 
 void StoredObjects::remove(const RRefId& id) {
-  decltype(entries_)::node_type node;  // ends after the lock
+  decltype(entries_)::node_type node;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   node = entries_.extract(id);
 }

@@ -31,7 +31,7 @@ void NumberSet::insert_below(std::uint64_t number) {
   std::uint64_t last = number - 1;
   auto after = ranges_.begin();
   while (after != ranges_.end() &&
-         (after->first == 0 || after->first - 1 <= last)) {  // within it, or beside it
+         (after->first == 0 || after->first - 1 <= last)) {  // within it, or adjacent to it
     last = std::max(last, after->second);
     after = ranges_.erase(after);
   }

@@ -15,8 +15,8 @@ OwnerTable::Peer& OwnerTable::watch(const rpc::AgentId& agent, Actions& out) {
   return peer->second;
 }
 
-// Takes a birth's number, which can be taken once. Births of unwatched agents are settled:
-// those agents were dropped.
+// Takes the number of a birth, which is possible once. Births of unwatched agents are settled: those agents
+// were dropped.
 bool OwnerTable::settle(const ForkId& fork) {
   auto peer = peers_.find(fork.origin);
   return peer != peers_.end() && peer->second.births.insert(fork.number - birth_base(self_.incarnation));
@@ -44,12 +44,12 @@ OwnerTable::Object& OwnerTable::known(const RRefId& rref) {
   return *object;
 }
 
-// An unknown object is either gone, or somebody was faster than its creator: then it is expected.
+// An unknown object is gone, or a message arrived before that of its creator: then it is expected.
 OwnerTable::Object* OwnerTable::find_or_expect(const RRefId& rref, const rpc::AgentId& creator,
                                                Actions& out) {
   if (Object* object = find(rref)) return object;
   if (creator.incarnation != rref.origin || !may_still_be_created(rref)) return nullptr;
-  watch(creator, out);  // whose death, like its fence, ends the expectation
+  watch(creator, out);  // the death of the creator, like a fence, ends the expectation
   return &add(rref, creator);
 }
 
@@ -90,8 +90,8 @@ void OwnerTable::fail(const RRefId& rref, Object& object, const std::string& fai
   if (object.holds > 0) out.push_back(ObjectFailed{rref, text});
 }
 
-// Ends an object that nobody holds. A running constructor is left to its end; an expectation just lapses,
-// because the creation makes a new entry should it still come.
+// Ends an object without references. A running constructor is not interrupted; an expectation lapses, and a
+// creation that still arrives makes a new entry.
 void OwnerTable::collect(const RRefId& rref, Actions& out) {
   Object* object = find(rref);
   if (object == nullptr || object->state == ObjectState::creating) return;
@@ -119,7 +119,7 @@ Standing OwnerTable::begin_create(const rpc::AgentId& creator, const RRefId& rre
   if (rref.origin != creator.incarnation) return {Verdict::ended, {}};
   watch(creator, out);
   if (!settle(creators_fork(rref))) return {Verdict::ended, {}};  // a duplicate, or fenced meanwhile
-  Object& object = add(rref, creator);                            // perhaps expected, with forks and holds
+  Object& object = add(rref, creator);                            // possibly expected, with forks and holds
   describe(object, std::move(info));
   object.state = ObjectState::creating;
   object.forks.add({creators_fork(rref), creator.incarnation});
@@ -168,11 +168,12 @@ Access OwnerTable::begin_request(const rpc::AgentId& from, const Handover& targe
   return acquire(target.rref, target.creator, out);
 }
 
-// The sender keeps its own fork for this hand-over as for any other, under the birth that is settled here.
+// The sender keeps its own fork for this hand-over as for any other, under the birth that this function
+// settles.
 Access OwnerTable::receive(const rpc::AgentId& from, const Handover& handover, Actions& out) {
   if (handover.fork.origin != from.incarnation) return Access::gone;
   if (fenced(from.incarnation)) {
-    // So that it asks about the fork, and learns of its own loss.
+    // The sender then asks about the fork, and learns that it was dropped.
     out.push_back(Send<ChildSettled>{from, {handover.fork, false}});
     return Access::lease_lost;
   }
@@ -196,13 +197,13 @@ void OwnerTable::lend_ended(const Handover& lent, Outcome outcome, Actions& out)
   Object* object = find(lent.rref);
   if (object == nullptr) return;
   Fork* fork = object->forks.find(lent.fork);
-  if (fork == nullptr) return;  // the user had it and is done, or was dropped
+  if (fork == nullptr) return;  // the user had it and has released it, or was dropped
   if (outcome == Outcome::accepted) {
     fork->transit = Transit::arrived;
     return;
   }
-  // A fork that was not sent goes at once, but its number is a gap in what the user remembers:
-  // the probe closes it.
+  // A fork that was not sent is erased at once, but its number is a gap in the numbers that the user
+  // remembers: the probe closes it.
   if (fork->transit != Transit::probing)
     out.push_back(Send<ForkProbe>{user_of(*fork), {lent.rref, lent.fork}});
   fork->transit = Transit::probing;
@@ -230,7 +231,7 @@ void OwnerTable::probe_answered(const ForkProbe& probe, const ProbeReply& reply,
 Standing OwnerTable::on_fork_add(const rpc::AgentId& from, const ForkAdd& message, Actions& out) {
   if (fenced(from.incarnation)) return {Verdict::lease_lost, {}};
   if (message.fork.origin == self_.incarnation) {
-    // Lent before the object was live: the user asks how the creation went, and so tells
+    // The object was lent before it was live: the user asks for the result of the creation, which also proves
     // that the fork arrived.
     Object* object = find(message.rref);
     if (object == nullptr) return {Verdict::ended, {}};

@@ -26,7 +26,8 @@ const UserTable::Fork& UserTable::known(const ForkId& fork) const {
   return entry->second;
 }
 
-// A fork that its caller may use: once the last handle and request are gone it may be on its way out.
+// A fork that its caller may use: after the release of the last handle and request, it may already be
+// releasing.
 UserTable::Fork& UserTable::in_use(const ForkId& fork) {
   Fork& entry = known(fork);
   if (entry.handles + entry.requests == 0)
@@ -61,8 +62,8 @@ void UserTable::end(const ForkId& id, Fork& fork, Fault fault, const std::string
   reap(id, out);
 }
 
-// The one place where a fork ends: nobody uses it, no child depends on it, and the owner either knows
-// it or never will.
+// A fork ends only here: it has no handle, no request and no child, and the owner either knows it or never
+// will.
 void UserTable::reap(const ForkId& id, Actions& out) {
   auto entry = forks_.find(id);
   if (entry == forks_.end()) return;
@@ -192,8 +193,8 @@ void UserTable::hand_over_ended(const ForkId& child, Outcome outcome, Actions& o
   auto entry = parents_.find(child);
   if (entry == parents_.end()) return;
   Fork& parent = known(entry->second);
-  // A child that was not sent is settled at once, but its number is a gap in what the owner remembers:
-  // the fence closes it.
+  // A child that was not sent is settled at once, but its number is a gap in the numbers that the owner
+  // remembers: the fence closes it.
   if (outcome != Outcome::accepted) fence(parent, child, parent.children.at(child), out);
   if (outcome != Outcome::unknown) drop_child(child, out);
 }
@@ -230,8 +231,8 @@ void UserTable::answered(const rpc::AgentId& owner, const ForkAdd& message, cons
                          Actions& out) {
   if (answer.verdict == Verdict::lease_lost) return lease_lost(owner, out);
   auto entry = forks_.find(message.fork);
-  // A repeated hand-over can revive a fork here, though not at the owner: an answer for its first incarnation
-  // is not for this.
+  // A repeated hand-over can recreate a fork here, but not at the owner: an answer for its first existence
+  // does not apply to it.
   if (entry == forks_.end() || entry->second.serial != message.serial) return;
   if (entry->second.stage != Stage::pending) return;
   if (answer.verdict == Verdict::registered) {
@@ -294,7 +295,7 @@ void UserTable::lose(const rpc::AgentId& owner, Fault fault, Actions& out) {
   }
   for (const ForkId& id : touched) {
     Fork& fork = known(id);
-    // Children of a lost owner's object are protected by nobody: each of them learns of the loss by itself.
+    // Children of a lost owner's object are not protected: each of them detects the loss itself.
     for (const auto& [child, whom] : fork.children) parents_.erase(child);
     fork.children.clear();
     if (fork.stage == Stage::pending) tell_parent(id, fork, false, out);
