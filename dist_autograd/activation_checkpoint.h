@@ -1,17 +1,16 @@
-// activation_checkpoint: a forward that keeps its inputs instead of what its operators save, and that runs
-// again in the backward (torch.utils.checkpoint).
+// activation_checkpoint: a forward that keeps its inputs instead of the tensors that its operators save, and
+// that runs again in the backward (torch.utils.checkpoint).
 //
 //   at::Tensor y = dist_autograd::activation_checkpoint(*block, x);       // a module with forward(Tensor)
 //   auto out = dist_autograd::activation_checkpoint(
 //       [&](const std::vector<at::Tensor>& in) { return run(in); }, {x, mask}, block->parameters());
 //
 // It is one node of the graph, with edges to the inputs and to the parameters. So it works in a pass and
-// under LibTorch's engine, and each gradient arrives where it would without it. The second run has the
-// autocast state of the first and, if the first drew random numbers, the same ones: the generators of the
-// process, of the inputs' devices, and those that are given are set back for it, so no other thread may draw
-// from them meanwhile.
-// The forward runs on one worker: calls of a pass within it are refused in the second run. Thread-safety: as
-// the operators within.
+// under LibTorch's engine, and each gradient is accumulated as it would be without it. The second run has the
+// autocast state of the first. If the first run drew random numbers, the second draws the same ones: the
+// generators of the process, of the inputs' devices, and the given ones are reset for it, so no other thread
+// may draw from them meanwhile. The forward runs on one worker: calls of a pass within it are refused in the
+// second run. Thread-safety: as the operators within.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -27,8 +26,8 @@ namespace weft::dist_autograd {
 
 using CheckpointedForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// parameters: all leaves that the forward uses, other than its inputs. generators: those of the program that
-// the forward draws from. The forward must give the same results each time. The backward fails with
+// parameters: all leaves that the forward uses, other than its inputs. generators: generators of the program
+// from which the forward draws. The forward must give the same results each time. The backward fails with
 // failed_precondition if the forward used another leaf, and with unsupported if it is itself recorded
 // (create_graph).
 WEFT_EXPORT std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward,
@@ -36,7 +35,7 @@ WEFT_EXPORT std::vector<at::Tensor> activation_checkpoint(CheckpointedForward fo
                                                           std::vector<at::Tensor> parameters,
                                                           const std::vector<at::Generator>& generators = {});
 
-// Of a module: its own parameters. The graph keeps the module.
+// For a module: its own parameters. The graph keeps the module.
 template <class Module>
   requires requires(Module& module, at::Tensor input) {
     { module.forward(input) } -> std::convertible_to<at::Tensor>;

@@ -1,7 +1,7 @@
-// AutogradLayer: distributed autograd on one agent: the passes that it takes part in.
+// AutogradLayer: distributed autograd on one agent: the passes in which it takes part.
 //
-// One per agent, made by dist_autograd::layers(), found by AutogradLayer::of(agent). As the agent's CallHook
-// it joins calls that carry a pass; as a service it answers the other workers' backward messages.
+// One per agent, created by dist_autograd::layers(), found by AutogradLayer::of(agent). As the agent's
+// CallHook it joins calls that carry a pass. As a service it answers the other workers' backward messages.
 // Thread-safe.
 #pragma once
 
@@ -23,14 +23,15 @@ inline constexpr std::string_view section_key = "pass";
 struct PassSection {
   PassId pass;
   MessageId message;
-  std::uint64_t tensors = 0;    // how many of the message's tensors require grad
-  bool backward = false;        // one of a backward that is itself recorded
-  std::uint64_t oldest = 0;     // the origin's passes below this number are over, as far as the sender knows
-  bool wants_finalize = false;  // some worker has hooks on gradients (pass_hooks.h), likewise
+  std::uint64_t tensors = 0;  // how many of the message's tensors require grad
+  bool backward = false;      // a message of a backward that is itself recorded
+  std::uint64_t oldest = 0;   // the origin's passes below this number have ended, as far as the sender knows
+  bool wants_finalize =
+      false;  // some worker has hooks on gradients (pass_hooks.h), as far as the sender knows
 };
 WEFT_CODEC(PassSection, pass, message, tensors, backward, oldest, wants_finalize)
 
-// In the slots of a call that is served, and of one that is made: the pass that it belongs to.
+// In the slots of a served call, and of an outgoing one: the pass that it belongs to.
 struct InPass {
   std::shared_ptr<PassState> pass;
 };
@@ -44,7 +45,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   rpc::Peer peer(const rpc::AgentId& agent);
-  // Calls a method of another participant's BackwardService, of a pass that both are in.
+  // Calls a method of another participant's BackwardService, for a pass that both have joined.
   template <auto Method, class... Arguments>
     requires(!(rpc::detail::is_modifier<Arguments> || ...))
   auto ask(const rpc::AgentId& agent, const PassId& pass, Arguments&&... arguments) {
@@ -62,19 +63,19 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   std::shared_ptr<PassState> create();
   std::shared_ptr<PassState> find(const PassId& id);  // throws not_found
   std::shared_ptr<PassState> find_if_known(const PassId& id);
-  // Finds or makes it; throws where it has ended. oldest: as a message of the pass said (PassSection).
+  // Finds or creates the pass; throws if it has ended. oldest: from a message of the pass (PassSection).
   std::shared_ptr<PassState> join(const PassId& id, std::uint64_t oldest = 0);
-  // The call becomes one of the pass. backward: also of its backward, whose gradients are then recorded.
+  // Makes the call part of the pass. backward: also of its backward, whose gradients are then recorded.
   static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward = false);
-  // Ends the pass here and tells those that this worker met.
+  // Ends the pass here and notifies the workers that this worker met.
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;
-  std::size_t live_backwards() const;  // that this worker takes part in now
-  // The number below which all passes of this one's origin are over, as far as is known here.
+  std::size_t live_backwards() const;  // in which this worker takes part now
+  // The number below which all passes of this one's origin have ended, as far as this worker knows.
   std::uint64_t oldest_beside(const PassId& id) const;
-  // In how many pieces the ended passes are remembered; few for each origin, however many have ended.
+  // The number of ranges in which the ended passes are stored; few for each origin, however many have ended.
   std::size_t remembered() const;
-  // Whether the pass was here and is over, by release or failure; one that was never here is not.
+  // Whether the pass was here and has ended, by release or failure. False for a pass that was never here.
   bool has_ended(const PassId& id) const;
 
   bool knows(std::string_view section) const override { return section == section_key; }
@@ -92,7 +93,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   mutable std::mutex mutex_;                     // guards what follows
   std::uint64_t next_ = 0;
   std::map<PassId, std::shared_ptr<PassState>> passes_;
-  // Another origin's passes that must not come to life again: all below a number, and some above.
+  // Another origin's passes that must not be created again: all below a number, and some above.
   struct Ended {
     std::uint64_t below = 0;
     rref::protocol::NumberSet numbers;
@@ -101,7 +102,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   bool is_own(const PassId& id) const { return id.origin == core_->id().incarnation; }
 };
 
-// The layers of distributed autograd, with those that it stands on: RRefs and tensors.
+// The layers of distributed autograd, with those that it needs: RRefs and tensors.
 WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
 
 }  // namespace weft::dist_autograd

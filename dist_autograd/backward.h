@@ -1,5 +1,5 @@
-// What the messages of one backward carry: whose backward it is, how it runs, and what it has met so far.
-// Thread-safety: values.
+// The data in the messages of one backward: its id, its options, and its results so far. Thread-safety:
+// values.
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
@@ -10,26 +10,25 @@
 
 namespace weft::dist_autograd {
 
-// Which messages of the pass take part. Both give the same gradients wherever fast ends well.
+// The messages of the pass that take part. Both modes give the same gradients if fast succeeds.
 //   smart: those that the roots depend on. Others cost nothing, and need not have ended.
-//   fast:  all. backward first waits for all calls of the pass, on every worker; a message that was never
-//   used is
-//          an error that names it (torch.distributed.autograd's FAST mode waits for it for ever).
+//   fast:  all. backward first waits for all calls of the pass, on every worker. A message that was not used
+//          is an error that names it (torch.distributed.autograd's FAST mode waits for it for ever).
 enum class BackwardMode : std::uint8_t { smart, fast };
 
 struct BackwardOptions {
-  // Keep what the forward saved: another backward may follow over the same graph.
+  // Keep the saved tensors of the forward: another backward may follow over the same graph.
   bool retain_graph = false;
-  // Record the backward itself, its messages between workers too: gradients can be differentiated, by another
-  // backward of this pass. Keeps the graph as well. Not in fast.
+  // Record the backward itself, including its messages between workers: gradients can be differentiated, by
+  // another backward of this pass. Keeps the graph as well. Not in fast mode.
   bool create_graph = false;
   BackwardMode mode = BackwardMode::smart;
   // Each worker runs two parts, one after the other: first the nodes whose gradients leave the worker, then
-  // those that lead to its leaves alone (engine/node_executor.h). The second part runs once the first has run
-  // on every worker or, where a pipeline stage holds the pass, at PassTurns::run_weights(). Not with
+  // those that lead only to its leaves (engine/node_executor.h). The second part runs once the first has run
+  // on every worker. If a pipeline stage holds the pass, it runs at PassTurns::run_weights(). Not with
   // create_graph.
   bool defer_weights = false;
-  // From the call of backward() on. Once it has passed, the pass ends on every worker with
+  // Starts at the call of backward(). After the timeout, the pass ends on every worker with
   // deadline_exceeded, also if a worker does not answer.
   std::chrono::nanoseconds timeout = rpc::no_timeout;
 
@@ -38,7 +37,7 @@ struct BackwardOptions {
 WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode,
            defer_weights)  // the timeout is the initiator's
 
-// One backward of a pass. A pass may see several, one after another, begun by different workers.
+// One backward of a pass. A pass may have several, one after another, started by different workers.
 struct BackwardId {
   std::uint64_t initiator = 0;  // incarnation
   std::uint64_t number = 0;     // its n-th of this pass
@@ -46,21 +45,21 @@ struct BackwardId {
 };
 WEFT_CODEC(BackwardId, initiator, number)
 
-// What a message sends everybody who gets it into.
+// The backward that a message starts at its receiver.
 struct Backward {
   BackwardId id;
   BackwardOptions options;
 };
 WEFT_CODEC(Backward, id, options)
 
-// The stages of a backward. Each begins at the initiator and is over everywhere when its messages are
+// The stages of a backward. Each starts at the initiator and has completed everywhere when its messages are
 // acknowledged (termination.h).
-//   run:     every node for which all gradients have come
-//   explore: which messages the nodes that wait for more depend on: they are live
-//   resume:  all other messages will bring nothing: run what waited for them
+//   run:     every node for which all gradients have arrived
+//   explore: find the messages on which the waiting nodes depend: they are live
+//   resume:  no gradients will arrive for the other messages: run the nodes that waited for them
 //   finalize: no gradient can arrive any more, on any worker: run the finalize hooks (pass_hooks.h), and wait
-//             for the work that hooks have begun. Only if some worker has hooks
-//   weights: before finalize, with defer_weights: run what was deferred
+//             for the work that hooks have started. Only if some worker has hooks
+//   weights: before finalize, with defer_weights: run the deferred nodes
 enum class Stage : std::uint8_t { run, explore, resume, finalize, weights };
 
 // Gradients of a message's tensors, for its sender.
@@ -70,12 +69,13 @@ struct Returned {
 };
 WEFT_CODEC(Returned, message, gradients)
 
-// What an acknowledgement says of the worker that gives it, and of those whose acknowledgements it had.
+// The contents of an acknowledgement, about its sender and the workers whose acknowledgements the sender
+// received.
 struct Report {
-  std::vector<rpc::AgentId> workers;  // which were set to work
+  std::vector<rpc::AgentId> workers;  // whose share was started
   bool waiting = false;               // some node waits for gradients that may never come
   bool wants_finalize = false;        // some worker has hooks on gradients
-  std::vector<Returned> returned;     // to who is given it, by the worker that gives it
+  std::vector<Returned> returned;     // for the receiver of the acknowledgement, from its sender
 };
 WEFT_CODEC(Report, workers, waiting, wants_finalize, returned)
 

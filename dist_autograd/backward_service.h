@@ -1,20 +1,20 @@
-// BackwardService: what workers say to each other during the backward of a pass. docs/dist_autograd.md has
-// the protocol.
+// BackwardService: the messages between workers during the backward of a pass. docs/dist_autograd.md has the
+// protocol.
 //
-//   close     fast: no new calls; waits until those under way have ended here, then closes those that this
-//             worker met; answers with everybody below it that takes part
-//   root      of a tensor behind an RRef: the backward starts there too
-//   cancel    the backward was refused before any of its nodes ran: the pass is as before it. In fast the
-//             worker asks this of all that it met
-//   begin     a stage of the backward (backward.h), from its initiator
-//   gradients of one message's tensors, from its receiver to its sender; some travel in an answer instead
-//             (Report::returned)
-//   discover  the roots depend on these messages, from their receiver to their sender
-//   finish    the backward is over; answers with what was never reached
-//   release   the pass is over
-//   graph     this worker's part of the pass's graph, for drawing
+//  close     fast: accept no new calls; wait until calls in flight have ended here, then close the workers
+//            that this worker met; the reply lists all participants below it
+//  root      of a tensor behind an RRef: the backward also starts there
+//  cancel    the backward was refused before any of its nodes ran: the pass is as before it. In fast mode the
+//            worker forwards this to all workers that it met
+//  begin     a stage of the backward (backward.h), from its initiator
+//  gradients of one message's tensors, from its receiver to its sender; some are sent in a reply instead
+//            (Report::returned)
+//  discover  the roots depend on these messages, from their receiver to their sender
+//  finish    the backward is complete; the reply lists the messages that were never reached
+//  release   the pass has ended
+//  graph     this worker's part of the pass's graph, for drawing
 //
-// begin, gradients and discover are answered when all that they set off is over (termination.h).
+// begin, gradients and discover are answered when all work that they started has completed (termination.h).
 #pragma once
 
 #include <weft/dist_autograd/pass_graph.h>
@@ -49,12 +49,14 @@ struct WEFT_EXPORT BackwardService {
   std::shared_ptr<AutogradLayer> layer;
 };
 
-// Closes the pass on this worker and, unless they were, on all that it met; gives everybody that takes part.
+// Closes the pass on this worker and, unless they are closed, on all workers that it met; returns all
+// participants.
 rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                                         const std::shared_ptr<PassState>& pass,
                                                         Backward backward, bool initiator);
 
-// Ends this worker's share in a backward of which no node has run and, in fast, those of all that it met.
+// Ends this worker's share in a backward of which no node has run and, in fast mode, those of all workers
+// that it met.
 rpc::Future<void> cancel_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                     const std::shared_ptr<PassState>& pass, Backward backward);
 

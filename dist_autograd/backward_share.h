@@ -1,8 +1,8 @@
 // BackwardShare: one worker's share of one backward of a pass: the executor of its nodes, the messages that
-// wait for gradients, and whether all that it set off is over.
+// wait for gradients, and whether all work that it started has completed.
 //
-// Owned by the PassState, whose serial executor alone uses it: not thread-safe. A failure ends it: whoever
-// waits is told, and all further use is that error.
+// Owned by the PassState. Only that pass's serial executor uses it: not thread-safe. A failure ends it: all
+// waits fail with that error, and so does all further use.
 #pragma once
 
 #include <weft/dist_autograd/backward.h>
@@ -27,17 +27,17 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
  public:
   using Done = rpc::UniqueFunction<void(rpc::Result<Report>)>;
 
-  // sends: every message of the pass that left this worker, any of which may get gradients.
+  // sends: every message of the pass that left this worker; any of them may get gradients.
   BackwardShare(PassState& pass, Backward backward, std::map<MessageId, NodePtr> sends);
 
   const Backward& backward() const { return backward_; }
 
   void add_root(const at::Tensor& root, at::Tensor gradient);
 
-  // The initiator's: sets these workers, this one perhaps among them, to a stage; done when it is over
-  // everywhere. trace: what the work stands in.
+  // For the initiator: starts a stage on these workers, possibly including this one; completes when the stage
+  // has completed everywhere. trace: the trace of the work.
   void lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace, Done done);
-  // What other workers ask of this one; each is acknowledged as termination.h says.
+  // Requests of other workers; each is acknowledged as described in termination.h.
   struct Asked {
     rpc::AgentId by;
     Trace trace;
@@ -47,16 +47,16 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
                Done acknowledge);
   void discover(const std::vector<MessageId>& messages, const Asked& asked, Done acknowledge);
 
-  // From a node that runs here: the gradients of what arrived with a message. Those for the worker whose
-  // message set this one to work go with its acknowledgement, where that is given at once: one way instead of
-  // two. back: where the gradients' devices are at `to`; empty: as for any call to it.
+  // From a node that runs here: the gradients of the tensors that arrived with a message. Gradients for the
+  // worker whose message started this one are sent in its acknowledgement, if that is due at once: one
+  // message instead of two. back: the devices of the gradients at `to`; empty: as for any call to it.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
                       const tensor::DeviceMap& back);
 
-  // From a hook or a node that runs here: the share's last stage lasts until this work is done.
+  // From a hook or a node that runs here: the share's last stage lasts until this work has completed.
   void complete_after(rpc::Future<void> work);
 
-  // Runs what PassTurns lets run now.
+  // Runs the nodes that PassTurns now permits.
   void take_turn();
 
   const std::exception_ptr& error() const { return error_; }  // null: it has not failed
@@ -64,7 +64,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
     return executor_ == nullptr ? std::vector<std::string>{} : executor_->blocked();
   }
   void fail(const std::exception_ptr& error);
-  // Before any node has run: gives back the messages that the share was made with. Last use.
+  // Before any node has run: returns the messages with which the share was created. Last use.
   std::map<MessageId, NodePtr> take_sends();
 
  private:
@@ -74,10 +74,11 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
     bool delivered = false;  // or abandoned
   };
 
-  // A message is taken in: `work` does what it asks for; then it is acknowledged, now or later.
+  // Accepts a message: `work` executes its request; then it is acknowledged, now or later.
   template <class Work>
   void take_in(const std::optional<rpc::AgentId>& by, const Trace& trace, Done acknowledge, Work work);
-  // Sends a message of this backward, to be acknowledged. way: how its arguments travel; null: as they are.
+  // Sends a message of this backward, to be acknowledged. way: the device map of its arguments; null: as they
+  // are.
   template <auto Method, class... Given>
   void tell(const rpc::AgentId& worker, const rpc::CallModifier* way, Given&&... given);
   void acknowledged(rpc::Result<Report> report);
@@ -88,11 +89,12 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void run();
   void run_weights();
   void run_nodes(const std::function<void(rpc::ContextSwitch*)>& run);
-  void after_turn();  // once all is settled: notes what has run, and runs the weight part on request
+  void
+  after_turn();  // once all is settled: records the nodes that have run, and runs the weight part on request
   void note(torch::autograd::Node& node);  // found by exploring
-  void announce();                         // tells the senders of what was found
+  void announce();                         // notifies the senders of the messages that were found
   void finalize();
-  void settle();  // acknowledges, if all that was set off has ended
+  void settle();  // acknowledges, if all work that was started has completed
 
   PassState& pass_;
   const Backward backward_;
@@ -101,15 +103,15 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   bool planned_ = false;
   bool finalized_ = false;
   bool run_held_ = false, weights_held_ = false;  // run() and run_weights() wait for their turns
-  std::vector<rpc::Future<void>> work_;           // that the last stage waits for
+  std::vector<rpc::Future<void>> work_;           // for which the last stage waits
   std::exception_ptr error_;
   std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, to be announced to their senders
   Termination<Done> termination_;
-  std::optional<rpc::AgentId> engaged_by_;  // none: by this worker itself, or by nobody
-  std::vector<Returned> held_;              // for who engaged it
-  std::set<rpc::AgentId> workers_;          // that were set to work, to be reported
-  bool waiting_ = false;                    // somebody below waited
-  Trace trace_;                             // what the work at hand stands in
+  std::optional<rpc::AgentId> engaged_by_;  // none: by this worker itself, or not engaged
+  std::vector<Returned> held_;              // for the worker that engaged it
+  std::set<rpc::AgentId> workers_;          // whose shares were started, to be reported
+  bool waiting_ = false;                    // some worker below waited
+  Trace trace_;                             // the trace of the present work
 };
 
 }  // namespace weft::dist_autograd

@@ -1,4 +1,4 @@
-// Names of passes and of the messages within them that carry gradients back. Unique over all agents.
+// Ids of passes and of the messages within them that carry gradients back. Unique over all agents.
 // Thread-safety: values.
 #pragma once
 
@@ -14,13 +14,12 @@ namespace weft::dist_autograd {
 
 struct PassId {
   std::uint64_t origin = 0;  // incarnation of the agent that made the pass
-  std::uint64_t number = 0;  // its n-th
+  std::uint64_t number = 0;  // of the agent's passes
   friend auto operator<=>(const PassId&, const PassId&) = default;
 };
 WEFT_CODEC(PassId, origin, number)
 
-// A message whose tensors require grad: its SendBackward lives at its sender, its RecvBackward at its
-// receiver.
+// A message whose tensors require grad. Its SendBackward is at its sender, its RecvBackward at its receiver.
 struct MessageId {
   std::uint64_t sender = 0;  // incarnation
   std::uint64_t number = 0;

@@ -1,8 +1,8 @@
-// MessagePart: the pass's part in one call, on either side: it records what is sent and joins what is
-// received.
+// MessagePart: the part of a pass in one call, on either side: it records sent tensors and joins received
+// ones.
 //
 // Each message with tensors that require grad gets a SendBackward where it is written and a RecvBackward
-// where it is read, paired by its MessageId. See CallPart for its thread-safety.
+// where it is read, paired by its MessageId. Thread-safety: as CallPart.
 #pragma once
 
 #include <weft/dist_autograd/autograd_layer.h>
@@ -14,7 +14,8 @@ namespace weft::dist_autograd {
 
 class MessagePart final : public rpc::CallPart {
  public:
-  // peer: the caller, on the callee's side; none on the caller's, where the message knows its destination.
+  // peer: the caller, on the callee's side; none on the caller's side, where the message knows its
+  // destination.
   MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer, bool backward);
   ~MessagePart() override;
 
@@ -29,8 +30,8 @@ class MessagePart final : public rpc::CallPart {
 
   std::shared_ptr<PassState> pass_;
   std::optional<rpc::AgentId> peer_;
-  const bool backward_;  // one of a backward that is recorded
-  bool counted_;         // the caller's side: the call is one of the pass's until it ends
+  const bool backward_;  // a message of a backward that is recorded
+  bool counted_;         // the caller's side: the call counts as one of the pass until it ends
   std::shared_ptr<Recorder> recorder_;
   std::optional<MessageId> sent_;
 };

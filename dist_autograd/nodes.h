@@ -1,9 +1,9 @@
-// SendBackward and RecvBackward: where a pass's graph crosses from one worker to another.
+// SendBackward and RecvBackward: the nodes at which a pass's graph crosses from one worker to another.
 //
-// SendBackward stands at the sender of a message, with an edge to every tensor that was sent; its inputs
-// arrive from the receiver. RecvBackward stands at the receiver as the grad_fn of what arrived; run by the
-// pass it sends its gradients away, and reached by anything else (a local .backward()) it is an error that
-// says so.
+// SendBackward is at the sender of a message, with an edge to every sent tensor; its inputs arrive from the
+// receiver. RecvBackward is at the receiver, as the grad_fn of the received tensors. If the pass runs it, it
+// sends its gradients. If anything else reaches it (a local .backward()), it fails with an error that
+// explains this.
 #pragma once
 
 #include <weft/dist_autograd/engine/make_node.h>
@@ -30,7 +30,7 @@ class SendBackward final : public torch::autograd::Node {
 
 class RecvBackward final : public torch::autograd::Node {
  public:
-  // back: where its gradients' devices are at the sender; empty: as for any call to it.
+  // back: the devices of its gradients at the sender; empty: as for any call to it.
   RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender,
                tensor::DeviceMap back);
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;

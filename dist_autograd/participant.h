@@ -1,6 +1,5 @@
-// What the loss of an agent means to a pass that it took part in: every error that says so is peer_lost and
-// names the pass and the agent, whether its connection was seen to end or had ended before.
-// Thread-safety: functions.
+// The errors of a pass after the loss of a participant: all of them are peer_lost and name the pass and the
+// agent, whether the end of its connection was detected or had happened before. Thread-safety: functions.
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
@@ -11,7 +10,7 @@ namespace weft::dist_autograd {
 
 std::exception_ptr participant_lost(const PassId& pass, const rpc::AgentId& agent, const std::string& why);
 
-// What a call to a participant failed with, in terms of its pass.
+// The error of a call to a participant, in terms of its pass.
 std::exception_ptr explain_participant(const PassId& pass, const rpc::AgentId& agent,
                                        std::exception_ptr error);
 

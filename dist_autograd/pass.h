@@ -6,9 +6,9 @@
 //   co_await pass.backward(loss);                   // on every worker that took part
 //   at::Tensor g = pass.gradient(head->weight);     // gradients stay in the pass, each where its leaf lives
 //
-// A backward runs on the workers that the roots depend on (BackwardMode::smart); BackwardMode::fast is the
-// algorithm of torch.distributed.autograd, in which everything that was sent takes part. Destroying the Pass
-// releases it on every worker. Move-only; thread-safe but for moves.
+// A backward runs on the workers that the roots depend on (BackwardMode::smart). BackwardMode::fast is the
+// algorithm of torch.distributed.autograd, in which every sent tensor takes part. Destroying the Pass
+// releases it on every worker. Move-only; thread-safe except for moves.
 #pragma once
 
 #include <weft/dist_autograd/autograd_layer.h>
@@ -18,7 +18,7 @@
 
 namespace weft::dist_autograd {
 
-// Where a backward begins: a tensor here, or one that lives on another worker.
+// A root of a backward: a tensor on this worker, or one on another worker.
 struct Root {
   Root(at::Tensor t, at::Tensor g = {}) : tensor(std::move(t)), gradient(std::move(g)) {}
   Root(rref::RRef<at::Tensor> r, at::Tensor g = {}) : reference(std::move(r)), gradient(std::move(g)) {}
@@ -31,7 +31,7 @@ struct Root {
 class WEFT_EXPORT Pass final : public rpc::CallModifier {
  public:
   explicit Pass(rpc::Agent& agent);
-  // The pass that a served call belongs to; failed_precondition where it has none. Does not release it.
+  // The pass of a served call; failed_precondition if it has none. Does not release the pass.
   static Pass of(rpc::CallContext& call);
   Pass(Pass&& other) noexcept = default;
   Pass& operator=(Pass&& other) noexcept;
@@ -40,9 +40,9 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   const PassId& id() const { return state_->id(); }
   void apply(rpc::OutgoingCall& call) const override;
 
-  // Waits for the calls of the pass that are under way from here (new ones then fail), runs backward on all
-  // workers that take part, and completes when it is over everywhere. A failure anywhere (a node, a lost
-  // worker, a release) ends the pass on every worker with that error. Roots may live on several workers. A
+  // Waits for this worker's outstanding calls of the pass (new ones then fail), runs backward on all workers
+  // that take part, and completes when it has completed everywhere. A failure on any worker (a node, a lost
+  // worker, a release) ends the pass on every worker with that error. Roots may be on several workers. A
   // backward with an invalid local root, next to another one, or after one that used up the graph is refused:
   // the future fails and the pass is unchanged.
   rpc::Future<void> backward(std::vector<Root> roots, BackwardOptions options = {});
@@ -60,19 +60,19 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   void on_finalize(PassHooks::OnFinalize hook) { state_->hooks().on_finalize(std::move(hook)); }
   void complete_after(rpc::Future<void> work) { state_->complete_after(std::move(work)); }
 
-  // Which trace its backwards belong to, where they are traced (backward_trace.h); none: each begins one. Of
-  // a pass that a call has: that call's. Before the backward.
+  // The trace of its backwards, if they are traced (backward_trace.h); none: each starts a trace. For the
+  // pass of a call: that call's trace. Call it before the backward.
   void trace_under(std::optional<rpc::TraceContext> context) { trace_ = std::move(context); }
 
-  // The whole graph of the pass, on every worker that it met, in Graphviz' language; with what lies behind
-  // these roots on this one. Before a backward, or after one that retains the graph.
+  // The whole graph of the pass, on every worker that it met, in Graphviz' language; on this worker with the
+  // graph behind these roots. Before a backward, or after one that retains the graph.
   rpc::Future<std::string> dot(std::vector<at::Tensor> roots = {});
 
-  // On this worker: the gradient of a leaf, undefined where there is none; and all there are.
+  // On this worker: the gradient of a leaf, undefined if it has none; all gradients.
   at::Tensor gradient(const at::Tensor& leaf) const { return state_->gradient(leaf); }
   std::vector<PassState::Leaf> gradients() const { return state_->gradients(); }
 
-  void release();  // what the destructor does; calls and backwards fail from then on
+  void release();  // as the destructor; later calls and backwards fail
 
   const std::shared_ptr<PassState>& state() const { return state_; }  // for layers above
 

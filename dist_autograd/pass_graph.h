@@ -1,7 +1,7 @@
-// The graph of a pass: each worker's nodes, and the messages that join them. For drawing, not for running.
+// The graph of a pass: each worker's nodes, and the messages that connect them. For drawing, not for running.
 //
-// A worker's part is what lies behind the messages that it sent and behind the roots that it is given; what a
-// backward without retain_graph has run is no longer there. Thread-safety: functions over values.
+// A worker's part is the graph behind the messages that it sent and behind the given roots. Nodes that a
+// backward without retain_graph has run are missing. Thread-safety: functions over values.
 #pragma once
 
 #include <weft/dist_autograd/engine/node_executor.h>
@@ -13,18 +13,18 @@
 
 namespace weft::dist_autograd {
 
-// A node, by its place in its worker's list.
+// A node, by its index in its worker's list.
 struct GraphNode {
   std::string name;  // as LibTorch names it: "MmBackward0"
   std::vector<std::uint64_t> next;
-  MessageId sent;      // of a SendBackward
-  MessageId received;  // of a RecvBackward
+  MessageId sent;      // for a SendBackward
+  MessageId received;  // for a RecvBackward
 };
 WEFT_CODEC(GraphNode, name, next, sent, received)
 
 struct WorkerGraph {
   rpc::AgentId worker;
-  std::vector<rpc::AgentId> met;  // exchanged calls of the pass with it
+  std::vector<rpc::AgentId> met;  // the workers with which it exchanged calls of the pass
   std::vector<GraphNode> nodes;
 };
 WEFT_CODEC(WorkerGraph, worker, met, nodes)
@@ -32,7 +32,7 @@ WEFT_CODEC(WorkerGraph, worker, met, nodes)
 WEFT_EXPORT std::vector<GraphNode> describe_graph(const std::map<MessageId, NodePtr>& sends,
                                                   const std::vector<NodePtr>& roots);
 
-// In Graphviz' language: a box for each worker, gradients flowing along the arrows, dashed between workers.
+// In Graphviz' language: a box for each worker, gradients along the arrows, dashed between workers.
 WEFT_EXPORT std::string to_dot(const PassId& pass, const std::vector<WorkerGraph>& workers);
 
 }  // namespace weft::dist_autograd

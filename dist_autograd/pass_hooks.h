@@ -1,11 +1,11 @@
-// PassHooks: what layers above attach to one worker's part of a pass.
+// PassHooks: hooks of higher layers on one worker's part of a pass.
 //
-// Hooks on gradients are how a layer reduces them among replicas: the hook of a leaf puts its gradient into a
-// bucket, starts the reduction of a full bucket, and names it to PassState::complete_after(). The finalize
-// hook starts what is left, for leaves that the backward did not reach. If any worker of the pass has such a
-// hook, each backward ends with a stage that runs the finalize hooks on all workers of the pass
-// (Stage::finalize). Owned by the PassState. Thread-safe; hooks run one at a time, on the pass's serial
-// executor, and must not block.
+// With hooks on gradients, a layer reduces gradients over replicas: the hook of a leaf copies its gradient
+// into a bucket, starts the reduction of a full bucket, and passes it to PassState::complete_after(). The
+// finalize hook starts the remaining reductions, for leaves that the backward did not reach. If any worker of
+// the pass has such a hook, each backward ends with a stage that runs the finalize hooks on all workers of
+// the pass (Stage::finalize). Owned by the PassState. Thread-safe; hooks run one at a time, on the pass's
+// serial executor, and must not block.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -24,23 +24,23 @@ namespace weft::dist_autograd {
 
 class WEFT_EXPORT PassHooks {
  public:
-  // Called in each backward with what the pass holds for the leaf, once it is complete here. The hook may
-  // change the gradient in place, or put a tensor of the leaf's shape in its place.
+  // Called in each backward with the pass's gradient of the leaf, once it is complete here. The hook may
+  // change the gradient in place, or replace it by a tensor of the leaf's shape.
   using OnGradient = rpc::UniqueFunction<void(at::Tensor& gradient)>;
   // Called in each backward, once no gradient can arrive any more on any worker, with the leaves of
   // on_gradient() that got none in this backward.
   using OnFinalize = rpc::UniqueFunction<void(const std::vector<at::Tensor>& without_gradient)>;
 
   // Entered around every run of this pass's nodes on this worker (the version of an object's parameters that
-  // the pass reads). One for each owner; all passes enter in the order of the owners' addresses, so that none
-  // waits in a circle.
+  // the pass reads). One for each owner; all passes enter in the order of the owners' addresses, so that no
+  // cycle of waits arises.
   void add_context(const void* owner, std::shared_ptr<rpc::ContextSwitch> context);
-  // Before the backward; in the order of their addition. already_exists: the leaf has a hook.
+  // Before the backward; in the order of their addition. already_exists: the leaf already has a hook.
   void on_gradient(const at::Tensor& leaf, OnGradient hook);
   void on_finalize(OnFinalize hook);
 
-  // Some worker of the pass has a hook on gradients, as far as is known here. Calls and their replies carry
-  // it.
+  // Some worker of the pass has a hook on gradients, as far as this worker knows. Calls and their replies
+  // carry this.
   bool wants_finalize() const { return wants_finalize_; }
   void note_wants_finalize() { wants_finalize_ = true; }
 
@@ -56,7 +56,7 @@ class WEFT_EXPORT PassHooks {
  private:
   struct Leaf {
     at::Tensor leaf;
-    std::shared_ptr<OnGradient> hook;  // shared with a call of it
+    std::shared_ptr<OnGradient> hook;  // shared with a running call of it
     bool reached = false;              // in this backward
   };
 

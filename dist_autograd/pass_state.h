@@ -1,11 +1,11 @@
-// PassState: one worker's part of one pass: what it sent, whom it spoke to, its gradients, and its share of a
-// backward.
+// PassState: one worker's part of one pass: the messages that it sent, the workers that it met, its
+// gradients, and its share of a backward.
 //
-// Life: open (calls are made and served in it), closed while it has a share in a backward, then ended by
-// release, by a failure or by its creator's death. Owned by the agent's autograd AutogradLayer; nodes refer
-// to it weakly. Thread-safe: the forward members and the gradients are guarded by a mutex; its share in a
-// backward runs on the pass's own serial executor, so that a pass is one line of work on each worker while
-// many passes run side by side.
+// States: open (calls are made and served in it), closed while it has a share in a backward, then ended by a
+// release, by a failure or by its creator's death. Owned by the agent's AutogradLayer; nodes refer to it
+// weakly. Thread-safe: a mutex guards the members of the forward and the gradients. Its share in a backward
+// runs on the pass's own serial executor, so the nodes of a pass run one at a time on each worker, while many
+// passes run concurrently.
 #pragma once
 
 #include <weft/dist_autograd/backward_share.h>
@@ -40,8 +40,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   AutogradLayer& layer() const { return *layer_; }
 
   // --- Forward; any thread ---
-  void check_alive() const;  // throws the error that the pass ended with
-  void check_open() const;   // the same, or failed_precondition where it takes no more calls
+  void check_alive() const;  // throws the error that ended the pass
+  void check_open() const;   // the same, or failed_precondition if it accepts no more calls
   MessageId next_message();
   void add_send(const MessageId& message, NodePtr node);
   void remove_send(const MessageId& message);  // the receiver never saw the message
@@ -50,57 +50,58 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   enum class Direction { outgoing, incoming };
   void call_began(Direction direction);
   void call_ended(Direction direction);
-  // Once no call of the pass is under way from here, and, unless this worker serves one itself, none at this
-  // worker.
+  // Completes once this worker has no outstanding call of the pass, and, unless it serves one itself, serves
+  // none.
   void when_quiet(bool incoming_too, rpc::Callback job);
 
   // --- Gradients; any thread ---
-  // As LibTorch's AccumulateGrad does into `.grad`: laid out like the leaf, in place unless the backward is
-  // recorded. Gradients of two leaves never share memory.
+  // As LibTorch's AccumulateGrad does for `.grad`: with the layout of the leaf, in place unless the backward
+  // is recorded. Gradients of two leaves never share memory.
   void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
-  // Ready on the calling thread's current streams. undefined: the pass reached the leaf with no gradient.
+  // Ready on the calling thread's current streams. undefined: the leaf got no gradient in the pass.
   at::Tensor gradient(const at::Tensor& leaf) const;
   std::vector<Leaf> gradients() const;
 
-  // --- What layers above attach; any thread ---
+  // --- Attachments of higher layers; any thread ---
   PassHooks& hooks() { return hooks_; }
   PassTurns& turns() { return turns_; }
-  void on_end(rpc::Callback job);  // once, when the pass ends here, however; at once where it has
-  // From now on this worker's part of the backwards runs there, one job at a time, instead of on the agent's
-  // handler threads: on the threads of a pipeline stage, say. Which of its passes such an executor serves
-  // first is its own choice; turns() holds nodes back. Jobs that the executor drops end this worker's part.
+  void on_end(rpc::Callback job);  // once, when the pass ends here in any way; at once if it has ended
+  // From now on, this worker's part of the backwards runs on this executor, one job at a time, instead of the
+  // agent's handler threads: for example on the threads of a pipeline stage. The executor chooses which of
+  // its passes runs first; turns() holds nodes back. If the executor drops a job, this worker's part ends.
   // The pass keeps the executor until its last job there has run: it must not be destroyed on its own
   // threads.
   void run_on(std::shared_ptr<rpc::Executor> executor);
-  // From a hook on gradients or a node that runs here, failed_precondition elsewhere: the backward ends
-  // only after this work, and fails with its error. Nothing waits for it before the backward's last stage.
+  // From a hook on gradients or a node that runs here, failed_precondition elsewhere: the backward completes
+  // only after this work, and fails with its error. Only the backward's last stage waits for it.
   void complete_after(rpc::Future<void> work);
 
   // --- Backward; any thread ---
-  // A name for a backward that begins here, which lasts until end_backward(). failed_precondition, and
-  // nothing has changed, where another backward runs or has used up the graph.
+  // An id for a backward that starts here, valid until end_backward(). failed_precondition, without an
+  // effect, if another backward runs or has used up the graph.
   BackwardId begin_backward();
   void end_backward(bool refused = false);
-  // Begins this worker's share, and takes no new calls: false where it had one in this backward already.
-  // failed_precondition where another backward is under way, or has used up the graph.
+  // Begins this worker's share, and accepts no new calls. False if it already had one in this backward.
+  // failed_precondition if another backward runs, or has used up the graph.
   void close(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<bool>)> done);
-  // Runs `use(share, done)` on the share in that backward, which begins now unless it has; or done(error).
+  // Runs `use(share, done)` on the share in that backward, which is begun now if necessary; or done(error).
   template <class Use>
   void with_share(const Backward& backward, BackwardShare::Done done, Use use);
   rpc::Future<void> add_root(const Backward& backward, at::Tensor root, at::Tensor gradient);
   // The backward was refused before any of its nodes ran: its share ends, and the pass is as before it. False
-  // where this worker has no share in it.
+  // if this worker has no share in it.
   rpc::Future<bool> cancel(const BackwardId& backward);
-  // The backward is over: its share ends. Names of what was never reached.
+  // The backward is complete: its share ends. Returns the names of the messages that were never reached.
   rpc::Future<std::vector<std::string>> finish(const BackwardId& backward);
-  std::uint64_t backwards() const;  // that this worker took part in
-  bool had_backward() const;        // one has begun here, not refused, or this worker took part in one
-  bool in_backward() const;         // it takes part in one now
+  std::uint64_t backwards() const;  // in which this worker took part
+  bool had_backward() const;  // one has started here and was not refused, or this worker took part in one
+  bool in_backward() const;   // it takes part in one now
   WorkerGraph graph(const std::vector<at::Tensor>& roots) const;
 
   // --- For its share, on the serial executor ---
   void post(rpc::Callback job) { serial_.post(std::move(job)); }
-  // Runs `body`, which runs nodes or hooks: in the pass's contexts, on the thread that running_here() tells.
+  // Runs `body`, which runs nodes or hooks: in the pass's contexts, on the thread that running_here()
+  // reports.
   void run_in_contexts(const std::function<void()>& body);
   void failed(const std::exception_ptr& error);
   // Messages of a backward that are not acknowledged, by their receivers.
@@ -112,7 +113,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
                       const tensor::DeviceMap& back);
   bool running_here() const;  // the calling thread runs this pass's nodes
 
-  // The pass is over on this worker. error: null for a release.
+  // Ends the pass on this worker. error: null for a release.
   void end(std::exception_ptr error);
 
  private:
@@ -128,10 +129,10 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   mutable std::mutex mutex_;   // guards what follows, up to share_
   bool closed_ = false;        // a backward runs here
   bool finished_ = false;      // one that used up the graph has begun
-  bool leading_ = false;       // a backward that was begun here runs
-  std::uint64_t begun_ = 0;    // backwards that were named here
-  std::uint64_t refused_ = 0;  // of these
-  std::uint64_t shares_ = 0;   // backwards that this worker took part in
+  bool leading_ = false;       // a backward that this worker started is running
+  std::uint64_t begun_ = 0;    // backwards that got an id here
+  std::uint64_t refused_ = 0;  // the part of them that was refused
+  std::uint64_t shares_ = 0;   // backwards in which this worker took part
   bool ended_ = false;
   std::exception_ptr error_;
   std::uint64_t messages_ = 0;
@@ -145,7 +146,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   std::vector<Quiet> quiet_;
   struct Held {
     Leaf leaf;
-    mutable tensor::StreamMarks written;  // how far the stream had come that wrote the gradient last
+    mutable tensor::StreamMarks written;  // the stream's position after the last write of the gradient
   };
   std::unordered_map<const c10::TensorImpl*, Held> gradients_;
   std::vector<rpc::Callback> end_jobs_;

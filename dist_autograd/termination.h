@@ -1,10 +1,10 @@
-// Termination: when a backward that spreads over workers is over everywhere, after Dijkstra and Scholten
-// (Termination detection for diffusing computations, Inf. Proc. Letters 11, 1980).
+// Termination: detects when a backward that spreads over workers has completed everywhere, after Dijkstra and
+// Scholten (Termination detection for diffusing computations, Inf. Proc. Letters 11, 1980).
 //
 // The first message that reaches an idle worker engages it, and is acknowledged only when that worker is idle
-// again and all that it sent was acknowledged; every other message is acknowledged at once. So the first
-// worker's idleness means everybody's, whatever cycles the messages ran in. Here a message is a call, and its
-// reply is the acknowledgement. Thread-safety: none; one per worker and backward, on its serial executor.
+// again and all its messages are acknowledged. Every other message is acknowledged at once. So when the first
+// worker is idle, all are, whatever cycles the messages ran in. Here a message is a call, and its reply is
+// the acknowledgement. Thread-safety: none; one per worker and backward, on its serial executor.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ class Termination {
   }
   void sent() { ++unacknowledged_; }
   void acknowledged() { --unacknowledged_; }
-  bool awaits() const { return unacknowledged_ != 0; }  // what it sent is not over
+  bool awaits() const { return unacknowledged_ != 0; }  // its messages are not all acknowledged
 
-  // Call when the worker has nothing to do: true once it may let go, with the acknowledgement to give.
+  // Call when the worker has nothing to do: true once it may disengage, with the acknowledgement to send.
   bool idle(Ack& ack) {
     if (!engaged_ || unacknowledged_ != 0) return false;
     return disengage(ack);
   }
-  // Lets go at once, for a failure.
+  // Disengages at once, for a failure.
   bool disengage(Ack& ack) {
     if (!engaged_) return false;
     engaged_ = false;

@@ -1,13 +1,13 @@
-// DependencyPlan and ReadyQueue: in which order the nodes of a backward graph run.
+// DependencyPlan and ReadyQueue: the order in which the nodes of a backward graph run.
 //
-// A node runs once, when all that will arrive at it has arrived: one arrival for each edge from a node of the
-// plan, and one for each time that it was added as a source. This is Kahn's topological order with two
-// differences: the graph is explored from its sources only, and arrivals at the sources come from outside, in
-// any order. plan_parts() splits a backward that defers its weight gradients. All are generic over the node
-// (a cheap handle that hashes and compares: a pointer, a number) and include nothing of LibTorch, so that
-// planning runs in simulations and under ThreadSanitizer.
+// A node runs once, when all its expected arrivals have happened: one for each edge from a node of the plan,
+// and one for each time that it was added as a source. This is Kahn's topological order with two differences:
+// the graph is explored from its sources only, and arrivals at the sources come from outside, in any order.
+// plan_parts() splits a backward that defers its weight gradients. All are generic over the node (a cheap
+// handle that hashes and compares: a pointer, a number) and do not include LibTorch, so planning runs in
+// simulations and under ThreadSanitizer.
 //
-// Owned by whoever runs the nodes. Not thread-safe.
+// Owned by the object that runs the nodes. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,15 @@
 
 namespace weft::dist_autograd {
 
-// `Payload` is what collects at a node until it runs; it is kept here so that an arrival costs one look-up.
+// `Payload` is the data that collects at a node until it runs; it is kept here so that an arrival costs one
+// look-up.
 template <class Node, class Payload = std::monostate>
 class DependencyPlan {
  public:
   // Counts one arrival at `source` from outside and adds all that is reachable from it. Only nodes that are
-  // new to the plan are explored, so that sources may be added one at a time, at no more cost than all at
-  // once. `next(node, visit)` calls `visit(successor)` once for each edge that leaves `node`; `reached(node)`
-  // is called once for each node that is new. If either throws, the counts are unusable: clear().
+  // new to the plan are explored, so sources may be added one at a time, at no higher cost than all at once.
+  // `next(node, visit)` calls `visit(successor)` once for each edge that leaves `node`; `reached(node)` is
+  // called once for each new node. If either throws, the counts are unusable: clear().
   template <class Next, class Reached>
   void add_source(Node source, Next&& next, Reached&& reached) {
     std::vector<Node> unexplored;
@@ -51,8 +52,8 @@ class DependencyPlan {
     add_source(source, std::forward<Next>(next), [](Node) {});
   }
 
-  // One arrival at `node`: `put(payload)` stores what arrived. True when it was the last, so that the node
-  // may run; std::logic_error when the node is not in the plan (any more) or nothing is due there.
+  // One arrival at `node`: `put(payload)` stores the data. True for the last one, so that the node may run;
+  // std::logic_error if the node is not in the plan (any more) or no arrival is due there.
   template <class Put>
   bool arrive(Node node, Put&& put) {
     auto found = entries_.find(node);
@@ -67,8 +68,7 @@ class DependencyPlan {
     return arrive(node, [](Payload&) {});
   }
 
-  // Removes a node at which everything has arrived: it runs now. std::logic_error when something is still
-  // due.
+  // Removes a node at which everything has arrived: it runs now. std::logic_error if an arrival is still due.
   Payload take(Node node) {
     auto found = entries_.find(node);
     if (found == entries_.end() || found->second.pending != 0) {
@@ -79,9 +79,9 @@ class DependencyPlan {
     return payload;
   }
 
-  // What has arrived at a node that waits for more.
+  // The data that has arrived at a node that waits for more.
   const Payload& payload(Node node) const { return entries_.at(node).payload; }
-  // Calls `visit(node, payload)` for each node that was not taken yet, in no order.
+  // Calls `visit(node, payload)` for each node that was not taken yet, in no particular order.
   template <class Visit>
   void each(Visit&& visit) const {
     for (const auto& [node, entry] : entries_) visit(node, entry.payload);
@@ -102,8 +102,8 @@ class DependencyPlan {
   std::unordered_map<Node, Entry> entries_;
 };
 
-// Highest sequence number first: what ran last in the forward runs first in the backward, so that saved
-// tensors are freed early. Equal numbers leave in the order in which they came, so that a run can be repeated
+// Highest sequence number first: the last operation of the forward runs first in the backward, so that saved
+// tensors are freed early. Equal numbers leave in the order of their arrival, so that a run can be repeated
 // exactly.
 template <class Node>
 class ReadyQueue {
@@ -136,8 +136,8 @@ class ReadyQueue {
   std::uint64_t pushed_ = 0;
 };
 
-// The parts of a backward that defers its weight gradients: the input part computes what leaves the worker,
-// the weight part the rest.
+// The parts of a backward that defers its weight gradients: the input part computes the gradients that leave,
+// the weight part the others.
 //   input:    an exit can be reached from the node, by each of its edges
 //   boundary: by some of its edges: the others lead to nodes of the weight part
 //   weight:   no exit can be reached from the node
@@ -149,7 +149,7 @@ template <class Node, class Next, class IsExit>
 std::unordered_map<Node, NodePart> plan_parts(const std::vector<Node>& nodes, Next&& next, IsExit&& is_exit) {
   std::unordered_map<Node, NodePart> parts;
   std::unordered_map<Node, std::vector<Node>> previous;
-  std::vector<Node> open;  // lead to an exit; the nodes before them are not visited yet
+  std::vector<Node> open;  // lead to an exit; the nodes before them have not been visited yet
   for (Node node : nodes) {
     parts.emplace(node, NodePart::weight);
     bool last = true;

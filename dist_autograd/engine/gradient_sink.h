@@ -1,7 +1,7 @@
-// GradientSink: where the gradients of leaves go, the pass's own store instead of `.grad`.
+// GradientSink: the destination of the gradients of leaves: the pass's own store instead of `.grad`.
 //
-// Implemented by the owner of a NodeExecutor, which outlives it; called from within NodeExecutor::run, on its
-// thread, once for each leaf, with grad mode as the executor's options say. An exception fails the executor.
+// Implemented by the owner of a NodeExecutor, which outlives it. Called from within NodeExecutor::run, on its
+// thread, once for each leaf, with grad mode as in the executor's options. An exception fails the executor.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -16,10 +16,11 @@ class WEFT_EXPORT GradientSink {
  public:
   virtual ~GradientSink();
 
-  // Adds `gradient`, defined and of `leaf`'s shape, dense or sparse, to what the pass holds for `leaf`. The
-  // tensor may be shared (two leaves of one sum receive the same one; a hook may have kept it): an
-  // implementation that later changes it in place copies it first, unless nothing else refers to it.
-  // references: how many references to `gradient` the executor holds, including the argument; 0: copy it.
+  // Adds `gradient`, which is defined and has `leaf`'s shape, dense or sparse, to the stored gradient of
+  // `leaf`. The tensor may be shared (two leaves of one sum receive the same one; a hook may have kept it):
+  // an implementation that later changes it in place copies it first, unless nothing else refers to it.
+  // references: the number of references to `gradient` that the executor holds, including the argument; 0:
+  // copy it.
   virtual void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) = 0;
 };
 

@@ -1,5 +1,5 @@
-// make_node<T>(arguments...): a node of a layer above, T derived from torch::autograd::Node, owned as this
-// LibTorch owns nodes. Converts to NodePtr and fits an Edge.
+// make_node<T>(arguments...): a node of a higher layer, where T derives from torch::autograd::Node, owned as
+// this LibTorch version owns nodes. Converts to NodePtr and can be used in an Edge.
 #pragma once
 
 #include <weft/dist_autograd/engine/node_executor.h>

@@ -1,5 +1,5 @@
-// NestedLeaves: the leaves whose `.grad` is written by a backward of LibTorch's engine that runs within a
-// node or its hooks.
+// NestedLeaves: detects the leaves whose `.grad` is written by a backward of LibTorch's engine that runs
+// within a node or its hooks.
 //
 // A custom function or a hook may run LibTorch's engine: over leaves that it makes, to return their
 // gradients, or over parameters (checkpointing). The gradients of the latter would miss the pass. LibTorch
@@ -26,8 +26,8 @@ class NestedLeaves {
   NestedLeaves(const NestedLeaves&) = delete;
   NestedLeaves& operator=(const NestedLeaves&) = delete;
 
-  // Call after the node and its hooks have run. failed_precondition where a leaf that is not the node's own
-  // was written. recorded: the node's results in a recorded backward, else empty.
+  // Call after the node and its hooks have run. failed_precondition if a leaf was written that is not the
+  // node's own. recorded: the node's results in a recorded backward, otherwise empty.
   void check(const torch::autograd::Node& node, const torch::autograd::variable_list& recorded) const;
 
  private:

@@ -1,10 +1,10 @@
 // run_node: one node of an autograd graph, run as LibTorch's engine runs it.
 //
 // Order: hooks on tensors, hooks that retain gradients, pre-hooks, the node, its post-hooks, each once and on
-// the full gradient. `inputs` are the node's accumulated gradients, undefined where none came. Returns a
-// checked gradient for each outgoing edge. A leaf's AccumulateGrad is not run but gives its gradient to
-// `sink`, with the same hooks around. Grad mode, thread-local state and streams are the caller's to set. What
-// the node or a hook throws passes through.
+// the full gradient. `inputs` are the node's accumulated gradients, undefined where none arrived. Returns a
+// checked gradient for each outgoing edge. A leaf's AccumulateGrad is not run; its gradient is passed to
+// `sink`, with the same hooks around. The caller sets grad mode, thread-local state and streams. Exceptions
+// of the node or a hook are passed on.
 #pragma once
 
 #include <weft/dist_autograd/engine/gradient_sink.h>
@@ -18,11 +18,11 @@ torch::autograd::variable_list run_node(torch::autograd::Node& node, torch::auto
                                         GradientSink& sink, const ExecutorOptions& options);
 
 // Whether run_part() may run `node`: its operator is LibTorch's, which computes requested outputs and can run
-// twice, and no hook has to see all of its gradients at once.
+// twice, and no hook needs all of its gradients at once.
 bool runs_in_parts(torch::autograd::Node& node);
 
-// Runs such a node for its edges to the functions of `wanted` alone; the other gradients are undefined. last:
-// what the node has saved may be released. Thread-safe as run_node() is: the node is not changed.
+// Runs such a node only for its edges to the functions of `wanted`; the other gradients are undefined. last:
+// the node's saved tensors may be released. Thread-safe as run_node() is: the node is not changed.
 torch::autograd::variable_list run_part(torch::autograd::Node& node, torch::autograd::variable_list inputs,
                                         torch::autograd::edge_list wanted, bool last,
                                         const ExecutorOptions& options);

@@ -1,8 +1,8 @@
-// Streams of a backward on an accelerator; on CPU every function here finds nothing to do.
+// Streams of a backward on an accelerator; on CPU these functions have no effect.
 //
-// A node runs on the stream of its forward. InputBuffer::add records when each gradient is ready; the node's
-// stream waits for that before the node runs, and whoever called waits in the end for the streams on which
-// leaves ran. Used by NodeExecutor only, on the thread that runs.
+// A node runs on the stream of its forward. InputBuffer::add records when each gradient is ready. The node's
+// stream waits for that before the node runs, and the caller finally waits for the streams on which leaves
+// ran. Used by NodeExecutor only, on the thread that runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,13 +15,13 @@
 
 namespace weft::dist_autograd::detail {
 
-// The stream on which `node`'s forward ran, if on an accelerator.
+// The stream on which `node`'s forward ran, if it ran on an accelerator.
 std::optional<c10::Stream> forward_stream(torch::autograd::Node& node);
 
 // The calling thread's current stream for the device of a gradient that comes from outside.
 std::optional<c10::Stream> current_stream(const at::Tensor& gradient);
 
-// The stream on which `node` runs with what is in `buffer`, after that stream was told to wait for the
+// The stream on which `node` runs with the gradients in `buffer`. That stream has been made to wait for the
 // gradients.
 std::optional<c10::Stream> enter_stream(torch::autograd::Node& node, torch::autograd::InputBuffer& buffer);
 
@@ -31,7 +31,7 @@ class LeafStreams {
   void add(const std::optional<c10::Stream>& stream) {
     if (stream) streams_.insert(*stream);
   }
-  // Lets the calling thread's current streams wait for all of them.
+  // Makes the calling thread's current streams wait for all of them.
   void join();
 
  private:

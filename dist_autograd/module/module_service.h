@@ -1,5 +1,5 @@
-// ModuleService: the methods `weft.module.*` that RemoteModule calls. Each is about an object behind an RRef,
-// which has to be a torch::nn::Module, and takes its turn in that object's queue. Served by the layer.
+// ModuleService: the methods `weft.module.*` that RemoteModule calls. Each concerns an object behind an RRef,
+// which must be a torch::nn::Module, and runs in that object's turn. Served by the layer.
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
@@ -38,22 +38,21 @@ struct WEFT_EXPORT ModuleService {
                    rpc::Method<"manual_seed", &ModuleService::manual_seed>>;
 };
 
-// Copies of the module's parameters, then of its buffers. The caller keeps others from changing them
-// meanwhile.
+// Copies of the module's parameters, then of its buffers. The caller prevents concurrent changes.
 WEFT_EXPORT StateDict copy_state(const torch::nn::Module& module);
 
-// A state that fits a module: what load_state_dict() returns, and what remains to be copied.
+// A state that fits a module: the result of load_state_dict(), and the copies that remain to be made.
 struct CheckedState {
   LoadedState loaded;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
 
-  // guarded: the object's guard runs this, and graphs keep what they have read.
+  // guarded: the object's guard runs this, and graphs keep the tensors that they have read.
   WEFT_EXPORT void copy(bool guarded) const;
 };
 // Changes nothing. Errors: those of load_state_dict().
 WEFT_EXPORT CheckedState check_state(const torch::nn::Module& module, const StateDict& state, bool strict);
 
-// So that listings tell the sizes of tensors and modules.
+// Reports the sizes of tensors and modules to listings.
 void add_sizers(rref::ObjectSizes& sizes);
 
 }  // namespace weft::dist_autograd

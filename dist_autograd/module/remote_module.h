@@ -1,4 +1,4 @@
-// RemoteModule: what every torch::nn::Module behind an RRef can do without declaring it.
+// RemoteModule: the operations that any torch::nn::Module behind an RRef supports without a declaration.
 //
 //   rref::RRef<Net> net = rref::create<Net>(agent.peer("worker1"));
 //   dist_autograd::RemoteModule module{net};
@@ -6,12 +6,13 @@
 //   const auto state = co_await module.state_dict();        // by value, with names
 //   co_await dist_autograd::RemoteModule{other}.load_state_dict(state);
 //
-// A handle on the RRef, cheap to make and to copy. Every call takes its turn in the object's queue and
-// belongs to no pass. Tensors travel by value under their names, never as an archive. While an optimizer is
-// attached to the module (dist_optim), what is read is the newest version of its parameters, a load is a step
-// of its own: passes that have read the version before keep it, and `to` and `requires_grad` are
-// failed_precondition. Without one, a load under an open pass fails that pass's backward (LibTorch's
-// "modified by an inplace operation"). Errors: invalid_argument where the object is no module. Thread-safe.
+// A handle on the RRef, cheap to create and to copy. Every call runs in the object's turn and belongs to no
+// pass. Tensors are sent by value under their names, never as an archive. While an optimizer is attached to
+// the module (dist_optim), values that are read are those of the newest version of its parameters, and a load
+// is a separate step: passes that have read the previous version keep it, and `to` and `requires_grad` fail
+// with failed_precondition. Without an optimizer, a load under an open pass fails that pass's backward
+// (LibTorch's "modified by an inplace operation"). Errors: invalid_argument if the object is no module.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/tensor/tensor_codec.h>
@@ -43,7 +44,7 @@ struct NamedReference {
 };
 WEFT_CODEC(NamedReference, name, tensor)
 
-// Names that only the module, and only the given state, has.
+// Names that only the module has, and names that only the given state has.
 struct LoadedState {
   std::vector<std::string> missing, unexpected;
 };
@@ -63,26 +64,26 @@ class WEFT_EXPORT RemoteModule {
   rpc::Future<void> eval() const { return train(false); }
   rpc::Future<bool> is_training() const;
 
-  // Of the owner: "cpu", "cuda:1"; "float64" (dtype.h). As Module::to, buffers too. invalid_argument where
-  // the owner has no such device, or was not given it (DeviceOptions::devices).
+  // A device or dtype of the owner: "cpu", "cuda:1"; "float64" (dtype.h). As Module::to, including buffers.
+  // invalid_argument if the owner has no such device, or was not given it (DeviceOptions::devices).
   rpc::Future<void> to(std::optional<std::string> device, std::optional<std::string> dtype = {}) const;
 
-  // RRefs to the tensors where they are, which share the module's turn and its optimizer's guard, and keep it
-  // alive. Fetched in a pass (to_here(pass), or as an argument) a parameter gets its gradient there.
+  // RRefs to the tensors themselves, which share the module's turn and its optimizer's guard, and keep it
+  // alive. A parameter that is fetched in a pass (to_here(pass), or as an argument) gets its gradient there.
   rpc::Future<std::vector<NamedReference>> remote_parameters() const;
   rpc::Future<std::vector<NamedReference>> remote_buffers() const;
 
-  // Copies of what a pass holds for the module's parameters, without those that have no gradient there.
-  // not_found: the pass has not come to the owner, or has ended.
+  // Copies of the pass's gradients of the module's parameters, without parameters that have no gradient
+  // there. not_found: the pass has not reached the owner, or has ended.
   rpc::Future<StateDict> gradients(const Pass& pass) const;
 
   // Copies.
   rpc::Future<StateDict> named_parameters() const;
   rpc::Future<StateDict> named_buffers() const;
   rpc::Future<StateDict> state_dict() const;  // both: parameters, then buffers
-  // Copies the values into the module's tensors, which stay where they are; their dtypes may differ as far as
-  // LibTorch casts. strict: the names must be the module's. invalid_argument, naming the tensor: nothing has
-  // changed then.
+  // Copies the values into the module's tensors, which keep their storage; dtypes may differ as far as
+  // LibTorch casts. strict: the names must be those of the module. invalid_argument, which names the tensor:
+  // then nothing has changed.
   rpc::Future<LoadedState> load_state_dict(const StateDict& state, bool strict = true) const;
 
   rpc::Future<void> zero_grad(
@@ -102,8 +103,9 @@ class WEFT_EXPORT RemoteModule {
   rpc::Metadata metadata_;
 };
 
-// Creates a module on its owner, as rref::create does, and moves it to a device there before anybody else has
-// it: "cuda:1". Complete when it is there; the error is that of the constructor, or of RemoteModule::to.
+// Creates a module on its owner, as rref::create does, and moves it to a device there, such as "cuda:1",
+// before anything else has it. Completes when it is there; the error is that of the constructor, or of
+// RemoteModule::to.
 template <class T, class... Given>
   requires std::is_base_of_v<torch::nn::Module, T>
 rpc::Future<rref::RRef<T>> create_module(rref::detail::Place owner, const std::string& device,

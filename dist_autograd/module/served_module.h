@@ -1,4 +1,4 @@
-// ServedModule: one of LibTorch's modules, behind RRefs by a name, without a class of the program's own.
+// ServedModule: one of LibTorch's modules behind RRefs, by a name, without a class in the program.
 //
 //   using Relu = dist_autograd::ServedModule<"nn.relu", torch::nn::ReLUImpl>;
 //   agent.allow_create<Relu>();                       // on the owner
@@ -6,8 +6,8 @@
 //   at::Tensor y = co_await relu.call<&Relu::forward>(pass, x);
 //
 // Impl: a torch::nn::Module with forward(Tensor) -> Tensor, such as torch::nn::LinearImpl (torch::nn::Linear
-// is a holder of one). Parameters: those of the constructor that peers use. Peers name the same type, whose
-// name is that of the service. RemoteModule and optimizers take it like any module. Thread-safety, errors:
+// is a holder of one). Parameters: those of the constructor that peers use. Peers use the same type, whose
+// name is that of the service. RemoteModule and optimizers accept it like any module. Thread-safety, errors:
 // those of Impl; one call runs at a time.
 #pragma once
 
