@@ -180,7 +180,7 @@ std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward, std::
       node->skip_output();
       continue;
     }
-    // An input that is returned as it came keeps its own place in the graph.
+    // An input that is returned unchanged keeps its own node in the graph.
     output = output.detach();
     node->add_output(output);
     torch::autograd::impl::set_gradient_edge(output, torch::autograd::Edge(node, node->num_inputs() - 1));

@@ -11,11 +11,11 @@
 namespace weft::dist_autograd {
 namespace {
 
-// A release that was not heard is told again, after waits that double: for half a minute in all.
+// A release that was not answered is repeated, after waits that double: for half a minute in total.
 constexpr auto first_wait_to_tell = std::chrono::milliseconds{100};
 constexpr int max_tellings = 8;
 
-// Whether a call may not have been heard: the other side did not answer, or had no room for it.
+// Whether a call may not have been received: the other side did not answer, or had no capacity for it.
 bool was_lost(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -26,7 +26,7 @@ bool was_lost(const std::exception_ptr& error) {
   }
 }
 
-// A served call counts as one of the pass's until it is over.
+// A served call counts as one of the pass until it has completed.
 class Serving {
  public:
   explicit Serving(std::shared_ptr<PassState> pass) : pass_(std::move(pass)) {
@@ -149,8 +149,9 @@ void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
     if (other != core_->id()) tell_released(other, id, text, 0);
 }
 
-// Again where it is not answered: what is said over a connection that ends may be lost, though the other side
-// has another one with this agent, or gets one before it notices, and so never sees this agent go.
+// Repeats a release that is not answered: a message over a connection that ends may be lost. If the other
+// side has another connection to this agent, or gets one before it detects the end, it never sees this agent
+// as gone.
 void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error,
                                   int attempt) {
   if (core_->ended()) return;
@@ -168,7 +169,7 @@ void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, cons
   try {
     peer(to).call<&BackwardService::release>(id, error).then(answered);
   } catch (const rpc::Error&) {
-    // It is gone, or this agent is going: the pass ends there without being told.
+    // The peer is gone, or this agent is ending: the pass ends there without a notification.
   }
 }
 
@@ -214,7 +215,7 @@ void AutogradLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason
     for (const auto& [id, pass] : passes_)
       if (id.origin == peer.incarnation || pass->met().contains(peer)) lost.push_back(id);
   }
-  // Where the whole job has failed, that is why.
+  // If the whole job has failed, its error is the cause.
   const auto failed = core_->world_failure();
   for (const PassId& id : lost)
     release(id, failed ? std::make_exception_ptr(*failed) : participant_lost(id, peer, reason.what()));

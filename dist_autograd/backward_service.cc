@@ -29,11 +29,12 @@ rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Au
   using Agents = std::vector<rpc::AgentId>;
   auto promise = std::make_shared<rpc::Promise<Agents>>();
   auto future = promise->future();
-  // The initiator may itself be serving a call of the pass: it waits for its own calls only.
+  // The initiator may itself be serving a call of the pass: it waits only for its own calls.
   pass->when_quiet(!initiator, [layer, pass, backward, promise] {
     pass->close(backward, [layer, pass, backward, promise](rpc::Result<bool> fresh) {
       if (!fresh.ok()) return promise->fail(fresh.error());
-      if (!fresh.value()) return promise->complete(Agents{});  // whoever closed it answers for all below
+      if (!fresh.value())
+        return promise->complete(Agents{});  // the worker that closed it answers for all below
       auto below = rpc::capture([&] {
         std::vector<rpc::Future<Agents>> asked;
         for (const rpc::AgentId& peer : pass->met())

@@ -65,7 +65,7 @@ void BackwardShare::take_in(const std::optional<rpc::AgentId>& by, const Trace& 
 void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace,
                          Done done) {
   take_in(std::nullopt, trace, std::move(done), [&] {
-    // Others first: they work while this one does.
+    // The other workers first: they work while this one does.
     bool here = false;
     for (const rpc::AgentId& worker : workers) {
       if (worker == pass_.layer().core()->id()) {
@@ -101,8 +101,7 @@ void BackwardShare::take(const MessageId& message, std::vector<at::Tensor> gradi
   if (gradients.size() > send.node->num_inputs())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      to_string(pass_.id()) + ": more gradients than the message had tensors");
-  // Trailing tensors that received nothing may be missing; undefined gradients are what LibTorch gives for
-  // them.
+  // Trailing tensors that received nothing may be missing; LibTorch gives undefined gradients for them.
   gradients.resize(send.node->num_inputs());
   tensor::use_on_current_streams(gradients);
   executor_->deliver(send.node, std::move(gradients));
@@ -125,8 +124,8 @@ void BackwardShare::discover(const std::vector<MessageId>& messages, const Asked
 
 namespace {
 
-// How gradients travel: by the reverse of their tensors' device map, and, where what they carry is to be
-// differentiated, as a message of the pass's backward.
+// The way of gradients: by the reverse of their tensors' device map. If they are to be differentiated, they
+// are sent as a message of the pass's backward.
 struct Gradients final : rpc::CallModifier {
   Gradients(const tensor::DeviceMap& back, std::shared_ptr<PassState> p)
       : devices(back), recorded_in(std::move(p)) {}
@@ -135,10 +134,10 @@ struct Gradients final : rpc::CallModifier {
     if (recorded_in != nullptr) AutogradLayer::enroll(call, recorded_in, true);
   }
   tensor::ByDeviceMap devices;
-  std::shared_ptr<PassState> recorded_in;  // null: it is not
+  std::shared_ptr<PassState> recorded_in;  // null: it is not recorded
 };
 
-// What a message of a backward carries beside its arguments.
+// The data of a backward's message in addition to its arguments.
 struct Beside final : rpc::CallModifier {
   Beside(const rpc::CallModifier* w, Trace t) : way(w), trace(std::move(t)) {}
   void apply(rpc::OutgoingCall& call) const override {
@@ -195,12 +194,12 @@ void BackwardShare::acknowledged(rpc::Result<Report> report) {
 void BackwardShare::settle() {
   if (error_ != nullptr) return;
   try {
-    pass_.check_alive();  // a node may have released it, say: then this is no good end
+    pass_.check_alive();  // a node may have released the pass: then the backward has not succeeded
   } catch (...) {
     return fail(std::current_exception());
   }
   const bool held = run_held_ || weights_held_;
-  if (termination_.awaits() || held)  // the acknowledgement comes later: what would go with it does not wait
+  if (termination_.awaits() || held)  // the acknowledgement is sent later: its gradients are sent now
     for (Returned& held : std::exchange(held_, {}))
       tell<&BackwardService::gradients>(*engaged_by_, nullptr, backward_, held.message,
                                         std::move(held.gradients));
@@ -253,8 +252,8 @@ void BackwardShare::enter(Stage stage) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward has no such stage");
 }
 
-// All workers of the pass enter it, each told by those that it has exchanged calls with, also workers that
-// the backward did not reach: a reduction may wait for them.
+// All workers of the pass enter this stage, notified by those with which they exchanged calls. This includes
+// workers that the backward did not reach, because a reduction may wait for them.
 void BackwardShare::finalize() {
   if (std::exchange(finalized_, true)) return;
   for (const rpc::AgentId& worker : pass_.met())
@@ -313,7 +312,7 @@ void BackwardShare::after_turn() {
 void BackwardShare::run_nodes(const std::function<void(rpc::ContextSwitch*)>& run) {
   rpc::AgentCore& core = *pass_.layer().core();
   BackwardSpan span = BackwardSpan::of_nodes(core, trace_);
-  trace_ = span.context();  // of the gradients that the nodes send away
+  trace_ = span.context();  // of the gradients that the nodes send
   const auto operators = span.operators(core);
   try {
     pass_.run_in_contexts([&] { run(operators.get()); });

@@ -7,7 +7,7 @@
 namespace weft::dist_autograd {
 namespace {
 
-// Whether the receiver cannot have seen the message. After any other failure it may hold the message's
+// Whether the receiver has certainly not seen the message. After any other failure it may hold the message's
 // tensors.
 bool was_not_sent(const std::exception_ptr& error) {
   try {
@@ -74,7 +74,7 @@ void MessagePart::write(rpc::OutgoingMessage& message) {
 void MessagePart::seal(rpc::OutgoingMessage& message) {
   if (!peer_ && message.destination() != nullptr) {
     peer_ = *message.destination();
-    message.bind_destination();  // another incarnation would not be told of the pass's end
+    message.bind_destination();  // another incarnation would not be notified of the pass's end
   }
   if (!peer_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,

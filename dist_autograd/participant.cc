@@ -11,9 +11,9 @@ std::exception_ptr explain_participant(const PassId& pass, const rpc::AgentId& a
                                        std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
-  } catch (const rpc::RemoteError&) {  // it is there, and answers
+  } catch (const rpc::RemoteError&) {  // the peer exists, and answers
   } catch (const rpc::Error& own) {
-    // unavailable: its connection had ended already, and nobody is there to answer another.
+    // unavailable: its connection had ended already, and no agent answers another one.
     if (own.kind() == rpc::ErrorKind::unavailable) return participant_lost(pass, agent, own.what());
   } catch (...) {
   }

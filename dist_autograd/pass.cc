@@ -32,15 +32,15 @@ std::string join(const std::vector<std::string>& names) {
 // The state of one backward at its initiator. Shared with jobs and continuations, which may outlive the
 // initiator's part.
 struct Progress {
-  std::atomic<bool> ran = false;          // its nodes were set to run
+  std::atomic<bool> ran = false;          // its nodes were started
   std::atomic<bool> lost_a_root = false;  // an owner has not answered: the root may still arrive there
-  std::atomic<bool> undone = false;       // it was refused, and the pass is as before it
+  std::atomic<bool> undone = false;       // it was refused, and the pass is unchanged
 };
 
-// The initiator's part of one backward; docs/dist_autograd.md, "Backward", walks through it.
+// The initiator's part of one backward; docs/dist_autograd.md, "Backward", explains it.
 //
-// A backward that a worker refuses before any node has run leaves the pass as it was: undo() ends the shares
-// that were begun for it. Every other failure ends the pass.
+// If a worker refuses a backward before any node has run, the pass is unchanged: undo() ends the shares that
+// were begun for it. Every other failure ends the pass.
 class Initiator {
  public:
   Initiator(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> pass,
@@ -108,7 +108,7 @@ class Initiator {
     try {
       std::rethrow_exception(error);
     } catch (const rpc::Error& found) {
-      return found.kind() < rpc::ErrorKind::handler_failed;  // the call is wrong, or made at the wrong time
+      return found.kind() < rpc::ErrorKind::handler_failed;  // the call is wrong, or made in the wrong state
     } catch (...) {
       return false;
     }
@@ -132,7 +132,7 @@ class Initiator {
     return future;
   }
 
-  // roots: of this worker, which begin with the stage.
+  // roots: of this worker; they start with the stage.
   rpc::Future<Report> lead(Stage stage, std::vector<rpc::AgentId> workers, std::vector<Root> roots = {}) {
     rpc::Promise<Report> promise;
     auto future = promise.future();
@@ -153,8 +153,8 @@ class Initiator {
     return future;
   }
 
-  // Somebody waits for gradients, and all that were sent have arrived: some of those that are waited for will
-  // never come.
+  // Some node waits for gradients, and all sent gradients have arrived: some of the expected ones will never
+  // arrive.
   rpc::Task<void> leave_out_what_is_dead() {
     add_workers(co_await lead(Stage::explore, workers_));
     co_await lead(Stage::resume, workers_);
@@ -175,7 +175,8 @@ class Initiator {
     workers_.assign(all.begin(), all.end());
   }
 
-  // Where the graph is kept, calls and another backward may follow at once: all workers are waited for.
+  // If the graph is kept, calls and another backward may follow at once, so the initiator waits for all
+  // workers.
   rpc::Task<void> drop_shares() {
     if (backward_.options.keeps_graph()) {
       co_await rpc::when_all(finish_everywhere());
@@ -306,12 +307,12 @@ rpc::Future<void> begin(const std::shared_ptr<AutogradLayer>& layer, const std::
       if (!root.reference.valid()) NodeExecutor::check_root(root.tensor, root.gradient);
     initiator = std::make_shared<Initiator>(layer, pass, progress, options, trace);
   });
-  if (!begun.ok()) return rpc::Future<void>::made(begun.error());  // refused: the pass is as it was
+  if (!begun.ok()) return rpc::Future<void>::made(begun.error());  // refused: the pass is unchanged
   auto ended = run_backward(std::move(initiator), std::move(roots))
                    .start(layer->core()->handlers())
                    .then([layer, pass, progress](rpc::Result<void>&& result) {
                      pass->end_backward(progress->undone);
-                     // The same error everywhere, and nothing of the pass is kept.
+                     // The same error on all workers, and no part of the pass is kept.
                      if (!result.ok() && !progress->undone) layer->release(pass->id(), result.error());
                      return std::move(result);
                    });

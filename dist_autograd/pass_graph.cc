@@ -11,7 +11,7 @@ using torch::autograd::Node;
 
 class Describer {
  public:
-  // The place of a node in the list, which it enters when it is seen first.
+  // The index of a node in the list, to which it is added when it is first seen.
   std::uint64_t place_of(Node* node) {
     const auto [found, is_new] = places_.try_emplace(node, places_.size());
     if (is_new) {
@@ -28,7 +28,7 @@ class Describer {
   void add_send(const MessageId& message, Node* node) { nodes_[place_of(node)].sent = message; }
 
   std::vector<GraphNode> finish() {
-    for (std::size_t i = 0; i < order_.size(); ++i) {  // grows meanwhile
+    for (std::size_t i = 0; i < order_.size(); ++i) {  // the list grows meanwhile
       std::vector<std::uint64_t> next;
       for (const auto& edge : order_[i]->next_edges())
         if (edge.is_valid()) next.push_back(place_of(edge.function.get()));

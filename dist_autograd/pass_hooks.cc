@@ -71,7 +71,7 @@ void PassHooks::finalize() {
 }
 
 void PassHooks::clear() {
-  // Declared before the lock: destroyed without it.
+  // Declared before the lock: destroyed after the lock is released.
   decltype(contexts_) contexts;
   decltype(leaves_) leaves;
   decltype(finalize_) finalize;

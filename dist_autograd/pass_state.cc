@@ -235,7 +235,8 @@ BackwardShare& PassState::share_in(const Backward& backward) {
     if (ended_) std::rethrow_exception(released_error(id_));
     if (share_ != nullptr) {
       if (share_->backward().id == backward.id) return *share_;
-      // Where the graph was kept the one before has finished everywhere; else there can be none after it.
+      // If the graph was kept, the previous backward has finished on all workers; otherwise none may follow
+      // it.
       if (share_->backward().options.keeps_graph()) throw under_way_error(id_);
     }
     if (finished_) throw graph_used_error(id_);
@@ -399,8 +400,8 @@ void PassState::failed(const std::exception_ptr& error) {
   if (error_ == nullptr) error_ = error;
 }
 
-// The job that ends the share. Dropped, for its executor has ended, it lets go of it all the same: who waits
-// for a share's end keeps the pass, and the pass its share.
+// The job that ends the share. If it is dropped because its executor has ended, it still releases the share:
+// a wait for a share's end keeps the pass alive, and the pass its share.
 class PassState::Ending {
  public:
   Ending(std::shared_ptr<PassState> pass, std::exception_ptr error)

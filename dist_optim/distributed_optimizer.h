@@ -1,4 +1,4 @@
-// DistributedOptimizer: steps the parameters of modules behind RRefs, where they live, with the gradients of
+// DistributedOptimizer: steps the parameters of modules behind RRefs, on their owners, with the gradients of
 // passes.
 //
 //   dist_optim::DistributedOptimizer optimizer{agent, torch::optim::AdamOptions(1e-3),
@@ -7,14 +7,15 @@
 //   co_await optimizer.step(pass);  // exactly the pass's gradients; then its claim on the parameters ends
 //
 // A ShardedEmbedding takes part like a module: its rows step with the modules' parameters, or nothing does.
-// Its own row optimizer steps them, and its own set_learning_rate(), save() and load() stay in use.
+// Its own row optimizer steps them, and its own set_learning_rate(), save() and load() apply.
 //
 // The optimizer and its state belong to the parameters: all handles on one object, from all trainers, share
-// them, and handles that disagree on options or mode are refused. The mode (local/step_mode.h) says what
-// happens when several trainers step one object. There is no zero_grad: gradients belong to passes, a pass
-// steps an object once, and the next pass begins without any. Thread-safe; what one handle is asked is done
-// in that order on every object. Steps do not wait for each other's answers; what is no step waits for the
-// steps before. docs/dist_optim.md says what each operation guarantees.
+// them, and handles that disagree on options or mode are refused. The mode (local/step_mode.h) defines how
+// the steps of several trainers on one object are combined. There is no zero_grad: gradients belong to
+// passes, a pass steps an object once, and the next pass begins without gradients. Thread-safe; the
+// operations of one handle run in the order of their calls on every object. Steps do not wait for each
+// other's replies; other operations wait for the steps before them. docs/dist_optim.md states the guarantees
+// of each operation.
 #pragma once
 
 #include <weft/dist_optim/grad_scaler.h>
@@ -31,13 +32,14 @@
 namespace weft::dist_optim {
 
 // The state of each module's optimizer, in the order of the handle's modules. It names no owner: it may be
-// loaded where the same modules, in the same order, live elsewhere. Travels; see local/optimizer_state.h.
+// loaded where the same modules, in the same order, live on other agents. Can be sent; see
+// local/optimizer_state.h.
 struct DistributedOptimizerState {
   std::vector<OptimizerState> modules;
 };
 WEFT_CODEC(DistributedOptimizerState, modules)
 
-// What a checkpoint holds of a handle's optimizer and of some modules.
+// The state of a handle's optimizer and of some modules, for a checkpoint.
 struct DistSnapshot {
   std::vector<dist_autograd::StateDict> modules;  // in the given order
   DistributedOptimizerState optimizer;
@@ -66,64 +68,65 @@ class WEFT_EXPORT DistributedOptimizer {
   };
 
  public:
-  // Modules behind RRefs, and ShardedEmbeddings or other StepParticipants. Passes look an embedding's rows up
-  // after this, through the embedding given here or a copy of it.
+  // Modules behind RRefs, and ShardedEmbeddings or other StepParticipants. Passes must look an embedding's
+  // rows up after this call, through the embedding given here or a copy of it.
   template <class... T>
     requires requires(Participants all, OptimizerSpec spec, const T&... one) { (all.add(spec, one), ...); }
   DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const T&... participants)
       : DistributedOptimizer(agent, mode, participants_of(spec, participants...)) {}
   DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
                        std::vector<rref::ReferencePtr> modules);
-  // An optimizer for each module; options for parts of one module: OptimizerSpec::with_group.
-  // trainer: where one agent drives several trainers (the replicas of a pipeline), the name of this one. It
-  // has its own seat in rounds and its own staleness. admit() makes a pass one of this trainer.
+  // An optimizer for each module; for options of parts of one module see OptimizerSpec::with_group.
+  // trainer: if one agent drives several trainers (the replicas of a pipeline), the name of this one. It
+  // takes part in rounds separately and has its own staleness. admit() assigns a pass to this trainer.
   DistributedOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
                        std::vector<StepParticipant::Ptr> others = {}, const std::string& trainer = {});
-  ~DistributedOptimizer();  // leaves the objects' rounds, once its steps are over
+  ~DistributedOptimizer();  // leaves the objects' rounds, once its steps have completed
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Makes the pass one of this handle's trainer, before the pass first reads one of the objects, and
-  // completes when it may read all of them. Needed where the handle names a trainer, where another agent made
-  // the pass, or to name the version; other passes are admitted when they first read. version: the pass reads
-  // this version of every module, in its backward too (weight stashing). Another open pass must read that
-  // version, or it must be the newest; otherwise `failed_precondition`, naming the versions that are kept.
+  // Assigns the pass to this handle's trainer, before the pass first reads one of the objects, and completes
+  // when it may read all of them. Needed if the handle names a trainer, if another agent created the pass, or
+  // to select the version; other passes are admitted when they first read. version: the pass reads this
+  // version of every module, also in its backward (weight stashing). Another open pass must read that
+  // version, or it must be the newest; otherwise `failed_precondition`, which lists the kept versions.
   rpc::Future<void> admit(const dist_autograd::Pass& pass, std::optional<std::uint64_t> version = {});
 
   // Completes when every owner has stepped; the passes must live until then. All modules are stepped, or none
-  // (StepError, and step_call.h for what can be in between). Errors of attaching (other options, no module)
-  // come with the first step.
+  // (StepError; step_call.h describes the exceptions). The first step reports errors of attaching (other
+  // options, no module).
   rpc::Future<StepResult> step(const dist_autograd::Pass& pass, const StepOptions& options = {});
   // One step with the sum of their gradients, or their mean: gradients accumulated over several passes.
   rpc::Future<StepResult> step(std::span<const dist_autograd::Pass> passes, const StepOptions& options = {});
 
-  // From the next step of this handle on, once the steps before have ended: of the modules' parameters, of
-  // one parameter group, by its prefix ("": of what is in none), or of all. Of all trainers: it belongs to
-  // the parameters. Need not be waited for.
+  // Applies from the next step of this handle on, once the previous steps have completed: to the modules'
+  // parameters, to one parameter group, by its prefix ("": the parameters in no group), or to all. For all
+  // trainers: it belongs to the parameters. The caller need not wait.
   rpc::Future<void> set_learning_rate(double rate, std::optional<std::string> group = {});
 
-  // Changes the mode of all trainers from `synchronous` with other seats, or with the mean, to `mode`:
-  // between rounds. The trainers that are attached stay, and their next steps are of a new round.
-  // failed_precondition while a step is in flight on an object: ask again. Other modes change when every
-  // handle has been destroyed.
+  // Changes the mode of all trainers from `synchronous`, with another number of trainers or with the mean, to
+  // `mode`: between rounds. The attached trainers stay, and their next steps belong to a new round.
+  // failed_precondition while a step is in flight on an object: try again. Other modes can change only when
+  // every handle has been destroyed.
   rpc::Future<void> set_mode(StepMode mode);
 
-  // With all steps of this handle that were asked for before: of one moment where no other trainer steps
-  // meanwhile. The parameters are not in it.
+  // Includes all earlier steps of this handle: of one moment if no other trainer steps meanwhile. Does not
+  // contain the parameters.
   rpc::Future<DistributedOptimizerState> save_state();
-  // The state, with the parameters and buffers of `modules`. Each of these that is also one of the handle's
-  // has both of one version, even if other trainers step it meanwhile. Those of one owner are of one moment:
-  // a step over objects of that owner alone is in all of them or in none.
+  // The state, with the parameters and buffers of `modules`. For each of these that is also one of the
+  // handle's, both are of one version, even if other trainers step it meanwhile. Those of one owner are of
+  // one moment: a step over objects of that owner only is in all of them or in none.
   rpc::Future<DistSnapshot> snapshot(std::vector<rref::ReferencePtr> modules);
-  // What snapshot() returned, to the same modules in the same order: parameters, buffers and optimizer's
-  // state of a module are one change, or none with an error. Errors: those of load_state().
+  // Restores the result of snapshot() into the same modules in the same order: parameters, buffers and
+  // optimizer's state of a module change together, or not at all with an error. Errors: those of
+  // load_state().
   rpc::Future<void> restore(std::vector<rref::ReferencePtr> modules, DistSnapshot snapshot);
-  // `invalid_argument` where the state is that of other modules or another optimizer: the error is the first
+  // `invalid_argument` if the state is that of other modules or another optimizer: the error is the first
   // refusal, and the modules that did not refuse have the new state.
   rpc::Future<void> load_state(DistributedOptimizerState state);
 
-  // What the owner of each module, then of each embedding's shard, has measured: versions, the staleness of
-  // its steps, copies. At once, also while steps are in flight.
+  // The measurements of the owner of each module, then of each embedding's shard: versions, the staleness of
+  // its steps, copies. Answered at once, also while steps are in flight.
   rpc::Future<std::vector<HostStats>> stats();
 
   rpc::Future<void> attached();  // every owner has accepted this optimizer

@@ -6,13 +6,12 @@
 //     co_await optimizer.step(pass);
 //   }
 //
-// A schedule keeps nothing: the step number is all that a checkpoint needs, and two trainers with the same
-// number agree. The formulas are PyTorch's documented closed forms (torch.optim.lr_scheduler), those of
-// LibTorch's C++ API (StepLR, ReduceLROnPlateau) included where they are a function of the step. LibTorch's
-// own scheduler objects work too: over any local optimizer, whose rate is then set here
-// (docs/dist_optim.md).
+// A schedule has no state: a checkpoint needs only the step number, and two trainers with the same number
+// agree. The formulas are PyTorch's documented closed forms (torch.optim.lr_scheduler), including those of
+// LibTorch's C++ API (StepLR, ReduceLROnPlateau) if they are a function of the step. LibTorch's own scheduler
+// objects work, too: over any local optimizer, whose rate is then set here (docs/dist_optim.md).
 //
-// Errors: invalid_argument where the numbers cannot be meant. Thread-safety: values; calls are const.
+// Errors: invalid_argument for invalid numbers. Thread-safety: values; calls are const.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -41,27 +40,27 @@ WEFT_EXPORT Schedule polynomial(double rate, std::uint64_t steps, double power =
 // Half a cosine from rate to minimum in `steps` steps, and then minimum (CosineAnnealingLR, which would rise
 // again).
 WEFT_EXPORT Schedule cosine(double rate, std::uint64_t steps, double minimum = 0);
-// The same over and over, each time `multiplier` times as long (SGDR, Loshchilov and Hutter 2017;
+// The same repeatedly, each time `multiplier` times as long (SGDR, Loshchilov and Hutter 2017;
 // CosineAnnealingWarmRestarts).
 WEFT_EXPORT Schedule cosine_restarts(double rate, std::uint64_t first, std::uint64_t multiplier = 1,
                                      double minimum = 0);
 
-// Up to `maximum` and down to next to nothing, once (Smith and Topin 2018; OneCycleLR).
+// Up to `maximum` and down to almost 0, once (Smith and Topin 2018; OneCycleLR).
 struct OneCycle {
   double maximum = 0;
   std::uint64_t steps = 0;
-  double rising = 0.3;         // the part of the steps in which it rises
-  double start_divisor = 25;   // begins at maximum / start_divisor
-  double final_divisor = 1e4;  // ends at that / final_divisor
-  bool linear = false;         // else half cosines
-  bool three_phases = false;   // down to the start as fast as up, then on to the end
+  double rising = 0.3;         // the part of the steps in which the rate rises
+  double start_divisor = 25;   // starts at maximum / start_divisor
+  double final_divisor = 1e4;  // ends at the start divided by final_divisor
+  bool linear = false;         // false: half cosines
+  bool three_phases = false;   // down to the start as fast as up, then to the end
 };
 WEFT_EXPORT Schedule one_cycle(const OneCycle& shape);
 
-// One after the other: the next one begins, at its own step 0, at each milestone (SequentialLR). One
+// One after the other: the next schedule begins, at its own step 0, at each milestone (SequentialLR). One
 // milestone fewer than schedules, ascending.
 WEFT_EXPORT Schedule sequential(std::vector<Schedule> schedules, std::vector<std::uint64_t> milestones);
-// rate times the product of all, which are factors: schedules of a rate of 1 (ChainedScheduler).
+// rate times the product of all, which are factors: schedules with a rate of 1 (ChainedScheduler).
 WEFT_EXPORT Schedule chained(double rate, std::vector<Schedule> factors);
 
 }  // namespace weft::dist_optim

@@ -1,5 +1,5 @@
-// StepParticipant: what a DistributedOptimizer steps next to modules: objects whose gradients the trainer
-// has, such as the shards of a ShardedEmbedding, whose rows are leaves of the trainer's passes.
+// StepParticipant: objects that a DistributedOptimizer steps in addition to modules, and whose gradients the
+// trainer has, such as the shards of a ShardedEmbedding, whose rows are leaves of the trainer's passes.
 //
 // Shared with the handles that step it. Thread-safe.
 #pragma once
@@ -22,10 +22,10 @@ class StepParticipant {
   using Admit = std::function<rpc::Future<void>(const dist_autograd::PassId&)>;
 
   virtual ~StepParticipant() = default;
-  // What is stepped, as SteppedObject on their owners.
+  // The stepped objects, each a SteppedObject on its owner.
   virtual std::vector<rref::ReferencePtr> objects() const = 0;
-  // The gradients of the passes for each of `count` objects(). `failed_precondition` if their number is
-  // another one by now.
+  // The gradients of the passes for each of `count` objects(). `failed_precondition` if their number has
+  // changed.
   virtual std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes,
                                           std::size_t count) const = 0;
   // Calls `admit` for each pass before the pass first reads one of the objects, as long as the optimizer

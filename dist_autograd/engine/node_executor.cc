@@ -38,7 +38,7 @@ using torch::autograd::InputBuffer;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// A node's outgoing edges, as DependencyPlan wants them. An input that needs no gradient has an empty edge.
+// A node's outgoing edges, in the form of DependencyPlan. An input that needs no gradient has an empty edge.
 constexpr auto next_nodes = [](Node* node, auto&& visit) {
   for (const Edge& edge : node->next_edges()) {
     if (edge.is_valid()) visit(edge.function.get());
@@ -52,8 +52,8 @@ std::string describe_gradient(const at::Tensor& gradient) {
          c10::str(gradient.sizes());
 }
 
-// LibTorch's engine sums a gradient that is too large over the dimensions in excess. Between nodes that is
-// broadcasting, from outside it hides a mistake.
+// LibTorch's engine sums a gradient that is too large over the additional dimensions. Between nodes this is
+// broadcasting; from outside it hides a mistake.
 void check_gradient(const Node& node, std::size_t input, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
   const auto& expected = node.input_metadata(input);
@@ -77,7 +77,7 @@ void validate_from_outside(const edge_list& edges, variable_list& gradients) {
   }
 }
 
-// Where a root's gradient arrives; makes the gradient of a scalar that has none.
+// The input at which a root's gradient arrives; makes the gradient of a scalar that has none.
 Edge edge_of_root(const at::Tensor& root, variable_list& gradients) {
   if (!root.defined() || !root.requires_grad()) {
     throw Error(ErrorKind::invalid_argument, "a root of a backward must require a gradient");
@@ -124,8 +124,8 @@ struct NodeExecutor::Impl {
     variable_list gradients;
     std::vector<std::optional<c10::Stream>> producers;
   };
-  // A node that run_weights() runs. inputs: of a boundary node, whose input part has run; none: those that
-  // have arrived at the node by then.
+  // A node that run_weights() runs. inputs: of a boundary node whose input part has run; none: the gradients
+  // that have arrived at the node by then.
   struct Deferred {
     Node* node;
     std::optional<InputBuffer> inputs;
@@ -191,15 +191,15 @@ struct NodeExecutor::Impl {
         edges.push_back(edge);
     return edges;
   }
-  // An arrival at a node of the weight part, whose gradient arrives in run_weights(): it counts now, so that
-  // nodes are deferred in the order in which they would run.
+  // An arrival at a node of the weight part, whose gradient arrives in run_weights(). It is counted now, so
+  // that nodes are deferred in the order in which they would run.
   void arrive_deferred(Node* node) {
     arrive(node, [](std::optional<InputBuffer>& buffer) {
       if (!buffer) buffer.emplace(0);
     });
   }
 
-  // Nothing arrives at `node` by one of the ways to it.
+  // No gradient arrives at `node` by one of its incoming edges.
   void miss(Node* node) {
     std::vector<Node*> missed{node};
     while (!missed.empty()) {
@@ -263,7 +263,7 @@ struct NodeExecutor::Impl {
 
   template <class Body>
   void guarded(Node& node, Body body) {
-    // The node or hook before may have changed the mode and not restored it.
+    // The previous node or hook may have changed the mode and not restored it.
     c10::GradMode::set_enabled(options.create_graph);
     try {
       body();
@@ -323,7 +323,7 @@ struct NodeExecutor::Impl {
     }
   }
 
-  // Runs `body`, which runs nodes, as they expect it.
+  // Runs `body`, which runs nodes, in the environment that they expect.
   template <class Body>
   void run_nodes(rpc::ContextSwitch* within, Body body) {
     if (phase == Phase::complete) return;
@@ -348,7 +348,7 @@ struct NodeExecutor::Impl {
     if (plan.empty() && deferred.empty()) end(Phase::complete);
   }
 
-  // Drops graph and gradients. Their destructors may run user code, which finds the executor ended.
+  // Drops graph and gradients. Their destructors may run user code, for which the executor has ended.
   void end(Phase last) {
     phase = last;
     ready.clear();
@@ -366,7 +366,7 @@ struct NodeExecutor::Impl {
   GradientSink& sink;
   const ExecutorOptions options;
   const Reached reached;
-  at::ThreadLocalState thread_locals;  // of the thread that made the executor, but for grad mode
+  at::ThreadLocalState thread_locals;  // of the thread that created the executor, except grad mode
 
   Phase phase = Phase::planning;
   bool in_run = false;
@@ -375,13 +375,13 @@ struct NodeExecutor::Impl {
   ReadyQueue<Node*> ready;
   std::size_t partial = 0;            // nodes of the plan with part of their gradients
   std::unordered_set<Node*> visited;  // by visit_waiting() and visit_from()
-  // Taken in by run(), which alone has the thread-local state to add gradients up.
+  // Processed by run(), which alone has the thread-local state to add gradients.
   std::vector<Arrival> inbox;
   // With defer_weights.
   std::unordered_map<Node*, NodePart> parts;
   std::deque<std::variant<Arrival, Deferred>> deferred;                 // in the order of one backward
   std::unordered_map<Node*, std::optional<InputBuffer>> weight_inputs;  // arrived in run_weights()
-  // What keeps the graph alive.
+  // Keeps the graph alive.
   std::unordered_map<Node*, Source> sources;
   std::vector<NodePtr> roots;
   detail::LeafStreams leaf_streams;
@@ -416,7 +416,8 @@ void NodeExecutor::add_root(const at::Tensor& root, at::Tensor gradient) {
 
 void NodeExecutor::plan() {
   impl_->require_phase(Impl::Phase::planning, "the plan was closed");
-  // Until now the roots' gradients waited: a root that looked ready could still be reached from a later one.
+  // The roots' gradients waited until now: a root that looked ready could still be reachable from a later
+  // one.
   impl_->phase = Impl::Phase::running;
   if (impl_->options.defer_weights) {
     std::vector<Node*> nodes;
@@ -428,7 +429,7 @@ void NodeExecutor::plan() {
 
 void NodeExecutor::deliver(const NodePtr& source, std::vector<at::Tensor> gradients) {
   impl_->require_phase(Impl::Phase::running, "gradients were delivered");
-  // Only for errors: a node makes its name anew each time.
+  // Only for errors: a node creates its name at each call.
   const auto name = [&source] { return source ? source->name() : std::string("no node"); };
   auto found = impl_->sources.find(source.get());
   if (found == impl_->sources.end()) {
@@ -446,7 +447,7 @@ void NodeExecutor::deliver(const NodePtr& source, std::vector<at::Tensor> gradie
   edges.reserve(gradients.size());
   for (std::uint32_t i = 0; i < gradients.size(); ++i) edges.emplace_back(source, i);
   {
-    // It casts to the dtype of the input, which create_graph must see.
+    // It casts to the dtype of the input; create_graph must record this.
     at::AutoGradMode mode(impl_->options.create_graph);
     validate_from_outside(edges, gradients);
   }

@@ -31,7 +31,7 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 variable_list run_pre_hooks(Node& node, variable_list gradients) {
-  // Tensor hooks change the gradient, retain_grad records what they left, and hooks of the node see that.
+  // Tensor hooks change the gradient, retain_grad records their result, and hooks of the node receive it.
   for (const auto& hook : node.tensor_pre_hooks()) gradients = (*hook)(gradients);
   for (const auto& [output, hook] : node.retains_grad_hooks()) gradients = (*hook)(gradients);
   for (const auto& hook : node.pre_hooks()) gradients = (*hook)(gradients);
@@ -43,7 +43,7 @@ AccumulateGrad* as_leaf(Node& node) {
   return node.num_outputs() == 0 ? dynamic_cast<AccumulateGrad*>(&node) : nullptr;
 }
 
-// AccumulateGrad's own conditions and, unless `.grad` is asked for, its place.
+// The conditions of AccumulateGrad and, unless `.grad` is requested, its role.
 variable_list run_leaf(AccumulateGrad& leaf, variable_list gradients, GradientSink& sink,
                        const ExecutorOptions& options) {
   const at::Tensor& variable = leaf.variable;
@@ -52,7 +52,7 @@ variable_list run_leaf(AccumulateGrad& leaf, variable_list gradients, GradientSi
     throw std::logic_error("leaf variable has been moved into the graph interior");
   }
   if (!options.write_grad) {
-    // The post-hooks' copy of the list refers to the gradient too.
+    // The post-hooks' copy of the list refers to the gradient, too.
     if (wanted) sink.accumulate(variable, std::move(gradients[0]), leaf.post_hooks().empty() ? 1 : 2);
     return {};
   }
@@ -81,7 +81,7 @@ void refuse_nan(const Node& node, const variable_list& outputs) {
   }
 }
 
-// Whether the node's own code is not LibTorch's generated one, which runs no engine.
+// Whether the node's code is not LibTorch's generated code, which runs no engine.
 bool is_foreign(Node& node) {
   return !node.is_traceable() || dynamic_cast<torch::autograd::TraceableFunction*>(&node) == nullptr;
 }
@@ -119,7 +119,7 @@ class PartTask final : public Node {
     try {
       outputs_ = node_(std::move(gradients_));
     } catch (...) {
-      error_ = std::current_exception();  // the engine would report it too
+      error_ = std::current_exception();  // the engine would report it, too
     }
     return {};
   }
@@ -159,7 +159,8 @@ variable_list run_node(Node& node, variable_list inputs, GradientSink& sink, con
   auto call = [&](variable_list gradients) {
     return leaf ? run_leaf(*leaf, std::move(gradients), sink, options) : node(std::move(gradients));
   };
-  // Post-hooks see the inputs too. Without them the node gets the only reference and may reuse the memory.
+  // Post-hooks receive the inputs, too. Without them the node gets the only reference and may reuse the
+  // memory.
   const bool has_post_hooks = !node.post_hooks().empty();
   variable_list outputs = has_post_hooks ? call(inputs) : call(std::move(inputs));
   check_outputs(node, outputs);

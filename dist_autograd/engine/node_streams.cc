@@ -27,8 +27,8 @@ std::optional<c10::Stream> overridden_stream(const Buffer& buffer) {
 }  // namespace
 
 std::optional<c10::Stream> forward_stream(torch::autograd::Node& node) {
-  // Node::stream asks for the process's accelerator first, which costs more than to see that all is on the
-  // CPU.
+  // Node::stream first queries the process's accelerator. This costs more than a check that all tensors are
+  // on the CPU.
   return node.device().is_cpu() ? std::nullopt : node.stream();
 }
 

@@ -23,7 +23,7 @@ struct Asked {
   const rref::RRefLayer::Target* target;
   torch::nn::Module* module;
 
-  // The object's turn is this call's: a guard that an earlier call attached is there.
+  // The object's turn belongs to this call: a guard that an earlier call attached is visible.
   void read(const std::function<void()>& body) const {
     const auto guard = target->object->guard();
     guard != nullptr ? guard->read(body) : body();
@@ -71,7 +71,7 @@ StateDict copies(const Entries& entries) {
   return state;
 }
 
-// Copied here: what is answered is written when somebody else may have his turn.
+// Copied here: the reply is written when another call may have the turn.
 StateDict copies(const Asked& of, const Entries& entries) {
   StateDict state;
   of.read([&] { state = copies(entries); });
@@ -214,7 +214,7 @@ CheckedState check_state(const torch::nn::Module& module, const StateDict& state
   return checked;
 }
 
-// Where a guard keeps what graphs have read, their version counters stay as they are.
+// If a guard keeps the tensors that graphs have read, their version counters do not change.
 void CheckedState::copy(bool guarded) const {
   at::NoGradGuard no_grad;
   for (const auto& [to, from] : copies) (guarded ? to.variable_data() : to).copy_(from);

@@ -1,8 +1,8 @@
-// CheckedFile: a file that is written or read from its begin to its end, and the CRC-32C of what went through
-// it. write_whole() gives a file its name only when all of it is on the disk.
+// CheckedFile: a file that is written or read from its beginning to its end, and the CRC-32C of its bytes.
+// write_whole() gives a file its name only when it is completely on the disk.
 //
-// Errors: failed_precondition for files that cannot be read or written, or end too soon; resource_exhausted
-// where the disk is full. Used by one thread.
+// Errors: failed_precondition for files that cannot be read or written, or that are too short;
+// resource_exhausted if the disk is full. Used by one thread.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -16,7 +16,7 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT CheckedFile {
  public:
-  CheckedFile(std::filesystem::path path, int flags);  // of open(2)
+  CheckedFile(std::filesystem::path path, int flags);  // flags of open(2)
   ~CheckedFile();
   CheckedFile(const CheckedFile&) = delete;
   CheckedFile& operator=(const CheckedFile&) = delete;
@@ -32,12 +32,12 @@ class WEFT_EXPORT CheckedFile {
     values.resize(count);
     read(values.data(), count * sizeof(T));
   }
-  // Elsewhere than where write() and read() are; not part of crc().
+  // At another position than that of write() and read(); not part of crc().
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   void read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
   void sync();
-  // Locks the file for this writer alone until it is closed. False: another writer has it, or the path names
-  // another file by now (the one that was opened has been renamed or removed).
+  // Locks the file for this writer until it is closed. False: another writer has it, or the path now names
+  // another file (the opened one has been renamed or removed).
   bool claim();
 
   std::uint64_t size() const;

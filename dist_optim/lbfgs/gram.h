@@ -1,13 +1,13 @@
-// LbfgsGram: L-BFGS's two-loop recursion on dot products alone, so that the vectors may stay where they live
+// LbfgsGram: L-BFGS's two-loop recursion on dot products only, so that the vectors may stay on their owners
 // (vector-free L-BFGS: Chen, Wang and Zhou, NIPS 2014).
 //
-// The history is of pairs, oldest first: s, what a step added to the parameters, and y, what it added to the
-// gradient. The direction is a combination of these and of the gradient g; its coefficients follow from the
-// products s·y, y·y, s·g, y·g and g·g (s·s has no part in it). With a new gradient come its products with all
-// others and those of the newest pair; the rest is known from before.
+// The history consists of pairs, oldest first: s, the change of the parameters by a step, and y, the change
+// of the gradient. The direction is a combination of these and of the gradient g; its coefficients follow
+// from the products s·y, y·y, s·g, y·g and g·g (s·s is not needed). A new gradient needs its products with
+// all others and those of the newest pair; the rest is known.
 //
-// As torch::optim::LBFGS: a pair joins where s·y > 1e-10, the oldest then leaves a full history, and the
-// initial Hessian is that of the last pair that joined, y·y/s·y.
+// As in torch::optim::LBFGS: a pair enters the history if s·y > 1e-10, the oldest then leaves a full history,
+// and the initial Hessian is that of the last pair that entered, y·y/s·y.
 //
 // Pure data. Owner: the trainer, one for all modules. Thread-safety: none.
 #pragma once
@@ -19,8 +19,8 @@
 
 namespace weft::dist_optim {
 
-// Of the gradient g, and of the pair that leads to it where a step was made, with the k pairs of the history.
-// In all the last entry is the new pair's own; without such a pair s_y, y_s and y_y are empty, and s_g and
+// For the gradient g, and for the pair that leads to it if a step was made, with the k pairs of the history.
+// The last entry of each is that of the new pair. Without such a pair s_y, y_s and y_y are empty, and s_g and
 // y_g end with the history.
 struct LbfgsProducts {
   std::vector<double> s_y;       // the new s with every y: k + 1
@@ -29,7 +29,7 @@ struct LbfgsProducts {
   std::vector<double> s_g, y_g;  // every s and y with g: k + 1 each
   double g_g = 0;
 
-  // Products over disjoint slices of the vectors add up. `internal` where they are of other histories.
+  // Products over disjoint slices of the vectors add up. `internal` if they are of other histories.
   WEFT_EXPORT void add(const LbfgsProducts& more);
 };
 
@@ -42,10 +42,10 @@ struct LbfgsDirection {
 
 class WEFT_EXPORT LbfgsGram {
  public:
-  // history_size: the most pairs, at least 1.
+  // history_size: the maximum number of pairs, at least 1.
   explicit LbfgsGram(std::size_t history_size) : history_size_(history_size) {}
 
-  // A new gradient, and the direction from it. `internal` where the products are of another history.
+  // A new gradient, and the direction from it. `internal` if the products are of another history.
   LbfgsDirection update(const LbfgsProducts& products);
   double slope() const { return slope_; }  // g·d of the last direction
   std::size_t pairs() const { return sy_.size(); }

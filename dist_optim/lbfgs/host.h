@@ -1,9 +1,9 @@
-// LbfgsHost: one object's L-BFGS on its owner: whose it is, and its vectors.
+// LbfgsHost: one object's L-BFGS on its owner: its holder, and its vectors.
 //
-// One DistLBFGS at a time has an object, and nobody else steps it meanwhile (ParameterHost::claim). When that
-// one leaves or its agent dies, the vectors go, and a step that was under way is undone.
+// One DistLBFGS at a time uses an object, and nothing else steps it meanwhile (ParameterHost::claim). When it
+// leaves or its agent dies, the vectors are freed, and a step in flight is undone.
 //
-// Owner: the object's HostGuard, as a part (HostGuard::part). Thread-safety: full; its mutex is held while
+// Owner: the object's HostGuard, as a part (HostGuard::part). Thread-safety: full; its mutex is locked while
 // parameters are read and changed.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT LbfgsHost {
  public:
-  // What one DistLBFGS is to the owners: its agent, and which of that agent's it is.
+  // The identity of a DistLBFGS at the owners: its agent, and its number on that agent.
   struct Holder {
     std::string trainer;
     std::uint64_t number = 0;
@@ -27,12 +27,12 @@ class WEFT_EXPORT LbfgsHost {
 
   explicit LbfgsHost(ParameterHost& host) : host_(host) {}
 
-  // `failed_precondition` where somebody steps these parameters, `invalid_argument` as LbfgsVectors.
+  // `failed_precondition` if another optimizer steps these parameters, `invalid_argument` as LbfgsVectors.
   void attach(const Holder& holder, std::size_t history_size);
-  void detach(const Holder& holder);  // harmless where it has not got the object
+  void detach(const Holder& holder);  // no effect if it does not have the object
   void trainer_gone(const std::string& trainer);
 
-  // Runs use(vectors). `failed_precondition` where the holder has not got the object.
+  // Runs use(vectors). `failed_precondition` if the holder does not have the object.
   template <class Use>
   auto with(const Holder& holder, Use use) {
     std::lock_guard lock(mutex_);
@@ -47,7 +47,7 @@ class WEFT_EXPORT LbfgsHost {
   ParameterHost& host_;
   std::mutex mutex_;  // guards the rest
   Holder holder_;
-  std::optional<LbfgsVectors> vectors_;  // while there is a holder
+  std::optional<LbfgsVectors> vectors_;  // while it has a holder
 };
 
 }  // namespace weft::dist_optim

@@ -12,7 +12,7 @@ struct LBFGSOptions;
 namespace weft::dist_optim {
 
 struct WEFT_EXPORT LbfgsOptions {
-  // `invalid_argument` where these cannot be meant.
+  // `invalid_argument` if these are invalid.
   explicit LbfgsOptions(const torch::optim::LBFGSOptions& from);
 
   double rate;

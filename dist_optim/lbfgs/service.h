@@ -1,5 +1,5 @@
-// LbfgsService: what a DistLBFGS asks of the owners of its parameters. Every call is about an object behind
-// an RRef and takes its turn in the object's queue. `number`: which DistLBFGS of the calling agent.
+// LbfgsService: the requests of a DistLBFGS to the owners of its parameters. Every call concerns an object
+// behind an RRef and runs in the object's turn. `number`: the number of the DistLBFGS on the calling agent.
 #pragma once
 
 #include <weft/dist_optim/lbfgs/messages.h>
@@ -11,8 +11,7 @@ struct WEFT_EXPORT LbfgsService {
   void attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size);
   void detach(rpc::CallContext& call, std::uint64_t number);
 
-  // Takes the passes' gradients; here, the passes are then over. The products come where the point is
-  // settled.
+  // Takes the passes' gradients; the passes then end here. Returns the products if the point is settled.
   LbfgsMeasures take(rpc::CallContext& call, std::uint64_t number, LbfgsEvaluation evaluation);
   double direct(rpc::CallContext& call, std::uint64_t number, LbfgsDirection direction, double t, bool stay);
   void move(rpc::CallContext& call, std::uint64_t number, double t);
@@ -29,7 +28,7 @@ struct WEFT_EXPORT LbfgsService {
                    rpc::Method<"end_step", &LbfgsService::end_step>,
                    rpc::Method<"restore", &LbfgsService::restore>>;
 
-  OptimizerLayer* layer = nullptr;  // which the agent keeps as long as its methods
+  OptimizerLayer* layer = nullptr;  // the agent keeps it as long as its methods
 };
 
 // For an agent that has an OptimizerLayer. Part of dist_optim::layers().

@@ -1,11 +1,11 @@
 // StrongWolfe: a line search for a step t along a direction d that satisfies the strong Wolfe conditions:
-// enough decrease (c1 = 1e-4) and a small enough slope (c2 = 0.9). It says at which t the loss is to be
-// evaluated next, and is told what came out.
+// sufficient decrease (c1 = 1e-4) and a sufficiently small slope (c2 = 0.9). It returns the t at which the
+// loss must be evaluated next, and receives the result.
 //
 // Bracketing with growing steps, then zooming, both by cubic interpolation (Nocedal and Wright, Numerical
 // Optimization, algorithms 3.5 and 3.6, in the form of minFunc), with torch::optim::LBFGS's limits: 25 trials
-// beyond the first; over where what is left of the bracket changes no parameter by 1e-9. It may end without
-// having satisfied the conditions, with the lowest point that it knows.
+// beyond the first; it ends if the remaining bracket changes no parameter by 1e-9. It may end without having
+// satisfied the conditions, with the lowest point that it knows.
 //
 // Pure data. Thread-safety: none.
 #pragma once
@@ -25,7 +25,7 @@ class WEFT_EXPORT StrongWolfe {
     double t = 0;
     double loss = 0;
     double slope = 0;          // the directional derivative g·d
-    std::uint64_t number = 0;  // of its evaluation, from 1; 0: where the search begins
+    std::uint64_t number = 0;  // of its evaluation, from 1; 0: the start of the search
   };
 
   // t: the first to try, positive. slope: at t = 0, negative. largest: max |d|.
@@ -36,7 +36,7 @@ class WEFT_EXPORT StrongWolfe {
   void evaluated(double loss, double slope);
 
   std::uint64_t evaluations() const { return evaluations_; }
-  // The points of the past that may still become best(), whose gradients are to be kept; without 0.
+  // The earlier points that may still become best(), whose gradients must be kept; without 0.
   std::vector<std::uint64_t> candidates() const;
   const Point& best() const { return bracket_[low_]; }  // when done
 
@@ -55,7 +55,7 @@ class WEFT_EXPORT StrongWolfe {
   bool zooming_ = false, done_ = false;
   Point previous_;                // while bracketing
   std::array<Point, 2> bracket_;  // while zooming
-  std::size_t low_ = 0;           // the lower one in it
+  std::size_t low_ = 0;           // the lower point of it
   bool little_progress_ = false;  // the last trial was close to an end of the bracket
 };
 

@@ -1,13 +1,14 @@
-// LbfgsVectors: what L-BFGS keeps beside one object's parameters: this object's slices of the history, of the
-// direction and of the gradients. The trainer sees numbers only, and says what is done next.
+// LbfgsVectors: the vectors of L-BFGS for one object, stored next to its parameters: this object's slices of
+// the history, of the direction and of the gradients. The trainer sees only numbers, and decides the next
+// operation.
 //
 // All slices are flat, in the order, dtype and on the device of the object's parameters, at most
-// 2·history_size + 10 of them, each as large as the parameters. The parameters are moved by
-// ParameterHost::change(), so that open passes keep what they have read.
+// 2·history_size + 10 of them, each as large as the parameters. ParameterHost::change() moves the parameters,
+// so open passes keep the version that they have read.
 //
-// A step: take() and settle() the gradient where the parameters are; direct(); then, at points along the
-// direction, move_to() and take(); settle() the point that was chosen; direct() again. end_step() or
-// restore() ends it.
+// A step: take() and settle() the gradient at the present parameters; direct(); then, at points along the
+// direction, move_to() and take(); settle() the chosen point; direct() again. end_step() or restore() ends
+// it.
 //
 // Owner: LbfgsHost. Thread-safety: none.
 #pragma once
@@ -25,15 +26,15 @@
 
 namespace weft::dist_optim {
 
-// The maximum, or NaN where either is.
+// The maximum, or NaN if either is.
 inline double larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
 
 // Of one gradient g.
 struct LbfgsMeasures {
   double largest = 0;      // max |g|
   double sum = 0;          // Σ |g|
-  double slope = 0;        // g·d, where there is a direction
-  LbfgsProducts products;  // where the gradient was settled
+  double slope = 0;        // g·d, if a direction exists
+  LbfgsProducts products;  // if the gradient was settled
 
   WEFT_EXPORT void add(const LbfgsMeasures& more);  // those of another slice
 };
@@ -42,25 +43,24 @@ class WEFT_EXPORT LbfgsVectors {
  public:
   using Point = std::uint64_t;
 
-  // `invalid_argument` where the parameters are not real, or not of one dtype and on one device, or the
-  // history is of no pair. host outlives this.
+  // `invalid_argument` if the parameters are not real, or not of one dtype and on one device, or the history
+  // size is 0. host outlives this.
   LbfgsVectors(ParameterHost& host, std::size_t history_size);
 
-  // The gradient at a point, by index into the host's parameters; zeros where there is none. Of the others
-  // only those in `keep` stay. Errors as check_gradients.
+  // The gradient at a point, by index into the host's parameters; zeros for parameters without one. Of the
+  // other points only those in `keep` are kept. Errors as check_gradients.
   LbfgsMeasures take(Point point, const Gradients& gradients, const std::vector<Point>& keep);
-  // The gradient of that point is the one to go on from; 0 is where the direction began, all others were
-  // taken.
+  // Continues from the gradient of that point; 0 is the start of the direction, all others were taken.
   LbfgsMeasures settle(Point point);
 
-  // Makes the direction from the gradient that was settled last, and moves t along it, or only notes it. max
+  // Makes the direction from the last settled gradient, and moves t along it, or only records it. Returns max
   // |d|.
   double direct(const LbfgsDirection& direction, double t, bool stay);
-  // From where the direction began.
+  // From the start of the direction.
   void move_to(double t);
 
   void end_step();
-  // The parameters as they were when the step's first direction was made; nothing is known any more.
+  // Restores the parameters from before the step's first direction, and drops the history.
   void restore();
 
  private:
@@ -73,13 +73,13 @@ class WEFT_EXPORT LbfgsVectors {
   ParameterHost& host_;
   const std::size_t history_size_;
   std::deque<at::Tensor> s_, y_;        // the history, oldest first
-  at::Tensor new_s_, new_y_;            // the pair of the last step, until it joins or not
+  at::Tensor new_s_, new_y_;            // the pair of the last step, until it enters the history or not
   at::Tensor gradient_;                 // settled
-  at::Tensor direction_;                // and where it began:
+  at::Tensor direction_;                // and its start:
   at::Tensor base_, base_gradient_;     // parameters and gradient there
-  at::Tensor start_;                    // the parameters when the step began, once they have moved
+  at::Tensor start_;                    // the parameters at the beginning of the step, once they have moved
   std::map<Point, at::Tensor> points_;  // gradients along the direction
-  double t_ = 0;                        // how far along it the parameters are, or were to be
+  double t_ = 0;                        // the position of the parameters along it, or the intended one
 };
 
 }  // namespace weft::dist_optim

@@ -1,6 +1,6 @@
 // HandleEnds: the optimizer handles that the program has destroyed while they still have work in flight:
-// their last steps, and telling the owners. An agent that leaves waits for them, so that their references are
-// released.
+// their last steps, and the notification of the owners. An agent that leaves waits for them, so that their
+// references are released.
 //
 // Owner: the agent's dist_optim::OptimizerLayer, and the tokens. Thread-safe.
 #pragma once
@@ -38,7 +38,7 @@ class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
     promise.complete(rpc::Result<void>{});
     return future;
   }
-  void give_up() { complete(); }  // those that wait go on
+  void give_up() { complete(); }  // all waits complete
 
  private:
   void one_ended() {

@@ -1,5 +1,5 @@
-// HostGuard: stands between a module behind RRefs and the calls on it, once an optimizer is attached: a call
-// in a pass reads the version of the parameters that its pass is pinned to, and so does the pass's backward.
+// HostGuard: controls the calls on a module behind RRefs, once an optimizer is attached. A call in a pass
+// reads the version of the parameters to which its pass is pinned, and so does the pass's backward.
 //
 // Attached to the StoredObject by the first optimizer and kept with it. Thread-safe.
 #pragma once
@@ -22,7 +22,7 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
 
   std::uint64_t number() const { return number_; }
   ParameterHost& host() { return host_; }
-  // What a layer above keeps for the object, found by type and made of host() at the first call.
+  // The data of a higher layer for the object, found by type and made from host() at the first call.
   template <class Part>
   Part& part() {
     std::lock_guard lock(parts_mutex_);
@@ -59,9 +59,9 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   rpc::Slots parts_;                // use host_, so they are destroyed first
 };
 
-// How hosts name passes and trainers. A trainer is an incarnation of an agent, or one of several within it by
-// its name. A pass belongs to its origin, an incarnation of an agent, or to the trainer for which it was
-// admitted.
+// The ids by which hosts identify passes and trainers. A trainer is an incarnation of an agent, or one of
+// several within it, identified by its name. A pass belongs to its origin, an incarnation of an agent, or to
+// the trainer for which it was admitted.
 inline PassKey key_of(const dist_autograd::PassId& pass) { return {pass.origin, pass.number}; }
 std::string trainer_of(std::uint64_t incarnation, const std::string& name = {});
 // Whether it is a trainer of this agent.

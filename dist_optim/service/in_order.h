@@ -1,8 +1,6 @@
-// InOrder: jobs one after the other, where a job's end is an event that it waits for: each says when the next
-// may begin.
+// InOrder: runs jobs one after the other, where each job reports when the next one may start.
 //
-// Owner: whoever shares it with its jobs. Thread-safe; jobs run outside the mutex, on the thread of run() or
-// of next().
+// Owner: shared with its jobs. Thread-safe; jobs run outside the mutex, on the thread of run() or of next().
 #pragma once
 
 #include <weft/rpc/core/unique_function.h>
@@ -14,7 +12,7 @@ namespace weft::dist_optim {
 
 class InOrder {
  public:
-  // Now, or when all that came before have called next().
+  // Runs now, or when all earlier jobs have called next().
   void run(rpc::Callback job) {
     {
       std::lock_guard lock(mutex_);
@@ -23,7 +21,7 @@ class InOrder {
     }
     job();
   }
-  // Once in every job's course.
+  // Each job calls it once.
   void next() {
     rpc::Callback job;
     {

@@ -1,9 +1,9 @@
-// LocalSnapshots: snapshots of several modules of this owner, all of one moment. A trainer asks for each with
+// LocalSnapshots: snapshots of several modules of this owner, all of one moment. A trainer requests each with
 // a separate call; when the last call has arrived, all modules are read together.
 //
-// Meanwhile nobody changes one of them, and no step over several objects of this owner is applied to some of
-// them and not yet to others (LocalSteps::hold). The gates of all modules are entered in the order of the
-// guards' addresses, as backwards enter them, so that no circle of waiting threads can form.
+// Meanwhile nothing changes them, and no step over several objects of this owner is applied to some of them
+// and not yet to others (LocalSteps::hold). The gates of all modules are entered in the order of the guards'
+// addresses, as backwards enter them, so that no cycle of waiting threads can form.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; `read` and `done` run on a handler thread,
 // outside the mutex.
@@ -33,10 +33,10 @@ class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnap
   LocalSnapshots(std::shared_ptr<rpc::AgentCore> core, std::shared_ptr<LocalSteps> steps)
       : core_(std::move(core)), steps_(std::move(steps)) {}
 
-  // One of `modules` calls of the snapshot is here.
+  // One of `modules` calls of the snapshot has arrived.
   void arrive(const Key& key, std::size_t modules, Object object);
-  // The trainer gives the snapshot up: what has arrived fails with `aborted`. Harmless for one that is
-  // unknown.
+  // The trainer gives the snapshot up: the calls that have arrived fail with `aborted`. No effect if the
+  // snapshot is unknown.
   void abort(const Key& key);
 
  private:

@@ -1,6 +1,6 @@
-// LocalSteps: the steps in flight whose objects all live with this owner. It decides them itself when all
-// their objects are prepared, so that such a step costs the trainer one round trip. A snapshot of several
-// objects holds these steps up while it reads.
+// LocalSteps: the steps in flight whose objects all live on this owner. It decides them itself when all their
+// objects are prepared, so such a step costs the trainer one round trip. A snapshot of several objects delays
+// these steps while it reads.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; promises complete and hosts are called outside
 // the mutex.
@@ -18,15 +18,15 @@ namespace weft::dist_optim {
 class WEFT_EXPORT LocalSteps {
  public:
   struct Object {
-    std::shared_ptr<HostGuard> guard;  // may be null where the part was refused
+    std::shared_ptr<HostGuard> guard;  // may be null if the part was refused
     rpc::Result<StepPart> part;
     std::shared_ptr<rpc::Promise<StepOutcome>> promise;
   };
 
-  // One of `objects` objects has its part prepared, or has refused it. Its promise completes when all have
-  // come: with the refusal for an object that refused, else with what was decided.
+  // One of `objects` objects has prepared or refused its part. Its promise completes when all have arrived:
+  // with the refusal for an object that refused, otherwise with the decision.
   void arrive(const std::string& trainer, const StepRequest& request, std::size_t objects, Object object);
-  // The trainer has given a step up, or is gone; harmless for one that is decided or unknown.
+  // The trainer has given a step up, or is gone; no effect for one that is decided or unknown.
   void abort(const std::string& trainer, std::uint64_t number);
 
   // Calls `ready` with the number of the hold, now or on the thread that ends a step. From then until

@@ -1,5 +1,5 @@
-// OptimizerLayer: the optimizer layer of one agent: which hosts its objects' parameters have and which steps
-// are in flight on them, so that a trainer that dies is removed everywhere. One per agent, made by
+// OptimizerLayer: the optimizer layer of one agent: the hosts of its objects' parameters and the steps in
+// flight on them, so that a trainer that dies is removed from all of them. One per agent, created by
 // dist_optim::layers(). Thread-safe.
 #pragma once
 
@@ -23,21 +23,20 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
       const rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
-  // The host of an object's parameters, made at the first call. `invalid_argument` if the object is neither a
-  // torch::nn::Module nor a SteppedObject.
+  // The host of an object's parameters, created at the first call. `invalid_argument` if the object is
+  // neither a torch::nn::Module nor a SteppedObject.
   std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
-  std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // of the object that it is about
+  std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // of the call's object
   std::vector<std::shared_ptr<HostGuard>> hosts();             // of all objects that still exist
 
-  // The pass here, and what it has for a host's parameters, by their index. No pass where it is not known.
+  // The pass here, and its gradients for a host's parameters, by their index. No pass if it is unknown.
   // `failed_precondition` if it has ended.
   struct PassPart {
     std::shared_ptr<dist_autograd::PassState> pass;
     Gradients gradients;
   };
   PassPart part_of(const dist_autograd::PassId& pass, const ParameterHost& host) const;
-  // The ids of passes of this agent that may step. `failed_precondition` where one has failed or was
-  // released.
+  // The ids of passes of this agent that may step. `failed_precondition` if one has failed or was released.
   std::vector<dist_autograd::PassId> may_step(std::span<const dist_autograd::Pass> passes) const;
 
   const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
@@ -49,7 +48,7 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
 
   bool knows(std::string_view) const override { return false; }
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
-  // Until the handles that the program has destroyed have ended, or for a few seconds.
+  // Completes when the handles that the program has destroyed have ended, or after a few seconds.
   rpc::Future<void> leaving() override;
 
  private:

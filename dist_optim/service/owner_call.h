@@ -1,4 +1,4 @@
-// How a trainer calls the OptimizerService of an object's owner, and how it waits for many such calls.
+// How a trainer calls the OptimizerService of an object's owner, and waits for several such calls.
 #pragma once
 
 #include <weft/dist_optim/service/optimizer_service.h>
@@ -10,7 +10,7 @@
 
 namespace weft::dist_optim {
 
-// A call about the object; errors come with the future, owner_lost rather than peer_lost.
+// A call on the object; the future has the errors, owner_lost instead of peer_lost.
 template <auto Method, class... Given>
 auto ask(const rref::ReferencePtr& module, Given&&... given) {
   using Found = rpc::Peer::FoundMethod<Method>;
@@ -30,7 +30,7 @@ auto ask(const rref::ReferencePtr& module, Given&&... given) {
   }
 }
 
-// Calls `done` with all the results, in order, when the last one is there.
+// Calls `done` with all results, in order, when the last one has arrived.
 template <class T, class Done>
 void when_settled(std::vector<rpc::Future<T>> futures, Done done) {
   struct Gathering {

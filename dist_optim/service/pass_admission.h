@@ -1,12 +1,12 @@
-// PassAdmission: admits the passes of this agent, a trainer, to all the objects of a handle.
+// PassAdmission: admits the passes of this agent, a trainer, to all objects of a handle.
 //
-// Under bounded_staleness(k) an object may have a pass wait until passes of other trainers end. A pass that
-// waits at one object while it is admitted to another could be part of a circle of waiting passes. So the
+// Under bounded_staleness(k) a pass may have to wait at an object until passes of other trainers end. A pass
+// that waits at one object while it is admitted to another could be part of a cycle of waiting passes. So the
 // objects of a handle with several of them ask the trainer: before a pass first reads one of them, and before
 // its step, the trainer has the pass admitted to all objects of the handle, one after the other, in an order
 // that is the same for all trainers (the owner's incarnation, then the object's number there). A pass that
-// waits then waits for passes that wait, if at all, at a later object: there is no circle (Havender 1968).
-// Handles that share an object count as one.
+// waits then waits only for passes that wait, if at all, at a later object: there is no cycle (Havender
+// 1968). Handles that share an object count as one.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe.
 #pragma once
@@ -30,12 +30,12 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // the owner's incarnation; the object's number there
   using Objects = std::map<Key, rref::ReferencePtr>;
 
-  // What a handle shares with this as long as it lives.
+  // The data that a handle shares with this as long as the handle lives.
   struct Handle {
     std::vector<std::uint64_t> owners;  // incarnations
     std::string trainer;                // of this agent; empty: the agent itself
     std::mutex mutex;                   // guards the rest
-    bool known = false;                 // attaching has ended
+    bool known = false;                 // attaching has completed
     Objects objects;
     std::vector<rpc::Promise<void>> waiting;
 
@@ -46,11 +46,13 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   explicit PassAdmission(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
   void add(const std::shared_ptr<Handle>& handle);
 
-  // Completes when the pass is admitted to all objects of the handles that an object belongs to: an owner's,
-  // by its number. The pass's end releases it everywhere. failed_precondition where the pass has ended.
+  // Completes when the pass is admitted to all objects of the handles that an object belongs to: an object of
+  // an owner, by its number. The pass's end releases it from all of them. failed_precondition if the pass has
+  // ended.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const rpc::AgentId& owner, std::uint64_t object);
-  // The same, of the objects of a handle, as a pass of the handle's trainer; at once where they have admitted
-  // it. version: the kept version that it reads of each. failed_precondition for a pass of another trainer.
+  // The same, for the objects of a handle, as a pass of the handle's trainer; at once if they have admitted
+  // it. version: the kept version that the pass reads of each. failed_precondition for a pass of another
+  // trainer.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const std::shared_ptr<Handle>& handle,
                           std::optional<std::uint64_t> version = {});
 
@@ -61,11 +63,11 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
     bool over = false;
     std::optional<std::string> trainer;
     Objects objects;     // that were asked
-    std::set<Key> done;  // of these, that have admitted it
+    std::set<Key> done;  // the part of them that has admitted it
   };
 
   std::vector<std::shared_ptr<Handle>> handles() const;
-  // With all objects that the handles of these objects have, and so on.
+  // Includes all objects of the handles of these objects, transitively.
   Objects closure(Objects objects) const;
   bool is_admitted(const dist_autograd::PassId& pass, Handle& handle) const;
   std::shared_ptr<Admitted> admitted(const dist_autograd::PassId& pass);

@@ -1,11 +1,11 @@
 // StepCall: one step of a DistributedOptimizer, from the trainer's side.
 //
-// Objects of one owner: one call each, the owner decides (LocalSteps). Of several owners: a two-phase commit
-// (Gray 1978) with the trainer as coordinator: all prepare, and only when all are prepared they are told to
-// commit. A refusal, or an owner lost before, aborts everywhere. What can still fail in the second phase (an
-// owner lost, a trainer of the synchronous round that died, memory) leaves some objects stepped and others
-// not; StepError says which. Nothing is logged: a trainer that dies between its commits leaves them as they
-// are.
+// For objects of one owner: one call each, and the owner decides (LocalSteps). For several owners: a
+// two-phase commit (Gray 1978) with the trainer as coordinator: all prepare, and only when all are prepared,
+// the trainer asks them to commit. A refusal, or an owner lost before, aborts on all. Some failures are still
+// possible in the second phase (a lost owner, a trainer of the synchronous round that died, memory). They
+// leave some objects stepped and others not; StepError lists them. Steps are not logged: a trainer that dies
+// between its commits leaves the objects as they are.
 #pragma once
 
 #include <weft/dist_optim/service/owner_call.h>
@@ -19,12 +19,12 @@ class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
  public:
   using Done = rpc::UniqueFunction<void(rpc::Result<StepResult>)>;
   // decided: runs once, when the next step over these objects may be sent.
-  // modules: kept until all that the step holds of them has gone; some may be shards of embeddings.
-  // rows: of each module, none where it is no shard; may be shorter.
+  // modules: kept until all data of the step about them is released; some may be shards of embeddings.
+  // rows: of each module, none if it is no shard; may be shorter.
   using Modules = std::shared_ptr<const std::vector<rref::ReferencePtr>>;
   using Rows = std::vector<std::optional<StepRows>>;
   static void start(Modules modules, StepRequest request, Rows rows, rpc::Callback decided, Done done);
-  // Whether one agent owns them all.
+  // Whether one agent owns all of them.
   static bool one_owner(const std::vector<rref::ReferencePtr>& modules);
 
  private:

@@ -1,9 +1,9 @@
-// StepError: a step that did not happen everywhere, and where it did. Thread-safety: a value.
+// StepError: a step that did not happen on all objects, with the objects that stepped. Thread-safety: a
+// value.
 //
 // Its kind is that of the first failure. Objects are numbered in the order of the DistributedOptimizer's
-// modules. With stepped() and unknown() empty, nothing has changed anywhere and the passes may step again;
-// else the modules' parameters are those of different steps, and training goes on from a checkpoint or as it
-// is.
+// modules. If stepped() and unknown() are empty, nothing has changed and the passes may step again. Otherwise
+// the modules' parameters are those of different steps, and training continues from a checkpoint or as it is.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -24,7 +24,7 @@ class WEFT_EXPORT StepError : public rpc::Error {
 
   const Objects& stepped() const { return stepped_; }
   const Objects& not_stepped() const { return not_stepped_; }
-  // Their owners were lost with the step under way, or LibTorch failed in the middle of it.
+  // Their owners were lost with the step in flight, or LibTorch failed in the middle of it.
   const Objects& unknown() const { return unknown_; }
 
  private:

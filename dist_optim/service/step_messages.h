@@ -1,4 +1,4 @@
-// What a trainer and the owners say to one another in a step. Thread-safety: values.
+// The messages between a trainer and the owners in a step. Thread-safety: values.
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
@@ -18,21 +18,21 @@ struct StepRequest {
   std::uint64_t number = 0;  // of the trainer's agent's steps
   std::vector<dist_autograd::PassId> passes;
   StepOptions options;
-  std::vector<dist_autograd::PassId> unseen;  // of the passes: the trainer has seen no backward of them begin
-  std::string trainer;                        // of those of the agent; empty: the agent itself
+  std::vector<dist_autograd::PassId> unseen;  // passes of which the trainer has not seen a backward begin
+  std::string trainer;                        // one of the agent's trainers; empty: the agent itself
 };
 WEFT_CODEC(StepRequest, number, passes, options, unseen, trainer)
 
 // The gradients of one shard's rows in a step: they are leaves of the passes on the trainer.
 struct StepRows {
-  std::vector<dist_autograd::PassId> passes;  // those that have looked rows up in the embedding
+  std::vector<dist_autograd::PassId> passes;  // the passes that have looked rows up in the embedding
   at::Tensor ids;                             // [n] int64, each once
   at::Tensor gradients;                       // [n, dimension] float, the sum over the passes
 };
 WEFT_CODEC(StepRows, passes, ids, gradients)
 
-// What became of a step on one object, where its owner decided. Given up: another object's part was refused,
-// or the options' conditions do not hold.
+// The result of a step on one object, if its owner decided. Given up: another object's part was refused, or
+// the options' conditions do not hold.
 struct StepOutcome {
   StepDecision decision;
   std::uint64_t version = 0;  // of the parameters, after it
