@@ -638,6 +638,66 @@ TEST_F(ElasticRounds, AWorkerJoinsAfterARoundWithTheOuterParameters) {
   for (const auto& each : trained) expect_replay(*each);
 }
 
+// --- learning rates that follow the number of workers ---
+
+struct RatesCase {
+  const char* name;
+  bool steps, later;  // State::step(), RunOptions::sync_later
+};
+class ElasticRates : public ElasticRun, public ::testing::WithParamInterface<RatesCase> {};
+INSTANTIATE_TEST_SUITE_P(Ends, ElasticRates,
+                         ::testing::Values(RatesCase{"commits", false, false},
+                                           RatesCase{"steps", true, false}, RatesCase{"later", true, true}),
+                         [](const auto& info) { return info.param.name; });
+
+// Dora joins. In the warm-up Bert fails, after a step that is not committed, and then dies. The replay has
+// the same number of ranks in each step, and no failures.
+TEST_P(ElasticRates, AreThoseOfAnUndisturbedRun) {
+  const LearningRateScale scale{.workers = 2, .warm_up = 8};
+  RunOptions options{.workers = {.min = 2}, .sync_later = GetParam().later};
+  for (const std::string name : {"anna", "bert", "dora"}) {
+    Trained& training = worker(name).training;
+    training.scale = scale;
+    training.state.add("scale", *training.scale);
+    training.transactions = GetParam().steps;
+    training.ddp_options.init_sync = !GetParam().later;
+  }
+  Worker &anna = *workers[0], &bert = *workers[1], &dora = *workers[2];
+  std::map<std::int64_t, double> rates;  // of Anna
+  std::int64_t joined = -1;              // the first step of three
+  bool failed = false;
+  anna.training.before_step = [&](std::int64_t step, const Group& group) {
+    if (step != 5 || group.size() != 2) return;
+    dora.start(options);
+    await_ready(anna, "dora");
+  };
+  anna.training.after_step = [&](const Step& step, const Group&) {
+    rates[step.step] = anna.training.optimizer.param_groups()[0].options().get_lr();
+  };
+  bert.training.before_step = [&](std::int64_t step, const Group& group) {
+    if (step == 5 && group.size() == 2) await_ready(bert, "dora");
+    if (group.size() != 3) return;
+    if (joined < 0) joined = step;
+    if (step == joined + 3 && !std::exchange(failed, true))
+      throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
+    if (step != joined + 5) return;
+    bert.agent.shut_down();
+    throw Killed();
+  };
+  for (const int first : {0, 1}) workers[first]->start(options);
+  EXPECT_THROW(bert.end(), Killed);
+  for (Worker* const each : {&anna, &dora}) EXPECT_EQ(each->end(), Outcome::finished);
+  log.expect_replay(0, *dora.training.model, scale);
+  for (const auto& [step, rate] : rates) {
+    const std::int64_t since = step - joined;
+    const bool is_warm_up = since >= 0 && log.of_step(step).size() == 3;
+    EXPECT_DOUBLE_EQ(rate, learning_rate * (is_warm_up ? 1 + 0.5 * double(since) / 8 : 1)) << "step " << step;
+  }
+  EXPECT_EQ(log.of_step(joined + 3).front().generation, 3U);
+  EXPECT_EQ(log.of_step(joined + 5).size(), 2U);
+  EXPECT_EQ(dora.training.scale->steps, anna.training.scale->steps);
+}
+
 TEST_F(ElasticRun, AnExceptionOfTheProgramEndsThatWorkerAlone) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   workers[1]->training.before_step = [](std::int64_t step, const Group&) {

@@ -4,6 +4,7 @@
 
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
+#include <weft/parallel/elastic/learning_rate_scale.h>
 #include <weft/parallel/elastic/run.h>
 #include <weft/rpc/tensor/layers.h>
 
@@ -89,6 +90,7 @@ struct Trained {
         log(done);  // before the collective: if one rank completes the step, all ranks have logged it
         loss.backward();
         const auto apply = [&] {
+          if (scale) optimizer.param_groups()[0].options().set_lr(learning_rate * scale->next(group.size()));
           optimizer.step();
           sampler.record();
           ++step;
@@ -110,6 +112,7 @@ struct Trained {
   ElasticSampler sampler{dataset_size, {.seed = 5}};
   std::int64_t epoch = 0, step = 0;
   State state;
+  std::optional<LearningRateScale> scale;  // the test adds it to the state
   std::uint64_t commit_interval = 2;
   // Whether another epoch follows: the same on all ranks.
   std::function<bool(const Group&)> more = [this](const Group&) { return epoch < epochs; };
@@ -132,13 +135,16 @@ class Log {
 
   // Trains in one process with the logged samples: the losses and the final parameters are those of the
   // ranks, and each sample was processed once in an epoch. seed: of the model that the ranks began with.
-  void expect_replay(std::uint64_t seed, const Net& final_model) const {
+  // scale: as it was before the first step; it sees the number of ranks in each step.
+  void expect_replay(std::uint64_t seed, const Net& final_model,
+                     std::optional<LearningRateScale> scale = {}) const {
     Net model(seed);
-    expect_replay(model);
+    expect_replay(model, epochs, scale);
     EXPECT_TRUE(at::allclose(model.first, final_model.first, 1e-9, 1e-12));
     EXPECT_TRUE(at::allclose(model.second, final_model.second, 1e-9, 1e-12));
   }
-  void expect_replay(Net& model, std::int64_t expected_epochs = epochs) const {
+  void expect_replay(Net& model, std::int64_t expected_epochs = epochs,
+                     std::optional<LearningRateScale> scale = {}) const {
     const Data data;
     torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(learning_rate).momentum(0.9));
     std::map<std::int64_t, std::vector<std::size_t>> by_epoch;
@@ -158,6 +164,8 @@ class Log {
       const at::Tensor loss =
           at::mse_loss(model.forward(Data::rows(data.x, indices)), Data::rows(data.y, indices));
       loss.backward();
+      if (scale)
+        optimizer.param_groups()[0].options().set_lr(learning_rate * scale->next(ranks.front().ranks));
       optimizer.step();
       ASSERT_NEAR(loss.item<double>(), loss_of_ranks, 1e-9) << "step " << number;
     }
