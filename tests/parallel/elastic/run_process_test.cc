@@ -131,11 +131,16 @@ TEST_P(ElasticProcesses, SurviveAKillAndTakeANewWorkerIn) {
 // Which workers of a chaos may be killed: somebody has to keep the state.
 struct ChaosWorker {
   std::unique_ptr<test::Child> process;
-  bool has_state = false;  // it has begun a generation
+  bool has_state = false;
   bool leaving = false;
 };
 
-class ElasticChaos : public ::testing::Test {
+struct ChaosCase {
+  const char* name;
+  bool steps, later;  // State::step(), RunOptions::sync_later
+};
+
+class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
  protected:
   static constexpr std::size_t max_workers = 5, max_members = 4;  // one may be a spare
   // $WEFT_ELASTIC_CHANGES: how many; $WEFT_ELASTIC_SEED: which.
@@ -174,7 +179,21 @@ class ElasticChaos : public ::testing::Test {
         rpc::Agent agent(options, training_layers());
         rpc::Job job(agent);
         std::uint64_t generation = 0;
+        training.transactions = GetParam().steps;
+        training.ddp_options.init_sync = !GetParam().later;
         training.log = [&](const Step& step) { tell(to_line(step)); };
+        // Counted in the loop, as a generator draws in forward: a failure undoes it.
+        std::int64_t begun = 0;
+        training.state.add("begun", begun);
+        training.before_step = [&](std::int64_t step, const Group&) {
+          if (begun++ != step)
+            throw std::logic_error("step " + std::to_string(step) + " begins after " +
+                                   std::to_string(begun - 1) + " steps");
+        };
+        bool has_said = false;
+        training.after_step = [&](const Step&, const Group&) {
+          if (!std::exchange(has_said, true)) tell("has the state");
+        };
         training.more = [&](const Group& group) {
           const EpochProgress progress = training.sampler.progress();
           const bool began = progress.processed > 0 && progress.epoch == std::uint64_t(training.epoch);
@@ -183,11 +202,9 @@ class ElasticChaos : public ::testing::Test {
         const auto outcome =
             run(job, training.state, [&](const Group& group) { training.train(group, generation); },
                 {.workers = {.start = 3, .max = max_members},
+                 .sync_later = GetParam().later,
                  .group = group,
-                 .on_change = [&](const Change& change) {
-                   generation = change.generation;
-                   tell("begins " + std::to_string(generation));
-                 }});
+                 .on_change = [&](const Change& change) { generation = change.generation; }});
         tell(outcome == Outcome::finished ? "finished " + std::to_string(training.step) : "left");
       } catch (const std::exception& error) {
         tell(std::string("failed: ") + error.what());
@@ -213,7 +230,7 @@ class ElasticChaos : public ::testing::Test {
     if (said.starts_with("step ")) log_.add(step_of(said));
     const auto worker = workers_.find(name);
     if (worker == workers_.end()) return;  // it was killed after it had said this
-    if (said.starts_with("begins ")) worker->second.has_state = true;
+    if (said == "has the state") worker->second.has_state = true;
     if (said.starts_with("failed")) throw std::runtime_error(line);
     if (said.starts_with("finished")) steps_ = std::max(steps_, std::stoll(said.substr(9)));
     if (said.starts_with("finished") || said == "left") workers_.erase(worker);
@@ -233,8 +250,9 @@ class ElasticChaos : public ::testing::Test {
     return names;
   }
 
-  void run_chaos(std::int64_t changes) {
-    const auto seed = static_cast<std::uint64_t>(number_from("WEFT_ELASTIC_SEED", 1));
+  void run_chaos() {
+    const std::int64_t changes = number_from("WEFT_ELASTIC_CHANGES", 10);
+    const auto seed = static_cast<std::uint64_t>(number_from("WEFT_ELASTIC_SEED", 6));
     SCOPED_TRACE("WEFT_ELASTIC_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
     const auto below = [&random](std::size_t bound) { return static_cast<std::size_t>(random() % bound); };
@@ -260,11 +278,25 @@ class ElasticChaos : public ::testing::Test {
     *last_epoch_ = true;
     while (!workers_.empty()) read();
     log_.drop_from(steps_);
+    std::int64_t resting = 0;
+    for (std::int64_t step = 0; step < log_.size(); ++step) {
+      const auto ranks = log_.of_step(step);
+      const auto has = [&](std::size_t samples) {
+        return std::any_of(ranks.begin(), ranks.end(),
+                           [&](const Step& rank) { return rank.indices.size() == samples; });
+      };
+      resting += has(0) && has(batch_size);
+    }
+    if (changes >= 100) {
+      EXPECT_EQ(resting > 0, GetParam().later);
+    }
     Net model(0);
     log_.expect_replay(model, log_.last().epoch + 1);
-    std::printf("%lld kills, %lld departures, %lld joins: %llu generations, %lld steps\n", (long long)made[0],
-                (long long)made[1], (long long)made[2], (unsigned long long)log_.last().generation,
-                (long long)log_.size());
+    std::printf(
+        "%lld kills, %lld departures, %lld joins: %llu generations, %lld steps, %lld with a rank whose "
+        "state was in transit\n",
+        (long long)made[0], (long long)made[1], (long long)made[2],
+        (unsigned long long)log_.last().generation, (long long)log_.size(), (long long)resting);
   }
 
   // Where a worker runs: another host, for example.
@@ -280,10 +312,15 @@ class ElasticChaos : public ::testing::Test {
   Log log_;
 };
 
-TEST_F(ElasticChaos, RandomKillsDeparturesAndJoins) { run_chaos(number_from("WEFT_ELASTIC_CHANGES", 20)); }
+INSTANTIATE_TEST_SUITE_P(Ends, ElasticChaos,
+                         ::testing::Values(ChaosCase{"commits", false, false},
+                                           ChaosCase{"steps", true, false}, ChaosCase{"later", true, true}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ElasticChaos, RandomKillsDeparturesAndJoins) { run_chaos(); }
 
 // Every second worker is on another host, and the network loses packets.
-TEST_F(ElasticChaos, AcrossHostsWhoseNetworkLosesPackets) {
+TEST_P(ElasticChaos, AcrossHostsWhoseNetworkLosesPackets) {
   TwoHosts hosts([] { return std::to_string(::getpid()); });
   if (!hosts.missing().empty()) GTEST_SKIP() << hosts.missing();
   const auto lossy = [](const std::string& device) {
@@ -303,7 +340,7 @@ TEST_F(ElasticChaos, AcrossHostsWhoseNetworkLosesPackets) {
     const int there = ::open(("/proc/" + hosts.said() + "/ns/net").c_str(), O_RDONLY);
     if (::setns(there, CLONE_NEWNET) != 0) throw std::runtime_error("setns");
   };
-  run_chaos(number_from("WEFT_ELASTIC_CHANGES", 20));
+  run_chaos();
   EXPECT_TRUE(TwoHosts::here("nft list chain inet weft input | grep 'packets [1-9]'")) << "nothing was lost";
 }
 
