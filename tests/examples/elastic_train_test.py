@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-from processes import Program, main, run
+from processes import Program, free_address, main, run
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 IMAGES, EPOCHS, BATCH, CHANGES = 12_000, 3, 240, 6
@@ -17,6 +17,7 @@ STEPS = EPOCHS * IMAGES // BATCH
 
 
 def losses_of(folder):
+    """By step."""
     with open(folder / "loss.csv", newline="") as table:
         return {int(row["step"]): float(row["loss"]) for row in csv.DictReader(table)}
 
@@ -65,14 +66,26 @@ class ElasticTrain(unittest.TestCase):
         self.assertIn(f"steps={STEPS} ", "\n".join(lines))
         self.assertEqual(sorted(losses_of(self.folder)), list(range(10, STEPS + 1, 10)))
 
-    def check_log(self, losses):
+    def test_workers_of_hosts_with_different_slots_train_together(self):
+        rsh = self.folder / "rsh"  # to hosts a, b and c, all of which are this one
+        rsh.write_text('#!/bin/sh\nexec sh -c "$2"\n')
+        rsh.chmod(0o755)
+        command = (pathlib.Path(PROGRAM).parents[1] / "bin" / "weft", "launch", "--plain", "--hosts", "a:1,b:2,c:3", "--min", 6, "--rsh", rsh,
+                   "--rendezvous", free_address(), PROGRAM, "--images", 20 * BATCH, "--epochs", 1, "--batch-size", BATCH, "--out", self.folder,
+                   "--float64")
+        status, lines = run(*command, "--log", self.folder / "log")
+        self.assertEqual(status, 0, lines)
+        self.assertIn("steps=20 workers=6 ", "\n".join(lines))
+        self.check_log(losses_of(self.folder), 20 * BATCH, 1)
+
+    def check_log(self, losses, number_of_images=IMAGES, number_of_epochs=EPOCHS):
         """Of each step the last generation counts: each image is there once in an epoch, and the losses are those of the table."""
         steps = collections.defaultdict(dict)  # by step and generation: by rank
         for path in (self.folder / "log").iterdir():
             for line in path.read_text().splitlines():
                 step, epoch, generation, rank, ranks, loss, *images = line.split()
                 steps[int(step)].setdefault(int(generation), {})[int(rank)] = (int(epoch), int(ranks), float(loss), images)
-        self.assertEqual(sorted(steps), list(range(STEPS)))
+        self.assertEqual(sorted(steps), list(range(number_of_epochs * number_of_images // BATCH)))
         epochs, sums = collections.defaultdict(list), collections.Counter()
         for step, generations in steps.items():
             ranks = generations[max(generations)]
@@ -81,7 +94,7 @@ class ElasticTrain(unittest.TestCase):
                 epochs[epoch] += map(int, images)
                 sums[step // 10 * 10 + 10] += loss / number / 10
         for images in epochs.values():
-            self.assertEqual(sorted(images), list(range(IMAGES)))
+            self.assertEqual(sorted(images), list(range(number_of_images)))
         for step, loss in losses.items():
             self.assertAlmostEqual(sums[step], loss, delta=2e-6, msg=f"step {step}")
 

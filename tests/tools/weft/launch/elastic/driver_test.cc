@@ -208,6 +208,20 @@ TEST(ElasticDriver, WorkersOfAHostThatIsRemovedAreStoppedAndTheOthersKeepTheirRa
   EXPECT_EQ(job.end(), "");
 }
 
+// The survivors learn from the departures that they are too few, and wait (elastic::run).
+TEST(ElasticDriver, WorkersAreStoppedAlsoIfTooFewSlotsForTheMinimumAreLeft) {
+  Job job(from_to(8, 12));
+  job.find({{"a", 8}, {"b", 4}});
+  job.all_ready();
+  job.find({{"b", 4}});
+  EXPECT_EQ(job.reasons, std::vector<std::string>(8, "its host is gone"));
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "8=b/0 9=b/1 10=b/2 11=b/3");
+  job.find({{"b", 4}, {"c", 12}});
+  EXPECT_EQ(job.places(), "0=c/0 1=c/1 2=c/2 3=c/3 4=c/4 5=c/5 6=c/6 7=c/7 8=b/0 9=b/1 10=b/2 11=b/3");
+  EXPECT_FALSE(job.end());
+}
+
 TEST(ElasticDriver, FewerSlotsStopTheLastWorkersOfAHost) {
   Job job(from_to(1, 4));
   job.find({{"a", 4}});
