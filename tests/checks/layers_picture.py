@@ -14,30 +14,31 @@ PICTURE = ROOT / "docs" / "images" / "layers.svg"
 # Layer -> its left and right edge in percent, its floor, and what it holds. The folders of one library count as one layer.
 PLACES = {
     "rpc": (0, 100, 0, "agents, typed methods, futures, streams, transports, membership", "Asio, Cap'n Proto, OpenSSL"),
-    "rpc/testing": (0, 12, 1, "agents in a process,", "simulated networks"),
-    "rpc/observe": (12, 25, 1, "logs, metrics, probes", "spdlog, Prometheus"),
-    "parallel/schedule": (25, 38, 1, "schedules of", "pipelines"),
-    "parallel/partition": (25, 38, 2, "cuts of models", "into stages"),
-    "parallel/planner": (25, 38, 3, "splits of ranks", "into dimensions"),
-    "rref": (38, 51, 1, "remote references,", "ownership protocol"),
-    "rpc/tensor": (51, 68, 1, "tensors as arguments,", "device maps, operators"),
-    "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
-    "dist_autograd": (38, 66, 2, "backward passes across agents,", "smart and fast mode"),
-    "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "parallel/tensor_parallel": (60, 84, 4, "layers split", "over the ranks"),
-    "parallel/elastic": (84, 100, 4, "workers that join", "and die"),
-    "parallel/elastic/sharded": (84, 100, 5, "also of sharded state,", "and on parallel/sharded"),
-    "parallel/sharded": (60, 84, 5, "parameters and optimizers split over", "the ranks; checkpoints; also on dist_optim"),
-    "parallel/pipeline": (60, 84, 6, "models in stages by a schedule;", "also on parallel/partition"),
-    "dist_optim": (38, 60, 3, "optimizers next to", "remote parameters"),
-    "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
-    "dist_optim/embedding": (38, 48, 4, "tables of rows,", "spread over owners"),
+    "rpc/testing": (0, 15, 1, "simulated agents", "and networks"),
+    "rpc/observe": (15, 30, 1, "logs, metrics,", "probes"),
+    "parallel/schedule": (30, 43, 1, "schedules", "of pipelines"),
+    "parallel/partition": (30, 43, 2, "cuts of models", "into stages"),
+    "parallel/planner": (30, 43, 3, "splits of ranks", "into dimensions"),
+    "rref": (43, 57, 1, "references to", "remote objects"),
+    "rpc/tensor": (57, 73, 1, "tensors in calls,", "device maps"),
+    "parallel/collectives/flight": (73, 100, 1, "flight recorder", "of collectives"),
+    "dist_autograd": (43, 68, 2, "backward through calls,", "smart and fast mode"),
+    "parallel/collectives": (68, 100, 2, "process groups: shared memory,", "messages, NCCL"),
+    "dist_optim": (43, 62, 3, "optimizers next to", "remote parameters"),
+    "parallel/data_parallel": (62, 100, 3, "replicas of a model, gradients", "reduced during backward"),
+    "dist_optim/embedding": (43, 60, 4, "tables of rows", "on several owners"),
+    "parallel/tensor_parallel": (62, 80, 4, "layers split", "over the ranks"),
+    "parallel/elastic": (80, 100, 4, "workers that join", "and die"),
+    "parallel/sharded": (62, 80, 5, "ZeRO and FSDP;", "also on dist_optim"),
+    "parallel/elastic/sharded": (80, 100, 5, "state of parts;", "also on sharded"),
+    "parallel/pipeline": (62, 80, 6, "models in stages;", "also on partition"),
 }
 # Used, but not below: there is no room in the plane. The box says it in words.
 ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"},
              "parallel/elastic/sharded": {"parallel/sharded"}}
 
-WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
+WIDTH, FLOOR, MARGIN, GAP = 860, 78, 12, 3
+NAME, WORDS = 9, 6.7  # the width of a character, in a wide font
 STYLE = """<style>
   text { font: 11px system-ui, sans-serif; fill: #59636e } .name { font-size: 13px; font-weight: 600; fill: #1f2328 }
   .page { fill: #ffffff } .light { fill: #ddf4ff; stroke: #54aeff } .torch { fill: #fff1e5; stroke: #e08a2c }
@@ -76,7 +77,16 @@ def lies_on(layer, places):
             if under + 1 == floor and start < right and left < end}
 
 
+def name_lines(layer, width):
+    """The name in one line if it fits, otherwise with its last folder in another line."""
+    return [layer] if NAME * len(layer) <= width else [part + "/" * (i == 0) for i, part in enumerate(layer.rsplit("/", 1))]
+
+
 def problems_of(places, uses):
+    for layer, (left, right, _, *words) in places.items():
+        width = (right - left) * (WIDTH - 2 * MARGIN) / 100 - 2 * GAP
+        if any(NAME * len(line) > width for line in name_lines(layer, width)) or any(WORDS * len(line) > width for line in words):
+            yield f"the text of {layer} does not fit into its box of {width:.0f}: shorten it in tests/checks/layers_picture.py"
     for layer in sorted(uses.keys() | places.keys()):
         if layer not in uses:
             yield f"{layer} has no sources: remove it from PLACES in tests/checks/layers_picture.py"
@@ -105,9 +115,12 @@ def picture(places=PLACES):
         box(x + GAP, y + GAP, (right - left) * percent - 2 * GAP, FLOOR - 2 * GAP,
             "light" if layer in WITHOUT_TORCH else "torch")
         middle = x + (right - left) * percent / 2
-        text(middle, y + 24, layer, "name")
+        names = name_lines(layer, (right - left) * percent - 2 * GAP)
+        top = y + 37 - 8 * len(names)
+        for line, name in enumerate(names):
+            text(middle, top + 15 * line, name, "name")
         for line, word in enumerate(words):
-            text(middle, y + 40 + 14 * line, word)
+            text(middle, top + 15 * len(names) + 14 * line, word)
     for line, (kind, words) in enumerate([("light", "needs no LibTorch"), ("torch", "needs LibTorch")]):
         y = MARGIN + 8 + 22 * line
         box(MARGIN + GAP, y, 14, 14, kind)
