@@ -1,5 +1,7 @@
 #include "tools/weft/launch/elastic/elastic_run.h"
 
+#include <weft/rpc/core/asio_loop.h>
+
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
@@ -75,6 +77,7 @@ class ElasticRun {
   void stop_all();
 
   asio::io_context& context_;
+  const std::shared_ptr<rpc::Loop> loop_;  // on it
   const ElasticJob& job_;
   std::string id_;  // of the job
   Supervisor supervisor_;
@@ -99,16 +102,17 @@ class ElasticRun {
 
 ElasticRun::ElasticRun(asio::io_context& context, const ElasticJob& job)
     : context_(context),
+      loop_(std::make_shared<rpc::AsioLoop>(context)),
       job_(job),
       id_(job.id),
       supervisor_(context, supervisor_options()),
-      store_(context, {job.store, job.credentials, job.insecure},
+      store_(loop_, open_job_store({job.store, job.credentials, job.insecure}),
              [this](const std::string& name, std::uint64_t incarnation) { joined(name, incarnation); }),
       wake_(context),
       missing_(context) {
   const nanoseconds orphan_wait = parse_duration(job.orphan_wait);
   if (orphan_wait > nanoseconds{0})  // otherwise it drives at once
-    takeover_.emplace(context, store_.store(), takeover_lease(orphan_wait), takeover_calls());
+    takeover_.emplace(loop_, store_.store(), takeover_lease(orphan_wait), takeover_calls());
   if (!job.discovery) return;
   Discovery::Options options{*job.discovery, job.slots, job.poll};
   discovery_ = std::make_unique<Discovery>(

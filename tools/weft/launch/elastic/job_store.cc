@@ -5,10 +5,8 @@
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/store_service.h>
 
-#include <asio/post.hpp>
-#include <asio/steady_timer.hpp>
-
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tools/weft/errors.h"
@@ -27,91 +25,88 @@ constexpr auto remembered = 3min;
 
 std::string key_of(const std::string& name) { return std::string(rpc::membership_keys::members) + name; }
 
+// The driver's agent serves the store, and is no member of the job: members expect no host
+// (rpc/membership).
+OpenedStore keep_store(const JobStoreOptions& options) {
+  rpc::AgentOptions with;
+  with.name = "driver";
+  with.listen = {options.url};
+  with.insecure = options.insecure;
+  with.handler_threads = 1;
+  with.log = [](const rpc::LogRecord&) {};
+  const rpc::CredentialOptions& files = options.credentials;
+  if (!files.certificate_file.empty() || !files.trust_file.empty() || !files.secret_file.empty())
+    with.credentials = std::make_shared<rpc::Credentials>(files);
+  if (with.credentials != nullptr && !with.credentials->name().empty()) with.name = with.credentials->name();
+  std::shared_ptr<rpc::Agent> agent;
+  try {
+    agent = std::make_shared<rpc::Agent>(std::move(with));
+  } catch (const rpc::Error& error) {
+    if (error.kind() == rpc::ErrorKind::permission_denied)
+      throw UsageError("workers on other hosts need --secret FILE, certificates, or --insecure");
+    throw UsageError("the job's store at " + options.url + ": " + printable(error.what()));
+  }
+  const auto memory = std::make_shared<rpc::MemoryStore>(agent->core()->pick_loop());
+  memory->set(std::string(rpc::membership_keys::host), "").get();
+  rpc::serve_store(*agent->core(), memory);
+  return {memory, [memory, agent]() mutable {
+            memory->close();
+            agent.reset();
+          }};
+}
+
 }  // namespace
+
+OpenedStore open_job_store(const JobStoreOptions& options) {
+  return options.url.starts_with("tcp:") ? keep_store(options) : open_store(options.url);
+}
 
 class JobStore::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& context, Joined joined) : context_(context), joined_(std::move(joined)) {}
-
-  void open(const JobStoreOptions& options) {
-    if (options.url.starts_with("tcp:")) {
-      keep(options);
-    } else {
-      auto opened = open_store(options.url);
-      store_ = std::move(opened.store);
-      close_store_ = std::move(opened.close);
-    }
-    watch_.emplace(context_, store_, std::string(rpc::membership_keys::members),
+  Impl(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined joined)
+      : loop_(std::move(loop)), opened_(std::move(store)), joined_(std::move(joined)) {
+    watch_.emplace(loop_, opened_.store, std::string(rpc::membership_keys::members),
                    [this](const rpc::StoreChanges& changes) { looked(changes); });
   }
 
-  const std::shared_ptr<rpc::Store>& store() const { return store_; }
+  const std::shared_ptr<rpc::Store>& store() const { return opened_.store; }
 
   void end(const std::string& name, std::function<void(std::uint64_t)> done) {
-    const auto timer = std::make_shared<asio::steady_timer>(context_, end_timeout);
-    // Whichever is first.
-    const auto finish = [timer, done = std::make_shared<std::function<void(std::uint64_t)>>(std::move(done))](
-                            std::uint64_t incarnation) {
-      timer->cancel();
-      if (*done) std::exchange(*done, nullptr)(incarnation);
+    // Whichever is first: the answer of the store, or the timer.
+    const auto timer = std::make_shared<rpc::Loop::TimerId>();
+    const auto finish = [weak = weak_from_this(), timer, done = std::move(done)](std::uint64_t incarnation) {
+      const auto self = weak.lock();
+      if (self == nullptr || self->timers_.erase(*timer) == 0) return;
+      self->loop_->cancel(*timer);
+      done(incarnation);
     };
-    timer->async_wait([weak = weak_from_this(), finish](asio::error_code error) {
-      if (!error && !weak.expired()) finish(0);
-    });
-    const auto finish_here = [this_context = &context_, weak = weak_from_this(),
-                              finish](std::uint64_t incarnation) {
-      asio::post(*this_context, [weak, finish, incarnation] {
-        if (const auto self = weak.lock(); self != nullptr && !self->closed_) finish(incarnation);
-      });
+    *timer = loop_->schedule(loop_->now() + end_timeout, [finish] { finish(0); });
+    timers_.insert(*timer);
+    const auto finish_here = [loop = loop_, finish](std::uint64_t incarnation) {
+      loop->post([finish, incarnation] { finish(incarnation); });
     };
-    store_->try_get(key_of(name))
-        .then([store = store_, name, finish_here](rpc::Result<std::optional<std::string>>&& result) {
+    store()
+        ->try_get(key_of(name))
+        .then([store = store(), name, finish_here](rpc::Result<std::optional<std::string>>&& result) {
           mark_lost(store, name, std::move(result), finish_here);
         });
   }
 
   void close() {
     closed_ = true;
+    for (const auto timer : std::exchange(timers_, {})) loop_->cancel(timer);
     watch_.reset();
-    if (close_store_) std::exchange(close_store_, nullptr)();
-    agent_.reset();
+    opened_.close();
   }
 
  private:
-  // The driver's agent serves the store, and is no member of the job: members expect no host
-  // (rpc/membership).
-  void keep(const JobStoreOptions& options) {
-    rpc::AgentOptions agent;
-    agent.name = "driver";
-    agent.listen = {options.url};
-    agent.insecure = options.insecure;
-    agent.handler_threads = 1;
-    agent.log = [](const rpc::LogRecord&) {};
-    const rpc::CredentialOptions& files = options.credentials;
-    if (!files.certificate_file.empty() || !files.trust_file.empty() || !files.secret_file.empty())
-      agent.credentials = std::make_shared<rpc::Credentials>(files);
-    if (agent.credentials != nullptr && !agent.credentials->name().empty())
-      agent.name = agent.credentials->name();
-    try {
-      agent_ = std::make_unique<rpc::Agent>(std::move(agent));
-    } catch (const rpc::Error& error) {
-      if (error.kind() == rpc::ErrorKind::permission_denied)
-        throw UsageError("workers on other hosts need --secret FILE, certificates, or --insecure");
-      throw UsageError("the job's store at " + options.url + ": " + printable(error.what()));
-    }
-    const auto memory = std::make_shared<rpc::MemoryStore>(agent_->core()->pick_loop());
-    memory->set(std::string(rpc::membership_keys::host), "").get();
-    rpc::serve_store(*agent_->core(), memory);
-    close_store_ = [memory] { memory->close(); };
-    store_ = memory;
-  }
-
   void looked(const rpc::StoreChanges& changes) {
+    const auto self = shared_from_this();  // the calls may close this
     for (const auto& [key, text] : changes.entries) {
       if (closed_ || !text || key.size() <= rpc::membership_keys::members.size()) continue;
       const std::string name = key.substr(rpc::membership_keys::members.size());
-      const rpc::MemberRecord record = rpc::from_text(name, *text);
-      if (record.here()) joined_(name, record.incarnation);
+      auto record = rpc::capture([&] { return rpc::from_text(name, *text); });
+      if (record.ok() && record.value().here()) joined_(name, record.value().incarnation);
     }
   }
 
@@ -144,19 +139,16 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
         });
   }
 
-  asio::io_context& context_;
+  const std::shared_ptr<rpc::Loop> loop_;
+  const OpenedStore opened_;
   const Joined joined_;
-  std::unique_ptr<rpc::Agent> agent_;
-  std::shared_ptr<rpc::Store> store_;
-  std::function<void()> close_store_;
   std::optional<StoreWatch> watch_;
+  std::set<rpc::Loop::TimerId> timers_;  // of the calls of end() that wait for the store
   bool closed_ = false;
 };
 
-JobStore::JobStore(asio::io_context& context, const JobStoreOptions& options, Joined joined)
-    : impl_(std::make_shared<Impl>(context, std::move(joined))) {
-  impl_->open(options);
-}
+JobStore::JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined joined)
+    : impl_(std::make_shared<Impl>(std::move(loop), std::move(store), std::move(joined))) {}
 JobStore::~JobStore() { close(); }
 
 void JobStore::end(const std::string& name, std::function<void(std::uint64_t)> done) {

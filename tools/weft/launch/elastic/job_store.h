@@ -6,15 +6,16 @@
 // are called by the thread of the io_context, and so are the functions that they are given.
 #pragma once
 
+#include <weft/rpc/core/loop.h>
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/store/store.h>
-
-#include <asio/io_context.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+
+#include "tools/weft/launch/elastic/store_watch.h"
 
 namespace weft::tool::launch::elastic {
 
@@ -24,13 +25,15 @@ struct JobStoreOptions {
   bool insecure = false;
 };
 
+// Keeps the store here, or opens it. Throws UsageError, rpc::Error.
+OpenedStore open_job_store(const JobStoreOptions& options);
+
 class JobStore {
  public:
   // An incarnation of a worker has joined. Called again if something else of its record changes.
   using Joined = std::function<void(const std::string& name, std::uint64_t incarnation)>;
 
-  // Throws UsageError, rpc::Error.
-  JobStore(asio::io_context& context, const JobStoreOptions& options, Joined joined);
+  JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined joined);
   ~JobStore();
 
   // The process of the worker with this name has ended: if its record says otherwise, it is marked as lost.
@@ -38,7 +41,7 @@ class JobStore {
   // s.
   void end(const std::string& name, std::function<void(std::uint64_t incarnation)> done);
   const std::shared_ptr<rpc::Store>& store() const;
-  void close();  // calls back no more
+  void close();  // and the store; calls back no more
 
  private:
   class Impl;

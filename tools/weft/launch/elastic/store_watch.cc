@@ -4,8 +4,6 @@
 #include <weft/rpc/store/etcd_store.h>
 #include <weft/rpc/store/file_store.h>
 
-#include <asio/post.hpp>
-
 #include <chrono>
 #include <utility>
 
@@ -41,62 +39,62 @@ OpenedStore open_store(const std::string& url) {
 }
 
 struct StoreWatch::State : std::enable_shared_from_this<State> {
-  State(asio::io_context& context, std::shared_ptr<rpc::Store> store, std::string prefix, Changed changed)
-      : context(context),
+  State(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store, std::string prefix,
+        Changed changed)
+      : loop(std::move(loop)),
         store(std::move(store)),
         prefix(std::move(prefix)),
-        changed(std::move(changed)),
-        pause(context) {}
+        changed(std::move(changed)) {}
 
-  asio::io_context& context;
+  const std::shared_ptr<rpc::Loop> loop;
   const std::shared_ptr<rpc::Store> store;
   const std::string prefix;
   const Changed changed;
   std::uint64_t version = 0;
   rpc::Future<bool> watch;
-  asio::steady_timer pause;
+  rpc::Loop::TimerId pause = 0;
   bool closed = false;
 
   void look() {
     watch = store->watch(prefix, version, {.timeout = look_timeout})
-                .then([context = &context, weak = weak_from_this()](rpc::Result<rpc::StoreChanges>&& result) {
-                  auto changes = std::make_shared<rpc::Result<rpc::StoreChanges>>(std::move(result));
-                  asio::post(*context, [weak, changes] {
+                .then([loop = loop, weak = weak_from_this()](rpc::Result<rpc::StoreChanges>&& result) {
+                  loop->post([weak, result = std::move(result)]() mutable {
                     if (const auto self = weak.lock(); self != nullptr && !self->closed)
-                      self->looked(std::move(*changes));
+                      self->looked(std::move(result));
                   });
                   return true;
                 });
   }
 
   void looked(rpc::Result<rpc::StoreChanges>&& result) {
+    rpc::StoreChanges changes;
     try {
-      const rpc::StoreChanges changes = std::move(result).get();
-      version = changes.version;
-      changed(changes);
+      changes = std::move(result).get();
     } catch (const rpc::Error& error) {
-      if (error.kind() != rpc::ErrorKind::deadline_exceeded) return look_later();
+      return error.kind() == rpc::ErrorKind::deadline_exceeded ? look() : look_later();
     }
+    version = changes.version;
+    changed(changes);
     if (!closed) look();
   }
 
   void look_later() {
-    pause.expires_after(look_pause);
-    pause.async_wait([weak = weak_from_this()](asio::error_code error) {
-      if (const auto self = weak.lock(); !error && self != nullptr && !self->closed) self->look();
+    pause = loop->schedule(loop->now() + look_pause, [weak = weak_from_this()] {
+      if (const auto self = weak.lock(); self != nullptr && !self->closed) self->look();
     });
   }
 };
 
-StoreWatch::StoreWatch(asio::io_context& context, std::shared_ptr<rpc::Store> store, std::string prefix,
+StoreWatch::StoreWatch(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store, std::string prefix,
                        Changed changed)
-    : state_(std::make_shared<State>(context, std::move(store), std::move(prefix), std::move(changed))) {
+    : state_(
+          std::make_shared<State>(std::move(loop), std::move(store), std::move(prefix), std::move(changed))) {
   state_->look();
 }
 
 StoreWatch::~StoreWatch() {
   state_->closed = true;
-  state_->pause.cancel();
+  state_->loop->cancel(state_->pause);
   state_->watch.cancel();
 }
 

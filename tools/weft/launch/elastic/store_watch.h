@@ -1,12 +1,8 @@
-// The job's store, as the driver and the keepers of workers use it: opened by its URL, and watched on an
-// io_context.
+// The job's store, as the driver and the keepers of workers use it: opened by its URL, and watched on a loop.
 #pragma once
 
-#include <weft/rpc/core/future.h>
+#include <weft/rpc/core/loop.h>
 #include <weft/rpc/store/store.h>
-
-#include <asio/io_context.hpp>
-#include <asio/steady_timer.hpp>
 
 #include <functional>
 #include <memory>
@@ -22,16 +18,15 @@ struct OpenedStore {
 // Of file:///path or etcd://host:port/prefix. Throws UsageError, rpc::Error.
 OpenedStore open_store(const std::string& url);
 
-// Passes every change under a prefix to a function, the first time all keys. Asks again after errors. Owned
-// by its user, who outlives the io_context's handlers or calls close(). Thread-safety: members and the
-// function are called by the thread of the io_context.
+// Passes every change under a prefix to a function, the first time all keys. Asks the store again after
+// errors. Thread-safety: members and the function are called on the loop.
 class StoreWatch {
  public:
-  using Changed = std::function<void(const rpc::StoreChanges& changes)>;  // throws rpc::Error: asked again
+  using Changed = std::function<void(const rpc::StoreChanges& changes)>;
 
-  StoreWatch(asio::io_context& context, std::shared_ptr<rpc::Store> store, std::string prefix,
+  StoreWatch(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store, std::string prefix,
              Changed changed);
-  ~StoreWatch();
+  ~StoreWatch();  // the function is not called any more. It may call this itself
 
  private:
   struct State;

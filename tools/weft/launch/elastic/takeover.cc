@@ -1,11 +1,7 @@
 #include "tools/weft/launch/elastic/takeover.h"
 
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/store/lease_keeper.h>
-
-#include <asio/post.hpp>
-#include <asio/steady_timer.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -69,24 +65,19 @@ std::chrono::nanoseconds takeover_lease(std::chrono::nanoseconds orphan_wait) {
   return std::clamp<std::chrono::nanoseconds>(orphan_wait / 4, 2s, 10s);
 }
 
-// The store's futures hold it weakly, and come back to the thread of the io_context.
+// The store's futures hold it weakly, and come back to the loop.
 struct Takeover::State : std::enable_shared_from_this<State> {
-  State(asio::io_context& context, std::shared_ptr<rpc::Store> store, std::chrono::nanoseconds ttl,
+  State(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store, std::chrono::nanoseconds ttl,
         Calls calls)
-      : context(context),
-        store(std::move(store)),
-        loop(std::make_shared<rpc::AsioLoop>(context)),
-        ttl(ttl),
-        calls(std::move(calls)) {}
+      : loop(std::move(loop)), store(std::move(store)), ttl(ttl), calls(std::move(calls)) {}
 
-  asio::io_context& context;
+  const std::shared_ptr<rpc::Loop> loop;
   const std::shared_ptr<rpc::Store> store;
-  const std::shared_ptr<rpc::AsioLoop> loop;
   const std::chrono::nanoseconds ttl;
   const Calls calls;
   const std::string owner = new_owner();
-  std::set<std::shared_ptr<asio::steady_timer>> timers;
-  std::optional<std::chrono::steady_clock::time_point> give_up;
+  std::set<rpc::Loop::TimerId> timers;
+  std::optional<rpc::Clock::time_point> give_up;
   std::string other;  // the driver that has the lease
   rpc::StoreLease lease;
   std::optional<rpc::LeaseKeeper> keeper;
@@ -96,30 +87,29 @@ struct Takeover::State : std::enable_shared_from_this<State> {
   std::optional<StoreWatch> watch;
   bool releasing = false, finished = false;
 
-  // Calls then(result) on the io_context's thread, unless this object is finished.
+  // Calls then(result) on the loop, unless this object is finished.
   template <class T, class Then>
   void await(rpc::Future<T> future, Then then) {
-    std::move(future).then([context = &context, weak = weak_from_this(),
-                            then = std::move(then)](rpc::Result<T>&& result) mutable {
-      asio::post(*context, [weak, then = std::move(then), result = std::move(result)]() mutable {
-        if (const auto self = weak.lock(); self != nullptr && !self->finished) then(std::move(result));
-      });
-    });
+    std::move(future).then(
+        [loop = loop, weak = weak_from_this(), then = std::move(then)](rpc::Result<T>&& result) mutable {
+          loop->post([weak, then = std::move(then), result = std::move(result)]() mutable {
+            if (const auto self = weak.lock(); self != nullptr && !self->finished) then(std::move(result));
+          });
+        });
   }
   void later(std::chrono::nanoseconds time, std::function<void()> job) {
-    const auto timer = std::make_shared<asio::steady_timer>(
-        context, std::chrono::duration_cast<asio::steady_timer::duration>(time));
-    timers.insert(timer);
-    timer->async_wait([weak = weak_from_this(), timer, job = std::move(job)](asio::error_code error) {
+    const auto timer = std::make_shared<rpc::Loop::TimerId>();
+    *timer = loop->schedule(loop->now() + time, [weak = weak_from_this(), timer, job = std::move(job)] {
       const auto self = weak.lock();
       if (self == nullptr) return;
-      self->timers.erase(timer);
-      if (!error && !self->finished) job();
+      self->timers.erase(*timer);
+      job();
     });
+    timers.insert(*timer);
   }
   void finish() {
     finished = true;
-    for (const auto& timer : timers) timer->cancel();
+    for (const auto timer : std::exchange(timers, {})) loop->cancel(timer);
     keeper.reset();
     watch.reset();
   }
@@ -132,9 +122,8 @@ struct Takeover::State : std::enable_shared_from_this<State> {
 
   // A driver that has died leaves its lease until that ends by itself. One that lives renews it.
   void acquire() {
-    const auto now = std::chrono::steady_clock::now();
-    if (!give_up) give_up = now + std::chrono::duration_cast<std::chrono::milliseconds>(3 * ttl);
-    if (now > *give_up)
+    if (!give_up) give_up = loop->now() + 3 * ttl;
+    if (loop->now() > *give_up)
       return lose(other.empty() ? "the store cannot be reached" : "another driver runs this job");
     await(store->try_get(std::string(takeover_keys::lease)),
           [this](rpc::Result<std::optional<std::string>>&& holder) {
@@ -255,9 +244,9 @@ struct Takeover::State : std::enable_shared_from_this<State> {
   }
 };
 
-Takeover::Takeover(asio::io_context& context, std::shared_ptr<rpc::Store> store,
+Takeover::Takeover(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store,
                    std::chrono::nanoseconds lease, Calls calls)
-    : state_(std::make_shared<State>(context, std::move(store), lease, std::move(calls))) {}
+    : state_(std::make_shared<State>(std::move(loop), std::move(store), lease, std::move(calls))) {}
 Takeover::~Takeover() { state_->finish(); }
 
 void Takeover::acquire() { state_->acquire(); }
@@ -267,7 +256,7 @@ void Takeover::list(const std::string& job, std::function<void(Workers)> found) 
 void Takeover::watch(const std::string& job) {
   state_->job = job;
   state_->watch.emplace(
-      state_->context, state_->store, takeover_keys::worker(job) + "/",
+      state_->loop, state_->store, takeover_keys::worker(job) + "/",
       [state = state_.get()](const rpc::StoreChanges& changes) { state->changed(changes); });
 }
 void Takeover::save(const SavedJob& job, std::function<void()> done) {

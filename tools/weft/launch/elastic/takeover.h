@@ -8,13 +8,11 @@
 //                            lease that the keeper renews; then how the worker has ended, without a lease
 //
 // JOB is SavedJob::id. A driver that no longer has the lease cannot change the state, because each change
-// names the value before it. Owned by the launcher. Thread-safety: members and calls run on the thread of the
-// io_context.
+// names the value before it. Owned by the launcher. Thread-safety: members and calls run on the loop.
 #pragma once
 
+#include <weft/rpc/core/loop.h>
 #include <weft/rpc/store/store.h>
-
-#include <asio/io_context.hpp>
 
 #include <functional>
 #include <map>
@@ -66,7 +64,7 @@ class Takeover {
   };
   using Workers = std::map<WorkerId, KeptWorker>;
 
-  Takeover(asio::io_context& context, std::shared_ptr<rpc::Store> store, std::chrono::nanoseconds lease,
+  Takeover(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store, std::chrono::nanoseconds lease,
            Calls calls);
   ~Takeover();
 
