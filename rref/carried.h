@@ -14,10 +14,13 @@ namespace weft::rref {
 
 class Carried final : public rpc::CallPart {
  public:
+  // The part of this message. Creates it if the message has none.
   static std::shared_ptr<Carried> of(rpc::OutgoingMessage& message, const std::shared_ptr<RRefLayer>& layer);
   explicit Carried(std::shared_ptr<RRefLayer> layer) : layer_(std::move(layer)) {}
   ~Carried() override;
 
+  // What the message carries: the object that the request is for; the object that the result becomes; a
+  // reference within a value. add() returns the index of the reference, which value_field encodes.
   void set_target(const ReferencePtr& reference);
   void set_result(const ReferencePtr& reference, const protocol::Handover& handover, std::string site,
                   std::optional<std::string> name);

@@ -56,6 +56,7 @@ class WEFT_EXPORT Holder {
 
 // --- An owner's answer ---
 
+// One RRef that an object holds.
 struct HeldReference {
   RRefId rref;
   std::optional<ForkId> fork;  // none: the object belongs to the holder's own agent
@@ -63,6 +64,7 @@ struct HeldReference {
 };
 WEFT_CODEC(HeldReference, rref, fork, shared)
 
+// One object of an owner, with the RRefs that it holds.
 struct HoldingObject {
   std::vector<RRefId> ids;  // several RRefs may have been made of one object (Named)
   std::string type, site;
@@ -73,6 +75,7 @@ struct HoldingObject {
 };
 WEFT_CODEC(HoldingObject, ids, type, site, held, forks, holds, named)
 
+// The objects of one agent, by its name.
 struct Holdings {
   std::string agent;
   std::vector<HoldingObject> objects;
@@ -81,6 +84,7 @@ WEFT_CODEC(Holdings, agent, objects)
 
 // --- The result ---
 
+// One object of a cycle.
 struct CycleMember {
   std::string owner;  // its agent's name
   RRefId id;
@@ -94,10 +98,12 @@ struct Cycle {
   bool garbage = false;
 };
 
+// One line: the members with their owners, types and creation sites.
 WEFT_EXPORT std::string to_string(const Cycle& cycle);
 // Pure: returns each cycle once, in the order of its first member among the agents' objects.
 WEFT_EXPORT std::vector<Cycle> cycles_of(const std::vector<Holdings>& agents);
 
+// The objects of one owner. Errors: those of a call to it.
 WEFT_EXPORT rpc::Future<Holdings> holdings(const rpc::Peer& owner);
 // Cycles through other agents' objects are not found. Fails if one of the peers does not answer.
 WEFT_EXPORT rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents);

@@ -18,6 +18,7 @@ namespace weft::rref {
 
 class RRefLayer;
 
+// The number of objects and references of one agent.
 struct ReferenceStats {
   std::uint64_t objects = 0;     // live on this agent
   std::uint64_t creating = 0;    // are being created here, or their creation has not arrived yet
@@ -30,6 +31,7 @@ struct ReferenceStats {
 };
 WEFT_CODEC(ReferenceStats, objects, creating, failed, holds, forks, references, pending, children)
 
+// One object that lives on the agent.
 struct ObjectListing {
   std::string id;
   std::string type;                    // its service's name, or the canonical type of a value
@@ -42,6 +44,7 @@ struct ObjectListing {
 };
 WEFT_CODEC(ObjectListing, id, type, state, bytes, holds, users, age, site)
 
+// The answer of one agent.
 struct ReferenceListing {
   std::string agent;
   ReferenceStats stats;
@@ -50,6 +53,7 @@ struct ReferenceListing {
 };
 WEFT_CODEC(ReferenceListing, agent, stats, objects, more)
 
+// As a limit: no object is left out.
 inline constexpr std::uint64_t all_objects = std::numeric_limits<std::uint64_t>::max();
 
 // Of an agent of this program. failed_precondition if it has no RRefs.

@@ -15,6 +15,7 @@ namespace weft::rref {
 
 class WEFT_EXPORT NamedObjects {
  public:
+  // As in StoredObjects: the object or the error, and the function that receives it.
   using Found = StoredObjects::Found;
   using Done = StoredObjects::Done;
 

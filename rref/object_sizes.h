@@ -20,6 +20,8 @@ class WEFT_EXPORT ObjectSizes {
   using Sizer = std::function<std::optional<std::uint64_t>(const StoredObject& object)>;
 
   ObjectSizes();
+  // add(): for the types of one layer; before the agent serves calls. measure(): once for each object, when
+  // it is made.
   void add(Sizer sizer);
   void measure(StoredObject& object);
 

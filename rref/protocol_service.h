@@ -8,6 +8,7 @@ namespace weft::rref {
 
 // All run on the loop: each is a table look-up.
 struct WEFT_EXPORT ProtocolService {
+  // The owner registers a fork.
   protocol::Standing fork_add(rpc::CallContext& call, protocol::ForkAdd message);
   // Results in the order of the messages.
   std::vector<protocol::Standing> fork_deletes(rpc::CallContext& call,
@@ -36,9 +37,11 @@ struct WEFT_EXPORT ProtocolService {
       rpc::Method<"creation_failed", &ProtocolService::creation_failed, rpc::idempotent, rpc::non_blocking,
                   rpc::resumable>>;
 
+  // The layer whose tables answer.
   std::shared_ptr<RRefLayer> layer;
 };
 
+// Makes the service of `layer` callable by peers.
 void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer);
 
 }  // namespace weft::rref

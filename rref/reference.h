@@ -33,10 +33,12 @@ class WEFT_EXPORT Reference {
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 
+  // The object of the reference and its layer. fork(): this handle's fork. All are constant.
   const std::shared_ptr<About>& about() const { return about_; }
   const std::shared_ptr<RRefLayer>& layer() const { return about_->layer; }
   const RRefId& id() const { return about_->id; }
   const std::optional<ForkId>& fork() const { return fork_; }  // none on the owner itself
+  // The agent on which the object lives.
   const rpc::AgentId& owner() const { return about_->owner; }
   bool is_owner() const { return !fork_; }
 
@@ -45,6 +47,7 @@ class WEFT_EXPORT Reference {
   const std::optional<ForkId> fork_;
 };
 
+// Copies share one fork.
 using ReferencePtr = std::shared_ptr<Reference>;
 
 }  // namespace weft::rref

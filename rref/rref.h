@@ -31,9 +31,11 @@ struct Named {
 template <class T>
 class RRef {
  public:
+  // The type of the object.
   using Value = T;
 
   RRef() = default;
+  // For layers: programs get handles from create(), of() and calls.
   explicit RRef(ReferencePtr reference) : reference_(std::move(reference)) {}
   // The same object as its base. Its owner must serve<T>().
   template <class Derived>
@@ -44,13 +46,16 @@ class RRef {
         metadata_(derived.metadata_),
         serving_(derived.serving_) {}
 
+  // Other members may only be called if valid() is true.
   bool valid() const { return reference_ != nullptr; }
+  // The agent on which the object lives, and the object's id there.
   const rpc::AgentId& owner() const { return reference_->owner(); }
   const RRefId& id() const { return reference_->id(); }
-  bool is_owner() const { return reference_->is_owner(); }
+  bool is_owner() const { return reference_->is_owner(); }  // the object lives on this agent
   bool is_confirmed() const {
     return reference_->layer()->confirmed(*reference_);
   }  // the owner knows of this fork
+  // For layers.
   const ReferencePtr& reference() const { return reference_; }
 
   // Calls through the returned handle have these options or this metadata, which merge as those of a Peer, or

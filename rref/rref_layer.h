@@ -28,15 +28,19 @@ class Gate;
 
 class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_shared_from_this<RRefLayer> {
  public:
+  // Called once: without an error if what it waits for has happened.
   using Waiter = rpc::UniqueFunction<void(std::exception_ptr)>;
+  // The reply of a call, undecoded.
   using Reply = rpc::PendingCall::Reply;
 
+  // For rref::layers().
   explicit RRefLayer(std::shared_ptr<rpc::AgentCore> core);
 
   // failed_precondition if the agent was created without this layer.
   static std::shared_ptr<RRefLayer> of(const rpc::AgentCore& core);
   static std::shared_ptr<RRefLayer> of(const rpc::Slots& layers);
 
+  // The agent of this layer, and its handler threads.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
   // For calls of the layers themselves, which have no deadline; for those of the program, with its options.

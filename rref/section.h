@@ -15,10 +15,12 @@
 
 namespace weft::rref {
 
+// The key of the section in a message.
 inline constexpr std::string_view section_key = "rref";
 inline constexpr std::string_view value_field =
     "weft.rref";  // an RRef as a value: a record {weft.rref: index}
 
+// The section, decoded.
 struct RRefSection {
   std::optional<protocol::Handover> target;  // a request to this object
   std::optional<protocol::Handover> result;  // the result stays at the owner as this object

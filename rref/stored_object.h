@@ -52,6 +52,7 @@ class WEFT_EXPORT StoredObject {
   StoredObject(const StoredObject&) = delete;
   StoredObject& operator=(const StoredObject&) = delete;
 
+  // The value. Access it in the object's turn, unless its type is concurrent.
   const rpc::KeptValue& value() const { return value_; }
   // Runs the jobs of the object, one after the other.
   rpc::Executor& turn() { return whole_ != nullptr ? whole_->turn() : turn_; }

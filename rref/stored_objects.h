@@ -20,6 +20,7 @@ namespace weft::rref {
 
 class WEFT_EXPORT StoredObjects {
  public:
+  // The object or the error of its creation, and the function that receives it.
   using Found = rpc::Result<std::shared_ptr<StoredObject>>;
   using Done = rpc::UniqueFunction<void(Found)>;
 

@@ -63,6 +63,7 @@ struct WatchAgent {
   rpc::AgentId agent;
 };
 
+// Actions, in the order in which a table decided them.
 using Action = std::variant<Send<ForkAdd>, Send<ForkDelete>, Send<ForkFence>, Send<ForkProbe>,
                             Send<ChildSettled>, Send<CreationFailed>, ForkConfirmed, ForkFailed, ObjectReady,
                             ObjectFailed, DeleteObject, WatchAgent>;

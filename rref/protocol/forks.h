@@ -13,8 +13,10 @@
 
 namespace weft::rref::protocol {
 
+// Whether the user has the fork: it has; it is in transit from the owner; the owner has asked (ForkProbe).
 enum class Transit : std::uint8_t { arrived, under_way, probing };
 
+// A fork, as its owner sees it.
 struct Fork {
   ForkId id;
   std::uint64_t user = 0;  // its incarnation
@@ -23,12 +25,14 @@ struct Fork {
 
 class Forks {
  public:
+  // The forks in the order of their ids.
   bool empty() const { return forks_.empty(); }
   auto begin() { return forks_.begin(); }
   auto end() { return forks_.end(); }
   auto begin() const { return forks_.begin(); }
   auto end() const { return forks_.end(); }
 
+  // Null if the object has no such fork. Pointers are valid until the next add() or erase().
   Fork* find(const ForkId& id) {
     const auto place = place_of(id);
     return place != forks_.end() && place->id == id ? &*place : nullptr;
@@ -37,6 +41,7 @@ class Forks {
   void add(Fork fork) {  // its id must be new
     forks_.insert(place_of(fork.id), fork);
   }
+  // `fork`: a pointer that find() returned.
   void erase(const Fork* fork) { forks_.erase(forks_.begin() + (fork - forks_.data())); }
   // How many there were.
   std::size_t erase_of(std::uint64_t user) {

@@ -26,6 +26,7 @@ struct GlobalId {
   friend auto operator<=>(const GlobalId&, const GlobalId&) = default;
 };
 
+// The id of an object, and of one reference to it.
 using RRefId = GlobalId<struct RRefTag>;
 using ForkId = GlobalId<struct ForkTag>;
 
@@ -37,6 +38,7 @@ inline ForkId creators_fork(const RRefId& rref) { return {rref.origin, rref.numb
 constexpr std::uint64_t birth_base(std::uint64_t owner) { return owner; }
 constexpr std::uint64_t lend_base(std::uint64_t user) { return user + (std::uint64_t{1} << 63); }
 
+// For logs and listings: origin and number in hexadecimal.
 WEFT_EXPORT std::string to_string(const RRefId& id);  // "3f2a9c0411d0b7e2:8c1d03aa5520f871"
 WEFT_EXPORT std::string to_string(const ForkId& id);
 

@@ -62,6 +62,7 @@ struct ForkProbe {
   ForkId fork;
 };
 
+// The user's answer to a ForkProbe.
 struct ProbeReply {
   bool held = false;  // false: not held now and never again
 };
@@ -79,6 +80,7 @@ struct CreationFailed {
   std::string failure;
 };
 
+// What the owner knows of a fork.
 enum class Verdict : std::uint8_t {
   registered,  // the owner knows the fork
   ended,       // it does not, and never will (again)

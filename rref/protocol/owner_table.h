@@ -29,12 +29,14 @@
 
 namespace weft::rref::protocol {
 
+// What the layer above knows of an object.
 struct ObjectInfo {
   std::string type;                              // for the leak report
   std::string site;                              // where the program created it, "" if unknown
   std::chrono::steady_clock::time_point made{};  // by the clock of the layer above
 };
 
+// The states of an object, in their order; `failed` replaces `live`.
 enum class ObjectState : std::uint8_t {
   expected,  // a message named the object before its creation arrived
   creating,  // its constructor or method runs
@@ -51,6 +53,7 @@ enum class Access : std::uint8_t {
   lease_lost,  // the asking agent was dropped
 };
 
+// One object in a listing, with the owner's holds and the users' forks.
 struct LiveObject {
   RRefId id;
   ObjectInfo info;

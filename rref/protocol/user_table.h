@@ -26,6 +26,7 @@
 
 namespace weft::rref::protocol {
 
+// The states of a fork, in their order.
 enum class Stage : std::uint8_t {
   pending,    // the owner has not answered yet
   confirmed,  // the owner knows the fork
@@ -33,6 +34,7 @@ enum class Stage : std::uint8_t {
   ended,      // no message to the owner is due; the entry stays while a handle or a request is left
 };
 
+// One fork in a listing.
 struct ForkView {
   ForkId fork;
   RRefId rref;
@@ -40,6 +42,7 @@ struct ForkView {
   Stage stage = Stage::pending;
   Fault fault = Fault::none;
   std::string text;  // of the fault
+  // How many handles, requests in flight and unsettled children keep the fork.
   std::size_t handles = 0;
   std::size_t requests = 0;
   std::size_t children = 0;

@@ -9,7 +9,7 @@ this tree writes plain `//` comments, and a comment heads a group of declaration
     int size() const;  // in bytes    <- documents size()
 
 The header's first comment is the contract of the header. It documents the types that it names. The comment of a type
-documents the members that it names (fields as words, functions as `name()`), and those fields or constructors that
+documents the members that it names (fields as words, functions as `name()` or at the beginning of a line of a table), and those fields or constructors that
 directly follow it.
 
 Lines are related by their indentation, which clang-format keeps.
@@ -26,10 +26,11 @@ import xml.etree.ElementTree as ElementTree
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOXYFILE = pathlib.Path(__file__).with_name("Doxyfile")
 LAYER = re.compile(r"^\s*weft_layer\((\w+)\s+FOLDERS\s+([^)]*?)\s*(?:EXCEPT\s+([^)]*?)\s*)?DEPENDS", re.M)
-# What the language gives a meaning: the protocols of coroutines, ranges and tuples.
+# What the language gives a meaning, by the protocols of coroutines and ranges, and what weft's own protocols do: the list
+# of a class's methods, and what WEFT_CODEC writes.
 PROTOCOL = {"promise_type", "get_return_object", "initial_suspend", "final_suspend", "return_void", "return_value",
             "unhandled_exception", "yield_value", "await_transform", "await_ready", "await_suspend", "await_resume",
-            "begin", "end"}
+            "begin", "end", "Service", "weft_name", "weft_fields"}
 # Operators of comparison, access and conversion mean what they mean for every type.
 OPERATOR = re.compile(r"operator ?(==|!=|<=>|<|\*|->|\+\+|\[\]|bool|co_await)$")
 
@@ -103,8 +104,12 @@ def doxygen(headers, root=ROOT):
     types = {symbol.qualified: symbol for symbol in public.values() if is_type(symbol) or symbol.kind == "enum"}
     for symbol in public.values():
         symbol.parent = types.get(symbol.scope)
-    # The others are members of private classes.
-    return [symbol for symbol in public.values() if symbol.parent or symbol.scope in namespaces]
+    # The others are in private classes.
+    return [symbol for symbol in public.values() if outermost(symbol).scope in namespaces]
+
+
+def outermost(symbol):
+    return symbol if symbol.parent is None else outermost(symbol.parent)
 
 
 def symbols_of(compound):
@@ -249,6 +254,8 @@ def comment_text(lines):
 
 
 def names_type(comment, name):
+    """Whether it names the type, or the holder of a LibTorch module: `Linear` for `LinearImpl`."""
+    name = name.removesuffix("Impl")
     prose = "\n".join(line for line in comment.splitlines() if not line.startswith("  "))
     return bool(re.search(rf"\b{re.escape(name)}\b(?!::)", prose))
 
@@ -256,7 +263,7 @@ def names_type(comment, name):
 def names_member(comment, symbol):
     name = re.escape(symbol.name)
     if symbol.kind == "function":
-        return bool(re.search(rf"(?<![\w>]){name}\(", comment))
+        return bool(re.search(rf"(?<![\w>]){name}\(|^  +{name} ", comment, re.M))
     return bool(re.search(rf"\b{name}\b", comment))
 
 

@@ -2,7 +2,7 @@
 import re
 import textwrap
 
-from api import is_type, needs_comment
+from api import is_type, needs_comment, outermost
 
 CODE = re.compile(r"`[^`]+`|https?://\S+[\w/]|\b(?:[\w]+(?:::\w+)+(?:<[^<>\s]*>)?(?:\(\))?|~?\w+(?:<[^<>]*>)?\(\)|[a-z]\w*_\w+(?:\.h)?|"
                   r"[A-Z]\w*(?:<[^<>]*>)+|[a-z_/]+/[a-z_/]+\.h)")
@@ -170,10 +170,7 @@ class HeaderPage:
     def type(self, symbol):
         name = symbol.qualified
         short = name.removeprefix("weft::")
-        scope = symbol
-        while scope.parent is not None:
-            scope = scope.parent
-        title = name.removeprefix(scope.scope + "::")
+        title = name.removeprefix(outermost(symbol).scope + "::")
         self.out += ["", f"## {symbol.kind} {escaped(title)} {{ #{anchor(symbol)} }}", "", f"`weft::{short}`", ""]
         comment = self.own_comment(symbol)
         if comment:
