@@ -24,6 +24,7 @@
 
 namespace weft::dist_autograd {
 
+// The outputs for the inputs; called once in the forward and once in the backward.
 using CheckpointedForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 // parameters: all leaves that the forward uses, other than its inputs. generators: generators of the program

@@ -17,6 +17,7 @@
 
 namespace weft::dist_autograd {
 
+// The key of the section in a message.
 inline constexpr std::string_view section_key = "pass";
 
 // The section "pass" of a request or reply.
@@ -43,6 +44,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   static std::shared_ptr<AutogradLayer> of(
       const rpc::AgentCore& core);  // failed_precondition without the layer
 
+  // The agent of this layer, and another agent with which it exchanges messages of passes.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   rpc::Peer peer(const rpc::AgentId& agent);
   // Calls a method of another participant's BackwardService, for a pass that both have joined.
@@ -60,6 +62,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
         peer(agent).template call<Method>(modifier, pass, std::forward<Arguments>(arguments)...));
   }
 
+  // Begins a pass of this agent.
   std::shared_ptr<PassState> create();
   std::shared_ptr<PassState> find(const PassId& id);  // throws not_found
   std::shared_ptr<PassState> find_if_known(const PassId& id);

@@ -16,6 +16,7 @@ namespace weft::dist_autograd {
 //          is an error that names it (torch.distributed.autograd's FAST mode waits for it for ever).
 enum class BackwardMode : std::uint8_t { smart, fast };
 
+// How one backward runs.
 struct BackwardOptions {
   // Keep the saved tensors of the forward: another backward may follow over the same graph.
   bool retain_graph = false;
@@ -32,6 +33,7 @@ struct BackwardOptions {
   // deadline_exceeded, also if a worker does not answer.
   std::chrono::nanoseconds timeout = rpc::no_timeout;
 
+  // Whether nodes keep what the forward saved.
   bool keeps_graph() const { return retain_graph || create_graph; }
 };
 WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode,

@@ -46,6 +46,7 @@ struct WEFT_EXPORT BackwardService {
                                rpc::Method<"release", &BackwardService::release, rpc::resumable>,
                                rpc::Method<"graph", &BackwardService::graph, rpc::resumable>>;
 
+  // The layer whose passes the methods work on.
   std::shared_ptr<AutogradLayer> layer;
 };
 

@@ -25,13 +25,16 @@ class PassState;
 
 class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
  public:
+  // Receives the worker's report of a stage, or the error that ended the share.
   using Done = rpc::UniqueFunction<void(rpc::Result<Report>)>;
 
   // sends: every message of the pass that left this worker; any of them may get gradients.
   BackwardShare(PassState& pass, Backward backward, std::map<MessageId, NodePtr> sends);
 
+  // The backward that this is a share of.
   const Backward& backward() const { return backward_; }
 
+  // gradient: of the root's shape; may be undefined for a scalar. Throws error() if the share has failed.
   void add_root(const at::Tensor& root, at::Tensor gradient);
 
   // For the initiator: starts a stage on these workers, possibly including this one; completes when the stage
@@ -60,9 +63,11 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void take_turn();
 
   const std::exception_ptr& error() const { return error_; }  // null: it has not failed
+  // The nodes that wait for gradients which have not arrived, by name.
   std::vector<std::string> unreached() const {
     return executor_ == nullptr ? std::vector<std::string>{} : executor_->blocked();
   }
+  // Ends the share with this error, unless it has ended.
   void fail(const std::exception_ptr& error);
   // Before any node has run: returns the messages with which the share was created. Last use.
   std::map<MessageId, NodePtr> take_sends();

@@ -8,6 +8,7 @@
 
 namespace weft::dist_autograd {
 
+// The error of a pass that has lost `agent`. why: what was observed.
 std::exception_ptr participant_lost(const PassId& pass, const rpc::AgentId& agent, const std::string& why);
 
 // The error of a call to a participant, in terms of its pass.

@@ -24,8 +24,8 @@ struct Root {
   Root(rref::RRef<at::Tensor> r, at::Tensor g = {}) : reference(std::move(r)), gradient(std::move(g)) {}
 
   at::Tensor tensor;
-  rref::RRef<at::Tensor> reference;
-  at::Tensor gradient;  // of the root's shape; may be left out for a scalar
+  rref::RRef<at::Tensor> reference;  // or a tensor of another worker
+  at::Tensor gradient;               // of the root's shape; may be left out for a scalar
 };
 
 class WEFT_EXPORT Pass final : public rpc::CallModifier {
@@ -37,7 +37,7 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   Pass& operator=(Pass&& other) noexcept;
   ~Pass() override;
 
-  const PassId& id() const { return state_->id(); }
+  const PassId& id() const { return state_->id(); }  // unique over all agents
   void apply(rpc::OutgoingCall& call) const override;
 
   // Waits for this worker's outstanding calls of the pass (new ones then fail), runs backward on all workers

@@ -22,6 +22,7 @@ struct GraphNode {
 };
 WEFT_CODEC(GraphNode, name, next, sent, received)
 
+// The part of one worker.
 struct WorkerGraph {
   rpc::AgentId worker;
   std::vector<rpc::AgentId> met;  // the workers with which it exchanged calls of the pass
@@ -29,6 +30,7 @@ struct WorkerGraph {
 };
 WEFT_CODEC(WorkerGraph, worker, met, nodes)
 
+// The nodes behind these messages and roots.
 WEFT_EXPORT std::vector<GraphNode> describe_graph(const std::map<MessageId, NodePtr>& sends,
                                                   const std::vector<NodePtr>& roots);
 

@@ -29,13 +29,16 @@ class AutogradLayer;
 
 class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shared_from_this<PassState> {
  public:
+  // A leaf tensor and its gradient in the pass, of the same shape.
   struct Leaf {
     at::Tensor leaf, gradient;
   };
 
+  // For the AutogradLayer.
   PassState(std::shared_ptr<AutogradLayer> layer, PassId id);
   ~PassState() override;
 
+  // Constant.
   const PassId& id() const { return id_; }
   AutogradLayer& layer() const { return *layer_; }
 

@@ -47,6 +47,7 @@ class DependencyPlan {
     }
   }
 
+  // Without a visitor.
   template <class Next>
   void add_source(Node source, Next&& next) {
     add_source(source, std::forward<Next>(next), [](Node) {});
@@ -64,6 +65,7 @@ class DependencyPlan {
     return --found->second.pending == 0;
   }
 
+  // Without a payload.
   bool arrive(Node node) {
     return arrive(node, [](Payload&) {});
   }
@@ -87,7 +89,7 @@ class DependencyPlan {
     for (const auto& [node, entry] : entries_) visit(node, entry.payload);
   }
 
-  bool contains(Node node) const { return entries_.contains(node); }
+  bool contains(Node node) const { return entries_.contains(node); }  // it was not taken yet
   // Nodes that were not taken yet.
   std::size_t size() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
@@ -108,6 +110,7 @@ class DependencyPlan {
 template <class Node>
 class ReadyQueue {
  public:
+  // A node may be pushed several times.
   void push(Node node, std::uint64_t sequence) { heap_.push(Item{sequence, pushed_++, node}); }
 
   // Precondition: not empty.
@@ -117,6 +120,7 @@ class ReadyQueue {
     return node;
   }
 
+  // The nodes that were pushed and not popped.
   bool empty() const { return heap_.empty(); }
   void clear() { heap_ = {}; }
 

@@ -45,6 +45,7 @@ namespace weft::dist_autograd {
 // shared_ptr before. Taken from Tensor, because the headers of the autograd engine take seconds to compile.
 using NodePtr = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
 
+// How the executor runs its graph.
 struct ExecutorOptions {
   // Keep the saved tensors of the forward, so that another backward can run over the same graph.
   bool retain_graph = false;

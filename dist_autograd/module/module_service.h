@@ -8,6 +8,7 @@
 namespace weft::dist_autograd {
 
 struct WEFT_EXPORT ModuleService {
+  // The methods of RemoteModule that have these names. gradients(): those of the pass, by parameter.
   void train(rpc::CallContext& call, bool on);
   bool is_training(rpc::CallContext& call);
   void to(rpc::CallContext& call, std::optional<std::string> device, std::optional<std::string> dtype);

@@ -31,6 +31,7 @@ namespace weft::dist_autograd {
 
 class Pass;
 
+// A parameter or buffer by value.
 struct NamedTensor {
   std::string name;  // "conv.weight"
   at::Tensor tensor;
@@ -38,8 +39,9 @@ struct NamedTensor {
 WEFT_CODEC(NamedTensor, name, tensor)
 using StateDict = std::vector<NamedTensor>;  // in the module's order
 
+// A parameter or buffer that stays on its owner.
 struct NamedReference {
-  std::string name;
+  std::string name;  // "conv.weight"
   rref::RRef<at::Tensor> tensor;
 };
 WEFT_CODEC(NamedReference, name, tensor)
@@ -60,6 +62,7 @@ class WEFT_EXPORT RemoteModule {
   RemoteModule with(rpc::CallOptions options) const;
   RemoteModule with_metadata(rpc::Metadata metadata) const;
 
+  // As the functions of Module: the training mode of the module and its submodules.
   rpc::Future<void> train(bool on = true) const;
   rpc::Future<void> eval() const { return train(false); }
   rpc::Future<bool> is_training() const;
@@ -92,6 +95,7 @@ class WEFT_EXPORT RemoteModule {
   // LibTorch's generator of the owner's whole process.
   rpc::Future<void> manual_seed(std::uint64_t seed) const;
 
+  // The module's object. For layers.
   const rref::ReferencePtr& reference() const { return module_; }
 
  private:
