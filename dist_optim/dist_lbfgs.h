@@ -30,6 +30,7 @@ struct LBFGSOptions;
 
 namespace weft::dist_optim {
 
+// What one step did.
 struct LBFGSResult {
   double loss = 0;  // at the beginning of the step
   std::int64_t iterations = 0;
@@ -44,6 +45,7 @@ class WEFT_EXPORT DistLBFGS {
     Evaluation(std::vector<dist_autograd::Pass> passes, double loss)
         : passes(std::move(passes)), loss(loss) {}
 
+    // loss: at the parameters that the passes have read.
     std::vector<dist_autograd::Pass> passes;
     double loss;
   };

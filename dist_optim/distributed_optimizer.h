@@ -47,6 +47,7 @@ struct DistSnapshot {
 
 class WEFT_EXPORT DistributedOptimizer {
  public:
+  // A module and its optimizer.
   struct Module {
     rref::ReferencePtr module;  // rref.reference()
     OptimizerSpec spec;

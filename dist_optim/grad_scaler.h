@@ -18,6 +18,7 @@
 
 namespace weft::dist_optim {
 
+// The defaults are those of torch.amp.GradScaler.
 struct GradScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;

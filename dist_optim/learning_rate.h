@@ -22,8 +22,10 @@
 
 namespace weft::dist_optim {
 
+// The learning rate of a step.
 using Schedule = std::function<double(std::uint64_t step)>;
 
+// The same rate for all steps.
 WEFT_EXPORT Schedule constant(double rate);
 // From rate·start to rate·end in `steps` steps, linearly, and then rate·end (LinearLR; Goyal et al. 2017).
 WEFT_EXPORT Schedule linear(double rate, std::uint64_t steps, double start, double end);

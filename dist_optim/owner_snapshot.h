@@ -22,6 +22,7 @@
 
 namespace weft::dist_optim {
 
+// The modules with their optimizers, at one moment.
 struct OwnerSnapshot {
   std::vector<ModuleSnapshot> modules;  // in the given order
 };

@@ -18,6 +18,7 @@ namespace weft::dist_optim {
 
 class StepParticipant {
  public:
+  // Admit: has a pass admitted before it first reads; see PassAdmission.
   using Ptr = std::shared_ptr<StepParticipant>;
   using Admit = std::function<rpc::Future<void>(const dist_autograd::PassId&)>;
 

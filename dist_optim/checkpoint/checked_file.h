@@ -21,6 +21,7 @@ class WEFT_EXPORT CheckedFile {
   CheckedFile(const CheckedFile&) = delete;
   CheckedFile& operator=(const CheckedFile&) = delete;
 
+  // write() and read() continue where the last one stopped, and count in crc(). count: elements to read.
   void write(const void* data, std::size_t bytes);
   void read(void* data, std::size_t bytes);
   template <class T>
@@ -40,10 +41,12 @@ class WEFT_EXPORT CheckedFile {
   // another file (the opened one has been renamed or removed).
   bool claim();
 
-  std::uint64_t size() const;
+  std::uint64_t size() const;  // bytes
+  // The CRC-32C of what was written or read since the last restart_crc().
   std::uint32_t crc() const { return crc_; }
   void restart_crc(std::uint32_t crc = 0) { crc_ = crc; }
 
+  // fail_with_errno() adds the reason in errno. Both throw.
   const std::filesystem::path& path() const { return path_; }
   [[noreturn]] void fail(const std::string& what) const;  // failed_precondition, with the file's name
   [[noreturn]] void fail_with_errno(const std::string& what) const;

@@ -25,6 +25,7 @@
 
 namespace weft::dist_optim {
 
+// The contents of one file, by name.
 struct TensorFile {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> notes;
@@ -58,6 +59,7 @@ class WEFT_EXPORT TensorFileReader {
  public:
   explicit TensorFileReader(const std::filesystem::path& path);  // reads the header and checks it
 
+  // What the header says: dtype, shape and place of each tensor; the notes; whether the checksum is right.
   const std::map<std::string, TensorForm>& tensors() const { return forms_; }
   const std::map<std::string, std::string>& notes() const { return notes_; }
   bool proven() const { return proven_; }

@@ -19,12 +19,14 @@
 
 namespace weft::dist_optim {
 
+// What the name of a file says.
 struct CheckpointFile {
   std::uint64_t sequence = 0;
   std::uint64_t previous = 0;  // 0: full
   std::uint32_t index = 0;     // whose, of
   std::uint32_t owners = 0;    // so many
 
+  // parse(): nothing if a file of this name is not a checkpoint.
   std::string name() const;
   static std::optional<CheckpointFile> parse(const std::string& name);
   friend auto operator<=>(const CheckpointFile&, const CheckpointFile&) = default;

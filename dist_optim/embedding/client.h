@@ -21,21 +21,25 @@ namespace weft::dist_optim {
 class EmbeddingClient final : public dist_optim::StepParticipant,
                               public std::enable_shared_from_this<EmbeddingClient> {
  public:
+  // The client is shared; a Shard is one owner's part; Ids are shared by the calls of a lookup.
   using Ptr = std::shared_ptr<EmbeddingClient>;
   using Shard = EmbeddingShard::Ref;
   using Ids = std::shared_ptr<const UniqueIds>;
 
+  // dimension: elements of a row. shards: of all owners, in their order.
   EmbeddingClient(std::shared_ptr<rpc::AgentCore> core, std::size_t dimension, std::vector<Shard> shards)
       : core_(std::move(core)), dimension_(dimension), shards_(std::move(shards)) {}
 
+  // Elements of a row; the shards of all owners known now.
   std::size_t dimension() const { return dimension_; }
   std::vector<Shard> shards() const;
-  template <class T>
+  template <class T>  // on the handler threads
   rpc::Future<T> start(rpc::Task<T> task) const {
     return std::move(task).start(core_->handlers());
   }
 
   static rpc::Task<at::Tensor> lookup(Ptr self, Ids ids, bool make);  // [ids, dimension], each id once
+  // Applies gradients to their rows, each once.
   static rpc::Task<void> update(Ptr self, std::shared_ptr<const GradientSums::Sums> sums);
   // Asks how many owners there are.
   static rpc::Task<void> refresh(Ptr self);

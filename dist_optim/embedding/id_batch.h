@@ -10,12 +10,14 @@
 
 namespace weft::dist_optim {
 
+// A batch without duplicates.
 struct UniqueIds {
   std::vector<std::int64_t> ids;      // each once, in the order of their first occurrence
   std::vector<std::int64_t> inverse;  // given[i] == ids[inverse[i]]
 };
 WEFT_EXPORT UniqueIds unique_ids(std::span<const std::int64_t> given);
 
+// The ids of one owner.
 struct OwnerBatch {
   std::vector<std::int64_t> ids;
   std::vector<std::size_t> positions;  // where each stands among all

@@ -17,9 +17,11 @@ namespace weft::dist_optim {
 
 class RowIndex {
  public:
+  // The number of a row in its owner's store; `none` is no row.
   using Row = std::uint32_t;
   static constexpr Row none = ~Row{0};
 
+  // Fetches what find() reads for this hash into the caches.
   void prefetch(std::uint64_t hash) const {
     const Segment& segment = segment_of(hash);
     if (segment.tags.empty()) return;
@@ -69,7 +71,7 @@ class RowIndex {
     --segment.used;
   }
 
-  std::size_t bytes() const {
+  std::size_t bytes() const {  // of memory
     std::size_t all = sizeof *this;
     for (const Segment& segment : segments_) all += segment.tags.capacity() * (1 + sizeof(Row));
     return all;

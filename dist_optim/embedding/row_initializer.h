@@ -11,13 +11,15 @@
 namespace weft::dist_optim {
 
 struct WEFT_EXPORT RowInitializer {
+  // The distribution of the values.
   enum class Kind : std::uint8_t { zeros, uniform, normal };
 
-  Kind kind = Kind::uniform;
-  double scale = 0.05;  // uniform: in [-scale, scale); normal: the standard deviation
+  Kind kind = Kind::uniform;  // how the values are distributed
+  double scale = 0.05;        // uniform: in [-scale, scale); normal: the standard deviation
   std::uint64_t seed = 0;
 
   void check() const;  // invalid_argument
+  // Writes `dimension` values.
   void fill(std::int64_t id, float* row, std::size_t dimension) const;
 
   friend bool operator==(const RowInitializer&, const RowInitializer&) = default;

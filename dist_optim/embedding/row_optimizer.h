@@ -19,10 +19,11 @@
 namespace weft::dist_optim {
 
 struct WEFT_EXPORT RowOptimizer {
+  // The rule, as above.
   enum class Kind : std::uint8_t { sgd, adagrad, row_wise_adagrad, adam };
 
-  Kind kind = Kind::sgd;
-  double learning_rate = 0.01;
+  Kind kind = Kind::sgd;              // which rule
+  double learning_rate = 0.01;        // at least 0
   double beta1 = 0.9, beta2 = 0.999;  // adam
   double eps = 1e-8;                  // all but sgd
   double initial_accumulator = 0;     // both kinds of adagrad

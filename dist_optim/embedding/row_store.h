@@ -33,15 +33,19 @@ struct RowBlock {
 
 class WEFT_EXPORT RowStore {
  public:
+  // A row's number; it may be reused after the row was erased. Epochs count from 1, and close_epoch() ends
+  // one.
   using Row = RowIndex::Row;
   using Epoch = std::uint32_t;
 
+  // dimension: elements of a row.
   RowStore(std::size_t dimension, RowOptimizer optimizer, RowInitializer initializer);
 
-  std::size_t dimension() const { return dimension_; }
-  std::size_t record_size() const { return record_; }  // floats: values and state
-  std::size_t size() const { return size_; }
-  std::size_t bytes() const;  // all memory that it holds
+  std::size_t dimension() const { return dimension_; }  // floats of a row's values
+  std::size_t record_size() const { return record_; }   // floats: values and state
+  std::size_t size() const { return size_; }            // rows
+  std::size_t bytes() const;                            // all memory that it holds
+  // The rule with its options; a new rate applies from the next update on.
   const RowOptimizer& optimizer() const { return optimizer_; }
   void set_learning_rate(double rate) { optimizer_.learning_rate = rate; }
 

@@ -25,6 +25,7 @@
 
 namespace weft::dist_optim {
 
+// How one shard is made.
 struct ShardOptions {
   std::int64_t dimension = 0;
   RowOptimizer optimizer;
@@ -45,6 +46,7 @@ struct ShardAnswer {
 };
 WEFT_CODEC(ShardAnswer, refused, owners, rows)
 
+// Counters of one shard since it was made; rows and bytes are those that it has now.
 struct ShardStats {
   std::uint32_t index = 0, owners = 0;
   std::uint64_t rows = 0, bytes = 0;
@@ -57,6 +59,7 @@ struct ShardStats {
 WEFT_CODEC(ShardStats, index, owners, rows, bytes, lookup_calls, rows_looked_up, update_calls, rows_updated,
            evicted, refused, waited)
 
+// What save() has written.
 struct SavedRows {
   std::uint64_t sequence = 0;  // of the checkpoint
   std::uint64_t rows = 0;      // written
@@ -66,8 +69,10 @@ WEFT_CODEC(SavedRows, sequence, rows, full)
 
 class WEFT_EXPORT EmbeddingShard final : public dist_optim::SteppedObject {
  public:
+  // A reference to a shard. options: those of its embedding, with the shard's place.
   using Ref = rref::RRef<EmbeddingShard>;
 
+  // invalid_argument: the options fit no shard.
   explicit EmbeddingShard(ShardOptions options);
 
   // --- Rows. ids: [n] int64; gradients and the rows that are answered: [n, dimension] float ---

@@ -35,6 +35,7 @@ struct EmbeddingOptions {
 
 class WEFT_EXPORT ShardedEmbedding {
  public:
+  // One owner's part; how lookup_bags() combines the rows of a bag.
   using Shard = EmbeddingShard::Ref;
   enum class Bag : std::uint8_t { sum, mean };
 
@@ -44,8 +45,8 @@ class WEFT_EXPORT ShardedEmbedding {
   // Over the shards of another one, all of them, in their order.
   ShardedEmbedding(rpc::Agent& agent, std::int64_t dimension, std::vector<Shard> shards);
 
-  rpc::Future<void> ready() const;  // all shards are made, or the error of one
-  std::vector<Shard> shards() const { return client_->shards(); }
+  rpc::Future<void> ready() const;                                 // all shards are made, or the error of one
+  std::vector<Shard> shards() const { return client_->shards(); }  // of all owners, in their order
 
   // --- Training ---
   // Each distinct id is asked for once. The rows' gradients stay in the pass, on this agent.

@@ -25,6 +25,7 @@ class WEFT_EXPORT LbfgsHost {
     friend bool operator==(const Holder&, const Holder&) = default;
   };
 
+  // host: of the same object; outlives this.
   explicit LbfgsHost(ParameterHost& host) : host_(host) {}
 
   // `failed_precondition` if another optimizer steps these parameters, `invalid_argument` as LbfgsVectors.

@@ -15,11 +15,11 @@ struct WEFT_EXPORT LbfgsOptions {
   // `invalid_argument` if these are invalid.
   explicit LbfgsOptions(const torch::optim::LBFGSOptions& from);
 
-  double rate;
+  double rate;                                   // the learning rate
   std::int64_t max_iterations, max_evaluations;  // of a step; a running line search continues
-  double tolerance_grad, tolerance_change;
-  std::uint64_t history_size;
-  bool line_search;  // strong Wolfe, the only one that LibTorch has
+  double tolerance_grad, tolerance_change;       // as in LBFGSOptions
+  std::uint64_t history_size;                    // pairs of vectors
+  bool line_search;                              // strong Wolfe, the only one that LibTorch has
 };
 
 }  // namespace weft::dist_optim

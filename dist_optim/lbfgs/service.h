@@ -8,6 +8,7 @@
 namespace weft::dist_optim {
 
 struct WEFT_EXPORT LbfgsService {
+  // Claims the object's parameters for a DistLBFGS, and gives them up. Errors: those of LbfgsHost.
   void attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size);
   void detach(rpc::CallContext& call, std::uint64_t number);
 
@@ -17,6 +18,7 @@ struct WEFT_EXPORT LbfgsService {
   void move(rpc::CallContext& call, std::uint64_t number, double t);
   LbfgsMeasures settle(rpc::CallContext& call, std::uint64_t number, double t, std::uint64_t point);
 
+  // Ends the step; restore() first returns to the parameters at its beginning.
   void end_step(rpc::CallContext& call, std::uint64_t number);
   void restore(rpc::CallContext& call, std::uint64_t number);
 

@@ -21,6 +21,7 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT StrongWolfe {
  public:
+  // An evaluation along the direction.
   struct Point {
     double t = 0;
     double loss = 0;
@@ -31,8 +32,10 @@ class WEFT_EXPORT StrongWolfe {
   // t: the first to try, positive. slope: at t = 0, negative. largest: max |d|.
   StrongWolfe(double t, double loss, double slope, double largest);
 
+  // False: evaluate trial() and report the result to evaluated().
   bool done() const { return done_; }
   double trial() const { return t_; }  // to be evaluated, while not done
+  // slope: the directional derivative at trial().
   void evaluated(double loss, double slope);
 
   std::uint64_t evaluations() const { return evaluations_; }

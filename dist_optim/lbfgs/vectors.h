@@ -41,6 +41,7 @@ struct LbfgsMeasures {
 
 class WEFT_EXPORT LbfgsVectors {
  public:
+  // The number of an evaluation.
   using Point = std::uint64_t;
 
   // `invalid_argument` if the parameters are not real, or not of one dtype and on one device, or the history

@@ -12,6 +12,7 @@
 
 namespace weft::dist_optim {
 
+// The defaults are those of torch.optim.Adadelta.
 struct WEFT_EXPORT AdadeltaOptions : LocalOptions<AdadeltaOptions> {
   explicit AdadeltaOptions(double rate = 1.0) : lr_(rate) {}
   TORCH_ARG(double, lr);
@@ -21,6 +22,7 @@ struct WEFT_EXPORT AdadeltaOptions : LocalOptions<AdadeltaOptions> {
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  // The values by name.
   Fields fields() {
     return {{"lr", &lr_},
             {"rho", &rho_},
@@ -30,12 +32,14 @@ struct WEFT_EXPORT AdadeltaOptions : LocalOptions<AdadeltaOptions> {
   }
 };
 
+// Of one parameter, in its shape.
 struct WEFT_EXPORT AdadeltaParamState : LocalParamState<AdadeltaParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, square_avg);  // v
   TORCH_ARG(torch::Tensor, acc_delta);   // u
 
  public:
+  // The values by name.
   Fields fields() { return {{"step", &step_}, {"square_avg", &square_avg_}, {"acc_delta", &acc_delta_}}; }
 };
 

@@ -12,6 +12,7 @@
 
 namespace weft::dist_optim {
 
+// The defaults are those of torch.optim.Adamax.
 struct WEFT_EXPORT AdamaxOptions : LocalOptions<AdamaxOptions> {
   explicit AdamaxOptions(double rate = 2e-3) : lr_(rate) {}
   TORCH_ARG(double, lr);
@@ -22,6 +23,7 @@ struct WEFT_EXPORT AdamaxOptions : LocalOptions<AdamaxOptions> {
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  // The values by name.
   Fields fields() {
     return {{"lr", &lr_},
             {"beta1", &beta1_},
@@ -32,12 +34,14 @@ struct WEFT_EXPORT AdamaxOptions : LocalOptions<AdamaxOptions> {
   }
 };
 
+// Of one parameter, in its shape.
 struct WEFT_EXPORT AdamaxParamState : LocalParamState<AdamaxParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, exp_avg);  // m
   TORCH_ARG(torch::Tensor, exp_inf);  // n
 
  public:
+  // The values by name.
   Fields fields() { return {{"step", &step_}, {"exp_avg", &exp_avg_}, {"exp_inf", &exp_inf_}}; }
 };
 

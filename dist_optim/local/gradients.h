@@ -23,12 +23,14 @@ class Module;
 
 namespace weft::dist_optim {
 
+// A parameter of the module.
 struct Parameter {
   std::string name;  // for messages
   at::Tensor tensor;
   bool slice = false;  // slice_of() made it (slices.h)
 };
 
+// By index of the parameter; each in its parameter's shape.
 using Gradients = std::map<std::size_t, at::Tensor>;
 
 // The module's parameters that require grad, by name, a shared one once.

@@ -18,9 +18,13 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT HostOptimizer {
  public:
+  // False before the first trainer has registered.
   bool exists() const;
+  // group: the prefix of a ParameterGroup; empty: of the parameters in no group. Without one,
+  // set_learning_rate() sets all.
   double learning_rate(const std::string& group = {}) const;
   void set_learning_rate(double rate, const std::optional<std::string>& group = {});
+  // The state in checkpoints.
   OptimizerState state() const;
   void set_state(const OptimizerState& state);
 

@@ -22,6 +22,7 @@
 
 namespace weft::dist_optim {
 
+// One value of an optimizer's options or state.
 struct Field {
   const char* name;  // as in Python's torch.optim; betas are beta1 and beta2
   std::variant<double*, bool*, std::int64_t*, at::Tensor*> value;

@@ -41,6 +41,7 @@ struct AdadeltaOptions;
 struct AdamaxOptions;
 struct RpropOptions;
 
+// The parameters whose names begin with `prefix`, and the options that differ for them.
 struct ParameterGroup {
   std::string prefix;
   std::map<std::string, double> options;  // those that differ

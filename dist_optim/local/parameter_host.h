@@ -47,6 +47,7 @@
 
 namespace weft::dist_optim {
 
+// The gradients of one pass.
 struct PassGradients {
   PassKey pass;
   Gradients gradients;
@@ -66,6 +67,7 @@ struct PassStatus {
   bool has_stepped = false;            // and has not been released since
 };
 
+// Counters since the host was made; passes and versions are those of now.
 struct WEFT_EXPORT HostStats {
   std::uint64_t version = 0;                         // steps that changed the parameters
   std::map<std::uint64_t, std::uint64_t> staleness;  // how many steps were how stale
@@ -75,12 +77,14 @@ struct WEFT_EXPORT HostStats {
   std::uint64_t copied_bytes = 0;   // by copying on write, in all
   std::uint64_t version_loads = 0;  // how often a reader needed another version than the one before
 
+  // Steps between the version that a step's passes have read and the newest one.
   std::uint64_t max_staleness() const { return staleness.empty() ? 0 : staleness.rbegin()->first; }
   double mean_staleness() const;
 };
 
 class WEFT_EXPORT ParameterHost {
  public:
+  // Numbers of versions; what receives the end of admit() and of a step. error: null if it succeeded.
   using Version = std::uint64_t;
   using Admitted = std::function<void(std::exception_ptr error)>;
   using Stepped = std::function<void(std::exception_ptr error, Version version)>;
@@ -92,6 +96,7 @@ class WEFT_EXPORT ParameterHost {
     Reading(Reading&& other) noexcept { *this = std::move(other); }
     Reading& operator=(Reading&& other) noexcept;
     ~Reading() { leave(); }
+    // Ends the reading early.
     void leave();
 
    private:
@@ -145,6 +150,7 @@ class WEFT_EXPORT ParameterHost {
   // the errors are those of PassLedger::admit_at. Rows keep no versions: `failed_precondition`.
   void admit(const std::string& trainer, PassKey pass, Admitted done, std::optional<Version> version = {});
 
+  // What the host knows of the pass.
   PassStatus status(PassKey pass) const;
 
   // Waits until the pass's version is in the module's tensors. `failed_precondition` where it is not
@@ -182,6 +188,7 @@ class WEFT_EXPORT ParameterHost {
   // Ends the pass; harmless for one that has ended or is not known.
   void release(PassKey pass);
 
+  // Lives as long as the host.
   HostOptimizer& optimizer() { return optimizer_; }
   // The optimizer with its state, and what `read` sees: the newest version of the parameters. No step and no
   // change() runs in between: both are of that version.
@@ -194,8 +201,8 @@ class WEFT_EXPORT ParameterHost {
   // `invalid_argument` where the state is refused, and for rows.
   void restore(const HostState& state, const std::function<void()>& write);
 
-  const std::vector<Parameter>& parameters() const { return parameters_; }
-  HostStats stats() const;
+  const std::vector<Parameter>& parameters() const { return parameters_; }  // constant
+  HostStats stats() const;                                                  // a copy
 
  private:
   using Callbacks = std::vector<std::function<void()>>;

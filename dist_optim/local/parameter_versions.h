@@ -30,14 +30,17 @@ namespace weft::dist_optim {
 class WEFT_EXPORT ParameterVersions {
  public:
   using Version = std::uint64_t;
+  // One for each parameter, in their order.
   using Tensors = std::vector<at::Tensor>;
 
+  // parameters: of the module, whose tensors load() changes.
   explicit ParameterVersions(const std::vector<Parameter>& parameters);
 
   // Points the module's tensors at this version, or at the newest where it is no longer kept. Does not touch
   // a tensor that is there already.
   void load(Version version);
 
+  // The storages of the newest version. Do not write to them.
   std::shared_ptr<const Tensors> newest() const;
 
   // The newest version under its next number, which is `next`.
@@ -50,8 +53,8 @@ class WEFT_EXPORT ParameterVersions {
   // Forgets a version that is not the newest.
   void drop(Version version);
 
-  std::size_t live() const;
-  std::uint64_t copied_bytes() const;
+  std::size_t live() const;            // versions
+  std::uint64_t copied_bytes() const;  // in all
 
  private:
   const std::vector<at::Tensor> module_;  // the module's own; what they point at is the gate's business

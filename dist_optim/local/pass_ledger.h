@@ -50,6 +50,7 @@
 
 namespace weft::dist_optim {
 
+// A pass, by its id.
 struct PassKey {
   std::uint64_t hi = 0, lo = 0;
   friend constexpr auto operator<=>(const PassKey&, const PassKey&) = default;
@@ -60,6 +61,7 @@ WEFT_EXPORT std::string to_string(const PassKey& pass);
 
 class WEFT_EXPORT PassLedger {
  public:
+  // Numbers of versions; the open passes by their trainers.
   using Version = std::uint64_t;
   using PassesOfTrainers = std::map<std::string, std::vector<PassKey>>;
   enum class Admission { admitted, waiting };
@@ -126,6 +128,7 @@ class WEFT_EXPORT PassLedger {
   // Old versions that nobody needs any more, each returned once.
   std::vector<Version> take_dropped() { return std::exchange(dropped_, {}); }
 
+  // The newest version's number, and how many passes are admitted and wait to be admitted.
   Version newest() const { return newest_; }
   std::size_t open() const { return open_.size(); }
   std::size_t waiting() const { return waiting_.size(); }

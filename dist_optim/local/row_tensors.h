@@ -21,6 +21,7 @@ WEFT_EXPORT std::span<const float> floats_in(const at::Tensor& tensor, std::size
 // Those of a contiguous int32 tensor [rows] on the CPU.
 WEFT_EXPORT std::span<const std::uint32_t> ages_in(const at::Tensor& ages, std::size_t rows);
 
+// New tensors [n] on the CPU, of int64 and of int32.
 WEFT_EXPORT at::Tensor tensor_of(std::span<const std::int64_t> ids);
 WEFT_EXPORT at::Tensor tensor_of(std::span<const std::uint32_t> ages);
 WEFT_EXPORT at::Tensor tensor_of(std::span<const float> values, std::size_t width);  // [n, width]

@@ -17,6 +17,8 @@ struct AdamStep {
   // Of eps: added to √v (torch.optim.SparseAdam), or to the corrected √v̂ (torch.optim.Adam).
   enum class Eps : std::uint8_t { to_root, to_corrected_root };
 
+  // t: the number of the step, from 1. The fields hold what is computed once for all elements; rest1 is 1 -
+  // beta1.
   AdamStep(double rate, double beta1, double beta2, double eps, double t, Eps place)
       : beta1(static_cast<S>(beta1)),
         beta2(static_cast<S>(beta2)),
@@ -29,10 +31,10 @@ struct AdamStep {
     this->root = static_cast<S>(corrected ? root : 1);
   }
 
-  S beta1, beta2, rest1, rest2;
-  S eps;
-  S size;  // the learning rate, corrected
-  S root;  // what √v is divided by
+  S beta1, beta2, rest1, rest2;  // rest1 = 1 - beta1, rest2 = 1 - beta2
+  S eps;                         // as given
+  S size;                        // the learning rate, corrected
+  S root;                        // what √v is divided by
 };
 
 // Updates the moments m and v with the gradient g. Returns what the parameter falls by.

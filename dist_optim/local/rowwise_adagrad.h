@@ -13,6 +13,7 @@
 
 namespace weft::dist_optim {
 
+// The defaults are those of torch.optim.Adagrad, without decay.
 struct WEFT_EXPORT RowwiseAdagradOptions : LocalOptions<RowwiseAdagradOptions> {
   explicit RowwiseAdagradOptions(double rate = 1e-2) : lr_(rate) {}
   TORCH_ARG(double, lr);
@@ -20,15 +21,18 @@ struct WEFT_EXPORT RowwiseAdagradOptions : LocalOptions<RowwiseAdagradOptions> {
   TORCH_ARG(double, initial_accumulator_value) = 0;
 
  public:
+  // The values by name.
   Fields fields() {
     return {{"lr", &lr_}, {"eps", &eps_}, {"initial_accumulator_value", &initial_accumulator_value_}};
   }
 };
 
+// Of one parameter.
 struct WEFT_EXPORT RowwiseAdagradParamState : LocalParamState<RowwiseAdagradParamState> {
   TORCH_ARG(torch::Tensor, sum);  // one element a row
 
  public:
+  // The values by name.
   Fields fields() { return {{"sum", &sum_}}; }
 };
 

@@ -14,6 +14,7 @@
 
 namespace weft::dist_optim {
 
+// The defaults are those of torch.optim.Rprop.
 struct WEFT_EXPORT RpropOptions : LocalOptions<RpropOptions> {
   explicit RpropOptions(double rate = 1e-2) : lr_(rate) {}
   TORCH_ARG(double, lr);  // the first step size
@@ -24,6 +25,7 @@ struct WEFT_EXPORT RpropOptions : LocalOptions<RpropOptions> {
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  // The values by name.
   Fields fields() {
     return {{"lr", &lr_},
             {"etaminus", &etaminus_},
@@ -34,12 +36,14 @@ struct WEFT_EXPORT RpropOptions : LocalOptions<RpropOptions> {
   }
 };
 
+// Of one parameter, in its shape.
 struct WEFT_EXPORT RpropParamState : LocalParamState<RpropParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, prev);       // g'
   TORCH_ARG(torch::Tensor, step_size);  // s
 
  public:
+  // The values by name.
   Fields fields() { return {{"step", &step_}, {"prev", &prev_}, {"step_size", &step_size_}}; }
 };
 

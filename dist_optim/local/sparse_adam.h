@@ -16,6 +16,7 @@
 
 namespace weft::dist_optim {
 
+// The defaults are those of torch.optim.SparseAdam.
 struct WEFT_EXPORT SparseAdamOptions : LocalOptions<SparseAdamOptions> {
   explicit SparseAdamOptions(double rate = 1e-3) : lr_(rate) {}
   TORCH_ARG(double, lr);
@@ -24,15 +25,18 @@ struct WEFT_EXPORT SparseAdamOptions : LocalOptions<SparseAdamOptions> {
   TORCH_ARG(double, eps) = 1e-8;
 
  public:
+  // The values by name.
   Fields fields() { return {{"lr", &lr_}, {"beta1", &beta1_}, {"beta2", &beta2_}, {"eps", &eps_}}; }
 };
 
+// Of one parameter, in its shape.
 struct WEFT_EXPORT SparseAdamParamState : LocalParamState<SparseAdamParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, exp_avg);
   TORCH_ARG(torch::Tensor, exp_avg_sq);
 
  public:
+  // The values by name.
   Fields fields() { return {{"step", &step_}, {"exp_avg", &exp_avg_}, {"exp_avg_sq", &exp_avg_sq_}}; }
 };
 

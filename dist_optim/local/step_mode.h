@@ -25,9 +25,10 @@
 namespace weft::dist_optim {
 
 struct StepMode {
+  // The modes, as above.
   enum class Kind : std::uint8_t { synchronous, bounded_staleness, hogwild };
 
-  Kind kind = Kind::synchronous;
+  Kind kind = Kind::synchronous;  // which mode
   // synchronous: the number of trainers, 0 for every one that is registered. bounded_staleness: the bound k.
   // hogwild: 0.
   std::int32_t count = 0;
@@ -36,8 +37,10 @@ struct StepMode {
   friend constexpr bool operator==(const StepMode&, const StepMode&) = default;
 };
 
+// The type of `synchronous`.
 struct Synchronous {
   bool mean = false;
+  // The mode for every trainer that is registered, or for this number of them (invalid_argument: below 1).
   constexpr operator StepMode() const { return {StepMode::Kind::synchronous, 0, mean}; }
   constexpr StepMode operator()(std::int32_t trainers) const {
     if (trainers < 1) {
@@ -60,6 +63,7 @@ constexpr StepMode bounded_staleness(std::int32_t steps) {
 
 inline constexpr StepMode hogwild{StepMode::Kind::hogwild, 0, false};
 
+// As a program writes it: "bounded_staleness(2)".
 inline std::string to_string(const StepMode& mode) {
   switch (mode.kind) {
     case StepMode::Kind::synchronous:

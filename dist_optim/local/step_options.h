@@ -45,6 +45,7 @@ struct StepPart {
 };
 
 struct StepDecision {
+  // What every object does.
   enum class Action : std::uint8_t {
     apply,
     skip,     // the passes end as in a step, and nothing changes

@@ -36,6 +36,7 @@ class WEFT_EXPORT StepRound {
   void expect(const std::string& trainer);
   void arrive(const std::string& trainer);
 
+  // A trainer has arrived, or a round is being closed.
   bool in_flight() const { return !arrived_.empty() || !closing_.empty(); }
   // False also while a round is being closed.
   bool complete() const;

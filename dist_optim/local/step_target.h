@@ -20,6 +20,7 @@ class WEFT_EXPORT StepTarget {
  public:
   virtual ~StepTarget() = default;
 
+  // The optimizer, with its options.
   virtual const OptimizerSpec& spec() const = 0;
   // What step() would refuse: `invalid_argument`, naming the parameter.
   virtual void check(const Gradients& gradients) const = 0;

@@ -31,11 +31,13 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT VersionGate {
  public:
+  // The number of a version.
   using Version = std::uint64_t;
   // Makes the module's tensors hold this version. Runs with nobody inside, under the gate's lock; must not
   // throw.
   using Load = std::function<void(Version)>;
 
+  // loaded: the version that the tensors hold now.
   VersionGate(Version loaded, Load load);
   VersionGate(const VersionGate&) = delete;
   VersionGate& operator=(const VersionGate&) = delete;
@@ -54,7 +56,7 @@ class WEFT_EXPORT VersionGate {
   // Loads the newest version if nobody is inside or waits: for an owner that no longer needs an older one.
   void settle();
 
-  Version loaded() const;
+  Version loaded() const;  // the version that the tensors hold
   // How many threads stand in line.
   std::size_t waiting() const;
   // How often a reader's version had to be loaded in place of another.

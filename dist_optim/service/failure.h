@@ -8,6 +8,7 @@
 
 namespace weft::dist_optim {
 
+// `internal` for what is not a weft error.
 inline rpc::ErrorKind kind_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -18,6 +19,7 @@ inline rpc::ErrorKind kind_of(const std::exception_ptr& error) {
   }
 }
 
+// The message of the exception.
 inline std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -24,12 +24,14 @@ namespace weft::dist_optim {
 class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnapshots> {
  public:
   using Key = std::pair<std::string, std::uint64_t>;  // the trainer, and its number of the snapshot
+  // One module of a snapshot.
   struct Object {
     std::shared_ptr<HostGuard> guard;  // null: no optimizer steps the module
     std::function<void()> read;        // null: the module was refused
     std::function<void(const std::exception_ptr& error)> done = nullptr;
   };
 
+  // For the OptimizerLayer.
   LocalSnapshots(std::shared_ptr<rpc::AgentCore> core, std::shared_ptr<LocalSteps> steps)
       : core_(std::move(core)), steps_(std::move(steps)) {}
 

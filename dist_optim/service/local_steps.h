@@ -17,6 +17,7 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT LocalSteps {
  public:
+  // One object of a step, with the answer of its owner and the promise of the outcome.
   struct Object {
     std::shared_ptr<HostGuard> guard;  // may be null if the part was refused
     rpc::Result<StepPart> part;

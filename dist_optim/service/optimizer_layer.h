@@ -22,6 +22,7 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   static std::shared_ptr<OptimizerLayer> of(
       const rpc::AgentCore& core);  // failed_precondition without the layer
 
+  // The agent of this layer.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   // The host of an object's parameters, created at the first call. `invalid_argument` if the object is
   // neither a torch::nn::Module nor a SteppedObject.
@@ -39,6 +40,7 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   // The ids of passes of this agent that may step. `failed_precondition` if one has failed or was released.
   std::vector<dist_autograd::PassId> may_step(std::span<const dist_autograd::Pass> passes) const;
 
+  // Shared by all objects of the agent.
   const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
   const std::shared_ptr<LocalSnapshots>& local_snapshots() const { return local_snapshots_; }
   // For this agent's own steps and snapshots, as a trainer.

@@ -71,6 +71,7 @@ struct WEFT_EXPORT OptimizerService {
   // For a step of either kind; no effect after its end.
   void abort(rpc::CallContext& call, std::uint64_t number, Trainer trainer);
 
+  // As the functions of ParameterHost and HostOptimizer.
   void set_learning_rate(rpc::CallContext& call, double rate, std::optional<std::string> group);
   void set_mode(rpc::CallContext& call, StepMode mode);
   OptimizerState save_state(rpc::CallContext& call);

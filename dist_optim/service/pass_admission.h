@@ -28,6 +28,7 @@ namespace weft::dist_optim {
 class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
  public:
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // the owner's incarnation; the object's number there
+  // The objects of a handle, in the order of admission.
   using Objects = std::map<Key, rref::ReferencePtr>;
 
   // The data that a handle shares with this as long as the handle lives.
@@ -39,11 +40,14 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
     Objects objects;
     std::vector<rpc::Promise<void>> waiting;
 
+    // attached(): the owners have answered. when_known(): completes then.
     void attached(Objects all);
     rpc::Future<void> when_known();
   };
 
+  // For the OptimizerLayer of `core`.
   explicit PassAdmission(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
+  // Passes of the handle's trainer are admitted to its objects from now on.
   void add(const std::shared_ptr<Handle>& handle);
 
   // Completes when the pass is admitted to all objects of the handles that an object belongs to: an object of

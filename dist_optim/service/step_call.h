@@ -17,6 +17,7 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
  public:
+  // Receives the result of the step, or a StepError.
   using Done = rpc::UniqueFunction<void(rpc::Result<StepResult>)>;
   // decided: runs once, when the next step over these objects may be sent.
   // modules: kept until all data of the step about them is released; some may be shards of embeddings.

@@ -14,6 +14,7 @@ WEFT_CODEC(StepOptions, mean, loss_scale, clip_value, clip_norm, norm_type, erro
 WEFT_CODEC(StepPart, nonfinite, norm, none, found)
 WEFT_CODEC(StepDecision, action, scale, total_norm, missing)
 
+// A trainer's step, as one object gets it.
 struct StepRequest {
   std::uint64_t number = 0;  // of the trainer's agent's steps
   std::vector<dist_autograd::PassId> passes;
