@@ -25,6 +25,7 @@ WEFT_EXPORT std::vector<std::int64_t> reduced_dims(const at::Tensor& input);
 template <class Derived>
 class BatchNormVariant : public torch::nn::NormImplBase<1, Derived, torch::nn::BatchNormOptions> {
  public:
+  // The base class of LibTorch, which has the options, the parameters and the buffers.
   using Base = torch::nn::NormImplBase<1, Derived, torch::nn::BatchNormOptions>;
   using Base::Base;
 

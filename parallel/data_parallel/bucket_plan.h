@@ -18,6 +18,7 @@
 
 namespace weft::data_parallel {
 
+// What the plan needs to know of a parameter.
 struct ParameterSpec {
   std::size_t bytes = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;

@@ -18,6 +18,7 @@ namespace weft::data_parallel {
 
 class BucketReductions {
  public:
+  // When a reduction started or ended.
   using Time = std::chrono::steady_clock::time_point;
 
   // buckets and hook are used until the end of the backward. hook: null for an all-reduce.
@@ -30,12 +31,14 @@ class BucketReductions {
   void add(std::size_t bucket, std::size_t parameter, bool expected);
 
   std::size_t next() const { return next_; }  // to be launched or skipped; size of the plan: none
+  // next_is_complete(): the next bucket waits for no gradient. skip_next(): this backward does not reduce it.
   bool all_launched() const { return next_ == states_.size(); }
   bool next_is_complete() const { return states_[next_].missing == 0; }
   void skip_next() { states_[next_++].skipped = true; }
   // After the last write to the bucket. sparse: the gradient that this rank contributes to a sparse bucket.
   void launch_next(const at::Tensor& sparse);
 
+  // Whether skip_next() was called for the bucket.
   bool is_skipped(std::size_t bucket) const { return states_[bucket].skipped; }
   // Whether the first step of a bucket that is in flight is complete.
   bool is_reduced(std::size_t bucket) const;

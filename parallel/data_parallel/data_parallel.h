@@ -70,6 +70,7 @@ class DataParallel {
   DataParallel(const Holder& module, std::vector<at::Device> devices)
       : DataParallel(module.ptr(), std::move(devices)) {}
 
+  // The module on the first device, which has the parameters.
   Module& module() const { return static_cast<Module&>(*clones_.modules().front()); }
 
   // Tensors of one size in the first dimension. An output that is a scalar becomes a vector with an element

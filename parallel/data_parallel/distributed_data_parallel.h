@@ -119,7 +119,7 @@ class DistributedDataParallel : public Replica {
   DistributedDataParallel(const collectives::Group& group, const Holder& module, Options options = {})
       : DistributedDataParallel(group, module.ptr(), std::move(options)) {}
 
-  Module& module() const { return *module_; }
+  Module& module() const { return *module_; }  // as it was given
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {

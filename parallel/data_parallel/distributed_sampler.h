@@ -28,8 +28,9 @@
 
 namespace weft::data_parallel {
 
+// The same on all ranks.
 struct SamplerOptions {
-  bool shuffle = true;
+  bool shuffle = true;  // a new order in each epoch
   // The last indices that do not suffice for all ranks are left out. Off: indices from the beginning fill up,
   // so that all ranks have equally many.
   bool drop_last = false;
@@ -73,13 +74,17 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
   std::shared_ptr<State> state_;
 };
 
+// The batches of a loader in one epoch: an input range.
 template <class Loader>
 class DistributedSampler::Batches {
  public:
+  // The loader's.
   using Iterator = decltype(std::declval<Loader&>().begin());
 
+  // Both outlive the range.
   Batches(DistributedSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
 
+  // The end of the range, and its iterator.
   struct Sentinel {};
   class Cursor {
    public:

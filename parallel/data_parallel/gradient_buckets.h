@@ -17,12 +17,14 @@
 
 namespace weft::data_parallel {
 
+// A parameter, with its name in the module.
 struct NamedParameter {
   std::string name;
-  at::Tensor tensor;  // requires grad
-  bool sparse = false;
+  at::Tensor tensor;    // requires grad
+  bool sparse = false;  // its gradients are sparse tensors
 };
 
+// In the order of the parameters.
 std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters);
 
 class WEFT_EXPORT GradientBuckets {
@@ -32,13 +34,14 @@ class WEFT_EXPORT GradientBuckets {
   GradientBuckets(const collectives::Group& group, const std::vector<NamedParameter>& parameters,
                   BucketPlan plan);
 
+  // The plan: buckets, each with the indices of its parameters.
   const BucketPlan& plan() const { return plan_; }
   std::size_t size() const { return plan_.size(); }
   std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
   const std::vector<std::size_t>& parameters(std::size_t bucket) const { return plan_[bucket]; }
-  std::string names(std::size_t bucket) const;  // of its parameters
-  std::size_t bytes(std::size_t bucket) const;  // of its memory
-  at::ScalarType dtype(std::size_t bucket) const {
+  std::string names(std::size_t bucket) const;      // of its parameters
+  std::size_t bytes(std::size_t bucket) const;      // of its memory
+  at::ScalarType dtype(std::size_t bucket) const {  // of its gradients
     return parameters_[plan_[bucket].front()].tensor.scalar_type();
   }
   // Undefined for a parameter with sparse gradients.

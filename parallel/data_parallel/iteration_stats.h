@@ -36,7 +36,7 @@ struct IterationStats {
   // Options::static_graph could be used.
   bool is_static = true;
 
-  std::size_t bytes() const;
+  std::size_t bytes() const;                       // of all buckets
   std::chrono::nanoseconds communication() const;  // while at least one bucket was in flight
   std::chrono::nanoseconds overlapped() const;     // the part of that before backward ended
 };
@@ -47,6 +47,7 @@ WEFT_EXPORT std::string to_table(const IterationStats& stats, const std::vector<
 // Finds a parameter whose gradient delays a bucket in each iteration. A value, for one rank.
 class WEFT_EXPORT LateGradients {
  public:
+  // Indices of the parameter and of its bucket.
   struct Late {
     std::size_t parameter = 0, bucket = 0;
     std::chrono::nanoseconds delay{0};  // in the last iteration
@@ -55,6 +56,7 @@ class WEFT_EXPORT LateGradients {
   // for at least min_delay and for more than half of backward. Each parameter is returned once.
   std::optional<Late> add(const IterationStats& stats);
 
+  // The thresholds of add().
   static constexpr std::size_t iterations = 10;
   static constexpr std::chrono::milliseconds min_delay{2};
 

@@ -18,6 +18,7 @@
 
 namespace weft::data_parallel {
 
+// The same on all ranks.
 struct JoinOptions {
   // The mean of the ranks that still have batches. Off: of all ranks of the group, so that a batch
   // has the same weight in every iteration.
@@ -44,6 +45,8 @@ class WEFT_EXPORT Joinable {
 class WEFT_EXPORT Joining {
  public:
   virtual ~Joining() = default;
+  // begin_join() begins a join, on all ranks. leave_join() ends it on this rank, also where its loop stopped
+  // early.
   virtual void begin_join(const JoinOptions& options, std::vector<Joinable*> others) = 0;
   virtual void drain_join() = 0;  // this rank has no batch left: blocks until no rank has one
   virtual void leave_join() noexcept = 0;
@@ -53,9 +56,11 @@ class WEFT_EXPORT Joining {
 template <class Range>
 class JoinedRange {
  public:
+  // The iterators of the range itself.
   using Iterator = decltype(std::declval<Range&>().begin());
   using End = decltype(std::declval<Range&>().end());
 
+  // Both outlive this.
   JoinedRange(Joining& joining, Range& range) : joining_(&joining), range_(&range) {}
   JoinedRange(JoinedRange&& other) noexcept
       : joining_(std::exchange(other.joining_, nullptr)), range_(other.range_) {}
@@ -64,6 +69,7 @@ class JoinedRange {
     if (joining_ != nullptr) joining_->leave_join();
   }
 
+  // The end of the range, and its iterator.
   struct Sentinel {};
   class Cursor {
    public:

@@ -33,6 +33,7 @@
 
 namespace weft::data_parallel {
 
+// Makes the outer optimizer over these parameters.
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 // SGD with Nesterov's momentum, as DiLoCo's authors use it.
 WEFT_EXPORT MakeOptimizer nesterov(double learning_rate = 0.7, double momentum = 0.9);
@@ -68,10 +69,10 @@ class WEFT_EXPORT LocalSgd {
   void reset();
   void begin_round() { steps_ = 0; }  // inner steps count from here
 
-  std::int64_t steps() const { return steps_; }     // since the last reduce()
-  std::uint64_t rounds() const { return rounds_; }  // that were applied
-  void set_rounds(std::uint64_t rounds) { rounds_ = rounds; }
-  const std::vector<at::Tensor>& outer_parameters() const { return outer_; }
+  std::int64_t steps() const { return steps_; }                                  // since the last reduce()
+  std::uint64_t rounds() const { return rounds_; }                               // that were applied
+  void set_rounds(std::uint64_t rounds) { rounds_ = rounds; }                    // from a checkpoint
+  const std::vector<at::Tensor>& outer_parameters() const { return outer_; }     // the same on all ranks
   torch::optim::Optimizer* outer_optimizer() const { return optimizer_.get(); }  // null: none
 
   // Between rounds: the outer parameters, the state of the outer optimizer, the number of rounds. load() does

@@ -29,6 +29,7 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecision> {
  public:
+  // Autograd's node that adds to a leaf's gradient.
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
 
   // Parameters of other types than floating-point ones keep their data.
@@ -36,7 +37,7 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
   LowPrecision(const LowPrecision&) = delete;
   LowPrecision& operator=(const LowPrecision&) = delete;
 
-  at::ScalarType dtype() const { return dtype_; }
+  at::ScalarType dtype() const { return dtype_; }  // of the copies
   // The accumulator for the copy of a parameter. Null: the parameter has no copy, or needs no gradient.
   Accumulator accumulator(const at::Tensor& parameter) const;
 

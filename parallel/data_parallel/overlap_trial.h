@@ -18,8 +18,9 @@ class WEFT_EXPORT OverlapTrial {
  public:
   static constexpr std::size_t warm_up = 2, rounds = 5;
 
-  Overlap next() const;  // of the next backward
-  void add(std::chrono::nanoseconds duration);
+  Overlap next() const;                         // of the next backward
+  void add(std::chrono::nanoseconds duration);  // of the backward that used next()
+  // Both ways have had all their backwards.
   bool complete() const { return backwards_ == warm_up + 2 * rounds; }
   // Seconds of the two ways, `group` and `after`: medians. Added up over the ranks they say which one to
   // keep.

@@ -17,6 +17,7 @@ class ReachedParameters {
   explicit ReachedParameters(std::size_t parameters)
       : reached_(at::zeros({static_cast<std::int64_t>(parameters)}, at::kByte)) {}
 
+  // Of this rank, by the parameter's index.
   void set(std::size_t parameter, bool reached) {
     reached_.mutable_data_ptr<std::uint8_t>()[parameter] = reached;
   }

@@ -82,6 +82,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   // The next backward that is reduced, or the next forward, waits for it too.
   void wait_for(rpc::Future<void> other);
 
+  // The buckets of the next backward, and the durations of the last one.
   BucketPlan plan() const;
   IterationStats last() const;
   Overlap overlap() const;  // of the next backward

@@ -23,6 +23,7 @@ namespace weft::data_parallel {
 
 // Another way in which the ranks share the buffers of a module, in training, for iterations that are reduced.
 struct BufferHook {
+  // By name.
   using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
   // Starts collectives of the group, the same on all ranks, also on ranks without a batch in a join. source:
   // the first rank that has a batch. In a pass it is one launch: the collectives are started before it
@@ -101,6 +102,7 @@ class WEFT_EXPORT Replica : public Joining {
   // 0 gives parameters and buffers to all.
   void set_group(const collectives::Group& group);
 
+  // The buckets of the next backward, and the durations of the last one.
   BucketPlan plan() const { return reducer_->plan(); }
   IterationStats last() const { return reducer_->last(); }
   std::string last_table() const { return to_table(last(), parameter_names()); }
@@ -110,6 +112,7 @@ class WEFT_EXPORT Replica : public Joining {
   std::vector<at::Tensor> parameters() const;
 
  protected:
+  // A derived class calls these around its forward; watch(), between them, for each output.
   void before_forward();
   void after_forward();
   void watch(const at::Tensor& output);

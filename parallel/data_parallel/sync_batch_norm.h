@@ -22,11 +22,13 @@
 
 namespace weft::data_parallel {
 
+// SyncBatchNorm holds this. group: of the ranks whose statistics are joined; in training all of them call
+// forward.
 class WEFT_EXPORT SyncBatchNormImpl final : public BatchNormVariant<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, collectives::Group group);
 
-  at::Tensor forward(const at::Tensor& input);
+  at::Tensor forward(const at::Tensor& input);  // of the input's shape
   void pretty_print(std::ostream& stream) const override;
 
   // An empty batch's part of the collectives of a forward and of a backward. The other ranks' inputs have the

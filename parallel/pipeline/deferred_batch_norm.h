@@ -22,18 +22,20 @@
 
 namespace weft::pipeline {
 
+// DeferredBatchNorm holds this.
 class WEFT_EXPORT DeferredBatchNormImpl final
     : public data_parallel::BatchNormVariant<DeferredBatchNormImpl> {
  public:
   explicit DeferredBatchNormImpl(const torch::nn::BatchNormOptions& options);
 
+  // Shares the parameters and buffers of a batch norm.
   template <class BatchNorm>
   void take_over(const BatchNorm& like) {
     BatchNormVariant::take_over(like);
     sums_.set_data(sums_.to(running_mean.options()));
   }
 
-  at::Tensor forward(const at::Tensor& input);
+  at::Tensor forward(const at::Tensor& input);  // of the input's shape
   // Updates the running statistics by the micro-batches since the last call. Nothing without any.
   void end_minibatch();
   void drop_minibatch();  // forgets these micro-batches

@@ -23,11 +23,13 @@
 
 namespace weft::pipeline {
 
+// A layer on its worker.
 struct BuiltLayer {
   std::shared_ptr<torch::nn::Module> module;
   StageForward forward;
 };
 
+// A layer, and how a worker builds it.
 struct Layer {
   std::string name;  // the prefix of its parameters' names
   std::function<BuiltLayer()> build;
@@ -65,6 +67,7 @@ class WEFT_EXPORT LayerGraph {
   void tie(std::vector<std::string> parameters);
   const std::vector<std::vector<std::string>>& ties() const { return ties_; }
 
+  // Layers; their names in the order of their numbers.
   int size() const { return static_cast<int>(layers_.size()); }
   const Layer& operator[](int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   std::vector<std::string> names() const;
@@ -82,6 +85,7 @@ class WEFT_EXPORT LayerGraph {
   std::vector<std::vector<std::string>> ties_;
 };
 
+// How a model becomes stages.
 struct CutOptions {
   std::vector<int> cuts;  // ascending: each is the first layer of the next stage
   // The stages that are built; the others have no module. Not given: all.

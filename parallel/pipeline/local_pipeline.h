@@ -53,6 +53,7 @@ struct LocalOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
+// The result of one step.
 struct LocalStep {
   std::vector<at::Tensor> losses;  // by micro-batch, without their weights
   at::Tensor loss;                 // of the batch

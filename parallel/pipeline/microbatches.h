@@ -12,7 +12,7 @@ struct Microbatches {
   std::vector<Values> inputs, targets;  // by micro-batch
   std::vector<double> weights;          // of the micro-batches' losses in the loss of the batch
 
-  std::size_t count() const { return weights.size(); }
+  std::size_t count() const { return weights.size(); }  // micro-batches
 };
 
 // The number of rows that all defined tensors have. invalid_argument: no inputs, a tensor without rows or

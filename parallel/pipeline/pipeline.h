@@ -62,6 +62,7 @@ struct PipelineOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
+// The result of one step.
 struct PipelineStep {
   std::vector<at::Tensor> losses;  // by micro-batch, without their weights
   at::Tensor loss;                 // of the batch

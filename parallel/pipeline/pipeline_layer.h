@@ -22,6 +22,7 @@ namespace weft::pipeline {
 
 class StageWorker;
 
+// What all processes of the job know: how the layers are built, and the loss of the last stage.
 struct Model {
   std::function<LayerGraph()> layers;
   Loss loss;
@@ -34,6 +35,7 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
   // failed_precondition without the layer.
   static std::shared_ptr<PipelineLayer> of(rpc::AgentCore& core);
 
+  // The model; a number for a new pipeline of this agent; the workers here, by pipeline.
   const Model& model() const { return model_; }
   std::uint64_t next_number() { return ++numbers_; }
   void add(const PipelineId& id, const std::shared_ptr<StageWorker>& worker);

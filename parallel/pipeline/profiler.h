@@ -20,6 +20,7 @@
 
 namespace weft::pipeline {
 
+// How layers are measured.
 struct ProfileOptions {
   int rounds = 5;   // times are medians of this many runs of each layer
   int warm_up = 1;  // runs before these

@@ -62,6 +62,7 @@ class StageForward {
     };
   }
 
+  // Computes the outputs of the stage. position: in the step, for random numbers.
   Values operator()(const Values& inputs, const StepPosition& position = {}) const {
     return call_(inputs, position);
   }
@@ -88,8 +89,10 @@ using Tie = std::vector<StageParameter>;
 // An input of the step; each micro-batch has a part of it along the first dimension.
 inline Source step_input(int index) { return {-1, index}; }
 
+// One stage of the model, and where its inputs come from.
 struct Stage {
   std::shared_ptr<torch::nn::Module> module;  // has the parameters and buffers that `forward` uses
+  // Computes the outputs from the inputs, both in order.
   StageForward forward;
   std::vector<Source> inputs;
   int number = 0;  // of the stage, as StageGraph::add() returns it
@@ -120,7 +123,7 @@ class WEFT_EXPORT StageGraph {
   const std::vector<Tie>& ties() const { return ties_; }
   at::Tensor parameter(const StageParameter& which) const;  // of a stage that is here
 
-  int size() const { return static_cast<int>(stages_.size()); }
+  int size() const { return static_cast<int>(stages_.size()); }  // stages
   const Stage& operator[](int stage) const { return stages_[static_cast<std::size_t>(stage)]; }
   // Between stages, ascending; for schedule::Schedule::edges.
   std::vector<schedule::Edge> edges() const;

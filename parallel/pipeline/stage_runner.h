@@ -26,6 +26,7 @@ class WEFT_EXPORT StageRunner {
   StageRunner(StageRunner&&) noexcept;
   StageRunner& operator=(StageRunner&&) = delete;
 
+  // What a forward keeps for the backward.
   enum class Keep : std::uint8_t {
     nothing,      // no backward follows
     activations,  // what the backward needs

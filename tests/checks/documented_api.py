@@ -21,10 +21,8 @@ import api  # noqa: E402
 # Folders with undocumented symbols, subfolders included. The list only becomes shorter.
 UNFINISHED = [
     "parallel/collectives",
-    "parallel/data_parallel",
     "parallel/elastic",
     "parallel/partition",
-    "parallel/pipeline",
     "parallel/planner",
     "parallel/schedule",
     "parallel/sharded",

@@ -17,9 +17,10 @@
 
 namespace weft::data_parallel {
 
+// What a hook reduces.
 struct WEFT_EXPORT GradientBucket {
-  std::size_t index = 0;  // in the order of reduction
-  bool last = false;
+  std::size_t index = 0;               // in the order of reduction
+  bool last = false;                   // the last bucket of the backward
   at::Tensor buffer;                   // all gradients, flat, with zeros between them; the result goes here
   std::vector<at::Tensor> gradients;   // views of the buffer with the parameters' shapes
   std::vector<at::Tensor> parameters;  // of these gradients

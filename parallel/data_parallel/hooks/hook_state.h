@@ -15,10 +15,12 @@
 
 namespace weft::data_parallel {
 
+// One number.
 WEFT_EXPORT void save_number(torch::serialize::OutputArchive& archive, const std::string& key,
                              std::int64_t number);
 WEFT_EXPORT std::int64_t load_number(torch::serialize::InputArchive& archive, const std::string& key);
 
+// Tensors by the index of a parameter, on any device.
 WEFT_EXPORT void save_map(torch::serialize::OutputArchive& archive, const std::string& key,
                           const std::map<std::size_t, at::Tensor>& tensors);
 WEFT_EXPORT std::map<std::size_t, at::Tensor> load_map(torch::serialize::InputArchive& archive,

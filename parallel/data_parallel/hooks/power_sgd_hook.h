@@ -25,12 +25,13 @@
 
 namespace weft::data_parallel {
 
+// The same on all ranks.
 struct PowerSgdOptions {
   std::int64_t rank = 1;                // r; at most n and m
   std::int64_t start_iteration = 1000;  // number of first iterations, which average gradients as they are
   double min_compression_rate = 2;      // compress if (n + m) r times this is less than n m
-  bool use_error_feedback = true;
-  bool warm_start = true;  // start with the Q of the iteration before, else with a random one
+  bool use_error_feedback = true;       // add the residual to the next gradient
+  bool warm_start = true;               // start with the Q of the iteration before, else with a random one
   // The first Q of parameter i is at::randn({m, r}) in float32 (complex64), of a CPU generator with the seed
   // `seed + i + (t << 20)`. t is 0 with warm_start, else the number of iterations before this one.
   std::uint64_t seed = 0;

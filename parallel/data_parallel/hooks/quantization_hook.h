@@ -17,6 +17,7 @@
 
 namespace weft::data_parallel {
 
+// The same on all ranks.
 struct QuantizationOptions {
   // Elements with one scale. 0: all of a bucket has one scale, which large gradients of one layer then make
   // coarse for the others.

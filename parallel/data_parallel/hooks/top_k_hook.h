@@ -20,9 +20,10 @@
 
 namespace weft::data_parallel {
 
+// The same on all ranks.
 struct TopKOptions {
-  double ratio = 0.01;  // k is this times the number of elements, rounded up
-  bool use_error_feedback = true;
+  double ratio = 0.01;             // k is this times the number of elements, rounded up
+  bool use_error_feedback = true;  // keep the rest as the next residual; else drop it
 };
 
 class WEFT_EXPORT TopKHook final : public CommunicationHook {

@@ -36,6 +36,7 @@
 
 namespace weft::data_parallel {
 
+// How gradients are accumulated and reduced.
 struct AllReduceOptimizerOptions {
   collectives::ReduceOp op = collectives::ReduceOp::avg;  // or sum
   // Backwards whose gradients are accumulated on this rank before they are reduced. The gradient is their

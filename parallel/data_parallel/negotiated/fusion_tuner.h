@@ -20,6 +20,7 @@
 
 namespace weft::data_parallel {
 
+// What the tuner searches for.
 struct FusionSettings {
   std::uint64_t bytes = std::uint64_t{64} << 20;  // the most that a launch of several requests has
   // The longest time for which ready requests wait for others. They wait only while a launch is in flight or
@@ -42,11 +43,12 @@ class WEFT_EXPORT FusionTuner {
   // invalid_argument: an axis of the grid is empty, or windows < 1.
   explicit FusionTuner(FusionGrid grid);
 
-  FusionSettings settings() const;  // to be used now; after done() the best
-  bool done() const { return done_; }
+  FusionSettings settings() const;     // to be used now; after done() the best
+  bool done() const { return done_; }  // a round has changed nothing
   // After each window: the bytes that were reduced in it with the present settings, and its duration.
   void add(std::uint64_t bytes, double seconds);
 
+  // A measured point: the median of its windows.
   struct Score {
     FusionSettings settings;
     double bytes_per_second;

@@ -32,6 +32,7 @@
 
 namespace weft::data_parallel {
 
+// How requests are fused and checked.
 struct NegotiationOptions {
   // Rank 0's values hold for all ranks.
   FusionSettings fusion = {};
@@ -67,6 +68,7 @@ class WEFT_EXPORT NegotiatedReduction {
   NegotiatedReduction(const NegotiatedReduction&) = delete;
   NegotiatedReduction& operator=(const NegotiatedReduction&) = delete;
 
+  // This rank, and the number of ranks, of the group.
   int rank() const;
   int size() const;
   // Another group of these ranks, for other collectives. All ranks call it; blocks.

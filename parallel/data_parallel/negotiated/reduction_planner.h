@@ -60,8 +60,10 @@ WEFT_CODEC(ReductionLaunch, names, error, kind, rows, forms)
 
 class WEFT_EXPORT ReductionPlanner {
  public:
+  // When a request came.
   using Time = rpc::Clock::time_point;
 
+  // ranks: their number.
   explicit ReductionPlanner(int ranks) : ranks_(ranks) {}
 
   // A rank requests a name again only after its launch was planned.
@@ -75,6 +77,7 @@ class WEFT_EXPORT ReductionPlanner {
   // Whether some request of this rank is not planned yet.
   bool has_requests_of(int rank) const;
 
+  // Of requests that are ready and not planned.
   std::uint64_t ready_bytes() const { return ready_bytes_; }
   bool has_ready() const { return !ready_.empty() || join_end_; }
   bool has_waiting() const { return !waiting_.empty(); }  // for ranks

@@ -61,6 +61,7 @@ struct StagePart {
 };
 WEFT_CODEC(StagePart, step, with_backward, rows, inputs, targets)
 
+// What a stage answers at the end of a step.
 struct StageReport {
   // Of the last stage: by micro-batch, and of the batch.
   std::vector<at::Tensor> losses;

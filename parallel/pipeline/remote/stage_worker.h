@@ -37,7 +37,7 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
               schedule::Schedule schedule, Loss loss);
   ~StageWorker();
 
-  const StageGraph& graph() const { return graph_; }
+  const StageGraph& graph() const { return graph_; }  // of all stages; those of other ranks have no module
   const std::set<int>& stages() const { return stages_; }  // of the rank
 
   // Once for each of the rank's stages in a step; with the first failure of the step here.
