@@ -15,6 +15,7 @@
 
 namespace weft::partition {
 
+// One stage and its replicas.
 struct Stage {
   std::vector<std::size_t> layers;  // indices into the profile, in topological order
   // Copies of the stage that train on different micro-batches, at each level of the machine, innermost first:
@@ -26,6 +27,7 @@ struct Stage {
   double parameter_bytes = 0;                        // on each replica
   double sent_bytes = 0;  // outputs of its layers that later stages read, for one micro-batch
 
+  // Of one micro-batch on one replica.
   double compute_seconds() const { return forward_seconds + backward_seconds; }
 };
 

@@ -21,6 +21,7 @@
 
 namespace weft::partition {
 
+// One level of the machine.
 struct Level {
   std::size_t units = 1;          // workers of a host; at the next level hosts, and so on
   double bytes_per_second = 1e9;  // between two units
@@ -41,6 +42,7 @@ enum class Objective {
 WEFT_EXPORT std::string_view to_string(Objective objective);
 WEFT_EXPORT Objective objective_of(std::string_view name);
 
+// What pipedream() minimizes, and what it may choose.
 struct PipeDreamOptions {
   Objective objective = Objective::pipedream_code;
   bool straight = false;                                        // no replicas: as many stages as workers

@@ -14,6 +14,7 @@
 
 namespace weft::partition {
 
+// One layer of the model.
 struct Layer {
   std::string name;              // unique in its profile; PipeDream: "node12"
   std::string description = "";  // PipeDream: the module's text, "Linear(in_features=4096, ...)"

@@ -15,6 +15,7 @@
 
 namespace weft::planner {
 
+// The model whose step is predicted.
 struct Model {
   partition::Profile profile;  // of one micro-batch on one rank, as pipeline::profile() measures it
   int microbatch = 1;          // samples of that micro-batch
@@ -27,6 +28,7 @@ struct Model {
   int reductions = 2;   // all-reduces of a split layer's output in forward, and as many in backward
 };
 
+// The hosts, and the links within and between them.
 struct Machine {
   int hosts = 1, ranks_per_host = 1;
   int cores_per_host = 0;  // which its ranks share; 0: one for each rank
@@ -35,6 +37,7 @@ struct Machine {
   double host_bytes_per_second = 1e9;                             // of a host, to and from all others
   double latency = 10e-6, host_latency = 50e-6;                   // seconds, within a host and between hosts
 
+  // Of all hosts.
   int ranks() const { return hosts * ranks_per_host; }
 };
 
@@ -43,10 +46,12 @@ enum class Order {
   data_inside,      // {pipeline, data, tensor}: the replicas of a stage are
 };
 
+// How many ranks each dimension has, and their order.
 struct Grid {
   int data = 1, pipeline = 1, tensor = 1;
   Order order = Order::pipeline_inside;
 
+  // All ranks.
   int ranks() const { return data * pipeline * tensor; }
   // From a rank to the next one of the dimension.
   int data_stride() const { return order == Order::data_inside ? tensor : tensor * pipeline; }
@@ -55,10 +60,12 @@ struct Grid {
   bool operator==(const Grid&) const = default;
 };
 
+// Seconds and bytes per second of a message.
 struct Link {
   double latency = 0, bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
+// Ranks that each send to the next one over this link.
 struct Ring {
   Link link = {};
   int ranks = 1;

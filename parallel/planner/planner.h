@@ -42,6 +42,7 @@
 
 namespace weft::planner {
 
+// What plan() may choose from.
 struct Options {
   int global_batch = 0;  // samples of a step; 0: 4 micro-batches of the profile for each rank
   // Samples of a micro-batch; empty: those of the profile's.
@@ -60,6 +61,7 @@ struct Options {
 
 enum class Balance { time, memory };  // what the stages have in equal parts
 
+// A factorization, with its schedule and micro-batches.
 struct Choice {
   Grid grid = {};
   std::string schedule = {};  // with one stage "1f1b": each forward is followed by its backward
@@ -70,9 +72,10 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
+// Of one rank, in bytes.
 struct Memory {
-  double parameters = 0, gradients = 0, optimizer = 0, activations = 0;  // bytes
-  double total() const { return parameters + gradients + optimizer + activations; }
+  double parameters = 0, gradients = 0, optimizer = 0, activations = 0;              // bytes
+  double total() const { return parameters + gradients + optimizer + activations; }  // bytes
 };
 
 struct Plan {
@@ -86,7 +89,7 @@ struct Plan {
   std::vector<Memory> memory = {};             // of each pipeline rank
   std::vector<std::string> first_layers = {};  // at which the stages after the first one begin
 
-  WEFT_EXPORT const Memory& fullest() const;
+  WEFT_EXPORT const Memory& fullest() const;  // of the rank that needs the most
 };
 
 // A factorization of which no choice is possible.

@@ -14,6 +14,7 @@
 
 namespace weft::schedule {
 
+// The kinds of actions.
 enum class Op : std::uint8_t {
   idle,  // an empty cell of the text form, which takes no time
 
@@ -43,6 +44,7 @@ enum class Op : std::uint8_t {
   load,            // compute with version `version` from now on
   optimizer_step,  // make version `version` from the latest weights
 };
+// The number of kinds.
 inline constexpr int op_count = static_cast<int>(Op::optimizer_step) + 1;
 
 // An edge of the graph of stages; parallel edges between two stages are one edge, whose message has all
@@ -66,6 +68,7 @@ struct Action {
 WEFT_EXPORT std::string_view name_of(Op op);  // as in the text form: "F", "SEND_F"
 
 WEFT_EXPORT bool is_computation(Op op);  // of one stage: forward to recompute
+// Messages of both directions: activations and gradients.
 WEFT_EXPORT bool is_send(Op op);
 WEFT_EXPORT bool is_receive(Op op);
 WEFT_EXPORT bool is_wait_send(Op op);

@@ -14,6 +14,7 @@ struct Panel {
   Timeline timeline;
 };
 
+// Sizes and what is shown.
 struct DrawOptions {
   int width = 860;         // pixels
   int row_height = 24;     // of a rank

@@ -14,6 +14,7 @@
 
 namespace weft::schedule {
 
+// What a generator needs to know of the pipeline.
 struct Shape {
   int ranks = 1;         // p
   int microbatches = 1;  // m
@@ -56,6 +57,7 @@ WEFT_EXPORT Schedule dual_pipe_v(const Shape& shape);
 
 // --- No flush: several versions of the weights ---
 
+// How PipeDream's stages are replicated, and which weights they use.
 struct PipedreamOptions {
   // Ranks of each stage; empty: one. The sum is shape.ranks; replica i mod n computes micro-batch i.
   std::vector<int> replicas = {};
@@ -73,12 +75,14 @@ WEFT_EXPORT Schedule pipedream_2bw(const Shape& shape, int batches = 2);
 
 // --- By name ---
 
+// A schedule by name, with the numbers of chunks that it allows.
 struct Generator {
   std::string_view name;  // "zb-v"
   std::string_view summary;
   int min_chunks, max_chunks;  // 0: any number
   Schedule (*make)(const Shape& shape);
 };
+// All of them.
 WEFT_EXPORT std::span<const Generator> generators();
 // invalid_argument: an unknown name; the error lists the known ones.
 WEFT_EXPORT Schedule generate(std::string_view name, const Shape& shape);

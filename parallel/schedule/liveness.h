@@ -11,6 +11,7 @@
 
 namespace weft::schedule {
 
+// What a rank holds.
 enum class Held : std::uint8_t {
   activation,           // of a stage, from its forward to the end of its backward
   received_activation,  // from its receive to the forward that uses it
@@ -19,8 +20,10 @@ enum class Held : std::uint8_t {
   sent_gradient,
   weights,  // a stashed version, from the stash to the last computation that uses it
 };
+// The number of kinds.
 inline constexpr int held_count = static_cast<int>(Held::weights) + 1;
 
+// One value that a rank holds.
 struct Lifetime {
   Held held = Held::activation;
   int stage = -1;
@@ -30,6 +33,7 @@ struct Lifetime {
   int slot = 0;                     // no two lifetimes of one kind, stage and edge that overlap have one slot
 };
 
+// All that one rank holds.
 struct RankLiveness {
   std::vector<Lifetime> lifetimes;  // ascending by `first`
   // The buffers of a kind that the rank needs, over all stages and edges.
@@ -37,6 +41,7 @@ struct RankLiveness {
   // Of one edge: the credits of its sender.
   WEFT_EXPORT int slots(Held held, Edge edge) const;
 };
+// By rank.
 struct Liveness {
   std::vector<RankLiveness> ranks;
 };

@@ -22,6 +22,7 @@ struct Schedule {
 
   bool operator==(const Schedule&) const = default;
 
+  // The number of stages; the rank that computes a micro-batch of a stage.
   int stages() const { return static_cast<int>(placement.size()); }
   int rank_of(int stage, int microbatch) const {
     const std::vector<int>& replicas = placement[static_cast<std::size_t>(stage)];

@@ -13,6 +13,7 @@
 
 namespace weft::schedule {
 
+// The costs of one stage, for one micro-batch.
 struct StageCost {
   // Seconds. A full backward takes the input and the weight gradient's.
   double forward = 1, input_gradient = 1, weight_gradient = 1;
@@ -22,6 +23,7 @@ struct StageCost {
   double activation = 1, kept_for_weight_gradient = 1, checkpoint = 0;
 };
 
+// The costs of all actions.
 struct Costs {
   std::vector<StageCost> stages = {StageCost{}};     // of each stage, or one of all
   double link = 0;                                   // seconds of a message
@@ -46,6 +48,7 @@ struct Timeline {
   std::vector<Transfer> transfers;
 };
 
+// What predict() returns.
 struct Prediction {
   Timeline timeline;  // of the first step
   double time = 0;    // of one step alone, until the last rank completes

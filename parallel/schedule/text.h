@@ -18,6 +18,7 @@
 
 namespace weft::schedule {
 
+// The text of the schedule; load() reads it.
 WEFT_EXPORT std::string save(const Schedule& schedule);
 
 // The text gives the actions. The rest follows from them: a stage is placed on the ranks that compute it,

@@ -25,6 +25,7 @@ namespace weft::sharded {
 class BlockObserver {
  public:
   virtual ~BlockObserver() = default;
+  // Around the forward of the block with this number.
   virtual void before_forward(std::size_t unit) = 0;
   virtual void after_forward(std::size_t unit) = 0;
   // An output of the forward that has just run. Before after_forward().
@@ -35,12 +36,14 @@ class BlockObserver {
 class ObservedForward {
  public:
   virtual ~ObservedForward() = default;
+  // From the next forward on. unit: the number of the block.
   void observe(std::weak_ptr<BlockObserver> observer, std::size_t unit) {
     observer_ = std::move(observer);
     unit_ = unit;
   }
 
  protected:
+  // Runs `forward` and reports to the observer, if there is one.
   template <class F>
   auto observed(F&& forward) {
     const auto observer = observer_.lock();

@@ -48,7 +48,7 @@ class FullyShardedDataParallel : public ShardedModule {
   FullyShardedDataParallel(const collectives::Group& group, const Holder& module, Options options = {})
       : FullyShardedDataParallel(group, module.ptr(), std::move(options)) {}
 
-  Module& module() const { return *module_; }
+  Module& module() const { return *module_; }  // as it was given
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {

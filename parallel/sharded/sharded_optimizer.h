@@ -42,6 +42,7 @@
 
 namespace weft::sharded {
 
+// The same on all ranks.
 struct ShardedOptimizerOptions {
   // A bucket is closed when it has at least as many. It is gathered while the next one is stepped.
   std::size_t bucket_bytes = std::size_t{25} << 20;
@@ -101,7 +102,7 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   // states are saved before a loss. Empty: momentum and the like start at zero, and the learning rates stay.
   void set_group(const std::vector<dist_optim::OptimizerState>& states);
 
-  const dist_optim::OptimizerSpec& spec() const { return spec_; }
+  const dist_optim::OptimizerSpec& spec() const { return spec_; }  // the optimizer, with its options
 
  private:
   // What this rank has of a parameter.

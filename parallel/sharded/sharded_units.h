@@ -29,11 +29,13 @@ class CommunicationStream;
 
 namespace weft::sharded {
 
+// The groups of the ranks that share the parameters.
 struct ShardGroups {
   collectives::Group gathers, reductions;           // the same ranks
   std::optional<collectives::Group> replicas = {};  // ranks with the same parts
 };
 
+// What the owner brings.
 struct ShardSetup {
   std::string owner;  // for messages
   ShardGroups groups;
@@ -54,7 +56,7 @@ class WEFT_EXPORT ShardedUnits {
   ShardedUnits(const ShardedUnits&) = delete;
   ShardedUnits& operator=(const ShardedUnits&) = delete;
 
-  const ShardSetup& setup() const { return setup_; }
+  const ShardSetup& setup() const { return setup_; }  // as given, with the present groups
   // Between iterations, or after one has failed: splits the parameters anew over the ranks of these groups.
   // Drops gradients. The slices are new ones, and their elements are zero: the owner fills them by add_to().
   void set_groups(ShardGroups groups);

@@ -18,6 +18,7 @@
 
 namespace weft::tensor_parallel {
 
+// As torch::nn::CrossEntropyLossOptions.
 struct CrossEntropyOptions {
   double label_smoothing = 0;                                // from 0 to 1
   std::int64_t ignore_index = -100;                          // such targets have no loss and no gradient

@@ -34,8 +34,9 @@ namespace weft::tensor_parallel {
 
 class OverlappedGroup;
 
+// How the layer is split and initialized.
 struct ColumnParallelOptions {
-  bool bias = true;
+  bool bias = true;            // all ranks have their part of it
   bool gather_output = false;  // every rank gets all output features
   // Sequence parallel: the input is this rank's part along that dimension.
   std::optional<std::int64_t> sequence_dim = {};
@@ -63,6 +64,7 @@ class WEFT_EXPORT ColumnParallelLinearImpl final : public SplitModule {
 };
 TORCH_MODULE(ColumnParallelLinear);
 
+// How the layer is split and initialized.
 struct RowParallelOptions {
   bool bias = true;  // all ranks have it, and add it to the sum
   // The input is this rank's features, as a ColumnParallelLinear returns them. Off: it is equal on all ranks,
@@ -94,7 +96,7 @@ TORCH_MODULE(RowParallelLinear);
 class WEFT_EXPORT SequenceParallelLayerNormImpl final : public torch::nn::Module {
  public:
   SequenceParallelLayerNormImpl(const collectives::Group& group, std::int64_t width, double eps = 1e-5);
-  at::Tensor forward(const at::Tensor& input);
+  at::Tensor forward(const at::Tensor& input);  // [..., width]
   void pretty_print(std::ostream& stream) const override;
 
   at::Tensor weight, bias;  // [width], equal on all ranks

@@ -28,6 +28,7 @@
 
 namespace weft::tensor_parallel {
 
+// How the layer is split and initialized.
 struct MixtureOptions {
   std::int64_t experts = 8;  // of all ranks; a multiple of their number
   std::int64_t hidden = 0;   // features within an expert; 0: four times the width
@@ -43,6 +44,7 @@ struct MixtureOptions {
 
 class WEFT_EXPORT MixtureOfExpertsImpl final : public SplitModule {
  public:
+  // What forward returns.
   struct Output {
     at::Tensor output;  // of the input's shape
     // The auxiliary loss that is smallest, 1, if all experts have equally many tokens: experts * sum of
@@ -51,6 +53,7 @@ class WEFT_EXPORT MixtureOfExpertsImpl final : public SplitModule {
     at::Tensor balance;
   };
 
+  // width: features of a token.
   MixtureOfExpertsImpl(const collectives::Group& group, std::int64_t width, MixtureOptions options = {});
 
   // input: [..., width].

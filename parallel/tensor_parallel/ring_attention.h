@@ -29,6 +29,7 @@ namespace weft::tensor_parallel {
 
 class OverlappedGroup;
 
+// How scores are masked and scaled. The same on all ranks.
 struct RingAttentionOptions {
   bool causal = false;               // each position sees itself and those before it
   std::optional<double> scale = {};  // of the products; nullopt: 1 / sqrt(features)

@@ -35,8 +35,8 @@ struct WEFT_EXPORT Split {
   // example 3: the queries, keys and values of this rank's heads.
   std::int64_t blocks = 1;
 
-  std::int64_t begin() const { return begin_of(group.rank()); }  // of this rank, in each block
-  std::int64_t length() const { return begin_of(group.rank() + 1) - begin(); }
+  std::int64_t begin() const { return begin_of(group.rank()); }                 // of this rank, in each block
+  std::int64_t length() const { return begin_of(group.rank() + 1) - begin(); }  // of this rank, in each block
   // A copy of this rank's elements.
   at::Tensor part_of(const at::Tensor& whole) const;
 

@@ -29,6 +29,7 @@ namespace weft::tensor_parallel {
 
 class OverlappedGroup;
 
+// How the layer is split and initialized.
 struct VocabularyEmbeddingOptions {
   // Sequence parallel: forward returns this rank's part along that dimension, and logits() takes it.
   std::optional<std::int64_t> sequence_dim = {};

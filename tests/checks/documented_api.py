@@ -22,11 +22,6 @@ import api  # noqa: E402
 UNFINISHED = [
     "parallel/collectives",
     "parallel/elastic",
-    "parallel/partition",
-    "parallel/planner",
-    "parallel/schedule",
-    "parallel/sharded",
-    "parallel/tensor_parallel",
     "rpc/agent",
     "rpc/balance",
     "rpc/codec",

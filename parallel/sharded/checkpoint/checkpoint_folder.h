@@ -26,6 +26,7 @@
 
 namespace weft::sharded {
 
+// What a complete checkpoint says of itself.
 struct Manifest {
   std::int64_t step = 0;
   std::vector<std::uint32_t> files;  // checksums, by rank
@@ -37,6 +38,7 @@ class WEFT_EXPORT CheckpointFolder {
   explicit CheckpointFolder(std::filesystem::path path) : path_(std::move(path)) {}
 
   std::vector<std::int64_t> steps() const;  // of the complete checkpoints, in their order
+  // The folder of a step, and what its manifest says. Errors: those of read_tensor_file().
   std::filesystem::path of_step(std::int64_t step) const;
   Manifest manifest(std::int64_t step) const;
   // folder: of a checkpoint, complete or not.

@@ -36,6 +36,7 @@ namespace weft::sharded {
 struct SaveReport;   // of a rank to rank 0
 struct SaveVerdict;  // of rank 0 to a rank
 
+// The same on all ranks.
 struct CheckpointOptions {
   int keep = 2;  // complete checkpoints; a save that completes removes the older ones; at least 1
   // For the other ranks, from when a rank has written its file (or calls latest()). They may be slower, or

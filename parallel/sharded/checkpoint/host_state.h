@@ -17,7 +17,7 @@ class WEFT_EXPORT HostState {
   // of one dimension. Throws what the accelerator throws.
   void copy(const std::map<std::string, SlicedTensor>& tensors);
 
-  const std::map<std::string, SlicedTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, SlicedTensor>& tensors() const { return tensors_; }  // of the last copy
 
  private:
   std::map<std::string, SlicedTensor> tensors_;

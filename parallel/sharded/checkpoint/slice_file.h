@@ -24,6 +24,7 @@ WEFT_EXPORT std::uint32_t write_slices(const std::filesystem::path& path,
                                        const std::map<std::string, SlicedTensor>& tensors,
                                        const std::vector<std::string>& names);
 
+// Reads the slices of a file.
 class WEFT_EXPORT SliceFileReader {
  public:
   struct Slice {
@@ -38,7 +39,7 @@ class WEFT_EXPORT SliceFileReader {
   SliceFileReader(const std::filesystem::path& path, std::uint32_t crc);
 
   const std::map<std::string, Slice>& slices() const { return slices_; }  // by the tensor's name
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return path_; }             // as given
   // The elements of the slice's runs from `begin` on, which must be in this slice.
   void read(const Slice& slice, std::int64_t begin, const at::Tensor& to);
 
@@ -54,7 +55,7 @@ class WEFT_EXPORT SliceTarget {
   // invalid_argument where the range is not in the tensor, or `values` are not as SlicedTensor says.
   SliceTarget(std::string name, SlicedTensor tensor);
 
-  bool filled() const;
+  bool filled() const;                                                // no element is missing
   void fill_from(SliceFileReader& file);                              // with what is still missing
   void expect_filled(const std::filesystem::path& checkpoint) const;  // invalid_argument
 
