@@ -1,8 +1,9 @@
-// EmbeddingClient: what a program knows of a ShardedEmbedding's shards, and how it asks them: each for the
-// ids that are its own, and again where it turns out that an owner was added.
+// EmbeddingClient: a program's view of a ShardedEmbedding's shards, and its requests to them: to each for its
+// own ids, and again if an owner was added meanwhile.
 //
-// Shared by a ShardedEmbedding and its work under way. Its tasks run on the agent's handler threads.
-// Thread-safe. Errors: of the shards and the ways to them; with one, each owner has done its part or not.
+// Shared by a ShardedEmbedding and its work in flight. Its tasks run on the agent's handler threads.
+// Thread-safe. Errors: those of the shards and of the connections; with an error, each owner has done its
+// part completely or not at all.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -41,11 +42,11 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
   static rpc::Task<at::Tensor> lookup(Ptr self, Ids ids, bool make);  // [ids, dimension], each id once
   // Applies gradients to their rows, each once.
   static rpc::Task<void> update(Ptr self, std::shared_ptr<const GradientSums::Sums> sums);
-  // Asks how many owners there are.
+  // Asks for the number of owners.
   static rpc::Task<void> refresh(Ptr self);
   void add(std::size_t known, std::vector<Shard> more);  // to the first `known`
 
-  // --- What passes have looked up ---
+  // --- The rows that passes have looked up ---
   struct Kept {
     at::Tensor leaf;  // the rows of ids, in their order
     Ids ids;
@@ -55,13 +56,13 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
   void forget(const dist_autograd::PassId& pass);
 
   // --- Steps ---
-  // The gradients of the passes' rows, summed for each id, and which of the passes have some.
+  // The gradients of the passes' rows, summed for each id, and the passes that have some.
   struct PassRows {
     std::vector<dist_autograd::PassId> passes;
     GradientSums::Sums sums;
   };
   PassRows gradients_of(std::span<const dist_autograd::Pass> passes) const;
-  // For a DistributedOptimizer: the shards, and the same gradients as each of `owners` shards gets them.
+  // For a DistributedOptimizer: the shards, and the same gradients divided among `owners` shards.
   std::vector<rref::ReferencePtr> objects() const override;
   std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes,
                                   std::size_t owners) const override;
@@ -73,7 +74,7 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
   using Take = std::function<void(const OwnerBatch&, const ShardAnswer&)>;
   static rpc::Task<void> ask_owners(Ptr self, std::shared_ptr<const std::vector<std::int64_t>> ids, Ask ask,
                                     Take take);
-  // A shard said that there are `owners`, where this knew of `known`.
+  // A shard reported `owners` owners, while this knew `known`.
   static rpc::Task<void> follow(Ptr self, Shard shard, std::size_t known, std::size_t owners);
 
   const std::shared_ptr<rpc::AgentCore> core_;

@@ -1,4 +1,4 @@
-// What is done to a batch of ids before it is sent: each id once, and those of one owner together. Pure.
+// Preparation of a batch of ids before it is sent: each id once, and those of one owner together. Pure.
 #pragma once
 
 #include <weft/dist_optim/embedding/partition.h>
@@ -20,7 +20,7 @@ WEFT_EXPORT UniqueIds unique_ids(std::span<const std::int64_t> given);
 // The ids of one owner.
 struct OwnerBatch {
   std::vector<std::int64_t> ids;
-  std::vector<std::size_t> positions;  // where each stands among all
+  std::vector<std::size_t> positions;  // the position of each among all
 };
 // Of ids[positions[i]], one batch for each owner; some may be empty.
 WEFT_EXPORT std::vector<OwnerBatch> split_by_owner(std::span<const std::int64_t> ids,
@@ -32,7 +32,7 @@ class WEFT_EXPORT GradientSums {
  public:
   explicit GradientSums(std::size_t dimension) : dimension_(dimension) {}
   void add(std::span<const std::int64_t> ids, const float* gradients);  // ids.size() × dimension
-  // What was added, each id once. Empties this.
+  // All added gradients, each id once. Empties this.
   struct Sums {
     std::vector<std::int64_t> ids;
     std::vector<float> gradients;

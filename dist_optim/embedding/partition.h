@@ -1,4 +1,4 @@
-// Partition: which of n owners keeps the row of an id. Pure.
+// Partition: selects the one of n owners that keeps the row of an id. Pure.
 //
 // Jump consistent hash (Lamping and Veach 2014, "A Fast, Minimal Memory, Consistent Hash Algorithm") over a
 // mixed id: owners 0 … n-1 get equal shares, and when owner n is added one id in n+1 moves, always to it,

@@ -1,10 +1,10 @@
-// RowIndex: hash of an id -> number of its row, by open addressing with linear probing; five bytes a slot
-// (the row and eight bits of the hash), 62 to 80 % of them in use, so 6 to 8 bytes a row. The ids themselves
-// are the owner's: lookups compare through `is_row(row)`.
+// RowIndex: maps the hash of an id to the number of its row, by open addressing with linear probing; five
+// bytes a slot (the row and eight bits of the hash), 62 to 80 % of them in use, so 6 to 8 bytes a row. The
+// owner stores the ids: lookups compare through `is_row(row)`.
 //
-// It is split into segments, each of which grows alone, by three tenths. They begin at different sizes, so
-// that segments that fill evenly grow one after the other, and no call waits for a whole table to grow.
-// Removal shifts back (Knuth, TAOCP 3, 6.4 R), so there are no tombstones. Not thread-safe.
+// It is split into segments, each of which grows alone, by three tenths. They start with different sizes, so
+// segments that fill evenly grow one after the other, and no call waits for a whole table to grow. Removal
+// shifts back (Knuth, TAOCP 3, 6.4 R), so there are no tombstones. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class RowIndex {
     __builtin_prefetch(&segment.tags[at]);
     __builtin_prefetch(&segment.rows[at]);
   }
-  // The first row that may be the one; for prefetching what find() will compare.
+  // The first candidate row; for prefetching the data that find() will compare.
   Row candidate(std::uint64_t hash) const {
     return find(hash, [](Row) { return true; });
   }
@@ -43,7 +43,7 @@ class RowIndex {
     return none;
   }
 
-  // A hash and row that are not there yet. hash_of(row): of any row that is.
+  // The hash and row must not be in the index. hash_of(row): of any row in the index.
   template <class HashOf>
   void insert(std::uint64_t hash, Row row, HashOf hash_of) {
     Segment& segment = segments_[hash >> shift];
@@ -52,14 +52,14 @@ class RowIndex {
     ++segment.used;
   }
 
-  // A row that is there.
+  // The row must be in the index.
   template <class HashOf>
   void erase(std::uint64_t hash, Row row, HashOf hash_of) {
     Segment& segment = segments_[hash >> shift];
     std::size_t hole = home(segment, hash);
     while (segment.tags[hole] == 0 || segment.rows[hole] != row) hole = next(segment, hole);
     for (std::size_t at = next(segment, hole); segment.tags[at] != 0; at = next(segment, at)) {
-      // What is at `at` may move into the hole unless its home lies (cyclically) behind the hole.
+      // The entry at `at` may move into the hole unless its home is (cyclically) behind the hole.
       const std::size_t wanted = home(segment, hash_of(segment.rows[at]));
       const bool stays = hole <= at ? hole < wanted && wanted <= at : hole < wanted || wanted <= at;
       if (stays) continue;
@@ -78,7 +78,7 @@ class RowIndex {
   }
 
  private:
-  static constexpr int shift = 58;  // the upper 6 bits choose the segment
+  static constexpr int shift = 58;  // the upper 6 bits select the segment
   struct Segment {
     std::vector<std::uint8_t> tags;  // 0: free
     std::vector<Row> rows;

@@ -1,5 +1,5 @@
-// RowInitializer: the values of a row that was never updated: a function of (seed, id, column) alone, so that
-// it does not matter which owner makes a row, when, or how often. A plain value; pure.
+// RowInitializer: the values of a row that was never updated: a function of (seed, id, column) only. They do
+// not depend on the owner that creates the row, the time, or repetition. A plain value; pure.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>

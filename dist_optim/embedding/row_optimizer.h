@@ -1,13 +1,13 @@
-// RowOptimizer: how one row of an embedding is updated by its gradient, alone, with state of its own.
+// RowOptimizer: updates one row of an embedding from its gradient, independently, with a separate state.
 //
 //   sgd               w -= lr g
 //   adagrad           s += g²;        w -= lr g / (√s + eps)     (Duchi, Hazan, Singer 2011)
 //   row_wise_adagrad  s += mean(g²);  the same with one s a row  (as FBGEMM and TorchRec do)
 //   adam              lazily: a row's moments and its count of steps change only when it is updated
 //
-// The formulas are those of local/row_update.h, as in SparseAdam and RowwiseAdagrad.
-// weight_decay adds weight_decay·w to g, also only when the row is updated. A dense LibTorch optimizer gives
-// the same rows where every row is updated in every step. A plain value; pure.
+// The formulas are those of local/row_update.h, as in SparseAdam and RowwiseAdagrad. weight_decay adds
+// weight_decay·w to g, also only when the row is updated. A dense LibTorch optimizer gives the same rows if
+// every row is updated in every step. A plain value; pure.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -34,9 +34,9 @@ struct WEFT_EXPORT RowOptimizer {
   static RowOptimizer row_wise_adagrad(double learning_rate, double eps = 1e-10);
   static RowOptimizer adam(double learning_rate, double beta1 = 0.9, double beta2 = 0.999, double eps = 1e-8);
 
-  void check() const;  // invalid_argument where a number makes no sense
+  void check() const;  // invalid_argument for an invalid number
 
-  // Floats of state beside a row of `dimension` floats; what it holds is this optimizer's own affair.
+  // Floats of state in addition to a row of `dimension` floats; their meaning is private to this optimizer.
   std::size_t state_size(std::size_t dimension) const;
   void begin(float* state, std::size_t dimension) const;
   void update(float* row, float* state, const float* gradient, std::size_t dimension) const;

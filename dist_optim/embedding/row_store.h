@@ -1,13 +1,13 @@
-// RowStore: the rows of an embedding that one owner keeps: made on first use, updated one by one, evicted by
-// their last use, and known by when they last changed.
+// RowStore: the rows of an embedding that one owner keeps: created on first use, updated one by one, evicted
+// by their last use, and tracked by their last change.
 //
-// A row is `dimension` floats and its optimizer's state, side by side in a chunk of rows that never moves:
-// growth copies no row. Beside them 16 bytes (id, last use, last change) and 6 to 8 in the index. Rows that
-// are erased leave room for later ones; memory is not given back.
+// A row consists of `dimension` floats and its optimizer's state, next to each other in a chunk of rows that
+// never moves: growth copies no row. It needs 16 more bytes (id, last use, last change) and 6 to 8 in the
+// index. Erased rows leave space for later ones; memory is not returned.
 //
-// Two clocks. Use: tick() is called once a batch of updates; a row's age is the ticks since it was last used.
-// Change: close_epoch() ends an epoch; what changed after it, rows and erasures, can be listed, which is what
-// an incremental checkpoint writes.
+// Two clocks. Use: tick() is called once for each batch of updates; a row's age is the number of ticks since
+// its last use. Change: close_epoch() ends an epoch; later changes, rows and erasures, can be listed. An
+// incremental checkpoint writes this list.
 //
 // Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted beyond 2^32 - 2 rows.
 #pragma once
@@ -24,11 +24,11 @@
 
 namespace weft::dist_optim {
 
-// Rows on their way to another owner or to a file.
+// Rows in transit to another owner or to a file.
 struct RowBlock {
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> ages;
-  std::vector<float> records;  // of each row its values, then its state
+  std::vector<float> records;  // for each row its values, then its state
 };
 
 class WEFT_EXPORT RowStore {
@@ -50,8 +50,8 @@ class WEFT_EXPORT RowStore {
   void set_learning_rate(double rate) { optimizer_.learning_rate = rate; }
 
   // --- Use ---
-  // values: ids.size() × dimension. make: rows that are not there are made, and all count as used now; else
-  // such rows read as they would be made, and nothing changes.
+  // values: ids.size() × dimension. make: missing rows are created, and all count as used now; otherwise
+  // missing rows read as they would be created, and nothing changes.
   void lookup(std::span<const std::int64_t> ids, float* values, bool make);
   // gradients: ids.size() × dimension. An id that occurs twice is updated twice.
   void update(std::span<const std::int64_t> ids, const float* gradients);
@@ -60,13 +60,13 @@ class WEFT_EXPORT RowStore {
 
   // --- Removal ---
   bool erase(std::int64_t id);
-  std::size_t evict_older(std::uint32_t age);  // of this age or older; how many there were
-  // The least recently used, until no more than `rows` are left; ties in any order.
+  std::size_t evict_older(std::uint32_t age);  // of this age or older; returns their number
+  // Evicts the least recently used, until at most `rows` are left; ties in any order.
   std::size_t evict_to(std::size_t rows);
 
   // --- Rows as blocks ---
-  // Rows with numbers in [from, from + count) that are there, changed after `since`, and wanted; numbers end
-  // at end().
+  // Existing rows with numbers in [from, from + count) that changed after `since`, and are wanted; numbers
+  // end at end().
   Row end() const { return end_; }
   using Wanted = std::function<bool(std::int64_t id)>;
   RowBlock take_out(Row from, Row count, Epoch since, const Wanted& wanted) const;
@@ -74,11 +74,11 @@ class WEFT_EXPORT RowStore {
 
   // --- Changes ---
   Epoch close_epoch() { return epoch_++; }
-  // False: some of what was erased after `since` has been forgotten; only a list of all rows would do.
+  // False: some erasures after `since` have been forgotten; only a list of all rows would be complete.
   bool remembers(Epoch since) const { return since >= remembered_; }
-  // Erased after `since`; may have been made again.
+  // Erased after `since`; may have been created again.
   std::vector<std::int64_t> erased(Epoch since) const;
-  // From now on erasures are remembered: those before `since` no longer.
+  // From now on erasures are remembered; those before `since` no longer.
   void remember(Epoch since);
 
  private:
@@ -86,8 +86,8 @@ class WEFT_EXPORT RowStore {
   struct Chunk {
     std::unique_ptr<float[]> records;
     std::unique_ptr<std::int64_t[]> ids;
-    std::unique_ptr<std::uint32_t[]> used;  // when last, in ticks
-    std::unique_ptr<Epoch[]> changed;       // in which epoch last; 0: no row is there
+    std::unique_ptr<std::uint32_t[]> used;  // time of the last use, in ticks
+    std::unique_ptr<Epoch[]> changed;       // epoch of the last change; 0: no row
   };
   struct Erased {
     std::int64_t id;
@@ -104,8 +104,7 @@ class WEFT_EXPORT RowStore {
   Row add(std::int64_t id, std::uint64_t hash);  // without values
   Row make(std::int64_t id, std::uint64_t hash);
   void remove(Row row);
-  // visit(i, hash) for every id, what the table and the rows need for it having been asked from memory
-  // before.
+  // Calls visit(i, hash) for every id, after prefetching the memory that the table and the rows need for it.
   template <class Visit>
   void each(std::span<const std::int64_t> ids, Visit visit) const;
 

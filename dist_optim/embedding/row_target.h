@@ -1,5 +1,5 @@
-// RowTarget: the rows of an embedding's shard as a ParameterHost steps them: each by its own gradient, with
-// the RowOptimizer that the embedding was made with.
+// RowTarget: the rows of an embedding's shard as the target of a ParameterHost: each row steps by its own
+// gradient, with the RowOptimizer with which the embedding was created.
 //
 // The gradient is one sparse tensor of row_gradient() (shard_tensors.h). A step of several trainers is their
 // coalesced sum: one update of the shard.

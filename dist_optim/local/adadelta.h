@@ -1,4 +1,4 @@
-// Adadelta: steps sized by the ratio of two running averages, of past steps and of past gradients (Zeiler
+// Adadelta: sets step sizes by the ratio of two running averages, of past steps and of past gradients (Zeiler
 // 2012; torch.optim.Adadelta, which LibTorch's C++ API lacks).
 //
 //   g += weight_decay · p;  v = rho v + (1 - rho) g²;  d = sqrt(u + eps) / sqrt(v + eps) · g

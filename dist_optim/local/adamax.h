@@ -1,4 +1,4 @@
-// Adamax: Adam with the infinity norm of the past gradients in place of their second moment (Kingma and Ba
+// Adamax: Adam with the infinity norm of the past gradients instead of their second moment (Kingma and Ba
 // 2015, section 7.1; torch.optim.Adamax, which LibTorch's C++ API lacks).
 //
 //   g += weight_decay · p;  m += (1 - beta1) (g - m);  n = max(beta2 n, |g| + eps)

@@ -1,8 +1,8 @@
-// Parameters as an owner knows them, and the gradients of one step: which parameter got which gradient.
+// The parameters on an owner, and the gradients of one step with the parameters that they belong to.
 //
-// A parameter is known by its index in the owner's list; one that the step's passes did not use has no
-// entry, and LibTorch's optimizers then leave it alone (not the same as a gradient of zeros: no decay, no
-// momentum).
+// A parameter is identified by its index in the owner's list. A parameter that the step's passes did not use
+// has no entry, and LibTorch's optimizers then leave it unchanged (unlike with a gradient of zeros: no decay,
+// no momentum).
 //
 // Thread-safety: plain functions over values; tensors given to them are read, never written.
 #pragma once
@@ -33,22 +33,23 @@ struct Parameter {
 // By index of the parameter; each in its parameter's shape.
 using Gradients = std::map<std::size_t, at::Tensor>;
 
-// The module's parameters that require grad, by name, a shared one once.
+// The module's parameters that require grad, by name; a shared parameter once.
 WEFT_EXPORT std::vector<Parameter> parameters_of(const torch::nn::Module& module);
 
-// `invalid_argument` unless every tensor is a leaf of its own: no tensor twice, no two that share elements
-// (copying one of those on write would part them).
+// `invalid_argument` unless every tensor is a separate leaf: no tensor twice, and no two that share elements
+// (a copy on write would separate those).
 WEFT_EXPORT void check_parameters(const std::vector<Parameter>& parameters);
 
-// `invalid_argument`, naming the parameter, unless each gradient has its parameter's shape, dtype and device,
-// and is dense or, where `sparse` says so, COO.
+// `invalid_argument`, which names the parameter, unless each gradient has its parameter's shape, dtype and
+// device, and is dense or, if `sparse` is set, COO.
 WEFT_EXPORT void check_gradients(const std::vector<Parameter>& parameters, const Gradients& gradients,
                                  bool sparse);
 
 // Adds `more` to `sum`. Undefined gradients count as absent.
 WEFT_EXPORT void add_gradients(Gradients& sum, const Gradients& more);
 
-// The options' mean, loss scale and clipping by value, out of place; what is left is as the options have it.
+// Applies the options' mean, loss scale and clipping by value, out of place; the remaining options are as
+// given.
 WEFT_EXPORT void prepare_gradients(Gradients& gradients, std::size_t passes, const StepOptions& options);
 WEFT_EXPORT StepPart measure(const Gradients& gradients, const StepOptions& options);
 WEFT_EXPORT void scale_gradients(Gradients& gradients, double scale);

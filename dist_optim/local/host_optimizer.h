@@ -1,6 +1,6 @@
 // HostOptimizer: the optimizer of one ParameterHost, with its learning rates and its state.
 //
-// The first trainer that registers brings it. A trainer with other options, when no other is registered, and
+// The first trainer that registers defines it. A trainer with other options, when no other is registered, and
 // a restore replace it. Steps, loads and saves run one at a time.
 //
 // Owner: ParameterHost. Thread-safe. Errors: those of StepTarget; `failed_precondition` before the first
@@ -29,13 +29,13 @@ class WEFT_EXPORT HostOptimizer {
   void set_state(const OptimizerState& state);
 
  private:
-  friend class ParameterHost;  // which steps it, reads its spec, and replaces it
+  friend class ParameterHost;  // steps it, reads its spec, and replaces it
 
   bool is(const OptimizerSpec& spec) const;  // exists, with these options
   OptimizerSpec spec() const;                // without a name if no optimizer exists
   // Lock order: the host's gate, a turn, the host's mutex, mutex_.
   std::unique_lock<std::mutex> turn() const { return std::unique_lock(turn_); }
-  // With the turn.
+  // With the turn locked.
   StepTarget* find() const;
   StepTarget& target() const;
   // The caller holds the turn, unless no turn exists yet.

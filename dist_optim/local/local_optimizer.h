@@ -1,12 +1,11 @@
-// LocalOptimizer: what the optimizers that LibTorch's C++ lacks (SparseAdam, RowwiseAdagrad, Adadelta,
-// Adamax, Rprop) have in common. Each names the fields of its options and of its state once, and says how one
-// parameter starts and steps; specs (optimizer_spec.h) and saved state (optimizer_state.h) follow from the
-// names.
+// LocalOptimizer: base of the optimizers that LibTorch's C++ API lacks (SparseAdam, RowwiseAdagrad, Adadelta,
+// Adamax, Rprop). Each lists the fields of its options and of its state once, and defines how one parameter
+// starts and steps; specs (optimizer_spec.h) and saved state (optimizer_state.h) are derived from the names.
 //
-// An optimizer's type of options has `Fields fields()` over its values and derives from LocalOptions, that of
-// its state likewise from LocalParamState.
+// An optimizer's options type has `Fields fields()` over its values and derives from LocalOptions; the type
+// of its state does the same with LocalParamState.
 //
-// Thread-safety: as all of LibTorch's optimizers: none. Errors: c10::Error, as theirs.
+// Thread-safety: none, as all of LibTorch's optimizers. Errors: c10::Error, as theirs.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -75,14 +74,14 @@ class LocalOptimizer : public torch::optim::Optimizer {
  private:
   // The state before a parameter's first step.
   virtual State begin(const at::Tensor& parameter, const Options& options) const = 0;
-  // One step of one parameter, under no-grad. The gradient is not to be written.
+  // One step of one parameter, under no-grad. The gradient must not be written.
   virtual void update(at::Tensor& parameter, const at::Tensor& gradient, const Options& options,
                       State& state) const = 0;
 };
 
-// Of an optimizer that LibTorch's Python calls `name`: a sparse gradient is a c10::Error, as there.
+// For an optimizer that LibTorch's Python calls `name`: a sparse gradient is a c10::Error, as there.
 WEFT_EXPORT void require_dense(const at::Tensor& gradient, const char* name);
-// A complex tensor as its real and imaginary parts, which step as independent reals; others as they are.
+// A complex tensor as its real and imaginary parts, which step as independent reals; other tensors unchanged.
 WEFT_EXPORT at::Tensor real_parts(const at::Tensor& tensor);
 
 }  // namespace weft::dist_optim

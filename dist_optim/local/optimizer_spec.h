@@ -1,13 +1,13 @@
-// OptimizerSpec: which of LibTorch's optimizers, with which options, as plain data.
+// OptimizerSpec: one of LibTorch's optimizers with its options, as plain data.
 //
-// A trainer names the optimizer once, in LibTorch's own terms (`torch::optim::AdamOptions(1e-3)`); the
-// spec travels to every owner of parameters, which makes LibTorch's optimizer from it. It holds every
-// option, also those left at their defaults: two specs are equal exactly when the two optimizers behave
-// alike, and handles to one object that bring different specs are refused.
+// A trainer names the optimizer once, in LibTorch's own terms (`torch::optim::AdamOptions(1e-3)`). The spec
+// is sent to every owner of parameters, which creates LibTorch's optimizer from it. It holds every option,
+// including those left at their defaults: two specs are equal exactly if the two optimizers behave equally,
+// and handles to one object with different specs are refused.
 //
 // Parameter groups: parameters whose names begin with a group's prefix (a whole name or up to a dot: "conv"
-// is conv.weight, not conv2.weight; the longest prefix counts) take the group's options in place of these. A
-// slice of a parameter (slices.h) is in the group of the parameter.
+// includes conv.weight, not conv2.weight; the longest prefix applies) have the group's options instead of
+// these. A slice of a parameter (slices.h) is in the group of the parameter.
 //
 // Thread-safety: a value.
 #pragma once
@@ -59,7 +59,7 @@ struct WEFT_EXPORT OptimizerSpec {
 
   OptimizerSpec() = default;
 
-  // Implicit, so that a trainer writes LibTorch's options where a spec is asked for.
+  // Implicit, so that a trainer can write LibTorch's options where a spec is expected.
   OptimizerSpec(const torch::optim::SGDOptions& from);
   OptimizerSpec(const torch::optim::AdamOptions& from);
   OptimizerSpec(const torch::optim::AdamWOptions& from);
@@ -70,29 +70,29 @@ struct WEFT_EXPORT OptimizerSpec {
   OptimizerSpec(const AdadeltaOptions& from);
   OptimizerSpec(const AdamaxOptions& from);
   OptimizerSpec(const RpropOptions& from);
-  // LBFGS evaluates the loss several times within one step: it cannot be stepped with given gradients, but by
+  // LBFGS evaluates the loss several times within one step: it cannot be stepped with given gradients. Use
   // DistLBFGS.
   OptimizerSpec(const torch::optim::LBFGSOptions&) = delete;
 
-  // This spec with a group more.
+  // This spec with one more group.
   OptimizerSpec with_group(std::string prefix, std::map<std::string, double> options) const;
-  // The spec of each group by its prefix, without groups of its own; that of all other parameters has the
-  // prefix "". `invalid_argument` where a prefix is empty or there twice.
+  // The spec of each group by its prefix, without nested groups; the spec of all other parameters has the
+  // prefix "". `invalid_argument` if a prefix is empty or occurs twice.
   std::map<std::string, OptimizerSpec> by_group() const;
   // The prefix of the group that a parameter is in.
   std::string group_of(const std::string& parameter) const;
 
-  // The optimizer over `parameters`, with the options outside groups. A spec may have come from a peer: an
-  // unknown name, a missing or unknown option or a value that LibTorch refuses is `invalid_argument`.
-  // Include <torch/optim/optimizer.h> where the result is used.
+  // The optimizer over `parameters`, with the options outside groups. A spec may come from a peer: an unknown
+  // name, a missing or unknown option or a value that LibTorch refuses is `invalid_argument`. Include
+  // <torch/optim/optimizer.h> to use the result.
   std::unique_ptr<torch::optim::Optimizer> make(std::vector<at::Tensor> parameters) const;
 
-  // Whether a step outside groups takes sparse (COO) gradients. Adam, AdamW, RMSprop, Adadelta, Adamax and
-  // Rprop refuse them, SGD and Adagrad do with weight decay.
+  // Whether a step outside groups accepts sparse (COO) gradients. Adam, AdamW, RMSprop, Adadelta, Adamax and
+  // Rprop refuse them; SGD and Adagrad refuse them with weight decay.
   bool takes_sparse_gradients() const;
 
-  // Whether each element is stepped from its own gradient and state alone, so that slices of a parameter may
-  // step apart (slices.h). Not SparseAdam and RowwiseAdagrad, which step rows.
+  // Whether each element is stepped only from its own gradient and state, so that slices of a parameter may
+  // step separately (slices.h). Not SparseAdam and RowwiseAdagrad, which step rows.
   bool is_elementwise() const;
 
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;

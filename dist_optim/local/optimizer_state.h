@@ -1,9 +1,9 @@
-// OptimizerState: what an optimizer has learnt about one object's parameters, as plain tensors by name, so
-// that it may come from a peer (LibTorch's own archives are TorchScript files, which must not).
+// OptimizerState: the state of an optimizer for one object's parameters, as plain tensors by name, so that it
+// may come from a peer (LibTorch's own archives are TorchScript files, which must not).
 //
-// Tensors are named PARAMETER/FIELD ("conv.weight/exp_avg"), the fields being those of LibTorch's
-// ...ParamState; a count ("step") is a 0-d tensor of int64. Learning rates are by the prefix of their
-// parameter group, "" for what is in none. Other options are not state: they are the spec's.
+// Tensors are named PARAMETER/FIELD ("conv.weight/exp_avg"), with the fields of LibTorch's ...ParamState; a
+// count ("step") is a 0-d tensor of int64. Learning rates are stored by the prefix of their parameter group,
+// "" for parameters in no group. Other options are not state: they belong to the spec.
 //
 // Thread-safety: values.
 #pragma once
@@ -26,11 +26,11 @@ struct OptimizerState {
   std::map<std::string, at::Tensor> tensors;
 };
 
-// Adds copies of what `from` (an optimizer of that name) knows of the tensor `leaf`.
+// Adds copies of the state of `from` (an optimizer of that name) for the tensor `leaf`.
 WEFT_EXPORT void read_state(const std::string& name, const torch::optim::Optimizer& from,
                             const at::Tensor& leaf, const std::string& parameter, OptimizerState& to);
-// Gives copies of it to `to`; returns how many tensors were the parameter's. `invalid_argument` where a field
-// is missing or has another shape, dtype or layout than this optimizer gives it.
+// Copies the state to `to`; returns the number of tensors of the parameter. `invalid_argument` if a field is
+// missing or has another shape, dtype or layout than this optimizer uses.
 WEFT_EXPORT std::size_t write_state(const OptimizerState& from, const std::string& parameter,
                                     const at::Tensor& leaf, torch::optim::Optimizer& to);
 

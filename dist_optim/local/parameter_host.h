@@ -1,22 +1,22 @@
-// ParameterHost: one served object's parameters on their owner: who reads which version, and who steps
-// when.
+// ParameterHost: one served object's parameters on their owner: the versions that passes read, and the order
+// of steps.
 //
 // One host per object; all optimizer handles on it share the host and so the optimizer's state. The first
-// trainer to register fixes optimizer and mode (step_mode.h), others must bring the same. A pass is
-// admitted before it first reads, reads within read() (forward handlers and backward nodes alike), and
-// ends with its step or its release. A step applies exactly the gradients given, in place where nobody
-// else reads that version, else to a copy. What is refused has changed nothing; only where LibTorch itself
-// fails in the middle of a step may some parameters be stepped and others not.
+// trainer to register sets optimizer and mode (step_mode.h); others must have the same. A pass is admitted
+// before it first reads, reads within read() (forward handlers and backward nodes), and ends with its step or
+// its release. A step applies exactly the given gradients: in place if no other pass reads that version,
+// otherwise to a copy. A refused operation has changed nothing. Only if LibTorch itself fails in the middle
+// of a step may some parameters be stepped and others not.
 //
-// With no pass on an old version open and nobody reading, the module's tensors hold the newest version.
-// Code of the owner that reads them at other times (to save them, say) takes read_newest().
+// While no pass on an old version is open and nothing reads, the module's tensors hold the newest version.
+// Code of the owner that reads them at other times (for example to save them) uses read_newest().
 //
 // Owner: the object's agent, which keeps it as long as the object and longer than every Reading.
 //
-// Thread-safety: full. read() and step() block while others read or step; the rest returns at once.
-// Callbacks run on whichever thread ended the wait, perhaps before the call returns, and never under a
-// lock; they must not throw. On accelerators each use of the parameters also waits for the uses before it, on
-// the streams that are current on its thread; so does a step for its gradients.
+// Thread-safety: full. read() and step() block while others read or step; all other functions return at once.
+// Callbacks run on the thread that ended the wait, possibly before the call returns, and never under a lock;
+// they must not throw. On accelerators each use of the parameters also waits for earlier uses, on the current
+// streams of its thread; a step also waits for its gradients.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -53,16 +53,16 @@ struct PassGradients {
   Gradients gradients;
 };
 
-// What a host knows in addition to the values of its parameters.
+// The state of a host in addition to the values of its parameters.
 struct HostState {
   std::uint64_t version = 0;
   OptimizerSpec spec;  // without a name: no trainer has registered an optimizer
   OptimizerState optimizer;
 };
 
-// What a host knows of a pass.
+// The state of a pass at a host.
 struct PassStatus {
-  std::optional<std::string> trainer;  // as whose pass it was admitted, or waits to be
+  std::optional<std::string> trainer;  // the trainer for which it was admitted, or waits to be
   bool may_wait = false;               // in admit(): under bounded_staleness(k), if it has not been admitted
   bool has_stepped = false;            // and has not been released since
 };
@@ -70,12 +70,13 @@ struct PassStatus {
 // Counters since the host was made; passes and versions are those of now.
 struct WEFT_EXPORT HostStats {
   std::uint64_t version = 0;                         // steps that changed the parameters
-  std::map<std::uint64_t, std::uint64_t> staleness;  // how many steps were how stale
+  std::map<std::uint64_t, std::uint64_t> staleness;  // number of steps by their staleness
   std::size_t open_passes = 0;
   std::size_t waiting_passes = 0;
   std::size_t live_versions = 0;
-  std::uint64_t copied_bytes = 0;   // by copying on write, in all
-  std::uint64_t version_loads = 0;  // how often a reader needed another version than the one before
+  std::uint64_t copied_bytes = 0;  // by copying on write, in total
+  std::uint64_t version_loads =
+      0;  // number of times that a reader needed another version than the previous one
 
   // Steps between the version that a step's passes have read and the newest one.
   std::uint64_t max_staleness() const { return staleness.empty() ? 0 : staleness.rbegin()->first; }
@@ -89,7 +90,7 @@ class WEFT_EXPORT ParameterHost {
   using Admitted = std::function<void(std::exception_ptr error)>;
   using Stepped = std::function<void(std::exception_ptr error, Version version)>;
 
-  // A stretch of code that reads the parameters, on one thread; ends with the object.
+  // A scope that reads the parameters, on one thread; ends with the object.
   class WEFT_EXPORT Reading {
    public:
     Reading() = default;
@@ -101,104 +102,105 @@ class WEFT_EXPORT ParameterHost {
 
    private:
     friend class ParameterHost;
-    ParameterHost* host_ = nullptr;    // none in `hogwild`, where nobody waits
+    ParameterHost* host_ = nullptr;    // none in `hogwild`, where reads do not wait
     std::optional<Version> retained_;  // none in read_newest()
   };
 
-  // `invalid_argument` where these cannot be a host's parameters (check_parameters). From now on only the
-  // host moves them: no module.to(…).
+  // `invalid_argument` if these cannot be a host's parameters (check_parameters). From now on, only the host
+  // moves them: no module.to(…).
   explicit ParameterHost(std::vector<Parameter> parameters);
-  // Of what is no tensor: rows. It has no versions: a step changes it in place, also where another pass reads
-  // an older version. make: of the optimizer that the first trainer asks for; throws what registering throws.
+  // For rows, which are no tensors. They have no versions: a step changes them in place, also if another pass
+  // reads an older version. make: creates the optimizer that the first trainer requests; throws the errors of
+  // registering.
   using MakeTarget = std::function<std::unique_ptr<StepTarget>(const OptimizerSpec&)>;
   explicit ParameterHost(MakeTarget make);
   ~ParameterHost();
   ParameterHost(const ParameterHost&) = delete;
   ParameterHost& operator=(const ParameterHost&) = delete;
 
-  // Once per optimizer handle. The first handle, and the first after all have gone, decides on optimizer and
-  // mode: an optimizer with other options than before begins without state. `invalid_argument`, naming both,
-  // where optimizer or mode differ from those of the other handles, or where a synchronous round has
-  // no seat left. `failed_precondition` while the parameters are claimed, or while a step of the handles
-  // before is in flight. name: the order of the trainers in a round's sum, and what messages call the
-  // trainer.
+  // Call once per optimizer handle. The first handle, and the first after all have been destroyed, sets
+  // optimizer and mode: an optimizer with other options than before begins without state. `invalid_argument`,
+  // which names both, if optimizer or mode differ from those of the other handles, or if a synchronous round
+  // is full. `failed_precondition` while the parameters are claimed, or while a step of earlier handles is in
+  // flight. name: defines the order of the trainers in a round's sum, and names the trainer in messages.
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                         const std::string& name = {});
   bool is_registered(const std::string& trainer) const;
   std::vector<std::string> trainers() const;  // that are registered
   bool is_stepped() const;                    // some trainer is registered, or a step is in flight
-  // From one synchronous mode to another, for all trainers that are registered. `failed_precondition` while a
-  // step is prepared or waits for its round, or where either mode is not synchronous; `invalid_argument`
-  // where there are fewer seats than trainers.
+  // Changes from one synchronous mode to another, for all registered trainers. `failed_precondition` while a
+  // step is prepared or waits for its round, or if either mode is not synchronous; `invalid_argument` if the
+  // number is less than that of the trainers.
   void set_mode(StepMode mode);
-  // The end of one handle; with the last one, or where the trainer died, its passes end too. What a
-  // synchronous round does then: step_round.h. The optimizer's state stays, even after the last trainer. Call
-  // close_rounds() afterwards, on a thread that may step: it applies the round that then misses nobody.
+  // The end of one handle; with the last one, or if the trainer died, its passes end, too. step_round.h
+  // describes the effect on a synchronous round. The optimizer's state stays, even after the last trainer.
+  // Call close_rounds() afterwards, on a thread that may step: it applies a round that is now complete.
   void strike_off(const std::string& trainer, bool died);
   void close_rounds();
 
-  // For an optimizer of one trainer that steps by change(), with state of its own (LbfgsHost): until
-  // end_claim() nobody may register. `failed_precondition` while somebody is registered, or has claimed them.
-  // name: of the trainer, for messages. `invalid_argument` for rows.
+  // For an optimizer of one trainer that steps by change(), with its own state (LbfgsHost): no trainer may
+  // register until end_claim(). `failed_precondition` while a trainer is registered, or has claimed the
+  // parameters. name: of the trainer, for messages. `invalid_argument` for rows.
   void claim(const std::string& name);
   void end_claim();
 
-  // Before the pass's first read() here. Asking again is harmless. Under bounded_staleness(k) it may wait for
-  // other trainers' steps; in synchronous mode for the end of the round where the trainer has stepped in it
-  // already: what it read now would be too old for its next step. Errors: `cancelled` if released, `aborted`
-  // if the trainer ends meanwhile. version: the kept version that the pass reads; then it does not wait, and
-  // the errors are those of PassLedger::admit_at. Rows keep no versions: `failed_precondition`.
+  // Before the pass's first read() here. Calling it again has no effect. Under bounded_staleness(k) it may
+  // wait for other trainers' steps. In synchronous mode it waits for the end of the round in which the
+  // trainer has already stepped: what the pass read now would be too old for its next step. Errors:
+  // `cancelled` if released, `aborted` if the trainer ends meanwhile. version: the kept version that the pass
+  // reads; then it does not wait, and the errors are those of PassLedger::admit_at. Rows keep no versions:
+  // `failed_precondition`.
   void admit(const std::string& trainer, PassKey pass, Admitted done, std::optional<Version> version = {});
 
   // What the host knows of the pass.
   PassStatus status(PassKey pass) const;
 
-  // Waits until the pass's version is in the module's tensors. `failed_precondition` where it is not
-  // admitted, or where this thread reads another pass's version already.
+  // Waits until the pass's version is in the module's tensors. `failed_precondition` if the pass is not
+  // admitted, or if this thread already reads another pass's version.
   Reading read(PassKey pass);
   Reading read_newest();
 
   // One step with the sum of the passes' gradients, by index into parameters(). bounded_staleness and
   // hogwild: applied now. synchronous: applied with the sum over the round's trainers, in the order of their
-  // names, so that the result depends on no race. Without any gradient nothing is applied and the version
-  // stays; in a round, such a step still counts as arrived. Errors: those of check_gradients and
-  // PassLedger::check_step; `aborted` where a trainer of the round died.
+  // names, so that the result does not depend on timing. Without any gradient nothing is applied and the
+  // version stays; in a round, such a step still counts as arrived. Errors: those of check_gradients and
+  // PassLedger::check_step; `aborted` if a trainer of the round died.
   void step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done);
 
-  // The same in two halves, for a step over several objects: prepare() checks all that step() checks, sums
-  // the gradients and measures them, and changes nothing; commit() does with them what was decided over all
-  // objects, and abort() forgets them. Until the step is made the passes are its own: one that is released
-  // keeps its version, and neither may another step use it nor, in a round, the trainer prepare another; the
+  // The same in two phases, for a step over several objects. prepare() performs all checks of step(), sums
+  // and measures the gradients, and changes nothing. commit() applies the decision over all objects, and
+  // abort() drops the gradients. Until the step is made, the passes belong to it: a pass that is released
+  // keeps its version, no other step may use it, and in a round its trainer may not prepare another step. The
   // trainer's further passes wait before they read. A pass steps once: prepare() and admit() refuse, with
-  // `failed_precondition`, one that was committed. A pass without gradients ends with the commit. abort()
-  // leaves all passes open. A prepared step ends with its trainer. `number` is the trainer's. passes: how
-  // many the step has in all, with those that have no gradients here.
+  // `failed_precondition`, a committed one. A pass without gradients ends with the commit. abort() leaves all
+  // passes open. A prepared step ends with its trainer. `number` belongs to the trainer. passes: the number
+  // of passes of the step, including those without gradients here.
   StepPart prepare(const std::string& trainer, std::uint64_t number, std::vector<PassGradients> gradients,
                    const StepOptions& options, std::size_t passes);
   void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision, Stepped done);
   void abort(const std::string& trainer, std::uint64_t number);
 
-  // Runs `body` alone, which may write new values into the parameters' storages: a step of its own, that no
-  // trainer made. Passes that read an older version keep it, and are a step older (in synchronous mode their
-  // own step is then refused); in `hogwild` all read the new values at once. The optimizer's state stays, or
-  // becomes `optimizer`: no step and no snapshot() runs in between, and a state that is refused changes
+  // Runs `body` exclusively, which may write new values into the parameters' storages: a separate step, made
+  // by no trainer. Passes that read an older version keep it, and are one step older (in synchronous mode
+  // their own step is then refused); in `hogwild` all read the new values at once. The optimizer's state
+  // stays, or becomes `optimizer`: no step and no snapshot() runs in between, and a refused state changes
   // nothing.
   void change(const std::function<void()>& body, const OptimizerState* optimizer = nullptr);
 
-  // Ends the pass; harmless for one that has ended or is not known.
+  // Ends the pass; no effect if it has ended or is unknown.
   void release(PassKey pass);
 
   // Lives as long as the host.
   HostOptimizer& optimizer() { return optimizer_; }
-  // The optimizer with its state, and what `read` sees: the newest version of the parameters. No step and no
-  // change() runs in between: both are of that version.
+  // The optimizer with its state, and the result of `read`: the newest version of the parameters. No step and
+  // no change() runs in between: both are of that version.
   HostState snapshot(const std::function<void()>& read);
-  // Back to a snapshot: the optimizer, its state and the version become these, and `write`, which runs alone,
-  // writes the values into the parameters' tensors. Trainers may be attached, with the same options;
-  // otherwise the first one with these options goes on with the state. What asks to be admitted meanwhile
-  // waits. All of it, or with an error nothing, provided that a `write` that throws has written nothing.
+  // Restores a snapshot: the optimizer, its state and the version become these, and `write`, which runs
+  // exclusively, writes the values into the parameters' tensors. Trainers may be attached, with the same
+  // options; otherwise the first one with these options continues with the state. Admissions meanwhile wait.
+  // All of it, or with an error nothing, provided that a `write` that throws has written nothing.
   // `failed_precondition` while a pass is open or a step is in flight, or while the parameters are claimed;
-  // `invalid_argument` where the state is refused, and for rows.
+  // `invalid_argument` if the state is refused, and for rows.
   void restore(const HostState& state, const std::function<void()>& write);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  // constant
@@ -211,13 +213,13 @@ class WEFT_EXPORT ParameterHost {
     Gradients gradients;
     Stepped done;
     std::string name;          // of its trainer
-    tensor::StreamMarks made;  // how far the streams had come that made the gradients
+    tensor::StreamMarks made;  // the positions of the streams that made the gradients
   };
   struct PreparedStep {
-    PendingStep step;  // until it is committed; of its passes those that have gradients here
+    PendingStep step;  // until it is committed; of its passes those with gradients here
     std::vector<PassKey> passes;
     std::vector<PassKey> released;  // meanwhile
-    bool holds = false;             // its trainer's passes, in the ledger
+    bool holds = false;             // of its trainer's passes, in the ledger
     bool committing = false;
   };
   using PreparedSteps = std::map<std::pair<std::string, std::uint64_t>, PreparedStep>;
@@ -263,7 +265,7 @@ class WEFT_EXPORT ParameterHost {
     std::string name;
   };
   std::map<std::string, Trainer> handles_;
-  std::optional<std::string> claimed_;  // by whom; then there are no handles
+  std::optional<std::string> claimed_;  // by this trainer; then there are no handles
   PassLedger ledger_;
   std::map<PassKey, std::vector<Admitted>> waiting_;  // as many as wait in the ledger
   std::optional<StepRound> round_;                    // in synchronous mode

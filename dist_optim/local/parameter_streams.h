@@ -1,7 +1,7 @@
-// ParameterStreams: orders the uses of one host's parameters on accelerators. Each use waits, on the streams
-// that are current on its thread, for the uses that ended before it.
+// ParameterStreams: orders the uses of one host's parameters on accelerators. Each use waits, on the current
+// streams of its thread, for earlier uses.
 //
-// Owner: ParameterHost. Thread-safe. Without a parameter on an accelerator all of this does nothing.
+// Owner: ParameterHost. Thread-safe. Without a parameter on an accelerator it has no effect.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -28,7 +28,7 @@ class ParameterStreams {
     for (const at::Tensor& parameter : on_devices_) used_.pass_on(parameter);
   }
   // A use ends on the calling thread. Uses overlap, so its streams wait for the use that ended before: one
-  // mark stands for both.
+  // mark represents both.
   void note() {
     if (on_devices_.empty()) return;
     follow();
@@ -45,7 +45,7 @@ class ParameterStreams {
 
   std::vector<at::Tensor> on_devices_;  // one parameter of each accelerator device
   std::mutex mutex_;                    // guards used_
-  tensor::StreamMarks used_;            // how far the streams had come after the last use
+  tensor::StreamMarks used_;            // the positions of the streams after the last use
 };
 
 }  // namespace weft::dist_optim

@@ -1,34 +1,34 @@
-// PassLedger: which pass reads which version of one object's parameters, and which has to wait before it
-// reads.
+// PassLedger: the versions of one object's parameters that passes read, and the passes that wait before they
+// read.
 //
 // A pass pins the version that is newest when it is admitted; under bounded_staleness(k) the passes that one
 // trainer opens between two of its steps share the pin of the first. A pin ends with its pass's step or
 // release. The staleness of a step is the number of steps since the oldest pin among its passes.
 //
 // Admission under bounded_staleness(k). A trainer with open passes owes one step. In the worst case all
-// others step before it does, so the bound holds for certain, and no step ever has to wait, exactly if for
+// others step before it does. The bound holds with certainty, and no step ever has to wait, exactly if for
 // every such trainer
-//     (newest − its oldest pin) + (steps that the others owe) ≤ k.
-// A pass is admitted if this holds with it, else it waits, first come first served. A further pass of a
-// trainer with open passes changes neither term and is admitted at once. With nobody open the left side is
-// 0: if every open pass ends some day, every waiting one is admitted some day. A step that leaves some of
-// its trainer's passes open adds a step that was not counted, and is refused where it would break the
-// bound for a pass that stays.
+//    (newest − its oldest pin) + (steps that the others owe) ≤ k.
+// A pass is admitted if this holds with it, otherwise it waits, in the order of arrival. A further pass of a
+// trainer with open passes changes neither term and is admitted at once. Without open passes the left side is
+// 0: if every open pass ends eventually, every waiting one is admitted eventually. A step that leaves some of
+// its trainer's passes open adds a step that was not counted. It is refused if it would break the bound for a
+// pass that stays.
 //
-// A step may be prepared first and made later. Meanwhile it is owed by itself, before the one of the passes
+// A step may be prepared first and made later. Meanwhile it is owed separately, before the step of the passes
 // that its trainer keeps open (the steps of one trainer count for its later ones), and its trainer opens no
-// further pass, except at a given version. So what is allowed when it is prepared is allowed when it is made,
-// where a trainer makes its steps in the order in which it prepared them.
+// further pass, except at a given version. So a step that is allowed when it is prepared is allowed when it
+// is made, if a trainer makes its steps in the order in which it prepared them.
 //
 // A pass may name the version that it reads (weight stashing and vertical sync of PipeDream, Narayanan et al.
-// 2019; 2BW, Narayanan et al. 2021). It is admitted at once or refused: the version must be kept, which a pin
-// or a reader does, and the bound must hold with it. Such a pass shares its pin with no other pass.
+// 2019; 2BW, Narayanan et al. 2021). It is admitted at once or refused: a pin or a reader must keep the
+// version, and the bound must hold with it. Such a pass shares its pin with no other pass.
 //
-// One object's ledger knows nothing of another's: passes that are admitted to several objects in different
-// orders can wait for one another in a circle. Whoever serves passes over several objects admits them in
-// one order for all.
+// The ledgers of different objects are independent: passes that are admitted to several objects in different
+// orders could wait for one another in a cycle. The code that serves passes over several objects admits them
+// in one order for all.
 //
-// Passes of a trainer that is not registered pin too, but owe no step and never wait.
+// Passes of a trainer that is not registered also pin, but owe no step and never wait.
 //
 // Pure data: no clock, no thread, no tensor. Owner: ParameterHost, under its mutex.
 #pragma once
@@ -68,64 +68,65 @@ class WEFT_EXPORT PassLedger {
 
   // Until the mode is known, passes pin and never wait.
   void set_mode(StepMode mode) { mode_ = mode; }
-  // name: what messages call the trainer; empty: its key.
+  // name: the trainer's name in messages; empty: its key.
   void add_trainer(const std::string& trainer, const std::string& name = {});
-  // Ends all its passes; returns those that were waiting.
+  // Ends all its passes; returns those that waited.
   std::vector<PassKey> remove_trainer(const std::string& trainer);
 
-  // Asking again changes nothing. `invalid_argument` for a pass of another trainer.
+  // Calling it again changes nothing. `invalid_argument` for a pass of another trainer.
   Admission admit(const std::string& trainer, PassKey pass);
-  // The same at a version. `failed_precondition` where the version is not kept, or is older than the mode
-  // allows, where the pass reads or waits for another one, and where the trainer's step waits for its round.
+  // The same at a version. `failed_precondition` if the version is not kept or is older than the mode allows,
+  // if the pass reads or waits for another one, or if the trainer's step waits for its round.
   void admit_at(const std::string& trainer, PassKey pass, Version version);
-  // Admits what may now go, and returns it in order. To be called after whatever ends a pin or a hold.
+  // Admits the passes that may now read, and returns them in order. Call it after every end of a pin or a
+  // hold.
   std::vector<PassKey> admit_waiting();
-  // A trainer whose passes wait for the end of its synchronous round: what they read now would be old by
-  // then. As many ends as holds; its end as a trainer ends all.
+  // A trainer whose passes wait for the end of its synchronous round: what they read now would then be old.
+  // Needs as many ends as holds; its end as a trainer ends all.
   void hold(const std::string& trainer) { ++held_[trainer]; }
   void end_hold(const std::string& trainer);
 
-  // Of an open or waiting pass.
+  // For an open or waiting pass.
   std::optional<std::string> trainer_of(PassKey pass) const;
   // The version that an open pass reads.
   std::optional<Version> pin(PassKey pass) const;
   // Ends the pass, open or waiting. True if it was waiting.
   bool release(PassKey pass);
 
-  // Keeps a version beyond its pins, for a reader that is inside or about to be.
+  // Keeps a version in addition to its pins, for a reader that is inside or about to enter.
   void retain(Version version) { ++references_[version]; }
   void let_go(Version version);
 
-  // The staleness of a step of these passes now. `failed_precondition` naming pass and trainer where one of
-  // them is not open, where the mode's bound is broken, or where the bound would break for a pass that stays
+  // The staleness of a step of these passes now. `failed_precondition`, which names pass and trainer, if one
+  // of them is not open, if the mode's bound is broken, or if the bound would break for a pass that stays
   // open.
   std::uint64_t check_step(const std::string& trainer, const std::vector<PassKey>& passes) const;
 
-  // The same, of those passes that are open, whatever the mode allows.
+  // The same for the open ones of these passes, without the bound of the mode.
   std::uint64_t staleness(const PassesOfTrainers& passes) const;
 
-  // A step that check_step() allowed is prepared, and its trainer held; the end is before or after the step
-  // is made, or where it is given up. Passes that end meanwhile are harmless.
+  // A step that check_step() allowed is prepared, and its trainer held. The end comes before or after the
+  // step is made, or when it is given up. Passes may end meanwhile.
   void prepare_step(const std::string& trainer, const std::vector<PassKey>& passes);
   void end_prepared(const std::string& trainer, const std::vector<PassKey>& passes);
 
-  // Whether anyone but these passes still needs the newest version: a step of theirs must not change it in
-  // place.
+  // Whether a pass or reader other than these passes still needs the newest version: their step must not
+  // change it in place.
   bool read_by_others(const PassesOfTrainers& passes) const;
   // A step: ends the passes and makes a new version.
   void step(const PassesOfTrainers& passes);
   // The same without a new version, for a step that has no gradients here.
   void end_without_step(const std::string& trainer, const std::vector<PassKey>& passes);
 
-  // From now on passes wait, and none is admitted at a version, until resume(). False where a pass is open or
-  // a reader is inside: then nothing has changed.
+  // From now on passes wait, and none is admitted at a version, until resume(). False, without an effect, if
+  // a pass is open or a reader is inside.
   bool pause();
   void resume() { paused_ = false; }
   bool paused() const { return paused_; }
-  // While it is paused: the newest version gets this number.
+  // While it is paused: sets the number of the newest version.
   void renumber(Version newest) { newest_ = newest; }
 
-  // Old versions that nobody needs any more, each returned once.
+  // Old versions that are not needed any more, each returned once.
   std::vector<Version> take_dropped() { return std::exchange(dropped_, {}); }
 
   // The newest version's number, and how many passes are admitted and wait to be admitted.
@@ -137,7 +138,7 @@ class WEFT_EXPORT PassLedger {
   struct Open {
     std::string trainer;
     Version pin;
-    std::uint64_t group;  // how many steps its trainer had made
+    std::uint64_t group;  // the number of steps that its trainer had made
     bool owes_step;
     bool shares_pin = true;      // with its trainer's passes of the same group
     std::uint64_t prepared = 0;  // the prepared step that it is in; 0: none

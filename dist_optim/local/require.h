@@ -1,11 +1,11 @@
-// require: refuses numbers that cannot be meant. Thread-safety: a function.
+// require: refuses invalid numbers. Thread-safety: a function.
 #pragma once
 
 #include <weft/rpc/core/error.h>
 
 namespace weft::dist_optim {
 
-// `invalid_argument` with this text unless it holds.
+// `invalid_argument` with this text unless the condition holds.
 inline void require(bool holds, const char* otherwise) {
   if (!holds) throw rpc::Error(rpc::ErrorKind::invalid_argument, otherwise);
 }

@@ -2,8 +2,9 @@
 // RowOptimizer of embeddings.
 //
 // X is float for one element of a row, or at::Tensor for many rows at once, on any device. S is the type of
-// the numbers of a step: float for float, so that nothing is rounded to double and back; double for
-// at::Tensor. Weight decay, and the mean of a row's squares, are the caller's. Thread-safety: pure functions.
+// the numbers of a step: float for float, so that nothing is converted to double and back; double for
+// at::Tensor. The caller applies weight decay, and computes the mean of a row's squares. Thread-safety: pure
+// functions.
 #pragma once
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace weft::dist_optim {
 // Adam (Kingma and Ba 2015) with bias correction at step t = 1, 2, ….
 template <class S>
 struct AdamStep {
-  // Of eps: added to √v (torch.optim.SparseAdam), or to the corrected √v̂ (torch.optim.Adam).
+  // Where eps is added: to √v (torch.optim.SparseAdam), or to the corrected √v̂ (torch.optim.Adam).
   enum class Eps : std::uint8_t { to_root, to_corrected_root };
 
   // t: the number of the step, from 1. The fields hold what is computed once for all elements; rest1 is 1 -
@@ -31,13 +32,13 @@ struct AdamStep {
     this->root = static_cast<S>(corrected ? root : 1);
   }
 
-  S beta1, beta2, rest1, rest2;  // rest1 = 1 - beta1, rest2 = 1 - beta2
-  S eps;                         // as given
-  S size;                        // the learning rate, corrected
-  S root;                        // what √v is divided by
+  S beta1, beta2, rest1, rest2;
+  S eps;
+  S size;  // the learning rate, corrected
+  S root;  // the divisor of √v
 };
 
-// Updates the moments m and v with the gradient g. Returns what the parameter falls by.
+// Updates the moments m and v with the gradient g. Returns the decrease of the parameter.
 template <class X, class S>
 X adam_change(X& m, X& v, const X& g, const AdamStep<S>& step) {
   using std::sqrt;
@@ -46,8 +47,8 @@ X adam_change(X& m, X& v, const X& g, const AdamStep<S>& step) {
   return step.size * m / (sqrt(v) / step.root + step.eps);
 }
 
-// Adagrad (Duchi, Hazan and Singer 2011): what a gradient is multiplied with to give what the parameter falls
-// by. sum: of the squared gradients, of one element or of a row, with those of this step.
+// Adagrad (Duchi, Hazan and Singer 2011): the factor by which a gradient is multiplied to give the decrease
+// of the parameter. sum: of the squared gradients, of one element or of a row, including those of this step.
 template <class X, class S>
 X adagrad_rate(const X& sum, S rate, S eps) {
   using std::sqrt;

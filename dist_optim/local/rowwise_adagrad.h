@@ -1,10 +1,10 @@
-// RowwiseAdagrad: Adagrad with one accumulator a row rather than an element, and only the rows touched that
-// have a gradient: the usual optimizer of large embedding tables (Duchi et al. 2011; per row as in DLRM,
-// Naumov et al. 2019, and FBGEMM's table-batched embeddings).
+// RowwiseAdagrad: Adagrad with one accumulator for each row instead of each element, which changes only the
+// rows that have a gradient: the usual optimizer of large embedding tables (Duchi et al. 2011; per row as in
+// DLRM, Naumov et al. 2019, and FBGEMM's table-batched embeddings).
 //
 //   s += mean over the row of g²;  p -= lr · g / (sqrt(s) + eps)
-// A row is what the first dimension counts; of a parameter with fewer than two dimensions every element is
-// one. A dense gradient is one of every row.
+// A row is an index of the first dimension; in a parameter with fewer than two dimensions every element is a
+// row. A dense gradient is a gradient of every row.
 //
 // Thread-safety and errors: as LocalOptimizer.
 #pragma once

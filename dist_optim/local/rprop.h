@@ -1,11 +1,12 @@
-// Rprop: each element has a step size of its own, which grows while the sign of its gradient stays and
-// shrinks when it turns; the gradient's size does not count (Riedmiller and Braun 1993, in the variant that
-// skips an element's step after a turn; torch.optim.Rprop, which LibTorch's C++ API lacks). For full batches.
+// Rprop: each element has its own step size, which grows while the sign of its gradient stays and shrinks
+// when it changes; the gradient's size has no effect (Riedmiller and Braun 1993, in the variant that skips an
+// element's step after a change of sign; torch.optim.Rprop, which LibTorch's C++ API lacks). For full
+// batches.
 //
 //   where g · g' > 0: s *= etaplus;  where g · g' < 0: s *= etaminus, g = 0;  s is kept within its bounds
 //   p -= s · sign(g), and g is the next step's g'
-// `lr` is the first s of a parameter, and nothing from its second step on. `maximize` steps by -g. A complex
-// parameter's two parts step as independent reals.
+// `lr` is the first s of a parameter, and has no effect from its second step on. `maximize` steps by -g. A
+// complex parameter's two parts step as independent reals.
 //
 // Thread-safety and errors: as LocalOptimizer; a sparse gradient is refused.
 #pragma once

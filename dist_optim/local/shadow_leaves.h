@@ -1,14 +1,13 @@
-// ShadowLeaves: one of LibTorch's optimizers (one for each parameter group), stepping tensors that share
+// ShadowLeaves: one of LibTorch's optimizers (one for each parameter group), which steps tensors that share
 // storage with a module's parameters.
 //
-// Stepping a parameter itself bumps its version counter, and the backward of every pass whose forward came
-// before then fails with "modified by an inplace operation" (but LibTorch's SGD steps `.data()` and lets
-// it go on with mixed versions, silently). A shadow (`variable_data()`) has a version counter and a
-// `.grad` of its own: a step disturbs no graph and touches no user's `.grad`. What a pass then reads is
-// the business of ParameterHost, not of this class.
+// Stepping a parameter itself increments its version counter. The backward of every pass whose forward ran
+// before then fails with "modified by an inplace operation" (except that LibTorch's SGD steps `.data()` and
+// lets it continue silently with mixed versions). A shadow (`variable_data()`) has a separate version counter
+// and a separate `.grad`: a step disturbs no graph and changes no user's `.grad`. ParameterHost, not this
+// class, determines what a pass then reads.
 //
-// The optimizer's state (momentum and so on) belongs to the shadows and stays when they move to a new
-// storage.
+// The optimizer's state (such as momentum) belongs to the shadows and stays when they move to a new storage.
 //
 // Owner: ParameterHost, or a stage of a pipeline. Thread-safety: none; the owner serializes all calls.
 #pragma once
@@ -27,7 +26,7 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT ShadowLeaves final : public StepTarget {
  public:
-  // `invalid_argument` where the parameters or the spec do not hold (check_parameters, OptimizerSpec::make).
+  // `invalid_argument` if the parameters or the spec are invalid (check_parameters, OptimizerSpec::make).
   ShadowLeaves(std::vector<Parameter> parameters, OptimizerSpec spec);
   ~ShadowLeaves() override;
   ShadowLeaves(const ShadowLeaves&) = delete;
@@ -39,29 +38,30 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   // A step in parts, for gradients that become ready one after another (an optimizer that runs within the
   // backward, a bucket of ZeRO): step_one() for each parameter, then end_round(). Together they have the
   // result of one step() with all these gradients: an undefined gradient, or no call, leaves a parameter
-  // alone. Errors of step_one(): those of check(); `failed_precondition` for a parameter that has stepped in
-  // this round. Until end_round(), every other call that steps, moves, saves or changes is
-  // `failed_precondition`: rates and states count once per round.
+  // unchanged. Errors of step_one(): those of check(); `failed_precondition` for a parameter that has stepped
+  // in this round. Until end_round(), every other call that steps, moves, saves or changes fails with
+  // `failed_precondition`: rates and states apply once per round.
   void step_one(std::size_t index, const at::Tensor& gradient);
   void end_round() { stepped_.clear(); }
 
   void move_to(const std::vector<at::Tensor>& storages) override;
 
-  // Of a parameter group, by its prefix; "" is what is in none. `not_found` where there is no such group.
+  // Of a parameter group, by its prefix; "": the parameters in no group. `not_found` if there is no such
+  // group.
   double learning_rate(const std::string& group = {}) const override;
-  // What a learning-rate schedule sets, for one group or for all. `invalid_argument` unless finite and not
-  // negative.
+  // Sets the rate of a learning-rate schedule, for one group or for all. `invalid_argument` unless finite and
+  // not negative.
   void set_learning_rate(double rate, const std::optional<std::string>& group = {}) override;
 
-  // The optimizer's state and learning rates, as tensors. set_state(): `invalid_argument` where the state is
-  // that of another optimizer or of other parameters; the state is then as before.
+  // The optimizer's state and learning rates, as tensors. set_state(): `invalid_argument` if the state is
+  // that of another optimizer or of other parameters; the state is then unchanged.
   OptimizerState state() const override;
   void set_state(const OptimizerState& state) override;
 
   const OptimizerSpec& spec() const override { return spec_; }
 
  private:
-  // By the prefix of their parameter group; "" is always there.
+  // By the prefix of their parameter group; "" always exists.
   using Optimizers = std::map<std::string, std::unique_ptr<torch::optim::Optimizer>>;
 
   Optimizers make_optimizers() const;

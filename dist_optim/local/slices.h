@@ -1,5 +1,5 @@
-// Slices: ranges of elements of a parameter, each with a separate optimizer (ZeRO-1: every rank
-// steps its part of a bucket and keeps the state of that part alone; Rajbhandari et al. 2020).
+// Slices: ranges of elements of a parameter, each with a separate optimizer (ZeRO-1: every rank steps its
+// part of a bucket and keeps only the state of that part; Rajbhandari et al. 2020).
 //
 //   Parameter mine = slice_of({"bucket0", bucket}, begin, end);
 //   ShadowLeaves optimizer({mine}, torch::optim::AdamOptions(1e-3));
@@ -22,15 +22,14 @@
 namespace weft::dist_optim {
 
 // The elements [begin, end) of the flattened parameter, as a parameter of one dimension. `invalid_argument`
-// where the parameter is not contiguous, or has no such elements. begin = end: an empty slice, which may
-// step.
+// if the parameter is not contiguous, or has no such elements. begin = end: an empty slice, which may step.
 WEFT_EXPORT Parameter slice_of(const Parameter& parameter, std::int64_t begin, std::int64_t end);
 
 // The state for the parameters `to` (whole ones, slices, or both), made of the states of other slices or
 // whole parameters of the same names: after the number of ranks has changed, or to save one state for all
-// ranks. A parameter of which no element has a state gets none. `invalid_argument` where the states are of
-// several optimizers or of one that is not elementwise, where learning rates or step counts differ, or where
-// only a part of a parameter in `to` has a state.
+// ranks. A parameter without any state gets none. `invalid_argument` if the states are of several optimizers
+// or of one that is not elementwise, if learning rates or step counts differ, or if only a part of a
+// parameter in `to` has a state.
 WEFT_EXPORT OptimizerState reslice(const std::vector<OptimizerState>& from, const std::vector<Parameter>& to);
 
 }  // namespace weft::dist_optim

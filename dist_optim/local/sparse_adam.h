@@ -1,13 +1,13 @@
-// SparseAdam: Adam for embeddings: only the rows that have a gradient are touched (torch.optim.SparseAdam,
+// SparseAdam: Adam for embeddings, which changes only the rows that have a gradient (torch.optim.SparseAdam,
 // which LibTorch's C++ API lacks; its Adam refuses sparse gradients).
 //
-// A row's moments decay in the steps in which it has a gradient, and only then; the bias correction counts
-// the parameter's steps, not the row's. With m, v the row's moments and t the step (Kingma and Ba 2015, in
-// the order of their section 2's closing remark; row_update.h):
+// A row's moments decay only in the steps in which it has a gradient. The bias correction counts the
+// parameter's steps, not the row's. With m, v the row's moments and t the step (Kingma and Ba 2015, in the
+// order of the last remark of their section 2; row_update.h):
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²;
 //   p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) · m / (sqrt(v) + eps)
-// A dense gradient is one of every element, so that a module may mix embeddings and dense layers. A gradient
-// without any entry changes no row, but its step counts.
+// A dense gradient is a gradient of every element, so a module may mix embeddings and dense layers. A
+// gradient without any entry changes no row, but its step counts.
 //
 // Thread-safety and errors: as LocalOptimizer.
 #pragma once

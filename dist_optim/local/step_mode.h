@@ -1,18 +1,18 @@
-// StepMode: what happens to one object's parameters when several trainers step them. A required argument.
+// StepMode: how the steps of several trainers on one object's parameters are combined. A required argument.
 //
 // `synchronous`: one step a round. A round applies the sum of the gradients of all its trainers, each
-// computed at the same parameters. `synchronous(n)` says how many trainers there are; plain `synchronous`
-// means every trainer that is registered on the object when the round closes, so a trainer that starts
-// first may step alone: say the number where all must take part from the first step on.
+// computed from the same parameters. `synchronous(n)` gives the number of trainers. Plain `synchronous`
+// includes every trainer that is registered on the object when the round closes, so the first trainer may
+// step alone: give the number if all must take part from the first step on.
 //
 // `bounded_staleness(k)`: each step applies at once. A pass reads one immutable version of the parameters, at
-// most k steps older than the one that its step changes; a pass that could break the bound waits before it
-// first reads (stale synchronous parallel, Ho et al. 2013). `bounded_staleness(0)` lets one trainer at a time
-// read and step.
+// most k steps older than the version that its step changes; a pass that could break the bound waits before
+// it first reads (stale synchronous parallel, Ho et al. 2013). `bounded_staleness(0)` admits one trainer at a
+// time.
 //
-// `hogwild`: each step applies at once, in place, and nobody waits (Hogwild, Recht et al. 2011). A pass may
-// read parameters that are half stepped, and its backward others than its forward: its gradient is then
-// that of no single version.
+// `hogwild`: each step applies at once, in place, and no trainer waits (Hogwild, Recht et al. 2011). A pass
+// may read parameters in the middle of a step, and its backward other values than its forward: its gradient
+// then belongs to no single version.
 //
 // Thread-safety: values.
 #pragma once
@@ -51,8 +51,8 @@ struct Synchronous {
   }
 };
 inline constexpr Synchronous synchronous{};
-// With the mean of the trainers' gradients, as torch.nn.parallel.DistributedDataParallel and Horovod have it:
-// divided by the number of trainers whose steps are in the round, also of those that had no gradients.
+// With the mean of the trainers' gradients, as in torch.nn.parallel.DistributedDataParallel and Horovod:
+// divided by the number of trainers whose steps are in the round, including trainers without gradients.
 inline constexpr Synchronous synchronous_mean{true};
 
 constexpr StepMode bounded_staleness(std::int32_t steps) {

@@ -1,10 +1,11 @@
-// StepRound: whom a synchronous round waits for, and what becomes of it when a trainer leaves or dies.
+// StepRound: the trainers for which a synchronous round waits, and the effect of a trainer that leaves or
+// dies.
 //
-// A round is complete when every trainer has arrived with its step. With a number of trainers given there
-// are as many seats, and the round also waits for seats that were never taken. A trainer that leaves takes
-// its seat away until a newcomer brings one, so the others go on without it. A death fails the round: each
-// survivor hears of it exactly once, at its step that is under way or else at its next one. While the seat
-// of a dead trainer is empty every step fails, since the round could not end.
+// A round is complete when every trainer has arrived with its step. If the number of trainers is given, there
+// are as many seats, and the round also waits for seats that were never taken. A trainer that leaves removes
+// its seat until a newcomer brings one, so the others continue without it. A death fails the round: each
+// survivor gets the error exactly once, at its step in flight or else at its next one. While the seat of a
+// dead trainer is empty, every step fails, because the round could not complete.
 //
 // Pure data: no thread, no callback. Owner: ParameterHost, under its mutex.
 #pragma once
@@ -24,15 +25,16 @@ class WEFT_EXPORT StepRound {
   // 0: as many seats as there are trainers.
   explicit StepRound(std::size_t seats) : seats_(seats) {}
 
-  // `invalid_argument` where all seats are taken. name: what messages call the trainer; empty: its key.
+  // `invalid_argument` if all seats are taken. name: the trainer's name in messages; empty: its key.
   void join(const std::string& trainer, const std::string& name = {});
   // A step of this trainer that has arrived stays in the round.
   void leave(const std::string& trainer);
-  // Returns the trainers that had arrived: their steps have failed, and the round begins anew.
+  // Returns the trainers that had arrived: their steps have failed, and the round starts again.
   std::vector<std::string> die(const std::string& trainer);
 
-  // `failed_precondition` for a trainer whose step is under way, `aborted` naming the dead for one that has
-  // to hear: it has then heard. expect() asks the same without arriving.
+  // `failed_precondition` for a trainer whose step is in flight, `aborted`, which names the dead trainer, for
+  // one that has not got this error yet; it then has got it. expect() performs the same checks without
+  // arriving.
   void expect(const std::string& trainer);
   void arrive(const std::string& trainer);
 
@@ -40,9 +42,9 @@ class WEFT_EXPORT StepRound {
   bool in_flight() const { return !arrived_.empty() || !closing_.empty(); }
   // False also while a round is being closed.
   bool complete() const;
-  // The round that is complete is about to be applied; whoever arrives from now on is in the next one.
+  // The complete round is about to be applied; trainers that arrive from now on are in the next one.
   void close();
-  // A trainer's step is over, done or failed: it may arrive again.
+  // A trainer's step has completed or failed: it may arrive again.
   void finish(const std::string& trainer);
 
   // The error of the survivors. name: of the trainer that died.
@@ -56,8 +58,8 @@ class WEFT_EXPORT StepRound {
   std::map<std::string, std::string> trainers_;  // with their names
   std::set<std::string> arrived_;
   std::set<std::string> closing_;               // of the round that is being closed
-  std::map<std::string, std::string> to_hear_;  // survivor → who died since its last step
-  std::string missed_;                          // the last one who died and was not replaced
+  std::map<std::string, std::string> to_hear_;  // survivor → the trainer that died since its last step
+  std::string missed_;                          // the last trainer that died and was not replaced
 };
 
 }  // namespace weft::dist_optim

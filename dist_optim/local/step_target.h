@@ -1,8 +1,8 @@
-// StepTarget: what a ParameterHost steps, and with which optimizer: a module's parameters (ShadowLeaves), or
-// the rows of an embedding's shard (RowTarget).
+// StepTarget: the object that a ParameterHost steps, with its optimizer: a module's parameters
+// (ShadowLeaves), or the rows of an embedding's shard (RowTarget).
 //
 // Owner: ParameterHost, or a stage of a pipeline. Thread-safety: none; the owner serializes all calls, and
-// runs step() while nobody reads.
+// runs step() while nothing reads.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -22,15 +22,15 @@ class WEFT_EXPORT StepTarget {
 
   // The optimizer, with its options.
   virtual const OptimizerSpec& spec() const = 0;
-  // What step() would refuse: `invalid_argument`, naming the parameter.
+  // The errors of step(): `invalid_argument`, which names the parameter.
   virtual void check(const Gradients& gradients) const = 0;
-  // One step with exactly these gradients; a parameter without one is left alone. Checks first, so that a
+  // One step with exactly these gradients; a parameter without one is unchanged. Checks first, so that a
   // refused step has changed nothing.
   virtual void step(const Gradients& gradients) = 0;
   // The next steps change these tensors, which replace the parameters' (same shapes).
   virtual void move_to(const std::vector<at::Tensor>&) {}
 
-  // The optimizer's rates and state. `failed_precondition` where the target saves and loads its own.
+  // The optimizer's rates and state. `failed_precondition` if the target saves and loads its own.
   virtual double learning_rate(const std::string&) const { refuse(); }
   virtual void set_learning_rate(double, const std::optional<std::string>&) { refuse(); }
   virtual OptimizerState state() const { refuse(); }

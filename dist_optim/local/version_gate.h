@@ -1,17 +1,17 @@
-// VersionGate: which version of the parameters a module's tensors hold, and who reads them.
+// VersionGate: the version of the parameters that a module's tensors hold, and the threads that read them.
 //
-// A module has one set of tensors, and the autograd graph of every pass over it saved those very tensors.
-// So a pass that is pinned to an old version needs that version back in them whenever its code runs,
-// backward nodes included. Readers of the loaded version are inside together; a reader of another one
-// waits until nobody is inside, and then the gate loads its version. An exclusive section waits in the
-// same way. What loading means is the owner's callback; the gate knows numbers only.
+// A module has one set of tensors, and the autograd graph of every pass over it saved these tensors. So a
+// pass that is pinned to an old version needs that version in them whenever its code runs, including backward
+// nodes. Readers of the loaded version are inside together. A reader of another version waits until no reader
+// is inside, and then the gate loads its version. An exclusive section waits in the same way. The owner's
+// callback loads; the gate knows only numbers.
 //
-// First come, first served, so that nobody starves; but when a version is loaded, all who already wait for
-// it go in together.
+// Waits are served in the order of arrival, so that none starves. When a version is loaded, all that already
+// wait for it enter together.
 //
-// Thread-safety: full. Calls block, since sections are short and no section suspends: a section ends on
-// the thread on which it began. A thread that is inside may enter again and reads what it reads already;
-// to ask for another version or for an exclusive section there would never end, and is
+// Thread-safety: full. Calls block, because sections are short and no section suspends: a section ends on the
+// thread on which it began. A thread that is inside may enter again and reads the version that it already
+// reads. A request for another version or for an exclusive section would never complete there, and fails with
 // `failed_precondition`.
 #pragma once
 
@@ -33,7 +33,7 @@ class WEFT_EXPORT VersionGate {
  public:
   // The number of a version.
   using Version = std::uint64_t;
-  // Makes the module's tensors hold this version. Runs with nobody inside, under the gate's lock; must not
+  // Loads this version into the module's tensors. Runs with no reader inside, under the gate's lock; must not
   // throw.
   using Load = std::function<void(Version)>;
 
@@ -44,22 +44,22 @@ class WEFT_EXPORT VersionGate {
 
   // Waits until this version is loaded, and is inside until leave().
   void enter(Version version);
-  // The same with the version that is newest when the turn comes.
+  // The same with the version that is newest when the wait ends.
   void enter_newest();
   void leave();
 
-  // Runs the section alone. It may make a new version: it then returns that version's number and has itself
-  // brought it into the module's tensors. What the section throws comes out here, and the gate goes on with
-  // the versions it had.
+  // Runs the section exclusively. If it makes a new version, it returns that version's number and has itself
+  // loaded it into the module's tensors. An exception of the section is thrown here, and the gate continues
+  // with its present versions.
   void exclusive(const std::function<std::optional<Version>()>& section);
 
-  // Loads the newest version if nobody is inside or waits: for an owner that no longer needs an older one.
+  // Loads the newest version if no thread is inside or waits: for an owner that no longer needs an older one.
   void settle();
 
-  Version loaded() const;  // the version that the tensors hold
-  // How many threads stand in line.
+  Version loaded() const;
+  // The number of waiting threads.
   std::size_t waiting() const;
-  // How often a reader's version had to be loaded in place of another.
+  // The number of times that a reader's version had to be loaded in place of another.
   std::uint64_t loads() const;
 
  private:
@@ -83,7 +83,7 @@ class WEFT_EXPORT VersionGate {
   Version newest_;
   std::uint64_t loads_ = 0;
   std::map<std::thread::id, int> inside_;     // how often each reading thread has entered
-  std::optional<std::thread::id> exclusive_;  // who runs an exclusive section
+  std::optional<std::thread::id> exclusive_;  // the thread of an exclusive section
   std::deque<Waiter*> waiting_;               // each lives on its waiting thread's stack
 };
 
