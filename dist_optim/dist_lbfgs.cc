@@ -33,7 +33,7 @@ rpc::Task<LbfgsMeasures> sum_of(std::vector<rpc::Future<LbfgsMeasures>> calls) {
 
 }  // namespace
 
-// What steps share with the handle, and may outlive it.
+// The data that steps share with the handle; it may outlive the handle.
 struct DistLBFGS::Core {
   Core(std::shared_ptr<OptimizerLayer> layer, LbfgsOptions options, std::vector<rref::ReferencePtr> modules)
       : layer(std::move(layer)),
@@ -47,36 +47,37 @@ struct DistLBFGS::Core {
     for (const auto& module : modules) calls.push_back(ask<Method>(module, number, arguments...));
     return calls;
   }
-  // Not before all attaching has ended.
+  // Not before all attaching has completed.
   ~Core() {
     for (auto& call : on_all<&LbfgsService::detach>()) std::move(call).then([](auto&&) {});
   }
   StepError error(const std::exception_ptr& failure, const Answers& answers) const;
-  // A job is over. Lets go of the core first: who waits for the job may then count on the handle's end.
+  // A job has completed. Releases the core first: code that waits for the job may then rely on the handle's
+  // end.
   static void end_job(std::shared_ptr<Core> core) {
     const auto order = core->order;
     core.reset();
     order->next();
   }
 
-  std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
+  std::shared_ptr<void> ending;  // after the handle's destruction; destroyed after the references
   const std::shared_ptr<OptimizerLayer> layer;
   const LbfgsOptions options;
   const std::vector<rref::ReferencePtr> modules;
-  const std::uint64_t number;  // which of the agent's optimizers the owners know it as
+  const std::uint64_t number;  // by which the owners identify this optimizer of the agent
 
   // Its jobs, one at a time, have the rest.
   const std::shared_ptr<InOrder> order = std::make_shared<InOrder>();
   std::exception_ptr refused;
-  bool broken = false;  // the owners are no longer of one step
+  bool broken = false;  // the owners no longer have the same step
   bool begun = false;   // a first direction was made
   LbfgsGram gram;
 };
 
-// One step under way: torch::optim::LBFGS's, with the vectors elsewhere.
+// One step in flight: the algorithm of torch::optim::LBFGS, with the vectors on other agents.
 class DistLBFGS::Step {
  public:
-  // Undoes what failed.
+  // Undoes the failed step.
   static rpc::Task<LBFGSResult> run(std::shared_ptr<Core> core, Closure closure);
 
  private:
@@ -149,7 +150,7 @@ rpc::Task<void> DistLBFGS::Step::minimize() {
   }
 }
 
-// The loss where the parameters are, and what the owners measure of its gradient.
+// The loss at the present parameters, and the owners' measurements of its gradient.
 rpc::Task<void> DistLBFGS::Step::evaluate(LbfgsEvaluation evaluation) {
   std::optional<Evaluation> found;
   try {
@@ -181,7 +182,7 @@ rpc::Task<double> DistLBFGS::Step::search(double t, double slope, double largest
   co_return best.t;
 }
 
-// answers: of ending the step, or, after a failure, of undoing it.
+// answers: to the end of the step, or, after a failure, to its undoing.
 StepError DistLBFGS::Core::error(const std::exception_ptr& failure, const Answers& answers) const {
   StepError::Objects answered, unknown;
   std::exception_ptr first = failure;

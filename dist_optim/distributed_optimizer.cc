@@ -8,7 +8,7 @@
 namespace weft::dist_optim {
 namespace {
 
-// Its owner said so; otherwise what became of a call is not known.
+// Its owner reported this; otherwise the result of a call is unknown.
 bool answered(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -19,13 +19,13 @@ bool answered(const std::exception_ptr& error) {
   }
 }
 
-// One answer of every module.
+// One reply of every module.
 template <class T>
 using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc::Result<T>::Value>>;
 
 }  // namespace
 
-// What steps in flight share with the handle, and may outlive it.
+// The data that steps in flight share with the handle; it may outlive the handle.
 struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOptimizer::Core> {
   Core(std::shared_ptr<OptimizerLayer> of, std::vector<Module> of_modules,
        std::vector<StepParticipant::Ptr> of_others, StepMode of_mode)
@@ -39,15 +39,15 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
     refused.resize(modules.size());
     numbers.resize(modules.size());
   }
-  // Not before all attaching has ended. What refused this handle may have taken another of this agent's, and
-  // would take this for its end.
+  // Not before all attaching has completed. If an owner refused this handle, it may have accepted another
+  // handle of this agent, and would mistake this for its end.
   ~Core() {
     for (std::size_t i = 0; i < modules.size(); ++i)
       if (!refused[i])
         ask<&OptimizerService::detach>(modules[i], std::optional(handle->trainer)).then([](auto&&) {});
   }
 
-  // How attaching ended, for each caller.
+  // The result of attaching, for each caller.
   rpc::Future<void> attached();
   void attach_ended(const rpc::Result<void>& result);
 
@@ -58,12 +58,14 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   // Admits passes that look rows up.
   void admit_lookups();
   void step_ended();
-  // Now, or when the steps in flight have ended. From within a job of `order`, so that none begins meanwhile.
+  // Now, or when the steps in flight have completed. From within a job of `order`, so that none begins
+  // meanwhile.
   void after_steps(rpc::Callback job);
-  // One call on each of the first `count` objects, now; what fails says why attaching failed, where it did.
+  // One call on each of the first `count` objects, now. If attaching has failed, a failure reports its
+  // reason.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all(Call call, std::size_t count);
-  // The same in the handle's order: after the steps before, ahead of those that follow.
+  // The same in the handle's order: after the steps before it, and before those that follow.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all_in_order(Call call, std::size_t count);
   static rpc::Task<DistSnapshot> snapshot(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> saved);
@@ -72,10 +74,10 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   // A task in the handle's order; the steps that follow wait for it.
   template <class T, class Make>
   rpc::Future<T> run_in_order(Make make);
-  // `invalid_argument` unless there is one for each of the handle's modules.
+  // `invalid_argument` unless it has one for each of the handle's modules.
   void check_count(const DistributedOptimizerState& state) const;
 
-  std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
+  std::shared_ptr<void> ending;  // after the handle's destruction; destroyed after the references
   const std::shared_ptr<OptimizerLayer> layer;
   const StepMode mode;
   struct Other {
@@ -85,10 +87,10 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   std::vector<rref::ReferencePtr> modules;  // the objects: the handle's own modules, then those of `others`
   const std::size_t own_modules;
   std::vector<Other> others;
-  std::shared_ptr<const StepParticipant::Admit> admit_pass;  // where there are others
+  std::shared_ptr<const StepParticipant::Admit> admit_pass;  // if there are others
   const std::shared_ptr<PassAdmission::Handle> handle = std::make_shared<PassAdmission::Handle>();
   bool admits_together = false;  // of several objects, or with others
-  // Known when attaching has ended.
+  // Known when attaching has completed.
   std::vector<char> refused;           // which of them
   std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
   InOrder order;
@@ -124,7 +126,7 @@ void DistributedOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
   for (auto& promise : to_tell) promise.complete(result);
 }
 
-// Under bounded_staleness(k) the passes are admitted to all objects before any of these prepares its part.
+// Under bounded_staleness(k) the passes are admitted to all objects before one of these prepares its part.
 void DistributedOptimizer::Core::admit(StepRequest request, StepCall::Rows rows,
                                        std::shared_ptr<rpc::Promise<StepResult>> promise) {
   if (!admits_together || mode.kind != StepMode::Kind::bounded_staleness)
@@ -133,7 +135,7 @@ void DistributedOptimizer::Core::admit(StepRequest request, StepCall::Rows rows,
   for (const auto& pass : request.passes) passes.push_back(layer->admission()->admit(pass, handle));
   when_settled(std::move(passes), [self = shared_from_this(), request = std::move(request),
                                    rows = std::move(rows), promise](std::vector<rpc::Result<void>>) mutable {
-    self->step(std::move(request), std::move(rows), promise);  // the objects say what is wrong
+    self->step(std::move(request), std::move(rows), promise);  // the objects report the errors
   });
 }
 
@@ -144,8 +146,8 @@ StepCall::Rows DistributedOptimizer::Core::rows_of(std::span<const dist_autograd
   return rows;
 }
 
-// As a module's guard admits the passes that call it. In `hogwild` the lookups do not wait for it: nobody
-// does.
+// Like a module's guard, admits the passes that call it. In `hogwild` the lookups do not wait for it, as no
+// pass waits.
 void DistributedOptimizer::Core::admit_lookups() {
   admit_pass = std::make_shared<const StepParticipant::Admit>(
       [admission = layer->admission(), of = std::weak_ptr(handle),
@@ -173,7 +175,7 @@ void DistributedOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
       [self = shared_from_this(), promise](rpc::Result<StepResult> result) {
         self->step_ended();
         if (result.ok()) return promise->complete(std::move(result));
-        // Where attaching failed, that is why.
+        // If attaching has failed, this is the reason.
         self->attached().then([promise, error = result.error()](rpc::Result<void>&& attached) {
           promise->fail(attached.ok() ? error : attached.error());
         });
@@ -257,7 +259,7 @@ DistributedOptimizer::DistributedOptimizer(rpc::Agent& agent, StepMode mode, std
   core_->admits_together = several || !core_->others.empty();
   if (core_->admits_together) core_->layer->admission()->add(core_->handle);
   if (!core_->others.empty()) core_->admit_lookups();
-  // Each object takes its calls in order, so that steps need not wait for the answers.
+  // Each object runs its calls in order, so steps need not wait for the replies.
   std::vector<rpc::Future<std::uint64_t>> attached;
   for (std::size_t i = 0; i < specs.size(); ++i)
     attached.push_back(
@@ -366,7 +368,7 @@ rpc::Future<DistributedOptimizerState> DistributedOptimizer::save_state() {
 
 namespace {
 
-// The calls to one owner wait for each other: where one has failed, the others must fail too.
+// The calls to one owner wait for each other: if one has failed, the others must fail, too.
 rpc::Future<std::vector<ModuleSnapshot>> ask_snapshots(const std::vector<rref::ReferencePtr>& saved,
                                                        std::uint64_t number) {
   std::map<rpc::AgentId, std::uint64_t> modules_of;
@@ -393,8 +395,9 @@ rpc::Future<std::vector<ModuleSnapshot>> ask_snapshots(const std::vector<rref::R
 
 }  // namespace
 
-// The states come with the modules that are saved, so that both are of one version; those of other modules by
-// themselves. What no handle of this agent steps has a state only where it is one of this handle's modules.
+// The states are read with the modules that are saved, so that both are of one version; those of other
+// modules separately. A module that no handle of this agent steps has a state only if it is one of this
+// handle's modules.
 rpc::Task<DistSnapshot> DistributedOptimizer::Core::snapshot(std::shared_ptr<Core> self,
                                                              std::vector<rref::ReferencePtr> saved) {
   co_await self->attached();
@@ -416,7 +419,7 @@ rpc::Task<DistSnapshot> DistributedOptimizer::Core::snapshot(std::shared_ptr<Cor
   co_return whole;
 }
 
-// The state goes with the module that it belongs to, so that both are one change.
+// The state is sent with the module that it belongs to, so that both are one change.
 rpc::Task<void> DistributedOptimizer::Core::restore(std::shared_ptr<Core> self,
                                                     std::vector<rref::ReferencePtr> modules,
                                                     DistSnapshot from) {

@@ -111,7 +111,7 @@ Schedule one_cycle(const OneCycle& shape) {
   const double start = shape.maximum / shape.start_divisor, end = start / shape.final_divisor;
   const auto steps = static_cast<double>(shape.steps);
   struct Phase {
-    double last, from, to;  // the last step of it, which need not be whole
+    double last, from, to;  // its last step, which need not be an integer
   };
   std::vector<Phase> phases{{shape.rising * steps - 1, start, shape.maximum}};
   if (shape.three_phases) phases.push_back({2 * shape.rising * steps - 2, shape.maximum, start});

@@ -22,8 +22,8 @@ CheckedFile::~CheckedFile() { ::close(fd_); }
 
 namespace {
 
-// Calls `some` (of read(2)'s kind, with how many bytes are done) until all bytes are done. False: the file
-// has ended before.
+// Calls `some` (like read(2), with the number of bytes done so far) until all bytes are done. False: the file
+// ended before.
 template <class Some>
 bool transfer(const CheckedFile& file, std::size_t bytes, const char* failed, Some some) {
   for (std::size_t done = 0; done != bytes;) {
@@ -77,7 +77,7 @@ void CheckedFile::sync() {
 
 bool CheckedFile::claim() {
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) return false;
-  // Between open() and flock() the other writer may have published this very file under its final name.
+  // Between open() and flock() the other writer may have published this file under its final name.
   struct stat opened = {}, named = {};
   if (::fstat(fd_, &opened) != 0) fail_with_errno("cannot be examined");
   return ::stat(path_.c_str(), &named) == 0 && opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
@@ -108,7 +108,7 @@ void write_whole(const std::filesystem::path& path, const std::function<void(Che
     throw rpc::Error(rpc::ErrorKind::failed_precondition, directory.string() + ": " + error.message());
   const std::filesystem::path beside = path.string() + ".part";
   CheckedFile file(beside, O_WRONLY | O_CREAT);
-  // Without O_TRUNC: until it is claimed it may be another writer's file.
+  // Without O_TRUNC: until it is locked, it may be the file of another writer.
   if (!file.claim()) file.fail("is being written by another writer");
   if (::ftruncate(file.fd_, 0) != 0) file.fail_with_errno("cannot be emptied");
   try {
@@ -120,7 +120,7 @@ void write_whole(const std::filesystem::path& path, const std::function<void(Che
     ::unlink(beside.c_str());
     throw;
   }
-  CheckedFile(directory, O_RDONLY | O_DIRECTORY).sync();  // the name lasts, too
+  CheckedFile(directory, O_RDONLY | O_DIRECTORY).sync();  // makes the name durable, too
 }
 
 }  // namespace weft::dist_optim

@@ -15,7 +15,7 @@ using dist_autograd::StateDict;
 using Json = nlohmann::json;
 
 // The tensors of a module are "module.INDEX/NAME", those of its optimizer's state "optimizer.INDEX/NAME". The
-// note "weft.checkpoint" holds what is no tensor.
+// note "weft.checkpoint" holds the data that are no tensors.
 constexpr auto note_name = "weft.checkpoint";
 constexpr int format = 1;
 
@@ -59,7 +59,7 @@ TensorFile contents_of(std::vector<StateDict> modules, std::optional<Distributed
   return file;
 }
 
-// What a file says, taken apart again.
+// The contents of a file, parsed.
 struct Loaded {
   std::vector<StateDict> modules;
   std::optional<DistributedOptimizerState> optimizer;
@@ -73,7 +73,7 @@ Loaded taken_apart(TensorFile file) {
   const std::string text = note->second;
   file.notes.erase(note);
   loaded.notes = std::move(file.notes);
-  // All tensors whose names begin so, by the rest of the name.
+  // All tensors whose names have this prefix, by the rest of the name.
   const auto take = [&](const std::string& prefix) {
     std::map<std::string, at::Tensor> found;
     for (auto at = file.tensors.lower_bound(prefix);

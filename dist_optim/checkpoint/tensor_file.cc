@@ -81,7 +81,7 @@ std::size_t digits_of_blocks(std::uint64_t bytes) {
   return static_cast<std::size_t>((bytes + block_bytes - 1) / block_bytes * 8);
 }
 
-// The checksum is that of the header with zeros in the checksum's place.
+// The checksum is computed over the header with zeros in place of the checksum.
 constexpr auto unknown_checksum = "00000000";
 
 // Replaces the text of a note of checksums in a header; `digits` is as long as the text.
@@ -96,7 +96,7 @@ struct Parsed {
   std::uint64_t begin, end;
 };
 
-// elements: how many bytes of them the file has.
+// elements: the number of their bytes in the file.
 Parsed parse_entry(const CheckedFile& file, const std::string& name, const Json& entry,
                    std::uint64_t elements) {
   const auto damaged = [&](const std::string& why) { file.fail("is damaged: '" + name + "' " + why); };
@@ -109,7 +109,7 @@ Parsed parse_entry(const CheckedFile& file, const std::string& name, const Json&
     damaged("lies outside of the file");
   const std::uint64_t bytes = offsets[1] - offsets[0], item = c10::elementSize(type->type);
   const auto shape = entry.at("shape").get<std::vector<std::uint64_t>>();
-  std::uint64_t count = 1, strides = 1;  // where an extent is 0, the others count for the strides
+  std::uint64_t count = 1, strides = 1;  // if an extent is 0, the other extents determine the strides
   for (const std::uint64_t extent : shape) {
     if (extent > largest / strides) damaged("is larger than any tensor");
     strides *= std::max<std::uint64_t>(extent, 1);
@@ -274,7 +274,7 @@ void TensorFileReader::read_bytes(std::uint64_t begin, std::uint64_t end, std::b
       read_block(block, to);
     } else {
       if (last_block_ != block) {
-        last_block_ = ~std::uint64_t{0};  // should it fail
+        last_block_ = ~std::uint64_t{0};  // in case it fails
         last_.resize(block_bytes);
         read_block(block, last_.data());
         last_block_ = block;

@@ -35,7 +35,7 @@ std::uint64_t write_rows(CheckedFile& file, const RowStore& rows, RowStore::Epoc
   std::memcpy(header.word, magic, sizeof magic);
   file.write(&header, sizeof header);
   file.write(erased);
-  // Blocks end with an empty one: how many rows there are is known only then.
+  // Blocks end with an empty one, because the number of rows is known only then.
   for (RowStore::Row from = 0; from < rows.end();
        from += std::min<RowStore::Row>(block_rows, rows.end() - from)) {
     const RowBlock block = rows.take_out(from, block_rows, since, all);

@@ -28,7 +28,7 @@ std::vector<EmbeddingClient::Shard> EmbeddingClient::shards() const {
 
 void EmbeddingClient::add(std::size_t known, std::vector<Shard> more) {
   std::lock_guard lock(mutex_);
-  if (shards_.size() != known) return;  // somebody else has learnt it meanwhile
+  if (shards_.size() != known) return;  // another call has updated it meanwhile
   shards_.insert(shards_.end(), more.begin(), more.end());
 }
 
@@ -36,7 +36,7 @@ rpc::Task<void> EmbeddingClient::follow(Ptr self, Shard shard, std::size_t known
   if (owners > known) {
     std::vector<Shard> more = co_await shard.call<&EmbeddingShard::later>(static_cast<std::uint32_t>(known));
     self->add(known, std::move(more));
-  } else {  // an owner that was to be added is not
+  } else {  // an owner that was to be added is not added
     std::vector<Shard> gone;
     std::lock_guard lock(self->mutex_);
     if (self->shards_.size() != known) co_return;
@@ -55,7 +55,7 @@ rpc::Task<void> EmbeddingClient::refresh(Ptr self) {
 
 rpc::Task<void> EmbeddingClient::ask_owners(Ptr self, std::shared_ptr<const std::vector<std::int64_t>> ids,
                                             Ask ask, Take take) {
-  constexpr int max_rounds = 1000;  // only while an addition is being undone does it take more than a few
+  constexpr int max_rounds = 1000;  // only while an addition is being undone, more than a few are needed
   std::vector<std::size_t> open(ids->size());
   std::iota(open.begin(), open.end(), std::size_t{0});
   for (int round = 0; !open.empty(); ++round) {

@@ -80,15 +80,15 @@ void RowStore::remove(Row row) {
   --size_;
   if (remembered_ == std::numeric_limits<Epoch>::max()) return;
   erased_.push_back({id, epoch_});
-  // More erasures than rows: a list of all rows is shorter. Nobody may ever ask for this one.
+  // There are more erasures than rows: a list of all rows is shorter. This list may never be requested.
   if (erased_.size() > size_ + 1024) {
     remembered_ = std::numeric_limits<Epoch>::max();
     erased_ = {};
   }
 }
 
-// Misses are what a lookup costs: a group of ids waits for memory together (group prefetching, Chen and
-// others 2004).
+// Cache misses dominate the cost of a lookup: a group of ids waits for memory together (group prefetching,
+// Chen and others 2004).
 template <class Visit>
 void RowStore::each(std::span<const std::int64_t> ids, Visit visit) const {
   constexpr std::size_t group = 16;
@@ -158,7 +158,7 @@ std::size_t RowStore::evict_to(std::size_t rows) {
   ages.reserve(size_);
   for (Row row = 0; row < end_; ++row)
     if (changed(row) != 0) ages.push_back(now_ - used(row));
-  // The age of the youngest row that goes; of those of this age, only as many as needed.
+  // The age of the youngest evicted row; of the rows of this age, only as many as needed.
   const auto cut = ages.begin() + static_cast<std::ptrdiff_t>(rows);
   std::nth_element(ages.begin(), cut, ages.end());
   const std::uint32_t limit = *cut;

@@ -40,7 +40,7 @@ std::size_t dimension_of(const ShardOptions& options) {
   return static_cast<std::size_t>(options.dimension);
 }
 
-// The way failed, not the shard: what may be done twice is done once more, until the owner counts as lost.
+// The connection failed, not the shard: idempotent calls are repeated, until the owner is reported lost.
 bool is_worth_another_try(const rpc::Error& error) {
   return error.kind() == rpc::ErrorKind::peer_lost || error.kind() == rpc::ErrorKind::unavailable;
 }
@@ -162,7 +162,8 @@ rpc::Task<ShardAnswer> EmbeddingShard::update(rpc::CallContext& call, at::Tensor
   co_return std::move(answer);
 }
 
-// A sixteenth more goes than must: so a row that is made costs its part of the search for old ones, no more.
+// Evicts a sixteenth more than necessary: so a row that is created pays only its share of the search for old
+// rows.
 void EmbeddingShard::keep_capacity() {
   if (capacity_ == 0 || rows_.size() <= capacity_) return;
   counts_.evicted += rows_.evict_to(capacity_ - capacity_ / 16);
@@ -215,12 +216,12 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
   for (const Ref& shard : shards)
     parts.push_back(shard.call<&EmbeddingShard::hand_over>(added, static_cast<std::uint32_t>(shards.size()))
                         .then([added](rpc::Result<void>&& result) {
-                          // The others wait for this one at the new owner: not any more.
+                          // The others wait for this one at the new owner: end that wait.
                           if (!result.ok()) {
                             try {
                               added.notify<&EmbeddingShard::abandon>(text_of(result.error()));
                             } catch (const rpc::Error&) {
-                              // It is gone, and they know.
+                              // It is gone, and they know this.
                             }
                           }
                           return Outcome{result.error()};
@@ -228,7 +229,7 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
   auto all = rpc::when_all(std::move(parts));
   const std::vector<Outcome> outcomes = co_await std::move(all);
   moving_ = false;
-  std::exception_ptr failed;  // the cause, rather than what followed from it
+  std::exception_ptr failed;  // the cause, not its consequences
   for (const Outcome& outcome : outcomes)
     if (outcome.error != nullptr && (failed == nullptr || kind_of(failed) == rpc::ErrorKind::aborted))
       failed = outcome.error;
@@ -242,7 +243,8 @@ rpc::Task<void> EmbeddingShard::hand_over(rpc::CallContext& call, Ref added, std
     throw refused_state("an owner is being added");
   }
   handing_over_ = true;
-  ++owners_;  // from here on what moves is refused, so that the rows sent below are its last state
+  ++owners_;  // from here on, requests for moving rows are refused, so the rows sent below are in their last
+              // state
   later_.push_back(added);
   const RowStore::Wanted moves = [this](std::int64_t id) { return owner_of(id, owners_) != index_; };
   std::exception_ptr failed;
@@ -257,13 +259,13 @@ rpc::Task<void> EmbeddingShard::hand_over(rpc::CallContext& call, Ref added, std
     failed = std::current_exception();
   }
   if (failed != nullptr) {
-    // The new owner serves nothing without this one's rows, which are all here still.
+    // The new owner serves nothing without this shard's rows, which are all still here.
     --owners_;
     later_.pop_back();
     handing_over_ = false;
     std::rethrow_exception(failed);
   }
-  // In blocks, between which others have their turn.
+  // In blocks, between which other calls have their turn.
   for (RowStore::Row from = 0; from < rows_.end();
        from += std::min<RowStore::Row>(rows_a_block, rows_.end() - from)) {
     for (const std::int64_t id : rows_.take_out(from, rows_a_block, 0, moves).ids) rows_.erase(id);
@@ -373,7 +375,7 @@ rpc::Task<std::uint64_t> EmbeddingShard::load_all(std::string directory,
                         .then([](rpc::Result<std::uint64_t>&& rows) {
                           return rows.ok() ? LoadedRows{rows.value(), nullptr} : LoadedRows{0, rows.error()};
                         }));
-  auto all = rpc::when_all(std::move(parts));  // all end before growth is allowed again
+  auto all = rpc::when_all(std::move(parts));  // all complete before growth is allowed again
   const std::vector<LoadedRows> loaded = co_await std::move(all);
   moving_ = false;
   std::uint64_t rows = 0;
@@ -386,7 +388,7 @@ rpc::Task<std::uint64_t> EmbeddingShard::load_all(std::string directory,
 
 rpc::Task<std::uint64_t> EmbeddingShard::load(std::string directory, std::vector<CheckpointFile> chain,
                                               std::vector<Ref> shards) {
-  // Shard 0 sees to it that nobody grows meanwhile, and so that `shards` are the owners to the end.
+  // Shard 0 ensures that no growth runs meanwhile, so `shards` are the owners until the end.
   if (handing_over_ || arrivals_ || shards.size() != owners_)
     throw refused_state("an owner was added; load the checkpoint again");
   RowStore read(rows_.dimension(), rows_.optimizer(), RowInitializer{});

@@ -36,7 +36,7 @@ at::Tensor read_offsets(const at::Tensor& offsets, std::int64_t ids) {
   return own;
 }
 
-// Calls and their arguments are checked at once, but errors come with the future.
+// Calls and their arguments are checked at once, but the future has the errors.
 template <class T, class F>
 rpc::Future<T> as_future(F&& f) {
   try {
@@ -112,7 +112,7 @@ rpc::Task<void> add_owner(Client::Ptr client, rpc::Peer owner) {
     failed = std::current_exception();
   }
   if (failed != nullptr) {
-    // Shard 0 has said so, too, unless it is the one that was lost.
+    // Shard 0 has reported this, too, unless it is the lost one.
     added.notify<&EmbeddingShard::abandon>(std::string("its coordinator failed"));
     std::rethrow_exception(failed);
   }
@@ -155,7 +155,7 @@ rpc::Task<std::uint64_t> load_all(Client::Ptr client, std::string directory) {
   std::vector<std::uint32_t> readers;
   for (std::size_t i = 0; i < newest->chains.size(); ++i) {
     const auto& chain = newest->chains[i];
-    // Whoever has the files: all where they share the directory, then each reads its part.
+    // The shards that have the files: all of them if they share the directory; then each reads its part.
     for (std::size_t offset = 0; offset < shards.size(); ++offset) {
       const std::size_t reader = (i + offset) % shards.size();
       const auto& list = lists[reader];

@@ -21,7 +21,7 @@ void LbfgsHost::trainer_gone(const std::string& trainer) {
   if (!vectors_ || holder_.trainer != trainer) return;
   try {
     end();
-  } catch (...) {  // memory; there is nobody to tell
+  } catch (...) {  // out of memory; there is no caller to notify
   }
 }
 

@@ -26,7 +26,7 @@ class Deaths final : public rpc::CallHook {
   const std::shared_ptr<OptimizerLayer> layer_;
 };
 
-// Runs use(vectors) on those of the object that the call is about.
+// Runs use(vectors) on those of the call's object.
 template <class Use>
 auto with_vectors(OptimizerLayer& layer, rpc::CallContext& call, std::uint64_t number, Use use) {
   return layer.host_of(call)->part<LbfgsHost>().with(holder_of(call, number), std::move(use));
@@ -46,7 +46,7 @@ LbfgsMeasures LbfgsService::take(rpc::CallContext& call, std::uint64_t number, L
   const auto guard = layer->host_of(call);
   Gradients sum;
   for (const auto& id : evaluation.passes) add_gradients(sum, layer->part_of(id, guard->host()).gradients);
-  // The passes need their version of the parameters no longer: these can be changed in place.
+  // The passes no longer need their version of the parameters: these can be changed in place.
   for (const auto& id : evaluation.passes) guard->host().release(key_of(id));
   return guard->part<LbfgsHost>().with(holder_of(call, number), [&](LbfgsVectors& vectors) {
     const LbfgsMeasures measures = vectors.take(evaluation.point, sum, evaluation.keep);

@@ -51,7 +51,7 @@ bool StrongWolfe::flat_enough(const Point& point) const {
   return std::abs(point.slope) <= -c2 * start_.slope;
 }
 
-// Grows the step until a minimum lies before it.
+// Increases the step until a minimum lies before it.
 void StrongWolfe::bracket(const Point& point) {
   const std::uint64_t trials = evaluations_ - 1;
   if (trials == max_trials) {
@@ -96,8 +96,8 @@ void StrongWolfe::zoom(const Point& point) {
   if (!done_) next_in_bracket();
 }
 
-// Where the interpolation stays close to an end of the bracket, the second time a tenth of it away from
-// there.
+// If the interpolation stays close to an end of the bracket, the second trial is a tenth of the bracket away
+// from that end.
 void StrongWolfe::next_in_bracket() {
   const auto [left, right] = std::minmax(bracket_[0].t, bracket_[1].t);
   t_ = interpolate(bracket_[0], bracket_[1], left, right);

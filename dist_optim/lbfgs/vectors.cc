@@ -10,7 +10,7 @@
 namespace weft::dist_optim {
 namespace {
 
-// In double, whatever the parameters are: coefficients come from sums of products that cancel.
+// In double for all dtypes: coefficients come from sums of products that cancel.
 at::Tensor wide(const at::Tensor& vector) { return vector.to(at::kDouble); }
 double product(const at::Tensor& a, const at::Tensor& b) { return at::dot(wide(a), wide(b)).item<double>(); }
 double largest(const at::Tensor& vector) {
@@ -72,7 +72,8 @@ void LbfgsVectors::set_parameters(const at::Tensor& values) {
   host_.change([&] {
     std::int64_t offset = 0;
     for (const Parameter& parameter : host_.parameters()) {
-      // The host sees to it that graphs keep what they have read, so the version counter stays as it is.
+      // The host ensures that graphs keep the version that they have read, so the version counter does not
+      // change.
       const at::Tensor to = parameter.tensor.variable_data();
       to.copy_(values.narrow(0, offset, to.numel()).view(to.sizes()));
       offset += to.numel();

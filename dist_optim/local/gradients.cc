@@ -39,7 +39,7 @@ void check_gradient(const Parameter& parameter, const at::Tensor& gradient, bool
                                                          ", which its optimizer does not take");
 }
 
-// A sparse gradient's entries count once each: where an index is there twice, their sum.
+// A sparse gradient's entries count once each: if an index occurs twice, their sum.
 at::Tensor values_of(const at::Tensor& gradient) {
   return gradient.is_sparse() ? gradient.coalesce().values() : gradient;
 }
@@ -104,8 +104,8 @@ void add_gradients(Gradients& sum, const Gradients& more) {
   for (const auto& [index, gradient] : more) {
     if (!gradient.defined()) continue;
     at::Tensor& total = sum[index];
-    // Out of place: the tensors belong to the passes. A dense tensor comes first: sparse + dense is not
-    // defined.
+    // Out of place: the tensors belong to the passes. A dense tensor must be first: sparse + dense is
+    // undefined.
     if (!total.defined()) {
       total = gradient;
     } else if (total.is_sparse() && !gradient.is_sparse()) {

@@ -25,7 +25,7 @@ namespace {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "optimizer " + to_string(spec) + ": " + why);
 }
 
-// Takes a spec's options one by one, and then says whether one was not known.
+// Reads a spec's options one by one, and then reports unknown ones.
 class OptionReader {
  public:
   explicit OptionReader(const OptimizerSpec& spec) : spec_(spec) {}
@@ -78,7 +78,7 @@ void read(OptionReader& from, torch::optim::RMSpropOptions& to) {
   to.centered(from.flag("centered"));
 }
 
-// weft's own name their options themselves, numbers and flags.
+// weft's own optimizers list their options themselves, numbers and flags.
 template <typename Options>
 void read(OptionReader& from, LocalOptions<Options>& to) {
   for (const Field& field : static_cast<Options&>(to).fields()) {

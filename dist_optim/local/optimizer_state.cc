@@ -49,7 +49,7 @@ void visit(torch::optim::RMSpropParamState& state, Fields& fields) {
   fields.optional("momentum_buffer", state.momentum_buffer());
   fields.optional("grad_avg", state.grad_avg());
 }
-// weft's own name their fields themselves: counts, and tensors of the parameter's shape.
+// weft's own optimizers list their fields themselves: counts, and tensors of the parameter's shape.
 template <class State, class Fields>
 void visit(LocalParamState<State>& state, Fields& fields) {
   for (const Field& field : static_cast<State&>(state).fields()) {
@@ -128,7 +128,7 @@ class Loader {
   std::size_t taken_ = 0;
 };
 
-// Calls `with` with a fresh state of the type that the optimizer has.
+// Calls `with` with a new state of the optimizer's type.
 template <class With>
 void with_state_of(const std::string& name, With with) {
   if (name == "SGD") return with(std::make_unique<torch::optim::SGDParamState>());
@@ -160,7 +160,7 @@ std::size_t write_state(const OptimizerState& from, const std::string& parameter
                         torch::optim::Optimizer& to) {
   const std::string prefix = parameter + "/";
   auto first = from.tensors.lower_bound(prefix);
-  if (first == from.tensors.end() || !first->first.starts_with(prefix)) return 0;  // had never a gradient
+  if (first == from.tensors.end() || !first->first.starts_with(prefix)) return 0;  // it never had a gradient
   std::size_t taken = 0;
   with_state_of(from.optimizer, [&]<class State>(std::unique_ptr<State> state) {
     Loader loader(from, prefix, leaf);

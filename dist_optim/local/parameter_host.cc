@@ -73,7 +73,7 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   check(mode);
   std::unique_lock<std::mutex> turn;
   std::unique_lock lock(mutex_);
-  if (optimizer_.exists() && handles_.empty() && !optimizer_.is(spec)) {  // to replace it
+  if (optimizer_.exists() && handles_.empty() && !optimizer_.is(spec)) {  // to be replaced
     lock.unlock();
     turn = optimizer_.turn();
     lock.lock();
@@ -207,7 +207,7 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
       if (version && !has_tensors_)
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
                          "admit: the rows of an embedding keep no versions; admit the pass without one");
-      // In `hogwild` nobody waits: what a pass pins there only tells how stale its step is.
+      // In `hogwild` no pass waits: its pin is only for the staleness of its step.
       if (version) {
         ledger_.admit_at(trainer, pass, *version);
       } else if (ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
@@ -300,11 +300,11 @@ void ParameterHost::Reading::leave() {
 
 // ---- the rest, under mutex_ unless said otherwise
 
-// A trainer that joined and stepped while the round before was being applied: its passes are too old now.
+// A trainer that joined and stepped while the previous round was being applied: its passes are too old now.
 void ParameterHost::fail_outdated(Callbacks& after) {
   std::vector<std::pair<std::string, std::exception_ptr>> outdated;
   for (const auto& [trainer, step] : pending_) {
-    std::vector<PassKey> open = step.passes;  // one that was released since does no harm
+    std::vector<PassKey> open = step.passes;  // a pass that was released since has no effect
     std::erase_if(open, [&](PassKey pass) { return !ledger_.pin(pass); });
     try {
       ledger_.check_step(trainer, open);
@@ -334,7 +334,7 @@ void ParameterHost::admitted(PassKey pass, const std::exception_ptr& error, Call
   waiting_.erase(found);
 }
 
-// After whatever ended a pin, a hold or a reader. True if a version was dropped.
+// After every end of a pin, a hold or a reader. True if a version was dropped.
 bool ParameterHost::tidy(Callbacks& after) {
   for (PassKey pass : ledger_.admit_waiting()) admitted(pass, nullptr, after);
   bool dropped = false;

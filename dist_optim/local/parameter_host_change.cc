@@ -1,5 +1,5 @@
-// New values from elsewhere: a state that is loaded (a step that no trainer made), or a snapshot of this host
-// or another.
+// New values from outside: a loaded state (a step that no trainer made), or a snapshot of this host or
+// another.
 #include <weft/dist_optim/local/parameter_host.h>
 #include <weft/rpc/core/error.h>
 
@@ -47,7 +47,7 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
   bool dropped = false;
   {
     std::lock_guard lock(mutex_);
-    fail_outdated(after);  // steps that wait for their round, of passes that read what was there before
+    fail_outdated(after);  // steps that wait for their round, of passes that read the previous version
     dropped = tidy(after);
   }
   finish(after, dropped);
@@ -81,7 +81,7 @@ void ParameterHost::restore(const HostState& state, const std::function<void()>&
   try {
     gate_.exclusive([&]() -> std::optional<Version> {
       streams_.follow();
-      // A new optimizer, so that a state that is refused changes nothing.
+      // A new optimizer, so that a refused state changes nothing.
       std::unique_ptr<StepTarget> fresh;
       if (!state.spec.name.empty()) {
         fresh = make_target_(state.spec);

@@ -1,4 +1,4 @@
-// ParameterHost's steps: gathered, prepared, applied, alone or in a round.
+// The steps of ParameterHost: gathered, prepared and applied, separately or in a round.
 #include <weft/dist_optim/local/parameter_host.h>
 #include <weft/rpc/core/error.h>
 
@@ -92,13 +92,13 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
   if (ledger_.paused()) refuse("a restore is in flight; try again");
   if (prepared_.contains({trainer, number}))
     refuse("step " + std::to_string(number) + " is prepared already");
-  // A step without gradients changes no version, so that it breaks no bound.
+  // A step without gradients changes no version, so it breaks no bound.
   const bool hogwild = mode_->kind == StepMode::Kind::hogwild;
   const bool bound = round_ || (!hogwild && !step.gradients.empty());
   const auto passes_of_it = step.passes;
   std::erase_if(step.passes, [&](PassKey pass) { return unused.contains(pass); });
   if (bound) {
-    // In a round the version of a pass without gradients does not matter.
+    // In a round, the version of a pass without gradients is irrelevant.
     ledger_.check_step(trainer, round_ ? step.passes : passes_of_it);
     ledger_.prepare_step(trainer, passes_of_it);
   }
@@ -126,7 +126,7 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
   }
   step.done = [this, trainer, number, passes = step.passes, done = std::move(done)](std::exception_ptr error,
                                                                                     Version version) {
-    // What failed before it changed anything may be tried again with the same passes.
+    // A step that failed before it changed anything may be tried again with the same passes.
     if (error != nullptr && version == 0) {
       std::lock_guard lock(mutex_);
       for (PassKey pass : passes) committed_.erase(pass);
@@ -198,7 +198,7 @@ Gradients ParameterHost::sum_gradients(const std::string& trainer,
   return sum;
 }
 
-// A pass that did not use these parameters need not have read them; one that brings gradients must.
+// A pass that did not use these parameters need not have read them; a pass with gradients must have.
 std::vector<PassKey> ParameterHost::passes_to_step(const std::vector<PassGradients>& passes) const {
   std::vector<PassKey> keys;
   for (const PassGradients& pass : passes) {
@@ -217,8 +217,8 @@ void ParameterHost::arrive(const std::string& trainer, PendingStep step) {
   pending_[trainer] = std::move(step);
 }
 
-// Applies the round if it is complete, and the next one if that is. One thread at a time does this; what
-// becomes complete meanwhile is seen by it.
+// Applies the round if it is complete, and the next one if that is. One thread at a time does this, and also
+// handles rounds that become complete meanwhile.
 void ParameterHost::close_rounds() {
   for (;;) {
     std::map<std::string, PendingStep> closing;
@@ -305,15 +305,16 @@ std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedge
         staleness = ledger_.staleness(passes);
       }
       if (hogwild || copy || !ledger_.read_by_others(passes)) {
-        // From here on new passes pin the version that is about to be made; they wait at the gate until it
-        // is.
+        // From here on, new passes pin the version that is about to be made; they wait at the gate until it
+        // is made.
         ledger_.step(passes);
         applied.version = ledger_.newest();
         ++staleness_[staleness];
         break;
       }
     }
-    // Not under the lock, and before anything has changed: a copy may take long, and memory may be short.
+    // Not under the lock, and before anything has changed: a copy may take long, and may fail for lack of
+    // memory.
     copy = versions_.copy_newest();
   }
   try {

@@ -35,8 +35,7 @@ void ParameterVersions::load(Version version) {
     tensors = found != versions_.end() ? found->second : versions_.rbegin()->second;
   }
   for (std::size_t i = 0; i < module_.size(); ++i) {
-    // Not where it is the case already: in the mode `hogwild` others may be reading the tensor, which always
-    // is.
+    // Not if it is already set: in the mode `hogwild`, where it always is, others may be reading the tensor.
     if (!module_[i].is_alias_of((*tensors)[i])) module_[i].set_data((*tensors)[i]);
   }
 }
@@ -60,7 +59,7 @@ ParameterVersions::Tensors ParameterVersions::copy_newest() {
     newest = versions_.rbegin()->second;
     spare = std::exchange(spare_, nullptr);
   }
-  // Outside the lock: only steps change or replace the newest version, and they take turns.
+  // Outside the lock: only steps change or replace the newest version, and they run one at a time.
   at::NoGradGuard no_grad;
   Tensors copy;
   for (std::size_t i = 0; i < newest->size(); ++i) {

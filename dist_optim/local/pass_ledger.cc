@@ -64,8 +64,8 @@ PassLedger::Admission PassLedger::admit(const std::string& trainer, PassKey pass
     check_owner(trainer, pass, entry.trainer);
     return Admission::waiting;
   }
-  // This overtakes nobody: the bound is the same for all that have nothing open, and whoever could go has
-  // gone.
+  // This overtakes no waiting pass: the bound is the same for all trainers without open passes, and those
+  // that could be admitted have been.
   if (may_open(trainer)) {
     open_now(trainer, pass);
     return Admission::admitted;
@@ -129,7 +129,7 @@ std::vector<PassKey> PassLedger::admit_waiting() {
     admitted.push_back(entry->pass);
     open_now(entry->trainer, entry->pass);
     waiting_.erase(entry);
-    entry = waiting_.begin();  // the trainer's other passes may go now as well
+    entry = waiting_.begin();  // the trainer's other passes may be admitted now, too
   }
   return admitted;
 }
@@ -251,7 +251,7 @@ void PassLedger::end_without_step(const std::string& trainer, const std::vector<
   if (auto found = trainers_.find(trainer); found != trainers_.end()) ++found->second.steps;
 }
 
-// Whether the rule lets this trainer open a pass now, others that wait aside.
+// Whether the rule permits this trainer to open a pass now, regardless of other waiting passes.
 bool PassLedger::may_open(const std::string& trainer) const {
   if (paused_ || held_.contains(trainer)) return false;
   if (!mode_ || mode_->kind != StepMode::Kind::bounded_staleness) return true;
@@ -260,7 +260,7 @@ bool PassLedger::may_open(const std::string& trainer) const {
   return keeps_bound(newest_, {}, 1);
 }
 
-// Whether the bound holds for all open passes but these. more_owed: steps of trainers that have nothing open,
+// Whether the bound holds for all open passes except these. more_owed: steps of trainers without open passes,
 // with passes that pin the newest version.
 bool PassLedger::keeps_bound(Version newest, const std::set<PassKey>& without, std::size_t more_owed) const {
   // The steps that each trainer owes, in their order, with the oldest pin of each.

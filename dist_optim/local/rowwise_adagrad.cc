@@ -5,7 +5,7 @@
 namespace weft::dist_optim {
 namespace {
 
-// As many rows as `values` has, each as wide as it needs to multiply them.
+// As many rows as `values` has, each wide enough to multiply them.
 torch::Tensor beside(const torch::Tensor& of_rows, const torch::Tensor& values) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(values.dim()), 1);
   if (!shape.empty()) shape[0] = values.size(0);
@@ -45,7 +45,7 @@ void RowwiseAdagrad::update(at::Tensor& parameter, const at::Tensor& gradient,
     parameter.sub_(change(sum, gradient));
     return;
   }
-  // The update is not linear: an index that is there twice counts once, with the sum.
+  // The update is not linear: an index that occurs twice counts once, with the sum.
   const torch::Tensor once = gradient.coalesce();
   TORCH_CHECK(once.sparse_dim() == 1, "RowwiseAdagrad takes gradients that are sparse in their rows");
   const torch::Tensor rows = once.indices()[0];

@@ -9,8 +9,8 @@
 namespace weft::dist_optim {
 namespace {
 
-// SGD keeps its momentum in the layout of the first gradient; a gradient of another layout would fail half
-// way through a step, with some parameters already changed.
+// SGD keeps its momentum in the layout of the first gradient; a gradient of another layout would fail in the
+// middle of a step, with some parameters already changed.
 bool fits_momentum(const torch::optim::Optimizer& optimizer, const at::Tensor& shadow,
                    const at::Tensor& gradient) {
   auto found = optimizer.state().find(shadow.unsafeGetTensorImpl());
@@ -38,8 +38,8 @@ ShadowLeaves::ShadowLeaves(std::vector<Parameter> parameters, OptimizerSpec spec
   optimizers_ = make_optimizers();
 }
 
-// An optimizer for each group, rather than LibTorch's parameter groups: those take a group's option for
-// unset where it equals LibTorch's default, and the base's in its place.
+// A separate optimizer for each group, instead of LibTorch's parameter groups: those treat a group's option
+// as unset if it equals LibTorch's default, and use the base's value instead.
 ShadowLeaves::Optimizers ShadowLeaves::make_optimizers() const {
   std::map<std::string, std::vector<at::Tensor>> shadows;
   for (std::size_t i = 0; i < shadows_.size(); ++i) shadows[groups_[i]].push_back(shadows_[i]);
@@ -93,7 +93,7 @@ void ShadowLeaves::step(const Gradients& gradients) {
     }
   } clear{shadows_};
   for (const auto& [index, gradient] : gradients) {
-    // Detached, since a pass that was made for double backward has gradients with a graph of their own.
+    // Detached, because a pass that was made for double backward has gradients with a graph.
     if (gradient.defined()) shadows_[index].mutable_grad() = gradient.detach();
   }
   for (auto& [group, optimizer] : optimizers_) optimizer->step();

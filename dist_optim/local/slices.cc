@@ -1,6 +1,6 @@
-// reslice() takes every state apart into pieces: a field of a parameter over a range of its elements. A
-// parameter's field is then put together piece by piece from its first element to its last. A count (the
-// number of steps) is a piece without elements, which is the same for the whole range.
+// reslice() divides every state into pieces: a field of a parameter over a range of its elements. It then
+// assembles a parameter's field piece by piece from its first element to its last. A count (the number of
+// steps) is a piece without elements, which is the same for the whole range.
 #include <weft/dist_optim/local/slices.h>
 
 #include <weft/dist_optim/local/optimizer_spec.h>
@@ -31,7 +31,7 @@ struct Name {
   std::optional<Range> slice;  // none: the whole parameter
 };
 
-// "bucket0[4:8]"; a name that does not end like that is one of a whole parameter.
+// "bucket0[4:8]"; a name without such an ending is one of a whole parameter.
 Name parse(const std::string& text) {
   const auto open = text.rfind('['), colon = text.find(':', open == std::string::npos ? 0 : open);
   if (open == std::string::npos || colon == std::string::npos || text.back() != ']') return {text, {}};
@@ -78,7 +78,7 @@ std::map<std::string, Fields> take_apart(const std::vector<OptimizerState>& stat
   return parameters;
 }
 
-// The elements in the range; none where no piece has one of them.
+// The elements in the range; none if no piece has one of them.
 std::optional<at::Tensor> gather(const std::string& name, const std::vector<Piece>& pieces,
                                  const Range& range) {
   std::vector<at::Tensor> parts;

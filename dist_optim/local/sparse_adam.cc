@@ -26,7 +26,7 @@ void SparseAdam::update(at::Tensor& parameter, const at::Tensor& gradient, const
     parameter.sub_(adam_change(state.exp_avg(), state.exp_avg_sq(), gradient, step));
     return;
   }
-  // The update is not linear: an index that is there twice counts once, with the sum.
+  // The update is not linear: an index that occurs twice counts once, with the sum.
   const torch::Tensor sum = gradient.coalesce();
   TORCH_CHECK(sum.sparse_dim() == 1, "SparseAdam takes gradients that are sparse in their rows");
   const torch::Tensor rows = sum.indices()[0];

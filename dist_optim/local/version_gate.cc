@@ -89,7 +89,7 @@ std::uint64_t VersionGate::loads() const {
   return loads_;
 }
 
-// Always by way of the line: with nobody in it the waiter is admitted at once and never sleeps.
+// Always through the queue: if it is empty, the waiter is admitted at once and never sleeps.
 void VersionGate::wait_in_line(std::unique_lock<std::mutex>& lock, Waiter::Kind kind, Version version) {
   if (exclusive_ == std::this_thread::get_id()) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -97,7 +97,7 @@ void VersionGate::wait_in_line(std::unique_lock<std::mutex>& lock, Waiter::Kind 
   }
   Waiter waiter{kind, version, std::this_thread::get_id()};
   waiting_.push_back(&waiter);
-  // Only the first in line can be let in by its own arrival.
+  // Only the first in the queue can be admitted by its own arrival.
   if (waiting_.size() == 1) admit_waiting();
   waiter.wake.wait(lock, [&] { return waiter.admitted; });
 }
@@ -106,8 +106,8 @@ VersionGate::Version VersionGate::wanted_by(const Waiter& waiter) const {
   return waiter.kind == Waiter::Kind::newest ? newest_ : waiter.version;
 }
 
-// Lets in whoever may go now. A waiter is notified under the lock: it may be gone as soon as the lock is
-// free.
+// Admits the waiters that may now enter. A waiter is notified under the lock: it may be destroyed as soon as
+// the lock is released.
 void VersionGate::admit_waiting() {
   auto admit = [](Waiter& waiter) {
     waiter.admitted = true;

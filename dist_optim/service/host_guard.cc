@@ -7,7 +7,7 @@
 namespace weft::dist_optim {
 namespace {
 
-// Has a version of the parameters loaded while a handler, or nodes of a backward, run.
+// Keeps a version of the parameters loaded while a handler, or nodes of a backward, run.
 class ReadingSwitch final : public rpc::ContextSwitch {
  public:
   ReadingSwitch(std::shared_ptr<HostGuard> guard, std::optional<PassKey> pass)
@@ -39,8 +39,8 @@ void HostGuard::read(const std::function<void()>& body) {
 }
 
 void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) {
-  // Methods of other services that are about the object order themselves (the optimizer's, read() and
-  // change()); everything that runs on the object, or fetches a part of it, reads its parameters.
+  // Methods of other services that concern the object order themselves (the optimizer's, read() and
+  // change()); all calls that run on the object, or fetch a part of it, read its parameters.
   const auto* target = call->slots().find<rref::RRefLayer::Target>();
   if ((target == nullptr || !target->runs_on_it) && call->method() != rref::detail::fetch_method)
     return proceed();
@@ -88,7 +88,7 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
   pass->hooks().add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
   call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), key));
 
-  // Where the admission does not wait, the handler runs in this turn; else in a later one.
+  // If the admission does not wait, the handler runs in this turn; otherwise in a later one.
   struct Wait {
     std::mutex mutex;  // guards the rest
     bool returned = false, admitted = false;
@@ -107,7 +107,7 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
     if (error != nullptr) return call->fail(error);
     call->executor().post([resume] { (*resume)(); });
   });
-  // After it: a pass that has ended meanwhile gives back at once what it was just given.
+  // Afterwards: a pass that has ended meanwhile releases at once what it was just given.
   pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
   {
     std::lock_guard lock(wait->mutex);

@@ -38,7 +38,7 @@ void LocalSnapshots::take(std::vector<Object> objects) {
   std::sort(guards.begin(), guards.end());
   guards.erase(std::unique(guards.begin(), guards.end()), guards.end());
   steps_->hold(guards, [self = shared_from_this(), guards, objects = std::move(objects)](std::uint64_t hold) {
-    // Not on this thread: it may be within a step, or read one of the modules.
+    // Not on this thread: it may be in a step, or read one of the modules.
     self->core_->handlers().post([self, guards, objects, hold] {
       std::exception_ptr error;
       try {

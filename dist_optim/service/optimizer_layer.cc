@@ -58,7 +58,7 @@ OptimizerLayer::PassPart OptimizerLayer::part_of(const dist_autograd::PassId& pa
                                                  const ParameterHost& host) const {
   const auto autograd = dist_autograd::AutogradLayer::of(*core_);
   PassPart part{autograd->find_if_known(pass), {}};
-  // Its gradients went with it: nothing to step is not what the trainer asked for.
+  // Its gradients were lost with it: a step without them is not what the trainer requested.
   if (part.pass == nullptr && autograd->has_ended(pass))
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      to_string(pass) + " cannot step: it has failed here or was released");
@@ -77,7 +77,7 @@ std::vector<dist_autograd::PassId> OptimizerLayer::may_step(
     if (pass.state() == nullptr)
       throw rpc::Error(rpc::ErrorKind::failed_precondition, "a pass that was released cannot step");
     if (autograd->find_if_known(pass.id()) == nullptr) {
-      pass.state()->check_alive();  // throws why it failed: a worker that was lost, say
+      pass.state()->check_alive();  // throws its error, for example a lost worker
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        to_string(pass.id()) + " cannot step: it has failed or was released");
     }
@@ -94,8 +94,9 @@ std::vector<std::shared_ptr<HostGuard>> OptimizerLayer::hosts() {
   return hosts;
 }
 
-// Not while a step over several objects is being applied: the objects that it has reached would have it, and
-// the others, where its trainer or another one of the round is struck off before, would not.
+// Not while a step over several objects is being applied. Otherwise the objects that it has reached would
+// have the step. If its trainer or another one of the round is removed before, the other objects would not
+// have it.
 void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   const auto all = hosts();
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;

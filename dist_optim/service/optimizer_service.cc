@@ -19,7 +19,7 @@ std::string calling_trainer(rpc::CallContext& call, const std::optional<std::str
 
 using Prepared = std::function<void(rpc::Result<StepPart>)>;
 
-// The gradients of a shard's rows, by pass. The sum counts as the first pass's: each of the others must have
+// The gradients of a shard's rows, by pass. The sum counts for the first pass: each of the others must have
 // an entry, so that its version is checked.
 std::vector<PassGradients> gradients_of(const StepRequest& request, const StepRows& rows) {
   std::vector<PassGradients> all;
@@ -41,7 +41,7 @@ std::vector<PassGradients> gradients_of(const StepRequest& request, const StepRo
 void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
                   const StepRequest& request, const std::optional<StepRows>& rows, Prepared done) {
   ParameterHost& host = guard->host();
-  std::vector<std::uint32_t> found;  // a trainer has seen the backward of a pass that brings rows
+  std::vector<std::uint32_t> found;  // a trainer has seen the backward of a pass with rows
   auto gradients = std::make_shared<std::vector<PassGradients>>();
   std::vector<std::shared_ptr<dist_autograd::PassState>> open;
   if (rows) {
@@ -89,24 +89,23 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
       return part;
     }));
   };
-  // A module that its owner's own code reads (a trainer's head) has had no call through which its pass was
-  // admitted.
+  // A module that its owner's own code reads (a trainer's head) has received no call that admitted its pass.
   std::vector<PassKey> keys;
   for (const PassGradients& one : *gradients)
     if (!one.gradients.empty()) keys.push_back(one.pass);
   for (const PassKey& key : keys) host.admit(trainer, key, admitted);
-  // After it: a pass that has ended meanwhile gives back at once what it was just given.
-  // A shard's passes are the trainer's alone: it releases them.
+  // Afterwards: a pass that has ended meanwhile releases at once what it was just given.
+  // A shard's passes belong only to the trainer, which releases them.
   for (std::size_t i = 0; i < open.size(); ++i)
     open[i]->on_end([guard, key = keys[i]] { guard->host().release(key); });
   admitted(nullptr);
 }
 
-// Whether the caller is gone. Its trainers may have been struck off before the handler ran: then the handler
-// itself ends what it has made.
+// Whether the caller is gone. Its trainers may have been removed before the handler ran: then the handler
+// itself undoes its changes.
 bool caller_is_gone(rpc::CallContext& call) { return call.core()->is_gone(call.peer().id); }
 
-// A peer may open and end the passes that it made, and those that its trainers step.
+// A peer may open and end the passes that it created, and those that its trainers step.
 void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const std::string& trainer) {
   if (pass.origin == call.peer().id.incarnation || is_trainer_of(trainer, call.peer().id.incarnation)) return;
   throw rpc::Error(rpc::ErrorKind::invalid_argument,
@@ -181,12 +180,12 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
     steps->arrive(trainer, request, objects, {std::move(guard), std::move(part), promise});
     if (call->cancelled()) give_up();
   };
-  call.on_cancel(give_up);  // the trainer is gone, or waits no longer: the other objects need not come
+  call.on_cancel(give_up);  // the trainer is gone, or waits no longer: the other objects are not needed
   std::shared_ptr<HostGuard> guard;
   try {
     guard = layer->host_of(call);
   } catch (...) {
-    arrive(nullptr, std::current_exception());  // the other objects must hear of it
+    arrive(nullptr, std::current_exception());  // the other objects must be notified
     return future;
   }
   prepare_step(*layer, guard, trainer, request, rows,
@@ -242,7 +241,7 @@ void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) 
 
 namespace {
 
-// The module that the call is about, and its host where an optimizer has stepped it. The call keeps both.
+// The module of the call, and its host if an optimizer has stepped it. The call keeps both.
 std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();

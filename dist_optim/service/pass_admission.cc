@@ -46,7 +46,7 @@ PassAdmission::Objects PassAdmission::closure(Objects objects) const {
       const Objects& own = handle->objects;
       if (std::none_of(own.begin(), own.end(), [&](const auto& one) { return objects.contains(one.first); }))
         return false;
-      for (const auto& [key, module] : own) objects[key] = module;  // also of the one that was asked about
+      for (const auto& [key, module] : own) objects[key] = module;  // including the object of the request
       return true;
     });
   }

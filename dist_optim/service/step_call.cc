@@ -11,7 +11,7 @@ namespace {
 
 using Action = StepDecision::Action;
 
-// An owner that answered with a refusal has not stepped, nor has one that was never reached.
+// An owner that replied with a refusal has not stepped, and neither has one that was never reached.
 bool surely_not_stepped(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -25,7 +25,7 @@ bool surely_not_stepped(const std::exception_ptr& error) {
   }
 }
 
-// Why a step was given up of which every object had its part.
+// The reason why a step was given up although every object had its part.
 std::exception_ptr given_up_error(const StepRequest& request, const StepDecision& decision) {
   std::string missing;
   for (const std::uint32_t pass : decision.missing)
@@ -61,7 +61,7 @@ void StepCall::start(Modules modules, StepRequest request, Rows rows, rpc::Callb
 
 void StepCall::step_at_one_owner() {
   std::vector<rpc::Future<StepOutcome>> calls;
-  // The objects wait for each other: where one was never reached, the others must hear that it is over.
+  // The objects wait for each other: if one was never reached, the others must be notified of the end.
   const auto given_up = std::make_shared<std::atomic<bool>>(false);
   for (std::size_t i = 0; i < modules_.size(); ++i)
     calls.push_back(
@@ -72,7 +72,7 @@ void StepCall::step_at_one_owner() {
       if (!outcome.ok() && !given_up->exchange(true)) self->abort_all();
       return std::move(outcome);
     });
-  decided_();  // each object takes its calls in order
+  decided_();  // each object runs its calls in order
   when_settled(std::move(calls), [self = shared_from_this()](std::vector<rpc::Result<StepOutcome>> outcomes) {
     const auto failed = std::find_if(outcomes.begin(), outcomes.end(), [](auto& one) { return !one.ok(); });
     if (failed != outcomes.end()) {
@@ -130,7 +130,7 @@ void StepCall::commit(const StepDecision& decision) {
                  StepResult result{decision.action == Action::apply, decision.total_norm, {}};
                  for (auto& version : versions) {
                    if (!version.ok()) {
-                     self->abort_all();  // what never received its commit
+                     self->abort_all();  // for objects that never received their commit
                      return self->done_(self->failure(versions, true, decision.action));
                    }
                    result.versions.push_back(version.value());
@@ -145,7 +145,7 @@ void StepCall::abort_all() {
     ask<&OptimizerService::abort>(module, request_.number, trainer).then([](auto&&) {});
 }
 
-// Who has stepped where something failed. committing: those without an error were told to carry it out.
+// The objects that have stepped after a failure. committing: those without an error were asked to commit.
 template <class T>
 std::exception_ptr StepCall::failure(const std::vector<rpc::Result<T>>& results, bool committing,
                                      Action action) const {
@@ -161,7 +161,7 @@ std::exception_ptr StepCall::failure(const std::vector<rpc::Result<T>>& results,
       names += (names.empty() ? "" : ", ") + name;
       continue;
     }
-    // Who was only to prepare has changed nothing, whatever became of its owner.
+    // An object that was only asked to prepare has changed nothing, whatever happened to its owner.
     const bool two_phases = std::is_same_v<T, StepPart>;
     const bool known = error == nullptr || two_phases || action == Action::skip || surely_not_stepped(error);
     (known ? not_stepped : unknown).push_back(i);
