@@ -1,4 +1,5 @@
-// CollectivesLayer: the groups of one agent, as a layer of it; found by CollectivesLayer::of(). Thread-safe.
+// CollectivesLayer: the groups of one agent; a layer of the agent, found by CollectivesLayer::of().
+// Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group_core.h>
@@ -23,30 +24,30 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   const std::shared_ptr<nccl::Devices>& devices() const { return devices_; }
   std::uint64_t next_number() { return ++numbers_; }
 
-  // While a group is being made, its other members may have it already and send messages. The context keeps
-  // messages for unknown groups until the last group that is being made is added or given up. It keeps as
-  // many messages and bytes as the options of these groups allow in all (max_early_messages,
-  // max_early_bytes). Beyond that, deliver() refuses messages, and a group that was refused one fails once it
-  // is added.
+  // While a group is being created, other members may have it already and send messages. The layer keeps
+  // messages for unknown groups until the last group that is being created is added or given up. It keeps as
+  // many messages and bytes as the options of these groups allow together (max_early_messages,
+  // max_early_bytes). Beyond that, deliver() refuses messages, and a group whose message was refused fails
+  // once it is added.
   void expect_group(const GroupOptions& options);
-  void add(const std::shared_ptr<GroupCore>& group);  // one that was expected, with its options
+  void add(const std::shared_ptr<GroupCore>& group);  // must be an expected one, with its options
   void give_up_group(const GroupOptions& options);
   // why: the error with which it has failed, if it has. Members that send to it later get this error.
   void remove(const GroupId& id, const std::optional<rpc::Error>& why = std::nullopt);
   std::size_t groups() const;
-  std::size_t kept_early() const;  // messages for groups that are being made
+  std::size_t kept_early() const;  // messages for groups that are being created
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
-  // Passes a message of that size to the member of the group here. Gives an error if it was refused: it was
-  // one too many for a group that is expected, or the group has ended.
+  // Passes a message of that size to the member of the group here. Returns an error if it was refused: it
+  // exceeded the limits for an expected group, or the group has ended.
   using Event = rpc::UniqueFunction<void(GroupCore&)>;
   std::optional<rpc::Error> deliver(const GroupId& id, std::size_t bytes, Event event);
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
 
-  // Adds to a figure of the agent's statistics, for layers above: "data_parallel.iterations".
+  // Adds to a figure of the agent's statistics, for higher layers: "data_parallel.iterations".
   void count(const std::string& figure, std::uint64_t amount);
 
-  // Runs jobs that write files, one after the other on a thread of their own; shut_down() waits for them.
+  // Runs jobs that write files, one after the other on a separate thread; shut_down() waits for them.
   void write(rpc::Callback job);
 
   bool knows(std::string_view) const override { return false; }
@@ -66,7 +67,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   struct Early {  // of one group
     std::vector<Event> events;
     std::size_t bytes = 0;
-    std::optional<rpc::Error> refused;  // why further messages are
+    std::optional<rpc::Error> refused;  // why further messages are refused
   };
   using EarlyGroups = std::map<GroupId, Early>;
   // Under mutex_. The caller destroys what was dropped after it has released the mutex.
@@ -78,17 +79,17 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;  // guards what follows
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_;
-  rpc::LayerFigures figures_;  // of layers above
+  rpc::LayerFigures figures_;  // of higher layers
   std::vector<Limits> expected_;
   EarlyGroups early_;
   std::size_t early_messages_ = 0, early_bytes_ = 0;
   std::deque<std::pair<GroupId, rpc::Error>> failed_;  // the latest groups that have failed and are removed
   std::map<rpc::AgentId, rpc::Error> gone_;            // while groups are expected
-  std::unique_ptr<rpc::HandlerPool> writer_;           // one thread; made when it is needed
+  std::unique_ptr<rpc::HandlerPool> writer_;           // one thread; created when needed
   bool ended_ = false;
 };
 
-// The layer of collectives; it needs no other. devices: where NCCL comes from.
+// The layer of collectives; it needs no other. devices: the source of NCCL.
 WEFT_EXPORT rpc::Layer layer(nccl::DevicesOptions devices = {});
 
 }  // namespace weft::collectives

@@ -1,4 +1,4 @@
-// DeviceMesh: the ranks of a group as a grid with named dimensions, and a group along each.
+// DeviceMesh: the ranks of a group as a grid with named dimensions, and a group along each dimension.
 //
 //   const std::vector<DeviceMesh::Dimension> grid{{"data", 2}, {"tensor", 4}};
 //   auto mesh = co_await DeviceMesh::create(world, grid);
@@ -19,13 +19,14 @@ class WEFT_EXPORT DeviceMesh {
     int size = 1;
   };
 
-  // Of all members of the group at once; its groups have that one's options. invalid_argument where the
-  // sizes' product is not the group's size, a name is there twice, or the members mean different meshes.
+  // Call it on all members of the group; its groups have the options of that group. invalid_argument if the
+  // product of the sizes is not the group's size, if a name occurs twice, or if the members give different
+  // meshes.
   static rpc::Future<DeviceMesh> create(const Group& group, std::vector<Dimension> dimensions,
                                         Group::Site site = Group::Site::current());
 
   const std::vector<Dimension>& dimensions() const { return dimensions_; }
-  // Of a dimension; invalid_argument where there is none of that name.
+  // By dimension; invalid_argument if no dimension has that name.
   const Group& group(const std::string& dimension) const { return groups_[index_of(dimension)]; }
   int coordinate(const std::string& dimension) const {
     return coordinates_[index_of(dimension)];

@@ -1,16 +1,15 @@
-// GroupCore: one member's part in a group: which collectives are under way, and how they and the group end.
+// GroupCore: one member's part in a group: the collectives in flight, and how they and the group end.
 //
-// Collectives are numbered in the order in which they are begun here; members begin them in one order. The
-// group's backend moves their bytes (backend/backend.h); tensors of a device take GroupDevices instead, and
-// devices_for() decides that. Messages have the hash of their collective's signature. Where one has another,
-// all tell all what they mean, and that collective fails on every rank; the group goes on. The group fails on
-// all ranks, with one error, when a member is lost or has left with work to do, a deadline has passed, a
-// collective is aborted or a message is malformed. The member that detects the failure first tells the
-// others.
+// Collectives are numbered in the order in which they start here; members start them in one order. The
+// group's backend moves their data (backend/backend.h). Tensors of a device use GroupDevices instead, and
+// devices_for() decides this. Messages carry the hash of their collective's signature. If a message has
+// another hash, all members exchange their signatures, and that collective fails on every rank; the group
+// remains usable. The group fails on all ranks, with one error, when a member is lost or has left while it
+// was needed, a deadline has passed, a collective is aborted or a message is malformed. The member that
+// detects the failure first notifies the others.
 //
-// Jobs run one at a time (turns.h): what other members send runs on the loop that receives it, what
-// this member's program starts runs on the group's loop or, if `inlined`, on the caller's thread.
-// Thread-safe.
+// Jobs run one at a time (turns.h): messages of other members run on the loop that receives them, operations
+// of this member's program run on the group's loop or, if `inlined`, on the caller's thread. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/backend/backend.h>
@@ -31,7 +30,7 @@
 
 namespace weft::collectives {
 
-// Of all groups of all agents: the incarnation of rank 0, which counts its own.
+// Unique over all groups of all agents: the incarnation of rank 0, and its count of groups.
 struct GroupId {
   std::uint64_t origin = 0, number = 0;
   friend auto operator<=>(const GroupId&, const GroupId&) = default;
@@ -42,18 +41,18 @@ WEFT_CODEC(RoundKey, number, launch)
 // One side of a message between two members.
 struct Message {
   std::uint64_t tag = 0;
-  std::string type;  // "float32[4]"; alike on both sides
+  std::string type;  // "float32[4]"; equal on both sides
   std::source_location site;
-  rpc::Buffer bytes;                                // what is sent, or where it is put
-  std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
+  rpc::Buffer bytes;                                // the sent bytes, or the destination
+  std::optional<std::chrono::nanoseconds> timeout;  // none: the default of the group
 };
 
 class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shared_from_this<GroupCore> {
  public:
-  struct Options : GroupOptions {            // its members are not looked at
+  struct Options : GroupOptions {            // its members are not used
     std::shared_ptr<nccl::Devices> devices;  // of the agent
   };
-  // kind: what the backend is.
+  // kind: of the backend.
   GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
             std::vector<rpc::AgentId> members, int rank, GroupBackend kind, std::unique_ptr<Backend> backend);
   ~GroupCore() override;
@@ -64,19 +63,19 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   GroupBackend kind() const { return kind_; }
-  Backend& backend() const { return *backend_; }  // of tensors of the host
-  // Picks what runs a call on that tensor: the devices; null: the backend. tensor: null for a barrier.
+  Backend& backend() const { return *backend_; }  // for tensors of the host
+  // Selects what runs a call on that tensor: the devices; null: the backend. tensor: null for a barrier.
   GroupDevices* devices_for(const at::Tensor* tensor) {
     return tensor != nullptr && is_on_device(*tensor) ? &devices_ : nullptr;
   }
 
   rpc::Future<void> start(Collective collective, bool inlined = false);
-  rpc::Future<void> send(int to, Message message);                     // complete when it has been received
-  rpc::Future<int> receive(std::optional<int> from, Message message);  // from whom
+  rpc::Future<void> send(int to, Message message);                     // completes when it has been received
+  rpc::Future<int> receive(std::optional<int> from, Message message);  // returns the sender
   rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);
   rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
-  // A small value, gathered by rank 0: all members' by rank, or none where it wants none. Rounds are reserved
-  // in one order by all, and given in any.
+  // A small value, gathered by rank 0: returns all members' values by rank, or none if this member wants
+  // none. All members reserve rounds in one order, and give values in any order.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
   rpc::Future<ValueRounds::Values> give(RoundKey round, std::string meaning, std::source_location site,
                                         rpc::Buffer value, bool wants_all,
@@ -87,19 +86,20 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
               std::optional<std::chrono::nanoseconds> timeout);
   const std::optional<rpc::Error>& error() const { return ended_; }  // in a turn
   void abort(const std::string& reason);
-  void fail(const std::exception_ptr& error);  // what has gone wrong on a device
+  void fail(const std::exception_ptr& error);  // an error on a device
   void fail(const rpc::Error& error);
-  // Runs a job once no dumps are being written: what tells the program of a failure, after which it may exit.
+  // Runs a job once no dumps are being written: a job that notifies the program of a failure, after which it
+  // may exit.
   void after_dumps(rpc::Callback job);
   GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
-  // Notes in the flight for which ranks running collectives wait: at once, unless another thread runs a job
-  // of this group.
+  // Records in the flight recorder the ranks for which running collectives wait: at once, unless another
+  // thread runs a job of this group.
   void note_awaited();
-  FlightDump flight() const;  // what this member has done of late, and what it waits for
+  FlightDump flight() const;  // the latest operations of this member, and its waits
 
-  // What members say (group_service.h); of who is none it is ignored.
+  // Messages of members (group_service.h); messages of non-members are ignored.
   void data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash,
             rpc::Buffer bytes);
   void disagree(const rpc::AgentId& from, std::uint64_t sequence, std::string signature);
@@ -117,18 +117,18 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   }
 
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
-  // Who waits in memory for another sends it nothing, and might never find out by itself.
+  // A rank that waits for another in shared memory sends it no message, and might never detect its loss.
   void world_failed(const rpc::Error& error);
-  // This member leaves: running collectives fail here and on the other members, which it notifies either way.
-  // Complete when that is done.
+  // This member leaves: running collectives fail here and on the other members, which it notifies in any
+  // case. Completes when that is done.
   rpc::Future<void> leave();
-  void end();  // its agent ends: nobody can be told any more
+  void end();  // its agent ends: other members cannot be notified any more
 
  private:
-  // How long a member is given to say whether it has begun what another waits for.
+  // The time in which a member must answer whether it has started a collective for which another waits.
   static constexpr std::chrono::seconds timeout_for_answers{5};
 
-  struct Early {  // of one that has not begun here
+  struct Early {  // of a collective that has not started here
     struct Message {
       int from;
       std::uint32_t label;
@@ -153,20 +153,20 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   };
   struct Given {  // and not answered yet
     std::string what;
-    rpc::Clock::time_point deadline;  // for rank 0 to answer, which names who is missing
+    rpc::Clock::time_point deadline;  // by which rank 0 must answer; it names the missing ranks
     rpc::Promise<ValueRounds::Values> promise;
     std::optional<FlightRecorder::Ticket> ticket;  // none: of a launch, whose collectives are recorded
   };
 
   rpc::Future<Mailbox::Received> take_message(std::optional<int> from, Message message,
                                               std::optional<std::size_t> size);
-  void on_loop(rpc::Callback job);  // in turn, not on this thread
+  void on_loop(rpc::Callback job);  // in turn, on another thread
   void in_turn(rpc::Callback job);  // on this thread if it is the only job, else on the loop
   rpc::Future<ValueRounds::Values> take_value(int from, RoundKey round, std::string meaning, std::string site,
                                               rpc::Buffer bytes, bool wants_all,
                                               std::chrono::nanoseconds limit);
 
-  // As BackendOwner says.
+  // See BackendOwner.
   bool may_wait_here() const override { return !rpc::OwnedThread::here() && !loop_->running_here(); }
   void run_in_turn(rpc::Callback job, bool inlined) override {
     inlined ? turns_.run(std::move(job)) : in_turn(std::move(job));
@@ -194,12 +194,13 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
     return exchange.collective.timeout.value_or(options_.timeout);
   }
   void record(Exchange& exchange);
-  void record_awaited();                                                         // of all that run
+  void record_awaited();                                                         // of all running collectives
   void launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin);  // in turn
   void value_over(const RoundKey& round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
-  void kept_early(Early& early, std::size_t bytes);  // has one message more
-  // tell: the other members; write: dumps of all groups of this agent. Futures fail once these are written.
+  void kept_early(Early& early, std::size_t bytes);  // it has one more message
+  // tell: notify the other members; write: dumps of all groups of this agent. Futures fail once these are
+  // written.
   void fail_all(const rpc::Error& error, bool tell, bool write = true);
   void leave_now();
   void fail_futures();
@@ -214,7 +215,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   int rank_of(const rpc::AgentId& member) const;  // -1: none
   std::string describe(int rank) const;           // "rank 2 (worker2)"
   std::string prefix() const { return "group '" + options_.name + "': "; }
-  void note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error);  // null: it is done
+  void note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error);  // null: it has completed
   Snapshot snapshot();                                                            // in turn
   rpc::Future<Snapshot> take_snapshot();                                          // any thread
   void write_flight(const FlightDump& dump);  // on the layer's thread for files
@@ -234,10 +235,10 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
 
   GroupDevices devices_;
   FlightRecorder recorder_;
-  std::atomic<std::uint64_t> begun_{0};  // that this has numbered; written in turn
+  std::atomic<std::uint64_t> begun_{0};  // numbers assigned here; written in turn
 
   std::atomic<std::uint64_t> rounds_reserved_{0};
-  std::int64_t written_ = 0;  // when the last dump written was taken; on the layer's thread for files
+  std::int64_t written_ = 0;  // time of the last dump that was written; on the layer's thread for files
 
   Turns begins_{[](const std::exception_ptr&) {}};  // of launches: posts to a loop have no order
 
@@ -250,11 +251,11 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   std::uint64_t sends_ = 0;
   ValueRounds values_;               // at rank 0
   std::map<RoundKey, Given> given_;  // by round
-  LaunchSequence launches_;          // that all members are ready for
-  std::set<int> left_;               // members that have left orderly
+  LaunchSequence launches_;          // for which all members are ready
+  std::set<int> left_;               // members that have left in an orderly way
   std::optional<rpc::Error> ended_;
-  bool writing_ = false;                    // dumps, since it has ended
-  std::vector<ExchangePtr> failing_;        // when these are written
+  bool writing_ = false;                    // dumps are being written, after the group has ended
+  std::vector<ExchangePtr> failing_;        // fail when these are written
   std::vector<rpc::Callback> after_dumps_;  // likewise
   std::optional<rpc::Clock::time_point> armed_;
 };

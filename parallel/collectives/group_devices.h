@@ -1,13 +1,14 @@
 // GroupDevices: the collectives of one group on tensors of an accelerator, by NCCL.
 //
-// A group has one communicator, on one device of each member. It is made by prepare(), of all members at
-// once, or by the first collective, which then blocks its thread until all members have arrived. A collective
-// is put on the current stream at once. A collective of the group without elements, which begins first,
-// compares the ranks' operations at the same time: a launch may wait for a rank that does not arrive. What a
-// device has begun cannot be taken back, so a difference ends the group here, as all other failures of either
-// side do; the group's end aborts the communicator, or its making; an orderly end, when the device is idle,
-// finalizes it. The future is complete when both sides are. Tensors are contiguous. Owner: the group's core,
-// which is alive in every call. Thread-safe; which of two threads comes first is for the program to order.
+// A group has one communicator, on one device of each member. prepare(), on all members, creates it.
+// Otherwise the first collective does, and blocks its thread until all members have arrived. A collective is
+// put on the current stream at once. In parallel, a collective of the group without elements, which starts
+// first, compares the ranks' operations: a launch may wait for a rank that does not arrive. An operation on a
+// device cannot be taken back, so a difference ends the group here, as all other failures of either side do.
+// The end of the group aborts the communicator, or its creation; an orderly end, when the device is idle,
+// finalizes it. The future completes when both sides have completed. Tensors are contiguous. Owner: the
+// group's core, which is alive in every call. Thread-safe; the program must order the collectives of
+// different threads.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/devices.h>
@@ -30,31 +31,32 @@ class WEFT_EXPORT GroupDevices {
       : core_(core), devices_(std::move(devices)) {}
   ~GroupDevices();
 
-  // Complete when the communicator is there and its ranks are connected. unsupported, on all members, where
-  // one of them can have none: then it may be tried again, which collectives do not.
+  // Completes when the communicator exists and its ranks are connected. unsupported, on all members, if one
+  // of them cannot have one: then prepare() may be tried again; collectives do not try again.
   rpc::Future<void> prepare(c10::Device device, Timeout timeout, const std::source_location& site);
 
   // Checks the call, and puts it on the current stream of its tensors' device.
   rpc::Future<void> run(const CollectiveCall& call);
-  // The same with a comparison of the caller's own; the call has been checked.
+  // The same with the caller's own comparison; the call has been checked.
   rpc::Future<void> run(const CollectiveCall& call, Collective comparison);
-  // Messages, in one launch; failed_precondition before prepare(). What both sides mean is compared by
-  // messages of the group's, in the order in which they are sent.
+  // Messages, in one launch; failed_precondition before prepare(). Messages of the group compare both sides,
+  // in the order in which they are sent.
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
                              const std::source_location& site);
 
   bool busy() const { return in_flight_ != 0; }
-  void end(const rpc::Error& error);       // the group has; does not block
-  void has_left(const rpc::Error& error);  // a member: all end theirs when they are not busy
+  void end(const rpc::Error& error);  // the group has ended; does not block
+  void has_left(
+      const rpc::Error& error);  // a member has left: all end their communicators when they are idle
 
  private:
   struct OnDevice {
     c10::Device device;
-    rpc::Promise<void> promise;              // of making it; none once it is completed
-    rpc::Future<void> creation{};            // NCCL's part in that, to be cancelled
-    nccl::Communicator::Ptr communicator{};  // null: it is being made
+    rpc::Promise<void> promise;              // of its creation; none once it is completed
+    rpc::Future<void> creation{};            // NCCL's part in the creation, to be cancelled
+    nccl::Communicator::Ptr communicator{};  // null: it is being created
     std::optional<nccl::TensorCollectives>
-        ranks{};  // none: it is being made, or its ranks are being connected
+        ranks{};  // none: it is being created, or its ranks are being connected
   };
 
   std::optional<nccl::TensorCollectives> found(c10::Device device) const;
@@ -68,7 +70,7 @@ class WEFT_EXPORT GroupDevices {
   void wait_until_made();
   void close(const nccl::Communicator::Ptr& communicator);
   void end_if_left();
-  // Puts it on the device, where `compare` begins the comparison, unless that is in flight (null).
+  // Puts it on the device, where `compare` starts the comparison, unless that is in flight (null).
   rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
                            const std::function<rpc::Future<void>(const nccl::TensorCollectives&)>& put);
   Collective comparison_of(const CollectiveCall& call) const;
@@ -82,14 +84,14 @@ class WEFT_EXPORT GroupDevices {
   GroupCore& core_;
   const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::size_t> in_flight_{0};
-  // Held while a comparison is started and the turn to launch is reserved, so that both have one order. A
+  // Locked while a comparison is started and the turn to launch is reserved, so that both have one order. A
   // continuation that runs meanwhile may start more collectives on this thread.
   std::recursive_mutex order_;
 
   mutable std::mutex mutex_;  // guards what follows; taken after order_, or alone
   std::condition_variable changed_;
   std::optional<OnDevice> on_;
-  std::exception_ptr not_made_;  // why the last one was not, of all members
+  std::exception_ptr not_made_;  // why the last creation failed, on all members
   std::optional<rpc::Error> over_, left_;
 };
 

@@ -1,4 +1,4 @@
-// Notices: what a group tells its members without waiting for an answer. For the group's own sources.
+// Notices: notifications between the members of a group, without a reply. For the group's own sources.
 #pragma once
 
 #include <weft/parallel/collectives/group_core.h>
@@ -6,7 +6,7 @@
 
 namespace weft::collectives {
 
-// A notification. `sent` is called when it has left, or with the reason why it cannot leave.
+// A notification. `sent` is called when it has been sent, or with the reason why it cannot be sent.
 template <auto Method, class Sent, class... Arguments>
 void post(const rpc::Peer& peer, Sent sent, const Arguments&... arguments) {
   using Found = rpc::Peer::FoundMethod<Method>;

@@ -1,13 +1,13 @@
-// GroupService: what the members of groups say to each other. Thread-safety: as the layer's.
+// GroupService: the messages between the members of groups. Thread-safety: as the layer's.
 //
-//   data      a message of a collective's plan, with the hash of its signature
-//   message   from one member to another; answered when it has been received
-//   lent_message  the same, whose receiver reads the bytes in the memory that it shares with the sender
-//   give      a value, to rank 0; answered when all have given theirs, with all. Of a launch: with its number
-//   disagree  one's signature of a collective, for all, where a message had another hash
-//   failed    the group is over, for all: a member died, a collective's deadline has passed, it was aborted
-//   left      the member has left its job and takes part in nothing more
-//   standing  asked by who waits: has this member begun that collective
+//  data      a message of a collective's plan, with the hash of its signature
+//  message   from one member to another; answered when it has been received
+//  lent_message  the same, whose receiver reads the bytes in the memory that it shares with the sender
+//  give      a value, to rank 0; answered when all have given theirs, with all. For a launch: with its number
+//  disagree  the sender's signature of a collective, to all, after a message with another hash
+//  failed    the group has failed, to all: a member died, a collective's deadline has passed, it was aborted
+//  left      the member has left its job and takes no further part
+//  standing  a question of a waiting member: has this member started that collective
 //
 // All run on the loop, in the order in which one member sent them.
 #pragma once

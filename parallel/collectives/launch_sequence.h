@@ -1,8 +1,8 @@
-// LaunchSequence: launches of one member that all members are ready for, until it is their turn to begin.
+// LaunchSequence: launches of one member for which all members are ready, until their turn.
 //
-// Rank 0 numbers launches in the order in which all members have become ready for them, and answers may
-// arrive in another order. A launch begins after all with smaller numbers. Pure of transport and threads.
-// Thread-safety: one call at a time.
+// Rank 0 numbers launches in the order in which all members have become ready for them, and its replies may
+// arrive in another order. A launch starts after all with smaller numbers. Independent of transport and
+// threads. Thread-safety: one call at a time.
 #pragma once
 
 #include <weft/rpc/core/result.h>
@@ -17,9 +17,9 @@ namespace weft::collectives {
 
 class LaunchSequence {
  public:
-  using Begin = rpc::UniqueFunction<void(rpc::Result<void>)>;  // with the error, if it can never begin
+  using Begin = rpc::UniqueFunction<void(rpc::Result<void>)>;  // with the error, if it can never start
 
-  // All members are ready for launch `number`. Returns the launches that begin now, in order.
+  // All members are ready for launch `number`. Returns the launches that start now, in order.
   std::vector<Begin> ready(std::uint64_t number, Begin begin) {
     waiting_.emplace(number, std::move(begin));
     std::vector<Begin> now;
@@ -27,7 +27,7 @@ class LaunchSequence {
       now.push_back(std::move(waiting_.extract(waiting_.begin()).mapped()));
     return now;
   }
-  // Those that wait for one with a smaller number, which does not come any more.
+  // The launches that wait for one with a smaller number, which will not arrive any more.
   std::vector<Begin> take_all() {
     std::vector<Begin> all;
     for (auto& [number, begin] : std::exchange(waiting_, {})) all.push_back(std::move(begin));

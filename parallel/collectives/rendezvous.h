@@ -1,4 +1,4 @@
-// meet(): members come together for a new group: who they are, and whether they can share memory.
+// meet(): the rendezvous of a new group's members: their identities, and whether they can share memory.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -11,25 +11,26 @@ namespace weft::collectives {
 
 struct Rendezvous {
   GroupId id;
-  std::vector<rpc::AgentId> members;   // by rank; none: this one belongs to no group
+  std::vector<rpc::AgentId> members;   // by rank; empty: this member belongs to no group
   int rank = 0;                        // this one's
-  std::shared_ptr<SharedSpace> space;  // null: they share none; with hosts: of this one's members
-  std::optional<Hosts> hosts;          // where some of them are on each of several
+  std::shared_ptr<SharedSpace> space;  // null: they share none; with hosts: of this host's members
+  std::optional<Hosts> hosts;          // if some hosts have several members
 };
 
-// What each has to say to all, in two rounds; completes with what all have said, in one order, the same at
-// all.
+// Exchanges a value of each member with all, in two rounds; completes with the values of all, in the same
+// order on all members.
 using Talk = std::function<rpc::Future<std::vector<rpc::Buffer>>(int round, rpc::Buffer said)>;
 
-// Where this one stands in a talk, and which group it is for.
+// The place of this member in an exchange, and the group that it is for.
 struct Seat {
-  int index = 0, of = 1;         // of those that talk
-  std::uint64_t number = 0;      // of this agent's groups, used where it is rank 0
-  std::optional<int> color = 0;  // those of one make a group; none: it only talks
-  int key = 0;                   // its members are in the order of their keys, then of their seats
+  int index = 0, of = 1;     // of the members of the exchange
+  std::uint64_t number = 0;  // of this agent's groups, used if it is rank 0
+  std::optional<int> color =
+      0;        // members with one color form a group; none: it only takes part in the exchange
+  int key = 0;  // the group's members are ordered by their keys, then by their places here
 };
 
-// Ends as the talk does, whose futures a cancel() of this one reaches.
+// Fails if the exchange fails; a cancel() of this future reaches the exchange's futures.
 WEFT_EXPORT rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat,
                                          const GroupOptions& options);
 

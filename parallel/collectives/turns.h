@@ -1,10 +1,10 @@
-// Turns: runs jobs one at a time, in the order given.
+// Turns: runs jobs one at a time, in the given order.
 //
-// run() is for short work that has to be done in turn at once, without a hop to another thread: if no thread
-// is running jobs, the caller runs those given before, its own, and those given meanwhile. post() leaves the
-// job to an executor, or to a thread that runs jobs by then. run_one() and run_first() run no job of others
-// on the caller. A job may give further ones. `failed` gets what a job throws, in turn; what that throws is
-// lost. Thread-safe.
+// run() is for short work that must run in turn at once, without a change of threads: if no thread is running
+// jobs, the caller runs the earlier jobs, its own, and those that are added meanwhile. post() leaves the job
+// to an executor, or to a thread that runs jobs by then. run_one() and run_first() run no jobs of other
+// callers. A job may add further ones. `failed` receives the exceptions of jobs, in turn; exceptions of
+// `failed` itself are lost. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -36,7 +36,7 @@ class Turns {
     }
     leave_to(executor, std::move(owner));
   }
-  // Runs this job here if there is no other; leaves what is given meanwhile to the executor.
+  // Runs this job here if there is no other; leaves jobs that are added meanwhile to the executor.
   void run_one(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
       std::unique_lock lock(mutex_);
@@ -47,8 +47,8 @@ class Turns {
     }
     leave_to(executor, std::move(owner));
   }
-  // Runs this job here, before those that wait, if no thread runs a job now: for jobs that only read. Else
-  // leaves it to the executor.
+  // Runs this job here, before those that wait, if no thread runs a job now: for jobs that only read.
+  // Otherwise leaves it to the executor.
   void run_first(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
       std::unique_lock lock(mutex_);
@@ -84,7 +84,7 @@ class Turns {
     } catch (...) {
       tell(std::current_exception());
     }
-    next = nullptr;  // what it kept goes outside the lock
+    next = nullptr;  // its contents are destroyed outside the lock
     lock.lock();
     busy_ = false;
   }
@@ -99,7 +99,7 @@ class Turns {
   std::mutex mutex_;  // guards what follows
   std::deque<rpc::Callback> jobs_;
   bool busy_ = false;    // a thread runs jobs
-  bool posted_ = false;  // an executor has yet to run them
+  bool posted_ = false;  // an executor still has to run them
 };
 
 }  // namespace weft::collectives

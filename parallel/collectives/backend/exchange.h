@@ -1,9 +1,9 @@
-// Exchange: one collective of this rank in flight. A backend derives the class that moves its bytes.
+// Exchange: one collective of this rank in flight. A backend derives the class that moves its data.
 // BackendOwner: the group, as exchanges see it; implemented by GroupCore.
 //
-// The group numbers an exchange, watches its deadline and completes its promise; the exchange reports to the
-// group what becomes of it. Shared by the group and the jobs that run it, and keeps its group. Thread-safety:
-// in the group's turn (turns.h), except where a function says otherwise.
+// The group numbers an exchange, watches its deadline and completes its promise; the exchange reports its
+// progress to the group. Shared by the group and the jobs that run it, and keeps its group. Thread-safety: in
+// the group's turn (turns.h), except where a function states otherwise.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_recorder.h>
@@ -29,19 +29,19 @@ class WEFT_EXPORT BackendOwner {
   // On any thread:
   // Whether the calling thread may wait for other ranks. A thread of an agent may not.
   virtual bool may_wait_here() const = 0;
-  // Runs a job in turn. inlined: on this thread, after the jobs before it; else on this thread only if no
-  // other job waits. If another thread runs jobs, that thread runs it.
+  // Runs a job in turn. inlined: on this thread, after the jobs before it; otherwise on this thread only if
+  // no other job waits. If another thread runs jobs, that thread runs it.
   virtual void run_in_turn(rpc::Callback job, bool inlined) = 0;
   // In turn, numbers and keeps an exchange, delivers the messages that arrived before, and calls its begin().
   virtual void begin(ExchangePtr exchange, bool inlined) = 0;
 
   // In turn:
-  // Keeps an exchange that its backend has numbered and begun.
+  // Keeps an exchange that its backend has numbered and started.
   virtual void keep(const ExchangePtr& exchange) = 0;
   // Sends bytes to a rank, then runs `left` in turn. The group fails if they cannot be sent.
   virtual void send_part(ExchangePtr exchange, int to, std::uint32_t label, const rpc::Buffer& bytes,
                          rpc::Callback left) = 0;
-  // Another rank means something else: all ranks tell all what they mean.
+  // Another rank has a different signature: all ranks exchange their signatures.
   virtual void differs(const ExchangePtr& exchange) = 0;
   // Ends the group with that error; null: the group has ended before.
   virtual void failed(const ExchangePtr& exchange, const std::exception_ptr& error) = 0;
@@ -49,7 +49,7 @@ class WEFT_EXPORT BackendOwner {
 
   // In turn; on any thread if the group does not keep the exchange:
   virtual void done(const ExchangePtr& exchange) = 0;
-  // The ranks mean what exchange->signatures says.
+  // The ranks differ: exchange->signatures has the signature of each.
   virtual void differed(const ExchangePtr& exchange) = 0;
 };
 
@@ -59,27 +59,27 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
       : owner(std::move(owner)), collective(std::move(collective)), hash(this->collective.signature.hash()) {}
   virtual ~Exchange() = default;
 
-  // Called once, on any thread. inlined: runs on this thread until it has to wait.
+  // Called once, on any thread. inlined: runs on this thread until it must wait.
   virtual void start(bool inlined) { owner->begin(shared_from_this(), inlined); }
   // Its number among the group's collectives; any thread.
   virtual std::uint64_t sequence() const { return number; }
-  // Whether this rank may still need something of that rank.
+  // Whether this rank may still need data of that rank.
   virtual bool awaits(int rank) = 0;
-  // Moves bytes from now on; the group has numbered it.
+  // Moves data from now on; the group has numbered it.
   virtual void begin() {}
-  // A message of a rank that means the same.
+  // A message of a rank with the same signature.
   virtual void deliver(int /*from*/, std::uint32_t /*label*/, rpc::Buffer /*bytes*/) {}
   // The ranks differ. Called once, after close().
   virtual void on_difference() {}
-  // Moves nothing more and reports nothing.
+  // Moves no data and reports nothing any more.
   virtual void close() { closed = true; }
 
   std::string text() const { return collective.text(); }
-  // Elements of an all_to_all_v, whose ranks agree by pairs; else 0.
+  // Elements of an all_to_all_v, which ranks compare by pairs; otherwise 0.
   std::uint64_t elements_for(int rank) const { return between(collective.layout.blocks, rank); }
   std::uint64_t elements_from(int rank) const { return between(collective.layout.from, rank); }
-  // How many elements a rank has for this one: its message has the hash of the signature plus that number.
-  // None: the rank means another collective.
+  // The number of elements that a rank has for this one: its message has the hash of the signature plus that
+  // number. None: the rank runs another collective.
   std::optional<std::uint64_t> announced(std::uint64_t by) const {
     return by - hash < (has_sizes_of_pairs() ? max_elements : 1) ? std::optional(by - hash) : std::nullopt;
   }
@@ -93,15 +93,15 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
 
   // The group's part.
   const FlightClock::Ticks created = FlightClock::now();
-  std::optional<FlightRecorder::Ticket> ticket;  // none: nobody can have seen it in flight
+  std::optional<FlightRecorder::Ticket> ticket;  // none: it could not have been seen in flight
   rpc::Promise<void> promise;
   rpc::Clock::time_point deadline;
   std::uint64_t number = 0;
   bool kept = false;    // by the group
   bool closed = false;  // or completed
   bool disagrees = false;
-  bool asking = false;                    // which ranks are missing
-  std::map<int, std::string> signatures;  // of ranks that have told theirs
+  bool asking = false;                    // for the missing ranks
+  std::map<int, std::string> signatures;  // of ranks that have sent theirs
 
  private:
   static constexpr std::uint64_t max_elements = std::uint64_t{1} << 44;

@@ -1,9 +1,10 @@
-// FlightClock: when things were, noted for some ten nanoseconds: the system's clock takes two to three times
-// that.
+// FlightClock: timestamps that cost some ten nanoseconds: the system's clock takes two to three times as
+// long.
 //
-// Ticks are of the processor's counter, which runs evenly on all cores (x86-64), or elsewhere of the system's
-// clock. They become times when somebody asks, between two looks at both: whatever the counter does, they lie
-// between these. Thread-safety: a value; constant after construction.
+// Ticks are of the processor's counter, which is synchronous on all cores (x86-64), or elsewhere of the
+// system's clock. They are converted to times when they are read, between two readings of both clocks:
+// whatever the counter does, the times lie between these. Thread-safety: a value; constant after
+// construction.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ class FlightClock {
 #endif
   }
 
-  // Of what has been since this clock was made. Nanoseconds since 1970.
+  // For ticks since this clock was created. Nanoseconds since 1970.
   class Scale {
    public:
     std::int64_t taken() const { return last_.time; }

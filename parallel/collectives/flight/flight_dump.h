@@ -1,8 +1,9 @@
-// FlightDump: what one rank's flight recorder has, with whose it is: a file of JSON, one a rank and group.
+// FlightDump: the contents of one rank's flight recorder, with its rank and group: a JSON file for each rank
+// and group.
 //
-// The file is GROUP.ID.rankR.json: groups that run side by side may have one name, so part of the group's
-// id is in it. It appears whole or not at all (a temporary file, renamed), and takes the place of an earlier
-// dump of the same rank. Texts that are no UTF-8 come back with those bytes replaced. Thread-safety: values.
+// The file is GROUP.ID.rankR.json: concurrent groups may have one name, so the name includes a part of the
+// group's id. It appears completely or not at all (a temporary file, renamed), and replaces an earlier dump
+// of the same rank. Texts that are not UTF-8 are read back with those bytes replaced. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_recorder.h>
@@ -18,26 +19,26 @@ struct WEFT_EXPORT FlightDump {
   std::vector<std::string> members;  // names, by rank
   std::string host;
   std::int64_t pid = 0;
-  std::string error;  // that ended the group; empty: it goes on
+  std::string error;  // that ended the group; empty: it is usable
   FlightRecords records;
 
   static FlightDump here();  // with this process's host and pid
 };
 
-// A version is written into it; a dump of a later one, or that makes no sense, is invalid_argument.
+// It contains a version; a dump of a later version, or a malformed one, is invalid_argument.
 WEFT_EXPORT std::string json_of(const FlightDump& dump);
 WEFT_EXPORT FlightDump flight_dump_of(std::string_view json);
 
-// Makes the folder where there is none; gives the file's path. failed_precondition where it cannot be
+// Creates the folder if it does not exist; returns the file's path. failed_precondition if it cannot be
 // written.
 WEFT_EXPORT std::filesystem::path write_flight_dump(const std::filesystem::path& folder,
                                                     const FlightDump& dump);
 
 struct FlightFolder {
   std::vector<FlightDump> dumps;
-  std::vector<std::string> unreadable;  // files that look like dumps, and what is wrong with them
+  std::vector<std::string> unreadable;  // files that look like dumps, with their errors
 };
-// Other files are left alone. failed_precondition where the folder cannot be read.
+// Other files are ignored. failed_precondition if the folder cannot be read.
 WEFT_EXPORT FlightFolder read_flight_dumps(const std::filesystem::path& folder);
 
 }  // namespace weft::collectives

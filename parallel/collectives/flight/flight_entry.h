@@ -1,7 +1,7 @@
-// FlightEntry: one operation of a group on one rank, as its flight recorder noted it.
+// FlightEntry: one operation of a group on one rank, as its flight recorder recorded it.
 //
-// Times are nanoseconds since 1970 by the host's clock, so that those of several ranks may be laid side by
-// side as far as their clocks agree; 0: it has not come so far. A value.
+// Times are nanoseconds since 1970 by the host's clock, so those of several ranks can be compared as far as
+// their clocks agree; 0: it has not reached this state. A value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -13,18 +13,18 @@
 
 namespace weft::collectives {
 
-// What a receive of a tensor of any type is of.
+// The type of a receive of a tensor of any type.
 inline constexpr std::string_view any_tensor = "any tensor";
 
 enum class FlightKind : std::uint8_t {
   collective,
-  values,  // a round in which ranks give each other values that are no tensors
+  values,  // a round in which ranks exchange values that are no tensors
   send,
   recv,
 };
 enum class FlightState : std::uint8_t {
-  begun,   // here; who else is at it is not known
-  moving,  // all have come: data moves
+  begun,   // here; which other ranks have started is unknown
+  moving,  // all have arrived: data moves
   done,
   failed,
 };
@@ -34,23 +34,24 @@ WEFT_EXPORT std::string_view name_of(FlightState state);  // "begun", …
 struct WEFT_EXPORT FlightEntry {
   FlightKind kind = FlightKind::collective;
   FlightState state = FlightState::begun;
-  std::uint64_t number = 0;    // of all that this rank did in the group, in the order of its beginning
-  std::uint64_t sequence = 0;  // of a collective, of a round of values: those of one number belong together
-  std::string text;            // "all_reduce(sum, float32[4, 8])"; of a message what it moves, "float32[4]"
-  std::string site;            // "train.cc:12"
+  std::uint64_t number = 0;  // of all operations of this rank in the group, in the order of their start
+  std::uint64_t sequence =
+      0;             // of a collective, of a round of values: operations with the same number belong together
+  std::string text;  // "all_reduce(sum, float32[4, 8])"; for a message its type, "float32[4]"
+  std::string site;  // "train.cc:12"
   std::uint64_t bytes = 0;
-  int peer = -1;  // of a message: the other rank; -1: any
+  int peer = -1;  // for a message: the other rank; -1: any
   std::uint64_t tag = 0;
   std::int64_t begun = 0, moved = 0, ended = 0;
   std::string error;           // why it failed
-  std::vector<int> waits_for;  // ranks of whom something had yet to come
+  std::vector<int> waits_for;  // ranks whose data had not arrived
 
   bool is_message() const { return kind == FlightKind::send || kind == FlightKind::recv; }
   bool is_open() const { return state != FlightState::done; }
   // "#17 all_reduce(sum, float32[4, 8])", "values #3 all_gather_object(string)",
   // "send(float32[4], to 2, tag 7)"
   std::string what() const;
-  std::string what_and_where() const;  // the same, " at train.cc:12" behind it
+  std::string what_and_where() const;  // the same, followed by " at train.cc:12"
 };
 
 }  // namespace weft::collectives

@@ -1,7 +1,7 @@
-// FlightGroup: what the dumps of one group's ranks say together.
+// FlightGroup: the combined information of the dumps of one group's ranks.
 //
-// Of collectives of one sequence it knows who means the same, and of every rank what it has not done. Points
-// into the dumps, which outlive it. Thread-safety: a value.
+// For collectives of one sequence it knows which ranks have the same signature, and for every rank what it
+// has not completed. Points into the dumps, which outlive it. Thread-safety: a value.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -15,8 +15,8 @@ namespace weft::collectives {
 
 using FlightEntries = std::vector<const FlightEntry*>;
 
-// What all ranks come to, as one number: a collective's, or a round's of values behind those of all
-// collectives.
+// A meeting of all ranks, as one number: that of a collective, or that of a round of values after those of
+// all collectives.
 using FlightOrdinal = std::uint64_t;
 constexpr FlightOrdinal first_round = FlightOrdinal{1} << 63;
 inline FlightOrdinal ordinal_of(const FlightEntry& entry) {
@@ -24,34 +24,35 @@ inline FlightOrdinal ordinal_of(const FlightEntry& entry) {
 }
 
 struct WEFT_EXPORT FlightGroup {
-  std::string label;  // its name; "NAME@MEMBER0.NUMBER" where several have that name
+  std::string label;  // its name; "NAME@MEMBER0.NUMBER" if several groups have that name
   std::vector<std::string> members;
   std::vector<const FlightDump*> dumps;                                 // by rank; null: none
   std::vector<std::map<FlightOrdinal, const FlightEntry*>> by_ordinal;  // by rank
-  std::set<FlightOrdinal> mismatches;  // at which ranks mean different things
-  std::vector<FlightEntries> open;  // by rank: not done, and no mismatches; meetings in order, then messages
+  std::set<FlightOrdinal> mismatches;  // at which ranks have different signatures
+  std::vector<FlightEntries>
+      open;  // by rank: not completed, and no mismatches; meetings in order, then messages
 
   int size() const { return static_cast<int>(members.size()); }
   const FlightDump* dump(int rank) const { return dumps[static_cast<std::size_t>(rank)]; }
   const FlightEntry* entry(int rank, FlightOrdinal ordinal) const;  // null: not in its dump
-  bool has_begun(int rank, FlightOrdinal ordinal) const;            // false where there is no dump
+  bool has_begun(int rank, FlightOrdinal ordinal) const;            // false without a dump
   std::vector<int> without_dump() const;
   std::vector<int> with_dump() const;
 
   std::string describe(int rank) const;                       // "rank 2 (worker2)"
-  std::string describe(const std::vector<int>& ranks) const;  // "ranks 0, 1, 4-7"; of one as above
+  std::string describe(const std::vector<int>& ranks) const;  // "ranks 0, 1, 4-7"; one rank as above
 };
 
-// Two dumps of one rank: the later counts. Of groups of the same name and members in which rank 0 was another
-// process, the last counts; `notes` says what was left out.
+// If a rank has two dumps, the later one counts. Among groups of the same name and members in which rank 0
+// was another process, the last counts; `notes` lists the ignored ones.
 WEFT_EXPORT std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
                                                    std::vector<std::string>& notes);
 
-// How what one rank comes to stands to another's from there on, where they are not the same there.
+// The relation of one rank's operations to another's from a place on where they differ.
 enum class FlightShift : std::uint8_t {
-  none,      // not as below
-  left_out,  // as if it had left out the other's one there
-  one_more,  // as if its own there were one more
+  none,      // none of those below
+  left_out,  // as if it had left out the other's operation there
+  one_more,  // as if its own operation there were an additional one
   swapped    // as if it had done that and the next in the other order
 };
 using SameFlight = std::function<bool(const FlightEntry&, const FlightEntry&)>;

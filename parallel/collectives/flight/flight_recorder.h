@@ -1,8 +1,10 @@
-// FlightRecorder: the last operations of one group on one rank, for when one of them does not end.
+// FlightRecorder: records the last operations of one group on one rank, to diagnose one that does not
+// complete.
 //
-// A ring of the last `most`, and beside it older ones that are not done: what hangs is never dropped. What an
-// operation means is kept as bytes and becomes text only when somebody asks, so that to note one takes
-// less than 100 ns and, once the ring's buffers have grown, no memory. Owned by its group. Thread-safe.
+// A ring of the last `most` operations, and in addition older ones that have not completed: a hanging
+// operation is never dropped. An operation's signature is kept as bytes and becomes text only when it is
+// read, so recording takes less than 100 ns and, once the ring's buffers have grown, no memory. Owned by its
+// group. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_clock.h>
@@ -17,27 +19,27 @@
 
 namespace weft::collectives {
 
-// What is about to be done.
+// An operation that is about to start.
 struct FlightOperation {
   using Render = std::string (*)(std::string_view meaning);
 
   FlightKind kind = FlightKind::collective;
   std::uint64_t sequence = 0;  // of a collective, of a round of values
   std::string_view meaning;    // copied
-  Render render = nullptr;     // its text; null: it is one
+  Render render = nullptr;     // makes its text; null: it is text
   std::source_location site{};
   std::uint64_t bytes = 0;
-  int peer = -1;  // of a message; -1: any
+  int peer = -1;  // for a message; -1: any
   std::uint64_t tag = 0;
   FlightClock::Ticks begun = 0;  // 0: now
 };
 
 struct FlightRecords {
-  std::int64_t taken = 0;            // when
-  std::uint64_t begun = 0;           // collectives: those below have been begun
+  std::int64_t taken = 0;            // the time of the snapshot
+  std::uint64_t begun = 0;           // collectives: those below this number have started
   std::uint64_t begun_values = 0;    // rounds of values, likewise
-  std::uint64_t dropped = 0;         // operations that were done and are no longer here
-  std::vector<FlightEntry> entries;  // in the order of their beginning
+  std::uint64_t dropped = 0;         // operations that completed and are no longer here
+  std::vector<FlightEntry> entries;  // in the order of their start
 };
 
 class WEFT_EXPORT FlightRecorder {
@@ -47,28 +49,29 @@ class WEFT_EXPORT FlightRecorder {
   explicit FlightRecorder(std::size_t most = 1024);  // rounded up to a power of two
 
   Ticket begin(const FlightOperation& operation);
-  void moving(Ticket ticket);  // all have come
+  void moving(Ticket ticket);  // all have arrived
   void done(Ticket ticket);
-  void received(Ticket ticket, int from);  // done, of a receive: from whom
+  void received(Ticket ticket, int from);  // completed, for a receive: from that rank
   void failed(Ticket ticket, std::string_view error);
-  // What is looked at only when something is wrong.
+  // Data that is read only after an error.
   void waits_for(Ticket ticket, std::vector<int> ranks);
 
-  // One that is done already; for what takes no time in which anybody could ask.
+  // Records an operation that has already completed; for operations that take no time in which a snapshot
+  // could be taken.
   void note(const FlightOperation& operation);
 
   FlightRecords records() const;
 
  private:
   static constexpr Ticket none = ~Ticket{0};
-  struct Trouble {  // what few have
+  struct Trouble {  // present only for few operations
     std::string error;
     std::vector<int> waits_for;
   };
   struct Slot {
     Ticket ticket = none;
     FlightState state = FlightState::done;
-    FlightOperation operation;  // but for its meaning:
+    FlightOperation operation;  // without its signature:
     std::string meaning;
     FlightClock::Ticks moved = 0, ended = 0;
     std::unique_ptr<Trouble> trouble;
@@ -82,7 +85,7 @@ class WEFT_EXPORT FlightRecorder {
   const FlightClock clock_;
   mutable SpinLock lock_;  // guards what follows
   std::vector<Slot> ring_;
-  std::map<Ticket, Slot> kept_;  // that were not done when their places were needed
+  std::map<Ticket, Slot> kept_;  // that had not completed when their places were needed
   Ticket next_ = 0;
   std::uint64_t begun_ = 0, begun_values_ = 0;
 };

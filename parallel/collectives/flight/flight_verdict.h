@@ -1,9 +1,9 @@
-// FlightVerdict: what is wrong with a job, from the dumps of its ranks: a pure function.
+// FlightVerdict: the findings about a job, from the dumps of its ranks: a pure function.
 //
-// Of each group the first collective that ranks mean differently, and the first that is not done: who has not
-// begun it, and where in the program everybody is; ranks without a dump; messages with one side only; across
-// groups, who waits for each other in a cycle. Dumps of a job that goes on are taken one after the other:
-// what is under way in them need not hang. Thread-safety: values.
+// For each group: the first collective on which ranks differ; the first that has not completed, with the
+// ranks that have not started it and the source location of every rank; ranks without a dump; messages with
+// one side only. Across groups: cycles of waits. The dumps of a job that continues are taken one after the
+// other: operations in flight in them need not hang. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -15,23 +15,23 @@ namespace weft::collectives {
 struct FlightFinding {
   enum class Kind : std::uint8_t {
     cycle,       // members wait for each other
-    mismatch,    // ranks do not mean the same: `ranks` are those fewer ones who differ
-    no_dump,     // of `ranks`: dead, perhaps
-    missing,     // `ranks` have not begun a collective that others are in
-    under_way,   // all have begun a collective, and `ranks` are not done
-    unreceived,  // a send, `ranks` {sender, receiver}, that is not received
-    unsent,      // a receive, `ranks` {receiver, sender or none}, of what is not sent
-    unlike,      // a send and a receive, `ranks` {sender, receiver}, of different things
-    in_transit,  // a send and a receive, likewise, of the same
+    mismatch,    // ranks differ: `ranks` are the minority
+    no_dump,     // of `ranks`, which may be dead
+    missing,     // `ranks` have not started a collective in which others wait
+    under_way,   // all have started a collective, and `ranks` have not completed it
+    unreceived,  // a send, `ranks` {sender, receiver}, that has not been received
+    unsent,      // a receive, `ranks` {receiver, sender or none}, of a message that was not sent
+    unlike,      // a send and a receive, `ranks` {sender, receiver}, of different types
+    in_transit,  // a send and a receive, likewise, of the same type
   };
   Kind kind = Kind::missing;
-  std::string group;                      // its label; of a cycle: empty
-  std::optional<std::uint64_t> sequence;  // of a collective; or
+  std::string group;                      // its label; for a cycle: empty
+  std::optional<std::uint64_t> sequence;  // of a collective, or
   std::optional<std::uint64_t> round;     // of values
   std::vector<int> ranks;
   std::vector<std::string> members;  // their names
   std::string text;                  // one line
-  std::vector<std::string> details;  // a line each
+  std::vector<std::string> details;  // one line each
 };
 WEFT_EXPORT std::string_view name_of(FlightFinding::Kind kind);  // "cycle", …
 
@@ -39,17 +39,17 @@ struct FlightVerdict {
   struct Group {
     std::string label;
     std::string summary;              // "4 ranks, dumps of 3"
-    std::vector<std::string> errors;  // that ended it
-    std::vector<std::string> notes;   // what is no finding by itself
+    std::vector<std::string> errors;  // that ended the group
+    std::vector<std::string> notes;   // remarks that are no findings
   };
   std::vector<Group> groups;
-  std::vector<FlightFinding> findings;  // cycles first, then by group; none: all ranks did the same
+  std::vector<FlightFinding> findings;  // cycles first, then by group; empty: all ranks did the same
   std::vector<std::string> notes;
 };
 
-// Dumps as flight_dump_of() gives them: their numbers are within their ranges.
+// Dumps must be those of flight_dump_of(): their numbers are within their ranges.
 WEFT_EXPORT FlightVerdict flight_verdict(const std::vector<FlightDump>& dumps);
-// As lines. Texts of dumps stand in it as they are.
+// As lines. Texts of dumps are included unchanged.
 WEFT_EXPORT std::string text_of(const FlightVerdict& verdict);
 
 }  // namespace weft::collectives

@@ -1,9 +1,9 @@
-// FlightWaits: who waits for whom, across the groups of a job, and in which cycles.
+// FlightWaits: the waits between members, across the groups of a job, and their cycles.
 //
-// An operation waits for those that have not begun theirs: a collective for ranks that are not at it, a send
-// for one that does not receive, a receive for one that has not sent. A rank without a dump has not come. A
-// receive from any waits for nobody by name. The members of groups are one where their names are. Points into
-// the groups. Thread-safety: values.
+// An operation waits for the ranks that have not started theirs: a collective for ranks that have not called
+// it, a send for a rank that does not receive, a receive for a rank that has not sent. A rank without a dump
+// counts as not arrived. A receive from any rank waits for no particular rank. Members of different groups
+// are the same if their names are equal. Points into the groups. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_group.h>
@@ -14,18 +14,18 @@ struct FlightWait {
   const FlightGroup* group = nullptr;
   int rank = 0;
   const FlightEntry* entry = nullptr;
-  std::vector<int> awaited;              // ranks that have not come
-  const FlightEntry* partner = nullptr;  // of a message: its other half, which is not done either
+  std::vector<int> awaited;              // ranks that have not arrived
+  const FlightEntry* partner = nullptr;  // for a message: its other half, which has not completed either
   int partner_rank = -1;
 };
 WEFT_EXPORT std::vector<FlightWait> flight_waits(const std::vector<FlightGroup>& groups);
 
 struct FlightLink {
   const FlightWait* wait = nullptr;
-  int awaited = 0;  // one of those that it waits for: it is the next link's rank, by name
+  int awaited = 0;  // one of those that it waits for: by name, the rank of the next link
 };
 using FlightCycle = std::vector<FlightLink>;  // the last waits for the first
-// No member is in two of them; a long one is told only where none of its members is in a shorter one.
+// No member is in two cycles; a long cycle is reported only if none of its members is in a shorter one.
 WEFT_EXPORT std::vector<FlightCycle> flight_cycles(const std::vector<FlightWait>& waits);
 
 }  // namespace weft::collectives

@@ -1,5 +1,5 @@
 // SpinLock: a mutex for work of some nanoseconds that is done millions of times: it costs a third of
-// std::mutex. Who finds it taken tries again, and soon lets others run. Thread-safe.
+// std::mutex. A thread that finds it locked tries again, and soon yields. Thread-safe.
 #pragma once
 
 #include <atomic>

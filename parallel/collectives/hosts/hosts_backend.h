@@ -34,7 +34,7 @@ class WEFT_EXPORT HostsBackend final : public Backend {
   const Hosts hosts_;
   SharedQueue queue_;
   const std::unique_ptr<MessagesBackend> messages_;
-  std::deque<std::shared_ptr<InLevels>> waiting_;  // in turn; the first is in a level, or between them
+  std::deque<std::shared_ptr<InLevels>> waiting_;  // in turn; the first is in a level, or between levels
 };
 
 }  // namespace weft::collectives

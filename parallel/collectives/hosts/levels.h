@@ -1,18 +1,18 @@
-// Levels: a collective of ranks on several hosts, as one of them carries it out: in the memory that the ranks
-// of its host share, then by messages between hosts, then in memory again.
+// Levels: a collective of ranks on several hosts, as one of them executes it: in the memory that the ranks of
+// its host share, then by messages between hosts, then in memory again.
 //
 // The i-th ranks of all hosts are a column; there are as many columns as the smallest host has ranks. Only
-// ranks in columns send messages: in the first level they take what they send from the ranks of their host,
-// in the last level these ranks take the result. An all_reduce is reduced on each host, a block a column,
-// then every column reduces its block among the hosts, and every host gathers the blocks. all_gather and
-// reduce_scatter assign each rank's block to a column: the c-th column has the ranks c, c + columns, … of
-// each host. So a byte crosses between hosts as rarely as possible.
+// ranks in columns send messages: in the first level they read the data that they send from the ranks of
+// their host, and in the last level these ranks read the result. An all_reduce is reduced on each host, one
+// block for each column, then every column reduces its block over the hosts, and every host gathers the
+// blocks. all_gather and reduce_scatter assign each rank's block to a column: the c-th column has the ranks
+// c, c + columns, … of each host. So a byte crosses between hosts the smallest possible number of times.
 //
-// In the first level all ranks of a host have said what they mean; a column's messages have the signature's
-// hash: no rank in a column is past the second level unless all ranks of all hosts mean the same. A host
-// whose ranks mean the same always comes to the last level, since ranks without a column wait there; after a
-// difference, ranks in columns come with another signature (refuse_last()). Pure of threads; a value that
-// points into itself once made.
+// In the first level all ranks of a host have exchanged their signatures. A column's messages carry the
+// signature's hash: no rank in a column completes the second level unless all ranks of all hosts have the
+// same signature. A host whose ranks agree always reaches the last level, because ranks without a column wait
+// there; after a difference, ranks in columns arrive with another signature (refuse_last()). Independent of
+// threads; a value that points into itself once created.
 #pragma once
 
 #include <weft/parallel/collectives/operation/collective.h>
@@ -21,9 +21,9 @@
 
 namespace weft::collectives {
 
-// Which rank is where; of each host its ranks, in their order.
+// The host and place of each rank; for each host its ranks, in their order.
 struct WEFT_EXPORT Hosts {
-  // Of the ranks' hosts by name. None: where all have one, or each has its own.
+  // By the hosts' names of the ranks. None: if all have one host, or each has its own.
   static std::optional<Hosts> of(const std::vector<std::string>& host_of_rank, int rank);
 
   std::vector<std::vector<int>> ranks;
@@ -52,12 +52,13 @@ struct WEFT_EXPORT BlocksByColumn {
     std::size_t at;  // by column
   };
   std::vector<Piece> pieces;
-  std::vector<Range> columns;                // what each column has of it
-  std::vector<std::vector<Range>> sections;  // of each column: what each host has, from the column's begin
-  bool in_order = true;                      // by column is by rank
+  std::vector<Range> columns;  // the part of each column
+  std::vector<std::vector<Range>>
+      sections;          // for each column: the part of each host, from the beginning of the column
+  bool in_order = true;  // the order by column equals that by rank
 };
 
-// Whether there are levels for it; else its plan is of all ranks.
+// Whether it has levels; otherwise its plan is of all ranks.
 WEFT_EXPORT bool has_levels(Operation operation);
 
 struct WEFT_EXPORT Levels {
@@ -65,11 +66,11 @@ struct WEFT_EXPORT Levels {
   Levels(const Levels&) = delete;
   Levels& operator=(const Levels&) = delete;
 
-  // The ranks do not mean the same: the last level moves nothing, and is no other rank's.
+  // The ranks' signatures differ: the last level moves no data, and differs from that of every other rank.
   void refuse_last();
 
   Collective first, last;  // of the host's ranks
-  Layout between;          // of the column, by hosts; of a rank in one
+  Layout between;          // of the column, by hosts; for a rank in one
   PlanMemory memory;       // of that
 
  private:
