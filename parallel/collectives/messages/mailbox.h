@@ -1,10 +1,10 @@
-// Mailbox: which point-to-point message is for which receive, of one member of a group.
+// Mailbox: matches point-to-point messages with receives, for one member of a group.
 //
-// Messages of one sender and tag are taken in the order in which they came, by receives in the order in which
-// they were asked for; a receive from anybody takes the first to come of its tag, and one without a type any
-// tensor. Both ends learn how it went: where what was sent is not what is received, both get
-// invalid_argument, and nobody else is concerned.
-// Pure of transport and threads. Thread-safety: one call at a time; what it tells may call it again.
+// Messages of one sender and tag are received in the order of their arrival, by receives in the order of
+// their calls. A receive from any rank takes the first message with its tag, and a receive without a type
+// accepts any tensor. Both ranks learn the result: if the sent and the received tensor differ, both get
+// invalid_argument, and no other rank is affected. Independent of transport and threads. Thread-safety: one
+// call at a time; its callbacks may call it again.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -27,7 +27,7 @@ class WEFT_EXPORT Mailbox {
     std::string type;  // "float32[4]"
     rpc::Buffer bytes;
     rpc::UniqueFunction<void(rpc::Result<void>)> taken;
-    bool lent = false;  // the bytes are the sender's own until taken()
+    bool lent = false;  // the sender owns the bytes until taken()
   };
   struct Received {
     int from;  // the sender's rank
@@ -35,11 +35,11 @@ class WEFT_EXPORT Mailbox {
     std::string type;
   };
   struct Receive {
-    std::optional<int> from;  // none: anybody
+    std::optional<int> from;  // none: any rank
     std::uint64_t tag;
-    std::optional<std::string> type;  // none: any tensor's
+    std::optional<std::string> type;  // none: any tensor
     std::byte* into;
-    std::optional<std::size_t> size;  // in bytes; none: what comes is given, not put anywhere
+    std::optional<std::size_t> size;  // in bytes; none: the message is returned, not copied to a destination
     std::string what;                 // for errors: "recv(float32[4], from 1) at train.cc:3"
     rpc::Clock::time_point deadline;
     rpc::UniqueFunction<void(rpc::Result<Received>)> done;
@@ -50,9 +50,9 @@ class WEFT_EXPORT Mailbox {
 
   void deliver(Letter letter);
   void receive(Receive wanted);
-  void fail(const rpc::Error& error);  // all that wait, on either side
+  void fail(const rpc::Error& error);  // all waits, on either side
 
-  bool awaits(int rank) const;                                  // a receive can only be ended by this rank
+  bool awaits(int rank) const;                                  // only this rank can complete a receive
   const Receive* overdue(rpc::Clock::time_point now) const;     // one whose deadline has passed; null: none
   std::optional<rpc::Clock::time_point> next_deadline() const;  // none: no receive has one
 
@@ -64,8 +64,8 @@ class WEFT_EXPORT Mailbox {
   void hand_over(Receive wanted, Letter letter);
 
   const std::string receiver_;
-  std::list<Letter> letters_;    // that nobody asked for yet
-  std::list<Receive> receives_;  // that nothing came for yet
+  std::list<Letter> letters_;    // for which there is no receive yet
+  std::list<Receive> receives_;  // for which no message has arrived yet
 };
 
 }  // namespace weft::collectives

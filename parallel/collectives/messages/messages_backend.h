@@ -12,7 +12,7 @@ namespace weft::collectives {
 
 class WEFT_EXPORT MessagesBackend final : public Backend {
  public:
-  // wire: what float32 that is summed travels as (GroupOptions::wire_dtype).
+  // wire: the type in which float32 is sent in reductions (GroupOptions::wire_dtype).
   MessagesBackend(int rank, int ranks, Bounds bounds, std::optional<c10::ScalarType> wire)
       : rank_(rank), ranks_(ranks), bounds_(bounds), wire_(wire) {}
 
@@ -39,7 +39,7 @@ class WEFT_EXPORT MessagesBackend final : public Backend {
   const int rank_, ranks_;
   const Bounds bounds_;
   const std::optional<c10::ScalarType> wire_;
-  mutable rpc::MemoryPool pool_{pool_bytes};  // of what the runs copy
+  mutable rpc::MemoryPool pool_{pool_bytes};  // for the copies of the runs
 };
 
 class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
@@ -54,7 +54,7 @@ class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
   void send(int number, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) override;
 
  protected:
-  // The ranks in the plan: the number of a rank there, or none, and the rank of a number.
+  // The ranks in the plan: the plan's number of a rank, or none, and the rank of a number.
   virtual std::optional<int> number_of(int rank) const { return rank; }
   virtual int rank_of(int number) const { return number; }
   virtual MessagesBackend::Part part() const { return backend_.whole(collective); }
@@ -64,7 +64,7 @@ class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
   PlanRun& run();
 
   const MessagesBackend& backend_;
-  std::shared_ptr<PlanRun> run_;  // null: neither begun nor waited for
+  std::shared_ptr<PlanRun> run_;  // null: neither started nor waited for
 };
 
 }  // namespace weft::collectives

@@ -1,10 +1,10 @@
-// PlanRun: carries out one rank's plan on real memory, as messages come and go.
+// PlanRun: executes one rank's plan on real memory, as messages arrive and are sent.
 //
-// Pure of transport and threads: an Outbox takes what is sent, deliver() gives what has come, in any order,
-// also before begin(). A step runs as soon as those that it waits for have ended; a message that comes
-// earlier is kept. It ends once, with success or with the first error; fail() ends it from outside. The jobs
-// that the outbox holds keep it and its memory alive. Thread-safety: one call at a time, the outbox's jobs
-// among them.
+// Independent of transport and threads: an Outbox takes the messages to send, and deliver() passes the
+// messages that arrive, in any order, also before begin(). A step runs as soon as the steps that it waits for
+// have completed; a message that arrives earlier is kept. It completes once, with success or with the first
+// error; fail() ends it from outside. The jobs that the outbox holds keep it and its memory alive.
+// Thread-safety: one call at a time, including the outbox's jobs.
 #pragma once
 
 #include <weft/parallel/collectives/operation/reduction.h>
@@ -27,28 +27,28 @@ namespace weft::collectives {
 class WEFT_EXPORT Outbox {
  public:
   virtual ~Outbox() = default;
-  // The bytes stay as they are until `left` has run or is dropped, which may be at once.
+  // The bytes must not change until `left` has run or is dropped, which may be at once.
   virtual void send(int to, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) = 0;
 };
 
 class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
  public:
-  using Done = rpc::UniqueFunction<void(std::exception_ptr)>;  // null: it went well
+  using Done = rpc::UniqueFunction<void(std::exception_ptr)>;  // null: success
 
-  // reduction: of plans that reduce. wire: a floating-point type of 16 bits, as which elements and
-  // accumulators of float32 travel; results are rounded to it, so that they are alike on all ranks.
-  // divisor: of averages, where what is reduced was of more than `ranks`; 0: of those. pool: of memory for
-  // the copies that it sends; null: fresh memory.
+  // reduction: for plans that reduce. wire: a 16-bit floating-point type in which elements and accumulators
+  // of float32 are sent; results are rounded to it, so that they are equal on all ranks. divisor: for
+  // averages, if the operands were those of more than `ranks`; 0: of these ranks. pool: memory for the copies
+  // that it sends; null: fresh memory.
   PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
           std::optional<c10::ScalarType> wire = {}, int divisor = 0, rpc::MemoryPool* pool = nullptr);
 
   void begin(Outbox& outbox);
-  // protocol_error ends the run where no step expects the message, or its size is another.
+  // protocol_error ends the run if no step expects the message, or if its size is wrong.
   void deliver(int from, std::uint32_t label, rpc::Buffer bytes);
   void fail(std::exception_ptr error);
 
   bool ended() const { return !done_; }
-  // Those from whom it still expects something, in ascending order.
+  // The ranks from which it still expects a message, in ascending order.
   std::vector<int> awaited() const;
 
  private:
@@ -84,7 +84,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   Outbox* outbox_ = nullptr;
   std::vector<Progress> progress_;
   std::size_t left_;
-  std::map<Letter, std::uint32_t> expected_;  // the steps that take messages and have not run yet
+  std::map<Letter, std::uint32_t> expected_;  // the steps that receive messages and have not run yet
   std::map<Letter, rpc::Buffer> early_;       // messages whose step has not run yet
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready_;
   bool running_ = false;

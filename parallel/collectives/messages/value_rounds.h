@@ -1,10 +1,10 @@
-// ValueRounds: values that all members of a group give, at the one that gathers them.
+// ValueRounds: collects the values of all members of a group, on the member that gathers them.
 //
-// A member's nth value meets the others' nth. When all of a round are there each member is answered: with all
-// values, by rank; where it wants none, with nothing; with invalid_argument, naming who means what, where
-// they differ in what they mean. A round of a launch has a name instead of a number, and its answer is how
-// many launches were complete before it: the order in which all members begin them. Pure of transport and
-// threads. Thread-safety: one call at a time; answers may call it again.
+// A member's nth value matches the others' nth. When a round is complete, each member is answered: with all
+// values, by rank; with nothing, if it wants none; with invalid_argument, which lists the operation of each
+// member, if they differ. A round of a launch has a name instead of a number, and its answer is the number of
+// launches that were complete before it: the order in which all members start them. Independent of transport
+// and threads. Thread-safety: one call at a time; answers may call it again.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -30,29 +30,29 @@ class WEFT_EXPORT ValueRounds {
  public:
   using Values = std::vector<rpc::Buffer>;
   struct Value {
-    std::string meaning;  // "all_gather_object(string)": alike at all
+    std::string meaning;  // "all_gather_object(string)": equal on all members
     std::string site;
     rpc::Buffer bytes;
     bool wants_all = true;
     rpc::Clock::time_point deadline;
     rpc::UniqueFunction<void(rpc::Result<Values>)> answer;
   };
-  // By rank what each means; the error for all.
+  // By rank the operation of each; returns the error for all.
   using Difference = rpc::UniqueFunction<rpc::Error(const std::map<int, std::string>&)>;
 
   ValueRounds(int ranks, Difference difference) : ranks_(ranks), difference_(std::move(difference)) {}
 
   void give(int from, const RoundKey& key, Value value);
-  void fail(const rpc::Error& error);  // all that wait
+  void fail(const rpc::Error& error);  // all waits
 
   std::optional<rpc::Clock::time_point> next_deadline() const;
-  // Of a round whose deadline has passed: what was to be done, and who has not come.
+  // For a round whose deadline has passed: the operation, and the members that have not arrived.
   struct Overdue {
     std::string what;
     std::vector<int> missing;
   };
   std::optional<Overdue> overdue(rpc::Clock::time_point now) const;
-  bool awaits(int rank) const;  // some round has begun without it
+  bool awaits(int rank) const;  // some round has started without it
 
  private:
   using Round = std::map<int, Value>;  // by rank

@@ -1,8 +1,8 @@
-// NCCL's C interface as far as weft uses it: the values and structs that cross it.
+// NCCL's C interface as far as weft uses it: its values and structs.
 //
-// Declared here rather than taken from nccl.h, so that everything is compiled where there is no CUDA toolkit.
-// Numbers and layouts are NCCL's; tests/parallel/collectives/nccl/abi_gpu_test.cc holds them against the
-// header, where the `cuda` preset finds one. Streams are opaque: a Stream is a cudaStream_t. Values.
+// Declared here instead of included from nccl.h, so that everything is compiled without a CUDA toolkit.
+// Numbers and layouts are NCCL's; tests/parallel/collectives/nccl/abi_gpu_test.cc compares them with the
+// header, if the `cuda` preset finds one. Streams are opaque: a Stream is a cudaStream_t. Values.
 #pragma once
 
 #include <array>
@@ -37,11 +37,11 @@ enum class DataType : int {
   float32 = 7,
   float64 = 8,
   bfloat16 = 9,
-  float8_e4m3 = 10,  // from 2.24 on, as the next
+  float8_e4m3 = 10,  // from 2.24 on, like the next
   float8_e5m2 = 11,
 };
 
-// Beyond these: operators that a communicator has made for itself (premul_sum).
+// Larger values: operators that a communicator has created for itself (premul_sum).
 enum class RedOp : int { sum = 0, product = 1, max = 2, min = 3, avg = 4 };
 
 enum class Residence : int { device = 0, host_immediate = 1 };  // of premul_sum's factor
@@ -56,7 +56,8 @@ inline constexpr int no_color = -1;
 inline constexpr int shrink_default = 0;
 inline constexpr int shrink_abort = 1;
 
-// As in 2.27: a later library sets by itself what came after, an earlier one does not look at what it lacks.
+// As in 2.27: a later library sets its additional fields itself, an earlier one does not read the fields that
+// it lacks.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;

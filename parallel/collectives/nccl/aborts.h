@@ -1,9 +1,9 @@
-// Aborts: the communicators of one device that are to be aborted. NCCL aborts those in one group.
+// Aborts: the communicators of one device that must be aborted. NCCL aborts them in one group.
 //
 // NCCL's abort may wait for all kernels on the device. So communicators that are aborted one after the other
 // may wait for ever: the first abort for a kernel of the second communicator (NVIDIA/nccl#1013,
-// pytorch/pytorch#119797). What is added before the group begins is in it: at least all that is added during
-// a pause. Thread-safe.
+// pytorch/pytorch#119797). The group includes all communicators that are added before it starts: at least all
+// that are added during a pause. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -24,9 +24,11 @@ struct Device;
 
 class WEFT_EXPORT Aborts {
  public:
-  // With NCCL's result, or why the device could not be used; on the background executor.
+  // Called with NCCL's result, or with the reason why the device could not be used; on the background
+  // executor.
   using Done = rpc::UniqueFunction<void(Result, const std::optional<std::string>&)>;
-  // The handle of a communicator that no thread uses any more; null: it is not aborted. Must not block.
+  // Returns the handle of a communicator that no thread uses any more; null: it is not aborted. Must not
+  // block.
   using Take = std::function<Comm*()>;
   // take: called on the background executor, too.
   void add(const Device& device, Take take, Done done = nullptr);

@@ -1,9 +1,10 @@
 // Api: the functions of NCCL that weft calls.
 //
-// A table, so that NCCL is found when the program runs, and weft links nothing of it: LibTorch's wheels for
-// CUDA bring libnccl.so.2. A fake puts its own functions there (tests/support/fake_nccl.h). What a library is
-// too old for is empty: supports() says so, and whoever needs it refuses by name. Names are NCCL's without
-// `nccl`. Not changed once made; thread-safe as NCCL is: a communicator is used by one thread at a time.
+// A table, so that NCCL is found when the program runs, and weft does not link it: LibTorch's wheels for CUDA
+// contain libnccl.so.2. A fake puts its own functions there (tests/support/fake_nccl.h). Functions that an
+// older library lacks are empty: supports() reports this, and code that needs them refuses by name. Names are
+// NCCL's without `nccl`. Not changed once created; thread-safe as NCCL is: a communicator is used by one
+// thread at a time.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -19,8 +20,8 @@ struct WEFT_EXPORT Api {
   template <class Signature>
   using Function = std::function<Signature>;
 
-  // From `path`, else the libnccl.so.2 that is in the process, else the loader's. Throws unsupported, saying
-  // what is missing: a library before 2.19 is too old.
+  // From `path`, else the libnccl.so.2 that is in the process, else the loader's. Throws unsupported, with
+  // the missing part: a library before 2.19 is too old.
   static std::shared_ptr<const Api> load(const std::string& path = "");
 
   int version = 0;  // 22809 is 2.28.9
@@ -58,13 +59,13 @@ struct WEFT_EXPORT Api {
   Function<Result(const Comm*, void* handle)> comm_deregister;
 };
 
-// What a result other than success means for whoever called, with NCCL's own words. The communicator may be
-// null: none, or none yet. Called by who may use it.
-//   remote_error  peer_lost          another rank, or the way to it, failed
-//   system_error  unavailable        this host's network or memory; another communicator may do
-//   timeout       deadline_exceeded  NCCL's own
-//   invalid_*     invalid_argument, failed_precondition
-//   others        internal           of CUDA or NCCL: nothing to be done in this process
+// The error for a result other than success, with NCCL's own text. The communicator may be null: none, or
+// none yet. Called by a thread that may use it.
+//  remote_error  peer_lost          another rank, or the connection to it, failed
+//  system_error  unavailable        this host's network or memory; another communicator may work
+//  timeout       deadline_exceeded  NCCL's own
+//  invalid_*     invalid_argument, failed_precondition
+//  others        internal           of CUDA or NCCL: cannot be repaired in this process
 WEFT_EXPORT rpc::Error error_of(const Api& api, Result result, Comm* comm, const std::string& what);
 WEFT_EXPORT rpc::ErrorKind kind_of(Result result);
 

@@ -6,12 +6,12 @@
 //   calls) {
 //     calls.all_reduce(in, out, count, DataType::float32, RedOp::sum); });
 //
-// A launch puts one group of NCCL's on a stream and returns once it is there; its future is complete when the
-// device is done with it. Whatever fails, of NCCL's calls, of its asynchronous errors, or because a deadline
-// has passed, ends the communicator with one rpc::Error: options.on_failure hears of it at once and tells the
+// A launch puts one of NCCL's groups on a stream and returns once it is there; its future completes when the
+// device is done with it. Any failure, of NCCL's calls, of its asynchronous errors, or because a deadline has
+// passed, ends the communicator with one rpc::Error: options.on_failure is called at once and notifies the
 // other ranks; the communicator is aborted, or kept for shrink(), and then its futures fail. No thread is
-// inside NCCL with it during an abort: `inside_` is handed over. Shared: held by what is in flight.
-// Thread-safe; what blocks is said below, and belongs on no loop.
+// inside NCCL with it during an abort: `inside_` is handed over. Shared: work in flight holds it.
+// Thread-safe; functions that block are marked below, and must not be called on a loop.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/device.h>
@@ -28,17 +28,17 @@ namespace weft::collectives::nccl {
 
 struct CommunicatorOptions {
   std::string name;  // in errors
-  // Of making it, and of launches that give none.
+  // Of the creation, and of launches that give none.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
-  // For how long abort() waits for a thread that is inside NCCL; then the communicator is given up as it is.
+  // How long abort() waits for a thread that is inside NCCL; then the communicator is given up as it is.
   std::chrono::nanoseconds abort_timeout = std::chrono::seconds{10};
-  bool abort_on_failure = true;  // false: it is for the owner to shrink() or abort()
-  // Once, on any thread; must not block. Not called for abort() and close().
+  bool abort_on_failure = true;  // false: the owner must shrink() or abort()
+  // Called once, on any thread; must not block. Not called for abort() and close().
   std::function<void(const rpc::Error&)> on_failure;
 };
 
-// What is put into one group; of the thread that launches, until its function returns. Counts are of NCCL's
-// elements. Throws what NCCL refuses.
+// The contents of one group; used by the thread that launches, until its function returns. Counts are of
+// NCCL's elements. Throws the errors of NCCL.
 class WEFT_EXPORT Calls {
  public:
   void all_reduce(const void* in, void* out, std::size_t count, DataType type, RedOp op);
@@ -48,7 +48,7 @@ class WEFT_EXPORT Calls {
   void reduce_scatter(const void* in, void* out, std::size_t count, DataType type, RedOp op);
   void send(const void* in, std::size_t count, DataType type, int to);
   void recv(void* out, std::size_t count, DataType type, int from);
-  // For this group alone; `factor` holds the type's own bits.
+  // For this group only; `factor` has the type's own bits.
   RedOp premul_sum(const void* factor, DataType type);
 
  private:
@@ -68,13 +68,14 @@ struct Launch {
   Stream stream = nullptr;
   std::string what;  // in errors: "all_reduce float32[4]"
   std::optional<std::chrono::nanoseconds> timeout;
-  LaunchTurn turn;                    // none: one is taken when launch() is called
-  std::shared_ptr<const void> keeps;  // until NCCL has let go of it
-  // Called when the group is on the stream: returns a function that says whether the stream has come past it,
-  // which must not block. Nothing returned (a graph is captured): the launch is complete when it is there.
+  LaunchTurn turn;                    // none: one is reserved when launch() is called
+  std::shared_ptr<const void> keeps;  // until NCCL has released it
+  // Called when the group is on the stream. Returns a function that reports whether the stream has passed it,
+  // which must not block. If it returns nothing (a graph is captured), the launch is complete when it is on
+  // the stream.
   std::function<std::function<bool()>()> mark;
-  // false: launch() returns before the group is on the stream, so that `mark` is called later, by the
-  // device's loop. Nothing else is launched meanwhile.
+  // false: launch() returns before the group is on the stream, so `mark` is called later, by the device's
+  // loop. Nothing else is launched meanwhile.
   bool waits = true;
 };
 
@@ -83,10 +84,10 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   using Ptr = std::shared_ptr<Communicator>;
 
   static UniqueId unique_id(const Api& api);
-  // Of all ranks at once. deadline_exceeded where some do not come; cancel() of the future ends it.
+  // Call it on all ranks. deadline_exceeded if some do not arrive; cancel() of the future ends it.
   static rpc::Future<Ptr> create(Device device, UniqueId id, int size, int rank,
                                  CommunicatorOptions options = {});
-  // A new rank of what the others grow() to; unsupported before NCCL 2.29.
+  // A new rank of a communicator that the others grow(); unsupported before NCCL 2.29.
   static rpc::Future<Ptr> join(Device device, UniqueId grow_id, int size, int rank,
                                CommunicatorOptions options = {});
   ~Communicator() override;
@@ -97,37 +98,37 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   const Device& device() const { return device_; }
   std::optional<rpc::Error> failure() const;  // why it has ended
 
-  // Blocks until the group is on the stream, if the launch waits: no longer than NCCL takes to connect the
-  // ranks, and until the deadline. Throws the communicator's error where nothing is begun. What goes wrong
-  // later, also what `group` throws, ends the communicator, since other ranks have begun, and is the
-  // future's: NCCL may be at it still.
+  // Blocks until the group is on the stream, if the launch waits: at most as long as NCCL takes to connect
+  // the ranks, and until the deadline. Throws the communicator's error if nothing is started. A later
+  // failure, including an exception of `group`, ends the communicator, because other ranks have started, and
+  // fails the future: NCCL may still be running it.
   rpc::Future<void> launch(Launch launch, const std::function<void(Calls&)>& group);
 
-  // The rest is of all ranks at once; until it is over this one launches nothing. failed_precondition while
-  // work is in flight, which only shrink() with `abort` ends.
-  // Ranks of one color, ordered by key, then rank; null for no_color.
+  // Call the following on all ranks; until they complete, this communicator launches nothing.
+  // failed_precondition while work is in flight, which only shrink() with `abort` ends. For ranks of one
+  // color, ordered by key, then rank; null for no_color.
   rpc::Future<Ptr> split(int color, int key, CommunicatorOptions options = {});
-  // Of the survivors, without `gone`; ranks keep their order. abort: for after a failure, which ends what is
-  // in flight and this communicator. unsupported before NCCL 2.27.
+  // For the survivors, without `gone`; ranks keep their order. abort: after a failure; it ends work in flight
+  // and this communicator. unsupported before NCCL 2.27.
   rpc::Future<Ptr> shrink(std::vector<int> gone, bool abort, CommunicatorOptions options = {});
-  // To `size` ranks, the new ones join(). The one that has made the id gives it. unsupported before 2.29.
+  // To `size` ranks; the new ones join(). The rank that has created the id gives it. unsupported before 2.29.
   UniqueId grow_id();
   rpc::Future<Ptr> grow(int size, std::optional<UniqueId> id, CommunicatorOptions options = {});
 
-  // An orderly end, when all that was launched is done. Aborts where some ranks do not close in time; none:
-  // as long as was given for making it.
+  // An orderly end, when all launches are done. Aborts if some ranks do not close in time; no time given: as
+  // long as for the creation.
   rpc::Future<void> close(std::optional<std::chrono::nanoseconds> limit = {});
-  // Ends what is in flight. Complete once NCCL has let go of it; deadline_exceeded where it did not.
+  // Ends work in flight. Completes once NCCL has released it; deadline_exceeded if it did not.
   rpc::Future<void> abort(const std::string& reason);
 
   // Calls f with the communicator's handle, as the one thread inside NCCL with it; may block. false: it has
-  // ended. For what stands beside communicators (memory.h).
+  // ended. For resources of a communicator (memory.h).
   bool inside(const std::function<void(Comm*)>& f);
 
   bool look(rpc::Clock::time_point now) override;
 
  private:
-  class Making;   // of one that NCCL is not done with yet
+  class Making;   // of one that NCCL has not completed yet
   class Closing;  // flushed and then destroyed
   struct Flight {
     std::string what;
@@ -135,13 +136,13 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
     std::function<bool()> ended;
     std::function<std::function<bool()>()> mark;  // null: it is on the stream
     std::shared_ptr<const void> keeps;
-    void let_go() { ended = nullptr, mark = nullptr, keeps = nullptr; }  // of tensors: outside the lock
+    void let_go() { ended = nullptr, mark = nullptr, keeps = nullptr; }  // releases tensors: outside the lock
     rpc::Promise<void> promise;
   };
   Communicator(Device device, Comm* handle, int size, int rank, CommunicatorOptions options);
 
   using Begin = std::function<Result(Comm* parent, Comm** made, Config* config)>;
-  struct Plan;  // of making one
+  struct Plan;  // of a creation
   static rpc::Future<Ptr> make(Plan plan);
   rpc::Future<Ptr> make_of_this(std::string what, bool aborts, bool may_be_none, Begin begin,
                                 CommunicatorOptions options);
@@ -166,7 +167,8 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   const int size_, rank_;
   const CommunicatorOptions options_;
 
-  // Held by whoever is inside NCCL with this communicator, which is never long: it is non-blocking. Guards:
+  // Locked by a thread that is inside NCCL with this communicator, never for long: it is non-blocking.
+  // Guards:
   Entrance inside_;
   Comm* handle_;
 
@@ -175,8 +177,8 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   bool busy_ = false;      // being split, shrunk, grown or closed
   bool aborting_ = false;  // and, once it is done:
   std::optional<rpc::Result<void>> let_go_;
-  std::vector<rpc::Promise<void>> waiting_;  // for that
-  std::vector<Flight> flights_;              // in the order launched
+  std::vector<rpc::Promise<void>> waiting_;  // for the abort
+  std::vector<Flight> flights_;              // in the order of launches
 };
 
 }  // namespace weft::collectives::nccl

@@ -1,7 +1,7 @@
-// Device: one device of this process, as the communicators on it share it.
+// Device: one device of this process, shared by the communicators on it.
 //
-// Made by whoever makes the first communicator there, and given to all: two of one device would each have an
-// order of its own. A value of shared parts; thread-safe.
+// Created for the first communicator there, and given to all: two Devices for one device would have separate
+// orders. A value of shared parts; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/aborts.h>
@@ -20,13 +20,13 @@ struct Device {
   std::shared_ptr<LaunchOrder> order = std::make_shared<LaunchOrder>();
   std::shared_ptr<Aborts> aborts = std::make_shared<Aborts>();
   std::shared_ptr<Watch> watch;
-  // Runs what blocks: making a communicator, aborting one. It has a thread to spare.
+  // Runs blocking work: creating a communicator, aborting one. It must have a free thread.
   std::shared_ptr<rpc::Executor> background;
   // Runs a job with the device as the thread's current one; empty: it always is.
   std::function<void(const std::function<void()>&)> within;
 
   void run_within(const std::function<void()>& job) const { within ? within(job) : job(); }
-  // The same on a thread that nothing may leave: why the job did not run, or did not end.
+  // The same on a thread that no exception may leave: returns why the job did not run, or did not complete.
   std::optional<std::string> try_within(const std::function<void()>& job) const {
     try {
       run_within(job);

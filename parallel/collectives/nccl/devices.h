@@ -1,8 +1,8 @@
-// Devices: the devices of this process, as the groups of one agent share them.
+// Devices: the devices of this process, shared by the groups of one agent.
 //
-// Each is made once, when a group first uses it, and NCCL is found then. One loop polls and a pool runs what
-// blocks: these threads call CUDA and NCCL, and no loop of the agent does. Two agents of one process would
-// each have an order of launches for a device: let one of them use it. Thread-safe.
+// Each is created once, when a group first uses it, and NCCL is loaded then. One loop polls and a pool runs
+// blocking work: these threads call CUDA and NCCL, and no loop of the agent does. Two agents of one process
+// would have separate orders of launches for a device: let only one of them use it. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
@@ -23,15 +23,15 @@ struct DevicesOptions {
 class WEFT_EXPORT Devices {
  public:
   explicit Devices(DevicesOptions options);
-  // Waits for its threads and their aborts. On one of these threads, leaves that to another thread.
+  // Waits for its threads and their aborts. On one of these threads, leaves the wait to another thread.
   ~Devices();
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  Device of(c10::Device device);  // unsupported where there is no NCCL; may block
+  Device of(c10::Device device);  // unsupported without NCCL; may block
   void run(rpc::Callback job);    // on a thread of the pool
 
-  // What is aborted on a device during its lifetime is aborted in one group.
+  // Communicators that are aborted on a device during its lifetime are aborted in one group.
   class WEFT_EXPORT AbortsTogether {
    public:
     explicit AbortsTogether(Devices& devices);
@@ -43,7 +43,7 @@ class WEFT_EXPORT Devices {
     std::vector<Device> paused_;
   };
   void add_closing(rpc::Future<void> closing);  // of a communicator
-  rpc::Future<void> closed();                   // complete when those that were added are over
+  rpc::Future<void> closed();                   // completes when those that were added have completed
   StreamCapture capture() const { return options_.capture(); }
 
  private:
@@ -52,9 +52,9 @@ class WEFT_EXPORT Devices {
   const DevicesOptions options_;
   std::mutex loading_;  // held while NCCL is loaded; guards what follows
   std::shared_ptr<const Api> api_;
-  std::shared_ptr<rpc::AsioLoop> loop_;           // of the timer that looks at communicators
+  std::shared_ptr<rpc::AsioLoop> loop_;           // of the timer that polls communicators
   std::mutex mutex_;                              // guards what follows; taken after loading_, or alone
-  std::shared_ptr<rpc::HandlerPool> background_;  // for what blocks
+  std::shared_ptr<rpc::HandlerPool> background_;  // for blocking work
   std::vector<rpc::Future<void>> closing_;
   std::map<c10::Device, Device, bool (*)(const c10::Device&, const c10::Device&)> made_;
 };

@@ -1,7 +1,7 @@
-// Entrance: lets one thread at a time inside; others wait, for a time of their choice, or go on without.
+// Entrance: lets one thread at a time inside; others wait, for a limited time, or continue without entering.
 //
-// A mutex (std::unique_lock takes it) whose waits have an end; std::timed_mutex's are invisible to g++ 12's
-// ThreadSanitizer. Thread-safe.
+// A mutex (for std::unique_lock) whose waits have a timeout; those of std::timed_mutex are invisible to g++
+// 12's ThreadSanitizer. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ class Entrance {
   void unlock() {
     std::lock_guard lock(mutex_);
     taken_ = false;
-    left_.notify_one();  // under the lock: whoever comes next may destroy this
+    left_.notify_one();  // under the lock: the next thread may destroy this
   }
 
  private:

@@ -5,12 +5,12 @@
 //   turn.wait(deadline);                 // until all places before it are given up
 //   ...                                  // the turn of the device, until `turn` ends
 //
-// Two kernels of NCCL that ranks launch in different orders may wait for each other for ever, also where they
-// belong to different communicators; so there is one LaunchOrder a device, shared by its communicators.
-// Across processes the order is that of the program, where all ranks begin in the same order, or that of
-// Group::launch. While work is in flight nothing may be allocated or freed on the device: when_quiet() waits
-// for that. A turn that ends unused is passed over. Thread-safe; a turn belongs to one thread at a time, and
-// keeps its order.
+// Two kernels of NCCL that ranks launch in different orders may wait for each other for ever, also if they
+// belong to different communicators. So there is one LaunchOrder for each device, shared by its
+// communicators. Across processes the order is that of the program, if all ranks start in the same order, or
+// that of Group::launch. While work is in flight nothing may be allocated or freed on the device:
+// when_quiet() waits for that. A turn that ends unused is skipped. Thread-safe; a turn belongs to one thread
+// at a time, and keeps its order.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -35,7 +35,7 @@ class WEFT_EXPORT LaunchTurn {
   ~LaunchTurn() { end(); }
 
   explicit operator bool() const { return order_ != nullptr; }
-  // Blocks; deadline_exceeded. What others hold the device for is theirs to end.
+  // Blocks; deadline_exceeded. It does not end the turns of others that hold the device.
   void wait(rpc::Clock::time_point deadline);
   bool is_mine() const;  // whether wait() would return at once
   void end();
@@ -52,15 +52,15 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
  public:
   LaunchTurn reserve();
 
-  // Work that was launched, within its turn, and that has ended, later and anywhere.
+  // Work that was launched, within its turn. It ends later and on any thread.
   void launched();
   void ended();
   std::size_t in_flight() const;
 
-  // Runs the job as soon as nothing is in flight and nobody has a turn, here or on the thread that ends the
-  // last; meanwhile nobody gets one.
+  // Runs the job as soon as nothing is in flight and no turn is active, here or on the thread that ends the
+  // last one; meanwhile no turn starts.
   void when_quiet(rpc::Callback job);
-  // The same now, or not at all (false). What f throws goes on.
+  // The same now, or not at all (false). Exceptions of f are passed on.
   template <class F>
   bool if_quiet(F&& f) {
     if (!begin_quiet()) return false;
@@ -85,7 +85,7 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
   std::set<std::uint64_t> places_;  // reserved and not given up
   std::uint64_t next_ = 0;
   std::size_t in_flight_ = 0;
-  bool busy_ = false;  // with what was to be done when quiet
+  bool busy_ = false;  // with a job that waited for quiet
   std::vector<rpc::Callback> quiet_jobs_;
 };
 

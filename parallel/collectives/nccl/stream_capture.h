@@ -1,9 +1,9 @@
-// StreamCapture: what must be known of graphs that are being captured, of CUDA's runtime.
+// StreamCapture: information about graphs that are being captured, from CUDA's runtime.
 //
-// What is put on a stream that is captured becomes part of a graph: no event tells when it ends. And while
-// any thread captures in CUDA's strictest mode, asking an event elsewhere would spoil the graph, unless the
-// thread that asks has said that it means no harm. Two functions of the runtime that LibTorch has brought,
-// found when the program runs; empty where there is none: then nothing is captured. A value; thread-safe.
+// Work on a stream that is being captured becomes part of a graph: no event reports its end. While any thread
+// captures in CUDA's strictest mode, querying an event elsewhere invalidates the graph, unless the querying
+// thread has selected a relaxed mode. Two functions of the runtime that LibTorch has loaded, found when the
+// program runs; empty without such a runtime: then nothing is captured. A value; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -15,14 +15,14 @@ namespace weft::collectives::nccl {
 
 struct WEFT_EXPORT StreamCapture {
   std::function<bool(Stream)> captures;     // whether that stream is being captured
-  std::function<void(int& mode)> exchange;  // of the calling thread: gets the given mode, gives the old one
+  std::function<void(int& mode)> exchange;  // of the calling thread: sets the given mode, returns the old one
 
   static StreamCapture of_cuda();
 
   bool is_captured(Stream stream) const { return captures && captures(stream); }
 };
 
-// The calling thread asks events for this scope.
+// The calling thread queries events in this scope.
 class AsksEvents {
  public:
   explicit AsksEvents(const StreamCapture& capture) : capture_(capture) { exchange(); }

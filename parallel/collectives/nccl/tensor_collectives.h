@@ -5,13 +5,13 @@
 //   auto done = ranks.run({.operation = Operation::all_reduce, .outputs = {&gradient, 1},
 //                          .reduction = ReduceOp::avg});     // put on the current stream, as a kernel is
 //
-// Each is put on the stream that is current for the device where it is called: what comes later on that
-// stream finds the result, and to overlap is to choose another stream (c10::StreamGuard). On a stream that is
-// being captured it becomes part of the graph, and the future is complete at once. Tensors are contiguous and
-// no lazy views (conj()), kept until the future is complete and lent as to a Group (group.h); here nobody
-// compares what ranks mean. Throws invalid_argument and unsupported before anything is begun, and what
-// Communicator::launch does, which may block. Written against LibTorch's interface of devices: compiled
-// everywhere. A value; thread-safe as its communicator.
+// Each is put on the stream that is current for the device at the call: later work on that stream sees the
+// result. To overlap, select another stream (c10::StreamGuard). On a stream that is being captured it becomes
+// part of the graph, and the future completes at once. Tensors must be contiguous and no lazy views (conj()),
+// are kept until the future completes, and are borrowed as by a Group (group.h). Signatures are not compared
+// here. Throws invalid_argument and unsupported before anything is started, and the errors of
+// Communicator::launch, which may block. Written against LibTorch's interface of devices: compiled on every
+// machine. A value; thread-safe as its communicator.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/communicator.h>
@@ -23,10 +23,10 @@
 
 namespace weft::collectives::nccl {
 
-// The same with its index, which is the calling thread's current one where it has none; unsupported where
-// this process has no such device.
+// The same with its index, which is the calling thread's current one if it has none; unsupported if this
+// process has no such device.
 WEFT_EXPORT c10::Device existing(c10::Device device);
-// A device of LibTorch's; one of these for all communicators on it.
+// A device of LibTorch; create one for all communicators on it.
 WEFT_EXPORT Device device_of(c10::Device device, std::shared_ptr<const Api> api,
                              std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Executor> background);
 
@@ -38,11 +38,11 @@ class WEFT_EXPORT TensorCollectives {
   TensorCollectives(Communicator::Ptr communicator, c10::Device device,
                     StreamCapture capture = StreamCapture::of_cuda());
   const Communicator::Ptr& communicator() const { return communicator_; }
-  // A first collective, of one byte, on a separate stream: NCCL connects the ranks. Of all ranks, before
-  // all others. Does not wait for the other ranks and takes no turn, so that ranks may connect several
+  // A first collective, of one byte, on a separate stream: NCCL connects the ranks. Call it on all ranks,
+  // before all others. Does not wait for the other ranks and takes no turn, so ranks may connect several
   // communicators at once, in any order.
   rpc::Future<void> connect(Timeout timeout = {}) const;
-  // These, calling `begins` once the arguments of an operation are right. It returns the turn in which the
+  // These call `begins` once the arguments of an operation are valid. It returns the turn in which the
   // operation is launched.
   TensorCollectives announcing(std::function<LaunchTurn()> begins) const {
     TensorCollectives announced = *this;

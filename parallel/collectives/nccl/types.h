@@ -1,10 +1,10 @@
 // LibTorch's element types and weft's reductions in NCCL's terms. Pure functions.
 //
-// What is only moved is moved as bytes, whatever its type. Reductions are of the types that NCCL adds up
-// itself: int8, int32, int64, uint8, uint32, uint64, float16, bfloat16, float32, float64, float8_e4m3fn,
-// float8_e5m2 (which need a device of compute capability 9.0), bool, and sums of complex numbers, as pairs.
-// Unlike weft's own reductions (reduction.h), sums of 16 and 8 bits are rounded as NCCL rounds them, and its
-// min and max may pass over NaN. Everything else is `unsupported`, naming the type and the operation.
+// Operations that only move data use bytes, for any type. Reductions support the types that NCCL reduces:
+// int8, int32, int64, uint8, uint32, uint64, float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2
+// (which need a device of compute capability 9.0), bool, and sums of complex numbers, as pairs. Unlike in
+// weft's own reductions (reduction.h), sums of 16 and 8 bits are rounded as NCCL rounds them, and its min and
+// max may ignore NaN. All others are `unsupported`, with the type and the operation.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -25,8 +25,8 @@ struct Factor {
 
 struct MappedReduction {
   DataType type = DataType::float32;
-  RedOp op = RedOp::sum;         // unless there is a factor
-  std::size_t per_element = 1;   // how many of NCCL's a tensor's element is
+  RedOp op = RedOp::sum;         // unless it has a factor
+  std::size_t per_element = 1;   // the number of NCCL's elements in a tensor's element
   std::optional<Factor> factor;  // of premul_sum
 };
 

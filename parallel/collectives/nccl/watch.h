@@ -1,10 +1,10 @@
-// Watch: looks at things that do not report by themselves, NCCL's communicators and events of a device, again
-// and again while there is something to look at.
+// Watch: polls objects that do not report by themselves, NCCL's communicators and events of a device, while
+// there are any.
 //
-// One timer of a loop for all of them, and no thread. The time between two looks is a sixteenth of the time
-// since the last add(), within limits: short work is seen soon, and long work costs little. What is watched
-// is kept until its look() returns false, or the Watch or its loop ends, which look() is not told of. add()
-// from any thread, also from look().
+// One timer of a loop for all of them, and no thread. The time between two polls is a sixteenth of the time
+// since the last add(), within limits: short work is detected soon, and long work costs little. A watched
+// object is kept until its look() returns false, or the Watch or its loop ends, of which look() is not
+// notified. add() from any thread, also from look().
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -16,11 +16,11 @@ namespace weft::collectives::nccl {
 class Watched {
  public:
   virtual ~Watched() = default;
-  // On the loop: must not block. false: nothing more, until it is added again.
+  // On the loop: must not block. false: no more calls, until it is added again.
   virtual bool look(rpc::Clock::time_point now) = 0;
 };
 
-// Between two looks.
+// The time between two polls.
 struct WatchInterval {
   std::chrono::nanoseconds shortest = std::chrono::microseconds{20};
   std::chrono::nanoseconds longest = std::chrono::milliseconds{1};
@@ -33,9 +33,9 @@ class WEFT_EXPORT Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // What is there already is there once. The next look comes soon, also if a longer interval has begun.
+  // Adding an object again has no effect. The next poll follows soon, also if a longer interval has begun.
   void add(std::shared_ptr<Watched> watched);
-  void end();  // releases what is watched, and what is added later. Any thread; idempotent
+  void end();  // releases the watched objects, and those that are added later. Any thread; idempotent
   const std::shared_ptr<rpc::Loop>& loop() const;
 
  private:

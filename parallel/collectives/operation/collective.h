@@ -1,5 +1,5 @@
 // Collective: one collective of a rank, ready for a backend: its signature, its layout, its memory and its
-// reduction. Made of a CollectiveCall by the group (preparation.h). A value.
+// reduction. The group creates it from a CollectiveCall (preparation.h). A value.
 #pragma once
 
 #include <weft/parallel/collectives/operation/reduction.h>
@@ -21,9 +21,8 @@ struct Collective {
   PlanMemory memory;
   std::optional<Reduction> reduction;
   std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
-  rpc::Callback finish = nullptr;                   // what is left to do when all has ended well
-  // In shared memory, on the thread that carries it out: before anything of the input is read, and when it is
-  // done.
+  rpc::Callback finish = nullptr;                   // the remaining work after success
+  // In shared memory, on the thread that executes it: before the input is read, and when it has completed.
   std::function<void()> before = nullptr, after = nullptr;
 
   // "all_reduce(sum, float32[4]) at train.cc:12"

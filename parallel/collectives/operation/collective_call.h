@@ -1,9 +1,9 @@
-// CollectiveCall: one collective as the program of a rank calls it: the operation and its arguments. And what
-// follows from them by the operation's description: check(), the signature, the layout.
+// CollectiveCall: one collective as the program of a rank calls it: the operation and its arguments.
+// Functions derive the rest from the operation's description: check(), the signature, the layout.
 //
 // A value that refers to the caller's tensors: valid until the caller's function returns. check() is the only
-// check of arguments that all backends have in common; a backend adds its own limits (types of reductions;
-// for NCCL contiguous tensors of one device). Pure functions; thread-safe.
+// check of arguments that all backends share; a backend adds its own limits (types of reductions; for NCCL
+// contiguous tensors of one device). Pure functions; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/operation/description.h>
@@ -27,24 +27,24 @@ struct CollectiveCall {
   std::optional<std::chrono::nanoseconds> timeout = {};  // none: the group's
   std::source_location site = {};
 
-  // The tensor that says of which dtype and on which device the collective is; null for a barrier.
+  // The tensor that determines the dtype and the device of the collective; null for a barrier.
   const at::Tensor* first() const {
     return !inputs.empty() ? &inputs.front() : !outputs.empty() ? &outputs.front() : nullptr;
   }
 };
 
-// Throws invalid_argument and unsupported, naming the operation, the actual and the expected argument.
+// Throws invalid_argument and unsupported, with the operation, the actual and the expected argument.
 WEFT_EXPORT void check(const CollectiveCall& call, int rank, int ranks);
 // For calls that passed check(). The signature has no device.
 WEFT_EXPORT Signature signature_of(const CollectiveCall& call);
 WEFT_EXPORT Layout layout_of(const CollectiveCall& call, int ranks);
 
-// Of a message or a collective: throws unless it is a dense tensor of the host or of a GPU.
+// For a message or a collective: throws unless it is a dense tensor of the host or of a GPU.
 WEFT_EXPORT void check_tensor(std::string_view operation, const at::Tensor& tensor);
 [[noreturn]] WEFT_EXPORT void refuse(const std::string& why);  // throws invalid_argument
 
-// Tensors of an accelerator take the NCCL path. PrivateUse1: the program that registers such a device also
-// says which library is NCCL there (nccl/devices.h).
+// Tensors of an accelerator use NCCL. PrivateUse1: the program that registers such a device also selects the
+// library that acts as NCCL there (nccl/devices.h).
 inline bool is_on_device(const at::Tensor& tensor) {
   return tensor.defined() && (tensor.is_cuda() || tensor.is_privateuseone());
 }

@@ -1,7 +1,8 @@
-// Description: what a collective operation takes, as data: how many tensors, whether it has a root and a
-// reduction, how the sizes of inputs and outputs depend on each other, and which shapes all ranks agree on.
+// Description: the properties of a collective operation, as data: the number of tensors, whether it has a
+// root and a reduction, how the sizes of inputs and outputs depend on each other, and the shapes on which all
+// ranks must agree.
 //
-// One table holds the descriptions of all operations. Whatever depends on the operation's arguments follows
+// One table has the descriptions of all operations. All code that depends on the operation's arguments uses
 // it: checks, signatures, layouts (collective_call.h). Constants; thread-safe.
 #pragma once
 
@@ -26,7 +27,7 @@ struct Description {
   // The shapes in the signature: those of a list, or one of unknown size.
   enum class Agreed : std::uint8_t { nothing, outputs, inputs, unknown };
 
-  Count outputs = Count::none;  // where inputs are none: tensors that are input and output
+  Count outputs = Count::none;  // if inputs are none: tensors that are input and output
   Count inputs = Count::none;
   bool has_root = false, reduces = false;
   Sizes sizes = Sizes::any;

@@ -1,4 +1,4 @@
-// PointToPoint: one of several messages that are begun at once (Group::batch).
+// PointToPoint: one of several messages that start together (Group::batch).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
-// ReduceOp: how the values of several ranks become one.
+// ReduceOp: combines the values of several ranks.
 //
-// sum, avg (the sum divided by the number of ranks; of integers, towards zero), product, min and max (NaN
-// where any rank has NaN), bit_and, bit_or, bit_xor (of integers and bool), and the sum of values that each
-// rank multiplies by a factor of its own first (floating point and complex). Of bool, sum and max are `or`,
+// sum, avg (the sum divided by the number of ranks; for integers, truncated towards zero), product, min and
+// max (NaN if any rank has NaN), bit_and, bit_or, bit_xor (for integers and bool), and the sum of values that
+// each rank first multiplies by its own factor (floating point and complex). For bool, sum and max are `or`,
 // product and min are `and`. A value.
 #pragma once
 
@@ -17,7 +17,7 @@ struct WEFT_EXPORT ReduceOp {
   enum class Kind : std::uint8_t { sum, avg, product, min, max, bit_and, bit_or, bit_xor, premul_sum };
 
   Kind kind = Kind::sum;
-  double factor = 1;  // of premul_sum; the ranks' may differ
+  double factor = 1;  // of premul_sum; may differ between ranks
 
   static const ReduceOp sum, avg, product, min, max, bit_and, bit_or, bit_xor;
   static constexpr ReduceOp premul_sum(double factor) { return {Kind::premul_sum, factor}; }

@@ -1,8 +1,9 @@
 // Reduction: a ReduceOp on elements of one dtype, in this host's memory.
 //
-// Values are gathered in accumulators, which are float32 for floating-point types of 16 and 8 bits, so that
-// what P ranks have is rounded once and not P times; for other types they are of the type itself. Memory is
-// plain bytes, aligned as the types ask; the accumulator may be one of the operands. A value; thread-safe.
+// Values are accumulated in accumulators, which are float32 for floating-point types of 16 and 8 bits, so
+// that the values of P ranks are rounded once and not P times; for other types they have the type itself.
+// Memory is plain bytes, aligned as the types require; the accumulator may be one of the operands. A value;
+// thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/operation/reduce_op.h>
@@ -19,7 +20,7 @@ WEFT_EXPORT void narrow(c10::ScalarType to, std::byte* narrow, const float* from
 
 class WEFT_EXPORT Reduction {
  public:
-  // Throws unsupported where the operation has no meaning for the type.
+  // Throws unsupported if the operation is not defined for the type.
   Reduction(ReduceOp op, c10::ScalarType type);
 
   std::size_t item_size() const { return item_size_; }
@@ -27,14 +28,14 @@ class WEFT_EXPORT Reduction {
   bool accumulates_wide() const { return wide_; }
   // Whether finish() does more than copy.
   bool finishes() const { return wide_ || op_.kind == ReduceOp::Kind::avg; }
-  // Whether each rank's input is to be scaled with premultiply() before anything else is done with it.
+  // Whether each rank's input must first be scaled with premultiply().
   bool premultiplies() const { return op_.kind == ReduceOp::Kind::premul_sum; }
 
   struct Operand {
     const std::byte* data;
-    bool accumulated;  // its elements are accumulators; or of the type itself
+    bool accumulated;  // its elements are accumulators; false: of the type itself
   };
-  // accumulator[i] = left[i] ⊕ right[i]. The order of operands is kept, so that equal calls give equal bits.
+  // accumulator[i] = left[i] ⊕ right[i]. The order of operands is kept, so equal calls give equal bits.
   void combine(std::byte* accumulator, Operand left, Operand right, std::size_t n) const;
   // output[i] = the accumulator, divided by `ranks` for avg, rounded to nearest even.
   void finish(std::byte* output, const std::byte* accumulator, std::size_t n, int ranks) const;

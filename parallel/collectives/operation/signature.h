@@ -1,7 +1,7 @@
-// Signature: what a rank means to do in a group's next collective, as far as all ranks have to agree on it.
+// Signature: the part of a rank's next collective in a group on which all ranks must agree.
 //
-// What groups are to compare before data moves: signatures that differ have other hashes, and their texts
-// tell people how. Where the call is in the program is no part of it. A value.
+// Groups compare signatures before data moves: signatures that differ have different hashes, and their texts
+// show the difference. The source location of the call is not part of it. A value.
 #pragma once
 
 #include <weft/parallel/collectives/operation/reduce_op.h>
@@ -25,18 +25,18 @@ struct TensorType {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape;
 };
-// The type of a tensor of `bytes` bytes, by such a text. None: the text is not that of such a tensor.
+// The type of a tensor of `bytes` bytes, from such a text. None: the text does not describe such a tensor.
 WEFT_EXPORT std::optional<TensorType> tensor_type_of(std::string_view text, std::size_t bytes);
 
 struct WEFT_EXPORT Signature {
   Operation operation = Operation::barrier;
-  // What one rank gives, in elements; of the tensors one after the other where there are several. Left out
-  // where it may differ between ranks: where it is -1.
+  // The elements of one rank; of the tensors one after the other if there are several. Left out if it may
+  // differ between ranks: then it is -1.
   std::vector<std::vector<std::int64_t>> shapes;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::optional<int> root;
   std::optional<ReduceOp::Kind> reduction;
-  std::optional<c10::DeviceType> device;  // none: the host's memory
+  std::optional<c10::DeviceType> device;  // none: host memory
 
   std::uint64_t hash() const;
   std::string text() const;  // "all_reduce(sum, float32[4, 8])"

@@ -1,6 +1,7 @@
-// SignatureBytes: a signature as bytes, as a flight recorder notes it: no text is written before a dump is.
+// SignatureBytes: a signature as bytes, in the form that a flight recorder stores: text is created only when
+// a dump is written.
 //
-// For this process alone: they are no format. A value.
+// For this process only: the bytes are no file format. A value.
 #pragma once
 
 #include <weft/parallel/collectives/operation/signature.h>
@@ -20,7 +21,7 @@ class WEFT_EXPORT SignatureBytes {
   static std::string text(std::string_view bytes);  // Signature::text(); a FlightOperation::Render
 
  private:
-  // Operation, dtype, root, reduction, device; then of each shape its dimensions and their sizes.
+  // Operation, dtype, root, reduction, device; then for each shape its dimensions and their sizes.
   c10::SmallVector<std::int64_t, 16> words_;
 };
 

@@ -1,8 +1,8 @@
-// The algorithms of collectives, as plans: pure functions of who one is and how much there is.
+// The algorithms of collectives, as plans: pure functions of the rank and the sizes.
 //
-// P is the number of ranks, n the elements; what each costs stands beside it, as messages and elements that
-// one rank sends. Whoever calls them on all ranks with the same figures gets plans that fit together. Roots
-// and ranks are within [0, P). Blocks follow each other without gaps, one a rank, and may be empty.
+// P is the number of ranks, n the number of elements. The cost of each algorithm is next to it: messages and
+// elements that one rank sends. Calls on all ranks with the same figures give plans that fit together. Roots
+// and ranks are within [0, P). Blocks follow each other without gaps, one for each rank, and may be empty.
 //
 // Sources: ring and halving/doubling: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
 // Communication Operations in MPICH" (2005); P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms
@@ -22,7 +22,7 @@ struct Member {
   std::size_t chunk = 0;  // elements of the largest message; 0: any
 };
 
-// n elements in blocks as even as can be, the longer ones first.
+// n elements in blocks of sizes as equal as possible, the longer ones first.
 WEFT_EXPORT std::vector<Range> even_blocks(std::size_t elements, int parts);
 // Blocks of these sizes.
 WEFT_EXPORT std::vector<Range> blocks_of(std::span<const std::size_t> sizes);
@@ -30,11 +30,11 @@ WEFT_EXPORT std::vector<Range> blocks_of(std::span<const std::size_t> sizes);
 // Input, accumulator and output may be one memory.
 WEFT_EXPORT Plan ring_all_reduce(Member me, std::size_t n);      // 2(P−1) messages, 2n(P−1)/P elements
 WEFT_EXPORT Plan doubling_all_reduce(Member me, std::size_t n);  // log2 P messages of n
-// 2 log2 P messages, 2n(P−1)/P elements. Here and above, where P is no power of two, pairs of the first ranks
-// act as one: of each, one sends n and waits for the result, and the other sends n more.
+// 2 log2 P messages, 2n(P−1)/P elements. Here and above, if P is not a power of two, pairs of the first ranks
+// act as one: one rank of each pair sends n and waits for the result, and the other sends n more.
 WEFT_EXPORT Plan halving_all_reduce(Member me, std::size_t n);
-WEFT_EXPORT Plan tree_reduce(Member me, int root, std::size_t n);   // 1 message of n, log2 P rounds
-WEFT_EXPORT Plan chain_reduce(Member me, int root, std::size_t n);  // n in chunks, P−1 hops behind each other
+WEFT_EXPORT Plan tree_reduce(Member me, int root, std::size_t n);      // 1 message of n, log2 P rounds
+WEFT_EXPORT Plan chain_reduce(Member me, int root, std::size_t n);     // n in chunks, a chain of P−1 hops
 WEFT_EXPORT Plan tree_broadcast(Member me, int root, std::size_t n);   // at most log2 P messages of n
 WEFT_EXPORT Plan chain_broadcast(Member me, int root, std::size_t n);  // n in chunks, P−1 hops
 
@@ -47,8 +47,8 @@ WEFT_EXPORT Plan halving_reduce_scatter(Member me, std::span<const Range> blocks
 WEFT_EXPORT Plan direct_gather(Member me, int root, std::span<const Range> blocks);  // 1 message to the root
 WEFT_EXPORT Plan direct_scatter(Member me, int root, std::span<const Range> blocks);  // P−1 from the root
 
-// What goes to each rank, and what comes from each. P−1 messages, in as many rounds of pairs; also of
-// nothing, since only the other knows whether that is what it expects.
+// The ranges for each rank, and from each. P−1 messages, in as many rounds of pairs. Empty messages are also
+// sent, because only the receiver knows whether it expects an empty one.
 WEFT_EXPORT Plan pairwise_all_to_all(Member me, std::span<const Range> to, std::span<const Range> from);
 
 WEFT_EXPORT Plan dissemination_barrier(Member me);  // ⌈log2 P⌉ messages without elements

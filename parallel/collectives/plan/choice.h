@@ -1,9 +1,9 @@
-// Which algorithm a collective takes: a pure function of what there is to do, the same on every rank.
+// Selects the algorithm of a collective: a pure function of its sizes, the same on every rank.
 //
-// Elements are counted in items of so many bytes. Where every rank's result needs something of every other
-// (all_reduce, all_gather, reduce_scatter), a small collective finds by its own messages whether the ranks
-// mean the same: where they do not, it ends on none. All others begin with a barrier, so that nothing is
-// written before all ranks have agreed; the first that a rank sends leaves beside it. docs/collectives.md has
+// Elements are counted in items of `item_size` bytes. If every rank's result needs data of every other rank
+// (all_reduce, all_gather, reduce_scatter), a small collective detects by its own messages whether the ranks
+// agree: if they do not, it completes on none. All others begin with a barrier, so that nothing is written
+// before all ranks have agreed; the first data of a rank are sent together with it. docs/collectives.md has
 // the table.
 #pragma once
 
@@ -15,11 +15,11 @@ namespace weft::collectives {
 
 struct Party {
   int rank = 0, ranks = 1;
-  std::size_t item_size = 1;  // bytes of an element, as it travels
+  std::size_t item_size = 1;  // bytes of an element on the wire
   Bounds bounds = {};
 };
 
-// Whether an all_reduce of so many elements does so, and may have changed its output before it is known.
+// Whether an all_reduce of that size does so, and may have changed its output before the result is known.
 WEFT_EXPORT bool agrees_by_itself(Party me, std::size_t n);
 
 WEFT_EXPORT Plan plan_all_reduce(Party me, std::size_t n);
@@ -31,6 +31,6 @@ WEFT_EXPORT Plan plan_gather(Party me, int root, std::span<const Range> blocks);
 WEFT_EXPORT Plan plan_scatter(Party me, int root, std::span<const Range> blocks);
 WEFT_EXPORT Plan plan_all_to_all(Party me, std::span<const Range> to, std::span<const Range> from);
 WEFT_EXPORT Plan plan_barrier(Party me);
-WEFT_EXPORT Plan plan_of(Party me, const Layout& layout);  // that of its operation
+WEFT_EXPORT Plan plan_of(Party me, const Layout& layout);  // of the layout's operation
 
 }  // namespace weft::collectives

@@ -1,7 +1,7 @@
-// Layout: what there is to move in one collective, in elements: what backends make their plans of.
+// Layout: the data of one collective, in elements: the input of the backends' plans.
 //
-// A value, the same on all ranks but for what all_to_all_v leaves open. Blocks follow each other without
-// gaps, one a rank, and may be empty.
+// A value, the same on all ranks except for the sizes of all_to_all_v. Blocks follow each other without gaps,
+// one for each rank, and may be empty.
 #pragma once
 
 #include <weft/parallel/collectives/plan/plan.h>
@@ -31,8 +31,8 @@ struct Layout {
   int root = -1;
   std::size_t elements = 0;  // of the tensor: all_reduce, reduce, broadcast
   std::vector<Range>
-      blocks;               // of the ranks: gathers, scatters, reduce_scatter; all_to_all: what goes to each
-  std::vector<Range> from;  // all_to_all: what comes from each
+      blocks;  // of the ranks: gathers, scatters, reduce_scatter; all_to_all: the data for each rank
+  std::vector<Range> from;  // all_to_all: the data from each rank
 };
 
 }  // namespace weft::collectives

@@ -1,10 +1,10 @@
-// Plan: what one rank does in one collective: steps, and which of them must be done before which.
+// Plan: the actions of one rank in one collective: steps, and their dependencies.
 //
-// Plain data, made by the functions of algorithms.h and carried out by whatever moves bytes (ring/). Ranges
-// count elements of their place; messages between two ranks are told apart by their label, which counts them
-// in each direction, so that the plans of all ranks fit together without a word being exchanged. A step may
-// begin once all that it waits for have ended; steps that do not wait for each other may overlap. That is
-// what pipelines chunks, and keeps both directions of a link busy.
+// Plain data, made by the functions of algorithms.h and executed by a backend (messages/plan_run.h). Ranges
+// count elements of their place. Messages between two ranks are identified by their label, which counts them
+// in each direction, so the plans of all ranks fit together without negotiation. A step may start once all
+// steps that it waits for have completed; independent steps may overlap. This pipelines chunks, and keeps
+// both directions of a link busy.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -24,8 +24,8 @@ struct Range {
   friend bool operator==(Range, Range) = default;
 };
 
-// Where elements lie. What is reduced is gathered in the accumulator, whose elements may be wider than the
-// tensors' (float32 for float16); where they are not, a backend lets it be the output itself.
+// The location of elements. Reductions accumulate in the accumulator, whose elements may be wider than the
+// tensors' (float32 for float16); if they are not, a backend uses the output itself as the accumulator.
 enum class Place : std::uint8_t { input, accumulator, output };
 
 struct Step {
@@ -48,14 +48,14 @@ struct Step {
 
 struct Plan {
   std::vector<Step> steps;
-  std::size_t accumulator = 0;  // elements; 0: nothing is reduced
+  std::size_t accumulator = 0;  // elements; 0: no reduction
 };
 
-// The second begins when the first has ended, on this rank; but what it sends of the input without waiting
-// for anything, up to `ahead` elements, leaves at once. On all ranks alike, as plans are.
+// The second plan starts when the first has completed, on this rank. The data of the input that it sends
+// without waiting, up to `ahead` elements, are sent at once. This is the same on all ranks, as plans are.
 WEFT_EXPORT Plan in_sequence(Plan first, Plan second, std::size_t ahead = 0);
 
-// What a plan costs its rank: the figures that docs/collectives.md has formulas for.
+// The cost of a plan for its rank: docs/collectives.md has formulas for these figures.
 struct PlanCost {
   std::size_t messages_sent = 0, elements_sent = 0;
   std::size_t messages_received = 0, elements_received = 0;

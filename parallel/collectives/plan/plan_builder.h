@@ -1,8 +1,9 @@
-// PlanBuilder: puts a plan together from whole transfers, in the order in which they would happen one by one.
+// PlanBuilder: builds a plan from whole transfers, in the order in which they would happen one by one.
 //
-// It cuts them into chunks, labels the messages, and finds what each step must wait for: a step that reads
-// waits for who wrote there last, one that writes also for those that still read (a message that has not left
-// yet). Both sides of a message add it in the same order, with the same size. Thread-safety: none.
+// It divides them into chunks, labels the messages, and finds the dependencies of each step: a step that
+// reads waits for the last step that wrote there; a step that writes also waits for the steps that still read
+// (a message that has not been sent yet). Both sides of a message add it in the same order, with the same
+// size. Thread-safety: none.
 #pragma once
 
 #include <weft/parallel/collectives/plan/plan.h>
@@ -14,14 +15,14 @@ namespace weft::collectives {
 
 class WEFT_EXPORT PlanBuilder {
  public:
-  // Whether the three places have memory of their own, or may be one, as in an all_reduce in place: what is
-  // at element 5 of one is then what is at element 5 of each.
+  // Whether the three places have separate memory, or may be one, as in an all_reduce in place: then element
+  // 5 of one is element 5 of each.
   enum class Memory : std::uint8_t { apart, one };
 
-  // chunk: elements of the largest message; 0: however many there are.
+  // chunk: elements of the largest message; 0: unlimited.
   PlanBuilder(Memory memory, std::size_t chunk) : memory_(memory), chunk_(chunk) {}
 
-  // Transfers of no elements are no messages, or, where it is to be known that there is nothing, one.
+  // Transfers of no elements cause no message, or one if the receiver must learn that there are none.
   enum class Nothing : std::uint8_t { is_left_out, is_said };
   void send(int to, Place from, Range range, Nothing nothing = Nothing::is_left_out);
   void receive(int from, Place into, Range range, Nothing nothing = Nothing::is_left_out);
@@ -29,7 +30,8 @@ class WEFT_EXPORT PlanBuilder {
   void finish(Range output, std::size_t source);
   void copy(Place into, Range range, std::size_t source);
 
-  // Messages without elements: a signal is sent once all have come that this rank waits for so far.
+  // Messages without elements: a signal is sent once all messages for which this rank waits so far have
+  // arrived.
   void signal(int to);
   void await_signal(int from);
 
@@ -37,8 +39,8 @@ class WEFT_EXPORT PlanBuilder {
 
  private:
   struct Segment {                       // of a place, up to the next one's key
-    std::vector<std::uint32_t> writer;   // none or one
-    std::vector<std::uint32_t> readers;  // since
+    std::vector<std::uint32_t> writer;   // none or one element
+    std::vector<std::uint32_t> readers;  // after the writer
   };
   using Segments = std::map<std::size_t, Segment>;
 
@@ -55,8 +57,8 @@ class WEFT_EXPORT PlanBuilder {
   const std::size_t chunk_;
   Plan plan_;
   std::array<Segments, 3> segments_;
-  std::map<int, std::uint32_t> sent_, received_;  // messages so far, by peer
-  std::vector<std::uint32_t> signals_;            // that have been awaited
+  std::map<int, std::uint32_t> sent_, received_;  // number of messages so far, by peer
+  std::vector<std::uint32_t> signals_;            // signals that have been awaited
 };
 
 }  // namespace weft::collectives

@@ -1,7 +1,7 @@
-// PlanMemory: where the places of a plan (plan.h) are in this process. A value.
+// PlanMemory: the location of the places of a plan (plan.h) in this process. A value.
 //
-// Each place is contiguous memory for all elements that the plan touches. Places may be the same memory where
-// the plan permits it (PlanBuilder::Memory::one). If the accumulator is null, the backend allocates it where
+// Each place is contiguous memory for all elements that the plan accesses. Places may be the same memory if
+// the plan permits it (PlanBuilder::Memory::one). If the accumulator is null, the backend allocates it when
 // it needs one.
 #pragma once
 

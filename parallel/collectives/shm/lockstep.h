@@ -1,10 +1,11 @@
-// Lockstep: ranks of one host that take the same steps, each of which may wait for the others.
+// Lockstep: synchronizes ranks of one host that run the same steps, each of which may wait for the others.
 //
-// A rank publishes that it has come a step further, and waits until others have. What it wrote before it
-// published is seen by whoever has waited for it. Who waits looks for a while, then sleeps, and says for
-// whom: that rank wakes it, and else no system call is made. No wake-up is lost: a sleeper says for whom it
-// waits, and looks once more; who publishes looks afterwards who waits for it. All four accesses are
-// sequentially consistent. Thread-safety: one thread at a time; stop() on any.
+// A rank publishes that it has reached the next step, and waits until others have. A rank that has waited for
+// another sees all that the other wrote before it published. A waiter spins for a while, then sleeps and
+// states the rank that it waits for. That rank wakes it; otherwise no system call is made. No wake-up is
+// lost: a sleeper states the rank that it waits for, and checks once more; a rank that publishes checks
+// afterwards which ranks wait for it. All four accesses are sequentially consistent. Thread-safety: one
+// thread at a time; stop() on any.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -17,24 +18,24 @@
 
 namespace weft::collectives {
 
-// In the memory of each rank, written by that rank but for the bell.
+// In the memory of each rank, written by that rank, except the bell.
 struct StepControl {
   alignas(128) std::atomic<std::uint64_t> step{0};
   alignas(128) std::atomic<std::uint32_t> awaited{0};  // rank + 1 for which it sleeps; 0: it does not sleep
-  std::atomic<std::uint32_t> bell{0};                  // what it sleeps at: rung by the one awaited
+  std::atomic<std::uint32_t> bell{0};                  // the futex of its sleep; rung by the awaited rank
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
 class WEFT_EXPORT Lockstep {
  public:
-  // crowded: there are more ranks than cores for them, so that a rank which looks keeps another from working.
+  // crowded: there are more ranks than cores, so a rank that spins keeps another from working.
   Lockstep(std::vector<StepControl*> ranks, int rank, bool crowded);
 
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(controls_.size()); }
 
-  std::uint64_t publish();  // the next step; its number, from 1
+  std::uint64_t publish();  // the next step; returns its number, from 1
   std::uint64_t step_of(int rank) const {
     return controls_[static_cast<std::size_t>(rank)]->step.load(std::memory_order_acquire);
   }
@@ -43,7 +44,7 @@ class WEFT_EXPORT Lockstep {
   // Whether all have published this step. False: a brief wait has ended, or stop() was called.
   bool await_all(std::uint64_t step, Patience patience);
 
-  // Ends every wait of this rank, also those to come.
+  // Ends every wait of this rank, including later ones.
   void stop();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 

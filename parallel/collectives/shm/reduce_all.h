@@ -1,4 +1,4 @@
-// reduce_all(): the reduction of what all ranks have, where all of it can be read at once.
+// reduce_all(): reduces the data of all ranks, if all of it can be read at the same time.
 #pragma once
 
 #include <weft/parallel/collectives/operation/reduction.h>
@@ -9,7 +9,7 @@
 namespace weft::collectives {
 
 // outputs[…][i] = operands[0][i] ⊕ operands[1][i] ⊕ …, in this order, scaled and rounded once, of n elements.
-// Outputs may be operands. One operand, which is copied, or more; one output or more.
+// Outputs may be operands. At least one operand (a single one is copied) and at least one output.
 WEFT_EXPORT void reduce_all(const Reduction& reduction, std::span<const std::byte* const> operands,
                             std::span<std::byte* const> outputs, std::size_t n);
 

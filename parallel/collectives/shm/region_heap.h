@@ -1,7 +1,7 @@
-// RegionHeap: which parts of a region are in use, and by whom they may be used next.
+// RegionHeap: allocates parts of a region.
 //
-// First fit by address, so that memory which has been touched is used again before more is. Pure bookkeeping:
-// it touches no memory. Parts begin at multiples of 64 bytes, those of a page and more at pages.
+// First fit by address, so that touched memory is used again before untouched memory. Pure bookkeeping: it
+// accesses no memory. Parts start at multiples of 64 bytes; parts of a page and more start at pages.
 // Thread-safety: none.
 #pragma once
 
@@ -22,8 +22,8 @@ class WEFT_EXPORT RegionHeap {
 
   RegionHeap(std::size_t begin, std::size_t end);  // multiples of a page
 
-  std::optional<std::size_t> take(std::size_t bytes);  // where; none: no part is large enough
-  void give_back(std::size_t begin);                   // what take() gave
+  std::optional<std::size_t> take(std::size_t bytes);  // returns the offset; none: no part is large enough
+  void give_back(std::size_t begin);                   // the result of take()
   std::size_t in_use() const { return in_use_; }       // bytes
 
  private:

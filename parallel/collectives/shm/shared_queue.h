@@ -1,8 +1,8 @@
-// SharedQueue: the collectives that one rank carries out in shared memory, one at a time, in order.
+// SharedQueue: the collectives that one rank executes in shared memory, one at a time, in order.
 //
-// A small one runs on the thread that begins it, as long as the others come soon; what takes longer goes on,
-// and what comes meanwhile is done, on a thread of the queue's own, which there is from then on. Who began a
-// run is told of its end there. Thread-safe; ends with its last handle.
+// A small one runs on the thread that starts it, as long as the others arrive soon. Longer ones continue, and
+// later ones run, on a thread of the queue, which exists from then on. The caller of a run is notified of its
+// end there. Thread-safe; ends with its last handle.
 #pragma once
 
 #include <weft/parallel/collectives/shm/shared_run.h>
@@ -28,16 +28,16 @@ class WEFT_EXPORT SharedQueue {
   SharedSpace& space() const { return *space_; }
   std::uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }  // runs
 
-  // Runs it on this thread. None: it was not begun, since others are before it, or the queue takes none here
-  // any more. Under way: nothing else is run until go_on() is called.
+  // Runs it on this thread. None: it was not started, because others are before it, or because the queue runs
+  // none here any more. In flight: no other run starts until go_on() is called.
   std::optional<Outcome> run_here(const RunPtr& run);
   void go_on(const RunPtr& run, Done done);
   void push(const RunPtr& run, Done done);
 
   void take_none_here() { open_.store(false); }
-  // Ends the run that is under way, and all that come, with State::stopped.
+  // Ends the run in flight, and all later ones, with State::stopped.
   void stop();
-  std::exception_ptr failure() const;  // of the first run that failed; null: none has
+  std::exception_ptr failure() const;  // of the first run that failed; null: none has failed
 
  private:
   struct Entry {
@@ -48,7 +48,7 @@ class WEFT_EXPORT SharedQueue {
     std::mutex mutex;  // guards what follows
     std::condition_variable changed;
     std::deque<Entry> entries;
-    bool busy = false;  // with a run that is at nobody else's disposal
+    bool busy = false;  // with a run that no other thread may use
     bool ended = false;
     std::exception_ptr failure;
   };

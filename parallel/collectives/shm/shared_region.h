@@ -1,9 +1,9 @@
 // SharedRegion: memory of one rank that all ranks of its host map.
 //
-// Sealed (sealed_memory.h) and mostly untouched: its size is of addresses, what nobody has written costs
-// nothing. Another process of the same user opens it through /proc, by what its maker tells; a token at its
-// beginning says that it is the one meant. Unmapped with its owner; the others' mappings stay. Thread-safety:
-// a value; the bytes are those of all ranks at any time.
+// Sealed (sealed_memory.h) and mostly untouched: its size is a range of addresses, and only written pages use
+// memory. Another process of the same user opens it through /proc, with data from its creator; a token at its
+// beginning identifies it. Unmapped with its owner; the others' mappings stay. Thread-safety: a value; all
+// ranks may access the bytes at any time.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -14,7 +14,8 @@
 
 namespace weft::collectives {
 
-// Where another process finds one. `host` differs between kernels, process namespaces and users.
+// The data with which another process finds a region. `host` differs between kernels, process namespaces and
+// users.
 struct RegionAddress {
   std::string host;
   std::int64_t process = 0;
@@ -26,12 +27,12 @@ WEFT_CODEC(RegionAddress, host, process, descriptor, bytes, token)
 
 class WEFT_EXPORT SharedRegion {
  public:
-  // Throws as make_sealed_memory() does, and resource_exhausted where there are no addresses left.
+  // Throws the errors of make_sealed_memory(), and resource_exhausted if no addresses are left.
   static std::shared_ptr<SharedRegion> create(std::size_t bytes);
-  // One of another process of this host, or of this process. Throws unavailable where it cannot be had,
-  // protocol_error where it is not what create() makes.
+  // The region of another process of this host, or of this process. Throws unavailable if it cannot be
+  // opened, and protocol_error if it is not one that create() makes.
   static std::shared_ptr<SharedRegion> open(const RegionAddress& address);
-  // Memory of this process alone, for a rank that shares none. Throws resource_exhausted.
+  // Memory of this process only, for a rank that shares none. Throws resource_exhausted.
   static std::shared_ptr<SharedRegion> unshared(std::size_t bytes);
   static std::string this_host();
 
@@ -39,13 +40,14 @@ class WEFT_EXPORT SharedRegion {
   SharedRegion& operator=(const SharedRegion&) = delete;
   ~SharedRegion();
 
-  // Not of unshared memory. Valid until close_descriptor(), which is for when all have opened it.
+  // Not for unshared memory. Valid until close_descriptor(), which is called when all have opened it.
   RegionAddress address() const;
   void close_descriptor() { memory_.reset(); }
 
-  std::byte* base() const { return base_; }  // the token, then zeros at first
+  std::byte* base() const { return base_; }  // initially the token, then zeros
   std::size_t bytes() const { return bytes_; }
-  // Memory behind these addresses, now: resource_exhausted where there is none, rather than SIGBUS later.
+  // Allocates the memory of these addresses now: resource_exhausted if there is none, instead of a later
+  // SIGBUS.
   void provide(std::size_t begin, std::size_t bytes) const;
 
  private:

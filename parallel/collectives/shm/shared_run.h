@@ -1,12 +1,13 @@
-// SharedRun: one collective of ranks that share memory, as one of them carries it out.
+// SharedRun: one collective of ranks that share memory, as one of them executes it.
 //
-// It comes to the collective, says what it means and waits until all have; then it takes what it needs of the
-// others' memory, in one of three ways that follow from what all have said:
-//   small    all that ranks have for each other is in their slots when they come;
-//   placed   tensors lie in shared memory: taken from there, results of an all_reduce put there;
-//   parts    everything goes through windows, part by part; while one part is put there another is taken.
-// It goes on as far as it can without waiting longer than it may, and is called again to go on. Pure of
-// threads; the space and the collective outlive it. Thread-safety: one call at a time; awaits() any thread.
+// It publishes its signature and waits until all ranks have done so. Then it reads the data that it needs
+// from the others' memory, in one of three ways that the published data determine:
+//  small    all data that ranks exchange are in their slots when they publish;
+//  placed   tensors are in shared memory: read from there, and results of an all_reduce written there;
+//  parts    all data pass through windows, part by part; while one part is written, another is read.
+// It runs as far as it can without waiting longer than it may, and is called again to continue. Independent
+// of threads; the space and the collective outlive it. Thread-safety: one call at a time; awaits() any
+// thread.
 #pragma once
 
 #include <weft/parallel/collectives/operation/collective.h>
@@ -22,27 +23,27 @@ class WEFT_EXPORT SharedRun {
   enum class State : std::uint8_t {
     under_way,
     done,
-    differs,  // texts() say what each rank means; nothing was moved
+    differs,  // texts() has the signature of each rank; no data moved
     stopped,  // by Lockstep::stop()
   };
 
   SharedRun(SharedSpace& space, const Collective& collective);
 
-  // The how-manieth of the group this is.
+  // The number of this run in the group.
   void set_sequence(std::uint64_t sequence) { sequence_ = sequence; }
   std::uint64_t sequence() const { return sequence_; }
   bool begun() const { return sequence_ != none; }
 
-  // Under way: a brief wait has ended. Throws protocol_error where ranks do not fit together.
+  // In flight: a brief wait has ended. Throws protocol_error if the ranks' data do not fit together.
   State advance(Lockstep::Patience patience);
-  void stop() { space_.lockstep().stop(); }  // this, and all runs of the space that come
+  void stop() { space_.lockstep().stop(); }  // this run, and all later runs of the space
 
-  const std::vector<std::string>& texts() const { return texts_; }  // by rank, once they differ
-  // Whether it may still need that rank. Any thread.
+  const std::vector<std::string>& texts() const { return texts_; }  // by rank, if they differ
+  // Whether it may still need data of that rank. Any thread.
   bool awaits(int rank) const {
     return space_.lockstep().step_of(rank) < awaited_.load(std::memory_order_acquire);
   }
-  // Bytes that it moves: what it costs.
+  // The bytes that it moves: its cost.
   std::size_t bytes() const;
 
  private:
@@ -63,7 +64,7 @@ class WEFT_EXPORT SharedRun {
   void read_texts();
   bool is_exchange_of_sizes() const;
 
-  std::size_t part_size() const;  // elements for each that takes
+  std::size_t part_size() const;  // elements for each reader
   Range part_of(Range whole, std::uint64_t part) const;
   std::byte* output(std::size_t element) const { return collective_.memory.output + element * item_; }
   const std::byte* input(std::size_t element) const { return collective_.memory.input + element * item_; }
@@ -79,7 +80,7 @@ class WEFT_EXPORT SharedRun {
   static constexpr std::uint64_t none = ~std::uint64_t{0};
   std::uint64_t sequence_ = none;
   Stage stage_ = Stage::coming;
-  std::atomic<std::uint64_t> awaited_{~std::uint64_t{0}};  // the step that it needs of all; before it: all
+  std::atomic<std::uint64_t> awaited_{~std::uint64_t{0}};  // the step for which it needs all; before it: all
   c10::SmallVector<SharedHeader, 4> headers_;
   std::uint64_t parts_ = 0, part_ = 0;
   std::vector<std::string> texts_;

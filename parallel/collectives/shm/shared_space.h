@@ -1,8 +1,9 @@
-// SharedSpace: the memory in which the ranks of one host act together, as one of them sees it.
+// SharedSpace: the shared memory of the ranks of one host, as one of them sees it.
 //
-// Of each rank a region, all laid out alike: what it says of its current collective; the parts that it lets
-// others read, twice, so that one is written while the other is read; and a heap for tensors
-// (Group::empty). Kept by whoever has memory of it. Thread-safety: allocate() any thread; else as the bytes.
+// Each rank has a region, all with the same layout: the announcement of its current collective; two parts
+// that it lets others read, so that one is written while the other is read; and a heap for tensors
+// (Group::empty). Kept alive by its allocations. Thread-safety: allocate() any thread; otherwise as the
+// bytes.
 #pragma once
 
 #include <weft/parallel/collectives/shm/lockstep.h>
@@ -14,37 +15,37 @@
 
 namespace weft::collectives {
 
-// What a rank says of the collective that it has come to. Others copy it before they look at it.
+// A rank's announcement of its collective. Others copy it before they use it.
 struct SharedHeader {
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
   std::uint64_t hash = 0;         // of its signature
-  std::uint64_t input = nowhere;  // where its tensors lie in its region
+  std::uint64_t input = nowhere;  // the location of its tensors in its region
   std::uint64_t output = nowhere;
-  std::uint64_t most = 0;  // elements that it has for one rank, at most
-  bool placed = false;     // they lie there, or it has none that others need
-  bool small = false;      // all that it has for others is in its slot already
+  std::uint64_t most = 0;  // maximum number of elements that it has for one rank
+  bool placed = false;     // the tensors are there, or it has none that others need
+  bool small = false;      // all data that it has for others are already in its slot
 };
 
 struct SharedControl {
   std::array<std::uint64_t, 2> token;
   StepControl step;
-  // Of collectives in turn: what was said of one is read until the next has been said of.
+  // Two, for alternate collectives: the announcement of one is read until the next has been published.
   alignas(128) SharedHeader headers[2];
-  char texts[2][1000];  // its signature, where they differ
+  char texts[2][1000];  // its signature, if they differ
 };
 
 class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<SharedSpace> {
  public:
-  // Bytes of one part: what a rank can tell all others at once.
+  // Bytes of one part: the data that a rank can publish for all others at once.
   static constexpr std::size_t slot_bytes = 32 << 10;
   static constexpr std::size_t max_window = 1 << 20;
-  static constexpr std::size_t chunk_bytes = 128 << 10;  // for each of the others, where there are few
+  static constexpr std::size_t chunk_bytes = 128 << 10;  // for each of the others, if there are few
 
-  // For so many ranks, or fewer, and bytes for tensors.
+  // For at most that number of ranks, and bytes for tensors.
   static std::size_t region_bytes(int ranks, std::size_t heap);
 
-  // regions: of all ranks, alike in size.
+  // regions: of all ranks, of equal size.
   SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int rank, bool crowded);
 
   int rank() const { return lockstep_.rank(); }
@@ -54,11 +55,11 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   SharedHeader& header(int rank, std::uint64_t sequence) { return control(rank).headers[sequence % 2]; }
   char (&text(int rank, std::uint64_t sequence))[1000] { return control(rank).texts[sequence % 2]; }
 
-  // slot: of small collectives. window: of a part of a larger one, for others to take from; in chunks, one
-  // for each rank. result: of what a rank has reduced of a part.
-  // sizes: for each rank, the elements that this one has for it. A rank writes its header, slot and sizes
-  // when it comes to a collective, while others may still read windows and results of the one before.
-  // Sequence s + 2 is far enough: nobody comes to it before all have left s.
+  // slot: of small collectives. window: of a part of a larger one, for others to read; in chunks, one for
+  // each rank. result: of a rank's reduction of a part. sizes: for each rank, the elements that this one has
+  // for it. A rank writes its header, slot and sizes when it starts a collective, while others may still read
+  // windows and results of the one before. Sequence s + 2 is far enough: no rank starts it before all have
+  // left s.
   std::byte* slot(int rank, std::uint64_t sequence) const {
     return at(rank, slots_ + sequence % 2 * slot_bytes);
   }
@@ -73,13 +74,13 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   std::size_t chunk() const { return chunk_; }  // a multiple of 64
   std::size_t window_bytes() const { return chunk_ * static_cast<std::size_t>(ranks()); }
 
-  // Memory of this rank that all can reach. Null for no bytes or where the heap is full; throws
-  // resource_exhausted where the host has no memory left.
+  // Memory of this rank that all can access. Null for no bytes or if the heap is full; throws
+  // resource_exhausted if the host has no memory left.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
   std::shared_ptr<std::byte> try_allocate(std::size_t bytes);  // null there too
-  // Where in this rank's region that is; none: elsewhere.
+  // The location of that memory in this rank's region; none: it is elsewhere.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const;
-  // What another says lies in its region; throws protocol_error where it cannot.
+  // Data of another rank in its region; throws protocol_error if it cannot be there.
   std::byte* memory_of(int rank, std::uint64_t offset, std::size_t bytes) const;
 
  private:
