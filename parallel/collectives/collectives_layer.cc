@@ -28,8 +28,8 @@ void CollectivesLayer::expect_group(const GroupOptions& options) {
   expected_.push_back(limits_of(options));
 }
 
-// Early messages come first: until the group has received all of them, it is not known, and new ones are
-// kept.
+// Early messages are delivered first: until the group has received all of them, it is not registered, and new
+// ones are kept.
 void CollectivesLayer::add(const std::shared_ptr<GroupCore>& group) {
   std::map<rpc::AgentId, rpc::Error> gone;
   EarlyGroups dropped;
@@ -83,7 +83,7 @@ std::optional<rpc::Error> CollectivesLayer::keep_early(const GroupId& id, std::s
                            std::to_string(limits.messages) + ") or max_early_bytes (" +
                            std::to_string(limits.bytes) +
                            ") of GroupOptions: wait for results before further messages, or raise the limit");
-    // Refused groups are limited too: a member may send messages for groups that never exist.
+    // The list of refused groups is limited, too: a member may send messages for groups that never exist.
     if (known != early_.end() || early_.size() < limits.messages + expected_.size())
       early_[id].refused = refused;
     return refused;
@@ -203,7 +203,7 @@ rpc::Future<void> CollectivesLayer::leaving() {
 void CollectivesLayer::shut_down() {
   const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->end();
-  std::unique_ptr<rpc::HandlerPool> writer;  // its end waits for its jobs
+  std::unique_ptr<rpc::HandlerPool> writer;  // its destructor waits for its jobs
   std::lock_guard lock(mutex_);
   ended_ = true;
   writer.swap(writer_);

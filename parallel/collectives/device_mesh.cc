@@ -39,7 +39,7 @@ rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimen
   std::string meaning = "DeviceMesh::create(";
   for (const auto& [name, size] : dimensions)
     meaning += (meaning.back() == '(' ? "" : ", ") + name + " " + std::to_string(size);
-  // As many by all, also where they do not mean the same.
+  // The same number on all members, also if they differ in the mesh.
   const std::uint64_t rounds = group.core_->reserve_rounds(1 + 2 * max_dimensions);
   rpc::Promise<DeviceMesh> promise;
   auto future = promise.future();
@@ -67,7 +67,7 @@ rpc::Future<DeviceMesh> DeviceMesh::make(const Group& group, std::vector<Dimensi
     mesh.coordinates_.push_back(coordinate);
     GroupOptions options = group.options();
     options.name = name;
-    // Those that differ in this coordinate alone: of all the others together they are one color.
+    // The members that differ only in this coordinate: the other coordinates together are their color.
     groups.push_back(group.split_in(rounds, group.rank() - coordinate * stride, coordinate, options, site));
     rounds += 2;
   }

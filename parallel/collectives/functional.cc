@@ -1,5 +1,5 @@
 // Each function gives the engine a node with its adjoint, which is another function of this file. So the
-// adjoint is recorded as well where backward is.
+// adjoint is recorded, too, if backward is.
 #include <weft/parallel/collectives/functional.h>
 
 #include <ATen/Functions.h>
@@ -39,7 +39,7 @@ struct Recorded : torch::autograd::Function<Recorded> {
   };
 };
 
-// On a device the results are ordered by the stream; errors that are known already are thrown.
+// On a device the stream orders the results; errors that are already known are thrown.
 void finish(const at::Tensor& tensor, rpc::Future<void> future) {
   if (tensor.is_cpu() || future.ready()) future.get();
 }

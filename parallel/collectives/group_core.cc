@@ -9,7 +9,7 @@
 namespace weft::collectives {
 namespace {
 
-// What a collective is, for people who look at a group that hangs.
+// The text of a collective, for people who diagnose a hanging group.
 template <class F>
 auto with_operation(const Exchange& exchange, F f) {
   const Collective& collective = exchange.collective;
@@ -102,7 +102,7 @@ void GroupCore::begin_numbered(const ExchangePtr& exchange) {
 }
 
 void GroupCore::keep(const ExchangePtr& exchange) {
-  if (exchange->closed || ended_) return;  // completed, or its backend reports that it has stopped
+  if (exchange->closed || ended_) return;  // it has completed, or its backend will report that it has stopped
   watch(exchange);
   for (const int rank : std::set(left_))
     if (exchange->awaits(rank)) has_left(rank);
@@ -142,7 +142,8 @@ void GroupCore::take(const ExchangePtr& exchange, int from, std::uint32_t label,
                                                           ", which expects " + std::to_string(expected))));
 }
 
-// Nobody's result can come about any more: all tell all what they mean, and each ends when it knows.
+// The collective cannot complete on any rank: all ranks exchange their signatures, and it fails on each rank
+// that has all of them.
 void GroupCore::differs(const ExchangePtr& exchange) {
   if (!exchange->disagrees) {
     exchange->disagrees = true;
@@ -177,7 +178,7 @@ void GroupCore::failed(const ExchangePtr& exchange, const std::exception_ptr& er
   if (!exchange->closed && !exchange->in_use) fail_written(exchange);
 }
 
-// What the bytes of others, or their sizes, do not fit.
+// The bytes of other ranks, or their sizes, do not fit.
 rpc::Error GroupCore::fault_of(const Exchange& exchange, const std::exception_ptr& error) const {
   rpc::ErrorKind kind = rpc::ErrorKind::protocol_error;
   try {
@@ -210,7 +211,7 @@ void GroupCore::fail_one(Exchange& exchange, const rpc::Error& error) {
   exchange.promise.fail(error);
 }
 
-// Once, where others may see it in flight.
+// Once, if others may see it in flight.
 void GroupCore::record(Exchange& exchange) {
   if (!exchange.ticket)
     exchange.ticket = with_operation(

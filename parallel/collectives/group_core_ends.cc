@@ -117,8 +117,8 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   if (ended_) return;
   ended_ = error;
   early_.clear();
-  // Dumps are taken before any member hears of the failure, and written afterwards: files may be slow. They
-  // are of all groups of this agent, since one group may wait for another.
+  // Dumps are taken before any member is notified of the failure, and written afterwards: files may be slow.
+  // They include all groups of this agent, because one group may wait for another.
   std::vector<rpc::Future<Snapshot>> snapshots;
   if (write) {
     if (!options_.flight_recorder_dir.empty())
@@ -216,7 +216,7 @@ rpc::Future<GroupCore::Snapshot> GroupCore::take_snapshot() {
   return future;
 }
 
-// Two failures may take dumps of one group in one order and write them in the other: the later one stays. A
+// Two failures may take dumps of one group in one order and write them in the other: the later one remains. A
 // file that cannot be written does not change the group's error.
 void GroupCore::write_flight(const FlightDump& dump) {
   if (dump.records.taken < written_) return;
@@ -224,7 +224,7 @@ void GroupCore::write_flight(const FlightDump& dump) {
   (void)rpc::capture([&] { return write_flight_dump(options_.flight_recorder_dir, dump); });
 }
 
-// A member that cannot be reached is lost, also where the failed message is the first to show it. In a job of
+// A member that cannot be reached is lost, also if the failed message is the first sign of it. In a job of
 // fixed size the lost member may be another one: the job's failure names it.
 void GroupCore::not_sent(int to, const std::exception_ptr& error) {
   if (const auto job = core_->world_failure())
@@ -233,7 +233,7 @@ void GroupCore::not_sent(int to, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const rpc::Error& known) {
-    // A member that leaves its job has said so before; one that only ends is lost.
+    // A member that leaves its job has announced it before; a member that only ends is lost.
     const bool gone =
         known.kind() == rpc::ErrorKind::unavailable || known.kind() == rpc::ErrorKind::shut_down;
     kind = gone ? rpc::ErrorKind::peer_lost : known.kind();
@@ -247,7 +247,7 @@ void GroupCore::not_sent(int to, const std::exception_ptr& error) {
 
 // --- Deadlines ---
 
-// The earliest is enough: it looks at all, and asks for the next.
+// The earliest deadline suffices: its job checks all, and schedules the next.
 void GroupCore::arm(rpc::Clock::time_point when) {
   if (when == rpc::Clock::time_point::max() || (armed_ && *armed_ <= when)) return;
   armed_ = when;
@@ -302,7 +302,7 @@ void GroupCore::look_at_deadlines() {
   if (next) arm(*next);
 }
 
-// All are asked; those that do not answer soon are missing too.
+// All members are asked; those that do not answer soon count as missing, too.
 void GroupCore::ask_who_is_missing(const ExchangePtr& exchange) {
   struct Answers {
     std::size_t open;

@@ -1,4 +1,4 @@
-// GroupCore: messages between two members, and values that all give.
+// GroupCore: messages between two members, and values of all members.
 #include <weft/parallel/collectives/group_notices.h>
 
 namespace weft::collectives {
@@ -58,8 +58,8 @@ void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
   try {
     if (!result.ok()) std::rethrow_exception(result.error());
   } catch (const rpc::RemoteError& refused) {
-    // What the receiver says of this message; its group, where that has ended, has said so itself. Where its
-    // agent has, that is about to be known as its loss.
+    // The receiver's report about this message. If its group has ended, the group has reported this itself.
+    // If its agent has ended, its loss is about to be detected.
     if (refused.kind() == rpc::ErrorKind::shut_down) return;
     Sent sent = std::move(found->second);
     sent_.erase(found);
@@ -191,7 +191,8 @@ rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string mea
                                       .meaning = meaning,
                                       .site = where,
                                       .bytes = value.size()});
-    // Rank 0 says who is missing; who hears nothing from it some time later knows that it is.
+    // Rank 0 names the missing members; a member that gets no answer from it for some more time reports rank
+    // 0 as missing.
     const auto overdue = rpc::later(rpc::later(self->loop_->now(), limit), timeout_for_answers);
     self->given_.emplace(round, Given{meaning + " at " + site, overdue, std::move(promise), ticket});
     if (self->rank_ != 0) self->arm(overdue);
@@ -218,8 +219,8 @@ void GroupCore::value_over(const RoundKey& round, rpc::Result<ValueRounds::Value
     try {
       std::rethrow_exception(values.error());
     } catch (const rpc::RemoteError& refused) {
-      // They differ; the end of the group has been told by itself, and that of rank 0's agent is about to be
-      // known.
+      // The signatures differ. The end of the group is reported separately, and that of rank 0's agent is
+      // about to be detected.
       if (refused.kind() == rpc::ErrorKind::shut_down) return;
       values = std::make_exception_ptr(rpc::Error(refused.kind(), refused.detail()));
     } catch (...) {

@@ -11,7 +11,8 @@
 
 namespace weft::collectives {
 
-// What a member says before the communicator is made: rank 0 its id, each what keeps it from making one.
+// The members' values before the creation of the communicator: rank 0's id, and each member's reason why it
+// cannot create one.
 struct Offer {
   std::string id, trouble;
 };
@@ -25,16 +26,16 @@ using rpc::Error;
 using rpc::ErrorKind;
 using rpc::Future;
 
-// The comparison names who is missing; NCCL would only say that time is over. So it is given a little more.
+// The comparison names the missing ranks; NCCL would only report a timeout. So NCCL gets a little more time.
 std::chrono::nanoseconds with_timeout(std::chrono::nanoseconds limit) {
   constexpr std::chrono::seconds more{7};
   return limit > std::chrono::nanoseconds::max() - more ? std::chrono::nanoseconds::max() : limit + more;
 }
 
-// Of messages between devices: in their order, whatever their own tags are, which both sides compare.
+// For messages between devices: in their order, whatever their tags are; both sides compare the tags.
 constexpr std::uint64_t message_tag = ~std::uint64_t{0};
 
-// An orderly end is of all members, and not all may come to it.
+// An orderly end needs all members, and some may not reach it.
 constexpr std::chrono::seconds closes_within{5};
 
 std::string type_name(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
@@ -45,7 +46,7 @@ std::chrono::nanoseconds GroupDevices::limit_of(Timeout timeout) const {
   return timeout.value_or(core_.options().timeout);
 }
 
-// None: it is not there yet. Throws where it cannot be used.
+// None: it does not exist yet. Throws if it cannot be used.
 std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
   std::lock_guard lock(mutex_);
   if (over_) throw *over_;
@@ -58,15 +59,15 @@ std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
 
 // --- The communicator ---
 
-// Who makes it.
+// Creates the communicator.
 Future<void> GroupDevices::claim(c10::Device device) {
   not_made_ = nullptr;
   return on_.emplace(OnDevice{device, rpc::Promise<void>(loop())}).promise.future();
 }
 
 Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const std::source_location& site) {
-  // Only this thread knows its current device. A device that does not exist is reported to all members, by
-  // make_offer() on a thread that may call CUDA.
+  // Only this thread knows its current device. If a device does not exist, make_offer() reports it to all
+  // members, on a thread that may call CUDA.
   if (!device.has_index())
     if (auto current = rpc::capture([&] { return nccl::existing(device); }); current.ok())
       device = current.value();
@@ -86,7 +87,7 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
   return std::move(*making);
 }
 
-// In the background: finding NCCL and its id may block, and the caller may be a loop.
+// In the background: loading NCCL and creating its id may block, and the caller may be a loop.
 void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
                         const std::source_location& site) {
   devices_->run([core = core_.shared_from_this(), this, device, limit, site,
@@ -136,7 +137,7 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
             if (created.ok()) {
               connect(device, created.value(), limit);
             } else {
-              core->fail(created.error());  // others may have theirs
+              core->fail(created.error());  // others may have created theirs
               made(created.error());
             }
             return rpc::Result<void>{};
@@ -150,8 +151,8 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
   if (over) creation.cancel();
 }
 
-// The first collective of a communicator connects its ranks, which takes long: the program's first one need
-// not wait for that.
+// The first collective of a communicator connects its ranks, which takes long: it is run here, so that the
+// program's first one need not wait for that.
 void GroupDevices::connect(c10::Device device, Communicator::Ptr communicator,
                            std::chrono::nanoseconds limit) {
   {
@@ -227,7 +228,8 @@ void GroupDevices::has_left(const Error& error) {
   if (!busy()) end(error);
 }
 
-// Nobody looks at what is being made any more where the agent ends, nor waits for who has died.
+// If the agent ends, communicators that are being created are not polled any more, and dead members are not
+// waited for.
 void GroupDevices::end(const Error& error) {
   Communicator::Ptr communicator;
   std::optional<rpc::Promise<void>> promise;
@@ -265,7 +267,7 @@ void GroupDevices::end_if_left() {
 
 // --- Collectives and messages ---
 
-// A thread that others need, to hear of a death for one.
+// A thread that others need, for example to detect a death.
 bool GroupDevices::must_not_block() const {
   const auto& loops = core_.agent()->loops();
   return rpc::OwnedThread::here() ||
@@ -274,7 +276,7 @@ bool GroupDevices::must_not_block() const {
 
 const std::shared_ptr<rpc::Loop>& GroupDevices::loop() const { return core_.agent()->loops().front(); }
 
-// The group's own error, where it has one, says most.
+// The group's own error, if it has one, is the most informative.
 std::exception_ptr GroupDevices::reason(std::exception_ptr error) const {
   std::lock_guard lock(mutex_);
   return over_ ? std::make_exception_ptr(*over_) : error;
@@ -291,7 +293,7 @@ Future<void> GroupDevices::launch(c10::Device device, const std::function<void()
       return ranks->communicator()->device().order->reserve();
     }));
   });
-  if (!launched.ok() && begun) core_.fail(launched.error());  // all others have begun
+  if (!launched.ok() && begun) core_.fail(launched.error());  // all others have started
   return std::move(launched).get();
 }
 
@@ -299,8 +301,8 @@ Future<void> GroupDevices::launch(c10::Device device, const std::function<void()
 
 namespace {
 
-// The comparison of an all_to_all_v is an all_to_all of sizes: each rank learns how many elements the others
-// send to it.
+// The comparison of an all_to_all_v is an all_to_all of sizes: each rank learns the number of elements that
+// the others send to it.
 void compare_sizes(GroupCore& core, Collective& collective, const CollectiveCall& call) {
   struct Sizes {
     std::vector<std::int64_t> sent, announced, expected;
@@ -368,7 +370,7 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
       bool mine = false;
       {
         std::lock_guard lock(mutex_);
-        mine = !on_ && not_made_ == nullptr;  // one that failed, others may still wait for
+        mine = !on_ && not_made_ == nullptr;  // others may still wait for a failed one
         if (mine) (void)claim(device);
       }
       if (mine) make(device, limit, call.site);
@@ -417,7 +419,7 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
   return when_both(std::move(sides), what);
 }
 
-// Where ranks differ there is no way back.
+// If ranks differ, the launch cannot be taken back.
 Future<void> GroupDevices::compared(Future<void> comparison) const {
   return std::move(comparison).then([core = core_.shared_from_this()](rpc::Result<void>&& alike) {
     if (!alike.ok()) core->fail(alike.error());
@@ -425,7 +427,7 @@ Future<void> GroupDevices::compared(Future<void> comparison) const {
   });
 }
 
-// Tensors are lent until both sides have let go of them.
+// Tensors are borrowed until both sides have released them.
 Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std::string& what) {
   ++in_flight_;
   rpc::Promise<void> promise(loop());
@@ -439,7 +441,7 @@ Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std:
              promise = std::move(promise)](rpc::Result<void>&& result) mutable {
         if (--in_flight_ == 0) end_if_left();
         if (result.ok()) return promise.complete(std::move(result));
-        // In the group's turn, which the group's own failure may still wait for.
+        // In the group's turn, for which the group's own failure may still wait.
         core->after_dumps([this, error = result.error(), promise = std::move(promise)]() mutable {
           promise.fail(reason(error));
         });

@@ -1,8 +1,9 @@
-// Launches: collectives that the ranks of a group become ready for in different orders, and begin in one.
+// Launches: collectives that become ready in different orders on the ranks of a group, and start in one
+// order.
 //
-// Rank 0 gathers which members are ready for a launch, as a round of values (value_rounds.h). When all are,
-// it numbers the launch and tells them the number, and each member begins launches by number. So a launch
-// never waits for another that some member is not ready for.
+// Rank 0 collects the members that are ready for a launch, as a round of values (value_rounds.h). When all
+// are, it numbers the launch and sends them the number, and each member starts launches by number. So a
+// launch never waits for another for which some member is not ready.
 #include <weft/parallel/collectives/group_core.h>
 #include <weft/rpc/codec/packed.h>
 
@@ -33,7 +34,7 @@ void GroupCore::launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin
     fail(place.error());
     return begin(place.error());
   }
-  // On the loop: what the program begins is not the group's to run in turn.
+  // On the loop: code of the program must not run in the group's turn.
   for (LaunchSequence::Begin& next : launches_.ready(std::move(place).get(), std::move(begin)))
     begins_.post([next = std::move(next)]() mutable { next({}); }, *loop_, shared_from_this());
 }

@@ -1,4 +1,4 @@
-// Groups are made: of members of a job, of parts of a group, of what is left of one.
+// Creation of groups: from members of a job, from a part of a group, from the survivors of one.
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/hosts/hosts_backend.h>
 #include <weft/parallel/collectives/preparation.h>
@@ -32,7 +32,7 @@ std::filesystem::path flights_of(const GroupOptions& options) {
   return folder == nullptr ? "" : folder;
 }
 
-// The backend for what the members of a new group share.
+// The backend for the memory that the members of a new group share.
 std::pair<GroupBackend, std::unique_ptr<Backend>> backend_of(Rendezvous& group, const GroupOptions& options) {
   if (group.space != nullptr && !group.hosts)
     return {GroupBackend::memory, std::make_unique<SharedBackend>(std::move(group.space))};
@@ -43,7 +43,7 @@ std::pair<GroupBackend, std::unique_ptr<Backend>> backend_of(Rendezvous& group, 
                                                               std::move(messages))};
 }
 
-// The members that still live, of a group that has ended.
+// The surviving members of a group that has ended.
 std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rpc::AgentId>& members) {
   std::set<rpc::AgentId> here;
   for (const rpc::Member& member : agent.members()) here.insert(member.id());
@@ -55,7 +55,7 @@ std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rp
 
 }  // namespace
 
-// The group that a rendezvous has led to; nothing, if the rendezvous was for other members.
+// The group that results from a rendezvous; nothing, if the rendezvous was for other members.
 std::optional<Group> Group::make(const std::shared_ptr<CollectivesLayer>& layer, Rendezvous rendezvous,
                                  const GroupOptions& options) {
   if (rendezvous.members.empty()) {
@@ -88,7 +88,7 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
   if (std::set(names.begin(), names.end()).size() != names.size())
     refuse("group '" + options.name + "' has a member twice");
 
-  std::string order = "weft.group/" + options.name;  // and which members, by which ranks
+  std::string order = "weft.group/" + options.name;  // and its members, by rank
   for (const std::string& name : names) order += "/" + name;
   const Talk talk = [&agent, order, names, timeout = options.timeout](int round, rpc::Buffer said) {
     return rpc::Job(agent)
@@ -145,8 +145,8 @@ rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::opt
       });
 }
 
-// Members may learn of a death at different times: who tries to meet a member that has died is told so, and
-// tries again without it, until all survivors mean the same.
+// Members may learn of a death at different times: a member that tries to meet a dead one gets an error, and
+// tries again without it, until all survivors agree.
 rpc::Future<Group> Group::shrink(rpc::Agent& agent) const {
   auto promise = std::make_shared<rpc::Promise<Group>>();
   auto future = promise->future();

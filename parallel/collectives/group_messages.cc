@@ -1,4 +1,4 @@
-// What members of a group send each other beside its collectives: tensors, and objects by way of rank 0.
+// Operations of a group other than collectives on tensors: messages with tensors, and objects through rank 0.
 #include <weft/parallel/collectives/preparation.h>
 #include <weft/rpc/core/when_all.h>
 

@@ -8,12 +8,12 @@ namespace {
 
 using View = std::span<const at::Tensor>;
 
-// Whether its memory holds its elements in order: a conjugated or negated view holds others.
+// Whether its memory holds its elements in order: that of a conjugated or negated view does not.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// Of tensors that follow each other in one storage; else undefined.
+// Memory of tensors that follow each other in one storage; otherwise undefined.
 at::Tensor joined(View tensors) {
   const at::Tensor* first = nullptr;
   const std::byte* end = nullptr;
@@ -61,7 +61,7 @@ Tensors parts_by_rank(View wholes, int ranks) {
   return parts;
 }
 
-// What the collective reads and writes. Undefined input, no output: nothing.
+// The memory that the collective reads and writes. Undefined input, no output: nothing.
 struct Memory {
   at::Tensor input;
   std::optional<Output> output = {};
@@ -132,7 +132,7 @@ Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
   if (memory.output) {
     output = memory.output->memory();
     places.output = data_of(output);
-    // The accumulator too, where its elements are as wide.
+    // The accumulator, too, if its elements are as wide.
     if (call.operation == Operation::all_reduce && !collective.reduction->accumulates_wide())
       places.accumulator = places.output;
     if (memory.output->is_copied())

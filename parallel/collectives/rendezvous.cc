@@ -15,19 +15,19 @@ WEFT_CODEC(Bounds, small_bytes, message_bytes, ahead_bytes, ring_bytes)
 
 namespace {
 
-using Cores = std::vector<std::uint64_t>;  // a bit each
+using Cores = std::vector<std::uint64_t>;  // one bit each
 
-// What a member says first.
+// The first value of a member.
 struct Introduction {
   rpc::AgentId self;
-  std::uint64_t number = 0;  // of the group, where this is rank 0
+  std::uint64_t number = 0;  // of the group, if this is rank 0
   std::optional<int> color;
   int key = 0;
   std::optional<RegionAddress> memory;  // none: it shares none
   Cores cores;                          // on which it may run
   std::string wire_dtype;               // GroupOptions::wire_dtype, by name
   Bounds bounds;                        // GroupOptions::bounds
-  std::string host;                     // GroupOptions::host, and what the system says
+  std::string host;                     // GroupOptions::host, and the host's name from the operating system
 };
 WEFT_CODEC(Introduction, self, number, color, key, memory, cores, wire_dtype, bounds, host)
 
@@ -95,7 +95,7 @@ std::string wire_text(const std::optional<at::ScalarType>& wire) {
   return wire ? std::string(tensor::dtype_name(*wire)) : "exact";
 }
 
-// Those of one color, by rank, as places in the talk.
+// The members with one color, by rank, as places in the exchange.
 std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::optional<int> color) {
   std::vector<std::size_t> places;
   for (std::size_t seat = 0; seat < all.size(); ++seat)
@@ -107,7 +107,7 @@ std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::opt
 
 // A rendezvous after its first round.
 struct Introduced {
-  std::vector<std::size_t> places;    // of the members, in the talk
+  std::vector<std::size_t> places;    // of the members, in the exchange
   std::vector<Introduction> members;  // by rank
   Rendezvous rendezvous;              // with the space of its host's members, if that could be opened
   bool opened = true;                 // false: this member could not open the memory of another
@@ -156,7 +156,7 @@ Introduced introduced(const std::vector<Introduction>& all, const Seat& seat,
   return result;
 }
 
-// opened: by rank, what all members say of themselves. They come to one decision for each host.
+// opened: by rank, the members' reports. All members reach the same decision for each host.
 Rendezvous decided(Introduced introduced, const std::vector<bool>& opened,
                    const std::shared_ptr<SharedRegion>& own) {
   Rendezvous& rendezvous = introduced.rendezvous;
@@ -183,7 +183,7 @@ class TalkRounds {
   void hold(int round, rpc::Future<bool> talk) {
     {
       std::lock_guard lock(mutex_);
-      if (round < round_) return;  // the next one began before this one's future was there
+      if (round < round_) return;  // the next one started before this one's future existed
       round_ = round;
       if (!cancelled_) {
         talk_ = std::move(talk);

@@ -17,13 +17,13 @@ namespace weft::collectives {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;  // fields stay in their order: people read these files, too
+using Json = nlohmann::ordered_json;  // fields keep their order, because people read these files, too
 
 constexpr auto format_name = "weft.flight";
 constexpr int format_version = 1;
 constexpr std::uint64_t max_begun = std::uint64_t{1} << 63;
-constexpr std::int64_t latest_time = std::int64_t{1} << 62;  // that differences of times do not overflow
-constexpr std::size_t longest_name = 100;                    // of a group, in its file's
+constexpr std::int64_t latest_time = std::int64_t{1} << 62;  // so that differences of times do not overflow
+constexpr std::size_t longest_name = 100;                    // of a group, in the name of its file
 
 [[noreturn]] void refuse(const std::string& why) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "no dump of a flight recorder: " + why);
@@ -52,7 +52,7 @@ std::string text(const Json& object, const char* name) {
   return value.get<std::string>();
 }
 
-// JSON's numbers are checked against their range: the library would cut them.
+// Numbers of JSON are checked against their range: the library would truncate them.
 template <class Number>
 Number integer(const Json& value, const char* name, Number least, Number most) {
   const auto within = [&](auto number) {
@@ -136,7 +136,7 @@ Json json_of(const FlightEntry& entry) {
 
 std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// Groups of one name, by what their ids are: eight digits tell them apart, as far as names of files go.
+// Distinguishes groups of one name by their ids: eight digits suffice for names of files.
 std::string file_name(const FlightDump& dump) {
   std::string name = dump.group.substr(0, longest_name);
   std::replace_if(
@@ -184,7 +184,7 @@ std::string json_of(const FlightDump& dump) {
   std::string out = dumped(head);
   out.pop_back();  // the brace
   out += ",\n\"entries\":[";
-  const char* before = "\n";  // a line each
+  const char* before = "\n";  // one line each
   for (const FlightEntry& entry : records.entries)
     out += std::exchange(before, ",\n") + dumped(json_of(entry));
   return out + "\n]}\n";
@@ -223,7 +223,7 @@ FlightDump flight_dump_of(std::string_view source) {
   return dump;
 }
 
-// Not synced: it is to outlive the process, not the host.
+// Not synced: the file must outlive the process, not the host.
 fs::path write_flight_dump(const fs::path& folder, const FlightDump& dump) {
   std::error_code error;
   fs::create_directories(folder, error);

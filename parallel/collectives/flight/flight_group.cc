@@ -40,7 +40,7 @@ FlightGroup group_of(const std::vector<const FlightDump*>& dumps) {
   return group;
 }
 
-// How many that ranks came to can be compared, one shifted against the other by one; none where any
+// The number of the ranks' operations that can be compared, one shifted by one against the other; none if any
 // two of them differ.
 std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behind, FlightOrdinal ordinal,
                                    const SameFlight& same) {
@@ -94,7 +94,7 @@ std::string FlightGroup::describe(const std::vector<int>& ranks) const {
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last - i < 2) last = i;  // of two in a row each is named
+    if (last - i < 2) last = i;  // if there are only two, each is named
     text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
     if (last != i) text += "-" + std::to_string(ranks[last]);
     i = last + 1;
@@ -104,12 +104,12 @@ std::string FlightGroup::describe(const std::vector<int>& ranks) const {
 
 std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
                                        std::vector<std::string>& notes) {
-  // Dumps that do not agree on who is in the group are of several.
+  // Dumps that list different members belong to different groups.
   std::map<std::tuple<std::string, std::vector<std::string>, GroupKey>, std::vector<const FlightDump*>> found;
   for (const FlightDump& dump : dumps)
     found[{dump.group, dump.members, {dump.origin, dump.number}}].push_back(&dump);
 
-  // The last incarnation of each name and members: rank 0's incarnation, and when one of it was dumped.
+  // The last incarnation of each name and members: rank 0's incarnation, and the time of its dump.
   std::map<std::pair<std::string, std::vector<std::string>>, std::pair<std::int64_t, std::uint64_t>> last;
   for (const FlightDump& dump : dumps) {
     auto& latest = last[{dump.group, dump.members}];
@@ -144,9 +144,11 @@ std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
 
 FlightShift flight_shift(const FlightGroup& group, int rank, int other, FlightOrdinal ordinal,
                          const SameFlight& same) {
-  const auto ahead = shifted(group, rank, other, ordinal, same);   // its own fit the other's next ones
-  const auto behind = shifted(group, other, rank, ordinal, same);  // the other's fit its own next ones
-  // Where calls alternate, two that were swapped look like one left out until there is a third.
+  const auto ahead =
+      shifted(group, rank, other, ordinal, same);  // its own operations fit the other's next ones
+  const auto behind =
+      shifted(group, other, rank, ordinal, same);  // the other's operations fit its own next ones
+  // If calls alternate, two swapped ones look like one that was left out until there is a third.
   if (ahead.value_or(0) >= 2) return FlightShift::left_out;
   if (behind.value_or(0) >= 2) return FlightShift::one_more;
   const FlightEntry* const mine[] = {group.entry(rank, ordinal), group.entry(rank, ordinal + 1)};

@@ -18,7 +18,7 @@ FlightRecorder::Slot& FlightRecorder::add(const FlightOperation& operation, Flig
   slot.ticket = ticket;
   slot.state = FlightState::begun;
   slot.operation = operation;
-  slot.operation.meaning = {};  // the caller's
+  slot.operation.meaning = {};  // it belongs to the caller
   if (operation.begun == 0) slot.operation.begun = now;
   slot.meaning.assign(operation.meaning);
   slot.moved = slot.ended = 0;
@@ -42,7 +42,7 @@ void FlightRecorder::note(const FlightOperation& operation) {
   slot.ended = now;
 }
 
-// Of those that failed the latest stay, as many as the ring has places.
+// The latest of the failed ones are kept, as many as the ring has places.
 void FlightRecorder::keep(Slot& slot) {
   if (kept_.size() >= ring_.size()) {
     const auto failed = std::find_if(kept_.begin(), kept_.end(), [](const auto& entry) {
@@ -82,7 +82,7 @@ void FlightRecorder::done(Ticket ticket) {
   if (slot == nullptr) return;
   slot->state = FlightState::done;
   slot->ended = now;
-  if (!kept_.empty()) kept_.erase(ticket);  // those that were done beside it have been dropped long since
+  if (!kept_.empty()) kept_.erase(ticket);  // those that completed have been dropped already
 }
 
 void FlightRecorder::received(Ticket ticket, int from) {
@@ -135,7 +135,7 @@ FlightEntry FlightRecorder::entry_of(const Slot& slot, const FlightClock::Scale&
   return entry;
 }
 
-// Texts of what operations mean are made outside the lock: who begins one does not wait for them.
+// Texts of signatures are made outside the lock: callers that start an operation do not wait for them.
 FlightRecords FlightRecorder::records() const {
   FlightRecords records;
   std::vector<FlightOperation::Render> renders;
@@ -149,7 +149,7 @@ FlightRecords FlightRecorder::records() const {
       renders.push_back(slot.operation.render);
     };
     for (const auto& [ticket, slot] : kept_) add(slot);
-    // From the oldest of the ring: those of before, where it is not full, are none.
+    // From the oldest of the ring: if it is not full, there are none before.
     for (std::size_t i = 0; i < ring_.size(); ++i)
       if (const Slot& slot = ring_[(next_ + i) & (ring_.size() - 1)]; slot.ticket != none) add(slot);
     records.taken = scale.taken();

@@ -11,9 +11,9 @@ namespace {
 
 using Kind = FlightFinding::Kind;
 
-constexpr std::size_t max_lines = 16;           // of details that are one a rank
+constexpr std::size_t max_lines = 16;           // of details with one line for each rank
 constexpr std::size_t max_operations = 3;       // of one rank, in a line
-constexpr std::size_t least_compared = 8;       // collectives, before a rank is called late
+constexpr std::size_t least_compared = 8;       // collectives, before a rank is reported as late
 constexpr std::int64_t least_late = 1'000'000;  // nanoseconds
 
 std::string time_text(std::int64_t nanoseconds) {
@@ -31,7 +31,7 @@ std::string counted(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-// Ranks of which a line says the same, and for how long it has been so: the longest.
+// Ranks for which a line is the same, and the longest time for which it has been so.
 class Places {
  public:
   void add(int rank, const std::string& text, std::optional<std::int64_t> time = {}) {
@@ -119,7 +119,7 @@ class Judge {
 
   // --- Where a rank is ---
 
-  // "in #3 barrier() at train.cc:12 of group 'B'"; the last that it did where it is in none.
+  // "in #3 barrier() at train.cc:12 of group 'B'"; the last operation if the rank is in none.
   void place(Places& places, const FlightGroup& group, int rank) const {
     const auto open = open_of_.find(group.members[static_cast<std::size_t>(rank)]);
     if (open == open_of_.end()) return place_idle(places, *group.dump(rank));
@@ -144,7 +144,7 @@ class Judge {
     const auto last = std::max_element(entries.begin(), entries.end(),
                                        [](const auto& a, const auto& b) { return a.number < b.number; });
     if (last == entries.end()) return places.add(dump.rank, "has begun nothing");
-    if (last->state != FlightState::done)  // where ranks do not mean the same
+    if (last->state != FlightState::done)  // if ranks have different signatures
       return places.add(dump.rank,
                         (last->state == FlightState::failed ? "failed in " : "in ") + last->what_and_where());
     places.add(dump.rank, "done with " + last->what_and_where() + " and in no other",
@@ -160,7 +160,7 @@ class Judge {
 
   // --- Collectives ---
 
-  // Of collectives, or of rounds of values.
+  // For collectives, or for rounds of values.
   static std::optional<FlightOrdinal> first_open(const FlightGroup& group, FlightKind kind) {
     std::optional<FlightOrdinal> first;
     for (const FlightEntries& open : group.open) {
@@ -214,7 +214,7 @@ class Judge {
       meant[entry->text].push_back(rank);
       places.add(rank, entry->text + (entry->site.empty() ? "" : " at " + entry->site));
     }
-    // Whom most ranks agree with; of as many, those with the lowest rank.
+    // The signature of most ranks; if several have as many, that of the lowest rank.
     const auto most = std::max_element(meant.begin(), meant.end(), [](const auto& a, const auto& b) {
       if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
       return a.second.front() > b.second.front();
@@ -249,7 +249,7 @@ class Judge {
     finding.details = places_of(group, in(group, *stuck));
   }
 
-  // Those who are in it.
+  // The ranks that are in it.
   static std::vector<int> in(const FlightGroup& group, FlightOrdinal ordinal) {
     std::vector<int> ranks;
     for (int rank = 0; rank < group.size(); ++rank)
@@ -275,7 +275,7 @@ class Judge {
           finding.details.push_back(std::move(hint));
       return;
     }
-    if (!group.without_dump().empty()) return;  // it is theirs
+    if (!group.without_dump().empty()) return;  // the missing dumps belong to it
     FlightFinding& finding = add(Kind::under_way, group, inside,
                                  entry.what() + ": all ranks have begun it, " + group.describe(inside) +
                                      (inside.size() == 1 ? " is" : " are") + " not done");
@@ -300,7 +300,7 @@ class Judge {
     }
   }
 
-  // Collectives that mean the same are not told apart by what they mean, but by where they are called.
+  // Collectives with the same signature can only be distinguished by their source location.
   static std::string site_hint(const FlightGroup& group, int rank, int other) {
     const auto same = [](const FlightEntry& a, const FlightEntry& b) {
       return a.text == b.text && a.site == b.site;
@@ -323,7 +323,7 @@ class Judge {
       if (wait.group != &group || !wait.entry->is_message()) continue;
       const bool is_send = wait.entry->kind == FlightKind::send;
       if (wait.partner != nullptr) {
-        if (!is_send) continue;  // told with the send
+        if (!is_send) continue;  // reported with the send
         const bool unlike = wait.entry->text != wait.partner->text && wait.partner->text != any_tensor;
         FlightFinding& finding =
             add(unlike ? Kind::unlike : Kind::in_transit, group, {wait.rank, wait.partner_rank},
@@ -369,10 +369,10 @@ class Judge {
   void note_late(const FlightGroup& group) {
     const auto ranks = group.with_dump();
     if (ranks.size() < 2) return;
-    std::map<int, std::vector<std::int64_t>> late;  // by rank: how long after all others it came last
+    std::map<int, std::vector<std::int64_t>> late;  // by rank: the time by which it arrived after all others
     std::size_t compared = 0;
     for (const auto& [ordinal, first] : group.by_ordinal[static_cast<std::size_t>(ranks.front())]) {
-      std::array<std::pair<std::int64_t, int>, 2> last{};  // the last two
+      std::array<std::pair<std::int64_t, int>, 2> last{};  // the last two arrivals
       bool all = !group.mismatches.contains(ordinal);
       for (const int rank : ranks) {
         const FlightEntry* const entry = group.entry(rank, ordinal);

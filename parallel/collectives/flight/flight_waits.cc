@@ -12,7 +12,7 @@ void add_messages(const FlightGroup& group, std::vector<FlightWait>& waits) {
   for (int rank = 0; rank < group.size(); ++rank)
     for (const FlightEntry* entry : group.open[static_cast<std::size_t>(rank)])
       if (entry->is_message()) waits.push_back({.group = &group, .rank = rank, .entry = entry});
-  // By receiver and tag: the receives that no send has been found for, in order.
+  // By receiver and tag: the receives without a matching send, in order.
   std::map<std::pair<int, std::uint64_t>, std::vector<FlightWait*>> receives;
   const auto messages = std::span(waits).subspan(begin);
   for (FlightWait& wait : messages)
@@ -35,7 +35,7 @@ void add_messages(const FlightGroup& group, std::vector<FlightWait>& waits) {
     if (wait.partner == nullptr && wait.entry->peer >= 0) wait.awaited = {wait.entry->peer};
 }
 
-// The graph of members, by name; an edge is a wait and whom it is for.
+// The graph of members, by name; an edge is a wait and the member that it is for.
 class Graph {
  public:
   explicit Graph(const std::vector<FlightWait>& waits) {
@@ -50,12 +50,12 @@ class Graph {
       if (degree_[i] == 0) remove(i);
   }
 
-  // Whoever is left waits for somebody who is left: from each of them the way leads into a cycle.
+  // Every remaining member waits for a remaining member: from each of them a path leads into a cycle.
   std::vector<FlightCycle> cycles() {
     std::vector<FlightCycle> cycles;
     for (std::size_t start = 0; start < out_.size(); ++start) {
       while (!removed_[start]) {  // it may lead into several
-        // So many steps are sure to end in a cycle; some of its members may be in a shorter one.
+        // This number of steps certainly ends in a cycle; some of its members may be in a shorter one.
         std::size_t at = start;
         for (std::size_t step = 0; step < out_.size(); ++step) at = next(at);
         std::vector<Edge> cycle = shortest(at);
@@ -89,7 +89,7 @@ class Graph {
     }
     return found->second;
   }
-  // With all who then wait for nobody.
+  // Together with all members that then wait for no other.
   void remove(std::size_t node) {
     std::vector<std::size_t> gone{node};
     while (!gone.empty()) {
@@ -108,7 +108,7 @@ class Graph {
   }
   // Through a node that is in one.
   std::vector<Edge> shortest(std::size_t goal) const {
-    std::vector<const Edge*> came(out_.size());  // to a node: by which edge
+    std::vector<const Edge*> came(out_.size());  // the edge by which a node was reached
     std::queue<std::size_t> open;
     for (open.push(goal); came[goal] == nullptr; open.pop())
       for (const Edge& edge : out_[open.front()])

@@ -13,7 +13,7 @@ class HostsBackend::InLevels final : public PlanExchange {
     level_run_.emplace(backend_.queue_.space(), levels_.first);
   }
 
-  // Also where it is known to be void: the other ranks of this host may wait for this one in its first level.
+  // Also if it is known to be invalid: the other ranks of this host may wait for this one in its first level.
   void begin() override {
     backend_.waiting_.push_back(self());
     if (backend_.waiting_.size() == 1) backend_.begin_level();
@@ -32,8 +32,8 @@ class HostsBackend::InLevels final : public PlanExchange {
     in_use = true;
     return {self(), &*level_run_};
   }
-  // The ranks of this host mean the same, and come to the last level whatever others mean. Whether there is
-  // one left.
+  // The ranks of this host agree, and reach the last level whatever other hosts do. Returns whether there is
+  // another level.
   bool leave_level() {
     if (level_ == Level::last) return false;
     if (disagrees || !hosts().in_column()) {
@@ -71,7 +71,7 @@ class HostsBackend::InLevels final : public PlanExchange {
   Levels levels_;
   HostsBackend& backend_;
   Level level_ = Level::waiting;
-  std::optional<SharedRun> level_run_;  // of the level that is
+  std::optional<SharedRun> level_run_;  // of the present level
 };
 
 ExchangePtr HostsBackend::make(std::shared_ptr<BackendOwner> owner, Collective&& collective) {
@@ -95,7 +95,7 @@ void HostsBackend::stop() {
   waiting_.clear();
 }
 
-// Of the one whose turn it is.
+// For the exchange whose turn it is.
 void HostsBackend::begin_level() {
   const auto exchange = waiting_.front();
   queue_.push(exchange->enter_level(), [this, exchange](SharedQueue::Outcome outcome) {

@@ -68,7 +68,7 @@ std::shared_ptr<std::byte> allocate(SharedSpace& space, std::size_t bytes) {
   return memory;
 }
 
-// For the other ranks of a host: they have nothing.
+// For the other ranks of a host: empty blocks.
 std::vector<Range> fill_up(std::vector<Range> blocks, int ranks) {
   const std::size_t end = blocks.empty() ? 0 : blocks.back().end;
   blocks.resize(static_cast<std::size_t>(ranks), Range{end, end});
@@ -83,7 +83,7 @@ std::vector<std::size_t> sizes_here(const Hosts& hosts, const std::vector<Range>
   return sizes;
 }
 
-// Between the rank of a host that is in a column and those whose blocks that column carries. Seen by one
+// Between the rank of a host that is in a column and the ranks whose blocks that column carries. For one
 // rank: its own block, for its column's rank (own); and if it is in a column, the blocks of its column's
 // ranks (carried).
 struct Handing {
@@ -143,7 +143,7 @@ Levels::Levels(const Collective& collective, const Hosts& hosts, SharedSpace& sp
       reduce_scatter(collective, hosts, space);
       break;
     default:
-      break;  // barriers, all three
+      break;  // all three are barriers
   }
 }
 
@@ -151,12 +151,12 @@ void Levels::refuse_last() {
   Collective refusal;
   refusal.site = last.site;
   refusal.signature = last.signature;
-  refusal.signature.root = -1;  // as none has
+  refusal.signature.root = -1;  // no other signature has this root
   last = std::move(refusal);
 }
 
 namespace {
-// An average is taken once, of all ranks: on a host there is but a sum of some.
+// An average is computed once, over all ranks: a host only computes a partial sum.
 Reduction reduction_here(const Collective& collective) {
   return collective.signature.reduction == ReduceOp::Kind::avg
              ? Reduction(ReduceOp::sum, collective.signature.dtype)
@@ -185,7 +185,7 @@ void Levels::reduce(const Collective& collective, const Hosts& hosts, SharedSpac
   if (!collective.reduction->accumulates_wide()) memory.accumulator = block.get();
   memory.keeper = block;
 
-  if (root >= 0 && hosts.host_of(root) != hosts.host) return;  // a barrier is left
+  if (root >= 0 && hosts.host_of(root) != hosts.host) return;  // a barrier remains
   last.layout = {.operation = root < 0 ? Operation::all_gather_v : Operation::gather,
                  .root = root < 0 ? -1 : hosts.index_of(root),
                  .elements = 0,
@@ -228,13 +228,13 @@ void Levels::broadcast(const Collective& collective, const Hosts& hosts, SharedS
                  .elements = n,
                  .blocks = {},
                  .from = {}};
-  // The values of the root's host are those that its column gives here.
+  // The values of the root's host are those that its column supplies here.
   last.memory.input = collective.memory.input != nullptr ? collective.memory.input : collective.memory.output;
   last.memory.output = collective.memory.output;
 }
 
-// First: ranks in columns take the blocks of the ranks that they carry. Between: each column gathers. Last:
-// all ranks of the host take what each column has, and put it in the order of ranks.
+// First: ranks in columns read the blocks of the ranks that they carry. Between: each column gathers. Last:
+// all ranks of the host read the data of each column, and reorder them by rank.
 void Levels::all_gather(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
   const std::vector<Range>& blocks = collective.layout.blocks;
   const std::size_t item = collective.memory.item_size;
@@ -285,8 +285,7 @@ void Levels::all_gather(const Collective& collective, const Hosts& hosts, Shared
     };
 }
 
-// The same the other way round: each column reduces its blocks on the host, then between hosts, and hands
-// them out.
+// The reverse: each column reduces its blocks on the host, then between hosts, and distributes them.
 void Levels::reduce_scatter(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
   const std::vector<Range>& blocks = collective.layout.blocks;
   const std::size_t item = collective.memory.item_size;
@@ -330,7 +329,7 @@ void Levels::reduce_scatter(const Collective& collective, const Hosts& hosts, Sh
       last.memory.keeper = carried;
     }
   }
-  if (!hands_out) return;  // a barrier is left
+  if (!hands_out) return;  // a barrier remains
   last.layout = {.operation = Operation::all_to_all_v,
                  .root = -1,
                  .elements = 0,

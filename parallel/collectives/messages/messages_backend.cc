@@ -26,8 +26,8 @@ std::shared_ptr<PlanRun> MessagesBackend::run_of(const Collective& collective, c
                                    wire_for(collective.signature.dtype, party, part.layout), ranks_, &pool_);
 }
 
-// Nothing that is small: there two ranks exchange their halves, and would have other bits. What tensors of 16
-// bits are gathered in travels as their own type, so that messages of either need not be told apart.
+// Not for small tensors: there two ranks exchange their halves, and would have different bits. Accumulators
+// of 16-bit tensors are sent in the tensors' type, so that both kinds of messages have the same form.
 std::optional<c10::ScalarType> MessagesBackend::wire_for(c10::ScalarType dtype, Party party,
                                                          const Layout& layout) const {
   if (!wire_ || layout.operation != Operation::all_reduce || agrees_by_itself(party, layout.elements))
@@ -79,7 +79,8 @@ void PlanExchange::send(int number, std::uint32_t label, const rpc::Buffer& byte
 bool PlanExchange::awaits(int rank) {
   if (disagrees) return !signatures.contains(rank);
   const std::vector<int> awaited = run().awaited();
-  const auto number = number_of(rank);  // a rank that is not in the plan has not ended before this one has
+  const auto number =
+      number_of(rank);  // a rank that is not in the plan cannot have completed before this one
   return !number || std::find(awaited.begin(), awaited.end(), *number) != awaited.end();
 }
 

@@ -9,7 +9,7 @@ namespace weft::collectives {
 
 namespace {
 
-constexpr std::size_t half_bytes = 2;  // of an element that travels as a type of 16 bits
+constexpr std::size_t half_bytes = 2;  // of an element that is sent as a 16-bit type
 
 // A connection borrows the memory of a large message until the peer has acknowledged it. Within a run other
 // steps hide that time. The end of the run would wait for it, so the last messages are copied instead, up to
@@ -61,7 +61,7 @@ void PlanRun::choose_copies() {
 }
 
 void PlanRun::begin(Outbox& outbox) {
-  const auto self = shared_from_this();  // its end may be what its owner waits for
+  const auto self = shared_from_this();  // its owner may wait for its end
   outbox_ = &outbox;
   for (std::uint32_t index = 0; index < plan_.steps.size(); ++index) {
     if (progress_[index].waits_for == 0) may_run(index);
@@ -100,17 +100,17 @@ std::vector<int> PlanRun::awaited() const {
   return ranks;
 }
 
-// A step whose predecessors have ended; one that takes a message also needs that.
+// A step whose predecessors have completed; a step that receives a message also needs the message.
 void PlanRun::may_run(std::uint32_t index) {
   const Step& step = plan_.steps[index];
   if (!takes_message(step) || early_.contains({step.peer, step.label})) ready_.push(index);
 }
 
 void PlanRun::run_ready() {
-  if (running_) return;  // further down the stack: it goes on there
+  if (running_) return;  // further down the stack: the loop continues there
   running_ = true;
   while (!ready_.empty() && !ended()) {
-    const std::uint32_t index = ready_.top();  // the earliest: what others wait for the longest
+    const std::uint32_t index = ready_.top();  // the earliest: the others have waited for it the longest
     ready_.pop();
     start(index);
   }
@@ -156,7 +156,7 @@ void PlanRun::start(std::uint32_t index) {
       const std::byte* const from = at(Place::accumulator, step.source);
       std::byte* const to = at(Place::output, step.range.begin);
       if (from != to || reduction_->finishes()) reduction_->finish(to, from, n, divisor_);
-      if (is_compressed(Place::output)) {  // what others will have of it
+      if (is_compressed(Place::output)) {  // the value that others will have
         const rpc::Buffer rounded = expanded(compressed(to, n), n);
         std::memcpy(to, rounded.data(), rounded.size());
       }
@@ -189,7 +189,7 @@ rpc::Buffer PlanRun::expanded(const rpc::Buffer& message, std::size_t n) const {
   return floats;
 }
 
-// False: the message is not what the step takes, and the run has ended.
+// False: the message does not fit the step, and the run has ended.
 bool PlanRun::take(const Step& step, const rpc::Buffer& message) {
   const std::size_t n = step.range.size();
   const bool reduces = step.kind == Step::Kind::reduce;

@@ -8,11 +8,11 @@ namespace {
 using rpc::Error;
 using rpc::ErrorKind;
 
-// Kept for as long as a table made of it: the functions are in it.
+// Kept as long as a table of its functions exists.
 std::shared_ptr<void> open_library(const std::string& path) {
   void* library = nullptr;
   if (path.empty()) {
-    library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);  // LibTorch's, where it has brought one
+    library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);  // LibTorch's, if it has loaded one
     if (library == nullptr) library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   } else {
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -63,7 +63,7 @@ Communicator::Communicator(Device device, Comm* handle, int size, int rank, Comm
     : device_(std::move(device)), size_(size), rank_(rank), options_(std::move(options)), handle_(handle) {}
 
 Communicator::~Communicator() {
-  // Nothing of it is in flight, which would keep it.
+  // Nothing of it is in flight; that would keep it alive.
   if (handle_ == nullptr) return;
   device_.aborts->add(device_, handle_);
 }
@@ -100,13 +100,13 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
     if (launch.waits) wait_until_launched(launch.what, deadline);
     try {
       if (launch.waits && launch.mark) device_.run_within([&] { ended = launch.mark(); });
-    } catch (const std::exception& error) {  // it is on the stream, and nobody would know when it ends
+    } catch (const std::exception& error) {  // it is on the stream, but its end could not be detected
       fail_and_throw(Error(ErrorKind::internal, prefix() + launch.what + ": " + error.what()));
     }
     if (launch.waits && ended == nullptr) return Future<void>::made({});
   } catch (const Error&) {
     if (!begun) throw;
-    ended = [] { return false; };  // but by the end of the communicator, which has this error
+    ended = [] { return false; };  // only the end of the communicator, which has this error, completes it
   }
   rpc::Promise<void> promise(device_.watch->loop());
   Future<void> future = promise.future();
@@ -128,7 +128,7 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
 void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& group, bool& begun) {
   const Api& api = *device_.api;
   std::lock_guard lock(inside_);
-  refuse_if_over();  // before anything is begun; meanwhile an abort waits for this thread
+  refuse_if_over();  // before anything is started; meanwhile an abort waits for this thread
   Calls calls(api, handle_, launch.stream, launch.what);
   std::optional<Error> failed;
   std::exception_ptr thrown;
@@ -141,7 +141,7 @@ void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& 
     } catch (...) {
       thrown = std::current_exception();
     }
-    result = api.group_end();  // also then: the group is the thread's
+    result = api.group_end();  // also after an error: the group belongs to the thread
     calls.destroy_ops();
   });
   if (thrown != nullptr) {
@@ -296,7 +296,7 @@ void Communicator::start_abort() {
 }
 
 // Null: a thread is inside NCCL, and let_go() waits for it; or there is nothing to abort. A poll is inside
-// for some µs only, and must not keep the communicator out of the group of aborts.
+// only for some µs, and must not exclude the communicator from the group of aborts.
 Comm* Communicator::take() {
   constexpr std::chrono::milliseconds longer_than_a_poll{100};
   std::unique_lock lock(inside_, longer_than_a_poll);
@@ -312,7 +312,7 @@ Comm* Communicator::take() {
 
 void Communicator::let_go() {
   std::unique_lock lock(inside_, options_.abort_timeout);
-  if (!lock)  // aborting now would be undefined: what it holds is lost, and the thread with it
+  if (!lock)  // an abort now would be undefined behaviour: its resources are lost, and the thread with them
     return has_let_go(std::make_exception_ptr(Error(
         ErrorKind::deadline_exceeded, prefix() + "not aborted, because a thread is still inside NCCL")));
   Comm* const handle = std::exchange(handle_, nullptr);

@@ -1,4 +1,5 @@
-// How communicators are made and closed: what NCCL does in threads of its own, and is polled for.
+// Creation and closing of communicators: NCCL performs them in its own threads, and is polled for their
+// completion.
 #include <weft/parallel/collectives/nccl/communicator.h>
 
 #include <atomic>
@@ -20,9 +21,9 @@ struct Communicator::Plan {
   bool may_be_none = false;
 };
 
-// Begun on the background executor; looked at until NCCL is done with it. A cancel takes effect there too:
-// the loop may have ended. NCCL writes the handle when it likes, from a thread of its own: one that is given
-// up before is looked at further, to abort what comes late.
+// Started on the background executor; polled until NCCL has completed it. A cancel takes effect there, too:
+// the loop may have ended. NCCL writes the handle at any time, from its own thread: a creation that is given
+// up before is still polled, to abort a communicator that appears late.
 class Communicator::Making final : public Watched, public std::enable_shared_from_this<Making> {
  public:
   explicit Making(Plan plan)
@@ -32,7 +33,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
   ~Making() override {
     if (!begun_ || settled_) return;
-    // Its loop has ended before NCCL was done, and nobody looks any more.
+    // Its loop has ended before NCCL completed, and nothing polls any more.
     if (why_ == nullptr)
       why_ = std::make_exception_ptr(Error(ErrorKind::aborted, text("its loop has ended")));
     if (Comm* const made = slot(); made != nullptr) {
@@ -86,7 +87,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     cancelled_ = true;
     plan_.device.background->post([self = shared_from_this()] {
       std::lock_guard lock(self->mutex_);
-      if (self->begun_ && !self->over_) self->give_up(self->cancelled());  // else begin() does
+      if (self->begun_ && !self->over_) self->give_up(self->cancelled());  // otherwise begin() does
     });
   }
 
@@ -115,7 +116,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return std::nullopt;
   }
 
-  // Whether the communicator that it is made of is done with it, so that the new one can be asked.
+  // Whether the parent communicator has completed its part, so that the new one can be queried.
   bool settle_parent(std::optional<Error>& failed) {
     Communicator* const parent = plan_.parent.get();
     if (parent == nullptr) return true;
@@ -124,7 +125,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     failed = parent->failure();
     if (parent->handle_ == nullptr) return false;
     if (plan_.aborts_parent) {
-      failed.reset();  // it is what this is made after
+      failed.reset();  // this is created after that failure
     } else if (failed) {
       return false;
     }
@@ -157,12 +158,12 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return false;
   }
 
-  // As look() does. The future fails when what has been made so far is gone.
+  // As look(). The future fails when the partly created communicator has been aborted.
   bool give_up(const Error& error) {
     over_ = true;
     why_ = std::make_exception_ptr(error);
     if (const Ptr& parent = plan_.parent) {
-      // Where NCCL is still at it, or ranks differ in what they have, the communicator is of no use.
+      // If NCCL is still working on it, or ranks differ in their results, the communicator cannot be used.
       parent->fail(error);
       if (plan_.aborts_parent) parent->start_abort();
       std::lock_guard lock(parent->mutex_);
@@ -171,7 +172,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return clean_up();
   }
 
-  // Aborts what has been made; true: NCCL may still write it.
+  // Aborts the partly created communicator; true: NCCL may still write it.
   bool clean_up() {
     if (settled_) return false;
     if (Comm* const made = slot(); made != nullptr) {
@@ -196,15 +197,15 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
   Plan plan_;
   const Clock::time_point deadline_;
-  // Written by NCCL, once it has begun.
+  // Written by NCCL, once it has started.
   std::unique_ptr<Comm*> slot_ = std::make_unique<Comm*>(nullptr);
   std::atomic<bool> cancelled_{false};
 
   std::mutex mutex_;  // guards what follows
   rpc::Promise<Ptr> promise_;
   bool begun_ = false, parent_settled_ = false;
-  bool over_ = false;     // it is there, or given up
-  bool settled_ = false;  // and NCCL writes nothing any more that is to be aborted
+  bool over_ = false;     // it exists, or was given up
+  bool settled_ = false;  // and NCCL will write nothing more that must be aborted
   std::exception_ptr why_;
 };
 
@@ -379,7 +380,7 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
     {
       std::lock_guard lock(comm_->mutex_);
       comm_->let_go_ = rpc::Result<void>{};
-      comm_->aborting_ = true;  // nothing is left to abort
+      comm_->aborting_ = true;  // nothing remains to be aborted
       waiting.swap(comm_->waiting_);
     }
     comm_->end_flights();  // of a launch that came at the same time

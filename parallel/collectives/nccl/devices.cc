@@ -12,7 +12,7 @@ bool before(const c10::Device& left, const c10::Device& right) {
   return std::pair(left.type(), left.index()) < std::pair(right.type(), right.index());
 }
 
-// Two: one may be inside NCCL for long.
+// Two: one may be inside NCCL for a long time.
 constexpr std::size_t background_threads = 2;
 
 }  // namespace
@@ -20,8 +20,8 @@ constexpr std::size_t background_threads = 2;
 Devices::Devices(DevicesOptions options) : options_(std::move(options)), made_(before) {}
 
 // The threads end in this order: a communicator that the watch or the loop releases last is aborted on the
-// pool. A group may be released on one of these threads, and a thread cannot wait for its own end: that of
-// the loop may still hold communicators after this destructor. So another thread waits there.
+// pool. A group may be released on one of these threads, and a thread cannot wait for its own end: the thread
+// of the loop may still hold communicators after this destructor. So another thread waits in this case.
 Devices::~Devices() {
   const bool on_own_thread =
       (loop_ != nullptr && loop_->running_here()) || (background_ != nullptr && background_->running_here());

@@ -83,7 +83,7 @@ void LaunchOrder::run_quiet_jobs(std::unique_lock<std::mutex>& lock) {
     auto jobs = std::exchange(quiet_jobs_, {});
     lock.unlock();
     for (rpc::Callback& job : jobs) job();
-    jobs.clear();  // what they kept goes outside the lock
+    jobs.clear();  // their captures are destroyed outside the lock
     lock.lock();
     busy_ = false;
     changed_.notify_all();

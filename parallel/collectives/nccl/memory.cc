@@ -47,7 +47,7 @@ std::shared_ptr<void> register_memory(const Communicator::Ptr& communicator, std
   return {handle, [weak = std::weak_ptr(communicator), order = device.order, memory](void* given) {
             order->when_quiet([weak, given, memory] {
               const auto alive = weak.lock();
-              if (alive == nullptr) return;  // NCCL forgot it with the communicator
+              if (alive == nullptr) return;  // NCCL released it with the communicator
               (void)rpc::capture([&] {
                 return alive->inside([&](Comm* comm) { alive->device().api->comm_deregister(comm, given); });
               });

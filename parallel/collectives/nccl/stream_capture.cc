@@ -6,7 +6,7 @@ namespace weft::collectives::nccl {
 
 StreamCapture StreamCapture::of_cuda() {
   void* runtime = nullptr;
-  for (const char* name : {"libcudart.so.13", "libcudart.so.12"})  // LibTorch's own, and never another
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"})  // only LibTorch's own
     if (runtime == nullptr) runtime = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
   if (runtime == nullptr) return {};
 

@@ -60,7 +60,7 @@ void recv_whole(Calls& calls, const at::Tensor& tensor, int from) {
   recv_bytes(calls, mutable_data_of(tensor), tensor.nbytes(), from);
 }
 
-// The operation in NCCL's calls: what is only moved is moved as bytes.
+// The operation in NCCL's calls: operations that only move data use bytes.
 void make_calls(Calls& calls, const CollectiveCall& call, const std::optional<MappedReduction>& reduction,
                 int rank, int ranks) {
   const std::span<const at::Tensor> outputs = call.outputs, inputs = call.inputs;
@@ -141,7 +141,7 @@ c10::Device existing(c10::Device device) {
     if (device.index() >= 0 && device.index() < count) return device;
     throw Error(ErrorKind::unsupported,
                 "there is no " + device.str() + ": this process has " + std::to_string(count) + " of these");
-  } catch (const c10::Error& error) {  // LibTorch is made without them
+  } catch (const c10::Error& error) {  // LibTorch was built without them
     throw Error(ErrorKind::unsupported,
                 "there is no " + device.str() + ": " + error.what_without_backtrace());
   }
@@ -191,7 +191,7 @@ Launch TensorCollectives::launch_of(std::string_view name, const Tensors& tensor
   launch.keeps = kept;
   launch.mark = [device, stream, kept, native = launch.stream, capture = capture_] {
     if (capture.is_captured(native)) {
-      // The launch is complete at once and keeps nothing: the allocator must know the stream.
+      // The launch completes at once and keeps nothing, so the allocator must know the stream.
       for (const at::Tensor& tensor : *kept)
         device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
       return std::function<bool()>();

@@ -14,12 +14,12 @@ struct Watch::State : std::enable_shared_from_this<State> {
   std::mutex mutex;  // guards what follows
   std::vector<std::shared_ptr<Watched>> watched;
   bool armed = false;          // a look is posted or scheduled
-  bool waits_longer = false;   // and is scheduled after more than the shortest interval
-  std::uint64_t next_due = 0;  // the number of that look; those before are void
+  bool waits_longer = false;   // it is scheduled after more than the shortest interval
+  std::uint64_t next_due = 0;  // the number of that look; earlier ones are void
   rpc::Clock::time_point added_at;
   bool ended = false;
 
-  // The next look. A loop that ends drops it, and what is watched may hold the Watch: that is let go of then.
+  // The next look. A loop that ends drops it. Watched objects may hold the Watch: they are released then.
   class Due {
    public:
     Due(std::shared_ptr<State> state, std::uint64_t number) : state_(std::move(state)), number_(number) {}
@@ -67,7 +67,7 @@ struct Watch::State : std::enable_shared_from_this<State> {
       all = watched;
     }
     const auto now = loop->now();
-    // What says that it is done leaves before it is asked: who adds it again meanwhile is not overlooked.
+    // An object is removed before it is polled: if another thread adds it again meanwhile, it is not missed.
     for (const auto& one : all) {
       {
         std::lock_guard lock(mutex);

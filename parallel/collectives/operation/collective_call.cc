@@ -141,7 +141,7 @@ bool gathers(Sizes sizes) {
   return sizes == Sizes::output_of_all || sizes == Sizes::own_output || sizes == Sizes::each_output;
 }
 
-// The place that a part may have in the memory of a whole tensor; null: none.
+// The permitted location of a part in the memory of a whole tensor; null: none.
 const std::byte* own_place(Sizes sizes, MemorySpan whole, std::size_t whole_index, MemorySpan part,
                            std::size_t part_index, std::size_t rank) {
   switch (sizes) {

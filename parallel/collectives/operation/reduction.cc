@@ -16,7 +16,7 @@
 #include <cstring>
 #include <type_traits>
 
-// Loops over whole arrays are compiled for the vector units that a machine may have, and chosen when the
+// Loops over whole arrays are compiled for the vector units that a machine may have, and selected when the
 // program is loaded; sanitizers are not ready at that time.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
@@ -41,7 +41,7 @@ inline constexpr bool is_complex = false;
 template <class T>
 inline constexpr bool is_complex<std::complex<T>> = true;
 
-// Calls visit(T{}) with the type that accumulates; false for a type that none does.
+// Calls visit(T{}) with the accumulating type; false for a type without one.
 template <class Visit>
 WEFT_INLINE bool with_accumulator(ScalarType type, Visit visit) {
   switch (type) {
@@ -90,7 +90,7 @@ bool is_narrow(ScalarType type) {
   }
 }
 
-// Which operations a type has.
+// The operations of a type.
 template <class T>
 constexpr bool has(Kind kind) {
   switch (kind) {
@@ -159,7 +159,7 @@ WEFT_INLINE void combine_as(Kind kind, std::byte* to, const std::byte* left, con
         return each<B>(to, left, right, n, [](B a, B b) -> B { return a | b; });
     }
   } else if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;  // whose sums and products wrap
+    using U = std::make_unsigned_t<T>;  // its sums and products wrap
     switch (kind) {
       case Kind::product:
         return each<U>(to, left, right, n, [](U a, U b) { return static_cast<U>(std::uint64_t{a} * b); });
@@ -249,7 +249,7 @@ void narrow_as(std::byte* to, const float* from, std::size_t n) {
 template <class T>
 WEFT_INLINE void divide_as(std::byte* to, const std::byte* from, std::size_t n, int ranks) {
   if constexpr (std::is_same_v<T, Bool>) {
-    return;  // has no average
+    return;  // it has no average
   } else {
     T* const out = reinterpret_cast<T*>(to);
     const T* const in = reinterpret_cast<const T*>(from);
@@ -258,7 +258,7 @@ WEFT_INLINE void divide_as(std::byte* to, const std::byte* from, std::size_t n, 
       for (std::size_t i = 0; i < n; ++i) out[i] = in[i] / divisor;
     } else if constexpr (std::is_integral_v<T>) {
       for (std::size_t i = 0; i < n; ++i) {
-        // A type that is too narrow for the number of ranks: what is in it is smaller than that.
+        // A type that is too narrow for the number of ranks: its values are smaller than that number.
         out[i] = static_cast<T>(
             static_cast<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>(in[i]) / ranks);
       }
@@ -295,7 +295,7 @@ void scale_all(ScalarType type, std::byte* to, const std::byte* from, std::size_
   });
 }
 
-// Narrow types are widened and narrowed by so many at a time, on the stack and in the cache.
+// Narrow types are converted in blocks of this size, on the stack and in the cache.
 inline constexpr std::size_t block = 1024;
 using Block = std::array<float, block>;
 

@@ -62,17 +62,17 @@ std::string Signature::text() const {
   return text + (separator == "(" ? "()" : ")");
 }
 
-// Of all that the text says, without writing it.
+// Of all parts of the text, without writing it.
 std::uint64_t Signature::hash() const {
   std::uint64_t hash = 0;
   const auto add = [&hash](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9E37'79B9'7F4A'7C15;  // by the golden ratio: every bit of what is mixed counts
+    hash = (hash ^ value) * 0x9E37'79B9'7F4A'7C15;  // by the golden ratio: every bit of the input counts
     hash ^= hash >> 32;
   };
   add(static_cast<std::uint64_t>(operation) + 1);
   add(static_cast<std::uint64_t>(dtype));
   add(reduction ? static_cast<std::uint64_t>(*reduction) + 1 : 0);
-  add(root ? static_cast<std::uint64_t>(*root) + 2 : 0);  // -1, no rank, is not the same as no root
+  add(root ? static_cast<std::uint64_t>(*root) + 2 : 0);  // -1, no rank, differs from no root
   add(device ? static_cast<std::uint64_t>(*device) + 1 : 0);
   for (const auto& shape : shapes) {
     add(shape.size());

@@ -17,8 +17,8 @@ Plan alone(std::size_t n) {
   return plan.take();
 }
 
-// Sends block after block to the next rank while it takes and reduces those of the previous one; in the end
-// block `rank` is whole, in the accumulator.
+// Sends block after block to the next rank while it receives and reduces those of the previous one; finally
+// block `rank` is complete, in the accumulator.
 void ring_reduce(PlanBuilder& plan, Member me, std::span<const Range> blocks) {
   const int next = wrap(me.rank + 1, me.ranks), previous = wrap(me.rank - 1, me.ranks);
   for (int round = 0; round < me.ranks - 1; ++round) {
@@ -29,7 +29,7 @@ void ring_reduce(PlanBuilder& plan, Member me, std::span<const Range> blocks) {
   }
 }
 
-// Likewise hands on finished blocks, this rank's own first.
+// The same with finished blocks, this rank's own first.
 void ring_share(PlanBuilder& plan, Member me, std::span<const Range> blocks) {
   const int next = wrap(me.rank + 1, me.ranks), previous = wrap(me.rank - 1, me.ranks);
   for (int round = 0; round < me.ranks - 1; ++round) {
@@ -42,8 +42,9 @@ Range span_of(std::span<const Range> blocks, int begin, int end) {
   return {blocks[begin].begin, blocks[end - 1].end};
 }
 
-// A power of two of ranks that reduce by pairs at distances which halve or double. Where P is none, pairs of
-// the first ranks act as one: the odd one of each gives what it has to the even one, and gets the result.
+// A power of two of ranks that reduce in pairs at distances which halve or double. If P is not a power of
+// two, pairs of the first ranks act as one: the odd rank of each pair sends its data to the even one, and
+// receives the result.
 class Pairs {
  public:
   explicit Pairs(Member me) : me_(me), count_(static_cast<int>(std::bit_floor(unsigned(me.ranks)))) {
@@ -53,7 +54,9 @@ class Pairs {
   int count() const { return count_; }
   bool paired() const { return me_.rank < 2 * extra_; }
   bool stands_aside() const { return paired() && me_.rank % 2 == 1; }
-  int number() const { return paired() ? me_.rank / 2 : me_.rank - extra_; }  // among those that take part
+  int number() const {
+    return paired() ? me_.rank / 2 : me_.rank - extra_;
+  }  // among the ranks that take part
   int rank_of(int number) const { return number < extra_ ? 2 * number : number + extra_; }
 
  private:
@@ -61,8 +64,8 @@ class Pairs {
   int count_, extra_;
 };
 
-// Each time gives half of what it has to a partner, and reduces its half of the other's: in the end block
-// `number` is whole. `with`: where this rank's own values lie at first.
+// Sends half of its data to a partner each time, and reduces its half of the partner's data: finally block
+// `number` is complete. `with`: the initial location of this rank's own values.
 void halve(PlanBuilder& plan, const Pairs& pairs, std::span<const Range> blocks, Place with) {
   int begin = 0, end = pairs.count();
   for (int distance = pairs.count() / 2; distance >= 1; distance /= 2) {
@@ -87,7 +90,7 @@ void regather(PlanBuilder& plan, const Pairs& pairs, std::span<const Range> bloc
   }
 }
 
-// What both all_reduces over pairs have in common. reduce(plan, with): among those that take part.
+// The common part of both all_reduces over pairs. reduce(plan, with): among the ranks that take part.
 template <class Reduce>
 Plan all_reduce_by_pairs(Member me, const Pairs& pairs, std::size_t n, Reduce reduce) {
   PlanBuilder plan(Memory::one, me.chunk);
@@ -200,7 +203,7 @@ Plan chain_reduce(Member me, int root, std::size_t n) {
 Plan tree_broadcast(Member me, int root, std::size_t n) {
   PlanBuilder plan(Memory::one, me.chunk);
   const int place = wrap(me.rank - root, me.ranks);
-  int distance = 1;  // to the parent: the lowest bit of the place
+  int distance = 1;  // to the parent: the lowest bit of the number
   while (distance < me.ranks && (place & distance) == 0) distance *= 2;
   if (place != 0) plan.receive(wrap(me.rank - distance, me.ranks), Place::output, {0, n});
   for (distance /= 2; distance >= 1; distance /= 2) {

@@ -16,13 +16,13 @@ std::size_t length_of(std::span<const Range> blocks) { return blocks.empty() ? 0
 
 bool is_small(Party me, std::size_t n) { return n * me.item_size <= me.bounds.small_bytes; }
 
-// Nothing is written before all have come, and mean the same.
+// Nothing is written before all ranks have arrived and agree.
 Plan agreed(Party me, Plan plan) {
   return in_sequence(dissemination_barrier(member(me)), std::move(plan),
                      me.bounds.ahead_bytes / me.item_size);
 }
 
-// What is empty is no message, and tells nobody anything.
+// An empty block is no message, so it carries no hash.
 bool all_tell(Party me, std::span<const Range> blocks) {
   return is_small(me, length_of(blocks)) &&
          std::none_of(blocks.begin(), blocks.end(), [](Range block) { return block.empty(); });
@@ -35,7 +35,7 @@ bool agrees_by_itself(Party me, std::size_t n) { return n != 0 && is_small(me, n
 Plan plan_all_reduce(Party me, std::size_t n) {
   if (n == 0) return plan_barrier(me);
   if (agrees_by_itself(me, n)) return doubling_all_reduce(member(me), n);
-  // As many bytes either way; halves are fewer messages behind each other.
+  // The same number of bytes in both cases; halving has fewer messages in sequence.
   const bool ring = n / static_cast<std::size_t>(me.ranks) >= me.bounds.ring_bytes / me.item_size;
   return agreed(me, ring ? ring_all_reduce(member(me), n) : halving_all_reduce(member(me), n));
 }

@@ -41,7 +41,7 @@ void PlanBuilder::wait_for(std::uint32_t step) {
 }
 
 void PlanBuilder::reads(Place place, Range range) {
-  if (place == Place::input && memory_ == Memory::apart) return;  // nobody writes there
+  if (place == Place::input && memory_ == Memory::apart) return;  // no step writes there
   Segments& segments = segments_of(place);
   auto segment = cut(segments, range.begin);
   const auto end = cut(segments, range.end);

@@ -10,8 +10,8 @@
 namespace weft::collectives {
 namespace {
 
-// How long a rank looks before it sleeps: a few times what it costs to be woken. Where another needs the core
-// it lets go of it instead, so many times.
+// How long a rank spins before it sleeps: a few times the cost of a wake-up. If another thread needs the
+// core, it yields instead, this number of times.
 constexpr std::chrono::microseconds looking{50};
 constexpr int yields = 8;
 
@@ -50,7 +50,7 @@ std::uint64_t Lockstep::publish() {
 }
 
 bool Lockstep::await_all(std::uint64_t step, Patience patience) {
-  std::optional<Clock::time_point> until;  // which it looks for all, together
+  std::optional<Clock::time_point> until;  // common to the waits for all ranks
   for (int rank = 0; rank < ranks(); ++rank) {
     while (!look(rank, step, until)) {
       if (stopped() || patience == Patience::brief) return false;

@@ -7,7 +7,8 @@
 namespace weft::collectives {
 namespace {
 
-// So many bytes of accumulators at a time: they stay in the nearest cache until the last operand is in.
+// This number of bytes of accumulators at a time: they stay in the nearest cache until the last operand has
+// been added.
 constexpr std::size_t block_bytes = 16 << 10;
 
 }  // namespace
@@ -27,7 +28,7 @@ void reduce_all(const Reduction& reduction, std::span<const std::byte* const> op
     const std::size_t count = std::min(block, n - begin);
     const auto operand = [&](std::size_t i) { return Reduction::Operand{operands[i] + begin * item, false}; };
     std::byte* const output = outputs.front() + begin * item;
-    // The last operand's sum goes to where it stays, unless there is more to be done with it.
+    // The sum with the last operand is written to its destination, unless it still has to be processed.
     const bool rounds = reduction.accumulates_wide();
     const auto target = [&](std::size_t i) {
       return i + 1 == operands.size() && !rounds ? output : sums.data();

@@ -3,8 +3,8 @@
 namespace weft::collectives {
 namespace {
 
-// Up to so much a collective in shared memory runs on the thread that begins it: it takes no longer than
-// another thread takes to be woken, some ten times.
+// Up to this size a collective in shared memory runs on the thread that starts it: it takes at most about as
+// long as ten wake-ups of another thread.
 constexpr std::size_t max_bytes_here = 1 << 20;
 
 class SharedExchange final : public Exchange {
@@ -45,7 +45,7 @@ void SharedExchange::start(bool inlined) {
           true);
     }
   }
-  // Its place in the queue is taken here and now: what the program begins next comes after it.
+  // Its place in the queue is reserved here: the program's next collective comes after it.
   queue_.push(run(), when_over());
   owner->run_in_turn([self = self()] { self->owner->keep(self); }, inlined);
 }
@@ -60,7 +60,7 @@ SharedQueue::Done SharedExchange::when_over() {
 // In turn, or on the thread that has run it from its beginning to its end.
 void SharedExchange::over(SharedQueue::Outcome outcome) {
   if (!outcome.ok()) return failed(outcome.error());
-  // Where an earlier one has failed the group may not have heard of it yet.
+  // If an earlier one has failed, the group may not have been notified yet.
   if (outcome.value() == SharedRun::State::stopped) return failed(queue_.failure());
   if (outcome.value() == SharedRun::State::done) return owner->done(shared_from_this());
   int rank = 0;

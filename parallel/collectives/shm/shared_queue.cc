@@ -15,7 +15,7 @@ SharedQueue::~SharedQueue() {
   }
   if (!thread_.joinable()) return;
   if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();  // it has told of an end, and who was told let go of this
+    thread_.detach();  // it has reported an end, and the receiver released this
   } else {
     thread_.join();
   }
@@ -60,7 +60,7 @@ void SharedQueue::wake() {
   state_->changed.notify_one();
 }
 
-// Where one has failed none after it finds the others at the step that it takes them to be at.
+// If one has failed, no later one finds the others at the step that it expects.
 SharedQueue::Outcome SharedQueue::advance(State& state, SharedRun& run, Lockstep::Patience patience) {
   auto outcome = rpc::capture([&] { return run.advance(patience); });
   if (outcome.ok()) return outcome;

@@ -60,7 +60,7 @@ std::shared_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address) {
   if (bytes != address.bytes || bytes < sizeof address.token)
     rpc::refuse_memory("a size of " + std::to_string(bytes) + " bytes");
   std::shared_ptr<SharedRegion> region(new SharedRegion(std::move(memory), bytes));
-  // Its process may have ended and another have its number.
+  // Its process may have ended and another may have its number.
   if (std::memcmp(region->base_, address.token.data(), sizeof address.token) != 0)
     rpc::refuse_memory("it is not the one that was told");
   region->close_descriptor();
@@ -89,7 +89,7 @@ void SharedRegion::provide(std::size_t begin, std::size_t bytes) const {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t first = begin / page * page;
   if (::madvise(base_ + first, begin + bytes - first, MADV_POPULATE_WRITE) == 0) return;
-  if (errno == EINVAL) return;  // before Linux 5.14: then it shows when it is written to
+  if (errno == EINVAL) return;  // before Linux 5.14: then the fault occurs at the first write
   throw rpc::Error(rpc::ErrorKind::resource_exhausted,
                    "no memory for " + std::to_string(bytes) + " bytes to share: " + reason(errno));
 }

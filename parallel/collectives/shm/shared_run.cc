@@ -8,11 +8,11 @@
 namespace weft::collectives {
 namespace {
 
-// Up to so many bytes a rank reads all of what others have, rather than a block of it and then their results:
-// that takes one wait instead of two.
+// Up to this number of bytes a rank reads all data of the others, instead of a block of it and then their
+// results: this takes one wait instead of two.
 constexpr std::size_t max_read_whole = 128 << 10;
 
-// Of what lies in shared memory, between two looks at whether it is to stop.
+// Bytes of shared memory that are processed between two checks for a stop.
 constexpr std::size_t stretch_bytes = 1 << 20;
 
 bool in_two(Operation operation) {
@@ -43,7 +43,7 @@ std::size_t SharedRun::bytes() const {
 
 SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
   while (true) {
-    // Nothing is published after a stop: the collective before may have ended on the way.
+    // Nothing is published after a stop: the previous collective may have ended in the middle.
     if (space_.lockstep().stopped()) return State::stopped;
     if (stage_ == Stage::coming) {
       come();
@@ -78,7 +78,7 @@ void SharedRun::publish() { awaited_.store(space_.lockstep().publish(), std::mem
 
 // --- What is said ---
 
-// What one gives to another need not be what the other takes.
+// The range that one rank gives to another may differ from the range that the other reads.
 bool SharedRun::is_exchange_of_sizes() const {
   return collective_.layout.operation == Operation::all_to_all_v;
 }
@@ -102,7 +102,7 @@ void SharedRun::come() {
       if (areas == 1) break;
     }
   } else if (given != 0) {
-    // All of the input, as far as anybody takes of it.
+    // All of the input that any rank reads.
     std::size_t end = 0;
     for (int taker = 0; taker < ranks(); ++taker) end = std::max(end, traffic_.gives(taker).end);
     if (const auto offset = space_.offset_of(memory.input, end * item_)) header.input = *offset;
@@ -167,7 +167,7 @@ void SharedRun::expect_sizes() const {
   }
 }
 
-// Before this rank comes to the next collective: the areas of texts are used again.
+// Before this rank starts the next collective: the areas of texts are used again.
 void SharedRun::read_texts() {
   for (int other = 0; other < ranks(); ++other) {
     const auto& text = space_.text(other, sequence_);
@@ -177,7 +177,7 @@ void SharedRun::read_texts() {
 
 // --- What is taken ---
 
-// The part of each range that this rank takes; source(giver): where that of a giver begins.
+// The part of each range that this rank reads; source(giver): the beginning of a giver's part.
 template <class Source>
 void SharedRun::take(Range part, Source source) {
   const auto cut = [&](Range whole) {
@@ -193,7 +193,7 @@ void SharedRun::take(Range part, Source source) {
     std::byte* const result = output(range.begin + now.begin);
     return reduce_all(*collective_.reduction, operands, std::span(&result, 1), now.size());
   }
-  // Each begins with another, so that not all read the same memory at a time.
+  // Each starts with another rank, so that not all read the same memory at the same time.
   for (int i = 0; i < ranks(); ++i) {
     const int giver = (rank() + i) % ranks();
     const Range range = traffic_.takes(giver);
@@ -242,7 +242,7 @@ SharedRun::State SharedRun::take_placed() {
       take({begin, begin + stretch},
            [&](int giver) { return sources[static_cast<std::size_t>(giver)] + begin * item_; });
   }
-  if (space_.lockstep().stopped()) return State::stopped;  // with some of it not taken
+  if (space_.lockstep().stopped()) return State::stopped;  // with some of it not read
   stage_ = Stage::placed;
   publish();
   return State::under_way;
@@ -271,8 +271,8 @@ void SharedRun::put(std::uint64_t part) {
   }
 }
 
-// Called when all have published the step before; true: that was all. Part p is put there in step p, is
-// taken, or reduced, in step p + 1, and its result gathered in step p + 2.
+// Called when all have published the previous step; true: that was the last one. Part p is written in step p,
+// read, or reduced, in step p + 1, and its result gathered in step p + 2.
 bool SharedRun::take_part() {
   const std::uint64_t step = ++part_;
   if (step < parts_) put(step);
