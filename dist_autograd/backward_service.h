@@ -1,18 +1,19 @@
 // BackwardService: the messages between workers during the backward of a pass. docs/dist_autograd.md has the
 // protocol.
 //
-//  close     fast: accept no new calls; wait until calls in flight have ended here, then close the workers
-//            that this worker met; the reply lists all participants below it
-//  root      of a tensor behind an RRef: the backward also starts there
-//  cancel    the backward was refused before any of its nodes ran: the pass is as before it. In fast mode the
-//            worker forwards this to all workers that it met
-//  begin     a stage of the backward (backward.h), from its initiator
-//  gradients of one message's tensors, from its receiver to its sender; some are sent in a reply instead
-//            (Report::returned)
-//  discover  the roots depend on these messages, from their receiver to their sender
-//  finish    the backward is complete; the reply lists the messages that were never reached
-//  release   the pass has ended
-//  graph     this worker's part of the pass's graph, for drawing
+//   close     fast: accept no new calls; wait until calls in flight have ended here, then close the workers
+//             that this worker met; the reply lists all participants below it
+//   root      of a tensor behind an RRef: the backward also starts there
+//   cancel    the backward was refused before any of its nodes ran: the pass is as before it. In fast mode
+//   the
+//             worker forwards this to all workers that it met
+//   begin     a stage of the backward (backward.h), from its initiator
+//   gradients of one message's tensors, from its receiver to its sender; some are sent in a reply instead
+//             (Report::returned)
+//   discover  the roots depend on these messages, from their receiver to their sender
+//   finish    the backward is complete; the reply lists the messages that were never reached
+//   release   the pass has ended
+//   graph     this worker's part of the pass's graph, for drawing
 //
 // begin, gradients and discover are answered when all work that they started has completed (termination.h).
 #pragma once

@@ -37,7 +37,7 @@ class BackwardSpan {
   ~BackwardSpan();
 
   const Trace& context() const { return context_; }  // for the work within it
-  void failed(const std::exception_ptr& error);
+  void failed(const std::exception_ptr& error);      // marks the span as failed
   // Entered while operators run in it; null: operators are not recorded.
   std::unique_ptr<rpc::ContextSwitch> operators(rpc::AgentCore& core) const;
 

@@ -45,8 +45,8 @@ class WEFT_EXPORT GradScaler {
   // after growth_interval consecutive applied steps, unless it would exceed a float.
   void update(bool applied);
 
-  const State& state() const { return state_; }
-  void set_state(const State& state);  // invalid_argument if it is invalid
+  const State& state() const { return state_; }  // for a checkpoint
+  void set_state(const State& state);            // invalid_argument if it is invalid
 
  private:
   GradScalerOptions options_;

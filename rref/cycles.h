@@ -38,9 +38,8 @@ class HeldReferences {
   void add(const std::vector<RRef<T>>& held) {
     for (const auto& one : held) add(one);
   }
-  const std::map<ReferencePtr, long>& all() const {
-    return held_;
-  }  // with the number of copies of each handle
+  // With the number of copies of each handle.
+  const std::map<ReferencePtr, long>& all() const { return held_; }
 
  private:
   std::map<ReferencePtr, long> held_;

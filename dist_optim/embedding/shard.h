@@ -168,8 +168,8 @@ class WEFT_EXPORT EmbeddingShard final : public dist_optim::SteppedObject {
   rpc::Future<void> next_arrival(rpc::CallContext& call);
   void wake();
   void keep_capacity();
-  void require_settled(
-      std::uint32_t owners) const;  // with that number of owners, and no growth in progress here
+  // With that number of owners, and no growth in progress here.
+  void require_settled(std::uint32_t owners) const;
 
   const ShardOptions options_;
   const std::uint32_t index_;

@@ -47,7 +47,7 @@ class WEFT_EXPORT ShardedEmbedding {
   ShardedEmbedding(rpc::Agent& agent, std::int64_t dimension, std::vector<Shard> shards);
 
   rpc::Future<void> ready() const;  // all shards are created, or the error of one
-  std::vector<Shard> shards() const { return client_->shards(); }
+  std::vector<Shard> shards() const { return client_->shards(); }  // of all owners, in their order
 
   // --- Training ---
   // Each distinct id is requested once. The rows' gradients stay in the pass, on this agent.

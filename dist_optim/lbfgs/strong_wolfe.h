@@ -38,7 +38,7 @@ class WEFT_EXPORT StrongWolfe {
   // slope: the directional derivative at trial().
   void evaluated(double loss, double slope);
 
-  std::uint64_t evaluations() const { return evaluations_; }
+  std::uint64_t evaluations() const { return evaluations_; }  // so far, without the one at 0
   // The earlier points that may still become best(), whose gradients must be kept; without 0.
   std::vector<std::uint64_t> candidates() const;
   const Point& best() const { return bracket_[low_]; }  // when done

@@ -32,10 +32,10 @@ struct AdamStep {
     this->root = static_cast<S>(corrected ? root : 1);
   }
 
-  S beta1, beta2, rest1, rest2;
-  S eps;
-  S size;  // the learning rate, corrected
-  S root;  // the divisor of √v
+  S beta1, beta2, rest1, rest2;  // rest1 = 1 - beta1, rest2 = 1 - beta2
+  S eps;                         // as given
+  S size;                        // the learning rate, corrected
+  S root;                        // the divisor of √v
 };
 
 // Updates the moments m and v with the gradient g. Returns the decrease of the parameter.

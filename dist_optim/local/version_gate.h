@@ -56,7 +56,7 @@ class WEFT_EXPORT VersionGate {
   // Loads the newest version if no thread is inside or waits: for an owner that no longer needs an older one.
   void settle();
 
-  Version loaded() const;
+  Version loaded() const;  // the version that the tensors hold
   // The number of waiting threads.
   std::size_t waiting() const;
   // The number of times that a reader's version had to be loaded in place of another.

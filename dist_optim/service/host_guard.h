@@ -20,8 +20,8 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
       : number_(number), host_(std::move(parameters)) {}
   HostGuard(ParameterHost::MakeTarget make, std::uint64_t number) : number_(number), host_(std::move(make)) {}
 
-  std::uint64_t number() const { return number_; }
-  ParameterHost& host() { return host_; }
+  std::uint64_t number() const { return number_; }  // as the constructor got it
+  ParameterHost& host() { return host_; }           // lives as long as the guard
   // The data of a higher layer for the object, found by type and made from host() at the first call.
   template <class Part>
   Part& part() {

@@ -23,7 +23,7 @@ class WEFT_EXPORT StepError : public rpc::Error {
         unknown_(std::move(unknown)) {}
 
   const Objects& stepped() const { return stepped_; }
-  const Objects& not_stepped() const { return not_stepped_; }
+  const Objects& not_stepped() const { return not_stepped_; }  // nothing has changed there
   // Their owners were lost with the step in flight, or LibTorch failed in the middle of it.
   const Objects& unknown() const { return unknown_; }
 

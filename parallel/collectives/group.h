@@ -233,8 +233,8 @@ class WEFT_EXPORT Group {
   rpc::Future<T> scatter_object(const std::vector<T>& values, int root, Timeout timeout = {},
                                 Site site = Site::current()) const;
 
-  template <
-      rpc::Transferable T>  // values: one for each rank; returns the values for this rank, by their senders
+  // values: one for each rank. Returns the values for this rank, by their senders.
+  template <rpc::Transferable T>
   rpc::Future<std::vector<T>> all_to_all_object(const std::vector<T>& values, Timeout timeout = {},
                                                 Site site = Site::current()) const;
   // f(T, T) over all values, in the order of ranks: (((0, 1), 2), …). f must be the same on all ranks.

@@ -46,8 +46,8 @@ class WEFT_EXPORT GroupDevices {
 
   bool busy() const { return in_flight_ != 0; }
   void end(const rpc::Error& error);  // the group has ended; does not block
-  void has_left(
-      const rpc::Error& error);  // a member has left: all end their communicators when they are idle
+  // A member has left: all end their communicators when they are idle.
+  void has_left(const rpc::Error& error);
 
  private:
   struct OnDevice {

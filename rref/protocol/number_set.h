@@ -15,10 +15,10 @@ namespace weft::rref::protocol {
 
 class WEFT_EXPORT NumberSet {
  public:
-  bool insert(std::uint64_t number);        // false: the number was in the set
-  void insert_below(std::uint64_t number);  // all smaller numbers
-  bool contains(std::uint64_t number) const;
-  std::size_t ranges() const { return ranges_.size(); }
+  bool insert(std::uint64_t number);                     // false: the number was in the set
+  void insert_below(std::uint64_t number);               // all smaller numbers
+  bool contains(std::uint64_t number) const;             // whether it was inserted
+  std::size_t ranges() const { return ranges_.size(); }  // the memory of the set, in ranges
 
  private:
   std::map<std::uint64_t, std::uint64_t> ranges_;  // first -> last, disjoint and never adjacent
