@@ -53,14 +53,13 @@ def prepare(source):
     pages = source_pages()
     for page in pages:
         write(source / "pages" / page, markdown((ROOT / page).read_text()))
-    for folder in ("docs/images",):
-        shutil.copytree(ROOT / folder, source / "pages" / folder)
+    shutil.copytree(ROOT / "docs/images", source / "pages/docs/images")
     for asset in ("site.css", "iframe-worker.js"):
         shutil.copy(HERE / asset, source / "pages")
     reference = api.Api()
     found, navigation = api_pages.pages(reference, {str(page) for page in pages}, (ROOT / "docs/architecture.md").read_text())
-    for path, text in found.items():
-        write(source / "pages" / path, text)
+    for path, text in found.items():  # in the search, the pages that people write come first
+        write(source / "pages" / path, "---\nsearch:\n  boost: 0.5\n---\n" + text)
     # JSON is YAML: the navigation of the API takes the place of its marker.
     config = (HERE / "mkdocs.yml").read_text().replace("API_NAVIGATION", json.dumps(navigation))
     write(source / "mkdocs.yml", config)
