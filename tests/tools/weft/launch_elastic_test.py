@@ -562,6 +562,16 @@ class Agents(Elastic):
         self.end(job)
         self.assertEqual(run(WEFT, "health", "--timeout", "2s", f"tcp://{address}")[0], 3)
 
+    def test_a_worker_that_leaves_on_a_signal_of_others_is_replaced(self):
+        for options in ((), ("--store", f"file://{self.folder}/store", "--orphan-wait", "60s")):
+            job, pids = self.start("--host-failures", "1", "--cooldown", "0", *options)
+            os.kill(pids["worker1"], signal.SIGTERM)
+            job.wait_for(r"^weft: rank 1 on localhost has left the job$")
+            job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
+            self.end(job)
+            self.assertNotIn("blacklisted", job.output())
+            self.done.unlink()
+
     def test_all_workers_fail(self):
         job, pids = self.start()
         for number in (signal.SIGSTOP, signal.SIGKILL):

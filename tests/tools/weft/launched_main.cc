@@ -4,12 +4,13 @@
 //   9 weft_launched train PUSHES    an open one, of servers and trainers: ends when every server has had so
 //   many pushes
 //   weft_launched elastic DONE      an open one: tells of the members that come and go, until the file DONE
-//   exists
+//   exists, or SIGTERM
 #include <weft/rpc/membership/environment.h>
 #include <weft/rpc/membership/job.h>
 #include <weft/rpc/rpc.h>
 
-#include <chrono>
+#include <signal.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -103,6 +104,10 @@ int train(std::size_t pushes) {
 }
 
 int elastic(const std::string& done) {
+  sigset_t term;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &term, nullptr);  // also of the agent's threads
   rpc::Job job = rpc::Job::from_environment();
   job.join().get();
   std::thread watching([&job] {
@@ -117,10 +122,12 @@ int elastic(const std::string& done) {
       // This member has left.
     }
   });
-  while (!std::filesystem::exists(done)) std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  const timespec pause{0, 20'000'000};
+  bool told = false;
+  while (!told && !std::filesystem::exists(done)) told = ::sigtimedwait(&term, nullptr, &pause) == SIGTERM;
   job.leave().get();
   watching.join();
-  return 0;
+  return told ? 128 + SIGTERM : 0;
 }
 
 }  // namespace

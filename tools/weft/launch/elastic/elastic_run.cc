@@ -2,6 +2,7 @@
 
 #include <weft/rpc/core/asio_loop.h>
 
+#include <signal.h>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
@@ -32,6 +33,9 @@ using std::chrono::nanoseconds;
 
 // A worker whose keeper has not registered so long after the takeover never will.
 constexpr auto keeper_wait = std::chrono::seconds{5};
+
+// Of a worker that has left the job on a SIGTERM, which may be that of a batch system.
+constexpr int left_status = 128 + SIGTERM;
 
 std::string worker_name(std::size_t rank) { return "worker" + std::to_string(rank); }
 
@@ -415,14 +419,16 @@ void ElasticRun::gone(const WorkerExited& event) {
   workers_.erase(found);
   ids_.erase(name);
   if (takeover_) leaving_.insert(event.worker);
-  store_.end(name, [this, name, event](std::uint64_t incarnation) {
-    if (incarnation != 0) ended_[name] = incarnation;
+  store_.end(name, [this, name, event](const JobStore::End& end) {
+    std::uint64_t& last = ended_[name];  // of that, a worker that has never joined finds the record
+    const bool left = event.status == left_status && end.left && end.incarnation != last;
+    if (end.incarnation != 0) last = end.incarnation;
     if (takeover_)
       perform_later([this, id = event.worker] {
         takeover_->forget(id);
         leaving_.erase(id);
       });
-    handle(event);
+    handle(left ? WorkerExited{event.worker, event.status, "has left the job", {}, true} : event);
   });
 }
 

@@ -71,19 +71,19 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
 
   const std::shared_ptr<rpc::Store>& store() const { return opened_.store; }
 
-  void end(const std::string& name, std::function<void(std::uint64_t)> done) {
+  void end(const std::string& name, std::function<void(const End&)> done) {
     // Whichever is first: the answer of the store, or the timer.
     const auto timer = std::make_shared<rpc::Loop::TimerId>();
-    const auto finish = [weak = weak_from_this(), timer, done = std::move(done)](std::uint64_t incarnation) {
+    const auto finish = [weak = weak_from_this(), timer, done = std::move(done)](const End& how) {
       const auto self = weak.lock();
       if (self == nullptr || self->timers_.erase(*timer) == 0) return;
       self->loop_->cancel(*timer);
-      done(incarnation);
+      done(how);
     };
-    *timer = loop_->schedule(loop_->now() + end_timeout, [finish] { finish(0); });
+    *timer = loop_->schedule(loop_->now() + end_timeout, [finish] { finish({}); });
     timers_.insert(*timer);
-    const auto finish_here = [loop = loop_, finish](std::uint64_t incarnation) {
-      loop->post([finish, incarnation] { finish(incarnation); });
+    const auto finish_here = [loop = loop_, finish](const End& how) {
+      loop->post([finish, how] { finish(how); });
     };
     store()
         ->try_get(key_of(name))
@@ -114,12 +114,12 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
   static void mark_lost(const std::shared_ptr<rpc::Store>& store, const std::string& name,
                         rpc::Result<std::optional<std::string>>&& result, const Finish& finish) {
     std::string before, after;
-    std::uint64_t incarnation = 0;
+    End end;
     try {
       const auto text = std::move(result).get();
       if (text) {
         rpc::MemberRecord record = rpc::from_text(name, *text);
-        incarnation = record.incarnation;
+        end = {record.incarnation, record.state == rpc::MemberState::left};
         if (!record.gone()) {
           record.state = rpc::MemberState::lost;
           before = *text;
@@ -129,13 +129,13 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
     } catch (const rpc::Error&) {
       // The store is not reachable, and the lease will tell.
     }
-    if (after.empty()) return finish(incarnation);
+    if (after.empty()) return finish(end);
     store->grant(remembered)
-        .then([store, name, before, after, incarnation, finish](rpc::Result<rpc::StoreLease>&& lease) {
-          if (!lease.ok()) return finish(incarnation);
+        .then([store, name, before, after, end, finish](rpc::Result<rpc::StoreLease>&& lease) {
+          if (!lease.ok()) return finish(end);
           // If the record has changed meanwhile, the worker has left after all.
           store->compare_set(key_of(name), before, after, lease.value().id)
-              .then([incarnation, finish](rpc::Result<rpc::StoreExchange>&&) { finish(incarnation); });
+              .then([end, finish](rpc::Result<rpc::StoreExchange>&&) { finish(end); });
         });
   }
 
@@ -151,7 +151,7 @@ JobStore::JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined jo
     : impl_(std::make_shared<Impl>(std::move(loop), std::move(store), std::move(joined))) {}
 JobStore::~JobStore() { close(); }
 
-void JobStore::end(const std::string& name, std::function<void(std::uint64_t)> done) {
+void JobStore::end(const std::string& name, std::function<void(const End&)> done) {
   impl_->end(name, std::move(done));
 }
 const std::shared_ptr<rpc::Store>& JobStore::store() const { return impl_->store(); }

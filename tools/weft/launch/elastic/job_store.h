@@ -32,14 +32,18 @@ class JobStore {
  public:
   // An incarnation of a worker has joined. Called again if something else of its record changes.
   using Joined = std::function<void(const std::string& name, std::uint64_t incarnation)>;
+  // How the membership of a worker has ended.
+  struct End {
+    std::uint64_t incarnation = 0;  // 0: it has no record, or the store does not answer
+    bool left = false;              // it has left by itself, with Job::leave()
+  };
 
   JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined joined);
   ~JobStore();
 
   // The process of the worker with this name has ended: if its record says otherwise, it is marked as lost.
-  // `done` gets the incarnation, 0 if there was no record, once that is done, or could not be done within 2
-  // s.
-  void end(const std::string& name, std::function<void(std::uint64_t incarnation)> done);
+  // `done` is called once that is done, or could not be done within 2 s.
+  void end(const std::string& name, std::function<void(const End& end)> done);
   const std::shared_ptr<rpc::Store>& store() const;
   void close();  // and the store; calls back no more
 

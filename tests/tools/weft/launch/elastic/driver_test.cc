@@ -51,6 +51,7 @@ class Job {
     take(driver_->restore(now, state));
   }
   void vanish(std::size_t rank) { exit(rank, 137, "has not started", true); }
+  void leave(std::size_t rank) { exit(rank, 143, "has left the job", true); }
   void interrupt() { pass(Interrupted{"an interrupt"}); }
 
   // "0=a/0 1=a/1": the ranks that run and are not asked to stop.
@@ -327,6 +328,24 @@ TEST(ElasticDriver, ABlacklistedHostsWorkersGoOnUnlessTheyAreEvicted) {
     EXPECT_EQ(job.places(), evict ? "2=b/0 3=b/1" : "1=a/1 2=b/0 3=b/1");
     EXPECT_EQ(job.reasons, std::vector<std::string>(evict ? 1 : 0, "its host is blacklisted"));
   }
+}
+
+TEST(ElasticDriver, AWorkerThatHasLeftIsReplacedAndItsHostIsNotBlamed) {
+  Job job(strict(1, 2));
+  job.find({{"a", 2}});
+  job.all_ready();
+  for (int i = 0; i < 5; ++i) {
+    job.leave(1);
+    EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+    job.ready(1);
+  }
+  EXPECT_EQ(job.notes, std::vector<std::string>(5, "rank 1 on a has left the job"));
+  EXPECT_TRUE(job.blacklisted.empty());
+  job.leave(0);
+  job.leave(1);
+  EXPECT_TRUE(job.blacklisted.empty());
+  job.stopped_exit();
+  EXPECT_EQ(job.end(), "all workers have failed; the last one: rank 1 on a has left the job");
 }
 
 TEST(ElasticDriver, AHostWhoseWorkersFailBeforeTheyAreReadyIsBlacklisted) {
