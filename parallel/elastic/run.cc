@@ -13,7 +13,7 @@
 #include <weft/parallel/elastic/internal/board.h>
 #include <weft/parallel/elastic/internal/standing_message.h>
 #include <weft/rpc/agent/invoke.h>
-#include <weft/rpc/agent/method.h>
+#include <weft/rpc/agent/ping.h>
 
 #include <ATen/Functions.h>
 
@@ -31,9 +31,6 @@ using rpc::ErrorKind;
 constexpr int max_failures = 3;  // of the same workers, without a commit between them
 constexpr auto look_at_leaving = std::chrono::seconds{1};  // State::leave() wakes nobody
 constexpr auto look_at_silent = std::chrono::seconds{1};   // while a group is formed
-
-void ping() {}
-using Ping = rpc::Function<"weft.ping", &ping>;  // as every agent serves it
 
 // Of a collective, or of a call to a worker that is gone: the next generation may do better.
 bool ends_a_generation(ErrorKind kind) {
@@ -301,7 +298,7 @@ void Training::remove_silent(const Generation& generation) const {
       asked.emplace_back(member, agent_.peer(member.name)
                                      .only(member)
                                      .with(rpc::CallOptions{.timeout = options_.silence})
-                                     .call<Ping>());
+                                     .call<rpc::Ping>());
   std::vector<AgentId> silent;
   for (auto& [member, answer] : asked)
     if (!rpc::capture([&answer = answer] { answer.get(); }).ok()) silent.push_back(member);

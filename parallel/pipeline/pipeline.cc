@@ -7,6 +7,7 @@
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
+#include <weft/rpc/agent/ping.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -124,9 +125,6 @@ schedule::Timeline timeline_of(const schedule::Schedule& schedule, Reports& repo
         std::move(reports[stage].spans);
   return pipeline::timeline_of(ranks);
 }
-
-void ping() {}
-using Ping = rpc::Function<"weft.ping", &ping>;  // as every agent serves it
 
 [[noreturn]] void refuse_call(const std::string& text) { throw Error(ErrorKind::invalid_argument, text); }
 
@@ -407,7 +405,7 @@ rpc::Future<std::vector<int>> Pipeline::lost(std::chrono::nanoseconds silence) c
     asked.push_back(rref::RRefLayer::of(*impl_->agent.core())
                         ->peer(worker)
                         .with(rpc::CallOptions{.timeout = silence})
-                        .call<Ping>());
+                        .call<rpc::Ping>());
   dist_optim::when_settled(std::move(asked), [promise](const std::vector<rpc::Result<void>>& answers) {
     std::vector<int> ranks;
     for (std::size_t rank = 0; rank < answers.size(); ++rank)

@@ -1,6 +1,7 @@
 #include <weft/rpc/membership/joining.h>
 
 #include <weft/rpc/agent/invoke.h>
+#include <weft/rpc/agent/ping.h>
 #include <weft/rpc/membership/job_membership.h>
 #include <weft/rpc/transport/local_address.h>
 
@@ -13,9 +14,6 @@ constexpr auto retry_interval = std::chrono::milliseconds{100};
 constexpr auto look_up_interval = std::chrono::seconds{1};
 constexpr auto ping_timeout = std::chrono::seconds{2};
 constexpr int leases_to_wait = 3;
-
-void ping() {}
-using Ping = Function<"weft.ping", &ping>;  // as every agent serves it
 
 }  // namespace
 
