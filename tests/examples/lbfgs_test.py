@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+"""lbfgs PROGRAM: it finds the minimum of a function of parameters on two processes."""
+import re
+import sys
+import unittest
+
+from processes import main, run
+
+
+class Lbfgs(unittest.TestCase):
+    def test_finds_the_minimum(self):
+        status, lines = run(PROGRAM)
+        self.assertEqual(status, 0, lines)
+        steps = [re.fullmatch(r"step \d began at f = (\S+), and evaluated f (\d+) times", line) for line in lines[:-1]]
+        self.assertEqual(len(steps), 6, lines)
+        self.assertAlmostEqual(float(steps[0][1]), 24.2)  # f(-1.2, 1)
+        self.assertLess(float(steps[-1][1]), 1e-8)
+        self.assertLess(sum(int(step[2]) for step in steps), 100)  # gradient descent needs thousands
+        minimum = re.fullmatch(r"the minimum is at x = ([\d.]+), y = ([\d.]+)", lines[-1])
+        for coordinate in minimum.groups():
+            self.assertAlmostEqual(float(coordinate), 1, delta=1e-4)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    main()
