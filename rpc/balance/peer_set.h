@@ -17,6 +17,7 @@
 
 namespace weft::rpc {
 
+// How a set selects and drops replicas.
 struct PeerSetOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
   double max_load = 1.25;  // as BalanceOptions says, like the next
@@ -226,10 +227,12 @@ using Kept = std::conditional_t<std::is_convertible_v<std::decay_t<Given>, std::
 
 class WEFT_EXPORT PeerSet {
  public:
+  // Addresses or names of the replicas.
   using Names = detail::PeerSetState::Names;
   // Tells the replicas' addresses or names. Called on a loop or on a thread that calls; must not block.
   using Resolver = detail::PeerSetState::Resolver;
 
+  // The replicas with these names, or with those that the resolver returns.
   PeerSet(Agent& agent, const Names& names, PeerSetOptions options = {});
   PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options = {});
 
@@ -269,7 +272,7 @@ class WEFT_EXPORT PeerSet {
   }
 
   void set(const Names& names) { state_->set(names); }  // other replicas; those that stay keep their state
-  std::vector<ReplicaPlan::Replica> replicas() const { return state_->replicas(); }
+  std::vector<ReplicaPlan::Replica> replicas() const { return state_->replicas(); }  // a copy
 
  private:
   template <class M, class Call, class... Given>

@@ -20,18 +20,21 @@
 
 namespace weft::rpc {
 
+// Which replica gets a call.
 enum class BalancePolicy : std::uint8_t {
   round_robin,
   least_outstanding,  // who has the fewest calls under way, in turn where several have
   consistent_hash,    // who the call's key leads to; calls without a key take turns
 };
 
+// When a replica is ejected, and for how long.
 struct EjectionOptions {
-  std::size_t failures = 3;                                  // in a row
-  std::chrono::nanoseconds first = std::chrono::seconds{1};  // the first time; doubled each time after it
-  std::chrono::nanoseconds longest = std::chrono::seconds{60};
+  std::size_t failures = 3;                                     // in a row
+  std::chrono::nanoseconds first = std::chrono::seconds{1};     // the first time; doubled each time after it
+  std::chrono::nanoseconds longest = std::chrono::seconds{60};  // the limit
 };
 
+// How the plan selects replicas.
 struct BalanceOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
   // consistent_hash: a replica with more than this times the average of calls under way passes its key on to
@@ -43,18 +46,21 @@ struct BalanceOptions {
 class WEFT_EXPORT ReplicaPlan {
  public:
   using Id = std::uint64_t;  // of a replica as long as it is in the plan; never used again
+  // `Outcome`: how a call ended, as finish() takes it.
   using Time = Clock::time_point;
   enum class Outcome : std::uint8_t { good, failed, unknown };
   // How a replica can be reached, the best first. A key leads to a replica that is being connected as to one
   // that is connected, else keys would move when replicas start.
   enum class Reach : std::uint8_t { ready, connecting, failing };  // ready: connected, or never tried
 
+  // Without replicas: see set().
   explicit ReplicaPlan(BalanceOptions options) : options_(options) {}
 
   // Replicas by name. Those that were there before keep what is known of them.
   void set(const std::vector<std::string>& names);
   void set_reach(Id id, Reach reach);
 
+  // The replica for one call.
   struct Choice {
     Id id = 0;
     bool probe = false;  // it decides whether an ejected replica is taken back
@@ -65,6 +71,7 @@ class WEFT_EXPORT ReplicaPlan {
   // How it ended. unknown: says nothing of the replica. A replica that has left the plan is forgotten.
   void finish(const Choice& choice, Outcome outcome, Time now);
 
+  // What the plan knows of one replica.
   struct Replica {
     Id id = 0;
     std::string name;
@@ -76,6 +83,7 @@ class WEFT_EXPORT ReplicaPlan {
     bool probing = false;  // a call is under way that decides
     Reach reach = Reach::ready;
   };
+  // All replicas. find() returns null for a replica that has left the plan.
   const std::vector<Replica>& replicas() const { return replicas_; }
   const Replica* find(Id id) const;
 

@@ -26,6 +26,7 @@ template <class Root>
 class CapnpMessage {
  public:
   CapnpMessage() : message_(std::make_shared<capnp::MallocMessageBuilder>()) { message_->initRoot<Root>(); }
+  // Access to the message; a builder writes to all copies.
   typename Root::Builder builder() { return message_->getRoot<Root>(); }
   typename Root::Reader reader() const { return message_->getRoot<Root>().asReader(); }
 

@@ -46,6 +46,7 @@ struct WithoutCodec {  // one error for each type, wherever it is used first
 // Of a type that has none.
 template <class T>
 struct Codec {
+  // Marks the primary template: no value of this type can travel.
   using Missing = detail::WithoutCodec<T>;
   static void describe(TypeText&) { (void)sizeof(Missing); }
   static void encode(ValueWriter, const T&) { (void)sizeof(Missing); }
@@ -64,6 +65,7 @@ concept Transferable = !requires { typename Codec<T>::Missing; } &&
                          Codec<T>::describe(text);
                        };
 
+// The canonical text of T: "[f64]", or "void".
 template <class T>
 std::string type_text() {
   TypeText text;

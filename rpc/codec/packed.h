@@ -19,6 +19,7 @@ WEFT_EXPORT std::unique_ptr<IncomingMessage> unpacked(const Buffer& bytes);  // 
 
 }  // namespace detail
 
+// The value as bytes. Errors: those of the codec.
 template <Transferable T>
 Buffer pack(const T& value) {
   const auto message = OutgoingMessage::reply();

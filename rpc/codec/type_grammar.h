@@ -52,13 +52,16 @@ struct Type {
 };
 
 namespace type_limits {
+// Texts beyond these limits are refused.
 inline constexpr std::size_t text = 1U << 20;  // bytes
 inline constexpr std::size_t types = 1U << 16;
 inline constexpr std::size_t levels = 100;
 }  // namespace type_limits
 
+// A type, and all types in it.
 class WEFT_EXPORT ParsedType {
  public:
+  // text: of one type.
   static ParsedType parse(std::string_view text);
   ParsedType(ParsedType&&) noexcept = default;  // its types stay where they are
   ParsedType& operator=(ParsedType&&) noexcept = default;
@@ -78,6 +81,7 @@ class WEFT_EXPORT ParsedSignature {
   ParsedSignature(ParsedSignature&&) noexcept = default;
   ParsedSignature& operator=(ParsedSignature&&) noexcept = default;
 
+  // In the order of the signature; the result of a method without one is void.
   const std::vector<const Type*>& parameters() const { return parameters_; }
   const Type& result() const { return *result_; }
 

@@ -22,12 +22,14 @@ class AsioExecutor {
                std::shared_ptr<void> owner)
       : loop_(&loop), executor_(&executor), context_(context), owner_(std::move(owner)) {}
 
+  // What Asio asks of an executor.
   asio::execution_context& query(asio::execution::context_t) const noexcept { return *loop_; }
   static constexpr asio::execution::blocking_t query(asio::execution::blocking_t) noexcept {
     return asio::execution::blocking.never;
   }
   AsioExecutor require(asio::execution::blocking_t::never_t) const { return *this; }
 
+  // Posts f, and runs it in the context.
   template <class F>
   void execute(F&& f) const {
     executor_->post([f = std::forward<F>(f), context = context_, owner = owner_]() mutable {

@@ -20,9 +20,10 @@ class WEFT_EXPORT Buffer {
   Buffer(std::shared_ptr<void> owner, std::byte* data, std::size_t size)
       : owner_(std::move(owner)), data_(data), size_(size) {}
 
-  static Buffer allocate(std::size_t size);  // uninitialised; std::bad_alloc
-  static Buffer copy(std::span<const std::byte> bytes);
+  static Buffer allocate(std::size_t size);              // uninitialised; std::bad_alloc
+  static Buffer copy(std::span<const std::byte> bytes);  // std::bad_alloc
 
+  // The bytes, which all copies share, and what keeps them alive.
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

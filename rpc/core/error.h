@@ -53,6 +53,7 @@ enum class ErrorKind : std::uint16_t {
 // What is known of a call that did not complete: whether its handler may have run.
 enum class Execution : std::uint8_t { unknown, not_sent, maybe_executed };
 
+// The name of the kind: "peer_lost".
 WEFT_EXPORT std::string_view to_string(ErrorKind kind);
 
 // A value that accompanies an error, as it travels. The bytes of a peer are not trusted: they are checked
@@ -68,6 +69,7 @@ class WEFT_EXPORT Error : public std::runtime_error {
   Error(ErrorKind kind, const std::string& message, Execution execution = Execution::unknown);
   ~Error() override;
 
+  // What the caller can do.
   ErrorKind kind() const { return kind_; }
   // Safe to repeat without asking whether the method is idempotent when this is `not_sent`.
   Execution execution() const { return execution_; }
@@ -87,6 +89,7 @@ class WEFT_EXPORT RemoteError : public Error {
               std::string type, Execution execution = Execution::maybe_executed);
   ~RemoteError() override;
 
+  // The name of the agent whose handler failed, and the method.
   const std::string& worker() const { return worker_; }
   const std::string& method() const { return method_; }
   const std::string& type() const { return type_; }  // the C++ exception's type, where it was not an Error

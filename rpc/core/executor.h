@@ -27,6 +27,7 @@ class WEFT_EXPORT Executor {
 class WEFT_EXPORT ContextSwitch {
  public:
   virtual ~ContextSwitch() = default;
+  // Sets the state on the calling thread, and saves and removes it again.
   virtual void enter() = 0;
   virtual void leave() = 0;
 };

@@ -11,6 +11,7 @@ namespace weft::rpc {
 template <class T>
 class Fifo {
  public:
+  // As the functions of std::deque.
   bool empty() const { return first_ == items_.size(); }
   std::size_t size() const { return items_.size() - first_; }
   T& operator[](std::size_t i) { return items_[first_ + i]; }  // 0: the front
@@ -19,6 +20,7 @@ class Fifo {
   auto begin() const { return items_.begin() + static_cast<std::ptrdiff_t>(first_); }
   auto end() const { return items_.end(); }
 
+  // Appends an item.
   template <class Item>
   void push(Item&& item) {
     // Never empty, it would grow for ever: what was taken goes, once it is half.

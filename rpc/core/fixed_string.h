@@ -14,7 +14,7 @@ struct FixedString {
   consteval FixedString(const char (&literal)[N]) {
     std::copy_n(literal, N, text);
   }  // NOLINT: implicit on purpose
-  constexpr std::string_view view() const { return {text, N - 1}; }
+  constexpr std::string_view view() const { return {text, N - 1}; }  // without the terminating zero
 };
 
 // FNV-1a, 64 bits: what identifies a method and a signature on the wire (docs/wire_protocol.md).

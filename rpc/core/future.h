@@ -211,6 +211,7 @@ class [[nodiscard]] Future {
   Future(Future&&) noexcept = default;
   Future& operator=(Future&&) noexcept = default;
 
+  // valid(): not consumed or moved from. ready(): complete, so that get() does not block.
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return held()->done(); }
   const std::shared_ptr<const Loop>& loop() const {
@@ -328,6 +329,7 @@ class [[nodiscard]] Future {
     if (state_ != nullptr && state_->work && !state_->done()) state_->work(WorkRequest::cancel);
   }
 
+  // A future that is complete.
   static Future made(Result<T> result) {
     Promise<T> promise;
     Future future = promise.future();

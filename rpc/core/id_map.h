@@ -19,6 +19,7 @@ class IdMap {
  public:
   explicit IdMap(std::uint64_t seed) : seed_(seed) {}
 
+  // The seed, as given; the number of entries; whether some entry has this id.
   std::uint64_t seed() const { return seed_; }
   std::size_t size() const { return size_; }
   bool contains(std::uint64_t id) const { return size_ != 0 && slots_[place_of(id)].used; }

@@ -14,6 +14,7 @@
 
 namespace weft::rpc {
 
+// How serious a record is.
 enum class LogLevel { debug, info, warning, error };
 
 // Values may come from a peer: any bytes.
@@ -33,6 +34,7 @@ inline constexpr std::string_view address = "address";
 inline constexpr std::string_view object = "object";  // behind an RRef
 }  // namespace log_fields
 
+// One record.
 struct LogRecord {
   LogLevel level;
   std::string_view agent;

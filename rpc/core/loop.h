@@ -16,6 +16,7 @@
 
 namespace weft::rpc {
 
+// The clock of all loops.
 using Clock = std::chrono::steady_clock;
 
 // from + wait, without overflow: nanoseconds::max() is a wait for ever.
@@ -43,7 +44,7 @@ class WEFT_EXPORT Loop : public Executor {
 
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
 
-  virtual Clock::time_point now() const = 0;
+  virtual Clock::time_point now() const = 0;  // on the loop's clock
   // The same clock some milliseconds late, for a fraction of the cost: for ages. Any thread.
   virtual Clock::time_point coarse_now() const { return now(); }
   virtual bool running_here() const = 0;
@@ -87,7 +88,7 @@ class WEFT_EXPORT OwnedThread {
   ~OwnedThread();
   OwnedThread(const OwnedThread&) = delete;
   OwnedThread& operator=(const OwnedThread&) = delete;
-  static bool here();
+  static bool here();  // whether this is such a thread
 };
 
 }  // namespace weft::rpc

@@ -16,6 +16,7 @@ namespace weft::rpc {
 
 class WEFT_EXPORT MemoryPool {
  public:
+  // What the pool has done and has.
   struct Counts {
     std::uint64_t hits = 0, misses = 0;  // of blocks that are large enough to be kept
     std::uint64_t kept_bytes = 0;        // at this moment, by no Buffer
@@ -24,12 +25,13 @@ class WEFT_EXPORT MemoryPool {
 
   static constexpr std::size_t smallest = 64 * 1024;  // below, malloc is as fast
 
+  // max_kept: bytes that are kept while no Buffer uses them.
   explicit MemoryPool(std::uint64_t max_kept);
   ~MemoryPool();
 
   Buffer allocate(std::size_t size);  // uninitialised; std::bad_alloc
   void trim();                        // gives back all that is kept
-  Counts counts() const;
+  Counts counts() const;              // a copy
 
   // What a block for so many bytes has: the next of eight steps to the power of two.
   static std::size_t block_size(std::size_t bytes);

@@ -15,6 +15,7 @@ struct ProcessId {
   std::uint32_t number = 0;
   std::uint64_t started = 0;
 
+  // False also if a host is unknown.
   bool is_on_host_of(const ProcessId& other) const { return host != 0 && host == other.host; }
   friend bool operator==(const ProcessId&, const ProcessId&) = default;
 };

@@ -14,18 +14,22 @@ struct Unit {};  // the value of Result<void>
 template <class T>
 class Result {
  public:
+  // The type of a value.
   using Value = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
+  // A Result<void> that succeeded is made without arguments.
   Result(Value value) : value_(std::move(value)) {}
   Result(std::exception_ptr error) : error_(std::move(error)) {}
   Result()
     requires std::is_void_v<T>
       : value_(Unit{}) {}
 
+  // False: error() is set, and value() throws it.
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
 
   const std::exception_ptr& error() const { return error_; }  // null where there is none
+  // Throws error() if there is one.
   Value& value() & {
     rethrow();
     return *value_;

@@ -13,6 +13,7 @@ namespace weft::rpc {
 
 class Slots {
  public:
+  // The value of type T; null: none. The pointer is valid until the next put() of that type.
   template <class T>
   T* find() const {
     for (const auto& [type, value] : entries_)
@@ -25,6 +26,7 @@ class Slots {
       if (type == typeid(T)) return std::static_pointer_cast<T>(value);
     return nullptr;
   }
+  // Replaces the value of type T.
   template <class T>
   T& put(std::shared_ptr<T> value) {
     T& reference = *value;

@@ -31,9 +31,11 @@ namespace weft::rpc {
 
 class WEFT_EXPORT SpinPolicy {
  public:
+  // Of the clock of loops.
   using Duration = std::chrono::nanoseconds;
   using Time = Clock::time_point;
 
+  // How long an adaptive loop polls at most, and the bounds of what it skips after its core was wanted.
   static constexpr Duration adaptive_bound = std::chrono::microseconds{50};
   static constexpr Duration first_pause = std::chrono::milliseconds{5};
   static constexpr Duration max_pause = std::chrono::seconds{10};
@@ -42,8 +44,9 @@ class WEFT_EXPORT SpinPolicy {
   // fixed: always poll for so long, and never yield. nullopt: adapt; on a machine with one CPU never poll.
   explicit SpinPolicy(std::optional<Duration> fixed, unsigned cpus = 2);
 
+  // The loop asks before it polls, and reports what came of it.
   bool spins() const { return bound_.count() > 0; }  // at any time
-  bool yields() const { return adaptive_; }
+  bool yields() const { return adaptive_; }          // adapts
   Duration bound(Time now);
   Time paused_until() const { return paused_until_; }
   bool yielded(Time now, Duration away);

@@ -149,6 +149,7 @@ template <class T>
 class [[nodiscard]] Task {
  public:
   using promise_type = detail::TaskPromise<T>;
+  // Of the coroutine.
   using Handle = std::coroutine_handle<promise_type>;
 
   Task() = default;
@@ -162,7 +163,7 @@ class [[nodiscard]] Task {
     if (handle_) handle_.destroy();
   }
 
-  bool valid() const { return handle_ != nullptr; }
+  bool valid() const { return handle_ != nullptr; }  // false: used or moved from
 
   // Begins the task on the calling thread, which must be the executor's; `done` gets its result, on the
   // executor.

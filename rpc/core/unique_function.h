@@ -98,6 +98,7 @@ class UniqueFunction<Result(Args...)> {
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 
+// A callable without arguments.
 using Callback = UniqueFunction<void()>;
 
 }  // namespace weft::rpc

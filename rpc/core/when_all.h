@@ -63,11 +63,13 @@ auto gather(std::vector<Future<T>> futures, bool until_error) {
 
 }  // namespace detail
 
+// A future of all values.
 template <class T>
 auto when_all(std::vector<Future<T>> futures) {
   return detail::gather(std::move(futures), false);
 }
 
+// The same, which fails as soon as one future fails.
 template <class T>
 auto when_all_or_error(std::vector<Future<T>> futures) {
   return detail::gather(std::move(futures), true);

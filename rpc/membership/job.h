@@ -30,6 +30,7 @@ class WEFT_EXPORT Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  // The agent, and its name in the job.
   Agent& agent() const { return *agent_; }
   const std::string& name() const { return agent_->name(); }
   std::size_t rank() const { return rendezvous().rank; }  // Rendezvous::no_rank in an elastic world

@@ -26,6 +26,7 @@ inline constexpr std::string_view host = "host";
 inline constexpr std::string_view world = "world";  // "elastic", or "fixed N": of N members
 }  // namespace membership_keys
 
+// The states of a member, in their order.
 enum class MemberState : std::uint8_t {
   claimed,  // has taken its name, and is not known to be within reach yet
   joined,
@@ -41,10 +42,12 @@ struct EarlierLife {
   bool left = false;  // else it was lost
 };
 
+// A member as the store has it.
 struct MemberRecord : Member {
   MemberState state = MemberState::claimed;
   std::optional<EarlierLife> before;
 
+  // What follows from the state.
   bool serves() const { return state == MemberState::serving || state == MemberState::released; }
   bool here() const { return state == MemberState::joined || serves(); }
   bool gone() const { return state == MemberState::left || state == MemberState::lost; }
@@ -64,10 +67,11 @@ class WEFT_EXPORT Roster {
   // Of a watch of membership_keys::members. Throws protocol_error, and is then as it was.
   void apply(const StoreChanges& changes);
 
+  // Null: no record has this name.
   const MemberRecord* find(const std::string& name) const;
   const Records& members() const { return *members_; }
   std::size_t joined() const;  // how many have joined, those included that are gone and not forgotten
-  std::size_t here() const;
+  std::size_t here() const;    // members for which MemberRecord::here() is true
   // Whether every member except `self` only serves or is gone.
   bool idle(const std::string& self) const;
   // The members except `self` that keep it from leaving. While one has work left, these are the members with

@@ -14,6 +14,7 @@
 
 namespace weft::rpc {
 
+// How run_job() starts processes.
 struct JobOptions {
   // How many processes run_job() starts where nobody else has started them.
   std::size_t processes = 1;

@@ -17,6 +17,7 @@
 
 namespace weft::observe {
 
+// Where the endpoint listens, and whom it answers.
 struct EndpointOptions {
   std::string address = "127.0.0.1:0";  // host:port
   bool remote = false;                  // answer other hosts too; whoever reaches the port is answered

@@ -17,6 +17,7 @@
 
 namespace weft::observe {
 
+// The answer to one request.
 struct HttpReply {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";

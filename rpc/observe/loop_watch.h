@@ -16,12 +16,14 @@ namespace weft::observe {
 
 class WEFT_EXPORT LoopWatch {
  public:
+  // The answer of one loop.
   struct Loop {
     bool answered = false;              // within the timeout
     std::chrono::nanoseconds delay{0};  // until it answered, or of the question that it has not answered yet
     std::chrono::nanoseconds cpu{0};    // of the thread that ran it last, since that began; 0: none has yet
   };
 
+  // Does not keep the agent.
   explicit LoopWatch(const std::shared_ptr<rpc::AgentCore>& core) : core_(core) {}
 
   // One entry for each of the agent's loops; none where the agent has ended.

@@ -17,6 +17,7 @@
 
 namespace weft::observe {
 
+// What is exported.
 struct MetricsOptions {
   std::vector<double> seconds;     // upper bounds of the histograms; empty: from 10 µs to 30 s
   std::size_t max_methods = 1000;  // on each side; calls of others count as method "other"

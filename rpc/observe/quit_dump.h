@@ -16,6 +16,7 @@ namespace weft::observe {
 
 class WEFT_EXPORT QuitDump {
  public:
+  // Receives the text. Called on the dump's thread.
   using Print = std::function<void(const std::string& lines)>;
   explicit QuitDump(rpc::Agent& agent, Print print = nullptr);  // null: to stderr
   ~QuitDump();

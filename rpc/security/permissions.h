@@ -24,6 +24,7 @@
 
 namespace weft::rpc {
 
+// One rule: patterns, in which * stands for any characters.
 struct PermissionRule {
   bool allow = false;
   std::string identity = "*", method = "*";

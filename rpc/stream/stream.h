@@ -26,6 +26,7 @@ namespace weft::rpc {
 template <class T>
 class [[nodiscard]] Stream {
  public:
+  // The type of an item.
   using Item = T;
   using promise_type = detail::GeneratorPromise<T>;  // a function that returns a Stream may be a coroutine
 
@@ -40,7 +41,7 @@ class [[nodiscard]] Stream {
   }
   ~Stream() { close(); }
 
-  bool valid() const { return source_ != nullptr; }
+  bool valid() const { return source_ != nullptr; }  // false: handed over, closed, or never made
 
   // The next item; nothing at the end. One at a time. An item that comes for a future that was dropped is
   // lost. Errors: what the source ended with, as a RemoteError where that is another agent; peer_lost or

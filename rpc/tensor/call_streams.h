@@ -22,6 +22,7 @@ class CallStreams {
 
   const std::vector<c10::Stream>& streams() const { return streams_; }
 
+  // As ContextSwitch's.
   void enter();
   void leave();
 

@@ -11,6 +11,7 @@
 
 namespace weft::tensor {
 
+// Part of tensor::layers().
 WEFT_EXPORT void add_creation_turn(rpc::Agent& agent);
 
 }  // namespace weft::tensor

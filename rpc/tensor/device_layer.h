@@ -15,8 +15,10 @@
 
 namespace weft::tensor {
 
+// The key of the section in a message.
 inline constexpr std::string_view devices_section = "devices";
 
+// Part of tensor::layers().
 void add_device_layer(rpc::Agent& agent, DeviceOptions options);
 
 // Stands before the arguments of a call, whose tensors then go by this map, whatever the agent's options say;

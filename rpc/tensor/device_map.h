@@ -26,18 +26,21 @@ WEFT_EXPORT c10::Device device_from_name(std::string_view name);
 
 class WEFT_EXPORT DeviceMap {
  public:
+  // A device of this agent, and its device at the peer.
   struct Pair {
     c10::Device here, there;
     friend bool operator==(const Pair&, const Pair&) = default;
   };
 
   DeviceMap() = default;
+  // Names of devices here and there. Errors: those of add_named().
   DeviceMap(std::initializer_list<std::pair<std::string, std::string>> pairs);
 
   // invalid_argument: either device is in another pair already. The same pair again is nothing.
   DeviceMap& add(c10::Device here, c10::Device there);
   DeviceMap& add_named(std::string_view here, std::string_view there);
 
+  // The pairs, in the order in which they were added.
   bool empty() const { return pairs_.empty(); }
   const std::vector<Pair>& pairs() const { return pairs_; }
   // None: a tensor there has no place at the peer.

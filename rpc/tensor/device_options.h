@@ -36,8 +36,8 @@ class WEFT_EXPORT AgentDevices {
   // `devices` does not exist.
   explicit AgentDevices(DeviceOptions options);
 
-  bool maps() const;  // it has any
-  const DeviceMap& map_for(const std::string& peer) const;
+  bool maps() const;                                        // it has any
+  const DeviceMap& map_for(const std::string& peer) const;  // or the map for all other peers
   // invalid_argument: a map is for a name that none of these has. Peers by their address are not asked for.
   void check_names(const std::vector<std::string>& members) const;
   // The accelerators' devices that this agent's own options name.

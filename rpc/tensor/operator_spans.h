@@ -16,6 +16,7 @@
 
 namespace weft::tensor {
 
+// What is noted of an operator, in addition to its name and time.
 struct OperatorDetails {
   bool shapes = false;  // note "shapes": of the inputs, as in "[[2, 3], [3, 4], []]"; [] also for no tensor
   bool memory = false;  // notes "bytes.DEVICE": allocated less freed while it ran, what it called included

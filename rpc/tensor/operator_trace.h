@@ -22,6 +22,7 @@
 
 namespace weft::tensor {
 
+// When operators become spans, and what is noted of them.
 struct OperatorTraceOptions {
   OperatorDetails details;
   bool always = true;  // false: only while a peer records (start_operators)
@@ -59,6 +60,8 @@ class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
   // A context in which operators become spans under this one; null: they are not wanted now.
   std::unique_ptr<rpc::ContextSwitch> context_under(const rpc::TraceContext& under) const;
 
+  // start() records until the same peer stops the recording, or is gone. stop() throws not_found for other
+  // recordings.
   OperatorRecording start(const rpc::AgentId& peer);
   OperatorRecording stop(const rpc::AgentId& peer, const OperatorRecording& recording);
 

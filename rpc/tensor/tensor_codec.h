@@ -29,7 +29,7 @@ namespace weft::tensor {
 class Snapshot {
  public:
   explicit Snapshot(at::Tensor tensor) : tensor_(std::move(tensor)) {}
-  const at::Tensor& tensor() const { return tensor_; }
+  const at::Tensor& tensor() const { return tensor_; }  // the copy
 
  private:
   at::Tensor tensor_;

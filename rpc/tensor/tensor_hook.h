@@ -15,10 +15,13 @@ class TensorHook {
  public:
   virtual ~TensorHook() = default;
 
+  // What is sent in place of a tensor.
   struct Sent {
     at::Tensor tensor;                  // what travels, detached
     std::optional<std::uint64_t> mark;  // travels beside it and comes to received()
   };
+  // sending(): once for each tensor, in the order of encoding. received(): for a tensor that was sent with a
+  // mark; returns the tensor that the program gets.
   virtual Sent sending(const at::Tensor& tensor) = 0;
   virtual at::Tensor received(at::Tensor tensor, std::uint64_t mark) = 0;
 };

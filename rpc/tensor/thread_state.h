@@ -11,6 +11,7 @@
 
 namespace weft::tensor {
 
+// The state in which a handler starts.
 WEFT_EXPORT std::unique_ptr<rpc::ContextSwitch> make_thread_state(bool grad_mode);
 
 }  // namespace weft::tensor

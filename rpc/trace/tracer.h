@@ -21,6 +21,7 @@
 
 namespace weft::rpc {
 
+// The methods that a tracer serves.
 inline constexpr std::string_view spans_method = "weft.spans", clock_method = "weft.clock";
 
 struct TracerOptions {
