@@ -234,7 +234,8 @@ def pages(api, docs, architecture):
                 "| layer | headers | contents |", "|---|---|---|"]
     for layer in api.layers:
         index, folders, entries = index_of(layer), {}, [index_of(layer)]
-        about = contents.get(layer.folders[0], "")
+        folder = layer.folders[0]
+        about = contents.get(folder) or first_sentence(api.header(f"{folder}/{folder}.h").contract)
         overview.append(f"| [`weft::{layer.name}`]({index.removeprefix('api/')}) | {len(layer.headers)} | "
                         f"{absolute(about, 'api/index.md', docs)} |")
         text = [f"# weft::{layer.name}", "", absolute(about, index, docs), ""]
