@@ -105,6 +105,9 @@ TEST_F(StoreOfAJob, AStoreThatDoesNotAnswerHoldsNothingUp) {
   EXPECT_EQ(ends, " 0");
   pass(1s);
   EXPECT_EQ(ends, " 0 0");
+  store->abandon();
+  loop->turn();
+  EXPECT_EQ(ends, " 0 0") << "once each";
 }
 
 TEST_F(StoreOfAJob, CallsBackNoMoreOnceItIsClosed) {

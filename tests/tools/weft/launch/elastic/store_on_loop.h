@@ -66,6 +66,7 @@ class TroubledStore final : public rpc::Store {
   rpc::Future<void> revoke(rpc::LeaseId lease) override {
     return answer<void>([&] { return memory_.revoke(lease); });
   }
+  void abandon() { unanswered_.clear(); }  // the operations that are not answered fail after all
   std::size_t waiting() const { return memory_.waiting(); }
 
  private:
