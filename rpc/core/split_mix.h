@@ -20,6 +20,7 @@ constexpr std::uint64_t split_mix(std::uint64_t x) {
 class SplitMix64 {
  public:
   explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}
+  // The next number, of all 2^64 with equal probability.
   constexpr std::uint64_t operator()() { return split_mix(state_ += split_mix_step); }
 
  private:
