@@ -10,6 +10,7 @@
 
 namespace weft::rpc {
 
+// A frame that is sent.
 struct OutboundFrame {
   Buffer head;  // the prefix and the header, as they travel
   // Borrowed until `sent` has run; where it never does, until these Buffers have gone, which may be a moment
@@ -24,6 +25,7 @@ struct OutboundFrame {
   }
 };
 
+// A frame that has arrived.
 struct InboundFrame {
   Prefix prefix;
   Buffer header;  // 8-byte aligned

@@ -25,8 +25,10 @@ class CallPart;
 
 inline constexpr std::size_t max_name_bytes = 255;  // of an agent
 
+// Joins the connections of one peer that carry its large attachments.
 using LaneKey = std::array<std::uint64_t, 2>;
 
+// What a side says of itself in the handshake.
 struct HelloInfo {
   std::uint16_t version_min = 1, version_max = 1;
   std::uint64_t features = 0;
@@ -56,6 +58,7 @@ struct CreditInfo {
   std::uint64_t bytes = 0;
 };
 
+// What a request's header says, in addition to its arguments.
 struct RequestInfo {
   std::uint64_t method = 0;
   std::uint64_t signature = 0;
@@ -64,6 +67,7 @@ struct RequestInfo {
   std::uint32_t accepted = 0;    // of a resumable request: see message.capnp
 };
 
+// How a call failed.
 struct FailureInfo {
   ErrorKind kind = ErrorKind::internal;
   std::string message, worker, method, type;
@@ -80,6 +84,7 @@ class WEFT_EXPORT Destination {
 
 class WEFT_EXPORT OutgoingMessage {
  public:
+  // Messages of calls, whose values follow; and complete frames of the other kinds.
   static std::unique_ptr<OutgoingMessage> request(std::size_t arguments);
   static std::unique_ptr<OutgoingMessage> reply();
   static OutboundFrame hello(const HelloInfo& info);
@@ -94,11 +99,13 @@ class WEFT_EXPORT OutgoingMessage {
 
   ValueWriter argument(std::size_t i);  // of a request
   ValueWriter result();                 // of a reply
+  // A layer's data. required: the receiver refuses the message unless it knows the key. attach(): returns the
+  // index of the attachment.
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
-  std::uint64_t bytes();  // header and attachments, as far as they are written
-  std::uint64_t attached_bytes() const;
-  std::uint64_t header_bytes();  // as far as it is written
+  std::uint64_t bytes();                 // header and attachments, as far as they are written
+  std::uint64_t attached_bytes() const;  // of attachments, as far as they are attached
+  std::uint64_t header_bytes();          // as far as it is written
 
   // `unchanged` is asked after the bytes have left: an argument that was borrowed must not have been
   // modified.
@@ -180,6 +187,7 @@ class WEFT_EXPORT IncomingMessage {
   IncomingMessage(InboundFrame frame, const Limits& limits);
   ~IncomingMessage();
 
+  // What the header says. Each for the kind of frame that has it.
   const Prefix& prefix() const;
   HelloInfo hello() const;
   RequestInfo request() const;
@@ -190,18 +198,19 @@ class WEFT_EXPORT IncomingMessage {
   ValueReader argument(std::size_t i);
   std::optional<FailureInfo> failure() const;  // of a reply
   ValueReader result();                        // of a reply
+  // Sections of layers above, by key; nothing: the message has no such section.
   bool has_sections() const;
   std::optional<ValueReader> section(std::string_view key);
   // The first required section whose key `known` does not accept.
   std::optional<std::string> unknown_required(const UniqueFunction<bool(std::string_view)>& known) const;
 
-  std::size_t attachment_count() const;
+  std::size_t attachment_count() const;                 // checked against the frame
   const Buffer& attachment(std::uint32_t index) const;  // throws protocol_error
   std::uint64_t bytes() const;                          // header and attachments
-  Slots& slots() { return slots_; }
+  Slots& slots() { return slots_; }                     // of layers above
 
   struct Content;
-  Content& content();
+  Content& content();  // for the sources of this folder
 
  private:
   Inside<Content, 640> content_;

@@ -17,6 +17,7 @@
 
 namespace weft::rpc {
 
+// The kinds of frames.
 enum class FrameKind : std::uint8_t {
   hello = 1,
   request = 2,
@@ -35,13 +36,15 @@ namespace frame_flags {
 inline constexpr std::uint16_t notify = 1;     // a request that is not answered
 inline constexpr std::uint16_t on_lanes = 2;   // the large ones of its attachments travel on the lanes
 inline constexpr std::uint16_t resumable = 4;  // sent again after the connection was lost, accepted once
-inline constexpr std::uint16_t known = notify | on_lanes | resumable;
+inline constexpr std::uint16_t known = notify | on_lanes | resumable;  // all flags
 }  // namespace frame_flags
 
+// The prefix, decoded.
 struct Prefix {
   static constexpr std::size_t size = 32;
   static constexpr std::uint8_t frame_version = 1;
 
+  // As above. header_words: of 8 bytes; call_id: or what the kind says.
   FrameKind kind = FrameKind::ping;
   std::uint16_t flags = 0;
   std::uint32_t header_words = 0;
@@ -55,8 +58,10 @@ struct Prefix {
   std::uint64_t message_bytes() const { return header_words * std::uint64_t{8} + body_bytes; }
 };
 
+// The prefix as it travels.
 using PrefixBytes = std::span<std::byte, Prefix::size>;
 
+// Writes the prefix with the checksum that it has.
 WEFT_EXPORT void encode(const Prefix& prefix, PrefixBytes out);
 // Throws protocol_error, or resource_exhausted where the announced sizes exceed a limit.
 WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const Limits& limits);

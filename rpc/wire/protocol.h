@@ -20,6 +20,7 @@ namespace features {
 inline constexpr std::uint64_t sessions = 1;  // resumable frames and `received` (rpc/agent/session.h)
 }  // namespace features
 
+// What this build offers in its hello.
 inline constexpr ProtocolRange own_protocol{.features = features::sessions};
 
 // What is in force.
@@ -27,7 +28,7 @@ struct Protocol {
   std::uint16_t version = 1;
   std::uint64_t features = 0;
 
-  bool has(std::uint64_t feature) const { return (features & feature) == feature; }
+  bool has(std::uint64_t feature) const { return (features & feature) == feature; }  // all of these bits
   friend bool operator==(const Protocol&, const Protocol&) = default;
 };
 

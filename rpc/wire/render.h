@@ -6,6 +6,7 @@
 
 namespace weft::rpc {
 
+// Errors: those of the reader.
 WEFT_EXPORT std::string render(const ValueReader& value);
 
 }  // namespace weft::rpc

@@ -22,6 +22,7 @@ class ListWriter;
 class RecordWriter;
 class MapWriter;
 
+// The kinds of values. The last three are packed lists of numbers.
 enum class ValueKind : std::uint8_t {
   nil,
   boolean,
@@ -40,6 +41,7 @@ enum class ValueKind : std::uint8_t {
   reals,
   floats,
 };
+// The name of the kind, as error messages have it.
 WEFT_EXPORT std::string_view to_string(ValueKind kind);
 
 namespace detail {
@@ -49,8 +51,9 @@ struct ValueAccess;                                                // the .cc's 
 
 class WEFT_EXPORT ValueWriter {
  public:
-  OutgoingMessage& message() const { return *message_; }
+  OutgoingMessage& message() const { return *message_; }  // that the value is part of
 
+  // Sets the value; once. Texts and bytes are copied into the header.
   void set_nil();
   void set_bool(bool value);
   void set_int(std::int64_t value);
@@ -62,6 +65,8 @@ class WEFT_EXPORT ValueWriter {
   void set_reals(std::span<const double> values);
   void set_floats(std::span<const float> values);
   void set_attachment(Buffer bytes);  // travels beside the header; borrowed until the message has been sent
+  // Sets a value of several parts, which the caller then sets through the writer that is returned. Sizes are
+  // fixed.
   ListWriter set_list(std::size_t size);
   RecordWriter set_record(std::size_t fields);
   MapWriter set_map(std::size_t size);
@@ -83,6 +88,7 @@ class WEFT_EXPORT ManyWriter {
 };
 }  // namespace detail
 
+// The items of a list.
 class WEFT_EXPORT ListWriter : detail::ManyWriter {
  public:
   ValueWriter operator[](std::size_t i);
@@ -91,16 +97,19 @@ class WEFT_EXPORT ListWriter : detail::ManyWriter {
   friend struct detail::ValueAccess;
 };
 
+// The fields of a record, in any order of their names.
 class WEFT_EXPORT RecordWriter : detail::ManyWriter {
  public:
-  ValueWriter field(std::size_t i, std::string_view name);
+  ValueWriter field(std::size_t i, std::string_view name);  // sets its name
 
  private:
   friend struct detail::ValueAccess;
 };
 
+// The entries of a map, by position.
 class WEFT_EXPORT MapWriter : detail::ManyWriter {
  public:
+  // Of entry i.
   ValueWriter key(std::size_t i);
   ValueWriter value(std::size_t i);
 
@@ -110,12 +119,14 @@ class WEFT_EXPORT MapWriter : detail::ManyWriter {
 
 class WEFT_EXPORT ValueReader {
  public:
-  IncomingMessage& message() const { return *message_; }
+  IncomingMessage& message() const { return *message_; }  // that the value is part of
 
+  // What the value is; the getters throw type_mismatch for another kind.
   ValueKind kind() const;
   bool is_nil() const { return kind() == ValueKind::nil; }
   std::uint64_t object_type() const;  // the schema id where kind() is object, else 0
 
+  // The value. Texts and bytes point into the message.
   bool get_bool() const;
   std::int64_t get_int() const;    // also an unsigned value that fits
   std::uint64_t get_uint() const;  // also a signed value that fits
@@ -130,6 +141,7 @@ class WEFT_EXPORT ValueReader {
   double real_at(std::size_t i) const;       // of a list, packed reals or floats
   bool find_field(std::string_view name, std::size_t guess,
                   ValueReader& out) const;  // guess: where it probably is
+  // Parts by position: type_mismatch for another kind of value; protocol_error beyond the end.
   std::string_view field_name(std::size_t i) const;
   ValueReader field_at(std::size_t i) const;
   ValueReader map_key(std::size_t i) const;

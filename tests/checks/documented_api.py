@@ -26,7 +26,6 @@ UNFINISHED = [
     "rpc/store",
     "rpc/testing",
     "rpc/transport",
-    "rpc/wire",
 ]
 SKIPPED = 77
 
