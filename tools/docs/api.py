@@ -9,8 +9,8 @@ this tree writes plain `//` comments, and a comment heads a group of declaration
     int size() const;  // in bytes    <- documents size()
 
 The header's first comment is the contract of the header. It documents the types that it names. The comment of a type
-documents the members that it names (fields as words, functions as `name()` or at the beginning of a line of a table), and those fields or constructors that
-directly follow it.
+documents the members that it names (fields as words, functions as `name()` or at the beginning of a line of a table),
+and those fields, enumerators and constructors that directly follow it.
 
 Lines are related by their indentation, which clang-format keeps.
 """
@@ -179,23 +179,23 @@ class Header:
                     return at
         return line
 
-    def comment(self, line):
-        """The comment of the declaration at this line: its trailing comments, or the one that heads its group."""
-        start = self.start(line)
-        own = self.own_trailing(start)
+    def comment(self, line, enumerator=False):
+        """The comment of the declaration at this line: the one that heads its group, and its trailing comments."""
+        start = line if enumerator else self.start(line)
+        own = self.own_trailing(start, line if enumerator else self.end(start))
         above = self.heading(start)
         return "\n\n".join(text for text in (above, own) if text)
 
     def opens(self, line, parent):
         """Whether the group of this line is the first of the type that begins at line `parent`."""
-        above = self.group(self.start(line)) - 1
+        above = self.group(line) - 1
         if self.code[above].strip() == "public:":
             above -= 1
         return self.code[above].rstrip().endswith("{") and self.start(above) <= parent <= above
 
-    def own_trailing(self, start):
+    def own_trailing(self, start, end):
         found = []
-        for line in range(start, self.end(start) + 1):
+        for line in range(start, end + 1):
             if not self.trailing[line] or self.is_comment(line):
                 continue
             found.append(self.trailing[line])
@@ -300,7 +300,7 @@ class Api:
         if symbol.kind == "define":
             text = header.heading(symbol.line)
         elif symbol.kind == "enumvalue":
-            text = header.comment(symbol.line) if symbol.line != symbol.parent.line else self.comment(symbol.parent)
+            text = header.comment(symbol.line, enumerator=True) if symbol.line != symbol.parent.line else self.comment(symbol.parent)
         else:
             text = header.comment(symbol.line)
         if text:
@@ -308,8 +308,8 @@ class Api:
         if (is_type(symbol) or symbol.kind in ("concept", "typedef", "enum")) and names_type(header.contract, symbol.name):
             return header.contract
         if symbol.parent is not None and (about := self.comment(symbol.parent)) and (
-                names_member(about, symbol) or ((symbol.kind == "variable" or symbol.name == symbol.parent.name.partition("<")[0])
-                                                and header.opens(symbol.line, symbol.parent.line))):
+                names_member(about, symbol) or ((symbol.kind in ("variable", "enumvalue") or symbol.name == symbol.parent.name.partition("<")[0])
+                                                and header.opens(symbol.line if symbol.kind == "enumvalue" else header.start(symbol.line), symbol.parent.line))):
             return about
         if symbol.parent is None and names_member(header.contract, symbol):
             return header.contract

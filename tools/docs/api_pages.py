@@ -187,7 +187,7 @@ class HeaderPage:
             text = declaration(self.header, symbol)
             if symbol.kind == "define":
                 text = f"{symbol.name}{symbol.arguments}"
-            trailing = " ".join(self.header.own_trailing(self.header.start(symbol.line)).split())
+            trailing = " ".join(self.header.own_trailing(start := self.header.start(symbol.line), self.header.end(start)).split())
             if trailing and len(text.splitlines()[-1]) + len(trailing) > 100:
                 text = "\n".join(textwrap.wrap(trailing, 90, initial_indent="// ", subsequent_indent="// ")) + "\n" + text
             elif trailing:
