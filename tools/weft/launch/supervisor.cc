@@ -5,14 +5,12 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <asio/buffer.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +27,7 @@
 #include "tools/weft/launch/output.h"
 #include "tools/weft/launch/output_queue.h"
 #include "tools/weft/launch/process.h"
+#include "tools/weft/launch/worker_output.h"
 
 namespace weft::tool::launch {
 namespace {
@@ -52,23 +51,16 @@ std::string signal_text(int number) {
 
 }  // namespace
 
-// One of a worker's outputs, on its way to ours.
-struct WorkerOutput {
-  WorkerOutput(asio::io_context& context, int from, int to) : pipe(context, from), to(to) {
-    pipe.non_blocking(true);
-  }
-  stream_descriptor pipe;
-  int to;
-  bool paused = false;  // until what was read before has been written
-  std::array<char, 1 << 16> bytes;
-  LineCutter cutter;
-};
-
 struct RunningWorker {
-  RunningWorker(asio::io_context& context, WorkerPlan plan)
-      : plan(std::move(plan)), process(context), liveness(context), input(context), grace(context) {}
-  WorkerPlan plan;
-  std::string prefix;
+  RunningWorker(asio::io_context& context, WorkerPlan own, OutputQueue& to_output, OutputQueue& to_errors,
+                std::string prefix)
+      : plan(std::move(own)),
+        process(context),
+        liveness(context),
+        input(context),
+        grace(context),
+        output(context, to_output, to_errors, std::move(prefix)) {}
+  const WorkerPlan plan;
   pid_t pid = 0;
   stream_descriptor process;         // its pidfd: readable once it has ended
   stream_descriptor liveness;        // its liveness pipe (process.h)
@@ -76,9 +68,7 @@ struct RunningWorker {
   asio::steady_timer grace;          // from stop() to SIGKILL
   std::optional<std::size_t> began;  // to end: before those of a higher number
   std::optional<int> status;         // as waitpid says it
-  std::vector<std::unique_ptr<WorkerOutput>> streams;
-  std::string error_file;  // where its standard error goes to a file
-  LastLines errors;
+  WorkerOutput output;
 };
 
 std::string indented(const std::string& lines) {
@@ -133,15 +123,11 @@ class Supervisor::Impl {
     ended     // what they have printed may not be written yet
   };
 
+  std::unique_ptr<RunningWorker> make(WorkerPlan plan);
   void start(RunningWorker& worker, const std::string& program, const std::vector<std::string>& command,
              bool stopped_by_input);
   void ask_to_end(RunningWorker& worker, int signal);
   int open_log(const RunningWorker& worker, const char* kind);
-  OutputQueue& queue_of(const WorkerOutput& stream);
-  void await_output(RunningWorker& worker, WorkerOutput& stream);
-  bool read_output(RunningWorker& worker, WorkerOutput& stream);
-  void take_output(RunningWorker& worker, WorkerOutput& stream, std::size_t bytes);
-  void drain(RunningWorker& worker);
   void output_changed();
   void nobody_reads();
   void await_end(RunningWorker& worker);
@@ -191,7 +177,7 @@ void Supervisor::Impl::start() {
   }
   await_signal();
   for (WorkerPlan& plan : options_.workers) {
-    workers_.push_back(std::make_unique<RunningWorker>(context_, std::move(plan)));
+    workers_.push_back(make(std::move(plan)));
     start(*workers_.back(), program, options_.command, false);
   }
   all_started_ = !options_.on_exit;
@@ -199,7 +185,7 @@ void Supervisor::Impl::start() {
 
 std::size_t Supervisor::Impl::add(AddedWorker added) {
   const std::string program = find_program(added.command.front());
-  auto worker = std::make_unique<RunningWorker>(context_, std::move(added.plan));
+  auto worker = make(std::move(added.plan));
   start(*worker, program, added.command, added.stopped_by_input);
   workers_.push_back(std::move(worker));
   return workers_.size() - 1;
@@ -243,7 +229,7 @@ void Supervisor::Impl::abandon(int status) {
     worker->process.close();
     worker->liveness.close();
     worker->input.close();
-    for (auto& stream : worker->streams) stream->pipe.close();
+    worker->output.close();
   }
   grace_.cancel();
   leave_once_written();
@@ -257,23 +243,25 @@ int Supervisor::Impl::open_log(const RunningWorker& worker, const char* kind) {
   return file;
 }
 
+std::unique_ptr<RunningWorker> Supervisor::Impl::make(WorkerPlan plan) {
+  std::string prefix;
+  if (options_.prefix)
+    prefix = "[" + (plan.role.empty() && plan.rank ? std::to_string(*plan.rank) : plan.name) + "] ";
+  return std::make_unique<RunningWorker>(context_, std::move(plan), *output_, *errors_, std::move(prefix));
+}
+
 void Supervisor::Impl::start(RunningWorker& worker, const std::string& program,
                              const std::vector<std::string>& command, bool stopped_by_input) {
   const WorkerPlan& plan = worker.plan;
-  if (options_.prefix)
-    worker.prefix = "[" + (plan.role.empty() && plan.rank ? std::to_string(*plan.rank) : plan.name) + "] ";
   ProcessStart begin{program, command, environment_with(plan.environment), plan.cores};
   if (!options_.logs.empty()) {
     begin.out = open_log(worker, ".out");
     begin.error = open_log(worker, ".err");
-    worker.error_file = options_.logs + "/" + plan.name + ".err";
+    worker.output.use_error_file(options_.logs + "/" + plan.name + ".err");
   } else {
-    for (const int to : {STDOUT_FILENO, STDERR_FILENO}) {
-      int ends[2];
-      if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
-      worker.streams.push_back(std::make_unique<WorkerOutput>(context_, ends[0], to));
-      (to == STDOUT_FILENO ? begin.out : begin.error) = ends[1];
-    }
+    const WorkerOutput::Ends ends = worker.output.open_pipes();
+    begin.out = ends.out;
+    begin.error = ends.error;
   }
   int liveness[2];
   if (::pipe2(liveness, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
@@ -300,7 +288,7 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program,
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0));
   if (pidfd < 0) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 has it)");
   worker.process.assign(pidfd);
-  for (auto& stream : worker.streams) await_output(worker, *stream);
+  worker.output.begin();
   await_end(worker);
 }
 
@@ -310,81 +298,10 @@ void Supervisor::Impl::say(const std::string& text) {
   if (!options_.quiet) errors_->add(STDERR_FILENO, "weft: " + text + "\n");
 }
 
-OutputQueue& Supervisor::Impl::queue_of(const WorkerOutput& stream) {
-  return stream.to == STDOUT_FILENO ? *output_ : *errors_;
-}
-
-// While our reader is behind, the worker waits, as it would for that reader.
-void Supervisor::Impl::await_output(RunningWorker& worker, WorkerOutput& stream) {
-  stream.pipe.async_wait(stream_descriptor::wait_read, [&](asio::error_code error) {
-    if (error || !stream.pipe.is_open()) return;
-    stream.paused = queue_of(stream).full();
-    if (!stream.paused && read_output(worker, stream)) await_output(worker, stream);
-  });
-}
-
-// False: it has ended.
-bool Supervisor::Impl::read_output(RunningWorker& worker, WorkerOutput& stream) {
-  asio::error_code error;
-  const std::size_t bytes = stream.pipe.read_some(asio::buffer(stream.bytes), error);
-  if (error == asio::error::would_block) return true;  // drain() was here
-  take_output(worker, stream, bytes);
-  if (error) stream.pipe.close();
-  return !error;
-}
-
-// No bytes: it has ended.
-void Supervisor::Impl::take_output(RunningWorker& worker, WorkerOutput& stream, std::size_t bytes) {
-  std::string text;
-  const auto add = [&](std::string_view line) {
-    if (stream.to == STDERR_FILENO) worker.errors.take(line);
-    text += worker.prefix;
-    text += line;
-    text += '\n';
-  };
-  if (bytes != 0)
-    stream.cutter.take({stream.bytes.data(), bytes}, add);
-  else
-    stream.cutter.end(add);
-  queue_of(stream).add(stream.to, text);
-}
-
-// What is there already, of a process that has ended. No more: what it has started may go on printing.
-void Supervisor::Impl::drain(RunningWorker& worker) {
-  for (auto& stream : worker.streams) {
-    asio::error_code error;
-    asio::posix::descriptor_base::bytes_readable there;
-    if (stream->pipe.is_open()) stream->pipe.io_control(there, error);
-    for (std::size_t left = there.get(), bytes; left != 0 && !error; left -= std::min(left, bytes)) {
-      bytes = stream->pipe.read_some(asio::buffer(stream->bytes), error);
-      if (bytes != 0) take_output(worker, *stream, bytes);
-    }
-    take_output(worker, *stream, 0);
-  }
-  if (worker.error_file.empty()) return;
-  constexpr off_t tail = 16 << 10;
-  const int file = ::open(worker.error_file.c_str(), O_RDONLY | O_CLOEXEC);
-  std::string text(tail, '\0');
-  const off_t size = file < 0 ? 0 : ::lseek(file, 0, SEEK_END);
-  const ssize_t got =
-      size <= 0 ? 0 : ::pread(file, text.data(), text.size(), std::max<off_t>(0, size - tail));
-  if (file >= 0) ::close(file);
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, got)));
-  LineCutter cutter;
-  const auto add = [&](std::string_view line) { worker.errors.take(line); };
-  cutter.take(text, add);
-  cutter.end(add);
-}
-
 // Of our own: there is room again, or all is written, or nobody reads any more.
 void Supervisor::Impl::output_changed() {
   if (left_) return;
-  for (auto& worker : workers_)
-    for (auto& stream : worker->streams)
-      if (stream->paused && stream->pipe.is_open() && !queue_of(*stream).full()) {
-        stream->paused = false;
-        await_output(*worker, *stream);
-      }
+  for (auto& worker : workers_) worker->output.resume();
   leave_once_written();
 }
 
@@ -443,12 +360,12 @@ void Supervisor::Impl::added_ended(RunningWorker& worker) {
   ::kill(-worker.pid, SIGKILL);  // a successor may need the device that a child process holds
   worker.grace.cancel();
   if (worker.input.is_open()) worker.input.close();
-  drain(worker);
-  for (auto& stream : worker.streams) stream->pipe.close();
+  worker.output.drain();
+  worker.output.close();
   worker.liveness.close();
   Failure exit = failure_of(*worker.status);
   exit.who = worker.plan.title();
-  exit.last_error = worker.errors.text();
+  exit.last_error = worker.output.last_errors();
   const auto number =
       static_cast<std::size_t>(std::find_if(workers_.begin(), workers_.end(),
                                             [&](const auto& other) { return other.get() == &worker; }) -
@@ -479,10 +396,10 @@ void Supervisor::Impl::find_first_failure() {
     });
     return;
   }
-  drain(*first);
+  first->output.drain();
   Failure failure = failure_of(*first->status);
   failure.who = first->plan.title();
-  failure.last_error = first->errors.text();
+  failure.last_error = first->output.last_errors();
   fail(failure, true);
 }
 
@@ -553,9 +470,8 @@ void Supervisor::Impl::look_for_the_rest() {
 
 void Supervisor::Impl::finish() {
   stage_ = Stage::ended;
-  for (auto& worker : workers_) drain(*worker);
-  for (auto& worker : workers_)
-    for (auto& stream : worker->streams) stream->pipe.close();
+  for (auto& worker : workers_) worker->output.drain();
+  for (auto& worker : workers_) worker->output.close();
   grace_.cancel();
   if (interrupted_) close_outputs();
   leave_once_written();

@@ -1,0 +1,123 @@
+#include "tools/weft/launch/worker_output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <asio/buffer.hpp>
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+#include <utility>
+
+namespace weft::tool::launch {
+
+using asio::posix::stream_descriptor;
+
+struct WorkerOutput::Stream {
+  Stream(asio::io_context& context, int from, int file, OutputQueue& to)
+      : pipe(context, from), to(file), queue(to) {
+    pipe.non_blocking(true);
+  }
+  stream_descriptor pipe;
+  const int to;  // our own file
+  OutputQueue& queue;
+  bool paused = false;  // until what was read before has been written
+  std::array<char, 1 << 16> bytes;
+  LineCutter cutter;
+};
+
+WorkerOutput::WorkerOutput(asio::io_context& context, OutputQueue& output, OutputQueue& errors,
+                           std::string prefix)
+    : context_(context), output_(output), errors_(errors), prefix_(std::move(prefix)) {}
+
+WorkerOutput::~WorkerOutput() = default;
+
+WorkerOutput::Ends WorkerOutput::open_pipes() {
+  Ends ends;
+  for (const int to : {STDOUT_FILENO, STDERR_FILENO}) {
+    int pipe[2];
+    if (::pipe2(pipe, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+    const bool out = to == STDOUT_FILENO;
+    streams_.push_back(std::make_unique<Stream>(context_, pipe[0], to, out ? output_ : errors_));
+    (out ? ends.out : ends.error) = pipe[1];
+  }
+  return ends;
+}
+
+void WorkerOutput::begin() {
+  for (auto& stream : streams_) await(*stream);
+}
+
+void WorkerOutput::await(Stream& stream) {
+  stream.pipe.async_wait(stream_descriptor::wait_read, [this, &stream](asio::error_code error) {
+    if (error || !stream.pipe.is_open()) return;
+    stream.paused = stream.queue.full();
+    if (!stream.paused && read(stream)) await(stream);
+  });
+}
+
+void WorkerOutput::resume() {
+  for (auto& stream : streams_)
+    if (stream->paused && stream->pipe.is_open() && !stream->queue.full()) {
+      stream->paused = false;
+      await(*stream);
+    }
+}
+
+// False: it has ended.
+bool WorkerOutput::read(Stream& stream) {
+  asio::error_code error;
+  const std::size_t bytes = stream.pipe.read_some(asio::buffer(stream.bytes), error);
+  if (error == asio::error::would_block) return true;  // drain() was here
+  take(stream, bytes);
+  if (error) stream.pipe.close();
+  return !error;
+}
+
+// No bytes: it has ended.
+void WorkerOutput::take(Stream& stream, std::size_t bytes) {
+  std::string text;
+  const auto add = [&](std::string_view line) {
+    if (stream.to == STDERR_FILENO) last_errors_.take(line);
+    text += prefix_;
+    text += line;
+    text += '\n';
+  };
+  if (bytes != 0)
+    stream.cutter.take({stream.bytes.data(), bytes}, add);
+  else
+    stream.cutter.end(add);
+  stream.queue.add(stream.to, text);
+}
+
+void WorkerOutput::drain() {
+  for (auto& stream : streams_) {
+    asio::error_code error;
+    asio::posix::descriptor_base::bytes_readable there;
+    if (stream->pipe.is_open()) stream->pipe.io_control(there, error);
+    for (std::size_t left = there.get(), bytes; left != 0 && !error; left -= std::min(left, bytes)) {
+      bytes = stream->pipe.read_some(asio::buffer(stream->bytes), error);
+      if (bytes != 0) take(*stream, bytes);
+    }
+    take(*stream, 0);
+  }
+  if (error_file_.empty()) return;
+  constexpr off_t tail = 16 << 10;
+  const int file = ::open(error_file_.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string text(tail, '\0');
+  const off_t size = file < 0 ? 0 : ::lseek(file, 0, SEEK_END);
+  const ssize_t got =
+      size <= 0 ? 0 : ::pread(file, text.data(), text.size(), std::max<off_t>(0, size - tail));
+  if (file >= 0) ::close(file);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, got)));
+  LineCutter cutter;
+  const auto add = [&](std::string_view line) { last_errors_.take(line); };
+  cutter.take(text, add);
+  cutter.end(add);
+}
+
+void WorkerOutput::close() {
+  for (auto& stream : streams_) stream->pipe.close();
+}
+
+}  // namespace weft::tool::launch

@@ -1,0 +1,58 @@
+// WorkerOutput: what one worker prints, on its way to the launcher's own output.
+//
+// The worker writes to two pipes. Its lines go on to the queues of our standard output and error, each with
+// the worker's prefix. While a queue is full, the worker waits, as it would for our reader. Or the worker
+// writes to files itself. In both cases the last lines of its standard error are kept. Owned by the
+// supervisor. Thread-safety: members are called by the thread of the io_context.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/weft/launch/output.h"
+#include "tools/weft/launch/output_queue.h"
+
+namespace weft::tool::launch {
+
+class WorkerOutput {
+ public:
+  // The queues outlive this object.
+  WorkerOutput(asio::io_context& context, OutputQueue& output, OutputQueue& errors, std::string prefix);
+  ~WorkerOutput();
+
+  // The ends of new pipes that the worker writes to. The caller closes them. Throws system_error.
+  struct Ends {
+    int out = -1, error = -1;
+  };
+  Ends open_pipes();
+  // Instead of pipes: the worker writes its standard error to this file.
+  void use_error_file(std::string path) { error_file_ = std::move(path); }
+
+  void begin();   // to pass on what comes by the pipes
+  void resume();  // a queue may have room again
+  // Passes on what is there already, once the worker has ended. No more: what it has started may go on
+  // printing.
+  void drain();
+  void close();
+  const std::string& last_errors() const { return last_errors_.text(); }
+
+ private:
+  struct Stream;
+  void await(Stream& stream);
+  bool read(Stream& stream);
+  void take(Stream& stream, std::size_t bytes);
+
+  asio::io_context& context_;
+  OutputQueue& output_;
+  OutputQueue& errors_;
+  const std::string prefix_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::string error_file_;
+  LastLines last_errors_;
+};
+
+}  // namespace weft::tool::launch
