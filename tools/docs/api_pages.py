@@ -1,4 +1,4 @@
-"""The pages of the API reference: Markdown, one page a header, an index a layer. See site.py."""
+"""The pages of the API reference: Markdown, one page a header, an index a layer. See build_site.py."""
 import re
 import textwrap
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the documentation site: README, docs/*.md and the API reference. ./dev docs runs it.
 
-  site.py SITE    SITE: the folder of the site; the sources that it is built from go to SITE.source
+  build_site.py SITE    SITE: the folder of the site; the sources that it is built from go to SITE.source
 
 The pages keep their paths, so that their links hold in the repository and in the site. Zensical renders them by
 mkdocs.yml. At the end every link and anchor of the site is checked, and that a page loads nothing from elsewhere.
@@ -53,13 +53,14 @@ def prepare(source):
     pages = source_pages()
     for page in pages:
         write(source / "pages" / page, markdown((ROOT / page).read_text()))
-    shutil.copytree(ROOT / "docs/images", source / "pages/docs/images")
+    for folder in ("docs/images",):
+        shutil.copytree(ROOT / folder, source / "pages" / folder)
     for asset in ("site.css", "iframe-worker.js"):
         shutil.copy(HERE / asset, source / "pages")
     reference = api.Api()
     found, navigation = api_pages.pages(reference, {str(page) for page in pages}, (ROOT / "docs/architecture.md").read_text())
-    for path, text in found.items():  # in the search, the pages that people write come first
-        write(source / "pages" / path, "---\nsearch:\n  boost: 0.5\n---\n" + text)
+    for path, text in found.items():
+        write(source / "pages" / path, text)
     # JSON is YAML: the navigation of the API takes the place of its marker.
     config = (HERE / "mkdocs.yml").read_text().replace("API_NAVIGATION", json.dumps(navigation))
     write(source / "mkdocs.yml", config)
