@@ -1,8 +1,8 @@
-// One server answers many clients, its network running once for many requests. Each client has many requests
-// under way, and compares every answer with what it computes itself.
+// A server answers the requests of many clients with one forward of its network for many requests. Each
+// client has many requests in flight, and compares each answer with its own computation.
 //
-// As it is, it starts the server and its clients on this machine; where weft launch, torchrun, mpirun or srun
-// start it, it is one of them. The idea is in batcher.h.
+// Without a launcher the program starts the server and its clients on this machine. Under weft launch,
+// torchrun, mpirun or srun it is one of them. batcher.h joins the requests.
 #include "batched_server/batcher.h"
 
 #include <fmt/format.h>
@@ -36,10 +36,10 @@ class Classifier {
       : batcher_([network = network()](at::Tensor rows) mutable { return network->forward(rows); },
                  {settings.max_rows, std::chrono::microseconds{settings.window}}) {}
 
-  // [N, features] -> [N, classes]. A future: no thread waits for the forward.
+  // [N, features] -> [N, classes]. Returns a future, so that no thread waits for the forward.
   rpc::Future<at::Tensor> classify(at::Tensor rows) {
     if (rows.dim() != 2 || rows.size(1) != features || rows.scalar_type() != at::kFloat)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "rows of 64 floats are classified here");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "classify: expected float rows of 64 features");
     return batcher_.run(std::move(rows));
   }
   Batcher::Counts counts() const { return batcher_.counts(); }
@@ -64,12 +64,12 @@ rpc::Task<void> ask(rpc::Job& job, std::int64_t requests) {
   const rpc::Peer server = job.agent().peer("worker0");
   torch::manual_seed(100 + job.rank());
   std::vector<at::Tensor> questions;
-  std::vector<rpc::Future<at::Tensor>> under_way;
+  std::vector<rpc::Future<at::Tensor>> in_flight;
   for (std::int64_t i = 0; i < requests; ++i) {
     questions.push_back(torch::randn({1 + i % 4, features}));
-    under_way.push_back(server.call<&Classifier::classify>(questions.back()));
+    in_flight.push_back(server.call<&Classifier::classify>(questions.back()));
   }
-  const auto answers = co_await rpc::when_all(std::move(under_way));
+  const auto answers = co_await rpc::when_all(std::move(in_flight));
 
   torch::NoGradGuard no_grad;
   auto own = network();
@@ -87,10 +87,10 @@ int main(int argc, char** argv) {
   Settings settings;
   CLI::App app{"Serves a network to many clients, with one forward for many requests."};
   app.add_option("--clients", settings.clients)->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--requests", settings.requests, "of each client, all under way at once")
+  app.add_option("--requests", settings.requests, "of each client, all in flight at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--max-rows", settings.max_rows, "of one forward")
+  app.add_option("--max-rows", settings.max_rows, "rows of one forward, at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--window", settings.window, "microseconds that a request waits for others, at most")

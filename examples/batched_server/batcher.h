@@ -1,8 +1,9 @@
-// Batcher: requests that come one by one, answered by forwards over many rows.
+// Batcher: answers single requests by forwards over the rows of many requests.
 //
-// A forward begins when enough rows wait for one, or when the oldest request has waited for the window; what
-// comes while it runs is the next one's. One thread of its own runs them. What a forward throws is the answer
-// to all its requests; those that still wait when the Batcher ends get `aborted`. Thread-safe.
+// A forward begins when enough rows are queued, or when the oldest request has waited for the window.
+// Requests that arrive during a forward are part of the next one. The forwards run on a thread of the
+// Batcher. If a forward throws, its requests fail with that error. The destructor fails queued requests with
+// `aborted`. Thread-safe.
 #pragma once
 
 #include <torch/torch.h>
@@ -63,7 +64,7 @@ class Batcher {
     for (std::vector<Request> batch; !(batch = next()).empty();) answer(std::move(batch));
   }
 
-  std::vector<Request> next() {  // empty: it is the end
+  std::vector<Request> next() {  // empty: the Batcher is being destroyed
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ || !waiting_.empty(); });
     if (!ended_)
@@ -106,7 +107,7 @@ class Batcher {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Request> waiting_;
-  std::int64_t rows_ = 0;  // of those who wait
+  std::int64_t rows_ = 0;  // of the queued requests
   Counts counts_;
   bool ended_ = false;
   std::thread thread_;  // last: it uses the others

@@ -1,9 +1,10 @@
-// Collectives from the ground up: messages between two ranks, collectives of all, an all-reduce made by hand
-// of messages, and a small model that all ranks train on their parts of the data by averaging gradients.
-// Every part prints what can be checked.
+// A tour of collectives: messages between two ranks, collectives of all ranks, an all-reduce written with
+// messages, and a small model that all ranks train by averaging gradients. Each part prints a result that can
+// be checked.
 //
-// As it is, it starts its ranks on this machine; where weft launch, torchrun, mpirun or srun start it, it is
-// one of theirs. --alone trains the same model in one process, on all of the data: the losses are the same.
+// Without a launcher the program starts its ranks on this machine. Under weft launch, torchrun, mpirun or
+// srun it is one of them. --alone trains the same model in one process, on all of the data: the losses are
+// the same.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -24,12 +25,12 @@ using collectives::ReduceOp;
 
 namespace {
 
-constexpr std::int64_t points = 960;  // that 1 to 6 ranks and 8 have equal parts of
+constexpr std::int64_t points = 960;  // equal parts for 1 to 6 and for 8 ranks
 constexpr double learning_rate = 1;
 
 template <class... Arguments>
 void say(const Group& group, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
-  if (group.rank() != 0) return;  // once for all
+  if (group.rank() != 0) return;  // one line, not one of each rank
   fmt::print("{}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
 }
 
@@ -37,7 +38,7 @@ std::vector<float> list(const at::Tensor& tensor) {
   return {tensor.data_ptr<float>(), tensor.data_ptr<float>() + tensor.numel()};
 }
 
-// How many ranks say so.
+// The number of ranks on which `yes` is true.
 int count(const Group& group, bool yes) {
   at::Tensor all = at::full({1}, yes ? 1 : 0, at::kInt);
   group.all_reduce(all).get();
@@ -51,7 +52,8 @@ void point_to_point(const Group& group) {
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
   if (ranks == 1) return;
 
-  // A token goes around; each rank adds its number to it. get() waits, and here there is nothing else to do.
+  // A token goes around, and each rank adds its number to it. get() blocks, and there is nothing else to do
+  // here.
   at::Tensor token = at::zeros({1});
   if (rank == 0) {
     group.send(token, next).get();
@@ -63,8 +65,8 @@ void point_to_point(const Group& group) {
   }
   say(group, "token: {} after {} ranks", token.item<float>(), ranks);
 
-  // All give something to the next at once. A send is complete when it has been received: if each rank waited
-  // for its own before it received, all would wait for ever. So both are begun first.
+  // All ranks send to the next rank at once. A send completes when it has been received. If each rank waited
+  // for its send before it receives, all ranks would wait forever. So each rank starts both first.
   at::Tensor mine = at::full({3}, rank, at::kFloat), theirs = at::empty({3});
   auto sent = group.send(mine, next);
   auto received = group.recv(theirs, before);
@@ -73,13 +75,12 @@ void point_to_point(const Group& group) {
   say(group, "neighbours: rank 0 has {} of rank {}", list(theirs), before);
 }
 
-// --- 2. All at once ---
+// --- 2. Collectives of all ranks ---
 
 void all_together(const Group& group) {
   at::Tensor sum = at::full({2}, group.rank() + 1, at::kFloat), largest = sum.clone(), first = sum.clone();
   at::Tensor each = at::empty({group.size()});
-  // Every rank begins the same ones, in one order. They are under way together; each is waited for in the
-  // end.
+  // All ranks call the same collectives in the same order. All four are in flight before the first wait.
   auto summed = group.all_reduce(sum);
   auto compared = group.all_reduce(largest, ReduceOp::max);
   auto given = group.broadcast(first, 0);
@@ -89,17 +90,17 @@ void all_together(const Group& group) {
   say(group, "broadcast: {}", list(first));
   say(group, "all_gather: {}", list(each));
 
-  // A group of some: the even ranks' and the odd ranks'.
+  // Two groups: one of the even ranks, one of the odd ranks.
   const Group half = *group.split(group.rank() % 2).get();
   at::Tensor ranks = at::full({1}, group.rank(), at::kFloat);
   half.all_reduce(ranks).get();
   say(group, "split: rank 0 is one of {}, whose ranks add up to {}", half.size(), ranks.item<float>());
 }
 
-// --- 3. An all-reduce made by hand ---
+// --- 3. An all-reduce written with messages ---
 
 void ring(const Group& group) {
-  // Whole numbers, and small ones: float32 adds them exactly, in whichever order.
+  // Small integers, which float32 adds without rounding, in any order.
   const at::Tensor numbers = (at::arange(1'000'003) * (group.rank() + 1)).remainder(1000).to(at::kFloat);
   at::Tensor by_hand = numbers.clone(), by_group = numbers.clone();
   ring_all_reduce(group, by_hand);
@@ -112,12 +113,12 @@ void ring(const Group& group) {
 
 void train(const Group& group, std::int64_t steps) {
   const Points mine = part_of(moons(points), group.rank(), group.size());
-  auto model = make_model(static_cast<std::uint64_t>(group.rank()));  // another one on each rank,
-  data_parallel::DistributedDataParallel ddp{group, model};           // and now that of rank 0
+  auto model = make_model(static_cast<std::uint64_t>(group.rank()));  // different on each rank,
+  data_parallel::DistributedDataParallel ddp{group, model};           // now equal to that of rank 0
   const std::vector<at::Tensor> parameters = model->parameters();
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(learning_rate));
 
-  // Backward averages the gradients of the ranks' parts of the data, and all ranks take the same step.
+  // Backward averages the gradients of the ranks' parts of the data, so all ranks take the same step.
   for (std::int64_t step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     at::Tensor loss = torch::cross_entropy_loss(ddp.forward(mine.places), mine.labels);
@@ -130,7 +131,8 @@ void train(const Group& group, std::int64_t steps) {
     say(group, "step={} loss={:.6f}", step, mean.item<float>());
   }
 
-  // No rank has sent its parameters: they are the same since all began with the same and took the same steps.
+  // Since the first step no rank has sent its parameters. They are equal because all ranks began with equal
+  // parameters and took the same steps.
   bool same = true;
   for (const at::Tensor& parameter : parameters) {
     at::Tensor first = parameter.detach().clone();
@@ -140,8 +142,8 @@ void train(const Group& group, std::int64_t steps) {
   say(group, "parameters: those of rank 0 on {} of {} ranks", count(group, same), group.size());
 }
 
-// The same in one process, on all of the data: the mean of equal parts' gradients is the gradient of the
-// whole.
+// The same in one process, on all of the data: the mean of the gradients of equal parts is the gradient of
+// the whole.
 void train_alone(std::int64_t steps) {
   const Points all = moons(points);
   auto model = make_model(0);
@@ -166,12 +168,14 @@ void tour(rpc::Agent& agent, std::int64_t steps) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Messages, collectives, a ring made by hand, and a model whose gradients all ranks average."};
+  CLI::App app{"Messages, collectives, an all-reduce by messages, and a model trained by all ranks."};
   std::int64_t steps = 201;
   std::size_t ranks = 4;
   bool alone = false;
   app.add_option("--steps", steps)->capture_default_str();
-  app.add_option("--ranks", ranks, "that are started here")->capture_default_str()->check(CLI::Range(1, 64));
+  app.add_option("--ranks", ranks, "number of ranks to start on this machine")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
   app.add_flag("--alone", alone, "train in this process, without weft");
   CLI11_PARSE(app, argc, argv);
 

@@ -1,4 +1,4 @@
-// What is to be learnt: which of two interleaved half circles a point of the plane belongs to.
+// The task: to learn which of two interleaved half circles a point of the plane belongs to.
 #pragma once
 
 #include <torch/torch.h>
@@ -10,7 +10,7 @@ struct Points {
   at::Tensor labels;  // int64 [N], 0 or 1
 };
 
-// The same on every rank, without a random number.
+// The same on all ranks: no random numbers.
 inline Points moons(std::int64_t n) {
   const at::Tensor number = at::arange(n), label = number.remainder(2);
   const at::Tensor angle = number.to(at::kFloat) * (M_PI / static_cast<double>(n));
@@ -22,7 +22,8 @@ inline Points moons(std::int64_t n) {
       label};
 }
 
-// Every P-th point, from `rank` on: parts as large as each other, where P divides their number.
+// Every P-th point, beginning with point `rank`, where P is the number of ranks. The parts are equally large
+// if P divides the number of points.
 inline Points part_of(const Points& all, int rank, int ranks) {
   const auto part = [&](const at::Tensor& tensor) { return tensor.slice(0, rank, tensor.size(0), ranks); };
   return {part(all.places).contiguous(), part(all.labels).contiguous()};

@@ -1,9 +1,8 @@
-// An all-reduce made by hand, of send and recv alone: what `ring_all_reduce` in docs/collectives.md is.
+// An all-reduce written with send and recv: the algorithm `ring_all_reduce` of docs/collectives.md.
 //
-// The tensor is cut into as many parts as there are ranks. First each part goes around the ring once, and
-// every rank that it comes to adds its own: after P-1 steps each rank has the sum of one part. Then the sums
-// go around, P-1 steps more. Every rank sends 2(P-1)/P of the tensor, however many ranks there are, and all
-// links are busy all the time.
+// The tensor is split into P parts, where P is the number of ranks. First each part goes around the ring, and
+// each rank adds its own values: after P-1 steps each rank has the sum of one part. Then the sums go around,
+// in P-1 more steps. Each rank sends 2(P-1)/P of the tensor, and all links are busy all the time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,14 +10,14 @@
 
 #include <vector>
 
-// tensor: contiguous, of one shape on all ranks; afterwards the sum of all.
+// tensor: contiguous, of one shape on all ranks. Afterwards it is the sum of all tensors.
 inline void ring_all_reduce(const weft::collectives::Group& group, at::Tensor tensor) {
   const int rank = group.rank(), ranks = group.size();
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
-  std::vector<at::Tensor> parts = tensor.view({-1}).tensor_split(ranks);  // views: some may be one longer
+  std::vector<at::Tensor> parts = tensor.view({-1}).tensor_split(ranks);  // views of nearly equal sizes
   const auto part = [&](int number) { return parts[static_cast<std::size_t>((number + ranks) % ranks)]; };
   const auto pass_on = [&](at::Tensor outgoing, at::Tensor incoming) {
-    auto sent = group.send(outgoing, next);  // under way, while the other comes
+    auto sent = group.send(outgoing, next);  // in flight while this rank receives
     group.recv(incoming, before).get();
     sent.get();
   };

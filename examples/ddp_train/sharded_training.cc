@@ -29,7 +29,7 @@ struct Trainer {
   virtual void step(double rate) = 0;
   virtual double accuracy(const Dataset& test) = 0;
   virtual void add_to(sharded::SlicedState& state) = 0;
-  // Space for what a checkpoint with these tensors has; and the state that was loaded into it.
+  // Adds tensors that a checkpoint with these names is loaded into, and takes the loaded state from them.
   virtual void add_wanted_to(sharded::SlicedState& state, const std::vector<std::string>& names) = 0;
   virtual void take_from(const sharded::SlicedState& state) = 0;
 };

@@ -1,4 +1,4 @@
-// What the forms of this training have in common.
+// Functions of all forms of this training.
 #pragma once
 
 #include <torch/torch.h>
@@ -11,7 +11,7 @@
 #include "fashion_mnist/images.h"
 #include "fashion_mnist/loss_curve.h"
 
-// Up to the highest rate in a tenth of the steps, then down along a cosine. done: part of the steps.
+// Rises to the highest rate in a tenth of the steps, then falls along a cosine. done: part of the steps.
 double rate_at(double done, double highest);
 // Rank 0 writes the loss curve of all ranks.
 void report(const weft::collectives::Group& group, const std::vector<Point>& points,

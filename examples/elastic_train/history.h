@@ -1,4 +1,4 @@
-// What a training tells about itself every ten steps, and the pictures of that.
+// The history of a training, a row for each ten steps, and pictures of it.
 #pragma once
 
 #include <weft/rpc/rpc.h>
@@ -10,7 +10,7 @@
 
 struct Row {
   std::int64_t step = 0;
-  double loss = 0;  // the mean over the steps since the row before
+  double loss = 0;  // mean over the steps since the last row
   std::uint64_t generation = 0;
   std::vector<std::string> workers;  // by rank
 };

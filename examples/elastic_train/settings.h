@@ -1,4 +1,4 @@
-// What the command line asks for; --help describes each.
+// The options of the command line, which --help describes.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// It sees what a user sees, the lines of the workers, and does what a user and a cluster do: it sends
-// signals, and changes the number of slots that the launcher's discovery prints. A change follows a row of
-// the history, and the next one waits until the workers have agreed on a newer generation. So one of the
-// workers always keeps the state.
+// The storm reads the output of the workers, and acts as a user and a cluster do: it sends signals, and
+// changes the number of slots that the discovery of the launcher prints. A change follows a row of the
+// history. The next change waits until the workers have agreed on a newer generation, so one of the workers
+// always keeps the state.
 #include "elastic_train/storm.h"
 
 #include <fmt/format.h>
@@ -79,7 +79,7 @@ class Storm {
     int pid = 0;
     if (std::sscanf(line.c_str(), "%63s (process %d) begins generation", name, &pid) == 2)
       return meet(name, pid);
-    // Of what the launcher and the agents report, only the failure of the job.
+    // Of the reports of the launcher and the agents, show only the failure of the job.
     const bool is_report = line.starts_with("weft: ") || line.starts_with("    ");
     if (!is_report || line.starts_with("weft: the job")) picture_.add_note(line);
   }
@@ -87,7 +87,7 @@ class Storm {
 
  private:
   void meet(const std::string& worker, int pid) {
-    // Such a descriptor never means a later process with that number.
+    // Unlike a number, a descriptor never refers to a later process.
     const int descriptor = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
     if (const auto known = processes_.find(worker); known != processes_.end()) ::close(known->second);
     processes_[worker] = descriptor;
@@ -127,7 +127,7 @@ class Storm {
           what = "remove " + last;
           slots_.set(slots_.number() - 1);
         } else {
-          return;  // the next row has another throw
+          return;  // tries again after the next row
         }
     }
     changed_ = row.generation;
@@ -153,7 +153,7 @@ std::string weft_program(const Settings& settings) {
 
 int run_storm(int argc, char** argv, const Settings& settings) {
   Slots slots(settings.out);
-  // Failures are this program's business: they never blacklist the host.
+  // The storm causes the failures, so the host must not be blacklisted for them.
   std::string command = fmt::format(
       "exec {} launch --plain --min {} --max {} --discovery {} --poll 0.2s --host-failures 1000000 {}",
       quoted(weft_program(settings)), min_workers, max_workers, quoted("cat " + quoted(slots.path())),

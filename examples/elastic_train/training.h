@@ -1,4 +1,4 @@
-// The training of one worker: what it has to keep when the workers change, and the loop over the images.
+// The training of one worker: the state that it keeps when the workers change, and the training loop.
 #pragma once
 
 #include <torch/torch.h>

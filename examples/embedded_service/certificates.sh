@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# certificates.sh FOLDER NAME...: an authority of one's own (FOLDER/ca.pem), and for each agent FOLDER/NAME.pem with
-# FOLDER/NAME-key.pem. For trying out: a real job has an authority already.
+# certificates.sh FOLDER NAME...: creates a certificate authority (FOLDER/ca.pem), and for each agent FOLDER/NAME.pem
+# and FOLDER/NAME-key.pem. For experiments: a real job has an authority already.
 set -euo pipefail
 folder=$1
 shift

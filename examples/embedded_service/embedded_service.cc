@@ -1,14 +1,15 @@
-// The RPC layer inside somebody's existing Asio program: on their loop, beside their own work. No LibTorch.
+// The RPC layer in an existing Asio program: it runs on the event loop of the program, together with the work
+// of the program. No LibTorch.
 //
-//   embedded_service rates tcp://127.0.0.1:7001                         a service that the next one asks
+//   embedded_service rates tcp://127.0.0.1:7001                         a service that the next one calls
 //   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001   the existing program, until SIGTERM
 //   embedded_service last tcp://127.0.0.1:7002 WEFT                     its clients
 //   embedded_service follow tcp://127.0.0.1:7002 WEFT [QUOTES]
 //   embedded_service convert tcp://127.0.0.1:7002 10 EUR [MILLISECONDS]
 //
-// WEFT_CERTIFICATES=FOLDER, where NAME.pem, NAME-key.pem and ca.pem lie, NAME being rates, market or client:
-// mutual TLS, and the services may listen beyond this host. SIGHUP reads the files anew. docs/embedding.md
-// goes through the program.
+// WEFT_CERTIFICATES=FOLDER makes the agents use mutual TLS, and lets the services listen on addresses other
+// than loopback. FOLDER has NAME.pem and NAME-key.pem for the names rates, market and client, and ca.pem. On
+// SIGHUP the market reads the files again. docs/embedding.md explains the program.
 #include <weft/rpc/observe/endpoint.h>
 #include <weft/rpc/rpc.h>
 
@@ -32,7 +33,7 @@ struct Quote {
   std::string symbol;
   double price = 0;
 };
-WEFT_CODEC(Quote, symbol, price)  // one line makes a plain struct travel
+WEFT_CODEC(Quote, symbol, price)  // makes the struct an argument or result of calls
 
 struct Rates {
   double rate(rpc::CallContext& call, std::string currency) {
@@ -50,16 +51,16 @@ class Market {
  public:
   explicit Market(rpc::Peer rates) : rates_(std::move(rates)) {}
 
-  // On the program's own loop, like tick(): neither needs a lock. So it must not block.
+  // Runs on the event loop of the program, as tick() does. So it must not block, and neither needs a lock.
   Quote last(std::string symbol) { return {symbol, price_}; }
 
-  // Suspends while the other service works, and hands its deadline on to it.
+  // Suspends while the other service works. with(call) gives that call the deadline of this one.
   rpc::Task<double> convert(rpc::CallContext& call, double amount, std::string currency) {
     std::printf("converting %g %s\n", amount, currency.c_str());
     co_return amount* co_await rates_.with(call).call<&Rates::rate>(currency);
   }
 
-  // Every price from now on. A channel's writer is the program's end of a stream.
+  // A stream of all prices from now on. The program writes to the other end of the channel.
   rpc::Stream<Quote> follow(std::string symbol) {
     auto [writer, quotes] = rpc::make_channel<Quote>(16);
     followers_.push_back({symbol, std::move(writer)});
@@ -69,7 +70,7 @@ class Market {
   void tick() {
     price_ += 0.25;
     std::erase_if(followers_, [](const Follower& follower) { return !follower.quotes.wanted(); });
-    for (Follower& follower : followers_)  // whoever reads too slowly misses prices; nothing piles up here
+    for (Follower& follower : followers_)  // a slow reader misses prices, and no queue grows
       follower.quotes.write({follower.symbol, price_}).then([](auto&&) {});
   }
 
@@ -88,7 +89,7 @@ class Market {
   double price_ = 100;
 };
 
-// A line for every call of the service. accept() could refuse some.
+// Prints a line for each call that was answered. accept() could reject calls.
 class AccessLog final : public rpc::Interceptor {
  public:
   void answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept override {
@@ -99,7 +100,7 @@ class AccessLog final : public rpc::Interceptor {
   }
 };
 
-// What an agent proves itself with; null where nothing is said: then it stays on this host.
+// The credentials of an agent. Null without WEFT_CERTIFICATES: then the agent listens on loopback only.
 std::shared_ptr<rpc::Credentials> credentials_of(const std::string& name) {
   const char* folder = std::getenv("WEFT_CERTIFICATES");
   if (folder == nullptr) return nullptr;
@@ -110,7 +111,7 @@ std::shared_ptr<rpc::Credentials> credentials_of(const std::string& name) {
                              .trust_file = std::string(folder) + "/ca.pem"});
 }
 
-// The existing program: a loop, with work of its own on it.
+// The existing program: an event loop that runs the work of the program.
 int run_market(const std::string& address, const std::string& rates) {
   asio::io_context io;
   const auto credentials = credentials_of("market");
@@ -121,8 +122,8 @@ int run_market(const std::string& address, const std::string& rates) {
                     .credentials = credentials,
                     .interceptors = {std::make_shared<AccessLog>()}},
                    {metrics->layer()}};
-  // The other service may be restarting: what it has not begun is asked again, and rate() is safe to repeat
-  // anyway.
+  // The other service may be restarting. A call that it has not begun is retried. So is a call that may have
+  // run, because rate() is safe to repeat.
   const rpc::Peer to_rates = agent.peer(rates).with({.retry = rpc::RetryPolicy{}, .idempotent = true});
   auto market = std::make_shared<Market>(to_rates);
   agent.serve(market);
@@ -134,7 +135,7 @@ int run_market(const std::string& address, const std::string& rates) {
     changed.async_wait([&](asio::error_code error, int) {
       if (error) return;
       try {
-        if (credentials != nullptr) credentials->reload();  // connections that begin from here on
+        if (credentials != nullptr) credentials->reload();  // for new connections
         std::puts("credentials read anew");
       } catch (const rpc::Error& wrong) {
         std::printf("credentials kept: %s\n", wrong.what());
@@ -157,7 +158,7 @@ int run_market(const std::string& address, const std::string& rates) {
   asio::signal_set stop{io, SIGTERM};
   stop.async_wait([&](asio::error_code, int) {
     agent.drain(20s).then([&](auto&&) { io.stop(); });  // no accepted call is lost
-    std::puts("draining");                              // /readyz says so, too
+    std::puts("draining");                              // /readyz reports it too
   });
   std::printf("market listens at %s, probes and metrics at %s\n", agent.addresses().front().c_str(),
               endpoint.address().c_str());
@@ -167,7 +168,7 @@ int run_market(const std::string& address, const std::string& rates) {
 }
 
 int run_rates(const std::string& address) {
-  asio::io_context io;  // here only to wait for the signal: this agent has loops of its own
+  asio::io_context io;  // only waits for the signal: the agent runs its own loops
   rpc::Agent agent{{.name = "rates", .listen = {address}, .credentials = credentials_of("rates")}};
   agent.serve(std::make_shared<Rates>());
   asio::signal_set stop{io, SIGTERM};

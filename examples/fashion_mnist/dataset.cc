@@ -47,7 +47,7 @@ Dataset::Dataset(const std::string& folder, const std::string& part) {
   for (const std::string& file : {images, labels})
     if (!std::filesystem::exists(file))
       throw std::runtime_error(
-          fmt::format("there is no {}: install the package dataset-fashion-mnist, or give the folder with "
+          fmt::format("{} does not exist: install the package dataset-fashion-mnist, or give the folder with "
                       "its files as --data",
                       file));
   images_ = read_idx(images).unsqueeze(1);

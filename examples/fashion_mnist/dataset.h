@@ -16,18 +16,18 @@ struct Batch {
 
 class Dataset {
  public:
-  // part: "train" or "t10k". folder: empty for where the package puts it. Throws with what to do where there
-  // is none.
+  // part: "train" or "t10k". folder: empty for that of the package. If the files are missing, the constructor
+  // throws an error that says what to do.
   Dataset(const std::string& folder, const std::string& part);
 
   std::int64_t size() const { return labels_.size(0); }
-  void truncate(std::int64_t size);                              // to the first so many
-  Dataset shard(std::int64_t index, std::int64_t shards) const;  // equal parts: a remainder is left out
+  void truncate(std::int64_t size);                              // keeps the first `size` images
+  Dataset shard(std::int64_t index, std::int64_t shards) const;  // equal parts, without the remainder
   Batch batch(const at::Tensor& indices) const;
   Batch batch(std::int64_t begin, std::int64_t end) const;
 
  private:
-  at::Tensor images_;  // bytes, as in the file: a quarter of the memory
+  at::Tensor images_;  // bytes, as in the file: a quarter of the memory of floats
   at::Tensor labels_;
 };
 
@@ -38,7 +38,7 @@ class Batches {
       : data_(std::move(data)), batch_size_(batch_size), epochs_left_(epochs) {}
   std::int64_t total_images() const { return total_images_; }
   std::optional<Batch> next();
-  void skip(std::int64_t batches);  // as if they had been taken
+  void skip(std::int64_t batches);  // as if next() had returned them
 
  private:
   std::optional<at::Tensor> next_indices();

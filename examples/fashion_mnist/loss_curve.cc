@@ -15,7 +15,7 @@ namespace {
 
 constexpr double width = 720, height = 420, left = 60, right = 20, top = 40, bottom = 50;
 constexpr int line_styles = 4;
-// For light and dark pages; lines of trainers take the styles one after the other.
+// For light and dark pages. Each trainer has the next style.
 constexpr std::string_view style = R"(<style>
   text { font: 12px system-ui, sans-serif; fill: #1f2328 } .title { font-size: 14px; font-weight: 600 }
   .page { fill: #ffffff } .grid { stroke: #e3e7eb } polyline { fill: none; stroke-width: 1.5 }
@@ -29,7 +29,7 @@ constexpr std::string_view style = R"(<style>
 </style>
 )";
 
-// A step between grid lines that reads well: 1, 2 or 5 times a power of ten, for about six of them.
+// A step between grid lines: 1, 2 or 5 times a power of ten, for about six lines.
 double grid_step(double range) {
   const double rough = std::max(range, 1e-9) / 6, power = std::pow(10, std::floor(std::log10(rough)));
   for (const double factor : {1, 2, 5})

@@ -7,20 +7,20 @@
 #include <string>
 #include <vector>
 
-// Where one trainer is.
+// The progress of one trainer.
 struct Point {
   std::string trainer;
   std::int64_t images = 0;  // seen so far
-  std::int64_t before = 0;  // of these, by a run that this one goes on from
+  std::int64_t before = 0;  // of these, by the run that this one resumes
   double seconds = 0;       // since its first batch
   double loss = 0;
 };
 WEFT_CODEC(Point, trainer, images, before, seconds, loss)
 
-// digits: of a loss, after the point.
+// digits: of a loss, after the decimal point.
 std::string loss_csv(const std::vector<Point>& points, int digits = 6);
 std::string loss_svg(const std::vector<Point>& points, const std::string& title);
 
-// Writes loss.csv and loss.svg into the folder, which is made where it is missing.
+// Writes loss.csv and loss.svg into the folder, which is created if it is missing.
 void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder,
                       int digits = 6);

@@ -1,4 +1,5 @@
-// Progress: a trainer's bar with its loss and its images (or other rows of a data set) a second.
+// Progress: a progress bar of a trainer, with its loss and its images (or other rows of a data set) per
+// second.
 //
 // A line is printed with the first batch, every five seconds, and at the end. One thread.
 #pragma once
@@ -9,10 +10,10 @@
 
 class Progress {
  public:
-  // rows: what the data set has, in the plural.
+  // rows: what the rows of the data set are, in the plural.
   Progress(std::string name, std::int64_t total_images, std::string rows = "images");
 
-  // Where a run stands, and one that goes on from there.
+  // The progress of a run, and a run that resumes from it.
   struct State {
     std::int64_t images = 0, batches = 0;
     double loss = 0;  // smoothed over about 20 batches
@@ -21,9 +22,9 @@ class Progress {
   void go_on(const State& state);
 
   void advance(std::int64_t images, double loss);
-  void finish();  // prints the last state as a line that stays
+  void finish();  // prints the last line
 
-  std::int64_t images_before() const { return images_before_; }  // of the run that it goes on from
+  std::int64_t images_before() const { return images_before_; }  // of the run that it resumes
   double fraction() const { return static_cast<double>(state_.images) / static_cast<double>(total_); }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 

@@ -16,14 +16,14 @@ struct ModelOptions {
   std::int64_t width = 128, heads = 8, blocks = 4, context = 64;
 };
 
-// Of bytes [rows, length], length at most the context. The last layer's output are the logits of the bytes
-// that follow: this rank's columns.
+// Input: bytes, int64 [rows, length] with length <= context. Output of the last layer: the logits of the
+// bytes that follow, of which each rank has its columns.
 weft::pipeline::LayerGraph gpt(const weft::collectives::Group& tensor, const ModelOptions& options);
 
-// First layers of the stages after the first one: those of these names, or so that each stage has equally
-// many blocks.
+// The first layers of the stages after the first one: those with these names, or, without names, such that
+// each stage has equally many blocks.
 std::vector<int> gpt_cuts(const weft::pipeline::LayerGraph& model, const std::vector<std::string>& names,
                           int stages);
 
-// The mean cross entropy of such logits and of the bytes that do follow.
+// The mean cross entropy of these logits and the bytes that follow.
 weft::pipeline::Loss gpt_loss(const weft::collectives::Group& tensor);

@@ -1,7 +1,7 @@
-// NGram: a model that counts which byte follows the n - 1 before it, to compare with.
+// NGram: a model that counts which byte follows the n - 1 bytes before it, to compare with.
 //
-// Interpolated as of Witten and Bell (1991): the more different bytes have followed a context, the more
-// weight has the estimate of the context that is shorter by one byte.
+// Interpolation of Witten and Bell (1991): the more different bytes have followed a context, the larger is
+// the weight of the estimate for the context that is one byte shorter.
 #pragma once
 
 #include <cmath>

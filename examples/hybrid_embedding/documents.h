@@ -1,5 +1,6 @@
-// Documents of `length` words on one of `topics` topics: half of a document's words are those of its topic,
-// the others any. A topic's words are scattered over the vocabulary, so each has to be learnt.
+// Documents of `length` words, each about one of `topics` topics. Half of the words of a document belong to
+// its topic, the others are any words. The words of a topic are scattered over the vocabulary, so each has to
+// be learnt.
 #pragma once
 
 #include <torch/torch.h>

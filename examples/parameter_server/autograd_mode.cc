@@ -28,8 +28,8 @@ rpc::Task<void> train(rpc::Job& job, const Settings& settings, rref::RRef<Shared
       batches.skip(step = *newest);
       report.go_on(co_await dist_optim::load(checkpoints.file(step), modules, optimizer));
     }
-    // Nobody begins before all have loaded, and every round is one of all trainers, so that a run that goes
-    // on is the run that never stopped.
+    // No trainer begins before all have loaded, and each round has all trainers. So a resumed run continues
+    // exactly as the run that was interrupted would have.
     co_await optimizer.attached();
     co_await report.meet(job.world_size() - 1);
   }
@@ -52,7 +52,7 @@ rpc::Task<void> train(rpc::Job& job, const Settings& settings, rref::RRef<Shared
   report.trained();
 }
 
-// Without a pass, features come without a graph.
+// Calls without a pass record no graph.
 rpc::Task<double> evaluate(rref::RRef<Shared> shared, std::shared_ptr<Head> head, const Dataset& test) {
   std::int64_t right = 0;
   for (std::int64_t begin = 0; begin < test.size(); begin += 500) {
@@ -67,8 +67,8 @@ rpc::Task<double> evaluate(rref::RRef<Shared> shared, std::shared_ptr<Head> head
 
 rpc::Task<void> run_autograd(rpc::Job& job, const Settings& settings, Batches& batches, const Dataset& test,
                              Report& report) {
-  auto shared =
-      rref::create<Shared>(job.agent().peer("server"), rref::Named{"shared"});  // one object, found by name
+  // All trainers get the same object: the first call with this name creates it.
+  auto shared = rref::create<Shared>(job.agent().peer("server"), rref::Named{"shared"});
   auto head = std::make_shared<Head>();
   co_await train(job, settings, shared, head, batches, report);
   co_await report.finish(co_await evaluate(shared, head, test));

@@ -1,6 +1,6 @@
-// --mode autograd: the server owns the convolutions, each trainer its head, and no trainer ever holds a
-// parameter of the server's. The forward runs through a remote reference, the backward on both workers, and
-// each optimizer's step beside the parameters that it changes.
+// --mode autograd: the server owns the convolutions, and each trainer owns its head. No trainer ever holds a
+// parameter of the server. The forward calls a remote reference, the backward runs on both workers, and each
+// parameter is stepped by its owner.
 #pragma once
 
 #include <weft/rpc/membership/job.h>

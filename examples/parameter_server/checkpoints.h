@@ -1,9 +1,9 @@
-// Checkpoints: which files a trainer writes and reads, so that a job that was killed goes on where it was.
+// Checkpoints: which files a trainer writes and reads, so that a job that was killed resumes.
 //
-// In synchronous mode all trainers are at the same step, so each writes what it sees of it into a file of its
-// own, FOLDER/STEP/TRAINER, and a job goes on from the newest step of which every trainer's file is there.
-// Whoever writes a step knows that everybody has written the one before, and removes its file of the one
-// before that. One task uses it.
+// In synchronous mode all trainers are at the same step. Each writes its state after that step into its own
+// file, FOLDER/STEP/TRAINER. A job resumes from the newest step with the files of all trainers. A trainer
+// that writes the file of a step knows that all trainers have written the step before. It then removes its
+// file of the step before that one. One task uses the object.
 #pragma once
 
 #include <weft/rpc/membership/job.h>

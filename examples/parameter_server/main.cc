@@ -1,7 +1,7 @@
 // Trains on real images with a parameter server and several trainers, each a process: ./dev demo runs it.
 //
-// Read on in autograd_mode.cc, which holds the training loop; server.cc is the other end; pull_push_mode.cc
-// is the classical alternative.
+// autograd_mode.cc has the training loop, server.cc the server, and pull_push_mode.cc the classical
+// alternative.
 #include <torch/torch.h>
 #include <weft/dist_optim/layers.h>
 #include <weft/rpc/membership/run_job.h>

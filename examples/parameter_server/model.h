@@ -1,4 +1,4 @@
-// The network, cut in two: convolutions that all trainers share, and the head that each has for itself.
+// The network in two parts: convolutions that all trainers share, and a head that each trainer owns.
 #pragma once
 
 #include <torch/torch.h>
@@ -29,7 +29,7 @@ struct Head : torch::nn::Module {
   at::Tensor forward(at::Tensor features) { return classes(hidden(features).relu()); }
 };
 
-// Both together, for who computes the whole of it.
+// Both parts, for a worker that computes the whole network.
 struct Network : torch::nn::Module {
   std::shared_ptr<Shared> shared = register_module("shared", std::make_shared<Shared>());
   std::shared_ptr<Head> head = register_module("head", std::make_shared<Head>());

@@ -1,6 +1,6 @@
 // --mode pull-push: the classical asynchronous parameter server (Li et al. 2014; Dean et al. 2012). The
-// server owns the whole network and its optimizer; a trainer pulls the parameters, computes gradients on a
-// copy of its own, and pushes them.
+// server owns the whole network and its optimizer. A trainer pulls the parameters, computes gradients with
+// its copy, and pushes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,22 +15,21 @@
 #include "parameter_server/settings.h"
 
 struct Snapshot {
-  std::uint64_t version = 0;  // how many pushes had been applied
+  std::uint64_t version = 0;  // the number of pushes that were applied
   std::vector<at::Tensor> parameters;
 };
 WEFT_CODEC(Snapshot, version, parameters)
 
-// Lives on the server behind a reference, so that its calls run one at a time: a snapshot is never half
-// stepped.
+// Behind a reference on the server, so its calls run one at a time: no snapshot is taken during a step.
 class ParameterServer {
  public:
-  // Adam with this learning rate, and by how many steps the parameters may be ahead of a gradient.
+  // learning_rate: of Adam. staleness: the largest number of steps by which gradients may be late.
   ParameterServer(double learning_rate, std::int32_t staleness);
   ~ParameterServer();
 
   Snapshot pull() const;
-  // One step with gradients that were computed on that version. False where it is more than `staleness` steps
-  // old: then nothing has changed, and the trainer pulls and computes anew.
+  // Steps with gradients that were computed with that version. False if the version is more than `staleness`
+  // steps old: then nothing changes, and the trainer pulls and computes again.
   bool push(std::uint64_t version, std::vector<at::Tensor> gradients);
   void set_learning_rate(double rate);
 

@@ -1,5 +1,5 @@
-// Report: what a trainer tells the world: its bar here, its points to the server's scoreboard. One task uses
-// it.
+// Report: prints the progress of a trainer, and sends its points to the scoreboard of the server. One task
+// uses it.
 #pragma once
 
 #include <weft/dist_optim/checkpoint/checkpoint.h>
@@ -13,13 +13,13 @@ class Report {
       : trainer_(agent.name()), server_(agent.peer("server")), progress_(trainer_, total_images) {}
 
   double fraction() const { return progress_.fraction(); }
-  // For a checkpoint, and from one.
+  // Written to a checkpoint, and read from one.
   weft::dist_optim::Notes notes() const;
   void go_on(const weft::dist_optim::Notes& notes);
-  weft::rpc::Task<void> meet(std::size_t trainers);  // waits for all of them
-  // After every batch; true after every twentieth, when the server hears of it.
+  weft::rpc::Task<void> meet(std::size_t trainers);  // waits for all trainers
+  // Call it after each batch. True after each twentieth one, which is sent to the server.
   weft::rpc::Task<bool> batch(std::int64_t images, double loss);
-  void trained();  // the last batch is over; what follows is not part of the training time
+  void trained();  // after the last batch: ends the training time
   weft::rpc::Task<void> finish(double test_accuracy);
 
  private:

@@ -1,4 +1,4 @@
-// The learning rate: constant at first, then falling to nothing over the rest of the run.
+// The learning rate: constant at first, then falling linearly to 0 over the rest of the run.
 #pragma once
 
 #include <algorithm>

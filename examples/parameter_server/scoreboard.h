@@ -1,4 +1,4 @@
-// Scoreboard: where trainers report; a plain object that the server serves to them. Thread-safe.
+// Scoreboard: the results of the trainers. A plain object that the server serves to them. Thread-safe.
 #pragma once
 
 #include <weft/rpc/rpc.h>
@@ -13,7 +13,7 @@ class Scoreboard {
  public:
   void record(Point point);
   void finish(Point last, double test_accuracy);
-  // Completes when so many trainers have called it.
+  // Completes when this number of trainers have called it.
   weft::rpc::Future<void> meet(std::uint64_t trainers);
   using Service = weft::rpc::Service<"scoreboard", weft::rpc::Method<"record", &Scoreboard::record>,
                                      weft::rpc::Method<"finish", &Scoreboard::finish>,

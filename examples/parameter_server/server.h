@@ -1,4 +1,4 @@
-// The server: owns what trainers create on it, and says at the end how it went.
+// The server: owns the objects that trainers create on it, and prints the results of the run.
 #pragma once
 
 #include <weft/rpc/membership/job.h>

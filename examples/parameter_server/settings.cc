@@ -19,8 +19,8 @@ Settings parse_settings(int argc, char** argv) {
 
   CLI::App app{
       "Trains a small convolutional network on Fashion-MNIST with a parameter server.\n"
-      "As it is, it starts one server and its trainers on this machine. Where weft launch, torchrun, mpirun "
-      "or srun start it,\n"
+      "Without a launcher it starts one server and its trainers on this machine. Under weft launch, "
+      "torchrun, mpirun or srun,\n"
       "or with --rank, --world-size and --master, it is one of them: rank 0 serves, the others train."};
   const std::map<std::string, Mode> modes{{"autograd", Mode::autograd}, {"pull-push", Mode::pull_push}};
   app.add_option("--mode", settings.mode,

@@ -1,4 +1,4 @@
-// What the command line asks for; --help describes each.
+// The options of the command line, which --help describes.
 #pragma once
 
 #include <weft/dist_optim/local/step_mode.h>
@@ -26,6 +26,6 @@ struct Settings {
   weft::dist_optim::StepMode optimizer_mode() const;
 };
 
-// Also sets, of the variables that rpc::from_environment() reads, those that the command line states. Ends
-// the program where the command line is wrong or asks for help.
+// Also sets those variables of rpc::from_environment() that the command line gives. Ends the program if the
+// command line is wrong or asks for help.
 Settings parse_settings(int argc, char** argv);

@@ -1,5 +1,4 @@
-// A trainer: its share of the training images, one of the two ways to train on them, and then the test
-// images.
+// A trainer: trains on its part of the images in one of the two modes, and then tests.
 #pragma once
 
 #include <weft/rpc/membership/job.h>

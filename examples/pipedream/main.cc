@@ -1,9 +1,9 @@
 // Trains a VGG on Fashion-MNIST as PipeDream does:  pipedream --workers 3
 //
-// Rank 0 measures the layers, PipeDream's dynamic program cuts them into stages, some with replicas, and the
-// ranks train them without a flush: each batch is a micro-batch, each stage steps after each of its backwards
-// and keeps the versions of its weights that batches in flight need. As it is, it starts all workers on this
-// machine; where weft launch, torchrun, mpirun or srun start it, it is one of them.
+// Rank 0 measures the layers. PipeDream's dynamic program cuts them into stages, some with replicas. The
+// ranks train without a flush: each batch is a micro-batch, each stage steps after each of its backwards, and
+// keeps the versions of its weights that batches in flight need. Without a launcher the program starts all
+// workers on this machine. Under weft launch, torchrun, mpirun or srun it is one of them.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
@@ -106,7 +106,7 @@ void draw(const schedule::Schedule& schedule, const schedule::Timeline& measured
   fmt::print("drawn in {}/timeline.svg\n", folder);
 }
 
-// On all ranks.
+// All ranks call it.
 double accuracy(pipeline::GroupPipeline& model, const collectives::Group& group, const Settings& settings) {
   Dataset test(settings.data, "t10k");
   test.truncate(settings.test_images);

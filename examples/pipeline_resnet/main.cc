@@ -1,8 +1,8 @@
 // Trains a ResNet-50 on Fashion-MNIST, split over workers:  pipeline_resnet --schedule zb-h1 --microbatches 8
 //
-// As it is, it starts a driver and two workers on this machine; where weft launch, torchrun, mpirun or srun
-// start it, it is one of them. The driver has the training loop. It draws the last step, as measured and as
-// predicted from the measured costs of the stages.
+// Without a launcher the program starts a driver and two workers on this machine. Under weft launch,
+// torchrun, mpirun or srun it is one of them. The driver has the training loop. It draws the last step, as
+// measured and as predicted from the measured costs of the stages.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_optim/checkpoint/checkpoint.h>
@@ -78,7 +78,7 @@ schedule::Schedule schedule_of(const Settings& settings) {
   return settings.recompute ? schedule::add_recomputation(schedule, schedule::Recompute::always) : schedule;
 }
 
-// Stages with nearly equally many layers.
+// Stages with nearly equal numbers of layers.
 std::vector<int> even_cuts(int layers, int stages) {
   std::vector<int> cuts;
   for (int stage = 1; stage < stages; ++stage) cuts.push_back(layers * stage / stages);
@@ -98,7 +98,7 @@ void draw(const schedule::Schedule& schedule, const schedule::Timeline& measured
              predicted.time, folder);
 }
 
-// The stages and their optimizers in one file, and where the run stands.
+// Saves and loads the stages, their optimizers and the progress of the run, in one file.
 class Checkpoint {
  public:
   Checkpoint(const Settings& settings, const pipeline::Pipeline& model)

@@ -1,5 +1,5 @@
-// CartPole: a cart on a track, to be pushed left or right so that the pole on it stays upright (Barto, Sutton
-// and Anderson 1983, with the limits of OpenAI Gym's CartPole-v1). Each step is worth 1.
+// CartPole: a cart on a track is pushed left or right so that the pole on it stays upright (Barto, Sutton and
+// Anderson 1983, with the limits of CartPole-v1 of OpenAI Gym). The reward of each step is 1.
 #pragma once
 
 #include <torch/torch.h>
@@ -17,11 +17,11 @@ class CartPole {
     for (double* value : {&x_, &speed_, &angle_, &turning_}) *value = near_the_middle(random_);
   }
 
-  // [4]: place, speed, angle, angular speed
+  // [4]: position, speed, angle, angular speed
   at::Tensor state() const { return at::tensor({x_, speed_, angle_, turning_}, at::kFloat); }
   bool over() const { return std::abs(x_) > 2.4 || std::abs(angle_) > 12 * std::numbers::pi / 180; }
 
-  // The reward.
+  // Returns the reward.
   double step(bool right) {
     constexpr double gravity = 9.8, cart = 1.0, pole = 0.1, half_length = 0.5, force = 10, seconds = 0.02;
     const double sine = std::sin(angle_), cosine = std::cos(angle_);

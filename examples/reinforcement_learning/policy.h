@@ -1,4 +1,5 @@
-// The agent: decides what each observer does, and learns from how that went. REINFORCE (Williams 1992).
+// The policy of the agent: it chooses the actions of all observers, and learns from the rewards. REINFORCE
+// (Williams 1992).
 #pragma once
 
 #include <torch/torch.h>
@@ -16,8 +17,8 @@ class Policy {
     for (std::size_t i = 0; i < observers; ++i) episodes_.push_back({std::mt19937_64(seed + i), {}, {}});
   }
 
-  // Whether this observer goes right, in this state [4]. Called for every step of every observer, one at a
-  // time; each observer has its own random numbers, so it does not matter whose call comes first.
+  // Whether this observer pushes right in this state [4]. Each observer calls it at each step, and calls run
+  // one at a time. Each observer has its own random numbers, so the order of their calls does not matter.
   bool goes_right(std::int64_t observer, at::Tensor state) {
     Episode& episode = episodes_.at(static_cast<std::size_t>(observer));
     const double probability = network_->forward(state).softmax(0)[1].item().toDouble();
@@ -27,7 +28,7 @@ class Policy {
     return right;
   }
 
-  // An episode of every observer is over; these were its rewards, step by step.
+  // Learns from one episode of each observer. rewards: of each episode, step by step.
   void learn(const std::vector<std::vector<double>>& rewards) {
     std::vector<at::Tensor> states, actions, returns;
     for (std::size_t i = 0; i < episodes_.size(); ++i) {
@@ -52,7 +53,7 @@ class Policy {
     std::vector<std::int64_t> actions;
   };
 
-  // What is still to come after each step.
+  // The discounted sum of the rewards from each step on.
   static at::Tensor discounted(std::vector<double> rewards) {
     for (std::size_t i = rewards.size(); i-- > 1;) rewards[i - 1] += 0.99 * rewards[i];
     return at::tensor(rewards, at::kFloat);

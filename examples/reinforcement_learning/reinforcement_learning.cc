@@ -1,9 +1,9 @@
-// One agent learns to balance a pole from what N observers see, each in a world of its own. The agent has an
-// RRef to every observer and asks it for an episode, with an RRef to its policy, which the observer asks at
-// every step. After each round of episodes the policy learns from all of them.
+// One agent learns to balance a pole from N observers, each with its own simulated cart. The agent has an
+// RRef to each observer and asks it for an episode. The request has an RRef to the policy of the agent, which
+// the observer calls at each step. After each round of episodes the policy learns from all of them.
 //
-// As it is, it starts agent and observers on this machine; where weft launch, torchrun, mpirun or srun start
-// it, it is one of them. With one seed it does the same every time.
+// Without a launcher the program starts the agent and the observers on this machine. Under weft launch,
+// torchrun, mpirun or srun it is one of them. Runs with the same seed give the same results.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_optim/layers.h>
@@ -31,7 +31,7 @@ class Observer {
   Observer(std::int64_t number, std::int64_t seed)
       : number_(number), world_(static_cast<std::uint64_t>(seed)) {}
 
-  // Its rewards, step by step.
+  // The rewards of the steps.
   rpc::Task<std::vector<double>> episode(rref::RRef<Policy> policy, std::int64_t max_steps) {
     std::vector<double> rewards;
     world_.reset();
@@ -65,10 +65,10 @@ rpc::Task<void> learn(rpc::Agent& agent, Settings settings) {
         rref::create<Observer>(agent.peer("worker" + std::to_string(i + 1)), i, settings.seed + 1000 + i));
 
   for (std::int64_t round = 0; round < settings.rounds; ++round) {
-    std::vector<rpc::Future<std::vector<double>>> under_way;
+    std::vector<rpc::Future<std::vector<double>>> in_flight;
     for (auto& observer : observers)
-      under_way.push_back(observer.call<&Observer::episode>(handle, settings.max_steps));
-    const auto episodes = co_await rpc::when_all(std::move(under_way));
+      in_flight.push_back(observer.call<&Observer::episode>(handle, settings.max_steps));
+    const auto episodes = co_await rpc::when_all(std::move(in_flight));
     policy->learn(episodes);
     fmt::print("round={} reward={:.1f}\n", round, mean_reward(episodes));
   }

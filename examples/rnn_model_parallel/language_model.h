@@ -1,12 +1,12 @@
-// A language model over characters, cut in two: what knows the characters, and what remembers. The first part
-// has both the embedding and the decoder, so a pass goes from its worker to the other one and back.
+// A language model over characters in two parts. The first part has both the embedding and the decoder, so a
+// pass goes from its worker to the other one and back.
 #pragma once
 
 #include <torch/torch.h>
 #include <weft/rpc/agent/method.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
-// T characters of each of N columns are int64 [T, N].
+// Text is int64 [T, N]: T characters of each of N columns.
 struct Coder : torch::nn::Module {
   Coder(std::int64_t characters, std::int64_t width, std::int64_t seed) {
     torch::manual_seed(static_cast<std::uint64_t>(seed));
@@ -15,11 +15,11 @@ struct Coder : torch::nn::Module {
   }
   // -> [T, N, width]
   at::Tensor embed(at::Tensor text) { return embedding(text); }
-  // [T, N, width] and the characters that follow -> their mean loss, a scalar
+  // [T, N, width], and the characters that follow -> the mean loss, a scalar
   at::Tensor loss(at::Tensor hidden, at::Tensor following) {
     return torch::cross_entropy_loss(decoder(hidden).flatten(0, 1), following.flatten());
   }
-  // [T, 1, width] -> one character to follow the last, drawn: [1, 1]
+  // [T, 1, width] -> a character drawn to follow the last one, [1, 1]
   at::Tensor draw(at::Tensor hidden) { return decoder(hidden[-1]).softmax(-1).multinomial(1); }
 
   torch::nn::Embedding embedding{nullptr};
@@ -30,7 +30,7 @@ struct Coder : torch::nn::Module {
                          weft::rpc::Method<"draw", &Coder::draw>>;
 };
 
-// [T, N, width] -> [T, N, width]. Its state goes on from call to call, without the graph of earlier calls.
+// [T, N, width] -> [T, N, width]. The state continues from call to call, without the graph of earlier calls.
 struct Recurrent : torch::nn::Module {
   Recurrent(std::int64_t width, std::int64_t seed) {
     torch::manual_seed(static_cast<std::uint64_t>(seed));

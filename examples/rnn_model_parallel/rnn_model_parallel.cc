@@ -1,8 +1,8 @@
-// An LSTM learns to write, character by character: embedding and decoder on one worker, the recurrent part on
-// another, and a third that drives them and holds no parameter. Each worker steps what it owns.
+// An LSTM learns to write, character by character. One worker has the embedding and the decoder, another one
+// the recurrent part, and the driver has no parameters. Each worker steps its own parameters.
 //
-// As it is, it starts the three on this machine; where weft launch, torchrun, mpirun or srun start it, it is
-// one of them.
+// Without a launcher the program starts the driver and the two workers on this machine. Under weft launch,
+// torchrun, mpirun or srun it is one of them.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
@@ -24,7 +24,7 @@ constexpr std::int64_t width = 128, columns = 32, window = 32;
 constexpr double learning_rate = 5e-3;
 
 struct Settings {
-  std::string text = "/usr/share/common-licenses/GPL-3";  // on every Debian machine
+  std::string text = "/usr/share/common-licenses/GPL-3";  // Debian installs it on all machines
   std::int64_t steps = 300;
 };
 
@@ -35,7 +35,7 @@ rpc::Task<void> learn(rpc::Agent& agent, rref::RRef<Coder> coder, rref::RRef<Rec
   for (std::int64_t step = 0; step < steps; ++step) {
     auto [characters, following] = text.next(window);
     dist_autograd::Pass pass{agent};
-    auto embedded = coder.remote<&Coder::embed>(pass, characters);           // stays on worker1
+    auto embedded = coder.remote<&Coder::embed>(pass, characters);           // the result stays on worker1
     auto hidden = recurrent.remote<&Recurrent::forward>(pass, embedded);     // worker1 -> worker2
     auto loss = co_await coder.call<&Coder::loss>(pass, hidden, following);  // worker2 -> worker1
     co_await pass.backward(loss);
@@ -46,7 +46,7 @@ rpc::Task<void> learn(rpc::Agent& agent, rref::RRef<Coder> coder, rref::RRef<Rec
   }
 }
 
-// Without a pass nothing keeps a graph.
+// Calls without a pass record no graph.
 rpc::Task<std::string> write(rref::RRef<Coder> coder, rref::RRef<Recurrent> recurrent, const Text& text,
                              std::string written, std::size_t length) {
   co_await recurrent.call<&Recurrent::forget>();

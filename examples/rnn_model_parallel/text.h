@@ -1,4 +1,4 @@
-// A text as numbers, one for each character that occurs in it, cut into columns that are read side by side.
+// A text as numbers, one for each different character, cut into columns that are read in parallel.
 #pragma once
 
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 
 struct Window {
   at::Tensor text;       // int64 [length, columns]
-  at::Tensor following;  // of each character the next one, the same shape
+  at::Tensor following;  // the next character of each, of the same shape
 };
 
 class Text {
@@ -19,7 +19,8 @@ class Text {
     std::ifstream file(path, std::ios::binary);
     const std::string all{std::istreambuf_iterator<char>(file), {}};
     const auto length = static_cast<std::int64_t>(all.size()) / columns;
-    if (length < 2) throw std::runtime_error("there is no text, or too little of it, in " + path);
+    if (length < 2)
+      throw std::runtime_error(path + ": expected a text of at least two characters for each column");
     beginning_ = all.substr(all.find_first_not_of(" \n"), 20);
     for (const char c : all)
       if (characters_.find(c) == std::string::npos) characters_ += c;
@@ -32,7 +33,7 @@ class Text {
   std::int64_t characters() const { return static_cast<std::int64_t>(characters_.size()); }
   const std::string& beginning() const { return beginning_; }
 
-  // The next `length` characters of every column; from the beginning again where there are not so many left.
+  // The next `length` characters of each column. Begins again at the start if fewer are left.
   Window next(std::int64_t length) {
     if (at_ + length >= columns_.size(0)) at_ = 0;
     const std::int64_t from = std::exchange(at_, at_ + length);

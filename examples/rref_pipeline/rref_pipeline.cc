@@ -1,8 +1,8 @@
-// Two stages on two workers; activations travel from worker to worker, never through the driver.
+// A model in two stages on two workers. Activations go from worker to worker, never through the driver.
 //
-// As it is, it starts a driver and the two workers on this machine; where weft launch, torchrun, mpirun or
-// srun start it, it is one of them. It draws the last step. --alone trains the same network in one process,
-// without weft: the losses are the same.
+// Without a launcher the program starts a driver and the two workers on this machine. Under weft launch,
+// torchrun, mpirun or srun it is one of them. The driver draws the last step. --alone trains the same network
+// in one process, without weft: the losses are the same.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/backward_trace.h>
@@ -37,11 +37,11 @@ void report(std::int64_t step, double loss) {
 
 rpc::Task<void> train(rpc::Agent& agent, std::int64_t steps) {
   auto front =
-      rref::create<Front>(agent.peer("worker1"), width, front_seed);  // at once; creation runs meanwhile
+      rref::create<Front>(agent.peer("worker1"), width, front_seed);  // returns before the object exists
   auto back = rref::create<Back>(agent.peer("worker2"), width, back_seed);
   dist_optim::DistributedOptimizer optimizer{agent, torch::optim::SGDOptions(learning_rate),
                                              dist_optim::synchronous, front, back};
-  const auto share = at::scalar_tensor(1.0 / micro_batches);  // of each micro-batch in the gradient
+  const auto share = at::scalar_tensor(1.0 / micro_batches);  // weight of a micro-batch in the gradient
 
   Fibonacci data;
   Progress progress("driver", steps * micro_batches * micro_batch_size, "numbers");
@@ -54,9 +54,9 @@ rpc::Task<void> train(rpc::Agent& agent, std::int64_t steps) {
       auto& pass = passes.emplace_back(agent);
       pass.trace_under(trace);
       auto hidden = front.remote<&Front::forward>(pass, traced, tokens);  // RRef<Tensor> on worker1
-      // An RRef for a Tensor: worker1 -> worker2.
+      // An RRef for an argument of type Tensor: the tensor goes from worker1 to worker2.
       auto loss = back.remote<&Back::loss>(pass, traced, hidden, targets);
-      done.push_back(pass.backward(loss, share));  // the root lives on worker2
+      done.push_back(pass.backward(loss, share));  // from the loss on worker2
     }
     co_await rpc::when_all(std::move(done));
     co_await optimizer.step(passes);
@@ -97,7 +97,7 @@ void run(rpc::Job& job, std::int64_t steps, const std::string& svg) {
   fmt::print("the last step is drawn in {}\n", svg);
 }
 
-// With a tracer that notes only what trace_of() says: backwards too, and blocks with a name.
+// With a tracer that records only the traces that trace_of() samples, with their backwards and named blocks.
 rpc::Layers layers() {
   const auto tracer = std::make_shared<rpc::Tracer>(
       rpc::TracerOptions{.ratio = 0, .own_methods = dist_autograd::backward_methods()});

@@ -1,5 +1,5 @@
-// Two stages of a small network that tells the next number of a sequence from the last two. Each lives on a
-// worker of its own; activations travel from one to the other.
+// The two stages of a small network that predicts the next number of a sequence from the last two. Each
+// worker has one stage.
 #pragma once
 
 #include <torch/torch.h>
@@ -16,7 +16,7 @@ struct Front : torch::nn::Module {
     mix = register_module("mix", torch::nn::Linear(context * width, width));
   }
   at::Tensor forward(at::Tensor tokens) {
-    RECORD_USER_SCOPE("forward");  // its time, where the call is traced
+    RECORD_USER_SCOPE("forward");  // a span, if the call is traced
     return mix(embedding(tokens).flatten(1)).tanh();
   }
 
@@ -38,7 +38,7 @@ struct Back : torch::nn::Module {
     losses.push_back(loss.item().toDouble());
     return loss;
   }
-  // The mean of the losses since somebody last asked.
+  // The mean of the losses since the last call.
   double mean_loss() {
     double sum = 0;
     for (const double loss : losses) sum += loss;

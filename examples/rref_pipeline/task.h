@@ -1,4 +1,4 @@
-// What is to be learnt: Fibonacci's sequence modulo 97, which repeats after 196 numbers.
+// The task: to learn the Fibonacci sequence modulo 97, which repeats after 196 numbers.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@ struct MicroBatch {
   at::Tensor targets;  // int64 [N]
 };
 
-// The next batch, cut into micro-batches.
+// Gives batch after batch, split into micro-batches.
 class Fibonacci {
  public:
   std::vector<MicroBatch> next(std::int64_t micro_batches, std::int64_t size) {

@@ -1,4 +1,5 @@
-// The timeline of a step, from what the tracers of the workers noted. Each micro-batch is a trace.
+// The timeline of a step, from the spans that the tracers of the workers recorded. Each micro-batch is a
+// trace.
 #pragma once
 
 #include <weft/parallel/schedule/draw.h>
@@ -8,13 +9,13 @@
 #include <algorithm>
 #include <limits>
 
-// noted: whether the tracers keep the spans of this micro-batch.
+// noted: whether the tracers record the spans of this micro-batch.
 inline weft::rpc::TraceContext trace_of(std::size_t micro_batch, bool noted) {
   return {.trace_high = 1, .trace_low = micro_batch + 1, .span = 1, .sampled = noted, .state = {}};
 }
 
-// stages: the spans of the worker of each stage. The forward of a stage is its block "forward", the backward
-// a run of its autograd nodes; any other span is an operator within these, or a call.
+// stages: the spans of the worker of each stage. The forward of a stage is a span "forward", its backward a
+// span "backward nodes". Other spans are operators within these, or calls.
 inline std::string timeline_svg(const std::vector<weft::rpc::AgentSpans>& stages, const std::string& title) {
   namespace schedule = weft::schedule;
   schedule::Schedule actions;

@@ -50,7 +50,7 @@ class NoData(unittest.TestCase):
     def test_says_what_to_do(self):
         status, lines = run(PROGRAM, "--data", "/nowhere")
         self.assertEqual(status, 1)
-        self.assertRegex("\n".join(lines), r"trainer([12]) \(rank \1\): there is no /nowhere/train.*: install the package")
+        self.assertRegex("\n".join(lines), r"trainer([12]) \(rank \1\): /nowhere/train\S* does not exist: install the package")
         self.assertRegex(lines[-1], "^weft: first failure: rank [12] ")
 
 
