@@ -44,8 +44,9 @@ rpc::Task<void> run(rpc::Job& job) {
   if (job.rank() != 0) co_return;  // an owner: it serves rank 0 until that is done
 
   auto x = rref::create<Coordinate>(agent.peer("worker1"), -1.2);
-  auto y = rref::create<Coordinate>(agent.peer("worker2"), 1.0);
-  const auto options = torch::optim::LBFGSOptions(1).max_iter(10).line_search_fn("strong_wolfe");
+  auto y = rref::create<Coordinate>(agent.peer("worker2"), 2.0);
+  auto options = torch::optim::LBFGSOptions(1).max_iter(10).line_search_fn("strong_wolfe");
+  options.tolerance_change(1e-15);
   DistLBFGS optimizer{agent, options, x, y};
   const DistLBFGS::Closure evaluate = [&] { return rosenbrock(agent, x, y); };
   for (int step = 0; step < 6; ++step) {

@@ -13,12 +13,10 @@ class Lbfgs(unittest.TestCase):
         self.assertEqual(status, 0, lines)
         steps = [re.fullmatch(r"step \d began at f = (\S+), and evaluated f (\d+) times", line) for line in lines[:-1]]
         self.assertEqual(len(steps), 6, lines)
-        self.assertAlmostEqual(float(steps[0][1]), 24.2)  # f(-1.2, 1)
-        self.assertLess(float(steps[-1][1]), 1e-8)
+        self.assertAlmostEqual(float(steps[0][1]), 36.2)  # f(-1.2, 2)
+        self.assertLess(float(steps[-1][1]), 1e-12)
         self.assertLess(sum(int(step[2]) for step in steps), 100)  # gradient descent needs thousands
-        minimum = re.fullmatch(r"the minimum is at x = ([\d.]+), y = ([\d.]+)", lines[-1])
-        for coordinate in minimum.groups():
-            self.assertAlmostEqual(float(coordinate), 1, delta=1e-4)
+        self.assertEqual(lines[-1], "the minimum is at x = 1.000000, y = 1.000000")
 
 
 if __name__ == "__main__":
