@@ -111,8 +111,8 @@ void RankStep::run(const Action& action) {
   try {
     schedule::is_computation(action.op) ? compute(action) : run_parameters(action);
   } catch (const Error& error) {
-    // `aborted` says that the cause is elsewhere.
-    const bool is_cause = step_.exchange->error() == nullptr;
+    // `aborted` says that the cause is elsewhere, as in a reduction that another rank has aborted.
+    const bool is_cause = schedule::is_computation(action.op) && step_.exchange->error() == nullptr;
     fail(is_cause && error.kind() == ErrorKind::aborted ? ErrorKind::handler_failed : error.kind());
   } catch (...) {
     fail(ErrorKind::handler_failed);
