@@ -86,6 +86,7 @@ class Training {
   std::variant<Generation, Outcome> agree();
   rpc::Error too_few(std::size_t ready, const Generation& current) const;
   std::optional<Outcome> train(const Generation& generation);
+  void abort(const collectives::Group& group, const std::string& reason);
   collectives::Group form_group(const Generation& generation) const;
   void begin(const Generation& generation, const collectives::Group& group);
   // What this rank knows: at first nothing of the board.
@@ -190,15 +191,20 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     return std::nullopt;
   } catch (const rpc::Error& error) {
     access_.set_votes(nullptr);
-    if (group) group->abort(error.what());
+    if (group) abort(*group, error.what());
     if (!ends_a_generation(error.kind())) throw;
     failed(generation);
     return std::nullopt;
   } catch (const std::exception& error) {
     access_.set_votes(nullptr);
-    if (group) group->abort(error.what());
+    if (group) abort(*group, error.what());
     throw;
   }
+}
+
+void Training::abort(const collectives::Group& group, const std::string& reason) {
+  group.abort(reason);
+  access_.abort(reason);
 }
 
 // The rendezvous of a group waits for all members. If one is gone, this worker cancels it. The store may

@@ -42,6 +42,9 @@ class WEFT_EXPORT StatePart {
   }
   // Training goes on with these ranks. No collective.
   virtual void set_group(const collectives::Group& group) { (void)group; }
+  // Training in the present group has failed on this rank: ends the groups that the part has made, so that
+  // other ranks do not wait in them. By default nothing.
+  virtual void abort(const std::string& reason) { (void)reason; }
 };
 
 class WEFT_EXPORT SplitPart : public StatePart {

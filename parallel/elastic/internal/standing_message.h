@@ -32,6 +32,9 @@ class StateAccess {
     state_.standing_ = {.commits = state_.commits()};
   }
   void begin_generation(std::uint64_t number) { state_.generation_ = number; }
+  void abort(const std::string& reason) {  // of a generation
+    for (const State::Part& part : state_.parts_) part.part->abort(reason);
+  }
   void end() {  // leave() before run() counts too, and only once
     set_votes(nullptr);
     state_.leaving_ = false;

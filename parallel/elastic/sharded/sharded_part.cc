@@ -91,6 +91,9 @@ class ShardedPart final : public SplitPart {
   }
   void forget() override { confirmed_.is_made = staged_.is_made = false; }
   void restore() override;
+  void abort(const std::string& reason) override {
+    if (objects_.abort) objects_.abort(reason);
+  }
   void reshard(const Group& group, std::uint64_t number) override;
 
  private:
@@ -290,7 +293,8 @@ std::shared_ptr<StatePart> sharded_part(sharded::ShardedModule& module,
                              module.add_to(to);
                              optimizer.add_wanted_to(to, names);
                            },
-                       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); }},
+                       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); },
+                       .abort = [&](const std::string& reason) { module.units().abort(reason); }},
                       options);
 }
 
@@ -305,7 +309,8 @@ std::shared_ptr<StatePart> sharded_part(data_parallel::Replica& replica, sharded
        .add_to = [&](sharded::SlicedState& to) { optimizer.add_to(to); },
        .add_wanted_to = [&](sharded::SlicedState& to,
                             const std::vector<std::string>& names) { optimizer.add_wanted_to(to, names); },
-       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); }},
+       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); },
+       .abort = [&](const std::string& reason) { replica.abort(reason); }},
       options);
 }
 

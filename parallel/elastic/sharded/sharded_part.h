@@ -43,6 +43,8 @@ struct ShardedObjects {
   std::function<void(sharded::SlicedState& to, const std::vector<std::string>& names)> add_wanted_to;
   // What is not the objects' memory, with the notes.
   std::function<void(const sharded::SlicedState& from)> take_from;
+  // Training has failed on this rank: ends the objects' groups. Empty: they have none of their own.
+  std::function<void(const std::string& reason)> abort = {};
 };
 
 WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(ShardedObjects objects, ShardedPartOptions options = {});

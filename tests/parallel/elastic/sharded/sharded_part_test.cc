@@ -226,6 +226,20 @@ TEST_P(ElasticShards, WorkersJoinAndDie) {
   expect_replay(*workers[0]);
 }
 
+// The others wait in the module's groups, which run() does not know.
+TEST_P(ElasticShards, ARankThatFailsAloneEndsTheStepOnAllRanks) {
+  for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  bool failed = false;
+  workers[1]->before_step = [&](std::int64_t step, const Group&) {
+    if (step == 7 && !std::exchange(failed, true))
+      throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
+  };
+  for (auto& each : workers) each->start(GetParam(), {.workers = {.start = 3}});
+  for (auto& each : workers) each->end();
+  EXPECT_EQ(workers[0]->generations, 2U);
+  expect_replay(*workers[1]);
+}
+
 // Of two neighbours that die, the first one had the only copy of the second one's share.
 TEST_P(ElasticShards, DeathsBeyondTheCopiesAreReported) {
   for (const std::string name : {"anna", "bert", "cleo", "dora"}) worker(name);
