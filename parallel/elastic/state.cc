@@ -161,7 +161,8 @@ std::optional<int> State::sync(const collectives::Group& group) {
   detail::StandingMessage own{.synced = standing_.synced,
                               .commits = standing_.commits,
                               .began = standing_.began,
-                              .committed = standing_.committed};
+                              .committed = standing_.committed,
+                              .entered = std::exchange(standing_.entered, generation_)};
   own.sends_later = sends_later_ && live_ == Live::marked &&
                     std::any_of(parts_.begin(), parts_.end(),
                                 [](const Part& part) { return detail::is_sampler(*part.part); });
@@ -177,11 +178,12 @@ std::optional<int> State::sync(const collectives::Group& group) {
   }
   std::vector<Standing> standings;
   for (const auto& rank : all)
-    standings.push_back({rank.synced, rank.commits, rank.sends_later, rank.began, rank.committed});
-  standings = without_abandoned(std::move(standings));
+    standings.push_back(
+        {rank.synced, rank.commits, rank.sends_later, rank.began, rank.committed, rank.entered});
+  const auto split = split_parts();
+  standings = without_abandoned(std::move(standings), !split.empty());
   standing_.synced = standings[static_cast<std::size_t>(group.rank())].synced;
   const SyncPlan plan = plan_sync(standings);
-  const auto split = split_parts();
   const bool counts = standings[static_cast<std::size_t>(plan.source)].synced ? standing_.synced
                                                                               : group.rank() == plan.source;
   group_.reset();

@@ -11,10 +11,10 @@ struct StandingMessage {
   bool synced = false;
   std::uint64_t commits = 0;
   bool sends_later = false;
-  std::uint64_t began = 0, committed = 0;
+  std::uint64_t began = 0, committed = 0, entered = 0;
   std::vector<std::string> parts = {};  // names and kinds
 };
-WEFT_CODEC(StandingMessage, synced, commits, sends_later, began, committed, parts)
+WEFT_CODEC(StandingMessage, synced, commits, sends_later, began, committed, entered, parts)
 
 class StateAccess {
  public:

@@ -60,11 +60,14 @@ struct Standing {
   bool sends_later = false;  // it can send its state while the next step is made
   // Numbers of generations: the last one that this rank began, and the one in which its last commit was made.
   std::uint64_t began = 0, committed = 0;
+  std::uint64_t entered = 0;  // the last one whose group this rank was in; the ranks may not have begun it
 };
 
 // Ranks do not count as synced if they took no part in a generation that has committed: others, which had
-// taken them for dead, have trained without them.
-WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks);
+// taken them for dead, have trained without them. is_split: each rank has a part of a commit. Then they do
+// not count either if others have begun a generation without them, and have fewer commits: the other parts
+// of the commits that they lack are lost.
+WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_split = false);
 
 struct Transfer {  // of the state, between two ranks
   int from = 0, to = 0;

@@ -96,6 +96,24 @@ TEST(SyncPlanOf, ARankThatMissedAGenerationWithCommitsIsNotSynced) {
   EXPECT_EQ(synced({is_new, missed}), (std::vector{false, true}));
 }
 
+// The parts of that commit that the other ranks had are lost.
+TEST(SyncPlanOf, ARankAloneWithACommitOfASplitStateIsNotSyncedOnceOthersHaveBegunWithoutIt) {
+  const auto synced = [](std::vector<Standing> ranks, bool is_split) {
+    std::vector<bool> found;
+    for (const Standing& standing : without_abandoned(std::move(ranks), is_split))
+      found.push_back(standing.synced);
+    return found;
+  };
+  Standing alone{.synced = true, .commits = 6, .began = 6, .committed = 6, .entered = 6};
+  const Standing other{.synced = true, .commits = 5, .began = 7, .committed = 6, .entered = 7};
+  EXPECT_EQ(synced({alone, other, other}, true), (std::vector{false, true, true}));
+  EXPECT_EQ(synced({alone, other, other}, false), (std::vector{true, true, true}));
+  alone.entered = 7;  // it was in that generation, and failed when the others had begun it
+  EXPECT_EQ(synced({alone, other, other}, true), (std::vector{true, true, true}));
+  alone = {.synced = true, .commits = 5, .began = 6, .committed = 6, .entered = 6};
+  EXPECT_EQ(synced({alone, other, other}, true), (std::vector{true, true, true}));
+}
+
 TEST(SyncPlanOf, NewRanksGetTheStateLaterFromAllThatHaveIt) {
   using Transfers = std::vector<Transfer>;
   const auto later = [](const std::vector<Standing>& ranks) { return plan_sync(ranks).later; };

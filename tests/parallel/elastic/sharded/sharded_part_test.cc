@@ -318,6 +318,68 @@ TEST_P(ElasticShards, ARankThatHasNotConfirmedACommitGivesWhatItHasStaged) {
   }
 }
 
+// Rank 0 alone learns that all ranks have staged the second commit. It is taken for dead in the next
+// generation, in which nothing is committed, and returns in the one after: by then its commit has lost the
+// other shares.
+TEST_P(ElasticShards, ACommitOfARankThatMissedAGenerationIsGivenUp) {
+  Company company(3);
+  std::vector<std::vector<at::Tensor>> values(3);
+  on_ranks(company.groups(), [&](const Group& world) {
+    const int rank = world.rank();
+    const Group alone = world.split(rank).get().value();
+    const auto others = world.split(rank > 0 ? std::optional(0) : std::nullopt).get();
+    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1);
+    State state;
+    trainee->add_to(state);
+    detail::StateAccess access(state);
+    access.begin_generation(1);
+    EXPECT_EQ(state.sync(world), 0);
+    const Data data;
+    bool fails = false;
+    const auto step = [&] {
+      trainee->zero_grad();
+      at::mse_loss(trainee->forward(data.x), data.y).backward();
+      trainee->step();
+    };
+    access.set_votes([&](Vote own) {
+      world.barrier().get();
+      if (fails) throw rpc::Error(ErrorKind::aborted, "rank 0 does not answer");
+      return own;
+    });
+    step();
+    state.commit();
+    step();
+    fails = rank != 0;
+    EXPECT_EQ(test::error_of([&] { state.commit(); }).has_value(), fails);
+    EXPECT_EQ(state.commits(), rank == 0 ? 2U : 1U);
+    if (others) {
+      state.restore();
+      access.begin_generation(2);
+      EXPECT_EQ(state.sync(*others), std::nullopt);
+      step();  // this one is lost
+    }
+    state.restore();
+    access.begin_generation(3);
+    EXPECT_EQ(state.sync(world), 1);
+    EXPECT_EQ(state.commits(), 1U);
+    step();
+    values[static_cast<std::size_t>(rank)] = trainee->values();
+  });
+  Net expected(0);
+  const Data data;
+  torch::optim::SGD optimizer(expected.parameters(), momentum);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    at::mse_loss(expected.forward(data.x), data.y).backward();
+    optimizer.step();
+  }
+  for (const auto& rank : values) {
+    ASSERT_EQ(rank.size(), 2U);
+    EXPECT_TRUE(at::allclose(expected.first, rank[0], 1e-9, 1e-12));
+    EXPECT_TRUE(at::allclose(expected.second, rank[1], 1e-9, 1e-12));
+  }
+}
+
 // After a failure outside of run(), too: the commit is this rank's own share.
 TEST_P(ElasticShards, RestoreTakesTheOwnShare) {
   Company company(2);
