@@ -62,6 +62,9 @@ LAYERS = {
     "parallel/elastic": [*UP_TO_GROUPS, "parallel/data_parallel", "parallel/elastic/plan"],
     "parallel/elastic/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel",
                                  "parallel/sharded/checkpoint", "parallel/sharded", "parallel/elastic/plan", "parallel/elastic"],
+    "parallel/elastic/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel",
+                                  "parallel/sharded/checkpoint", "parallel/sharded", "parallel/schedule", "parallel/partition",
+                                  "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
                  "parallel/partition", "parallel/planner", "parallel/elastic/plan"]

@@ -31,11 +31,12 @@ PLACES = {
     "parallel/elastic": (80, 100, 4, "workers that join", "and die"),
     "parallel/sharded": (62, 80, 5, "ZeRO and FSDP;", "also on dist_optim"),
     "parallel/elastic/sharded": (80, 100, 5, "state of parts;", "also on sharded"),
+    "parallel/elastic/pipeline": (80, 100, 6, "stages of pipelines;", "also on pipeline"),
     "parallel/pipeline": (62, 80, 6, "models in stages;", "also on partition"),
 }
 # Used, but not below: there is no room in the plane. The box says it in words.
 ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"},
-             "parallel/elastic/sharded": {"parallel/sharded"}}
+             "parallel/elastic/sharded": {"parallel/sharded"}, "parallel/elastic/pipeline": {"parallel/pipeline"}}
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 78, 12, 3
 NAME, WORDS = 9, 6.7  # the width of a character, in a wide font
@@ -54,7 +55,7 @@ def one_library(folder):
     """The library of a folder; a library counts as one layer."""
     if folder in COLLECTIVES:
         return "parallel/collectives"
-    if folder == "parallel/elastic/sharded":  # a library of its own
+    if folder in ("parallel/elastic/sharded", "parallel/elastic/pipeline"):  # libraries of their own
         return folder
     for library in ("parallel/data_parallel", "parallel/sharded", "parallel/elastic"):
         if folder.startswith(library + "/"):
