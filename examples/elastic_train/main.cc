@@ -11,7 +11,6 @@
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 #include <csignal>
-#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -45,18 +44,12 @@ class LeaveOnSigterm {
   std::thread thread_;
 };
 
-std::size_t number_from(const char* variable, std::size_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::stoul(text);
-}
-
 elastic::Outcome train(rpc::Job& job, const Settings& settings) {
   Training training(settings, job.name());
   const LeaveOnSigterm leave(training.state());
-  const auto outcome = elastic::run(
-      job, training.state(), [&](const collectives::Group& group) { training.train(group); },
-      {.workers = {.min = number_from("WEFT_MIN_WORKERS", 1), .max = number_from("WEFT_MAX_WORKERS", 1000)},
-       .on_change = [&](const elastic::Change& change) { training.begin(change); }});
+  const auto outcome =
+      elastic::run(job, training.state(), [&](const collectives::Group& group) { training.train(group); },
+                   {.on_change = [&](const elastic::Change& change) { training.begin(change); }});
   if (outcome == elastic::Outcome::left) {
     training.left();
     job.leave().get();

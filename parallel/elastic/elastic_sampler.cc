@@ -27,6 +27,7 @@ struct ElasticSampler::State {
 
   mutable std::mutex mutex;  // guards what follows
   EpochPlan plan;
+  bool has_ranks = false;        // set_ranks() was called
   std::deque<Round> fetched;     // by the loader, not delivered
   std::optional<Round> current;  // delivered, not recorded
 
@@ -42,6 +43,7 @@ ElasticSampler::ElasticSampler(std::size_t size, SamplerOptions options)
 void ElasticSampler::set_ranks(int rank, int ranks, std::vector<int> resting) {
   const std::lock_guard lock(state_->mutex);
   state_->plan.set_ranks(rank, ranks, std::move(resting));
+  state_->has_ranks = true;
   state_->forget_fetched();
 }
 
@@ -109,6 +111,10 @@ void ElasticSampler::reset(std::optional<std::size_t> new_size) {
 
 std::optional<std::vector<std::size_t>> ElasticSampler::next(std::size_t batch_size) {
   const std::lock_guard lock(state_->mutex);
+  if (!state_->has_ranks)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "ElasticSampler: its ranks are unknown: add it to the State of elastic::run(), or call "
+                     "set_group()");
   auto round = state_->plan.fetch(batch_size);
   if (!round) return std::nullopt;
   return state_->fetched.emplace_back(*std::move(round)).indices;

@@ -41,10 +41,11 @@ struct SamplerOptions {
 
 class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<> {
  public:
-  // For one rank, until set_group() or set_ranks(). Throws invalid_argument if size is 0.
+  // Throws invalid_argument if size is 0.
   explicit ElasticSampler(std::size_t size, SamplerOptions options = {});
 
-  // The ranks that process the rest of the epoch. A State that has the sampler calls it.
+  // The ranks that process the rest of the epoch. A State that has the sampler calls it. Without it, next()
+  // throws failed_precondition.
   void set_group(const collectives::Group& group) { set_ranks(group.rank(), group.size()); }
   // resting: ranks that have no samples of their own in the first round.
   void set_ranks(int rank, int ranks, std::vector<int> resting = {});

@@ -19,6 +19,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
 #include <variant>
 
 namespace weft::elastic {
@@ -30,7 +33,8 @@ using rpc::ErrorKind;
 
 constexpr int max_failures = 3;  // of the same workers, without a commit between them
 constexpr auto look_at_leaving = std::chrono::seconds{1};  // State::leave() wakes nobody
-constexpr auto look_at_silent = std::chrono::seconds{1};   // while a group is formed
+constexpr auto few_without_warning = std::chrono::seconds{10};
+constexpr auto look_at_silent = std::chrono::seconds{1};  // while a group is formed
 
 // Of a collective, or of a call to a worker that is gone: the next generation may do better.
 bool ends_a_generation(ErrorKind kind) {
@@ -84,6 +88,7 @@ class Training {
 
  private:
   std::variant<Generation, Outcome> agree();
+  std::string too_few_text(std::size_t ready, const Generation& current) const;
   rpc::Error too_few(std::size_t ready, const Generation& current) const;
   std::optional<Outcome> train(const Generation& generation);
   void abort(const collectives::Group& group, const std::string& reason);
@@ -121,6 +126,7 @@ class Training {
 
 std::variant<Generation, Outcome> Training::agree() {
   auto few_until = rpc::Clock::time_point::max();  // when the patience with too few workers ends
+  auto warn_at = few_until;                        // of too few workers
   while (!access_.leaving()) {
     const Board::View view = board_->refresh();
     const Generation& current = view.current;
@@ -146,8 +152,17 @@ std::variant<Generation, Outcome> Training::agree() {
         board_->replace(view, *next);
         continue;
       }
-      few_until = std::min(few_until, rpc::later(rpc::Clock::now(), options_.patience));
-      if (rpc::Clock::now() >= few_until) throw too_few(view.candidates.size(), current);
+      const auto now = rpc::Clock::now();
+      if (few_until == rpc::Clock::time_point::max()) {
+        few_until = rpc::later(now, options_.patience);
+        warn_at = rpc::later(now, few_without_warning);
+      }
+      if (now >= few_until) throw too_few(view.candidates.size(), current);
+      if (now >= warn_at) {
+        warn_at = rpc::Clock::time_point::max();
+        agent_.core()->log(rpc::LogLevel::warning,
+                           too_few_text(view.candidates.size(), current) + ": waits for more workers");
+      }
     } else {
       few_until = rpc::Clock::time_point::max();
     }
@@ -156,13 +171,16 @@ std::variant<Generation, Outcome> Training::agree() {
   return Outcome::left;
 }
 
-rpc::Error Training::too_few(std::size_t ready, const Generation& current) const {
+std::string Training::too_few_text(std::size_t ready, const Generation& current) const {
   const WorkerLimits& workers = options_.workers;
   const std::size_t least = current.number == 0 ? std::max(workers.min, workers.start) : workers.min;
+  return "elastic training '" + options_.name + "': " + std::to_string(ready) +
+         " workers are ready, expected at least " + std::to_string(least);
+}
+
+rpc::Error Training::too_few(std::size_t ready, const Generation& current) const {
   return {ErrorKind::deadline_exceeded,
-          "elastic training '" + options_.name + "': " + std::to_string(ready) +
-              " workers are ready, expected at least " + std::to_string(least) +
-              ", for which this worker has waited " +
+          too_few_text(ready, current) + ", for which this worker has waited " +
               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.patience).count()) +
               " s (RunOptions::patience)"};
 }
@@ -331,4 +349,24 @@ Outcome run(rpc::Job& job, State& state, const std::function<void(collectives::G
 }
 
 }  // namespace detail
+
+WorkerLimits launcher_limits() {
+  const auto read = [](const char* name, std::size_t otherwise) {
+    const char* const text = std::getenv(name);
+    if (text == nullptr || *text == '\0') return otherwise;
+    std::size_t number = 0;
+    const std::string_view digits = text;
+    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+    if (error != std::errc() || end != digits.end() || number == 0)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "elastic::launcher_limits: " + std::string(name) +
+                                                             " is '" + text +
+                                                             "', expected a positive number");
+    return number;
+  };
+  WorkerLimits limits;
+  limits.min = read("WEFT_MIN_WORKERS", limits.min);
+  limits.max = read("WEFT_MAX_WORKERS", limits.max);
+  return limits;
+}
+
 }  // namespace weft::elastic

@@ -67,6 +67,7 @@ TEST(ElasticSamplerOf, GivesALoaderItsBatchesAndContinuesAfterTheRecordedOnes) {
 
 TEST(ElasticSamplerOf, ABatchThatWasNotRecordedIsAnError) {
   ElasticSampler sampler(20);
+  sampler.set_ranks(0, 1);
   auto loader = loader_of(sampler);
   EXPECT_EQ(kind_of([&] {
               for (auto& batch : sampler.batches(*loader)) (void)batch;
@@ -78,8 +79,15 @@ TEST(ElasticSamplerOf, ABatchThatWasNotRecordedIsAnError) {
   EXPECT_EQ(kind_of([&] { other.deliver(); }), ErrorKind::failed_precondition);
 }
 
+// Each rank would process all samples.
+TEST(ElasticSamplerOf, WithoutRanksIsAnError) {
+  ElasticSampler sampler(20);
+  EXPECT_EQ(kind_of([&] { sampler.next(5); }), ErrorKind::failed_precondition);
+}
+
 TEST(ElasticSamplerOf, IsSavedAndLoaded) {
   ElasticSampler sampler(20, {.seed = 3});
+  sampler.set_ranks(0, 1);
   sampler.set_epoch(4);
   sampler.next(5);
   sampler.deliver();

@@ -275,6 +275,18 @@ TEST_F(ElasticRun, GivesUpBelowTheMinimum) {
       << error->what();
 }
 
+TEST(LauncherLimits, AreTheDefaultOfRun) {
+  EXPECT_EQ(RunOptions().workers.min, 1U);
+  ::setenv("WEFT_MIN_WORKERS", "2", 1);
+  ::setenv("WEFT_MAX_WORKERS", "4", 1);
+  EXPECT_EQ(RunOptions().workers.min, 2U);
+  EXPECT_EQ(RunOptions().workers.max, 4U);
+  ::setenv("WEFT_MAX_WORKERS", "4x", 1);
+  EXPECT_EQ(test::kind_of([] { launcher_limits(); }), ErrorKind::invalid_argument);
+  ::unsetenv("WEFT_MIN_WORKERS");
+  ::unsetenv("WEFT_MAX_WORKERS");
+}
+
 TEST_F(ElasticRun, SparesTakeTheirTurn) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& dora = worker("dora");

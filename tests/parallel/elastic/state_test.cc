@@ -164,6 +164,7 @@ TEST(StateOf, TensorsSamplersGeneratorsAndValues) {
   std::vector<at::Tensor> several{at::zeros({2}), at::ones({1})};
   at::Generator generator = at::detail::createCPUGenerator(4);
   ElasticSampler sampler(20, {.seed = 2});
+  sampler.set_ranks(0, 1);
   std::map<std::string, std::vector<double>> history{{"loss", {1, 2}}};
   State state;
   EXPECT_EQ(kind_of([&] { state.restore(); }), ErrorKind::failed_precondition);
@@ -238,6 +239,7 @@ TEST(StateOf, AFailureIsFollowedByTheStateAfterTheLastStep) {
   at::Generator generator = at::detail::createCPUGenerator(4);
   at::Tensor tensor = at::zeros({2});
   ElasticSampler sampler(20, {.seed = 2});
+  sampler.set_ranks(0, 1);
   std::int64_t steps = 0;
   State state;
   state.add("norm", norm).add("optimizer", optimizer).add("generator", generator).add("sampler", sampler);
