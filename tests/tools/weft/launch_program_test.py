@@ -114,7 +114,8 @@ class Start(unittest.TestCase):
         self.assertIn("--pin", errors)
 
     def test_what_is_wrong_is_said(self):
-        for wrong, pattern in ((["nosuchprogram"], "no program 'nosuchprogram'"), (["/etc/passwd"], "no program that can"),
+        for wrong, pattern in ((["nosuchprogram"], "no program 'nosuchprogram'"), (["--mn", "2", "true"], "no option '--mn'"),
+                               (["/etc/passwd"], "no program that can"),
                                (["-n", "2"], "which program"), (["-n", "2", "--role", "a=1", "true"], "either"),
                                (["--role", "a=x", "true"], "how many"), (["--nnodes", "2", "true"], "--rendezvous"),
                                (["--node-rank", "1", "true"], "counts from 0"), (["--grace", "x", "true"], "x")):

@@ -79,6 +79,7 @@ std::string find_program(const std::string& name) {
     if (is_program(name)) return name;
     throw UsageError("'" + name + "' is no program that can be run");
   }
+  if (name.starts_with('-')) throw UsageError("there is no option '" + name + "': see `weft launch --help`");
   const char* const variable = std::getenv("PATH");
   const std::string path = variable == nullptr ? "/usr/local/bin:/usr/bin:/bin" : variable;
   for (std::size_t begin = 0; begin <= path.size();) {
