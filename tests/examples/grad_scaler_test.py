@@ -12,7 +12,7 @@ class GradScaler(unittest.TestCase):
         status, lines = run(PROGRAM)
         self.assertEqual(status, 0, lines)
         pattern = r"rank (\d): loss ([\d.]+), scale (\S+), (\d+) steps skipped, (\d+) of them for the other rank's gradients"
-        ranks = sorted(re.fullmatch(pattern, line).groups() for line in lines)
+        ranks = sorted(match.groups() for line in lines if (match := re.fullmatch(pattern, line)))
         self.assertEqual([rank[0] for rank in ranks], ["0", "1"])
         self.assertEqual(ranks[0][2:4], ranks[1][2:4], "the scale and the steps skipped differ")
         self.assertLess(float(ranks[0][2]), 2 ** 24)  # the scale at the beginning

@@ -15,8 +15,9 @@ class ShardedEmbedding(unittest.TestCase):
         self.assertEqual(len(rows), 2, lines)
         self.assertEqual(sum(rows), 300)
         self.assertGreater(min(rows), 100)
-        error = float(re.fullmatch(r"the mean squared error is ([\d.]+)", lines[-1])[1])
-        self.assertLess(error, 0.05)  # 0.5 at the beginning; 0.25 if one trainer does not train
+        errors = [float(m[1]) for line in lines if (m := re.fullmatch(r"the mean squared error is ([\d.]+)", line))]
+        self.assertEqual(len(errors), 1, lines)
+        self.assertLess(errors[0], 0.05)  # 0.5 at the beginning; 0.25 if one trainer does not train
 
 
 if __name__ == "__main__":
