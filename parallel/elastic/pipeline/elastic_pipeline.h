@@ -18,8 +18,8 @@
 // stages in all pipelines are a GroupPipelineOptions::data_parallel group. Ranks for which no pipeline is
 // left are spares: they have no stages, and take part in commits.
 //
-// The commit of a stage survives on the ranks of other pipelines that compute it, and as copies on the next
-// ranks of the group (ShardedPartOptions::copies). The object outlives the part. Not thread-safe.
+// The commit of a stage survives on the ranks of other pipelines that compute it, and as copies on the ranks
+// before it in the group (ShardedPartOptions::copies). The object outlives the part. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/elastic/plan/pipeline_places.h>
