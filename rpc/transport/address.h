@@ -1,6 +1,6 @@
-// Address: where an agent listens: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path,
-// inproc://name. To dial, tcp://name@host:port too: the certificate there must be for `name`, not for `host`.
-// Thread-safety: a value.
+// Address: where an agent listens: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path or
+// inproc://name. An address to connect to may also be tcp://name@host:port: then the server's certificate
+// must be for `name` instead of `host`. Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -13,9 +13,9 @@ namespace weft::rpc {
 struct WEFT_EXPORT Address {
   std::string scheme;
   std::string host;            // of tcp
-  std::string port;            // of tcp; "0": any free one
+  std::string port;            // of tcp; "0": any free port
   std::string path;            // of unix and shm; the name of inproc
-  std::string certified = {};  // of tcp: the host name that the certificate must have; empty: `host`
+  std::string certified = {};  // of tcp: the name that the certificate must have; empty: `host`
 
   static Address parse(std::string_view text);  // throws invalid_argument
   static bool looks_like(std::string_view text) { return text.find("://") != std::string_view::npos; }

@@ -1,5 +1,8 @@
-// A waiter marks the queue as awaited before it looks for room, and release() makes room before it looks at
-// that mark: one of the two sees the other, so no room is overlooked.
+// Large frames wait in a first-in, first-out queue. wake() removes the frames that fit from its front, but
+// charges nothing: a connection that it wakes calls charge() again, and may have to wait again.
+//
+// A waiter sets `awaited_` before it looks for room, and release() makes room before it reads `awaited_`.
+// Therefore at least one of the two sees the other, and no room is missed.
 #include <weft/rpc/transport/admission.h>
 
 #include <algorithm>
@@ -47,7 +50,7 @@ std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop>
   auto waiter = std::make_shared<Waiter>(Waiter{bytes, std::move(loop), std::move(job)});
   {
     std::lock_guard lock(mutex_);
-    if (waiting_.size() >= prune_at_) {  // not each time: n waiters would cost n * n
+    if (waiting_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
       std::erase_if(waiting_, [](const auto& old) { return old.expired(); });
       prune_at_ = std::max<std::size_t>(16, 2 * waiting_.size());
     }
@@ -58,7 +61,7 @@ std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop>
   return waiter;
 }
 
-// The first that fit, in the order in which they came.
+// Wakes the waiters in the order in which they arrived, as long as their frames fit together.
 void Admission::wake() {
   std::vector<std::shared_ptr<Waiter>> woken;
   {
@@ -75,7 +78,7 @@ void Admission::wake() {
     awaited_ = !waiting_.empty();
   }
   for (const auto& waiter : woken) {
-    // Kept weakly: a connection that has closed meanwhile is not woken.
+    // The pointer is weak: a connection that has closed in the meantime is not woken.
     waiter->loop->post([weak = std::weak_ptr(waiter)] {
       if (const auto still = weak.lock()) std::exchange(still->job, {})();
     });

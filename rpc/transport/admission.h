@@ -1,11 +1,12 @@
-// Admission: the memory that arriving messages of one agent may use together (Limits::in_flight_total).
+// Admission: limits the memory that all arriving messages of one agent use together
+// (Limits::in_flight_total).
 //
-// A large frame is charged when its prefix announces its size, before memory is allocated for it. Where it
-// does not fit, its connection waits for room and reads nothing meanwhile; after timeout() the frame is
-// skipped and its request refused, so that what follows it (a reply, a cancel, the connection's end) is read.
-// An eighth of the total is for small frames alone: large ones that wait do not starve them. A large frame
-// that no other large one precedes is always admitted, whatever its size. Owned by the agent; shared with its
-// connections. Thread-safe.
+// A large frame is charged when its prefix announces its size, before memory is allocated for it. If it does
+// not fit, its connection waits for room and reads nothing. After timeout() the connection skips the frame
+// and its request is refused, so that the following frames (a reply, a cancel, the end of the connection) are
+// read. An eighth of the total is reserved for small frames, so that waiting large frames do not starve them.
+// If no other large frame is charged, a large frame is always admitted, whatever its size. Owned by the agent
+// and shared with its connections. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -26,17 +27,17 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
       : total_(total), timeout_(timeout) {}
 
   std::chrono::nanoseconds timeout() const { return timeout_; }
-  std::uint64_t bytes() const { return bytes_; }  // charged now
+  std::uint64_t bytes() const { return bytes_; }  // currently charged
 
-  // By the size of a message, large or small. false: there is no room, and nothing was charged.
+  // Charges a message of any size. Returns false, without charging, if there is no room.
   bool charge(std::uint64_t bytes);
-  void charge_anyway(std::uint64_t bytes);  // what may not be refused
+  void charge_anyway(std::uint64_t bytes);  // for a message that must not be refused
   void release(std::uint64_t bytes);
 
-  // charge(), released with the last copy of what is returned; null: there is no room.
+  // As charge(); the charge is released with the last copy of the returned pointer. Null: there is no room.
   std::shared_ptr<void> admit(std::uint64_t bytes);
-  // Posts `job` to `loop` once there may be room for `bytes`, unless the returned place in the queue
-  // has gone by then. Posted at once where there is room already.
+  // Posts `job` to `loop` once there may be room for `bytes`: at once, if there is room already. The returned
+  // pointer is the place in the queue; if the caller has released it by then, `job` does not run.
   std::shared_ptr<void> wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Callback job);
 
  private:
@@ -45,15 +46,15 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
     std::shared_ptr<Loop> loop;
     Callback job;
   };
-  bool fits(std::uint64_t bytes) const;  // a large frame; with mutex_
+  bool fits(std::uint64_t bytes) const;  // for a large frame; call with mutex_ locked
   void wake();
 
   const std::uint64_t total_;
   const std::chrono::nanoseconds timeout_;
   std::atomic<std::uint64_t> bytes_{0};
-  std::atomic<std::uint64_t> large_frames_{0};  // grows under mutex_
-  std::atomic<bool> awaited_{false};            // waiting_ is not empty; written under mutex_
-  mutable std::mutex mutex_;                    // guards what follows
+  std::atomic<std::uint64_t> large_frames_{0};  // increases only with mutex_ locked
+  std::atomic<bool> awaited_{false};            // waiting_ is not empty; written with mutex_ locked
+  mutable std::mutex mutex_;                    // guards the following members
   std::deque<std::weak_ptr<Waiter>> waiting_;
   std::size_t prune_at_ = 16;
 };

@@ -1,4 +1,5 @@
-// BulkRange: the sizes of attachments that travel beside the stream (BulkAccess): none, as it is made.
+// BulkRange: the range of the sizes of attachments that do not travel in the stream (BulkAccess). The default
+// is the empty range.
 #pragma once
 
 #include <cstddef>

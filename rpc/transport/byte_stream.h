@@ -1,10 +1,11 @@
-// ByteStream: a connected, non-blocking stream of bytes, which a StreamConnection sends frames over.
+// ByteStream: a connected, non-blocking stream of bytes, over which a StreamConnection sends frames.
 //
-// One contract for a socket, TLS over another stream, a ring in shared memory and a simulated wire. A stream
-// lives on one loop, where all its members are called, and ends with its destructor. read() and write() move
-// what can be moved at once and never call back; where one would block, when_readable() or when_writable()
-// asks for one call, on the loop, when it is worth trying again. Such a call may come for nothing, and comes
-// too where the stream has failed, so that the next read() says so. close() drops the jobs.
+// One interface for a socket, TLS over another stream, a ring in shared memory and a simulated wire. A stream
+// belongs to one loop, on which all members are called. Its destructor closes it. read() and write() move the
+// bytes that can be moved at once, and never call back. If one of them returns would_block, when_readable()
+// or when_writable() requests one call on the loop when another try is useful. Such a call may be spurious.
+// It also occurs if the stream has failed, so that the next read() returns the error. close() drops the
+// requested calls.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -20,50 +21,52 @@
 
 namespace weft::rpc {
 
-// Bulk beside the stream, where the other side is a process of this host that lets its memory be read: what
-// is large travels as its address, and the receiver copies it once, into its final place.
+// Transfers large attachments outside the stream, if the other side is a process on this host that permits
+// reading its memory: only the address travels in the stream, and the receiver copies the data once, to its
+// final place.
 class WEFT_EXPORT BulkAccess {
  public:
   virtual ~BulkAccess() = default;
-  virtual BulkRange range() const = 0;  // of what goes this way; the same on both sides
+  virtual BulkRange range() const = 0;  // the sizes that are transferred this way; equal on both sides
 
-  // The receiver. Copies from the sender's memory; blocks for as long as that takes. An error where the
-  // memory is not there, or where the other side has closed the stream by then: what was read may have been
-  // anything.
+  // Receiver: copies from the sender's memory and blocks for the duration of the copy. Fails if the memory
+  // does not exist, or if the sender has closed the stream by the end of the copy: then the copied bytes are
+  // unspecified.
   virtual void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) = 0;
-  virtual void acknowledge() = 0;  // the bulk of one more frame has been pulled: the sender may let go of it
+  virtual void acknowledge() = 0;  // the bulk of one more frame has been copied: the sender may release it
 
-  // The sender. Of how many of its frames the bulk has been pulled: a number that only grows, and that the
-  // other side states: never trusted to be no more than were sent.
+  // Sender: the number of its frames whose bulk the receiver has copied. It only grows. The receiver writes
+  // it, so the sender must check that it does not exceed the number of sent frames.
   virtual std::uint64_t acknowledged() const = 0;
-  virtual void when_acknowledged(
-      Callback job) = 0;  // once, like when_readable(): acknowledged() may have grown
+  // Requests one call, as when_readable() does, when acknowledged() may have grown.
+  virtual void when_acknowledged(Callback job) = 0;
 };
 
 class WEFT_EXPORT ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  // How many bytes were moved, not 0 unless `error` says why: would_block (asio::error::would_block), for a
-  // read asio::error::eof once the other side has ended its direction and everything has been read, or what
-  // broke the stream. The spans are not empty, and a stream may leave those beyond the 64th.
+  // Returns the number of bytes that were moved. If it is 0, `error` is set: would_block
+  // (asio::error::would_block); asio::error::eof for a read, once the other side has closed its direction and
+  // everything has been read; or the error that broke the stream. The spans must not be empty. A stream may
+  // ignore the spans after the 64th.
   virtual std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) = 0;
   virtual std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) = 0;
 
-  // One job each at a time, as described above.
+  // Each has at most one pending job.
   virtual void when_readable(Callback job) = 0;
   virtual void when_writable(Callback job) = 0;
 
-  virtual void shut_down_writing(
-      std::error_code& error) = 0;  // the other side reads eof after what was written
-  virtual void close() = 0;  // both directions, at once; idempotent. Afterwards only the destructor is called
+  // After the bytes that were written, the other side reads eof.
+  virtual void shut_down_writing(std::error_code& error) = 0;
+  virtual void close() = 0;  // both directions, at once; idempotent. Only the destructor may follow
 
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
-  // Who the other side is, as far as its credentials or the kernel prove it: "uid:1000", "cert:worker1",
-  // "psk:job7"; empty where nothing does, or does not yet.
+  // The identity of the other side that its credentials or the kernel prove: "uid:1000", "cert:worker1",
+  // "psk:job7". Empty if nothing proves it, or not yet.
   virtual std::string identity() const { return {}; }
-  // What an error of this stream means, for people: more than its message where the stream knows more ("the
-  // peer's certificate is for 'b', not 'a'").
+  // Describes an error of this stream for users. Adds details to the error's message if the stream has them
+  // ("the peer's certificate is for 'b', not 'a'").
   virtual std::string explain(const std::error_code& error) const { return error.message(); }
   virtual BulkAccess* bulk() { return nullptr; }
 };

@@ -1,11 +1,11 @@
-// Connection: carries whole frames in both directions, in order but for those of send_ahead(), until it
-// closes. The contract of every transport.
+// Connection: carries whole frames in both directions until it closes. The interface of every transport.
 //
-// A connection lives on one loop: all its members are called there and its observer is called there. Frames
-// that it delivers have passed check_header; an Error that on_frame throws closes it. close() drops what is
-// queued. finish() delivers nothing more, sends what is queued as long as the other side takes it, and
-// closes. After either, or when the other side ends, on_closed comes exactly once, with the reason, never
-// from within a call of these members but start(), and nothing after it.
+// Frames arrive in the order in which they were sent, except those of send_ahead(). A connection belongs to
+// one loop: all members are called there, and its observer is called there. Delivered frames have passed
+// check_header(). If on_frame() throws an Error, the connection closes. close() drops queued frames. finish()
+// delivers nothing more, sends the queued frames as long as the other side reads them, and closes. After
+// close(), finish() or the end of the other side, on_closed() is called exactly once, with the reason, and no
+// other call follows. Of these members, only start() may call on_closed() directly.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -24,22 +24,22 @@ class ByteStream;
 class Credentials;
 class Lanes;
 
-// What an agent's connections have in common.
+// Options that all connections of an agent share.
 struct ConnectionOptions {
   ConnectionOptions() = default;
   ConnectionOptions(const Limits& accepted, std::shared_ptr<MemoryPool> pool = nullptr)  // NOLINT: as limits
       : limits(accepted), memory(std::move(pool)) {}
 
   Limits limits;
-  std::shared_ptr<MemoryPool> memory;  // of arriving attachments; null: fresh memory for each
-  // Connections that leave the process are TLS with them. A peer's certificate must be for `expected_agent`,
-  // or where that is empty for the host that was dialled; of a path on this host for any name that is
-  // trusted.
+  std::shared_ptr<MemoryPool> memory;  // for arriving attachments; null: allocate each
+  // If set, connections to other processes use TLS. The peer's certificate must be for `expected_agent`, or,
+  // if that is empty, for the host that was dialled. If the address is a path on this host, any trusted name
+  // is accepted.
   std::shared_ptr<const Credentials> credentials;
   std::string expected_agent;
-  std::chrono::nanoseconds connect_timeout{0};  // of one connect(); 0: the system's own limit
-  // What admits large frames; with it the first frame must be a Hello of limited size. null: the peer is
-  // trusted with the limits of one frame.
+  std::chrono::nanoseconds connect_timeout{0};  // of one connect(); 0: the system's limit
+  // Admits large frames. If set, the first frame must be a Hello of limited size. Null: the peer is trusted
+  // within the limits of one frame.
   std::shared_ptr<Admission> admission;
 };
 
@@ -47,9 +47,9 @@ class WEFT_EXPORT ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
   virtual void on_frame(InboundFrame&& frame) = 0;
-  // Whether anybody waits for the large reply whose prefix this is; else it is skipped.
+  // Whether a call waits for the large reply with this prefix. If not, the reply is skipped.
   virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
-  // A large message was skipped: a request, as there is no room for it, or a reply that nobody waits for.
+  // A large message was skipped: a request for which there was no room, or a reply that no call waits for.
   virtual void on_skipped(const Prefix& message) { (void)message; }
   virtual void on_closed(const Error& reason) = 0;
 };
@@ -62,26 +62,26 @@ class WEFT_EXPORT Connection {
   virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // once; delivery begins
   virtual void send(OutboundFrame&& frame) = 0;
   virtual std::uint64_t unsent_bytes() const = 0;    // of frames that were sent and have not left yet
-  virtual std::uint64_t received_bytes() const = 0;  // so far, those of unfinished frames too
+  virtual std::uint64_t received_bytes() const = 0;  // so far, including those of unfinished frames
   virtual void finish(const Error& reason) = 0;
   virtual void close(const Error& reason) = 0;
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
-  // Who the other side is, as far as its credentials or the kernel prove it (ByteStream::identity).
+  // The proven identity of the other side (ByteStream::identity).
   virtual std::string identity() const { return {}; }
 
-  // Lanes beside it (rpc/transport/lanes.h), where it can have any. From set_lanes() on the peer may use
-  // them, from use_lanes() on what is sent here does. They end with the connection; from use_lanes() on, or
-  // once the peer uses them, it ends with any of them.
+  // Lanes next to the connection (rpc/transport/lanes.h), if it supports them. After set_lanes() the peer may
+  // use them; after use_lanes() this side sends over them. The lanes close with the connection. After
+  // use_lanes(), or once the peer has used them, the connection closes if any lane is lost.
   virtual bool takes_lanes() const { return false; }
   virtual void set_lanes(std::unique_ptr<Lanes> lanes);
   virtual void use_lanes() {}
-  // The stream itself, which becomes a lane of another connection: nothing more is delivered here, on_closed
-  // neither. null where something is queued, or has come that was not delivered yet.
+  // Detaches the stream, which becomes a lane of another connection. The observer is not called again, not
+  // even on_closed(). Null if frames are queued, or if bytes have arrived that were not delivered.
   virtual std::unique_ptr<ByteStream> take_stream();
 
-  // For frames without attachments that bear no order to others, as heartbeats do: goes before all that is
-  // queued, others of its kind too, but for a frame of which a part has left. Where nothing is queued on this
-  // side, it is send().
+  // For frames without attachments whose order relative to others does not matter, such as heartbeats. The
+  // frame is sent before all queued frames, including earlier ones of send_ahead(), but after a frame that
+  // has been sent in part. If nothing is queued, the same as send().
   virtual void send_ahead(OutboundFrame&& frame) { send(std::move(frame)); }
 };
 

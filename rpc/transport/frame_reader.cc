@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t staging_size = 64 * 1024;
 constexpr std::size_t greeting_size = Prefix::size + Prefix::max_control_header;
-constexpr std::size_t max_targets = 64;  // what one readv takes under Asio
+constexpr std::size_t max_targets = 64;  // the maximum of one readv in Asio
 
 }  // namespace
 
@@ -27,7 +27,7 @@ const std::vector<std::span<std::byte>>& FrameReader::targets() {
   if (stage_ == Stage::body) {
     for (std::size_t i = piece_; i < pieces_.size() && targets_.size() + 1 < max_targets; ++i)
       targets_.push_back(pieces_[i]);
-    // What follows the body may come with it, unless more pieces are due first.
+    // The bytes after the body may arrive with it, unless more pieces of the body do not fit into this read.
     if (targets_.size() + 1 == max_targets) return targets_;
   }
   make_room();
@@ -39,7 +39,7 @@ std::size_t FrameReader::staging_wanted() const {
   return guarded_ && !greeted_ ? greeting_size : staging_size;
 }
 
-// What is staged moves to the beginning, of a larger buffer once the peer has said its Hello.
+// Moves the staged bytes to the beginning of the buffer; replaces the buffer by a larger one after the Hello.
 void FrameReader::make_room() {
   const std::size_t left = staged();
   if (staging_size_ < staging_wanted()) {
@@ -78,7 +78,7 @@ std::optional<InboundFrame> FrameReader::next() {
           "the peer speaks TLS, and this agent has no credentials for it (AgentOptions::credentials)");
     if (staged() < Prefix::size) return std::nullopt;
     take(prefix_bytes_);
-    frame_.header = {};  // both were moved away with the frame before
+    frame_.header = {};  // both were moved away with the previous frame
     frame_.attachments.clear();
     frame_.prefix = decode(prefix_bytes_, limits_);
     if (guarded_ && !greeted_) check_greeting();
@@ -100,7 +100,7 @@ std::optional<InboundFrame> FrameReader::next() {
   if (stage_ == Stage::header) {
     const std::size_t missing = frame_.header.size() - header_filled_;
     if (staged() < missing && frame_.header.size() <= staging_size / 2)
-      return std::nullopt;  // will fit: wait for all
+      return std::nullopt;  // the rest will fit into the staging buffer: wait for all of it
     const std::size_t n = std::min(staged(), missing);
     take(frame_.header.bytes().subspan(header_filled_, n));
     header_filled_ += n;
@@ -167,7 +167,7 @@ void FrameReader::begin_body() {
     if (const std::size_t gap = padded(size) - size; gap != 0)
       pieces_.push_back(std::span(padding_).first(gap));
   }
-  // After all else in the body, so that it is one piece.
+  // After the rest of the body, so that the addresses are one piece.
   if (!addresses_.empty()) pieces_.push_back(std::as_writable_bytes(std::span(addresses_)));
   stage_ = Stage::body;
 }

@@ -1,13 +1,20 @@
-// FrameReader: takes a byte stream apart into frames; pure, so that it is tested and fuzzed without a socket.
+// FrameReader: parses a byte stream into frames. It does no I/O, so that it is tested and fuzzed without a
+// socket.
 //
-// Use: read into targets(), tell it how many bytes came with advance(), take frames with next() until there
-// is none. Small frames pass through one staging buffer; a header or attachment that does not fit there is
-// read straight into its final storage. Where bulk travels beside the stream (BulkAccess), its place in the
-// body holds its address alone: once next() gives nothing and pulls() is not empty, the caller copies each
-// and says pulled(). Likewise the large attachments of a frame that came by lanes are no part of the body:
-// the caller fills lane_reads() and says lanes_read(). With guard() a large request or reply stops at
-// announced(), before anything is allocated for it, until the caller says admit() or skip(). Errors
-// (protocol_error, resource_exhausted, permission_denied) end the stream. Thread-safety: none.
+// Use: read into targets(), pass the number of bytes to advance(), and call next() until it returns nothing.
+// Small frames pass through one staging buffer. A header or attachment that does not fit into it is read
+// directly into its final storage.
+//
+// Bulk (BulkAccess): the body contains the addresses of the attachments. When next() returns nothing and
+// pulls() is not empty, the caller copies each attachment and calls pulled().
+//
+// Lanes: the large attachments of the frame are not part of the body. The caller fills lane_reads() and calls
+// lanes_read().
+//
+// With guard(), a large request or reply stops at announced(), before memory is allocated for it, until the
+// caller calls admit() or skip().
+//
+// Errors (protocol_error, resource_exhausted, permission_denied) end the stream. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/memory_pool.h>
@@ -27,22 +34,23 @@ class WEFT_EXPORT FrameReader {
     std::span<std::byte> into;
   };
 
-  // Attachments in the range `bulk` travel by their address. memory may be null.
+  // bulk: the sizes of the attachments that travel by their address. memory may be null.
   explicit FrameReader(const Limits& limits, std::shared_ptr<MemoryPool> memory = nullptr,
                        BulkRange bulk = {});
 
-  // Where the next bytes belong: a few spans, never empty ones; valid until advance().
+  // The spans for the next bytes: a few, none of them empty; valid until advance().
   const std::vector<std::span<std::byte>>& targets();
   void advance(std::size_t bytes);
   std::optional<InboundFrame> next();
 
-  // From here on the peer is not trusted: its first frame is a Hello, or a Goodbye or Lane in its place, and
-  // until a Hello was received no more than the largest of these is buffered. Before the first bytes.
+  // After this call the peer is not trusted: its first frame must be a Hello, Goodbye or Lane, and until a
+  // Hello has been received, the reader buffers at most the size of the largest of these. Call before the
+  // first advance().
   void guard() { guarded_ = true; }
   const Prefix* announced() const { return stage_ == Stage::announced ? &frame_.prefix : nullptr; }
-  void admit(std::shared_ptr<void> charge);  // the frame keeps the charge
-  // The frame is read without being stored: next() gives its prefix, with an empty header. Not of one whose
-  // layout only its header tells: with bulk, or on lanes.
+  void admit(std::shared_ptr<void> charge);  // the frame keeps `charge`
+  // The frame is read without storing it: next() returns its prefix with an empty header. Impossible for a
+  // frame with bulk or on lanes, whose layout only its header describes.
   bool can_skip() const { return bulk_ == BulkRange{} && (frame_.prefix.flags & frame_flags::on_lanes) == 0; }
   void skip();
 
@@ -51,7 +59,7 @@ class WEFT_EXPORT FrameReader {
   const std::vector<Pull>& pulls() const { return pulls_; }
   void pulled() { pulls_.clear(); }
 
-  void accept_lanes() { lanes_ = true; }  // until then a frame whose attachments are on lanes is an error
+  void accept_lanes() { lanes_ = true; }  // before this call, a frame with attachments on lanes is an error
   const std::vector<Buffer>& lane_reads() const { return lane_reads_; }
   void lanes_read() { lane_reads_.clear(); }
 
@@ -70,21 +78,21 @@ class WEFT_EXPORT FrameReader {
   const Limits limits_;
   const std::shared_ptr<MemoryPool> memory_;
   const BulkRange bulk_;
-  std::unique_ptr<std::byte[]> staging_;  // pages that nothing came to stay untouched
+  std::unique_ptr<std::byte[]> staging_;  // pages that were never written use no memory
   std::size_t staging_size_ = 0;
-  std::size_t begin_ = 0, end_ = 0;  // what of the staging buffer holds unread bytes
+  std::size_t begin_ = 0, end_ = 0;  // the unread bytes of the staging buffer
 
   Stage stage_ = Stage::prefix;
   bool guarded_ = false, greeted_ = false;  // a Hello was received
-  std::uint64_t to_skip_ = 0;               // bytes of a skipped frame that are still to come
+  std::uint64_t to_skip_ = 0;               // bytes of a skipped frame that have not arrived
   std::array<std::byte, Prefix::size> prefix_bytes_{};
   InboundFrame frame_;
   std::size_t header_filled_ = 0;
-  // The body as it arrives: attachments and the padding after each, the part that is still to come.
+  // The part of the body that has not arrived: attachments, and the padding after each.
   std::vector<std::span<std::byte>> pieces_;
   std::size_t piece_ = 0;
   std::array<std::byte, Buffer::alignment> padding_{};
-  std::vector<std::uint64_t> addresses_;  // of the frame's bulk, as they arrive
+  std::vector<std::uint64_t> addresses_;  // of the frame's bulk, in the order of its attachments
   std::vector<Pull> pulls_;
   bool lanes_ = false;
   std::vector<Buffer> lane_reads_;

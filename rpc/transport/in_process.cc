@@ -8,7 +8,7 @@
 namespace weft::rpc {
 namespace {
 
-// One end. Frames cross to the other end's loop; each end is touched only on its own.
+// One end. send() posts the frame to the other end's loop. Each end is accessed only on its own loop.
 class InProcessConnection final : public Connection,
                                   public std::enable_shared_from_this<InProcessConnection> {
  public:
@@ -55,7 +55,7 @@ class InProcessConnection final : public Connection,
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
   std::uint64_t received_bytes() const override { return received_bytes_; }
 
-  void finish(const Error& reason) override { close(reason); }  // what was sent is on its way
+  void finish(const Error& reason) override { close(reason); }  // frames that were sent are already posted
 
   void close(const Error& reason) override {
     if (closed_) return;
@@ -67,8 +67,8 @@ class InProcessConnection final : public Connection,
   }
 
  private:
-  // What arrives here of a frame that the other side sends, on its loop: the same checks as over a socket,
-  // and copies.
+  // Converts a frame that the other side sends into what arrives here; runs on the sender's loop. Checks as
+  // over a socket, and copies the attachments.
   InboundFrame take(const OutboundFrame& frame) const {
     const auto prefix_bytes = frame.head.bytes().first<Prefix::size>();
     InboundFrame inbound;
@@ -116,7 +116,7 @@ class InProcessConnection final : public Connection,
   std::deque<InboundFrame> early_;  // arrived before start()
   std::optional<Error> closed_;
   std::uint64_t received_bytes_ = 0;
-  std::atomic<std::uint64_t> unsent_bytes_{0};  // that the other end's loop has not come to yet
+  std::atomic<std::uint64_t> unsent_bytes_{0};  // posted, but not yet handled on the other end's loop
 };
 
 }  // namespace
@@ -169,7 +169,7 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   auto there = std::make_shared<InProcessConnection>(std::move(their_loop), entry->options,
                                                      "inproc <- " + address.path);
   InProcessConnection::join(here, there);
-  // Each end's pending jobs hold it until its owner does.
+  // The pending jobs of each end keep it alive until its owner holds it.
   there->loop()->post([entry, there] {
     Accepted accepted;
     {

@@ -1,8 +1,8 @@
-// InProcess: a network inside one process, made by the program or test that has several agents and given to
-// each.
+// InProcess: a network within one process. A program or test with several agents creates it and gives it to
+// each of them.
 //
-// Frames change hands without a socket and keep the wire's meaning: headers are checked, attachments are
-// copied, so that the two sides never share memory. Address: inproc://name. Thread-safe.
+// Frames are passed without a socket, but with the semantics of the wire: headers are checked, and
+// attachments are copied, so that the two sides never share memory. Address: inproc://name. Thread-safe.
 #pragma once
 
 #include <weft/rpc/transport/transport.h>

@@ -1,3 +1,10 @@
+// Each attachment on the lanes is cut into as many slices as there are lanes (slice()); lane i carries slice
+// i. The frame on the connection announces the sizes of its attachments, in order. So each side knows which
+// bytes come next on each lane, and the lanes need no framing of their own.
+//
+// Both directions of a lane are queues of pieces. A piece is the slice of one attachment; the transfer of a
+// frame's attachments counts the pieces that are left on all lanes, and the lane that completes the last
+// piece posts `done` to the loop of the connection.
 #include <weft/rpc/transport/lanes.h>
 
 #include <weft/rpc/core/fifo.h>
@@ -12,10 +19,10 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t max_pieces = 64;  // of one system call
-constexpr int max_moves_a_turn = 16;    // then others on the loop have a look in
+constexpr int max_moves_a_turn = 16;    // then other work on the loop runs
 constexpr std::size_t dropped_at_a_time = 64 << 10;
 
-// The part of `bytes` that lane i of n carries. Both sides must agree on it.
+// The part of `bytes` that lane i of n carries. Both sides must compute the same part.
 std::span<std::byte> slice(std::span<std::byte> bytes, std::size_t i, std::size_t n) {
   const std::size_t each = padded((bytes.size() + n - 1) / n);
   const std::size_t begin = std::min(i * each, bytes.size());
@@ -29,23 +36,23 @@ struct Lanes::Shared {
 
   const std::shared_ptr<Loop> home;
   Lost lost;                                           // on `home`
-  std::atomic<bool> closed{false};                     // on `home`, and by who lets go of them
+  std::atomic<bool> closed{false};                     // set on `home`, and by the destructor on any thread
   std::atomic<std::uint64_t> received{0}, written{0};  // bytes
 };
 
-// On its own loop, but for start(), post(), drop_reads() and close(). It always waits for what comes, since
-// that alone tells of its end: where nothing is due it takes one byte ahead, which may be there before the
-// frame that it belongs to, and no more.
+// Used on its own loop, except start(), post(), drop_reads() and close(), which post to it. The lane always
+// waits for bytes, because only reading detects its end. If no piece is expected, it reads at most one byte
+// ahead: that byte may arrive before the frame that it belongs to.
 class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
  public:
-  // What several lanes do a part of: whoever does the last runs `done`.
+  // The pieces of one read() or write() on all lanes. The lane that completes the last one runs `done`.
   struct Transfer {
     explicit Transfer(Callback job) : done(std::move(job)) {}
     std::atomic<std::size_t> left{0};
     Callback done;
   };
   struct Piece {
-    Buffer buffer;  // which `bytes` are of
+    Buffer buffer;  // the owner of `bytes`
     std::span<std::byte> bytes;
     std::shared_ptr<Transfer> transfer;
   };
@@ -180,7 +187,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   Stream stream_;
   bool closed_ = false;
   Way in_, out_;
-  std::optional<std::byte> ahead_;  // came before it was due
+  std::optional<std::byte> ahead_;  // read before its piece was posted
   bool dropping_ = false;
   std::vector<std::byte> scratch_;
   std::vector<std::span<std::byte>> into_;
@@ -189,7 +196,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
 
 void Lanes::Stream::let_go() {
   if (stream_ == nullptr) return;
-  // Later: this may be one of its own calls.
+  // Posted, because this may run within a call from the stream.
   loop_->post([stream = std::shared_ptr<ByteStream>(std::move(stream_))] { stream->close(); });
 }
 

@@ -1,9 +1,10 @@
-// Lanes: streams of bytes beside a connection that carry its large attachments, each in as many slices.
+// Lanes: additional streams of bytes next to a connection, which carry its large attachments. Each attachment
+// is divided into one slice for each lane.
 //
-// One TCP connection is one flow of the network and the work of one core; lanes are several of both, since
-// each lives on its own loop. What is written here is read on the other side in the same order and the same
-// sizes, which the frames on the connection itself tell: lanes have no framing of their own. Members are
-// called on the loop of the connection (`home`).
+// One TCP connection is limited to one flow of the network and to one core; each lane is another flow,
+// on another loop. The other side reads what is written here in the same order and sizes. The frames on the
+// connection announce the sizes, so lanes have no framing. Members are called on the loop of the connection
+// (`home`), except where another thread is permitted.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -16,10 +17,11 @@ namespace weft::rpc {
 
 class WEFT_EXPORT Lanes final {
  public:
-  // Attachments of so many bytes and more go this way. Both sides must agree on it: it is part of the wire.
+  // Attachments of this size or more travel on the lanes. Part of the wire protocol: both sides must agree on
+  // it.
   static constexpr std::size_t least_bytes = std::size_t{1} << 20;
 
-  // A stream and its loop, on which it is let go of too.
+  // A stream and its loop, on which it is also closed.
   class Stream {
    public:
     Stream() = default;
@@ -36,7 +38,7 @@ class WEFT_EXPORT Lanes final {
     explicit operator bool() const { return stream_ != nullptr; }
     ByteStream* operator->() const { return stream_.get(); }
     const std::shared_ptr<Loop>& loop() const { return loop_; }
-    void let_go();  // closes it
+    void let_go();  // closes the stream, on its loop
 
    private:
     std::unique_ptr<ByteStream> stream_;
@@ -44,21 +46,22 @@ class WEFT_EXPORT Lanes final {
   };
   using Lost = UniqueFunction<void(const std::string& why, bool idle)>;
 
-  // streams: in the order that both sides know.
+  // streams: in the order on which both sides have agreed.
   Lanes(std::shared_ptr<Loop> home, std::vector<Stream> streams);
-  ~Lanes();  // closes; any thread
+  ~Lanes();  // closes the lanes; any thread
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  // Once, before the first write() or read(). `lost` runs on `home` for each lane that is, never after
-  // close(). idle: it had nothing to write or to read any more, so that what the others do may still succeed.
+  // Call once, before the first write() or read(). `lost` runs on `home` for each lane that is lost, never
+  // after close(). idle: the lane had nothing to read or write, so transfers on the other lanes may still
+  // succeed.
   void start(Lost lost);
 
-  // The buffers are shared until they have left, or the lanes have been closed and each has noticed. `done`
-  // runs on `home`; never after close().
+  // The buffers are kept until they have been transferred, or until each lane has processed close(). `done`
+  // runs on `home`, never after close().
   void write(std::vector<Buffer> buffers, Callback done);
   void read(std::vector<Buffer> buffers, Callback done);
-  void drop_reads();  // what has come and will come is thrown away, so that the other side can go on writing
+  void drop_reads();  // discards all that arrives from now on, so that the other side can write on
   void close();       // idempotent
 
   std::uint64_t received_bytes() const;  // so far; any thread

@@ -1,4 +1,4 @@
-// Which of this host's addresses another host sees.
+// Finds the address of this host that another host can reach.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -7,12 +7,11 @@
 
 namespace weft::rpc {
 
-// The address from which this host would speak to `host`, as numbers: 127.0.0.1 towards itself. Resolves
-// names, so it may block; sends nothing. Throws unavailable where `host` cannot be resolved or no route leads
-// there.
+// The numeric address from which this host would connect to `host`; 127.0.0.1 for itself. Resolves names, so
+// it may block; sends nothing. Throws unavailable if `host` cannot be resolved or has no route.
 WEFT_EXPORT std::string local_address_towards(const std::string& host);
 
-// "0.0.0.0" and "::": every address of this host, and so none that a peer could use.
+// True for "0.0.0.0" and "::", which stand for all addresses of this host; a peer cannot connect to them.
 WEFT_EXPORT bool is_wildcard(const std::string& host);
 
 }  // namespace weft::rpc

@@ -1,3 +1,14 @@
+// Reading: on_readable() reads until the stream would block, and take_frames() delivers the complete frames.
+// Two conditions hold reading: a large frame without room (Admission), and attachments that are still on the
+// lanes. read_on() and the lanes' `done` resume it.
+//
+// Writing: send() only queues the frame, and one posted write() sends all frames of a turn. While frames are
+// delivered, replies are held back and written together afterwards (write_held_back). A frame leaves queue_
+// when its part on the stream has been written. Then it waits for its attachments: in unacknowledged_ for the
+// receiver to copy its bulk, in on_lanes_ for the lanes. Its `sent` runs after that.
+//
+// Closing: finish() writes the rest, closes its direction of the stream, and discards what it reads until the
+// other side closes, too. be_patient() restarts the timeout whenever there is progress.
 #include <weft/rpc/transport/stream_connection.h>
 
 #include <weft/rpc/transport/admission.h>
@@ -11,12 +22,12 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t max_spans = 64;  // of one write: what one system call takes under Asio too
-// So many answers leave before the rest of what was read is delivered: the other side works on them
-// meanwhile.
+constexpr std::size_t max_spans = 64;  // of one write; the maximum of one system call in Asio
+// After this many replies, they are written before the rest of the received frames is delivered, so that the
+// other side can process them in the meantime.
 constexpr std::size_t max_held_back = 16;
-constexpr int max_reads_a_turn = 16;               // then other connections have a look in
-constexpr auto timeout = std::chrono::seconds{2};  // with a finished connection that makes no progress
+constexpr int max_reads_a_turn = 16;               // then other connections on the loop run
+constexpr auto timeout = std::chrono::seconds{2};  // of a finishing connection that makes no progress
 constexpr std::array<std::byte, Buffer::alignment> zeros{};
 
 bool is_for_lanes(const Buffer& attachment) { return attachment.size() >= Lanes::least_bytes; }
@@ -93,7 +104,8 @@ void StreamConnection::finish(const Error& reason) {
   if (closed_ || finishing_) return;
   finishing_ = reason;
   if (lanes_ != nullptr) lanes_->drop_reads();
-  // From here on the wait for the stream keeps this connection, until the other side has all.
+  // From here on, only the pending request to the stream keeps this connection alive, until the other side
+  // has received everything.
   const bool held = read_held();
   reading_lanes_ = false;
   stop_waiting_for_room();
@@ -109,10 +121,10 @@ void StreamConnection::close(const Error& reason) {
   stop_waiting_for_room();
   stream_->close();
   if (lanes_ != nullptr) lanes_->close();
-  // Not from within the caller's frame: it may be about to use what on_closed tears down.
+  // Posted, because the caller may still use what on_closed() destroys.
   if (observer_ != nullptr) loop_->post([self = shared_from_this()] { self->report(); });
   unsent_bytes_ = 0;
-  // Last: whoever borrowed bytes to them learns of it.
+  // Last: destroying the frames notifies the owners of borrowed buffers.
   const auto unsent = std::exchange(queue_, {});
   const auto ahead = std::exchange(ahead_, {});
   const auto unread = std::exchange(unacknowledged_, {});
@@ -130,8 +142,8 @@ void StreamConnection::await_readable() {
 }
 
 void StreamConnection::on_readable() {
-  // A loop that polls may read before the posted write runs. What is read may close the connection, and then
-  // the peer would not receive a queued Hello, from which it learns why.
+  // A loop that polls may read before the posted write runs. If a received frame closes the connection, the
+  // peer would not receive a queued Hello, which tells it the reason.
   if (write_due_) write();
   bool more = true;
   for (int i = 0; more && i < max_reads_a_turn; ++i) {
@@ -146,8 +158,8 @@ void StreamConnection::on_readable() {
       break;
     }
     received_bytes_ += bytes;
-    more = bytes == asked;  // else there was no more, most probably
-    // Finished: what comes is read into the same memory again, since nobody wants it any more.
+    more = bytes == asked;  // a short read: most probably nothing is left
+    // Finishing: the received bytes are discarded. The same memory is used for the next read.
     if (finishing_) continue;
     reader_.advance(bytes);
     if (!take_frames()) return;
@@ -209,8 +221,8 @@ bool StreamConnection::take_frames() {
   return !closed_;
 }
 
-// A reply is never held back: requests that hold memory here may wait for it. What comes by bulk is from a
-// process of this user, which is not kept out by its sizes.
+// A reply is never held back, because requests that hold memory here may wait for it. Bulk comes from a
+// process of the same user, so its size is no reason to refuse it.
 bool StreamConnection::let_in(const Prefix& announced) {
   const bool is_reply = announced.kind == FrameKind::reply;
   std::shared_ptr<void> charge;
@@ -266,7 +278,7 @@ void StreamConnection::lost(const std::error_code& error) {
   if (finishing_) return close(*finishing_);
   if (error == asio::error::eof)
     return close(Error(ErrorKind::peer_lost, "the other side closed the connection"));
-  // To try again does not help where one side refuses the other's credentials.
+  // Another try does not help if one side refuses the other's credentials.
   if (refuses_peer(error) || refused_by_peer(error))
     return close(Error(ErrorKind::permission_denied, stream_->explain(error)));
   close(Error(ErrorKind::peer_lost, "connection lost: " + stream_->explain(error)));
@@ -297,8 +309,8 @@ void StreamConnection::write_held_back() {
   if (has_queued() && !awaiting_writable_ && !write_due_) write();
 }
 
-// Only here, where what has left is whole frames and a part of the queue's front: `written` goes through the
-// queue in the order in which it was gathered.
+// Called only here, where whole frames and a part of the queue's front have left: written() assumes the order
+// of the queue at the time of gather().
 void StreamConnection::place_ahead() {
   std::optional<Queued> begun;
   if (front_written_ != 0) begun = queue_.pop();
@@ -394,13 +406,13 @@ void StreamConnection::lane_lost(const std::string& why, bool idle) {
   if (closed_) return;
   if (finishing_) return close(*finishing_);
   if (!lost_lane_) lost_lane_ = Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why);
-  // Until both sides use them, the other may still have given them up.
+  // Until both sides use the lanes, the other side may have given them up.
   if (!using_lanes_ && !reading_lanes_) return lanes_->close();
   if (!idle) return close(*lost_lane_);
   if (!reading_lanes_) end_without_lane();
 }
 
-// Where the other side has ended, what it said last is still to be read.
+// If the other side has closed, its last frames are still to be read.
 void StreamConnection::end_without_lane() {
   if (observer_ != nullptr && !awaiting_room_) on_readable();
   if (!closed_) close(finishing_ ? *finishing_ : *lost_lane_);
@@ -430,7 +442,7 @@ void StreamConnection::send_on_lanes(const Queued& queued) {
   });
 }
 
-// Frames leave the lanes in the order in which they leave the stream.
+// Frames leave on_lanes_ in the order in which they left the stream.
 void StreamConnection::leave_lanes() {
   while (lanes_done_ != 0 && !on_lanes_.empty() && !closed_) {
     --lanes_done_;
@@ -461,7 +473,7 @@ void StreamConnection::end_once_all_has_left() {
 }
 
 void StreamConnection::end_sending() {
-  if (observer_ == nullptr) return close(*finishing_);  // never started: nobody reads here
+  if (observer_ == nullptr) return close(*finishing_);  // never started: nothing reads the stream
   std::error_code error;
   stream_->shut_down_writing(error);
   if (error) close(*finishing_);
@@ -469,14 +481,14 @@ void StreamConnection::end_sending() {
 
 void StreamConnection::be_patient() {
   loop_->cancel(timeout_);
-  // What is awaited of the stream keeps this connection; the timer does not, since on the program's
-  // io_context, which may never run again, it would for ever.
+  // The pending request to the stream keeps this connection alive. The timer must not: the program may never
+  // run its io_context again, and then the connection would never be destroyed.
   const std::uint64_t written = lanes_ != nullptr ? lanes_->written_bytes() : 0;
   timeout_ = loop_->schedule_closing(later(loop_->now(), timeout), [weak = weak_from_this(), written] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->timeout_ = 0;
-    // A large frame leaves the lanes as a whole, but not in silence.
+    // A large frame leaves the lanes as a whole, so progress shows only in the number of written bytes.
     if (self->lanes_ != nullptr && self->lanes_->written_bytes() != written) return self->be_patient();
     self->close(*self->finishing_);
   });

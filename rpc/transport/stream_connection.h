@@ -1,14 +1,15 @@
-// StreamConnection: frames over a ByteStream, whatever that is.
+// StreamConnection: frames over any ByteStream.
 //
-// Frames that are sent in the same turn of the loop leave together, in one gathering write; reads fill a
-// FrameReader, large attachments straight into their storage. Where the stream has BulkAccess, large
-// attachments travel as their address, and a frame's `sent` runs once the other side has copied them. Where
-// it has lanes, large attachments travel there, and a frame is delivered, or has left, once both parts have.
-// What is sent ahead leaves with the next write, behind a frame of which a part has left and before all
-// others; what the stream itself has taken (a socket's buffer, a ring) is not overtaken.
-// finish() closes its direction once all has been written and reads on, lanes too, until the other side has
-// closed too: closing a socket with unread bytes would reset the connection, and what is still in flight
-// would be lost.
+// Frames that are sent in the same turn of the loop leave together, in one gathering write. Reads fill a
+// FrameReader; large attachments are read directly into their final memory. If the stream has BulkAccess,
+// large attachments travel as their addresses, and a frame's `sent` runs once the other side has copied them.
+// If the connection has lanes, large attachments travel on them: a frame is delivered, or has left, once both
+// parts have. send_ahead() puts a frame into the next write, after a frame that has left in part and before
+// all others. It does not overtake bytes that the stream has accepted (in a socket's buffer or a ring).
+//
+// finish() writes all frames, closes its direction, and continues to read the stream and the lanes until the
+// other side has closed, too. Closing a socket with unread bytes would reset the connection, and bytes in
+// flight would be lost.
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
@@ -24,7 +25,7 @@ namespace weft::rpc {
 class WEFT_EXPORT StreamConnection final : public Connection,
                                            public std::enable_shared_from_this<StreamConnection> {
  public:
-  // takes_lanes: it is one flow of a network, beside which others make sense.
+  // takes_lanes: the stream is one flow of a network, so additional flows can be faster.
   StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
                    const ConnectionOptions& options, bool takes_lanes = false);
 
@@ -49,23 +50,23 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   struct Queued {
     OutboundFrame frame;
     std::size_t size = 0;                  // on the stream
-    std::uint64_t bytes = 0;               // of memory that it holds
-    std::vector<std::uint64_t> addresses;  // of its bulk
-    bool on_lanes = false;                 // its large attachments
+    std::uint64_t bytes = 0;               // of memory that the frame keeps
+    std::vector<std::uint64_t> addresses;  // of its bulk attachments
+    bool on_lanes = false;                 // its large attachments travel on lanes
   };
   bool beside(const Queued& queued, const Buffer& attachment) const;  // not on the stream
 
   void await_readable();
   void on_readable();
-  bool take_frames();  // of what has been read; false: closed
+  bool take_frames();  // from the bytes that were read; false: closed
   bool read_held() const { return reading_lanes_ || awaiting_room_; }
-  bool let_in(const Prefix& announced);  // false: it waits for room
+  bool let_in(const Prefix& announced);  // false: the frame waits for room
   void stop_waiting_for_room();
-  void read_on();  // what was held
+  void read_on();  // continues when there is room
   bool has_queued() const { return !queue_.empty() || !ahead_.empty(); }
   void write_soon();
   void write();
-  void write_held_back();  // what was sent while frames were delivered
+  void write_held_back();  // the frames that were sent while frames were delivered
   void place_ahead();
   void gather();
   void written(std::size_t bytes);
@@ -81,8 +82,8 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void be_patient();
   void report();
 
-  std::unique_ptr<ByteStream> stream_;  // null: it has been taken
-  BulkAccess* const bulk_;              // null: everything goes through the stream
+  std::unique_ptr<ByteStream> stream_;  // null: detached by take_stream()
+  BulkAccess* const bulk_;              // null: everything travels on the stream
   const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
   const bool takes_lanes_;
@@ -95,30 +96,30 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   Loop::TimerId timeout_ = 0;
 
   Fifo<Queued> queue_;
-  Fifo<Queued> ahead_;             // comes into the queue, at its front, with the next write
+  Fifo<Queued> ahead_;             // moves to the front of queue_ with the next write
   std::size_t front_written_ = 0;  // bytes of the queue's front that have left
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
-  bool awaiting_room_ = false;            // for a frame that is announced: nothing is read meanwhile
+  bool awaiting_room_ = false;            // for an announced frame: nothing is read meanwhile
   std::shared_ptr<void> place_for_room_;  // in the queue
   Loop::TimerId room_timer_ = 0;
   bool room_overdue_ = false;
-  bool delivering_ = false;  // what is sent now is written once all has been delivered
+  bool delivering_ = false;  // frames that are sent now are written afterwards
   bool write_due_ = false;
   bool awaiting_writable_ = false;
   std::vector<std::span<const std::byte>> gathered_;
   std::size_t gathered_bytes_ = 0;
 
-  Fifo<Queued> unacknowledged_;  // their bulk has not been pulled yet
+  Fifo<Queued> unacknowledged_;  // the other side has not copied their bulk yet
   std::uint64_t acknowledged_ = 0;
 
   std::unique_ptr<Lanes> lanes_;
-  std::optional<Error> lost_lane_;  // what ends this connection if it should use them
-  bool using_lanes_ = false;        // for what is sent
-  bool reading_lanes_ = false;      // what arrives waits for them
-  Fifo<Queued> on_lanes_;           // the stream's part has left
-  // How many frames have left the lanes and are still in on_lanes_ or, where their part of the stream has not
-  // left, in the queue: the first of these, in that order.
+  std::optional<Error> lost_lane_;  // the reason for which this connection closes if it needs the lanes
+  bool using_lanes_ = false;        // for frames that are sent
+  bool reading_lanes_ = false;      // the received frame waits for its attachments
+  Fifo<Queued> on_lanes_;           // their part on the stream has left
+  // The number of frames whose transfer on the lanes is complete and that are still in on_lanes_, or in
+  // queue_ if their part on the stream has not left. They are the first of these frames, in that order.
   std::size_t lanes_done_ = 0;
 };
 

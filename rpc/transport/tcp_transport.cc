@@ -23,8 +23,8 @@ std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
 }
 
-// For lanes, which may be idle for long: connections say something themselves. A network that forgets idle
-// flows is kept from it, and one that has done so is noticed.
+// For lanes, which may be idle for a long time; connections send heartbeats. Keep-alive prevents that a
+// network drops an idle flow, and detects a flow that was dropped.
 void keep_alive(tcp::socket& socket) {
   const auto set = [&](int level, int option, int value) {
     (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof value);
@@ -37,7 +37,7 @@ void keep_alive(tcp::socket& socket) {
 
 enum class Side { client, server };
 
-// host: that the certificate must be for; of a client.
+// host: the name that the certificate must be for; only for a client.
 std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::shared_ptr<Loop>& loop,
                                             const ConnectionOptions& options, Side side,
                                             const std::string& host = {}) {
@@ -54,8 +54,8 @@ std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::share
   return std::make_shared<StreamConnection>(std::move(stream), loop, options, true);
 }
 
-// One connect() from its name's resolution to its end; on its loop. Each of the host's addresses is tried,
-// for an equal share of the time that is left, so that one that does not answer leaves time for the next.
+// One connect(), from resolving the name to the result; used on its loop. Each address of the host is tried
+// for an equal share of the remaining time, so that one that does not answer leaves time for the next.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
   Attempt(const Address& address, std::shared_ptr<Loop> loop, ConnectionOptions options,
@@ -86,7 +86,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   }
 
   void abort() {
-    aborted_ = true;  // a resolution that has just succeeded still reports success
+    aborted_ = true;  // a resolution that has just completed still reports success
     resolver_.cancel();
     close();
   }
@@ -154,12 +154,12 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   tcp::resolver resolver_;
   tcp::socket socket_;
   const ConnectionOptions options_;
-  Transport::Connected done_;  // until it has been called
+  Transport::Connected done_;  // empty once it has been called
   const Address address_;
   Clock::time_point until_;
   std::deque<tcp::endpoint> untried_;
   Loop::TimerId timer_ = 0;
-  bool late_ = false;  // the present address's share of the time has passed
+  bool late_ = false;  // the share of the current address has expired
   bool aborted_ = false;
 };
 
@@ -173,7 +173,7 @@ class TcpTransport final : public Transport {
     auto attempt = std::make_shared<Attempt>(address, std::move(loop), options, std::move(done));
     {
       std::lock_guard lock(mutex_);
-      if (attempts_.size() >= prune_at_) {  // not each time: n attempts would cost n * n
+      if (attempts_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
         std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
         prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
       }
@@ -190,7 +190,7 @@ class TcpTransport final : public Transport {
       if (attempt == nullptr) continue;
       const auto* asio = dynamic_cast<AsioLoop*>(attempt->loop().get());
       if (asio != nullptr && !asio->owns_thread()) {
-        attempt->abort();  // as an agent on the program's io_context ends on the thread that runs it
+        attempt->abort();  // an agent on the program's io_context is closed on the thread that runs it
       } else {
         attempt->loop()->post([attempt] { attempt->abort(); });
       }
@@ -218,8 +218,8 @@ class TcpTransport final : public Transport {
   }
 
  private:
-  // To the first of the host's addresses that this machine has: localhost may name an IPv6 one where there is
-  // none.
+  // Binds to the first address of the name that this host has: localhost may resolve to an IPv6 address on a
+  // host without IPv6.
   static tcp::acceptor bind(asio::io_context& context, const Address& address, bool allow_remote) {
     asio::error_code failure = asio::error::host_not_found;
     for (const auto& entry : tcp::resolver(context).resolve(address.host, address.port)) {
@@ -238,7 +238,7 @@ class TcpTransport final : public Transport {
     throw asio::system_error(failure);
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::vector<std::weak_ptr<Attempt>> attempts_;
   std::size_t prune_at_ = 16;
 };

@@ -1,3 +1,11 @@
+// OpenSSL reads and writes a TlsWire, whose buffers decouple it from the lower stream: a write of OpenSSL
+// always succeeds at once, and flush() passes the bytes on. write() stops when settings.batch bytes are
+// pending.
+//
+// The handshake runs in step(), which read(), write() and both waits call while the state is `handshake`.
+// admit() then checks what OpenSSL does not: the application protocol, the expected agent and the peer's
+// name. A fatal error changes the state to `failed`; the alert for the peer is flushed, and its error is
+// returned by all later reads and writes.
 #include <weft/rpc/transport/tls_stream.h>
 
 #include <weft/rpc/core/error.h>
@@ -19,15 +27,15 @@ namespace {
 constexpr std::array<unsigned char, 7> refusal_of_plain{21, 3, 3, 0, 2, 2, 70};
 constexpr std::size_t record_size = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB
 
-// Goes through the spans of a write, a record's worth at a time.
+// Divides the spans of a write into records.
 class Records {
  public:
   explicit Records(std::span<const std::span<const std::byte>> from) : left_(from) { settle(); }
 
   bool empty() const { return left_.empty(); }
 
-  // The next record: where it lies, if that is one piece of some size, else gathered into `scratch`. Many
-  // small spans in a record of their own each would cost more than the copy.
+  // The next record: a part of one span if that is large enough, otherwise several spans copied into
+  // `scratch`. A record for each small span would cost more than the copy.
   std::span<const std::byte> next(std::span<std::byte> scratch) {
     constexpr std::size_t worth_a_record = record_size / 2;
     const auto first = rest();
@@ -60,14 +68,14 @@ class Records {
   }
 
   std::span<const std::span<const std::byte>> left_;
-  std::size_t done_ = 0;  // of the first of them
+  std::size_t done_ = 0;  // of the first span
 };
 
 void check(const ExpectedPeer& expected) {
   if (expected.host.empty() && expected.agent.empty() && !expected.any)
     throw Error(ErrorKind::invalid_argument,
                 "a TLS client must say whom it expects: the host that it dials, or an agent");
-  // OpenSSL takes a name that begins with a dot for any name below it.
+  // OpenSSL interprets a name that begins with a dot as any subdomain.
   if (expected.host.starts_with('.') || (!expected.host.empty() && !is_plain_name(expected.host, 255)) ||
       (!expected.agent.empty() && !is_plain_name(expected.agent, 255)))
     throw Error(ErrorKind::invalid_argument, "no certificate can be for the host '" +
@@ -148,7 +156,8 @@ void TlsStream::admit() {
   if (SSL_session_reused(ssl_.get())) {
     identity_ = "psk:" + notes_->secret;
   } else {
-    // All this has been verified; whoever changes that sees it here.
+    // OpenSSL has verified these already. They are checked again in case a change of the callbacks breaks
+    // that.
     const X509* peer = SSL_get0_peer_certificate(ssl_.get());
     if (peer == nullptr || SSL_get_verify_result(ssl_.get()) != X509_V_OK)
       return fail({TlsError::certificate_missing, {}});
@@ -168,14 +177,14 @@ void TlsStream::end_own_direction() {
   last_written_ = true;
 }
 
-// OpenSSL tells a client that does not speak TLS nothing: an alert tells it why it is refused.
+// OpenSSL sends no alert to a client that does not speak TLS; this alert gives it the reason.
 void TlsStream::fail(TlsFailure failure) {
   if (server_ && failure.code == TlsError::no_tls) wire_->append(std::as_bytes(std::span(refusal_of_plain)));
   state_ = State::failed;
   failure_ = failure.code;
   failure_text_ = std::move(failure.text);
   ERR_clear_error();
-  last_written_ = true;  // the alert, which OpenSSL has written
+  last_written_ = true;  // the alert, which OpenSSL has written to the wire
   flush();
   wire_->discard();
 }
@@ -209,7 +218,7 @@ void TlsStream::shut_down_writing(std::error_code& error) {
 
 void TlsStream::close() {
   if (state_ == State::closed) return;
-  wire_->flush();  // what goes without waiting, such as an alert
+  wire_->flush();  // as much as possible without waiting, for example an alert
   state_ = State::closed;
   alive_.reset();
   wire_->lower().close();
@@ -238,7 +247,7 @@ std::size_t TlsStream::read(std::span<const std::span<std::byte>> into, std::err
       if (result == 1) {
         total += moved;
         span = span.subspan(moved);
-        // Without this the lower stream would be asked once more, for nothing.
+        // Saves one read of the lower stream that would block.
         starved_ = wire_->exhausted() && SSL_has_pending(ssl_.get()) == 0;
         more = !starved_;
         continue;
@@ -286,7 +295,7 @@ std::size_t TlsStream::write(std::span<const std::span<const std::byte>> from, s
   }
   flush();
   if (state_ == State::open && wire_->write_error()) learn_why_writing_failed();
-  if (total > 0) return total;  // an error is told next time
+  if (total > 0) return total;  // the next call returns the error
   if (state_ == State::failed)
     error = failure_;
   else if (wire_->write_error())
@@ -299,7 +308,7 @@ std::size_t TlsStream::write(std::span<const std::span<const std::byte>> from, s
 bool TlsStream::encrypt(std::span<const std::byte> record) {
   if (++records_ >= settings_.records_per_key) {
     records_ = 0;
-    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // goes out before the record
+    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // is sent before the record
   }
   std::size_t moved = 0;
   if (SSL_write_ex(ssl_.get(), record.data(), record.size(), &moved) == 1 && moved == record.size())
@@ -308,14 +317,14 @@ bool TlsStream::encrypt(std::span<const std::byte> record) {
   return false;
 }
 
-// A peer that refuses this side says so before it closes the connection, which then may fail the next write
-// before anybody has read.
+// A peer that refuses this side sends an alert before it closes the connection. The next write may then fail
+// before the alert has been read, so read it here.
 void TlsStream::learn_why_writing_failed() {
   std::byte next;
   std::size_t moved = 0;
   ERR_clear_error();
   const int result = SSL_peek_ex(ssl_.get(), &next, 1, &moved);
-  if (result == 1) return;  // it is what the reader should see first
+  if (result == 1) return;  // received data, which the reader should get first
   const int why = SSL_get_error(ssl_.get(), result);
   if (why == SSL_ERROR_WANT_READ)
     starved_ = true;
@@ -327,9 +336,9 @@ void TlsStream::learn_why_writing_failed() {
 
 // --- Waiting ---
 //
-// The lower stream is waited for on behalf of whoever waits here, and for what is pending. OpenSSL never
-// waits to write, so that reading needs the lower stream readable and nothing else, and writing needs room;
-// only the handshake makes writers wait for bytes.
+// The lower stream is awaited for the callers that wait here, and for pending bytes. OpenSSL never waits to
+// write. So a reader needs only a readable lower stream, and a writer needs only room in the batch. Only
+// during the handshake does a writer wait for bytes.
 
 bool TlsStream::readable_now() const {
   return state_ == State::failed || (state_ == State::open && (peer_ended_ || !starved_));
@@ -358,7 +367,7 @@ void TlsStream::when_writable(Callback job) {
     wake_soon();
   else if (state_ == State::handshake)
     await_reading();
-  // else flush() waits for the lower stream
+  // otherwise flush() waits for the lower stream
 }
 
 void TlsStream::await_reading() {
@@ -387,7 +396,7 @@ void TlsStream::lower_is_writable() {
   wake(false);
 }
 
-// read() and write() never call back, nor does anything else that the owner calls.
+// Posted: no member calls back directly.
 void TlsStream::wake_soon() {
   if ((!readable_ && !writable_) || std::exchange(wakes_soon_, true)) return;
   loop_->post([this, alive = std::weak_ptr(alive_)] {
@@ -403,7 +412,7 @@ void TlsStream::wake(bool readable) {
   if (writable_ && writable_now()) writer = std::exchange(writable_, {});
   const std::weak_ptr alive(alive_);
   if (reader) reader();
-  if (writer && !alive.expired()) writer();  // the first may have closed this
+  if (writer && !alive.expired()) writer();  // the reader may have closed this stream
 }
 
 std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower, const Credentials& credentials,

@@ -1,11 +1,11 @@
-// TlsStream: TLS 1.3 over another ByteStream, both sides proven by their Credentials.
+// TlsStream: TLS 1.3 over another ByteStream. Both sides authenticate with their Credentials.
 //
-// The handshake is part of reading and writing: whoever reads, writes or waits drives it, and nothing is
-// delivered or taken before the peer has proven itself; identity() is empty until then. A client is done
-// before the server has looked at its certificate: a refusal then ends what is read first. A stream that ends
-// without the peer's TLS close is an error, not eof. What was written and the lower stream does not take yet
-// (settings.batch at most) waits here and follows by itself; close() leaves it unsent, shut_down_writing()
-// does not.
+// The handshake is part of reading and writing: each read, write or wait drives it. No data is delivered or
+// accepted before the peer is authenticated, and identity() is empty until then. A client completes its
+// handshake before the server has verified the client's certificate, so a refusal is the result of the
+// client's first read. A stream that ends without the peer's TLS close fails with an error, not eof. Written
+// bytes that the lower stream does not accept yet (at most settings.batch) are kept and sent later. close()
+// discards them, shut_down_writing() does not.
 #pragma once
 
 #include <weft/rpc/security/credentials.h>
@@ -21,23 +21,23 @@ struct HandshakeNotes;
 struct TlsFailure;
 class TlsWire;
 
-// Whom a client means to reach; each name that is set must be proven by the server's certificate, and one is
-// set unless the client says `any`: any peer that the credentials trust. A secret proves that the server
-// belongs to the job, and no name.
+// The server that a client expects. The server's certificate must contain each name that is set. One name
+// must be set, unless the client sets `any`, which accepts any peer that the credentials trust. A pre-shared
+// secret proves that the server belongs to the job, but no name.
 struct ExpectedPeer {
-  std::string host;   // what was dialled: a DNS name or an IP address, which must be an alternative name
+  std::string host;   // that was dialled: a DNS name or an IP address, which must be an alternative name
   std::string agent;  // an agent's name: the alternative name URI weft://agent, or DNS without wildcards
   bool any = false;
 };
 
 struct TlsSettings {
-  std::size_t batch = 64 << 10;                // bytes encrypted before the lower stream gets them
-  std::uint64_t records_per_key = 1ULL << 23;  // of 16 KiB; AES-GCM wears out after 2^24.5 (RFC 8446, 5.5)
+  std::size_t batch = 64 << 10;  // bytes that are encrypted before the lower stream has accepted them
+  std::uint64_t records_per_key = 1ULL << 23;  // of 16 KiB; the limit of AES-GCM is 2^24.5 (RFC 8446, 5.5)
 };
 
 class WEFT_EXPORT TlsStream final : public ByteStream {
  public:
-  // With ExpectedPeer: a client. Throws invalid_argument where that is empty or no name.
+  // With ExpectedPeer: a client. Throws invalid_argument if it is empty or contains an invalid name.
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, ExpectedPeer expected,
             std::shared_ptr<Loop> loop, TlsSettings settings = {});
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, std::shared_ptr<Loop> loop,
@@ -52,8 +52,8 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   void close() override;
 
   std::string describe() const override;
-  // "cert:NAME" (of the certificate's first weft:// URI, else its first DNS name, else its common name) or
-  // "psk:ID".
+  // "cert:NAME" (from the certificate: the first weft:// URI, otherwise the first DNS name, otherwise the
+  // common name) or "psk:ID".
   std::string identity() const override { return identity_; }
   std::string explain(const std::error_code& error) const override;
 
@@ -66,9 +66,9 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   TlsStream(bool server, std::unique_ptr<ByteStream> lower, const Credentials& credentials,
             ExpectedPeer expected, std::shared_ptr<Loop> loop, TlsSettings settings);
 
-  bool usable(std::error_code& error);  // drives the handshake; false: `error` says why not
+  bool usable(std::error_code& error);  // drives the handshake; false: returns `error`
   void step();
-  void admit();  // the handshake is over: who is it?
+  void admit();  // the handshake has completed: checks and stores the peer's identity
   void end_own_direction();
   void fail(TlsFailure failure);
   void flush();
@@ -77,7 +77,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
 
   bool readable_now() const;
   bool writable_now() const;
-  void await_reading();  // of the lower stream; one job each is under way at most
+  void await_reading();  // of the lower stream; at most one request each is pending
   void await_writing();
   void lower_is_readable();
   void lower_is_writable();
@@ -87,7 +87,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   const bool server_;
   const std::shared_ptr<Loop> loop_;
   const TlsSettings settings_;
-  // In the order that OpenSSL's objects need: the SSL uses all of them.
+  // OpenSSL's object uses the members before it, so they are destroyed after it.
   std::shared_ptr<const CredentialSnapshot> credentials_;
   std::unique_ptr<HandshakeNotes> notes_;
   std::unique_ptr<TlsWire> wire_;
@@ -95,20 +95,20 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
 
   State state_ = State::handshake;
   bool started_ = false;
-  bool starved_ = false;     // OpenSSL has nothing more to read until the lower stream has
-  bool peer_ended_ = false;  // its close came
+  bool starved_ = false;     // OpenSSL has no bytes to read until the lower stream is readable
+  bool peer_ended_ = false;  // received its TLS close
   bool ending_ = false;      // shut_down_writing() was called
-  bool last_written_ =
-      false;  // nothing is written after what is pending, then the lower stream's direction ends
+  // Nothing is written after the pending bytes; when they have left, the lower stream's direction is closed.
+  bool last_written_ = false;
   bool lower_ended_ = false;
-  std::uint64_t records_ = 0;  // since the key was changed
+  std::uint64_t records_ = 0;  // since the last key update
   std::string identity_;
   std::error_code failure_;
   std::string failure_text_;
 
   Callback readable_, writable_;
   bool awaits_reading_ = false, awaits_writing_ = false, wakes_soon_ = false;
-  std::shared_ptr<void> alive_;  // what posted jobs look at
+  std::shared_ptr<void> alive_;  // posted jobs check that it exists
 };
 
 WEFT_EXPORT std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower,
@@ -118,8 +118,8 @@ WEFT_EXPORT std::unique_ptr<ByteStream> tls_server(std::unique_ptr<ByteStream> l
                                                    const Credentials& credentials,
                                                    std::shared_ptr<Loop> loop);
 
-// What a transport makes of its streams: TLS over them where the options have credentials, else as they are.
-// host: that was dialled; empty: an address of this host without one, such as the path of a socket.
+// Adds TLS to a transport's stream if the options have credentials, otherwise returns the stream. host: the
+// dialled host; empty for an address on this host that has none, such as the path of a socket.
 WEFT_EXPORT std::unique_ptr<ByteStream> secured_client(std::unique_ptr<ByteStream> stream,
                                                        const ConnectionOptions& options,
                                                        const std::string& host,

@@ -1,4 +1,4 @@
-// Unix sockets: the transport within a host. The socket's file has mode 0600 and goes with its listener.
+// Unix sockets: a transport within a host. The socket's file has mode 0600 and is removed with its listener.
 #pragma once
 
 #include <weft/rpc/transport/transport.h>

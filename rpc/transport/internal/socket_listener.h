@@ -1,5 +1,4 @@
-// SocketListener<Protocol>: accepts sockets and gives each to the loop picked for it; what becomes of it
-// there is its user's business.
+// SocketListener<Protocol>: accepts sockets, picks a loop for each, and passes both to `admit`.
 #pragma once
 
 #include <weft/rpc/core/asio_loop.h>
@@ -21,7 +20,7 @@ class SocketListener final : public Listener {
   using Socket = asio::basic_stream_socket<Protocol>;
   using Admit = std::function<void(Socket, const std::shared_ptr<Loop>&)>;  // on the acceptor's loop
 
-  // `cleanup` runs when it has closed.
+  // `cleanup` runs after the acceptor has closed.
   SocketListener(Acceptor acceptor, std::shared_ptr<Loop> loop, Address address, Transport::PickLoop pick,
                  Admit admit, std::function<void()> cleanup)
       : address_(std::move(address)),
@@ -44,8 +43,8 @@ class SocketListener final : public Listener {
     };
     const auto* asio = dynamic_cast<AsioLoop*>(state->loop.get());
     if (state->loop->running_here() || (asio != nullptr && !asio->owns_thread())) {
-      // On the program's io_context nobody may be running it any more; an agent there is closed on its
-      // thread.
+      // The program may no longer run its io_context. The agent is closed on the thread that ran it, so the
+      // acceptor can be closed here.
       end();
     } else {
       std::promise<void> done;
@@ -76,7 +75,7 @@ class SocketListener final : public Listener {
       if (!error) {
         state->admit(std::move(*socket), loop);
       } else if (error != asio::error::connection_aborted) {
-        // Out of descriptors or memory: accepting again at once would spin. Try again a little later.
+        // Out of descriptors or memory: accepting again at once would spin, so retry after a delay.
         state->loop->schedule(state->loop->now() + std::chrono::milliseconds(50), [state] { accept(state); });
         return;
       }

@@ -1,7 +1,7 @@
 // SocketStream<Protocol>: a connected stream socket of Asio (TCP, Unix) as a ByteStream.
 //
-// Asio only waits; the bytes move by one readv or sendmsg each. A loop that spins reads without waiting, as
-// long as it has few sockets.
+// Asio only waits for the socket; one readv or sendmsg moves the bytes. If the loop spins and has few
+// sockets, it polls the socket by reading from it instead of waiting.
 #pragma once
 
 #include <weft/rpc/transport/byte_stream.h>
@@ -77,7 +77,7 @@ class SocketStream final : public ByteStream {
  private:
   static constexpr std::size_t max_vectors = 64;
 
-  // A socket that is looked at by reading from it. Only before the loop falls asleep is Asio asked to wait.
+  // Polls a socket by reading from it. Only before the loop blocks does it ask Asio to wait for the socket.
   class Polled final : public LoopPoller, public std::enable_shared_from_this<Polled> {
    public:
     Polled(Socket& socket, std::shared_ptr<Loop> loop)
@@ -105,7 +105,7 @@ class SocketStream final : public ByteStream {
     }
     bool fall_asleep() override {
       awake_ = false;
-      ask_asio();  // which finds what is there already
+      ask_asio();  // also reports bytes that have arrived already
       return true;
     }
     void wake_up() override { awake_ = true; }
@@ -120,13 +120,13 @@ class SocketStream final : public ByteStream {
       });
     }
 
-    Socket* socket_;  // null: it has ended
+    Socket* socket_;  // null: the stream has ended
     const std::shared_ptr<Loop> loop_;
-    asio::executor_work_guard<typename Socket::executor_type> work_;  // also while Asio waits for nothing
+    asio::executor_work_guard<typename Socket::executor_type> work_;  // keeps the io_context running
     Callback readable_;
     bool awake_ = true;   // the loop polls
-    bool asked_ = false;  // Asio waits
-    bool found_ = false;  // the last poll
+    bool asked_ = false;  // Asio waits for the socket
+    bool found_ = false;  // whether the last poll read something
   };
 
   template <class Byte>
@@ -159,7 +159,7 @@ class SocketStream final : public ByteStream {
   const std::shared_ptr<Loop> loop_;
   const std::string description_;
   const std::string identity_;
-  std::shared_ptr<Polled> polled_;  // null: it is not
+  std::shared_ptr<Polled> polled_;  // null: not polled
   bool asked_to_poll_ = false;
 };
 

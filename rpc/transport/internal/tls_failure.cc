@@ -15,7 +15,7 @@ TlsFailure detailed(TlsError error, const std::string& detail) {
   return {error, make_error_code(error).message() + (detail.empty() ? "" : ": " + detail)};
 }
 
-// The first of the queue that is TLS's own; those below it in OpenSSL explain less.
+// Returns the first TLS reason in the queue; later entries of OpenSSL explain less.
 int reason_of_queue(std::string& words) {
   int found = 0;
   while (const unsigned long code = ERR_get_error()) {
@@ -46,7 +46,7 @@ TlsFailure of_verification(const HandshakeNotes& notes) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-    case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // of an authority that only bears a trusted one's name
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // of an authority with only the name of a trusted one
     case X509_V_ERR_CERT_UNTRUSTED:
       if (!notes.credentials->has_certificate())
         return told(TlsError::certificate_untrusted,
@@ -67,7 +67,7 @@ TlsFailure of_verification(const HandshakeNotes& notes) {
               whose + " is not fit for this use: " + X509_verify_cert_error_string(notes.verify_error));
 }
 
-// What a server says that knows neither by a secret nor by a certificate who this is.
+// The error of a server that received neither a known secret nor a certificate.
 TlsFailure of_nothing_proven(const HandshakeNotes& notes) {
   if (!notes.unknown_secret.empty())
     return told(TlsError::secret_unknown, "unknown pre-shared secret '" + notes.unknown_secret + "'");

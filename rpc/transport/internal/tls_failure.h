@@ -1,4 +1,4 @@
-// TlsFailure: what OpenSSL's error means, as one of weft's and in words.
+// TlsFailure: OpenSSL's error, translated into a TlsError and a text.
 #pragma once
 
 #include <weft/rpc/security/internal/credential_snapshot.h>
@@ -11,10 +11,10 @@ namespace weft::rpc {
 
 struct TlsFailure {
   std::error_code code;
-  std::string text;  // "": the code's message says it all
+  std::string text;  // "": the message of the code is sufficient
 };
 
-// After a call of OpenSSL that failed for good. Empties this thread's error queue.
+// Call after a function of OpenSSL has failed permanently. Empties this thread's error queue.
 TlsFailure tls_failure(SSL* ssl, const HandshakeNotes& notes, const TlsWire& wire, bool in_handshake);
 
 }  // namespace weft::rpc

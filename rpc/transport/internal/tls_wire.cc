@@ -9,7 +9,7 @@
 namespace weft::rpc {
 namespace {
 
-// A connection with small messages keeps the least; where a read fills the buffer, it grows.
+// A connection with small messages keeps the minimum; a read that fills the buffer lets it grow.
 constexpr std::size_t least_buffer = 4 << 10, max_input = 128 << 10;
 
 }  // namespace
@@ -65,7 +65,7 @@ int TlsWire::bio_read(BIO* bio, char* data, std::size_t size, std::size_t* read)
     if (self->in_ == nullptr) return 0;
   }
   self->in_begin_ = self->in_end_ = 0;
-  // What OpenSSL asks for goes where it wants it, the rest into the buffer.
+  // The bytes that OpenSSL asks for are read into its buffer, the rest into ours.
   std::size_t moved = 0;
   const std::array<std::span<std::byte>, 2> targets{into, {self->in_.get(), self->in_size_}};
   if (!self->read_below(targets, moved)) {
@@ -97,7 +97,7 @@ long TlsWire::bio_control(BIO* bio, int command, long, void*) {
   const auto* self = static_cast<const TlsWire*>(BIO_get_data(bio));
   switch (command) {
     case BIO_CTRL_FLUSH:
-      return 1;  // flush() comes when OpenSSL is done
+      return 1;  // the TlsStream calls flush() when OpenSSL has finished
     case BIO_CTRL_EOF:
       return self->ended_ && self->in_begin_ == self->in_end_ ? 1 : 0;
     default:
@@ -106,7 +106,7 @@ long TlsWire::bio_control(BIO* bio, int command, long, void*) {
 }
 
 void TlsWire::append(std::span<const std::byte> bytes) {
-  if (write_error_) return;  // nobody will see it
+  if (write_error_) return;  // these bytes can no longer be sent
   if (out_size_ - out_end_ < bytes.size()) {
     const std::size_t wanted = pending() + bytes.size();
     if (wanted > out_size_) {

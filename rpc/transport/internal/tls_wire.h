@@ -1,8 +1,8 @@
-// TlsWire: what OpenSSL reads from and writes to: a BIO over a ByteStream, with a buffer for each direction.
+// TlsWire: the lower end of OpenSSL: a BIO over a ByteStream, with a buffer for each direction.
 //
-// What comes is read as far as the lower stream has it, so that several records cost one call below; what
-// goes is gathered, and flush() hands it on. So OpenSSL never waits for the lower stream to take something,
-// and no write has to be tried again with the same bytes. Owner: a TlsStream, whose SSL ends before it does.
+// A read takes all bytes that the lower stream has, so that several records cost one call below. Writes are
+// collected, and flush() passes them on. So OpenSSL never waits for the lower stream to accept bytes, and no
+// write has to be repeated with the same bytes. Owned by a TlsStream, whose SSL is destroyed first.
 #pragma once
 
 #include <weft/rpc/security/internal/openssl.h>
@@ -18,21 +18,21 @@ class TlsWire {
   TlsWire& operator=(const TlsWire&) = delete;
 
   ByteStream& lower() { return *lower_; }
-  openssl::Bio make_bio();  // one, which ends before this does
+  openssl::Bio make_bio();  // call once; the BIO must be destroyed before this object
 
-  // Whether there may be more to read without waiting: not after the lower stream had less than was asked
-  // for.
+  // Nothing is buffered, and the last read of the lower stream returned less than was requested: another read
+  // would most probably block.
   bool exhausted() const { return in_begin_ == in_end_ && dry_; }
   const std::error_code& read_error() const { return read_error_; }
-  std::string_view first_bytes() const { return {first_, first_size_}; }  // that ever came, up to four
+  std::string_view first_bytes() const { return {first_, first_size_}; }  // of all received, up to four
 
-  void append(std::span<const std::byte> bytes);  // to what is pending
+  void append(std::span<const std::byte> bytes);  // appends to the pending bytes
   std::size_t pending() const { return out_end_ - out_begin_; }
-  void flush();                                                        // as much as the lower stream takes
-  const std::error_code& write_error() const { return write_error_; }  // then nothing is pending any more
+  void flush();                                                        // as much as the lower stream accepts
+  const std::error_code& write_error() const { return write_error_; }  // if set, nothing is pending
 
-  // Throws away what came and was not read, up to a limit: a socket that is closed over unread bytes resets
-  // the connection, and the peer would not see what was sent last.
+  // Discards received bytes that were not read, up to a limit. Closing a socket with unread bytes resets the
+  // connection, and the peer would not receive the last bytes that were sent.
   void discard();
 
  private:

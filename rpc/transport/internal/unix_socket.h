@@ -1,4 +1,4 @@
-// What the transports over Unix sockets have in common: the address, how a connect ends, and a listening
+// Common parts of the transports over Unix sockets: the address, the result of a connect, and a listening
 // socket of mode 0600.
 #pragma once
 
@@ -24,7 +24,7 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& addre
   return asio::local::stream_protocol::endpoint(address.path);
 }
 
-// Who the kernel says is at the other end: "uid:1000"; empty where it does not say.
+// The user at the other end, as the kernel reports it: "uid:1000"; empty if it does not.
 inline std::string identity_of(int socket) {
   ucred found{};
   socklen_t size = sizeof found;
@@ -34,21 +34,21 @@ inline std::string identity_of(int socket) {
 }
 
 // The result of an asynchronous connect. If the listener's queue is full, the kernel refuses at once
-// (EAGAIN). Asio 1.24 and later take that for a connect in progress, and then for success; Asio 1.22 reports
-// it.
+// (EAGAIN). Asio 1.24 and later treat this as a connect in progress, and then as success; Asio 1.22 reports
+// the error.
 inline asio::error_code connect_result(const asio::local::stream_protocol::socket& socket,
                                        asio::error_code error) {
   if (!error) (void)socket.remote_endpoint(error);
   return error == asio::error::not_connected ? asio::error::try_again : error;
 }
 
-// A socket file that nobody answers is left over from a process that died.
+// Removes a socket file that a dead process left behind: no process listens on it.
 inline void remove_stale(asio::io_context& context, const asio::local::stream_protocol::endpoint& where) {
   struct stat info{};
   if (::lstat(where.path().c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return;
   asio::local::stream_protocol::socket probe(context);
   probe.open();
-  probe.non_blocking(true);  // one that is too busy to answer lives
+  probe.non_blocking(true);  // a listener that is too busy to accept is alive
   asio::error_code error;
   probe.connect(where, error);
   if (error == asio::error::connection_refused) ::unlink(where.path().c_str());
@@ -60,7 +60,7 @@ inline asio::local::stream_protocol::acceptor listen_on(asio::io_context& contex
   remove_stale(context, where);
   asio::local::stream_protocol::acceptor acceptor(context);
   acceptor.open();
-  // On Linux the mode set before bind() is the file's: it is never open to others, not even for a moment.
+  // On Linux, bind() creates the file with the mode set before: it is never open to other users.
   ::fchmod(acceptor.native_handle(), S_IRUSR | S_IWUSR);
   acceptor.bind(where);
   acceptor.listen();
