@@ -25,7 +25,8 @@ bool is_ours_alone(const std::string& folder) {
          (info.st_mode & 077) == 0;
 }
 
-// $XDG_RUNTIME_DIR/weft, which ends with the user's session, or /tmp/weft-UID. Empty: neither can be trusted.
+// $XDG_RUNTIME_DIR/weft, which exists as long as the user's session, or /tmp/weft-UID. Empty if neither is
+// safe.
 std::string folder(bool make) {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   const std::string choices[] = {runtime != nullptr && *runtime == '/' ? std::string(runtime) + "/weft" : "",
@@ -38,7 +39,8 @@ std::string folder(bool make) {
   return {};
 }
 
-// Names the network namespace: a port is another one in another namespace, which may share the file system.
+// Identifies the network namespace: namespaces may share the file system, but a port belongs to one
+// namespace.
 std::string network_namespace() {
   std::array<char, 64> text{};
   const ssize_t size = ::readlink("/proc/self/ns/net", text.data(), text.size() - 1);
@@ -48,7 +50,7 @@ std::string network_namespace() {
   return digits;
 }
 
-// Whether it is this process that sweeps now: where the mark is younger than that another has just done so.
+// Whether this process should sweep now: no, if the mark file shows that a process has swept recently.
 bool takes_the_broom(const std::string& place) {
   constexpr auto often_enough = std::chrono::minutes{1};
   const std::string mark = place + "/.swept";
@@ -63,8 +65,9 @@ bool takes_the_broom(const std::string& place) {
   return true;
 }
 
-// What processes that were killed have left: sockets that nobody answers. Young ones may be about to listen.
-// Each that lives is asked, so that this is no work for every agent of thousands that begins.
+// Removes the sockets of killed processes, on which no process listens. Young sockets are kept, because their
+// owners may be about to listen. Each remaining socket is probed, so takes_the_broom() limits how often this
+// is done when thousands of agents start.
 void sweep(const std::string& place) {
   constexpr auto old_enough = std::chrono::minutes{1};
   if (!takes_the_broom(place)) return;
@@ -78,7 +81,7 @@ void sweep(const std::string& place) {
     sockaddr_un where{};
     where.sun_family = AF_UNIX;
     if (socket < 0) return;
-    entry.path().native().copy(where.sun_path, sizeof where.sun_path - 1);  // none longer was ever bound
+    entry.path().native().copy(where.sun_path, sizeof where.sun_path - 1);  // no longer path was ever bound
     const int connected = ::connect(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where);
     if (connected != 0 && errno == ECONNREFUSED) ::unlink(entry.path().c_str());
     ::close(socket);
@@ -96,7 +99,7 @@ std::string tcp_name(const std::string& space, const std::string& host, const st
   return "tcp-" + space + "-" + host + "-" + port;
 }
 
-// Of the socket's file, whatever path leads to it; empty where there is none.
+// From the socket's file, so that all paths to it give the same name; empty if it does not exist.
 std::string unix_name(const std::string& path) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return {};
@@ -149,7 +152,7 @@ std::vector<Address> companions_towards(const Address& address) {
   }
   for (const std::string& host : hosts) {
     look(tcp_name(space, host, address.port));
-    // Who listens at every address of the host listens at this one, where it is one.
+    // A listener on the wildcard address also accepts connections to a loopback address.
     if (!asio::ip::make_address(host).is_loopback()) continue;
     look(tcp_name(space, host.find(':') == std::string::npos ? "0.0.0.0" : "::", address.port));
   }

@@ -1,10 +1,11 @@
-// Companions: the shared-memory address that stands beside a TCP or Unix address, unasked for.
+// Companions: the shared-memory address that an agent opens automatically next to a TCP or Unix address.
 //
-// An agent that listens there also listens at the companion; one that is about to dial the address from the
-// same host, network namespace and user looks for the companion first. Its name is made of what both know:
-// the namespace with host and port, or the Unix socket's file; so nothing is negotiated and nothing changes
-// over while calls are under way. Where there is none, or it cannot be used, the address itself is dialled.
-// Companions lie in a folder of the user's alone. Thread-safety: functions.
+// An agent that listens on such an address also listens on its companion. An agent that connects to the
+// address from the same host, network namespace and user tries the companion first. Both sides derive its
+// name: from the namespace, host and port, or from the Unix socket's file. So nothing is negotiated, and no
+// connection changes while calls are in flight. If the companion does not exist or cannot be used, the agent
+// connects to the address itself. Companions are files in a directory that only the user can access.
+// Thread-safety: functions.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -15,13 +16,12 @@
 
 namespace weft::rpc {
 
-// Where an agent that listens at `address` (as bound, with its port) also listens. Makes the folder, and
-// clears it of what processes that were killed have left. Nothing where there is no place for it, or for
-// other schemes.
+// The companion of `address`, which is a bound address with its port. Creates the directory, and removes the
+// sockets of killed processes from it. Empty if no directory is safe, or for other schemes.
 WEFT_EXPORT std::optional<Address> companion_of(const Address& address);
 
-// The companions that exist of an address which is about to be dialled, the likeliest first. Resolves no
-// names but localhost, so that it never waits.
+// The existing companions of an address to connect to, the most likely one first. Resolves only the name
+// localhost, so that it never blocks.
 WEFT_EXPORT std::vector<Address> companions_towards(const Address& address);
 
 }  // namespace weft::rpc

@@ -1,5 +1,4 @@
-// Descriptor: a file descriptor with one owner, closed with it.
-// Thread-safety: a value.
+// Descriptor: owns a file descriptor and closes it. Thread-safety: a value.
 #pragma once
 
 #include <unistd.h>

@@ -1,3 +1,7 @@
+// The steps of a Greeting, each with the message that it waits for: greet() checks the user, creates this
+// side's segment and sends the hello; on_hello() maps the other side's segment and, if both sides offer bulk,
+// sends the proof; on_proof() tries to read this side's nonce in the other process and sends the verdict;
+// on_verdict() knows whether both sides can read. Then succeed() passes everything to the stream.
 #include <weft/rpc/transport/shm/handshake.h>
 
 #include <weft/rpc/core/error.h>
@@ -14,7 +18,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t max_descriptors = 4;  // that are taken at a time, to be closed: one is allowed
+constexpr std::size_t max_descriptors = 4;  // that are received, in order to close them: one is permitted
 
 Error lost(const std::string& how) {
   return Error(ErrorKind::unavailable, "the other side ended the handshake: " + how, Execution::not_sent);
@@ -35,7 +39,7 @@ void send_whole(int socket, std::span<const std::byte> bytes, int descriptor = -
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
   }
-  // A new socket takes a hundred bytes at once, or something is wrong with it.
+  // A new socket accepts a hundred bytes at once, otherwise it is defective.
   const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) throw lost(std::system_category().message(errno));
   if (static_cast<std::size_t>(sent) != bytes.size()) throw lost("it takes no bytes");
@@ -130,7 +134,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     });
   }
   void receive() {
-    iovec part{bytes_.data() + received_, expected_ - received_};  // no more: what follows is not ours
+    iovec part{bytes_.data() + received_, expected_ - received_};  // further bytes belong to the stream
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -149,7 +153,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     if (received_ < expected_) return await_bytes();
     (this->*next_)();
   }
-  // Every one that came is owned before anything is refused.
+  // All received descriptors are owned before any is refused, so that none leaks.
   void take_descriptors(msghdr& message) {
     std::vector<Descriptor> came;
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
@@ -178,7 +182,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     } catch (...) {
       error = std::current_exception();
     }
-    if (error != nullptr) fail(std::move(error));  // whom it is told is its last holder
+    if (error != nullptr) fail(std::move(error));  // moved: the receiver becomes the last owner
   }
   void fail(std::exception_ptr error) {
     if (!done_) return;
@@ -207,20 +211,20 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   const std::shared_ptr<Loop> loop_;
   const ShmOptions options_;
   std::string description_;
-  Done done_;  // null: it has ended
+  Done done_;  // null: the handshake has ended
   std::shared_ptr<void> kept_;
   Loop::TimerId timer_ = 0;
   std::string identity_;
   std::optional<ShmSegment> outbound_, inbound_;
   std::optional<PeerMemory> memory_;
-  ShmHello ours_, theirs_;  // whose nonce the other side reads where it lies here
+  ShmHello ours_, theirs_;  // the other side reads the nonce of `theirs_` in this memory
   ShmProof ours_proof_;
-  bool readable_ = false;  // the other side's memory
+  bool readable_ = false;  // whether this side can read the other side's memory
 
   std::array<std::byte, ShmHello::size> bytes_{};
   std::size_t received_ = 0, expected_ = 0;
   Step next_ = nullptr;
-  Descriptor descriptor_;  // that came with the hello
+  Descriptor descriptor_;  // received with the hello
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
-// ShmHandshake: makes a stream out of a connected Unix socket, together with the same on the other side.
+// ShmHandshake: turns a connected Unix socket into a stream, together with its counterpart on the other side.
 //
-// Verifies that the other side runs as this user, exchanges segments (hello.h) and finds out whether each may
-// read the other's memory. Lives on one loop until it ends, exactly once, by its callback there, never from
-// within begin(). Whatever does not fit ends it: another user (permission_denied), garbage, a descriptor too
-// many or too few, a segment that is not sealed (protocol_error), a lost or silent peer (unavailable).
+// It verifies that the other side runs as the same user, exchanges the segments (hello.h), and finds out
+// whether each side may read the other's memory. It belongs to one loop. It ends exactly once, by calling
+// `done` there, never from within begin(). It fails with permission_denied (another user), with
+// protocol_error (malformed bytes, a missing or surplus descriptor, a segment that is not sealed), or with
+// unavailable (the peer is lost or silent).
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -23,12 +24,13 @@ class WEFT_EXPORT ShmHandshake {
   using Socket = asio::local::stream_protocol::socket;
   using Done = UniqueFunction<void(Result<std::unique_ptr<ByteStream>>)>;
 
-  // On the loop. `description` is the stream's; `kept` is let go of when that is closed, or none comes of it.
+  // Call on the loop. `description` is the stream's. `kept` is released when the stream is closed, or when
+  // the handshake fails.
   static std::shared_ptr<ShmHandshake> begin(Socket socket, std::shared_ptr<Loop> loop,
                                              const ShmOptions& options, std::string description, Done done,
                                              std::shared_ptr<void> kept = nullptr);
   virtual ~ShmHandshake() = default;
-  virtual void abort() = 0;  // on the loop: it ends with shut_down, unless it has ended
+  virtual void abort() = 0;  // call on the loop; the handshake fails with shut_down, unless it has ended
 
  protected:
   ShmHandshake() = default;

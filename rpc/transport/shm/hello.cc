@@ -57,7 +57,7 @@ ShmHello ShmHello::decode(std::span<const std::byte, size> in) {
   if (hello.version < current || hello.oldest > current)
     bad_hello("it speaks versions " + std::to_string(hello.oldest) + " to " + std::to_string(hello.version) +
               ", this side " + std::to_string(current));
-  hello.bulk = (take_at<std::uint32_t>(in, 12) & bulk_flag) != 0;  // other flags are for later versions
+  hello.bulk = (take_at<std::uint32_t>(in, 12) & bulk_flag) != 0;  // ignores flags of later versions
   hello.capacity = take_at<std::uint64_t>(in, 16);
   if (!std::has_single_bit(hello.capacity) || hello.capacity < ShmSegment::smallest ||
       hello.capacity > ShmSegment::largest)

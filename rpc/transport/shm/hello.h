@@ -1,10 +1,11 @@
-// What the two sides of a shared-memory connection tell each other before its rings are used. Pure.
+// The messages that the two sides of a shared-memory connection exchange before they use its rings. No I/O.
 //
-// Both say the same in the same order over the Unix socket, numbers in little-endian:
-//   ShmHello    64 bytes, with one descriptor: the segment that its sender writes to;
-//   ShmProof    16 bytes, where both hellos offer bulk: where the other's nonce now lies in the sender's
-//   memory; ShmVerdict  16 bytes, after a proof: whether it held. Bulk is used where both did.
-// From then on each byte on the socket is a knock (its value means nothing), and its end is the connection's.
+// Both sides send the same messages in the same order over the Unix socket, with numbers in little-endian:
+//   ShmHello    64 bytes, with one descriptor: the segment that the sender writes to.
+//   ShmProof    16 bytes, if both hellos offer bulk: the address of the other's nonce in the sender's memory.
+//   ShmVerdict  16 bytes, after a proof: whether it was valid. Bulk is used if both were.
+// After that, each byte on the socket is a wake-up (its value is ignored), and the end of the socket is the
+// end of the connection.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -23,16 +24,16 @@ struct WEFT_EXPORT ShmHello {
   using Bytes = std::array<std::byte, size>;
   static constexpr std::uint16_t current = 1;
 
-  std::uint16_t version = current;  // the newest and the oldest that the sender speaks
+  std::uint16_t version = current;  // the newest and the oldest version that the sender supports
   std::uint16_t oldest = current;
-  bool bulk = false;             // the sender would read, and be read
-  std::uint64_t capacity = 0;    // of its segment
-  std::uint64_t bulk_begin = 0;  // of the sizes that go by bulk, the greater of the two
-  std::uint64_t bulk_end = 0;    // the lesser of the two; 0: none, whatever the other says
-  PeerMemory::Nonce nonce{};     // for the other to place
+  bool bulk = false;             // the sender offers to read, and to be read
+  std::uint64_t capacity = 0;    // bytes of the sender's segment
+  std::uint64_t bulk_begin = 0;  // the minimum size of bulk; the greater one of the two sides applies
+  std::uint64_t bulk_end = 0;    // the end of its sizes; the lesser one applies; 0: unlimited
+  PeerMemory::Nonce nonce{};     // the receiver places it in its memory
 
   Bytes encode() const;
-  // Throws protocol_error: no hello, no version in common, or numbers that cannot be.
+  // Throws protocol_error: not a hello, no common version, or invalid numbers.
   static ShmHello decode(std::span<const std::byte, size> bytes);
 
   BulkRange agreed_bulk(const ShmHello& theirs) const;

@@ -14,11 +14,11 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t max_a_read = 256U << 20;  // the kernel's own bound is just below 2 GiB
+constexpr std::size_t max_a_read = 256U << 20;  // the kernel's limit is just below 2 GiB
 #if defined(SO_PEERPIDFD)
 constexpr int peer_pidfd = SO_PEERPIDFD;
 #elif defined(__x86_64__) || defined(__aarch64__)
-constexpr int peer_pidfd = 77;  // since Linux 6.5; elsewhere the number has other meanings
+constexpr int peer_pidfd = 77;  // since Linux 6.5; on other architectures the number has another meaning
 #else
 constexpr int peer_pidfd = -1;
 #endif
@@ -34,7 +34,7 @@ Descriptor open_pidfd(int socket, pid_t process) {
   int number = -1;
   socklen_t size = sizeof number;
   if (::getsockopt(socket, SOL_SOCKET, peer_pidfd, &number, &size) == 0) return Descriptor(number);
-  // A pid that was given to another process before this line fails the proof, which comes later.
+  // If the pid has been given to another process by now, the proof fails later.
   return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
 }
 

@@ -1,9 +1,10 @@
 // PeerMemory: reads the memory of the process at the other end of a Unix socket (process_vm_readv).
 //
-// Who that is says the kernel alone (SO_PEERCRED, a pidfd). That it may be read, and that it is the process
-// which speaks on the socket and not one that made it and handed it on, shows a proof: it puts 16 bytes that
-// this side chose into its memory and says where. No permission is ever given in return (PR_SET_PTRACER):
-// where the system refuses, bulk goes another way. Thread-safety: none; read() blocks while it copies.
+// Only the kernel identifies that process (SO_PEERCRED, a pidfd). A proof shows that it can be read, and that
+// it is the process that uses the socket, not one that created the socket and passed it on: the other side
+// copies 16 bytes that this side chose into its memory, and sends their address. This side never grants
+// additional permissions (PR_SET_PTRACER); if the system refuses, bulk travels through the ring.
+// Thread-safety: none; read() blocks while it copies.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -23,16 +24,17 @@ namespace weft::rpc {
 class WEFT_EXPORT PeerMemory {
  public:
   using Nonce = std::array<std::byte, 16>;
-  static Nonce make_nonce();  // throws unavailable where the system has no random bytes
+  static Nonce make_nonce();  // throws unavailable if the system has no random bytes
 
-  // Nothing where the kernel cannot say who is there (another pid namespace), or has no pidfd of it.
+  // Empty if the kernel cannot identify the process (another pid namespace), or offers no pidfd for it.
   static std::optional<PeerMemory> of(int socket);
 
-  // Whether `nonce` lies at that address of the other's memory, and may be read.
+  // Whether the other process has `nonce` at `address`, and the memory can be read.
   bool proves(std::uint64_t address, const Nonce& nonce) const;
 
-  // All of it or an error: what is not mapped there, what may not be read, or a process that has ended. What
-  // was read is from the process that was proved: afterwards it still lives, so that its pid is its own.
+  // Reads all bytes or fails: the memory is not mapped, must not be read, or the process has ended. The
+  // process is checked to be alive after the read, so its pid was not reused and the bytes are from the
+  // proven process.
   void read(std::uint64_t address, std::span<std::byte> into, std::error_code& error) const;
   bool alive() const;
 
@@ -40,10 +42,10 @@ class WEFT_EXPORT PeerMemory {
   PeerMemory(pid_t process, Descriptor pidfd) : process_(process), pidfd_(std::move(pidfd)) {}
 
   pid_t process_;
-  Descriptor pidfd_;  // a pidfd: readable once the process has ended
+  Descriptor pidfd_;  // readable once the process has ended
 };
 
-// The user that the kernel names as the other side of a Unix socket; nothing where it does not.
+// The user of the other side of a Unix socket, as the kernel reports it; empty if it does not.
 WEFT_EXPORT std::optional<uid_t> peer_user(int socket);
 
 }  // namespace weft::rpc

@@ -1,3 +1,7 @@
+// The writer copies into the data region at its position and then publishes the position in the control page;
+// the reader does the same in the opposite direction. Each side reads the other's position only if its cached
+// copy (read_, written_) shows too little room or data. A side without work sets its flag (fall_asleep); the
+// other side rings the Doorbell once when it sees the flag. ring.h explains why no wake-up is lost.
 #include <weft/rpc/transport/shm/ring.h>
 
 #include <asio/error.hpp>
@@ -12,13 +16,13 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(RingControl) <= 4096);
 
-// So much is copied before the other side is told: the two copies overlap, and what the one has written is
-// still in a cache when the other reads it.
+// Bytes to copy before the position is published: the copies of the two sides overlap, and the written bytes
+// are still in a cache when the other side reads them.
 constexpr std::size_t piece = 64U << 10;
-// And so much a call: then others of the loop have a look in, however fast the other side is.
+// Bytes to copy in one call, so that other work on the loop runs even if the other side is fast.
 constexpr std::size_t max_a_call = 4U << 20;
 
-// The page was zeros when it was made, which is what the initialisers say; the other side may have written
+// The page is zero when it is created, which equals the initializers; the other side may have written to it
 // since.
 RingControl& control_of(const ShmSegment& segment) {
   return *reinterpret_cast<RingControl*>(segment.control());
@@ -115,7 +119,7 @@ RingReader::RingReader(const ShmSegment& segment, Doorbell& bell)
 std::size_t RingReader::read(std::span<const std::span<std::byte>> into, std::error_code& error) {
   std::size_t total = 0;
   std::size_t untold = 0;
-  // Before the positions are looked at: what was written before the end is seen then.
+  // Read before the positions, so that everything written before the end is seen.
   const bool ended = abandoned_ ? ended_ : control_.writer.ended.load() != 0;
   for (auto rest : into) {
     while (!rest.empty() && total < max_a_call) {
@@ -147,8 +151,8 @@ std::size_t RingReader::read(std::span<const std::span<std::byte>> into, std::er
 
 void RingReader::tell() {
   control_.reader.position.store(position_);
-  // The writer asks to be woken when half is free. Once it has asked its position stands, and whoever reads
-  // until there is nothing comes to that point.
+  // The writer asks to be woken when half of the ring is free. After it has asked, its position does not
+  // change, and a reader that reads everything reaches that point.
   auto& asked = control_.asked_of_reader.writer_sleeps;
   if (asked.load() != 0 && control_.writer.position.load() - position_ <= capacity_ / 2)
     ring_if_asked(asked, bell_);

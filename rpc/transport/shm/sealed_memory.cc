@@ -15,7 +15,7 @@
 namespace weft::rpc {
 namespace {
 
-// Since Linux 6.3; systems with vm.memfd_noexec=2 make no memfd without it.
+// Since Linux 6.3; systems with vm.memfd_noexec=2 refuse a memfd without it.
 constexpr unsigned noexec_seal = 0x0008;
 
 [[noreturn]] void have_none(ErrorKind kind, const char* call) {
@@ -41,8 +41,8 @@ Descriptor make_sealed_memory(const char* name, std::size_t bytes) {
 }
 
 std::uint64_t expect_sealed_memory(const Descriptor& memory) {
-  // Seals first: what is measured before them can still change. A sealed file of huge pages is no use
-  // either: a page that cannot be had kills whoever touches it.
+  // Check the seals first: before they are set, the size can change. A sealed file of huge pages is refused,
+  // too: if a page cannot be allocated, the process that accesses it is killed.
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   constexpr int needed = F_SEAL_SHRINK | F_SEAL_GROW;
   if (seals < 0 || (seals & needed) != needed) refuse_memory("its size is not sealed");

@@ -1,7 +1,7 @@
-// Sealed memory: a memfd to share with processes that are not trusted, its size fixed for good.
+// Sealed memory: a memfd of fixed size, to share with processes that are not trusted.
 //
-// A file that its maker could truncate would kill whoever reads it (SIGBUS). Nothing is touched before it is
-// used: what nobody has written costs nothing. Thread-safety: functions.
+// If a process could truncate the file, it would kill its readers (SIGBUS). Pages are allocated when they are
+// first written, so unused memory costs nothing. Thread-safety: functions.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -13,12 +13,12 @@
 
 namespace weft::rpc {
 
-// Zeros. Throws unsupported where the system lacks sealed memfds, resource_exhausted where it has no
-// descriptor left. The name is for people who look into /proc.
+// Creates zeroed memory. Throws unsupported if the system lacks sealed memfds, resource_exhausted if it has
+// no descriptor left. `name` shows up in /proc.
 WEFT_EXPORT Descriptor make_sealed_memory(const char* name, std::size_t bytes);
 
-// The size of one that another process made. Throws protocol_error where it is not what make_sealed_memory()
-// makes.
+// The size of memory that another process created. Throws protocol_error if it was not created in the way of
+// make_sealed_memory().
 WEFT_EXPORT std::uint64_t expect_sealed_memory(const Descriptor& memory);
 
 [[noreturn]] WEFT_EXPORT void refuse_memory(const std::string& what);  // throws protocol_error

@@ -50,7 +50,7 @@ ShmSegment ShmSegment::open(Descriptor memory, std::size_t most) {
 ShmSegment::ShmSegment(Descriptor memory, std::size_t capacity)
     : memory_(std::move(memory)), capacity_(capacity) {
   const std::size_t page = page_size();
-  // The addresses are reserved first, so that the two views are neighbours.
+  // Reserve the addresses first, so that the two mappings of the data are adjacent.
   void* reserved =
       ::mmap(nullptr, page + 2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED)

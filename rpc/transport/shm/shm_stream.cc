@@ -1,3 +1,7 @@
+// The stream has no thread. While the loop polls (awake_), poll() runs each requested job whose
+// ring is ready. Before the loop blocks, and always on a loop that does not poll, ask_to_be_woken() sets the
+// flags in the rings; the other process then writes a byte (a knock) to the socket, and on_knock() runs the
+// jobs.
 #include <weft/rpc/transport/shm/shm_stream.h>
 
 #include <weft/rpc/transport/shm/ring.h>
@@ -12,8 +16,8 @@
 namespace weft::rpc {
 namespace {
 
-// Everything that a stream is: shared with what waits for the socket or is posted to the loop, both of which
-// may come when the stream is gone.
+// The state of a stream. It is shared with the wait for the socket and with posted jobs, which may run after
+// the stream has been destroyed.
 class ShmCore final : public LoopPoller,
                       public BulkAccess,
                       private Doorbell,
@@ -61,7 +65,7 @@ class ShmCore final : public LoopPoller,
     loop_->remove_poller(*this);
     asio::error_code ignored;
     ends_.socket.close(ignored);
-    // The memory goes now, however long somebody keeps the closed stream.
+    // Unmap now: the closed stream may be kept for a long time.
     const ShmSegment unmapped[] = {std::move(ends_.outbound), std::move(ends_.inbound)};
     ends_.memory.reset();
     ends_.kept.reset();
@@ -77,8 +81,8 @@ class ShmCore final : public LoopPoller,
   BulkRange range() const override { return ends_.bulk; }
   void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) override {
     ends_.memory->read(address, into, error);
-    // Who closes its stream may use that memory for something else, but closes the socket before. Not a
-    // look at the next byte: knocks may still be there.
+    // A sender that closes its stream may reuse the memory, but it closes the socket first. So check the
+    // socket for its end; a read of the next byte would not do, because knocks may precede the end.
     pollfd socket{ends_.socket.native_handle(), POLLRDHUP, 0};
     if (!error && ::poll(&socket, 1, 0) != 0) error = asio::error::connection_reset;
   }
@@ -103,8 +107,9 @@ class ShmCore final : public LoopPoller,
   }
 
  private:
-  // What is waited for. It belongs to the wait for a knock, which is under way or runs, as it belongs to the
-  // socket in other streams: with an io_context that nobody runs any more both go, and what the jobs hold.
+  // The requested jobs. They are owned by the wait for a knock, which is pending or running, as a job is
+  // owned by the socket in other streams: if the program destroys its io_context, the wait and the jobs are
+  // destroyed, too.
   struct Jobs {
     Callback readable, writable, acknowledged;
   };
@@ -120,11 +125,11 @@ class ShmCore final : public LoopPoller,
     expect();
   }
 
-  // Each job at most once: what it asks for again is due next time.
+  // Runs each job at most once: a job that it requests again runs next time.
   bool run_due() {
     const bool readable = readable_due(), writable = writable_due(), acknowledged = acknowledged_due();
     if (!readable && !writable && !acknowledged) return false;
-    const auto self = shared_from_this();  // a job may end the stream
+    const auto self = shared_from_this();  // a job may close the stream
     running_ = true;
     if (readable) run(&Jobs::readable);
     if (writable) run(&Jobs::writable);
@@ -133,15 +138,15 @@ class ShmCore final : public LoopPoller,
     return true;
   }
   void run(Callback Jobs::* slot) {
-    if (closed_) return;  // by an earlier one
+    if (closed_) return;  // by an earlier job
     if (Callback job = std::move(jobs_->*slot)) job();
   }
 
-  // A job has come. On a loop that is awake poll() finds it due; run_due() is followed by settle() otherwise.
+  // A job was requested. On a loop that polls, poll() finds it. Otherwise settle() follows run_due().
   void expect() {
     if (!awake_ && !running_ && !ask_to_be_woken()) settle_soon();
   }
-  bool ask_to_be_woken() {  // false: something is due
+  bool ask_to_be_woken() {  // false: a job is ready to run
     bool quiet = true;
     if (jobs_->readable) quiet &= reader_.fall_asleep();
     if (jobs_->writable) quiet &= !gone_ && writer_.fall_asleep();
@@ -163,7 +168,7 @@ class ShmCore final : public LoopPoller,
     });
   }
 
-  // One wait is always under way: for a knock, and for the end.
+  // One wait is always pending: for a knock, and for the end of the socket.
   void await_knock(std::shared_ptr<Jobs> jobs) {
     ends_.socket.async_wait(asio::socket_base::wait_read, [weak = weak_from_this(), jobs = std::move(jobs)](
                                                               const asio::error_code& error) mutable {
@@ -191,7 +196,7 @@ class ShmCore final : public LoopPoller,
       await_knock(std::move(jobs));
     }
   }
-  // Where the socket is full of knocks one more is not needed, and where it has ended nobody is to be woken.
+  // If the socket is full of knocks, another one is not needed. If it has ended, there is no process to wake.
   void ring() override {
     const std::byte knock{1};
     (void)::send(ends_.socket.native_handle(), &knock, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -201,15 +206,15 @@ class ShmCore final : public LoopPoller,
   ShmEnds ends_;
   RingWriter writer_;
   RingReader reader_;
-  Jobs* jobs_ = nullptr;  // until the stream is closed
+  Jobs* jobs_ = nullptr;  // null: the stream is closed
   std::weak_ptr<Jobs> jobs_alive_;
-  std::shared_ptr<Jobs> kept_jobs_;              // once there is no wait
-  mutable std::uint64_t seen_acknowledged_ = 0;  // what acknowledged() said last
-  bool awake_;             // the loop polls; else the other side has been asked to knock
-  bool running_ = false;   // jobs
-  bool settling_ = false;  // is posted
-  bool ended_ = false;     // this side's writing
-  bool gone_ = false;      // the other process, or its stream
+  std::shared_ptr<Jobs> kept_jobs_;              // when no wait is pending
+  mutable std::uint64_t seen_acknowledged_ = 0;  // the last result of acknowledged()
+  bool awake_;             // the loop polls; otherwise the other side has been asked to knock
+  bool running_ = false;   // jobs are running
+  bool settling_ = false;  // settle() has been posted
+  bool ended_ = false;     // this side's direction
+  bool gone_ = false;      // the other process or its stream has ended
   bool closed_ = false;
 };
 
@@ -228,7 +233,7 @@ class ShmStream final : public ByteStream {
   void when_writable(Callback job) override { core_->when_writable(std::move(job)); }
   void shut_down_writing(std::error_code&) override { core_->end_writing(); }
   void close() override {
-    const auto core = core_;  // what the jobs hold may hold this stream
+    const auto core = core_;  // the jobs that are dropped may own this stream
     core->close();
   }
   std::string describe() const override { return core_->ends().description; }

@@ -17,11 +17,11 @@ namespace {
 
 using Socket = ShmHandshake::Socket;
 
-// How many connections there are, and may be.
+// Limits the number of connections.
 class Places : public std::enable_shared_from_this<Places> {
  public:
   explicit Places(std::size_t most) : most_(most) {}
-  // One, which its last holder gives back; null: all are taken.
+  // Takes a place, which is released with the last copy of the pointer; null: all are taken.
   std::shared_ptr<void> take() {
     if (taken_.fetch_add(1) >= most_) {
       --taken_;
@@ -35,7 +35,8 @@ class Places : public std::enable_shared_from_this<Places> {
   std::atomic<std::size_t> taken_{0};
 };
 
-// A connection in the making, on either side. Kept by what it waits for, last by its handshake.
+// A connection that is being made, on either side. Its pending operation keeps it alive, at the end the
+// handshake.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
   Attempt(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
@@ -70,7 +71,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
         std::move(place_));
   }
 
-  // Any thread while the loop runs, else the one that ends the agent on the program's io_context.
+  // On any thread while the loop runs, otherwise on the thread that closes the agent on the program's
+  // io_context.
   void abort() {
     const auto* asio = dynamic_cast<AsioLoop*>(loop_.get());
     if (asio != nullptr && !asio->owns_thread()) return abort_here();
@@ -93,12 +95,12 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   bool aborted_ = false;
 };
 
-// Those that are under way.
+// The attempts in progress.
 class Attempts {
  public:
   void add(const std::shared_ptr<Attempt>& attempt) {
     std::lock_guard lock(mutex_);
-    if (attempts_.size() >= prune_at_) {  // not each time: a storm would pay for all of it with each
+    if (attempts_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
       std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
       prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
     }
@@ -115,7 +117,7 @@ class Attempts {
   }
 
  private:
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::vector<std::weak_ptr<Attempt>> attempts_;
   std::size_t prune_at_ = 16;
 };
@@ -179,14 +181,14 @@ class ShmTransport final : public Transport {
           [attempts, options = options_, places = places_, connection, accepted = std::move(accepted),
            description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
             auto place = places->take();
-            if (place == nullptr) return;  // who came learns of it by the socket's end
+            if (place == nullptr) return;  // the other side sees the socket's end
             auto attempt = std::make_shared<Attempt>(
                 std::move(socket), theirs, options, description, std::move(place),
                 [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
                   if (made)
                     accepted(std::make_shared<StreamConnection>(
                         secured_server(std::move(made).get(), connection, theirs), theirs, connection));
-                  // else: nobody we know of
+                  // otherwise the other side is unknown, so there is nothing to report
                 });
             attempts->add(attempt);
             theirs->post([attempt] { attempt->greet(); });
