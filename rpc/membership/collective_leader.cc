@@ -5,7 +5,7 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::size_t max_named = 8;  // members that did not come, in an error
+constexpr std::size_t max_named = 8;  // names of missing members in an error
 
 std::string type_of(const CollectiveArrival& arrival) {
   return arrival.type.empty() ? "is at a barrier" : "gathers " + arrival.type;
@@ -21,7 +21,7 @@ std::string missing_from(const CollectiveArrival& arrival, const CollectiveLeade
   return names;
 }
 
-// How an incarnation that was a member has ended; none: it has not.
+// How an incarnation that was a member has ended; empty: it has not.
 std::optional<MemberChange> end_of(const AgentId& incarnation, const Roster& roster) {
   const MemberRecord* record = roster.find(incarnation.name);
   if (record == nullptr) return MemberChange::lost;

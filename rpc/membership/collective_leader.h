@@ -1,9 +1,10 @@
-// CollectiveLeader: where the members of a barrier or an all_gather meet: at the first of them, by name.
+// CollectiveLeader: runs the barriers and all_gathers whose first member, by name, is this agent.
 //
-// Each member arrives by a call to it, with its value; the call is answered with the values of all when the
-// last has come. The leader alone decides how a round ends, so that all of its members hear the same: it
-// fails for all when a deadline of one has passed, when one is lost, leaves or no longer waits; who comes
-// later hears so too. Owned by the job's membership. No promise is completed under its mutex. Thread-safe.
+// Each member calls the leader with its value. When all have called, the leader replies to each with all
+// values. The leader alone decides the result of a round, so that all members get the same one. The round
+// fails for all members if a member's deadline expires, or if a member is lost, leaves, or cancels its call.
+// A member that calls later gets the same error. Owned by the job's membership. No promise is completed with
+// its mutex locked. Thread-safe.
 #pragma once
 
 #include <weft/rpc/codec/agent_id_codec.h>
@@ -15,14 +16,14 @@
 
 namespace weft::rpc::detail {
 
-// How a member arrives. A value.
+// The call of a member. A value.
 struct CollectiveArrival {
   std::string name;
-  std::vector<AgentId> among;  // these lives, in order, each once; the first is the leader
-  std::uint64_t round = 0;     // of this name and these members, by the number that all give it
-  std::uint64_t seen = 0;      // the version of the store in which the member saw all of them
-  std::uint64_t timeout = 0;   // ns; 0: it waits as long as it takes
-  std::string type;            // canonical, of the value; empty: a barrier
+  std::vector<AgentId> among;  // the members, sorted by name, without duplicates; the first is the leader
+  std::uint64_t round = 0;     // the number of this call with the same name and members; equal on all of them
+  std::uint64_t seen = 0;      // the version of the store in which the caller saw all members
+  std::uint64_t timeout = 0;   // ns; 0: none
+  std::string type;            // the canonical type of the value; empty: a barrier
 };
 WEFT_CODEC(CollectiveArrival, name, among, round, seen, timeout, type)
 
@@ -34,55 +35,56 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
 
   explicit CollectiveLeader(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}  // of deadlines
 
-  // Of a member in arrival.among. Fails as Job::all_gather says.
+  // A call of a member in arrival.among. Fails as Job::all_gather does.
   Future<Gathered> arrive(const AgentId& who, const CollectiveArrival& arrival, Buffer value);
-  // It waits no more, for this reason. Nothing, where the round is over.
+  // Fails the round, because a member no longer waits. No effect if the round has ended.
   void give_up(const AgentId& who, const CollectiveArrival& arrival, ErrorKind kind,
                const std::string& reason);
-  // What the store says of the members, at a version: rounds end of which a member has gone. Only those are
-  // looked at whose members were all seen in this version or before. What is returned tells them, and is run
-  // without a lock.
+  // Applies the members' records of a store version: fails the rounds of which a member is gone. It considers
+  // only rounds whose callers had seen all members in this version or an earlier one. The caller runs the
+  // returned function, which completes the promises, without holding a lock.
   Callback judge(const Roster& roster, std::uint64_t version);
-  void fail_all(const Error& error);  // rounds that are open; later ones may be opened
-  // Its agent ends without having left: to the others it is lost, so it tells them nothing any more.
+  void fail_all(const Error& error);  // fails all open rounds; new ones may start later
+  // The agent closes without having left: the other members consider it lost, so it must not reply to them
+  // any more.
   void stop();
 
  private:
   using Key = std::pair<std::string, std::vector<AgentId>>;
-  struct Timer {  // on the loop
+  struct Timer {  // used on the loop
     Loop::TimerId id = 0;
     bool over = false;
   };
   struct Round {
     CollectiveArrival first;
-    std::uint64_t seen = 0;    // the latest of its members'
-    std::uint64_t judged = 0;  // by this version of the store
+    std::uint64_t seen = 0;    // the latest version that one of its callers has seen
+    std::uint64_t judged = 0;  // the last store version that judge() applied
     Gathered values;
     std::vector<Promise<Gathered>> waiting;
     std::vector<std::shared_ptr<Timer>> timers;
   };
   struct OpenRounds {
     std::map<std::uint64_t, Round> open;
-    std::uint64_t failed = 0;  // rounds below this that are not open have failed, or ended with all members
-    std::optional<Error> failure;  // the latest
+    std::uint64_t failed = 0;      // lower rounds that are not open have failed, or completed
+    std::optional<Error> failure;  // the latest error
   };
   struct Ended {
     Round round;
-    std::optional<Error> error;  // none: all have come
+    std::optional<Error> error;  // empty: all members have called
   };
 
   void start_timer(const std::shared_ptr<Timer>& timer, const CollectiveArrival& arrival);
   void expire(const CollectiveArrival& arrival);
-  Round* find(const CollectiveArrival& arrival);                                            // under the mutex
+  Round* find(const CollectiveArrival& arrival);  // call with the mutex locked
   Ended fail(const CollectiveArrival& arrival, ErrorKind kind, const std::string& reason);  // likewise
   Ended take(const Key& key, std::uint64_t round);                                          // likewise
   void tell(Ended&& ended) const;
 
   const std::shared_ptr<Loop> loop_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::map<Key, OpenRounds> rounds_;
   bool stopped_ = false;
-  std::vector<Promise<Gathered>> unanswered_;  // of who has come since
+  std::vector<Promise<Gathered>> unanswered_;  // of calls after stop()
 };
 
 }  // namespace weft::rpc::detail

@@ -14,12 +14,12 @@ namespace {
 
 constexpr std::string_view etcd = "etcd://";
 
-// The variables, with errors that name them.
+// Reads the variables; its errors name them.
 class Environment {
  public:
   explicit Environment(const VariableLookup& lookup) : lookup_(lookup) {}
 
-  // An empty variable counts as none: that is how shells unset one for a command.
+  // An empty variable counts as unset, because shells can only empty a variable for one command.
   std::optional<std::string> find(const std::string& name) const {
     auto value = lookup_(name);
     return value && !value->empty() ? value : std::nullopt;
@@ -63,13 +63,13 @@ std::string tcp(const std::string& host, const std::string& port) {
   return Address{"tcp", host, port, {}}.text();
 }
 
-// The job that this process is started in, by whoever started it.
+// This process's place in the job, as its launcher states it.
 struct Place {
-  std::optional<std::uint64_t> rank, world_size;  // no rank: it comes to an elastic world
-  std::optional<detail::JobPlace> batch;          // where RANK is not set
+  std::optional<std::uint64_t> rank, world_size;  // no rank: it joins an elastic world
+  std::optional<detail::JobPlace> batch;          // if RANK is not set
 };
 
-// A number that the job's URL may say, and else the environment.
+// A number from the job's URL, or else from the environment.
 std::uint64_t stated(const detail::JobUrl& url, const Environment& environment, const std::string& name,
                      const std::string& parameter, std::uint64_t least, std::uint64_t most,
                      const std::string& meaning) {
@@ -105,7 +105,7 @@ Place place_in(const detail::JobUrl& url, const Environment& environment, const 
   return place;
 }
 
-// Where rank 0 is, as a batch system says it: the first host that there is a way to.
+// The host of rank 0 according to a batch system: the first one that can be reached.
 std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) {
   if (place.one_host) return "127.0.0.1";
   if (place.certain) return place.hosts.front();
@@ -115,7 +115,7 @@ std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) 
       const std::string own = towards(host);
       const bool digits = host.find_first_not_of("0123456789.") == std::string::npos;
       if (place.rank != 0 || !digits || own == host) return host;
-      // Nobody could listen there.
+      // rank 0 could not listen there
       problems += "; " + host + ", from which the job was started, is not rank 0's host";
     } catch (const Error& error) {
       problems += std::string("; ") + error.what();
@@ -145,13 +145,14 @@ std::string store_address(const detail::JobUrl& url, const Environment& environm
   if (place.batch && place.batch->port && !environment.find("MASTER_PORT"))
     return tcp(host, std::to_string(*place.batch->port));
   const std::string text = environment.require("MASTER_PORT", "a port on the host of rank 0");
-  // torchrun keeps a store of its own at MASTER_PORT.
+  // torchrun keeps its store at MASTER_PORT.
   const bool occupied = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const std::uint64_t port = Environment::number("MASTER_PORT", text, 1, occupied ? 65534 : 65535);
   return tcp(host, std::to_string(port + (occupied ? 1 : 0)));
 }
 
-// A host that every agent of the job reaches: the store's, or where that is a file rank 0's, if it is known.
+// A host that every agent of the job can reach: the store's; if the store is a file, rank 0's, if it is
+// known.
 std::string common_host(const Environment& environment, const std::string& store) {
   if (store.starts_with("file:")) return environment.find("MASTER_ADDR").value_or("");
   if (!store.starts_with(etcd)) return Address::parse(store).host;
@@ -161,7 +162,7 @@ std::string common_host(const Environment& environment, const std::string& store
   return Address::parse("tcp://" + first).host;
 }
 
-// Where rank 0 listens so that the others find its store.
+// The address at which rank 0 listens so that the others find its store.
 std::string hosts_address(const Environment& environment, const Place& place, const std::string& store,
                           const LocalAddress& towards) {
   Address address = Address::parse(store);
@@ -169,8 +170,8 @@ std::string hosts_address(const Environment& environment, const Place& place, co
   if (const auto own = environment.find("WEFT_HOST")) {
     address.host = *own;
   } else if (place.batch && !place.batch->one_host && !environment.find("MASTER_ADDR")) {
-    // Many hosts know their own name as an address of loopback (Debian's /etc/hosts), which others do not
-    // reach.
+    // On many hosts, the own name resolves to a loopback address (Debian's /etc/hosts), which other hosts
+    // cannot reach.
     const std::string own = towards(address.host);
     if (own.starts_with("127.") && own != address.host) address.host = "0.0.0.0";
   }
@@ -222,11 +223,10 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
     for (const std::string& address : options.listen) (void)Address::parse(address);
   }
   if (job.rank == 0 && kept_by_rank_0) {
-    // Who sets WEFT_LISTEN for rank 0 says where the store's address is to be bound, all interfaces for
-    // example.
+    // WEFT_LISTEN of rank 0 states where the store's address is bound, for example to all interfaces.
     if (options.listen.empty()) options.listen = {hosts_address(environment, place, job.store, towards)};
   } else if (options.listen.empty()) {
-    // Where the others are: on this host, or wherever the way to what they share leads.
+    // An address that the other members reach: on this host, or the one from which this host reaches theirs.
     std::string own = environment.find("WEFT_HOST").value_or("");
     if (own.empty()) {
       const std::string host = common_host(environment, job.store);

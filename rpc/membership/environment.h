@@ -28,9 +28,10 @@ namespace weft::rpc {
 //   WEFT_INSECURE=1           permits addresses beyond this host
 //   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of its credentials
 // If RANK is not set, rank, size, rank 0's host and a port are those of OpenMPI, of a Slurm step, of a
-// Kubernetes indexed job or of TF_CONFIG. Each variable above that is set prevails (docs/launching.md).
-// Throws invalid_argument, which names the variable that is missing or malformed, and unavailable if no way
-// leads to MASTER_ADDR.
+// Kubernetes indexed job or of TF_CONFIG. Each variable above takes precedence if it is set
+// (docs/launching.md).
+// Throws invalid_argument, which names the variable that is missing or malformed, and unavailable if there is
+// no route to MASTER_ADDR.
 WEFT_EXPORT AgentOptions from_environment();
 
 // The options of a job that one URL states, as PyTorch's init_method does:
@@ -39,11 +40,12 @@ WEFT_EXPORT AgentOptions from_environment();
 //   file:///path?rank=R&world_size=N        the store is a file that all share
 //   etcd://host:port[,host:port][/prefix]?rank=R&world_size=N
 // The URL takes precedence over the environment. Values that it lacks, rank and world_size included, come
-// from the environment as in from_environment(), also the rule which agents may join without a rank. Throws
-// as from_environment() does, and invalid_argument with the part of the URL that is malformed.
+// from the environment as in from_environment(), with the same rule for agents without a rank. Throws as
+// from_environment() does, and invalid_argument with the part of the URL that is malformed.
 WEFT_EXPORT AgentOptions from_url(const std::string& url);
 
-// The same, given the variables and which of this host's addresses leads to a host (local_address_towards).
+// The same, with functions that return a variable, and this host's address towards a host
+// (local_address_towards).
 using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
 using LocalAddress = std::function<std::string(const std::string& host)>;
 WEFT_EXPORT AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);

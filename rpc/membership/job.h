@@ -1,4 +1,4 @@
-// Job: what a program holds of the job that its agent is a member of.
+// Job: a program's handle to the job of which its agent is a member.
 //
 // A Job makes its agent and owns it, or refers to an agent that outlives the Job. The agent makes calls and
 // serves methods. The Job has the agent's rank, the other members, and the operations that all members call
@@ -70,17 +70,17 @@ class WEFT_EXPORT Job {
           });
         });
   }
-  // A barrier that completes when no call is in flight between its members either. Calls that a program makes
-  // meanwhile from outside handlers are not waited for. A handler must not wait for it.
+  // A barrier that completes when, in addition, no call is in flight between its members. It does not wait
+  // for calls that a program makes outside handlers in the meantime. A handler must not wait for it.
   Future<void> quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
   Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
 
-  // The store in which the job's members meet, for layers above: their keys begin with the layer's name and
-  // '/'. In an elastic world whose rank 0 keeps the store, it ends with that agent.
+  // The job's store, for higher layers: their keys begin with the layer's name and '/'. In an elastic world
+  // whose rank 0 keeps the store, the store ends with that agent.
   std::shared_ptr<Store> store() const { return membership_->store(); }
 
-  // The end. A member whose work is done either leaves, or serves the other members until they are done too:
-  // rank 0 must serve if it keeps the store.
+  // The end. A member without work either leaves, or serves the other members until they have no work either.
+  // If rank 0 keeps the store, it must serve.
   Future<void> leave();  // as Agent::leave()
   // Blocks until no other member has work left and every member has released its references; then this member
   // leaves. Returns at once after leave(), and after a call that has returned. Throws the error of a job that

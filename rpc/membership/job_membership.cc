@@ -1,3 +1,9 @@
+// A member keeps a roster of all members' records. look() watches the records in the store; looked() applies
+// the changes, and answer() completes the calls that they satisfy (wait_for, others_left, watches); then the
+// next look starts. not_seen() handles a look that fails. A fixed world fails if one of its members is lost.
+//
+// A member publishes its own record under its lease: publish_state() announces that it only serves, or has
+// released what it holds; job_membership_ends.cc announces that it has left.
 #include <weft/rpc/membership/job_membership.h>
 
 #include <weft/rpc/agent/invoke.h>
@@ -7,11 +13,11 @@
 namespace weft::rpc::detail {
 namespace {
 
-// One look at the members; then whether the agent drains is looked up before the next.
+// The timeout of one look at the members. After it, the member checks whether the agent drains.
 constexpr auto look_timeout = std::chrono::seconds{5};
-constexpr auto look_pause = std::chrono::milliseconds{500};  // where the store cannot be reached
-// How long a member that has released waits for others to do so. Members of earlier releases never publish
-// it.
+constexpr auto look_pause = std::chrono::milliseconds{500};  // after the store was unreachable
+// How long a member that has released waits for the others to release. Members of earlier versions of weft
+// never publish this state.
 constexpr auto release_timeout = std::chrono::seconds{10};
 
 }  // namespace
@@ -32,7 +38,7 @@ Error error_of(const std::exception_ptr& error) {
   }
 }
 
-// It outlives the agent, if its owner likes.
+// It may outlive the agent.
 class JobMembership::Watch final : public MemberWatch {
  public:
   Watch(std::weak_ptr<JobMembership> job, std::shared_ptr<Onlooker> onlooker)
@@ -80,7 +86,7 @@ void JobMembership::begin_joining() {
 
 void JobMembership::joined(Result<Joining::Joined>&& result) {
   std::vector<std::shared_ptr<Promise<void>>> leavers;
-  std::shared_ptr<LeaseKeeper> keeper;  // of who came too late
+  std::shared_ptr<LeaseKeeper> keeper;  // of a member that joined too late
   {
     std::lock_guard lock(mutex_);
     if (phase_ == Phase::joining) phase_ = result.ok() ? Phase::joined : Phase::apart;
@@ -97,9 +103,9 @@ void JobMembership::joined(Result<Joining::Joined>&& result) {
   if (!result.ok()) {
     const Error error = error_of(result.error());
     if (error.kind() == ErrorKind::peer_lost && rendezvous_.fixed_world)
-      fail(error);  // this job has no future
+      fail(error);  // this job cannot continue
     fail_all(error);
-    for (const auto& leaver : leavers) leaver->complete(Result<void>{});  // never was a member
+    for (const auto& leaver : leavers) leaver->complete(Result<void>{});  // it never was a member
     return;
   }
   publish_state();
@@ -107,9 +113,9 @@ void JobMembership::joined(Result<Joining::Joined>&& result) {
   for (auto& leaver : leavers) publish_left(std::move(leaver));
 }
 
-// --- What is known of the others ---
+// --- The other members ---
 
-// Asks for what has changed, once, unless somebody does already.
+// Requests the changes of the records, unless a request is pending.
 void JobMembership::look() {
   std::uint64_t turn = 0, after = 0;
   {
@@ -131,7 +137,7 @@ void JobMembership::look() {
       return;
     }
   }
-  look.cancel();  // answered already, or this agent is no member any more
+  look.cancel();  // answered already, or this agent is no longer a member
 }
 
 void JobMembership::look_later() {
@@ -191,7 +197,7 @@ bool JobMembership::take(const StoreChanges& changes) {
   return lost == nullptr;
 }
 
-// Routes learn which incarnation of a peer its name stands for, and where it is.
+// Informs the routes of a peer's incarnation and addresses.
 void JobMembership::tell_routes(const MemberEvent& event) const {
   const Member& member = event.member;
   switch (event.change) {
@@ -200,19 +206,19 @@ void JobMembership::tell_routes(const MemberEvent& event) const {
     case MemberChange::left:
       if (!rendezvous_.fixed_world) core_->forget_way(member.id());
       return;
-    case MemberChange::lost:  // of a fixed world it is the end, which says more
+    case MemberChange::lost:  // in a fixed world, the loss ends the job
       if (!rendezvous_.fixed_world) core_->forget(member.id(), "the job's store says that it was lost");
       return;
   }
 }
 
-// The store has not told anything.
+// Handles a look that failed.
 void JobMembership::not_seen(const Error& error) {
   enum class Then { nothing, look, look_later, host_left } then = Then::nothing;
   bool hopeless = false;
   std::optional<Error> silent;
   std::string reason = error.what();
-  if (error.kind() == ErrorKind::lease_lost) return lose_membership(error);  // so the host says
+  if (error.kind() == ErrorKind::lease_lost) return lose_membership(error);  // as the host states
   {
     std::lock_guard lock(mutex_);
     looking_ = false;
@@ -231,14 +237,14 @@ void JobMembership::not_seen(const Error& error) {
         if (of_host) then = Then::host_left;
         break;
       case ErrorKind::peer_lost:
-        // What a lost connection means is for peer_gone to say; where another still stands, that serves.
+        // peer_gone() handles a lost connection; another connection may still exist.
         if (of_host) then = Then::look;
         hopeless = !of_host;
         break;
       case ErrorKind::unavailable:
         then = Then::look_later;
         if (!blind_since_) blind_since_ = loop_->now();
-        // Once its lease has ended, the store no longer counts this agent as a member.
+        // Once the lease has expired, the store no longer considers this agent a member.
         hopeless = loop_->now() - *blind_since_ >=
                    (self_.keeper != nullptr ? rendezvous_.lease : std::chrono::nanoseconds(reach_timeout));
         if (self_.keeper != nullptr)
@@ -296,7 +302,7 @@ std::vector<Member> JobMembership::members() const {
   return members;
 }
 
-// --- Those who wait ---
+// --- Waiting calls ---
 
 std::exception_ptr JobMembership::why_not() const {
   if (phase_ == Phase::ended) return std::make_exception_ptr(job_ended());
@@ -354,7 +360,7 @@ Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseco
   return future;
 }
 
-// Takes it out: it no longer waits.
+// Removes the waiter and fails it.
 void JobMembership::end_waiter(std::uint64_t id, ErrorKind kind) {
   std::shared_ptr<Promise<void>> promise;
   std::string why = "the wait was cancelled";
@@ -447,13 +453,14 @@ bool JobMembership::nobody_works() const {
          roster_.idle(own_name());
 }
 
-// A member that only serves ends in three steps, once no other member has work left: its layers release what
-// they hold at the others; it waits until every member that serves has done the same, so that no object is
-// still held when its owner ends; it leaves. Where the store is gone, nobody knows of the others' release.
+// A member that only serves ends in three steps, once no other member has work left. First its layers release
+// what they hold at the others. Then it waits until every serving member has done the same, so that no object
+// is held when its owner ends. Then it leaves. If the store is gone, it cannot see the others' releases, and
+// leaves.
 void JobMembership::answer() {
   std::vector<Waiter> answered;
   bool release = false;
-  std::vector<std::string> whole;  // a fixed world's members, once all have come
+  std::vector<std::string> whole;  // the members of a fixed world, once all have joined
   std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> told;
   {
     std::lock_guard lock(mutex_);
@@ -538,8 +545,8 @@ void JobMembership::fail_all(const Error& error, Spared spared) {
   for (const auto& promise : watches) promise->fail(error);
 }
 
-// Tells the others whether this member only serves. One change at a time; none once it has left: then the
-// record is no longer what is expected.
+// Publishes whether this member only serves. One change at a time, and none after it has left: then the
+// record differs from the expected one.
 void JobMembership::publish_state() {
   std::string before, after;
   LeaseId lease = no_lease;
@@ -570,14 +577,14 @@ void JobMembership::publish_state() {
       });
 }
 
-// The host has left in good order, and the store with it: nobody learns any more who joins or leaves.
+// The host has left gracefully, and the store with it: no member learns of joins and leaves any more.
 void JobMembership::store_is_gone() {
   std::string who;
   Spared spared = Spared::nobody;
   {
     std::lock_guard lock(mutex_);
     store_gone_ = true;
-    if (version_ != 0 && nobody_works()) spared = Spared::who_only_serves;  // answer() ends their wait
+    if (version_ != 0 && nobody_works()) spared = Spared::who_only_serves;  // answer() completes their wait
     for (const std::string& name : awaited())
       if (!host_ || name != host_->name) who += (who.empty() ? "" : ", ") + name;
     who = "'" + (host_ ? host_->name : rendezvous_.store) + "' keeps this job's store and has left" +

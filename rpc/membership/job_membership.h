@@ -1,8 +1,8 @@
-// JobMembership: the Membership of agents that meet by a store, and what they tell each other.
+// JobMembership: the Membership of agents that find each other through a store.
 //
-// It refers to its agent's core; the core's hook, served object and directory refer back weakly. While it is
-// a member it looks at the members' records, and again at every change. No store operation is begun and no
-// promise completed under its mutex. Thread-safe.
+// It refers to its agent's core; the core's hook, its served object and its directory refer back weakly.
+// While the agent is a member, it watches the members' records. No store operation is started and no promise
+// is completed with the mutex locked. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/membership.h>
@@ -33,9 +33,9 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
 
   void peer_gone(const AgentId& peer, const Error& reason);
   void peer_world_failed(const AgentId& peer, const Error& error);
-  void attend() const;  // on the host, for a member that joins; throws what has ended the world
+  void attend() const;  // on the host, called by a joining member; throws the error that ended the job
   void told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason);
-  // On the leader of a collective, for a member that comes to it. Throws where it does not lead it.
+  // On the leader of a collective, called by a member. Throws if this agent does not lead it.
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
                                             Buffer value);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
@@ -44,7 +44,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   enum class Phase { apart, joining, joined, left, ended };
   using Events = std::vector<MemberEvent>;
   struct Waiter {
-    std::size_t agents = 0;  // 0: all others have left
+    std::size_t agents = 0;  // 0: waits until all others have left
     std::shared_ptr<Promise<void>> promise;
   };
   struct Onlooker {
@@ -59,21 +59,21 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void begin_joining();
   void joined(Result<Joining::Joined>&& result);
 
-  // What is known of the others.
+  // The other members.
   void look();
   void look_later();
   void looked(Result<StoreChanges>&& result);
-  bool take(const StoreChanges& changes);  // false where this agent is no member any more
+  bool take(const StoreChanges& changes);  // false: this agent is no longer a member
   void tell_routes(const MemberEvent& event) const;
   void not_seen(const Error& error);
 
-  // Those who wait for it.
-  std::exception_ptr why_not() const;        // under the mutex: nobody need wait any more
-  std::vector<std::string> awaited() const;  // under the mutex
+  // Calls that wait.
+  std::exception_ptr why_not() const;        // with the mutex locked: why waiting fails; null: it does not
+  std::vector<std::string> awaited() const;  // with the mutex locked
   bool nobody_works() const;                 // likewise: every other member only serves or is gone
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
-  std::string who_has_not_gone() const;  // under the mutex
+  std::string who_has_not_gone() const;  // with the mutex locked
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
   void answer();
   void released();
@@ -83,11 +83,11 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void store_is_gone();
 
   // Collectives.
-  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const;  // under the mutex; throws
+  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const;  // mutex locked; throws
   CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
   void judge_collectives() const;
 
-  // Ends.
+  // The end of this member, and of others.
   void publish_left(std::shared_ptr<Promise<void>> done);
   Future<StoreLease> remembrance();
   void left(Result<void>&& published, const std::shared_ptr<Promise<void>>& done);
@@ -102,39 +102,39 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   const Place place_;
   const std::shared_ptr<Loop> loop_;
   const std::shared_ptr<CollectiveLeader> leader_;
-  CancelScope arrivals_;  // of this member, at leaders: cancelled when it is none any more
+  CancelScope arrivals_;  // this member's calls to leaders: cancelled when it is no longer a member
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   Phase phase_ = Phase::apart;
   std::shared_ptr<Joining> joining_;
   std::exception_ptr join_error_;
-  std::optional<Error> failure_;      // of the world, or of this agent's place in it
-  std::optional<MemberRecord> host_;  // where that is not this agent, once it is known
+  std::optional<Error> failure_;      // of the world, or of this agent's membership
+  std::optional<MemberRecord> host_;  // if it is not this agent, once it is known
   bool store_gone_ = false;           // the host has left, and the store with it
-  Joining::Joined self_;              // and the state that was published last, before leaving
-  bool publishing_ = false;           // that is under way
-  bool releasing_ = false;            // the layers release what they hold at others, or have done so
-  bool released_ = false;             // they have
-  bool waited_for_release_ = false;   // of the other members, for long enough
+  Joining::Joined self_;              // with the last published state before leaving
+  bool publishing_ = false;           // publish_state() is in progress
+  bool releasing_ = false;            // the layers are releasing what they hold at others, or have done so
+  bool released_ = false;             // they have done so
+  bool waited_for_release_ = false;   // release_timeout has expired
   Roster roster_;
-  std::uint64_t version_ = 0;  // of the roster; 0: none yet
+  std::uint64_t version_ = 0;  // of the roster; 0: not known yet
   bool looking_ = false;
-  std::uint64_t turn_ = 0;  // of the look
+  std::uint64_t turn_ = 0;  // the number of the current look
   Future<bool> look_;
   std::optional<Clock::time_point> blind_since_;
   std::map<std::uint64_t, Waiter> waiters_;
   std::uint64_t last_waiter_ = 0;
   std::vector<std::weak_ptr<Onlooker>> onlookers_;
-  std::vector<std::shared_ptr<Promise<void>>> leavers_;  // leave() was called while joining
-  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_;  // of collectives, so far
+  std::vector<std::shared_ptr<Promise<void>>> leavers_;  // of leave() calls while joining
+  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_;  // of each collective
 };
 
 Error loss_of(const std::string& name, const std::string& reason);
 Error job_ended();
-Error error_of(const std::exception_ptr& error);  // what a failed future carries, as an Error
+Error error_of(const std::exception_ptr& error);  // the exception of a failed future, as an Error
 
-// What members serve to each other, as "weft.membership". All run on the caller's loop, so that on the host
-// what a member asked before its connection ended has been done when that end is noticed.
+// The methods that members serve to each other, as "weft.membership". All run on the caller's loop. So the
+// host has run the calls of a member before it processes the end of the member's connection.
 class MembershipService {
  public:
   explicit MembershipService(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}

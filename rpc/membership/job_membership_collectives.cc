@@ -1,4 +1,4 @@
-// JobMembership: barriers and all_gathers, as a member and as the leader that it may be.
+// JobMembership: barriers and all_gathers, as a member and as their leader.
 #include <weft/rpc/membership/job_membership.h>
 
 #include <weft/rpc/agent/invoke.h>
@@ -9,11 +9,11 @@
 namespace weft::rpc::detail {
 namespace {
 
-// The leader answers at the deadline, with who is missing; where it does not, the member's own call ends by
-// itself so much later.
+// At the deadline, the leader replies and names the missing members. If it does not, the member's call fails
+// after this additional time.
 constexpr auto leader_grace = std::chrono::seconds{2};
 
-// Of a member that is known, but can no longer come.
+// The error for a member that is known, but has left or was lost.
 Error gone(const MemberRecord& member) {
   if (member.state == MemberState::left)
     return Error(ErrorKind::shut_down, "'" + member.name + "' has left the job");
@@ -127,7 +127,7 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
     if (store_gone_) throw Error(ErrorKind::unavailable, "the job's store is gone");
   }
   auto all = leader_->arrive(who, arrival, std::move(value));
-  // The call outlives what is told of its cancellation.
+  // The call exists until its cancellation has been reported.
   call.on_cancel([weak = std::weak_ptr(leader_), who, arrival, incoming = static_cast<IncomingCall*>(&call)] {
     const auto leader = weak.lock();
     if (leader == nullptr) return;

@@ -1,4 +1,4 @@
-// JobMembership: how a member's part ends: it leaves, it is lost, others are lost.
+// JobMembership: how a membership ends: this member leaves or loses its lease, or others are lost.
 #include <weft/rpc/membership/job_membership.h>
 
 #include <weft/rpc/agent/invoke.h>
@@ -7,10 +7,10 @@
 namespace weft::rpc::detail {
 namespace {
 
-// How long a member that does not answer may keep the host from ending the job.
+// How long a member that does not answer can delay the host in failing the job.
 constexpr auto tell_timeout = std::chrono::seconds{1};
-// Where the world is not fixed: for how long a store remembers how a member ended, so that who looks late can
-// tell, and names that are used once do not pile up.
+// In an elastic world: how long a store keeps the record of a member that left or was lost, so that other
+// members can tell the difference, and names that are used once do not accumulate.
 constexpr auto remembered = std::chrono::minutes{2};
 
 void log_error(const AgentCore& core, LogLevel level, const Error& error, std::string_view peer = {}) {
@@ -56,7 +56,7 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
     failure = failure_;
     gone = store_gone_ || phase_ != Phase::joined;
     if (phase_ == Phase::joined) phase_ = Phase::left;
-    look = std::move(look_);  // a call under way, which would keep the agent from draining
+    look = std::move(look_);  // a pending call, which would keep the agent from draining
     MemberRecord record = self_.record;
     record.state = MemberState::left;
     text = to_text(record);
@@ -73,7 +73,8 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
   });
 }
 
-// The lease of the record of somebody who is gone: in a fixed world it stays, and nobody takes the name.
+// The lease for the record of a member that is gone. In a fixed world the record stays, because its name is
+// not used again.
 Future<StoreLease> JobMembership::remembrance() {
   if (rendezvous_.fixed_world) return Future<StoreLease>::made(StoreLease{});
   return place_.store->grant(remembered + 2 * rendezvous_.lease);
@@ -90,20 +91,20 @@ void JobMembership::left(Result<void>&& published, const std::shared_ptr<Promise
     host_left = store_gone_;
   }
   if (!published.ok()) {
-    // A host that has left takes no notice of who leaves after it.
+    // A host that has left does not reply to members that leave after it.
     host_left = host_left || (place_.with_host && error_of(published.error()).kind() == ErrorKind::shut_down);
     return done->complete(host_left ? Result<void>{} : std::move(published));
   }
   if (lease == no_lease) return after_left(done);
   place_.store->revoke(lease).then([self = shared_from_this(), done](Result<void>&&) {
-    self->after_left(done);  // also where it failed: nothing belongs to it any more
+    self->after_left(done);  // also if it failed: no record depends on the lease any more
   });
 }
 
 void JobMembership::after_left(const std::shared_ptr<Promise<void>>& done) {
   if (is_host() && place_.with_host) place_.close();
   if (!rendezvous_.fixed_world || place_.discard == nullptr) return done->complete(Result<void>{});
-  // The last one clears up.
+  // The last member removes the job's data.
   place_.store->list(std::string(membership_keys::members))
       .then([self = shared_from_this(), done](Result<StoreView>&& view) {
         const auto last = capture([&] {
@@ -140,8 +141,8 @@ void JobMembership::shut_down() {
   for (const auto& leaver : leavers) leaver->fail(job_ended());
   look.cancel();
   keeper = nullptr;
-  // A host that ends without having left is lost to the others: its store does not answer them as one that
-  // has closed, their connections end.
+  // A host that closes without having left is lost to the others. Its store must not tell them that it was
+  // closed; they see the end of their connections.
   if (place_.close && (left || !place_.with_host)) place_.close();
   if (joining != nullptr) joining->stop();
 }
@@ -154,12 +155,12 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
     if (failure_ || phase_ == Phase::ended) return;
     if (!is_host() && host_ && host_->id() == peer && place_.with_host &&
         reason.kind() == ErrorKind::shut_down)
-      store_gone_ = true;  // of interest also to who is just leaving
+      store_gone_ = true;  // a member that is leaving needs this, too
     if (phase_ == Phase::left) return;
     if (!is_host()) {
       if (!host_ || host_->id() != peer) return;
       lock.unlock();
-      // Only the store could say that it has left; but who leaves says goodbye.
+      // Only the store could report that the host has left; but a host that leaves sends a goodbye.
       if (reason.kind() != ErrorKind::shut_down) {
         if (rendezvous_.fixed_world) fail(loss_of(peer.name, reason.what()));
       } else if (place_.with_host) {
@@ -180,7 +181,7 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
       });
 }
 
-// A member heard of the loss before this one, and ends.
+// A member knew of the loss earlier than this one, and ended its world.
 void JobMembership::peer_world_failed(const AgentId& peer, const Error& error) {
   {
     std::lock_guard lock(mutex_);
@@ -191,7 +192,7 @@ void JobMembership::peer_world_failed(const AgentId& peer, const Error& error) {
   fail(error);
 }
 
-// On the host: was that a loss?
+// On the host: decides whether the end of a connection is a loss.
 void JobMembership::judge(const AgentId& gone, const Error& reason, const Roster& roster) {
   const MemberRecord* member = roster.find(gone.name);
   if (member == nullptr || member->id() != gone || member->gone()) return;
@@ -201,7 +202,7 @@ void JobMembership::judge(const AgentId& gone, const Error& reason, const Roster
   lost.state = MemberState::lost;
   remembrance().then([self = shared_from_this(), name = gone.name, before = to_text(*member),
                       after = to_text(lost)](Result<StoreLease>&& lease) {
-    if (!lease.ok()) return;  // then its own lease tells of it
+    if (!lease.ok()) return;  // then the expiry of the member's own lease removes the record
     self->place_.store->compare_set(member_key(name), before, after, lease.value().id).then([](auto&&) {});
   });
 }
@@ -214,7 +215,7 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
     failure_ = error;
   }
   core_->blame(error);
-  // The others first: once the world has ended here, no call goes out any more.
+  // Notify the others first: once the world has failed here, this agent makes no more calls.
   std::vector<Future<void>> told;
   for (const auto& [name, member] : roster.members())
     if (!member->gone() && name != lost.name && name != own_name())
@@ -249,7 +250,7 @@ void JobMembership::fail(const Error& error) {
   fail_all(error);
 }
 
-// The others take this agent for dead, whatever it thinks: it must not go on as one of them.
+// The other members consider this agent dead, so it must not continue as a member.
 void JobMembership::lose_membership(const Error& reason) {
   const Error error(ErrorKind::lease_lost, std::string("this agent was taken for dead: ") + reason.what());
   std::shared_ptr<Joining> joining;

@@ -16,7 +16,7 @@ namespace {
 
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-// Below the ports that Linux gives to connections by itself, so that nobody comes upon one by chance.
+// Below the ports that Linux assigns to connections automatically, to avoid collisions.
 constexpr std::uint64_t first_port = 15000, ports = 15000;
 
 bool is_set(const Lookup& lookup, const std::string& name) {
@@ -39,7 +39,7 @@ std::string text_or_none(const Lookup& lookup, const char* name) { return lookup
 
 std::uint16_t port_of(std::uint64_t job) { return static_cast<std::uint16_t>(first_port + job % ports); }
 
-// FNV-1a: the same on every host, which std::hash need not be.
+// FNV-1a, which is equal on all hosts; std::hash may differ.
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 14695981039346656037U;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
@@ -66,10 +66,11 @@ std::vector<std::string> hosts_of_uri(const std::string& uri) {
 
 std::optional<std::string> batch_system(const Lookup& lookup) {
   if (is_set(lookup, "OMPI_COMM_WORLD_RANK") && is_set(lookup, "OMPI_COMM_WORLD_SIZE")) return "OpenMPI";
-  // A batch script has a SLURM_PROCID, too, but is no step: what runs in it without srun is no task of a job.
+  // A batch script has SLURM_PROCID, too, but it is not a step: without srun, its processes are not tasks of
+  // a job.
   if (is_set(lookup, "SLURM_PROCID") && is_set(lookup, "SLURM_STEP_NUM_TASKS")) return "Slurm";
   if (is_set(lookup, "JOB_COMPLETION_INDEX")) return "Kubernetes";
-  // Some platforms set one without a cluster for every process.
+  // Some platforms set TF_CONFIG without a cluster in every process.
   if (text_or_none(lookup, "TF_CONFIG").find("\"cluster\"") != std::string::npos) return "TF_CONFIG";
   return std::nullopt;
 }
@@ -90,18 +91,18 @@ JobPlace place_by_slurm(const Lookup& lookup) {
   for (const std::string& host : {first_of_hostlist(text_or_none(lookup, "SLURM_STEP_NODELIST")),
                                   text_or_none(lookup, "SLURM_LAUNCH_NODE_IPADDR")})
     if (!host.empty()) place.hosts.push_back(host);
-  // Jobs that follow each other have different ports, and so have a job's steps.
+  // Consecutive jobs, and the steps of a job, have different ports.
   if (const auto job = number(lookup, "SLURM_JOB_ID"))
     place.port = port_of(*job + 1009 * number(lookup, "SLURM_STEP_ID").value_or(0));
   return place;
 }
 
-// Each pod has a network of its own, and so any port.
+// Each pod has its own network, in which any port is free.
 JobPlace place_by_kubernetes(const Lookup& lookup) {
   return {"Kubernetes", *number(lookup, "JOB_COMPLETION_INDEX"), std::nullopt, false, {}, 29500};
 }
 
-// TensorFlow's chief is rank 0; without one it is worker 0.
+// TensorFlow's chief is rank 0; without a chief it is worker 0.
 std::size_t order_of(const std::string& role) {
   constexpr std::string_view first[] = {"chief", "master", "worker", "ps"};
   return static_cast<std::size_t>(std::find(std::begin(first), std::end(first), role) - std::begin(first));

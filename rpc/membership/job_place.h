@@ -1,8 +1,8 @@
-// started_by(): whether this process was started as one of a job. JobPlace: what a batch system says of its
-// place there, in variables of its own.
+// started_by(): whether this process was started as part of a job. JobPlace: its place in the job according
+// to the variables of a batch system.
 //
-// Pure: from the variables alone. A place is read where RANK is not set (environment.h says in which order).
-// Thread-safety: none needed.
+// Reads only variables, and only if RANK is not set (environment.h states the order). Thread-safety: none
+// needed.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -15,10 +15,11 @@
 
 namespace weft::rpc {
 
-// Who has started this process as one of a job, by the variables that from_environment() goes by:
-// "a launcher" where RANK is set (by weft launch, torchrun, Kubeflow's PyTorchJob, or by hand), "OpenMPI",
-// "Slurm", "Kubernetes", "TF_CONFIG" or "an elastic world" that it is to come to. None: nobody has, and it
-// may start such processes itself. Whether these variables are right, from_environment() says.
+// The system that started this process as part of a job, according to the variables that from_environment()
+// reads: "a launcher" if RANK is set (by weft launch, torchrun, Kubeflow's PyTorchJob, or manually),
+// "OpenMPI", "Slurm", "Kubernetes", "TF_CONFIG", or "an elastic world" that the process should join. Empty:
+// none, so the process may start such processes itself. Does not validate the variables; from_environment()
+// does.
 WEFT_EXPORT std::optional<std::string> started_by();
 // The same, given the variables.
 WEFT_EXPORT std::optional<std::string> started_by(
@@ -29,27 +30,27 @@ namespace detail {
 struct JobPlace {
   std::string system;  // for messages: "Slurm"
   std::uint64_t rank = 0;
-  std::optional<std::uint64_t> world_size;  // none: it does not say it
-  bool one_host = false;                    // all of the job are on this host
-  // Where rank 0 is, the most reliable first. Where such a host is an address in digits, it is that of
-  // whoever started the job, and rank 0 only by the usual custom.
+  std::optional<std::uint64_t> world_size;  // empty: the system does not state it
+  bool one_host = false;                    // all processes of the job are on this host
+  // Candidates for the host of rank 0, the most reliable first. A numeric address is that of the host that
+  // started the job, which is rank 0's by convention only.
   std::vector<std::string> hosts;
-  std::optional<std::uint16_t>
-      port;               // for rank 0's store: the same for all of the job, another one for the next
+  // For rank 0's store: equal in all processes of the job, different in the next job.
+  std::optional<std::uint16_t> port;
   std::string role = {};  // of this process; empty: the job has no roles
   std::uint64_t role_rank = 0;
-  bool certain = false;  // the first of `hosts` is rank 0's, also if nobody knows the name yet
+  bool certain = false;  // the first of `hosts` is rank 0's, even if its name cannot be resolved yet
 };
 
-// Of OpenMPI, Slurm, a Kubernetes indexed job or TF_CONFIG, in this order: mpirun within a Slurm job starts
-// its daemons, not its ranks, as Slurm's tasks. TF_CONFIG is that of Kubeflow's TFJob: a list of addresses
-// for each role, and which of them is this process. Ranks follow the roles chief, master, worker, ps and then
-// all others by name; a role's number in the list is the role's rank. None: there are no such variables.
-// Throws invalid_argument naming one that is malformed.
+// From OpenMPI, Slurm, a Kubernetes indexed job or TF_CONFIG, in this order: within a Slurm job, mpirun
+// starts its daemons as Slurm's tasks, not its ranks. TF_CONFIG is that of Kubeflow's TFJob: a list of
+// addresses for each role, and the entry of this process. Ranks follow the roles chief, master, worker and
+// ps, then all others by name; the position in the role's list is the role's rank. Empty if there are no such
+// variables. Throws invalid_argument, which names the malformed variable.
 WEFT_EXPORT std::optional<JobPlace> job_place(
     const std::function<std::optional<std::string>(const std::string& name)>& lookup);
 
-// The first host of a list as Slurm writes it: "gpu[07-09,12],cpu1" begins with gpu07.
+// The first host of a list in Slurm's format: "gpu[07-09,12],cpu1" begins with gpu07.
 WEFT_EXPORT std::string first_of_hostlist(const std::string& list);
 
 }  // namespace detail

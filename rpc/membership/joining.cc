@@ -9,7 +9,7 @@ namespace weft::rpc::detail {
 namespace {
 
 constexpr auto retry_interval = std::chrono::milliseconds{100};
-// Whoever waits for the host, or for the end of an earlier incarnation, looks up this often whether it should
+// Waits for the host, or for the end of an earlier incarnation, check at this interval whether they should
 // stop.
 constexpr auto look_up_interval = std::chrono::seconds{1};
 constexpr auto ping_timeout = std::chrono::seconds{2};
@@ -29,8 +29,8 @@ std::vector<std::string> Joining::published_addresses() const {
   std::vector<std::string> published;
   for (const std::string& text : core_->addresses()) {
     Address address = Address::parse(text);
-    // Peers cannot use "every address of this host": they get the one that leads to the store, and the host's
-    // own is the store's.
+    // Peers cannot connect to the wildcard address. They get the address from which this host reaches the
+    // store; for the host itself, that is the store's address.
     if (address.scheme == "tcp" && is_wildcard(address.host))
       address.host = is_host() && place_.with_host && !is_wildcard(place_.towards)
                          ? place_.towards
@@ -63,7 +63,7 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
     refused = std::current_exception();
   }
   if (refused != nullptr) {
-    // Whose rank it is will come yet.
+    // The agent that the rank belongs to will join later.
     if (own_rank) co_await store->remove(std::string(membership_keys::ranks) + std::to_string(*record.rank));
     std::rethrow_exception(refused);
   }
@@ -77,8 +77,8 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
   co_return Joined{record, self->lease_.id, self->keeper_};
 }
 
-// ask has a name at each caller: g++ 12 destroys a closure within a co_await's expression twice.
-// Whatever it asks for may have been done though the answer was lost: the caller finds that out.
+// ask is a named variable at each caller: g++ 12 destroys a closure within a co_await expression twice. The
+// requested operation may have been done although its reply was lost; the caller must detect that.
 template <class T>
 Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T>()> ask) {
   const auto until = self->place_.loop->now() + reach_timeout;
@@ -95,7 +95,7 @@ Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T
   co_return std::move(*answer);
 }
 
-// The first one to come says what all must say.
+// The first member stores the kind of the world; the others must have the same.
 Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   const std::string own =
       self->rendezvous_.fixed_world ? "fixed " + std::to_string(self->rendezvous_.world_size) : "elastic";
@@ -108,7 +108,7 @@ Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   throw self->of_another_world(world, own);
 }
 
-// Whether nobody had it before.
+// Returns whether the rank was free before.
 Task<bool> Joining::take_rank(std::shared_ptr<Joining> self) {
   const std::string rank = std::to_string(self->rendezvous_.rank);
   const std::string& name = self->record_.name;
@@ -116,7 +116,8 @@ Task<bool> Joining::take_rank(std::shared_ptr<Joining> self) {
     return self->place_.store->compare_set(std::string(membership_keys::ranks) + rank, std::nullopt, name);
   };
   const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
-  // Its own name: from an earlier try; or another agent has both, as the name will show.
+  // If it is this agent's own name, an earlier try succeeded; or another agent has both, which take_name()
+  // detects.
   if (taken.actual != name)
     throw Error(ErrorKind::already_exists,
                 "rank " + rank + " of this job is taken by '" + taken.actual.value_or("") + "'");
@@ -134,7 +135,7 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
     const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
     if (taken.stored) co_return;
     expected = taken.actual;
-    if (!expected) continue;  // it has just vanished
+    if (!expected) continue;  // the record has just expired
     const MemberRecord other = from_text(record.name, *expected);
     if (other.incarnation == record.incarnation) co_return;  // an earlier try succeeded
     if (self->rendezvous_.fixed_world) throw self->name_taken(other);
@@ -166,8 +167,8 @@ Error Joining::name_taken(const MemberRecord& other) const {
                    (elsewhere ? " (if " + rendezvous_.store + " is of an earlier job, remove it)" : ""));
 }
 
-// An earlier incarnation of this name, or another agent of that name? One that answers is another one. One
-// that does not is waited for until its lease has ended, or the host has found it gone.
+// The name belongs to an earlier incarnation of this agent, or to another agent. If it answers a ping, it is
+// another agent. If not, wait until its lease has expired, or until the host has found it gone.
 Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other) {
   for (const std::string& address : other.addresses) {
     bool answers = true;
@@ -207,7 +208,7 @@ Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
     try {
       const CallOptions one_look{.timeout = look_up_interval};
       const std::string name = co_await self->place_.store->get(std::string(membership_keys::host), one_look);
-      if (name.empty() && !self->rendezvous_.fixed_world) co_return;  // the store's keeper is no member
+      if (name.empty() && !self->rendezvous_.fixed_world) co_return;  // the store's keeper is not a member
       host = from_text(name, co_await self->place_.store->get(member_key(name), one_look));
     } catch (const Error& error) {
       reached = error.kind() == ErrorKind::deadline_exceeded;
@@ -218,7 +219,7 @@ Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
     if (!reached) co_await self->pause();
   }
   self->met_host_(*host);
-  // From here on there is a connection, by which each notices the other's end.
+  // From here on there is a connection, whose end notifies each side of the end of the other.
   const Peer peer(self->core_, self->core_->route(host->name, host->addresses));
   try {
     co_await peer.call<&MembershipService::attend>();

@@ -1,8 +1,9 @@
-// Joining: how an agent becomes a member: from the first try at the store to its published record.
+// Joining: the steps by which an agent becomes a member, from the first access to the store to its published
+// record.
 //
-// A lease, the kind of world, a rank (where it is fixed), the name, the host (where there is one), the
-// record, in that order. While the store cannot be reached it is tried again: agents of a job start in any
-// order. A task on the agent's handlers. Thread-safe.
+// In this order: the lease; the kind of the world; the rank (in a fixed world); the name; the host (if there
+// is one); the record. While the store cannot be reached, Joining retries, because agents of a job start in
+// any order. A task on the agent's handlers. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/peer.h>
@@ -16,17 +17,17 @@ class Joining : public std::enable_shared_from_this<Joining> {
  public:
   struct Joined {
     MemberRecord record;                  // as published
-    LeaseId lease = no_lease;             // it is published under this
-    std::shared_ptr<LeaseKeeper> keeper;  // which is kept up by this; null where it has none
+    LeaseId lease = no_lease;             // of the record
+    std::shared_ptr<LeaseKeeper> keeper;  // renews the lease; null: no lease
   };
   using MetHost = std::function<void(const MemberRecord&)>;
 
-  // met_host: before the host is asked to attend to this agent. lost: the lease was lost, then or later.
+  // met_host is called before this agent calls the host. lost is called if the lease is lost, then or later.
   Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, const Place& place, MetHost met_host,
           std::function<void(const Error&)> lost);
 
   static Task<Joined> run(std::shared_ptr<Joining> self);
-  void stop();  // it ends as soon as it can, with whatever error it met last
+  void stop();  // run() fails as soon as possible, with its last error
 
  private:
   static Task<void> agree_on_world(std::shared_ptr<Joining> self);
@@ -50,12 +51,12 @@ class Joining : public std::enable_shared_from_this<Joining> {
   const MetHost met_host_;
   const std::function<void(const Error&)> lost_;
 
-  // The task's.
+  // Used by the task only.
   MemberRecord record_;
   StoreLease lease_;
   std::shared_ptr<LeaseKeeper> keeper_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   bool stopped_ = false;
   std::shared_ptr<Promise<void>> pause_;
 };
@@ -64,7 +65,7 @@ inline std::string member_key(const std::string& name) {
   return std::string(membership_keys::members) + name;
 }
 
-// A store that cannot be reached is tried again for so long.
+// How long to retry while the store cannot be reached.
 inline constexpr auto reach_timeout = std::chrono::minutes{5};
 
 }  // namespace weft::rpc::detail

@@ -1,14 +1,14 @@
-// member_resolver: a PeerSet's replicas by the records of a job's members, for agents in the job and outside
-// it.
+// member_resolver: the replicas of a PeerSet from the records of a job's members, for agents inside and
+// outside the job.
 //
 //   rpc::PeerSet workers{agent, rpc::member_resolver(store, [](const rpc::Member& member) {
 //     return member.metadata.contains("market");
 //   })};
 //
-// `store` is the job's (docs/membership.md): its file, its etcd prefix, or a RemoteStore at rank 0. Replicas
-// are the members that are here and `wanted`, by the first of their addresses; those that listen nowhere are
-// left out. The resolver keeps the store. Errors of a query: the store's, protocol_error where a record is
-// none; the set goes on with what it knew.
+// `store` is the job's (docs/membership.md): its file, its etcd prefix, or a RemoteStore at rank 0. The
+// replicas are the present members for which `wanted` returns true, by the first of their addresses; members
+// without an address are left out. The resolver keeps the store. A query fails with the store's error, or
+// with protocol_error for a malformed record; then the set keeps its last result.
 #pragma once
 
 #include <weft/rpc/agent/members.h>
@@ -19,7 +19,7 @@
 
 namespace weft::rpc {
 
-// wanted: any thread; null: all.
+// wanted: called on any thread; null: all members.
 WEFT_EXPORT PeerSet::Resolver member_resolver(std::shared_ptr<Store> store,
                                               std::function<bool(const Member&)> wanted = nullptr);
 

@@ -23,7 +23,7 @@ Future<CollectiveLeader::Gathered> MembershipService::arrive(CallContext& call, 
 
 namespace {
 
-// Tells the membership of connections that ended; takes no part in calls.
+// Reports ended connections to the membership; not involved in calls.
 class MembershipHook final : public CallHook {
  public:
   explicit MembershipHook(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}

@@ -11,9 +11,9 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr const char* no_hosts_address = "192.0.2.1";  // of a network that nobody has (RFC 5737)
+constexpr const char* no_hosts_address = "192.0.2.1";  // of a network for documentation (RFC 5737)
 
-// A store of this process's own, and how it ends: its loop with it, where that is none of the agent's.
+// The Place of a store in this process. If the store has its own loop, close() also stops that.
 template <class S>
 Place place_of(std::shared_ptr<S> store, std::shared_ptr<Loop> loop, bool own_loop, std::string towards) {
   Place place{store, false, std::move(towards), loop, nullptr, [store] { return store->discard(); }};
@@ -29,7 +29,7 @@ Place place_of(std::shared_ptr<S> store, std::shared_ptr<Loop> loop, bool own_lo
 Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous) {
   const std::string& url = rendezvous.store;
   const auto agents = core->pick_loop();
-  // A program may keep its io_context busy with other things.
+  // The program may block its io_context.
   const bool own_loop = dynamic_cast<AsioLoop*>(agents.get()) != nullptr && !agents->owns_thread();
   const auto steady = [&]() -> std::shared_ptr<Loop> {
     return own_loop ? std::make_shared<AsioLoop>() : agents;
@@ -47,7 +47,7 @@ Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& r
   const Address address = Address::parse(url);
   Place place;
   place.with_host = true;
-  place.loop = agents;  // the store's answers come over the agent's own
+  place.loop = agents;  // the store's replies arrive on the agent's loops
   place.towards = address.host.empty() ? no_hosts_address : address.host;
   if (rendezvous.rank != 0) {
     place.store = std::make_shared<RemoteStore>(Peer(core, core->route_to(url)));

@@ -1,4 +1,4 @@
-// Place: where a job keeps its store, and what its end means there.
+// Place: where a job keeps its store, and how this agent closes it.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>
@@ -12,11 +12,11 @@ namespace weft::rpc::detail {
 
 struct Place {
   std::shared_ptr<Store> store;
-  bool with_host = false;       // kept by the host's agent: it ends with it
-  std::string towards;          // a host that others reach, too: the way there says what address they see
-  std::shared_ptr<Loop> loop;   // of timers that must not stand still: not one that the program may block
-  std::function<void()> close;  // ends everybody's waits; where it is kept here
-  std::function<Future<void>()> discard;  // at the end of a job of fixed size
+  bool with_host = false;       // the host's agent keeps it, and it ends with that agent
+  std::string towards;          // a host whose route determines the address of this host for others
+  std::shared_ptr<Loop> loop;   // for timers that must not be delayed: not a loop that the program may block
+  std::function<void()> close;  // ends all waits; set if the store is kept in this process
+  std::function<Future<void>()> discard;  // at the end of a fixed world
 };
 
 // Of a Rendezvous. Throws invalid_argument.

@@ -8,10 +8,11 @@
 namespace weft::rpc::detail {
 namespace {
 
-// Between two looks at a member that has calls under way, and between waves: from the first, twice as long
-// each time, up to the last.
+// The pause before the next look at a busy member, and between waves: starts with the first value and doubles
+// up to the second.
 constexpr std::chrono::milliseconds first_pause{1}, longest_pause{50};
-// A member that gives up tells the others, if they come within this time; else they hear who did not come.
+// A member that gives up tells the others, if they arrive within this time; otherwise they learn that it is
+// missing.
 constexpr std::chrono::nanoseconds telling = std::chrono::seconds{1}, shortest{1};
 
 std::string calls(std::uint64_t number) {
@@ -94,7 +95,7 @@ void Quiescence::look_later() {
 void Quiescence::arrive(const MemberWork& work) {
   using Gathered = Result<std::map<std::string, Buffer>>;
   CollectiveOptions wave = options_;
-  // Apart from the program's own collectives of that name.
+  // Separates the waves from the program's own collectives of the same name.
   wave.name = "quiesce" + (options_.name.empty() ? "" : " " + options_.name);
   wave.timeout =
       deadline_ == Clock::time_point::max()
@@ -118,14 +119,14 @@ void Quiescence::arrived(Result<std::map<std::string, Buffer>>&& gathered) {
   });
   if (!now.ok()) return end(now.error());
   if (proves_quiet(before_, now.value())) return end(Result<void>{});
-  // The first two waves follow at once; where something was found to go on, the next ones take their time.
+  // The first two waves follow each other at once. If they found calls in flight, the next ones are paused.
   const bool first = before_.empty();
   before_ = std::move(now.value());
   if (first || cancelled_) return look();
   look_later();
 }
 
-// The others come to the next wave, and so must this member, to tell them: it goes on until then.
+// The others wait in the next wave. This member must take part in it, to tell them.
 void Quiescence::cancel() {
   if (over_ || !promise_) return;
   cancelled_ = true;

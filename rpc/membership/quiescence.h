@@ -1,13 +1,13 @@
-// Quiescence: that no call is under way any more between members of a job, found out in waves.
+// Quiescence: detects, in waves, that no call is in flight between members of a job.
 //
-// A wave is an all_gather at which a member arrives once it has no call under way itself, with the numbers of
-// requests that it has sent to the other members and received from them so far. Two waves in a row in which
-// no number has changed, and as many requests were received as sent, prove that between the two nobody had a
-// call under way and no request was on its way: so none will come of those that there were (the four counters
-// of F. Mattern, Algorithms for Distributed Termination Detection, 1987).
+// A wave is an all_gather. A member calls it once it has no call in flight itself, and passes the numbers of
+// requests that it has sent to the other members, and received from them, so far. If no number changes
+// between two waves in a row, and as many requests were received as sent, then no member had a call in flight
+// between the two waves, and no request was in transit. So no call follows from earlier ones (the four
+// counters of F. Mattern, Algorithms for Distributed Termination Detection, 1987).
 //
-// Every member judges the same waves, so all end alike. Owned by its own callbacks until it has ended; runs
-// on one loop of its agent.
+// Every member evaluates the same waves, so all get the same result. Owned by its own callbacks until it has
+// ended; runs on one loop of its agent.
 #pragma once
 
 #include <weft/rpc/agent/membership.h>
@@ -20,22 +20,22 @@
 
 namespace weft::rpc::detail {
 
-// What a member says at a wave. A value.
+// The contribution of a member to a wave. A value.
 struct MemberWork {
-  bool cancelled = false;  // it no longer waits
-  bool given_up = false;   // its deadline has passed while it had calls under way: these
+  bool cancelled = false;  // the caller has cancelled
+  bool given_up = false;   // the deadline has passed while these calls were in flight:
   std::uint64_t served = 0, made = 0;
-  std::uint64_t sent = 0, received = 0;  // over the connections that there are to the others
-  std::uint64_t ever = 0;                // all its requests, also over connections that have ended
+  std::uint64_t sent = 0, received = 0;  // over the existing connections to the others
+  std::uint64_t ever = 0;                // all its requests, including those over connections that have ended
   friend bool operator==(const MemberWork&, const MemberWork&) = default;
 };
 WEFT_CODEC(MemberWork, cancelled, given_up, served, made, sent, received, ever)
 
 using Wave = std::map<std::string, MemberWork>;  // by the member's name
 
-// Whether the second of two waves in a row proves that nothing is under way.
+// Whether the second of two consecutive waves proves that no call is in flight.
 WEFT_EXPORT bool proves_quiet(const Wave& before, const Wave& now);
-// The error that all end with where a member has given up or no longer waits.
+// The error for all members, if a member has given up or cancelled.
 WEFT_EXPORT std::optional<Error> given_up(const Wave& wave);
 
 class Quiescence : public std::enable_shared_from_this<Quiescence> {
@@ -48,7 +48,7 @@ class Quiescence : public std::enable_shared_from_this<Quiescence> {
              CollectiveOptions options);
 
  private:
-  // All on the loop.
+  // All run on the loop.
   void look();  // arrives, or looks again later
   void look_later();
   void arrive(const MemberWork& work);
@@ -62,8 +62,8 @@ class Quiescence : public std::enable_shared_from_this<Quiescence> {
   const CollectiveOptions options_;
   const std::shared_ptr<Loop> loop_;
   const Clock::time_point deadline_;
-  std::optional<Promise<void>> promise_;  // none: somebody has cancelled, or it is over
-  bool cancelled_ = false;                // the others are to be told: at the next wave
+  std::optional<Promise<void>> promise_;  // empty: cancelled, or completed
+  bool cancelled_ = false;                // tell the others in the next wave
   bool over_ = false;
   bool in_wave_ = false;
   Wave before_;

@@ -7,13 +7,13 @@
 namespace weft::rpc {
 namespace {
 
-// In the order of MemberState. The record of a member that has released is that of one that serves, with one
-// more line, which earlier releases skip.
+// In the order of MemberState. The record of a member that has released is that of a serving member with one
+// more line, which earlier versions of weft skip.
 constexpr std::string_view has_released = "has released";
 constexpr std::string_view state_names[] = {"claimed", "joined", "serving", "serving", "left", "lost"};
 constexpr std::string_view hex_digits = "0123456789abcdef";
 
-// What would end a line or a key is written as %XX.
+// Characters that would end a line or a key are written as %XX.
 std::string escape(std::string_view text, bool key) {
   std::string escaped;
   for (const char c : text) {
@@ -43,7 +43,7 @@ std::optional<std::string> unescape(std::string_view text) {
   return plain;
 }
 
-// One line after the first; false where it says nothing that is understood.
+// Reads a line after the first one; false if it is malformed.
 bool read_line(std::string_view line, MemberRecord& record) {
   const std::size_t space = line.find(' ');
   const std::string_view word = line.substr(0, space);
@@ -69,7 +69,7 @@ bool read_line(std::string_view line, MemberRecord& record) {
     if (error != std::errc{} || (how != " left" && how != " lost")) return false;
     incarnation.left = how == " left";
     record.before = incarnation;
-  }  // else it is from a later release
+  }  // otherwise the line is from a later version of weft
   return true;
 }
 

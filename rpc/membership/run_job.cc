@@ -22,7 +22,7 @@ std::string title_of(const Job& job) {
 int run_member(const std::string& program, Layers layers, const std::function<void(Job&)>& body,
                const JobOptions& options) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
-  std::optional<Job> job;  // outlives the report: peers notice its end, and report it, later
+  std::optional<Job> job;  // outlives the report: peers see, and report, its end later
   try {
     AgentOptions told = from_environment();
     if (options.adjust) options.adjust(told);

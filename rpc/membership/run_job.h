@@ -16,7 +16,7 @@ namespace weft::rpc {
 
 // How run_job() starts processes.
 struct JobOptions {
-  // How many processes run_job() starts where nobody else has started them.
+  // The number of processes that run_job() starts if no launcher has started them.
   std::size_t processes = 1;
   Job::Adjust adjust = nullptr;  // of the options of each member's agent
 };
@@ -40,8 +40,8 @@ void run_body(Agent& agent, Body& body, Argument& argument) {
 
 }  // namespace detail
 
-// Call it from main() while the process has one thread. `body` returns void or Task<void>. Its parameter says
-// who joins:
+// Call from main() while the process has one thread. `body` returns void or Task<void>. Its parameter
+// determines who calls join():
 //   Agent&  all members of a fixed world have joined when the body starts
 //   Job&    the body calls job.join() itself, after it has served its methods
 // When the body returns, the process serves the other members until all are done, and leaves
@@ -53,8 +53,8 @@ void run_body(Agent& agent, Body& body, Argument& argument) {
 // and the first line of the exception's text. 1 also if a process that was started has failed: the others
 // then have 5 s to end before they are killed, and the last line names the first failure. 2: a malformed -n.
 //
-// If nobody has started the process, `-n N` as its first two arguments replaces JobOptions::processes; the
-// processes are started without these two.
+// If no launcher has started the process, `-n N` as its first two arguments replaces JobOptions::processes;
+// the processes are started without these two.
 template <class Body>
 int run_job(int argc, char** argv, Layers layers, Body body, JobOptions options = {}) {
   return detail::run_job(

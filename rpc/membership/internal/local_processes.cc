@@ -29,7 +29,7 @@ int checked(int result, const char* what) {
   return result;
 }
 
-// A port of 127.0.0.1 that nobody listens on now.
+// A port of 127.0.0.1 on which no process listens now.
 int free_port() {
   const int probe = checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
   sockaddr_in address{};
@@ -78,7 +78,7 @@ class LocalProcesses {
   static bool running(const Child& child) { return !child.status; }
 
   void start(std::size_t rank, std::size_t processes, int port, const std::vector<std::string>& arguments) {
-    std::fflush(nullptr);  // or the child would write it once more
+    std::fflush(nullptr);  // otherwise the child would write the buffered output again
     const pid_t parent = ::getpid();
     const pid_t pid = checked(::fork(), "fork");
     if (pid != 0) return void(children_.push_back({pid, {}}));
@@ -117,7 +117,7 @@ class LocalProcesses {
     }
   }
 
-  // The statuses of the processes that have ended.
+  // Collects the statuses of the processes that have ended.
   void collect() {
     std::vector<std::size_t> failed;
     for (std::size_t rank = 0; rank < children_.size(); ++rank) {
