@@ -1,4 +1,4 @@
-// Channel<T>: a bounded queue between one who writes a stream and one who reads it, in one process.
+// Channel<T>: a bounded queue between the writer and the reader of a stream in one process.
 //
 // Shared by both ends. Thread-safe.
 #pragma once
@@ -40,7 +40,7 @@ class Channel final : public StreamSource<T> {
     return Future<void>::made(Result<void>{});
   }
 
-  // The writer's end; null: there are no more items.
+  // Closes the writer's end. error: null if the stream is complete.
   void end(std::exception_ptr error) {
     std::optional<Promise<Item>> reading;
     {
@@ -82,7 +82,7 @@ class Channel final : public StreamSource<T> {
   }
 
   void close() override {
-    std::deque<T> items;  // ends after the lock
+    std::deque<T> items;  // destroyed after the lock is released
     std::optional<Promise<Item>> reading;
     std::optional<Promise<void>> writing;
     {
@@ -105,8 +105,8 @@ class Channel final : public StreamSource<T> {
   }
 
   const std::size_t capacity_;
-  mutable std::mutex mutex_;  // guards what follows
-  std::deque<T> items_;       // one more than the capacity while a write() waits
+  mutable std::mutex mutex_;  // guards the following members
+  std::deque<T> items_;       // the capacity plus one while a write() waits
   std::optional<Promise<Item>> reading_;
   std::optional<Promise<void>> writing_;
   bool ended_ = false;  // by the writer

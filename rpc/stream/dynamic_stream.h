@@ -15,7 +15,7 @@ class DynamicStream {
  public:
   using Item = detail::StreamReader::Raw;  // the value is valid as long as the item's message
 
-  // Throws type_mismatch where the value is no stream, failed_precondition where the stream was taken before.
+  // Throws type_mismatch if the value is not a stream, failed_precondition if the stream was already taken.
   explicit DynamicStream(ValueReader value) : reader_(detail::StreamTable::receive(value)) {}
   DynamicStream(DynamicStream&&) noexcept = default;
   DynamicStream& operator=(DynamicStream&&) = delete;

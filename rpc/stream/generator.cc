@@ -1,13 +1,19 @@
+// The generator runs in steps: run() resumes the coroutine, which stops at a co_yield (its item completes the
+// next()), at an awaited future or task (wake() posts the next step), or at its end. Every suspension has a
+// number, so that a wake-up or a posted step of an earlier suspension has no effect.
+//
+// After the coroutine has suspended in wait(), another thread may resume it at once; so run() must not access
+// it then, and learns the kind of the suspension from `step` on its own stack.
 #include <weft/rpc/stream/generator.h>
 
 namespace weft::rpc::detail {
 namespace {
 
-constexpr int max_in_a_turn = 64;  // items that a generator makes before others have their turn
+constexpr int max_in_a_turn = 64;  // items that a generator yields before other jobs of the executor run
 
 }  // namespace
 
-// The job that resumes the coroutine. Dropped, it ends the stream.
+// The job that resumes the coroutine. If the executor drops it, the stream ends.
 class GeneratorCore::Resumption {
  public:
   Resumption(std::shared_ptr<GeneratorCore> core, std::uint64_t number)
@@ -63,7 +69,7 @@ void GeneratorCore::ask() {
     state_ = State::queued;
     began_ = true;
     number = ++number_;
-    if (delivering_) return;  // run() goes on
+    if (delivering_) return;  // run() continues
     executor = home_.executor;
   }
   executor->post(Resumption(shared_from_this(), number));
@@ -75,7 +81,7 @@ void GeneratorCore::run(std::uint64_t number) {
     Step step = Step::waits;
     {
       std::lock_guard lock(mutex_);
-      if (state_ != State::queued || number_ != number) return;  // closed
+      if (state_ != State::queued || number_ != number) return;  // the stream was closed
       dead = closed_;
       state_ = dead ? State::over : State::running;
       step_ = &step;
@@ -83,7 +89,7 @@ void GeneratorCore::run(std::uint64_t number) {
     if (dead) return destroy(true);
     if (context() != nullptr) context()->enter();
     coroutine_.resume();
-    if (step == Step::waits) return;  // it may run elsewhere by now
+    if (step == Step::waits) return;  // it may run on another thread by now
     if (step == Step::dead) return destroy(true);
     std::exception_ptr error;
     {
@@ -159,7 +165,7 @@ void GeneratorCore::close_coroutine() {
       state_ = State::over;
     }
   }
-  // What it waits for in the name of the call that made it is wanted no more, unless by others of that call.
+  // Cancels what the coroutine awaits within its call, unless other generators of the call exist.
   if (home.call != nullptr && home.among.use_count() <= 2) home.call->cancel();
   if (destroy_here) destroy(false);
   if (destroy_there) home.executor->post(Destruction(shared_from_this()));
@@ -183,8 +189,8 @@ void GeneratorCore::destroy(bool here) {
     const ContextScope scope(here ? context() : nullptr);
     std::exchange(coroutine_, nullptr).destroy();
   }
-  // The executor stays: jobs that come too late are still queued there.
-  std::shared_ptr<IncomingCall> call;  // ends after the lock
+  // The executor stays: late jobs may still be queued there.
+  std::shared_ptr<IncomingCall> call;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   call.swap(home_.call);
   home_.among = nullptr;

@@ -1,9 +1,9 @@
 // GeneratorCore and GeneratorSource<T>: a coroutine that makes a stream's items with co_yield.
 //
-// It runs on its home's executor alone, at most as far ahead as somebody asks for items, and may await
-// futures and tasks. Closed, it is destroyed on that executor: at a co_yield and where it awaits a future at
-// once, where it awaits a task when that has ended. One that never began is destroyed by who closes it.
-// Thread-safety: as StreamSource.
+// The coroutine runs only on its home's executor, and only when an item is requested. It may await futures
+// and tasks. When the stream is closed, the coroutine is destroyed on that executor: at once if it is
+// suspended at a co_yield or awaits a future; if it awaits a task, when the task has ended. A coroutine that
+// never ran is destroyed by the thread that closes the stream. Thread-safety: as StreamSource.
 #pragma once
 
 #include <weft/rpc/core/task.h>
@@ -23,16 +23,16 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   virtual ~GeneratorCore();
 
   enum class State : std::uint8_t {
-    idle,      // before its beginning, or at a co_yield
-    queued,    // to be resumed
+    idle,      // before the first item, or at a co_yield
+    queued,    // a step is posted
     running,   // on its executor
     awaiting,  // a future
-    busy,      // awaiting a task, which may refer to what is in the coroutine
-    over,      // its coroutine is destroyed, or will be by whoever made this step
+    busy,      // awaiting a task, which may refer to the coroutine's variables
+    over,      // the coroutine is destroyed, or the thread that changed the state will destroy it
   };
 
-  // For the coroutine's awaiters, while it is running and has suspended. A number to resume it with; 0: it
-  // was closed, and nothing is to be waited for. Afterwards the coroutine may be gone.
+  // For the awaiters, while the coroutine is suspending. Returns the number to resume it with, or 0 if the
+  // stream was closed: then do not wait. After the call, the coroutine may have been destroyed.
   std::uint64_t wait(State kind);
   void yielded() { suspend(Step::yielded); }
   void ended(std::exception_ptr error);
@@ -43,16 +43,16 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   explicit GeneratorCore(std::coroutine_handle<> coroutine) : coroutine_(coroutine) {}
 
   bool bind_home(const StreamHome& home);
-  void ask();  // for one item more; mutex_ is not held
+  void ask();  // requests one more item; call without mutex_
   void close_coroutine();
-  // What a next() gets at once instead of an item; mutex_ is held.
+  // Whether next() returns the end or an error at once; call with mutex_ locked.
   bool over() const { return state_ == State::over || closed_; }
-  std::exception_ptr why_over() const;  // null: it came to its end
+  std::exception_ptr why_over() const;  // null: it ended without an error
 
-  virtual void complete_item() = 0;                         // the item that was yielded
+  virtual void complete_item() = 0;                         // delivers the yielded item
   virtual void complete_end(std::exception_ptr error) = 0;  // null: the end
 
-  mutable std::mutex mutex_;  // guards what follows, and the promise of who asks
+  mutable std::mutex mutex_;  // guards the following members, and the promise of next()
 
  private:
   enum class Step : std::uint8_t { waits, yielded, ended, dead };
@@ -62,18 +62,18 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   void suspend(Step step);
   void run(std::uint64_t number);
   void drop(std::uint64_t number);  // the executor has ended
-  void destroy(bool here);          // in state over, once; here: on the executor
+  void destroy(bool here);          // once, in state over; here: on the executor
   ContextSwitch* context() const { return home_.call != nullptr ? home_.call->context() : nullptr; }
 
   State state_ = State::idle;
   bool began_ = false;
   bool closed_ = false;
-  bool delivering_ = false;   // run() gives an item away, and looks again afterwards
+  bool delivering_ = false;   // run() is delivering an item, and checks the state afterwards
   std::uint64_t number_ = 0;  // of the last suspension or resumption
-  std::exception_ptr error_;  // what it ended with
+  std::exception_ptr error_;  // the error with which it ended
   std::coroutine_handle<> coroutine_;
-  StreamHome home_;       // fixed once it has begun
-  Step* step_ = nullptr;  // of the run() on whose thread it runs
+  StreamHome home_;       // fixed once the coroutine has started
+  Step* step_ = nullptr;  // of the run() that has resumed the coroutine
 };
 
 template <class T>
@@ -159,7 +159,7 @@ class GeneratorPromise {
 
  private:
   friend class GeneratorSource<T>;
-  GeneratorSource<T>* source_ = nullptr;  // lives as long as the coroutine
+  GeneratorSource<T>* source_ = nullptr;  // exists as long as the coroutine
   std::exception_ptr error_;
 };
 
@@ -212,7 +212,7 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
   }
 
   std::optional<Promise<Item>> asked_;
-  Item item_;  // on the executor
+  Item item_;  // used on the executor
 };
 
 template <class T>

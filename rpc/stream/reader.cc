@@ -6,7 +6,7 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::size_t max_under_way = 2;  // pulls of one stream
+constexpr std::size_t max_under_way = 2;  // pulls of one stream in flight
 
 [[noreturn]] void malformed(const std::string& what) {
   throw Error(ErrorKind::protocol_error, "a malformed answer of a stream: " + what);
@@ -17,7 +17,7 @@ ErrorKind kind_of_number(std::uint16_t number) {
   return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
 }
 
-// What a pull failed with, as the end of its stream.
+// Converts the error of a pull into the error of its stream.
 std::exception_ptr explain_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -25,7 +25,7 @@ std::exception_ptr explain_failure(const std::exception_ptr& error) {
     return error;
   } catch (const Error& own) {
     if (own.kind() == ErrorKind::protocol_error) return error;
-    // The way to that incarnation of the peer is gone: it was there when it handed the stream over.
+    // That incarnation existed when it handed the stream over, so it is lost.
     if (own.kind() == ErrorKind::unavailable || own.kind() == ErrorKind::not_found)
       return stream_error(ErrorKind::peer_lost, own.what());
     return error;
@@ -80,11 +80,11 @@ std::optional<Result<StreamReader::Item>> StreamReader::take() {
   return item;
 }
 
-// While what has come and waits fills half of the window, nothing is asked for: answers are then few and
-// large where the reader is the slower.
+// If the items that wait fill half of the window, no pull is sent. So, with a slow reader, replies are few
+// and large.
 void StreamReader::pull() {
   std::unique_lock lock(mutex_);
-  if (pulling_) return;  // that thread looks again
+  if (pulling_) return;  // the other thread checks again
   pulling_ = true;
   while (!closed_ && !ended_ && failure_ == nullptr && under_way_ < max_under_way &&
          2 * (received_ - consumed_) <= window_.items - 1 && 2 * held_bytes_ < window_.bytes) {
@@ -140,11 +140,11 @@ void StreamReader::accept(Batch batch) {
   if (batch.first < received_ || batch.first > permitted_ || batch.count > permitted_ - batch.first)
     malformed("items that were not asked for");
   if (batch.count == 0 && !batch.last) malformed("neither items nor an end");
-  if (batch.count == 0 && ended_) return;  // of a second pull at the end
+  if (batch.count == 0 && ended_) return;  // the reply to a second pull at the end
   if (batch.count != 0) held_bytes_ += batch.held;
   const std::uint64_t first = batch.first;
   if (!batches_.emplace(first, std::move(batch)).second) malformed("the same items twice");
-  // As far as they follow each other without a gap.
+  // Counts the batches that follow each other without a gap.
   for (auto next = batches_.lower_bound(received_); next != batches_.end() && next->first == received_;) {
     const Batch& found = next->second;
     received_ += found.count;
@@ -168,13 +168,13 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
       accept(read(std::move(reply).get()));
     } catch (const Error& error) {
       auto explained = explain_failure(std::current_exception());
-      // A pull that finds nothing any more may overtake the one that was told why.
+      // A pull that finds no stream may overtake the one that fails with the reason.
       if (failure_ == nullptr || found_nothing_) {
         failure_ = std::move(explained);
         found_nothing_ = error.kind() == ErrorKind::not_found;
       }
-      // The answer that was lost may have taken all that the source was permitted to say: a pull that came to
-      // it by another connection would wait for ever.
+      // The lost reply may have contained everything that the source was permitted to send. A pull that has
+      // reached the source over another connection would then wait forever.
       give_up = under_way_ != 0 && dynamic_cast<const RemoteError*>(&error) == nullptr;
     } catch (...) {
       if (failure_ == nullptr) failure_ = std::current_exception();
@@ -201,14 +201,14 @@ void StreamReader::refuse_item(const Error& mismatch) {
 
 void StreamReader::close() {
   std::optional<Promise<Item>> asked;
-  std::map<std::uint64_t, Batch> dropped;  // ends after the lock
+  std::map<std::uint64_t, Batch> dropped;  // destroyed after the lock is released
   bool tell = false;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
     asked.swap(asked_);
     dropped.swap(batches_);
-    tell = !ended_;  // also where a pull was lost: another connection may be left
+    tell = !ended_;  // also if a pull was lost: another connection may exist
   }
   if (tell) StreamTable::send_close(source_, stream_);
   if (asked) asked->fail(Error(ErrorKind::cancelled, "the stream was closed"));

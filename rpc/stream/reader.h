@@ -1,8 +1,8 @@
-// StreamReader: the reading end of a stream whose source is on another agent, before its items are decoded.
+// StreamReader: the reading end of a stream from another agent, before its items are decoded.
 //
-// It keeps two pulls under way while there is room for what they may bring, so that the way there and back is
-// hidden. Owned by the Stream; what is under way when that ends is dropped. Thread-safety: every member may
-// be called from any thread.
+// It keeps two pulls in flight while the window has room for their items, to hide the round-trip time. Owned
+// by the Stream; when that is destroyed, replies in flight are dropped. Thread-safety: all members may be
+// called from any thread.
 #pragma once
 
 #include <weft/rpc/agent/peer.h>
@@ -14,20 +14,21 @@ namespace weft::rpc::detail {
 
 class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReader> {
  public:
-  // One item, within the answer that brought it.
+  // One item, and the reply that contains it.
   struct Raw {
     std::shared_ptr<IncomingMessage> message;
     ValueReader value;
   };
 
-  // method: of the call that brought the stream, for errors.
+  // method: the method of the call that carried the stream, for errors.
   StreamReader(Peer source, std::string method, std::uint64_t stream, StreamWindow window)
       : source_(std::move(source)), method_(std::move(method)), stream_(stream), window_(window) {}
 
   void set_window(const StreamWindow& window);
   Future<std::optional<Raw>> next();
   void close();
-  // The item that next() gave last cannot be decoded: ends the stream, and throws what names peer and method.
+  // Call if the last item of next() cannot be decoded: closes the stream, and throws an error that names the
+  // peer and the method.
   [[noreturn]] void refuse_item(const Error& mismatch);
 
  private:
@@ -44,29 +45,29 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   void pull();
   void pulled(Result<PendingCall::Reply> reply);
   Batch read(const PendingCall::Reply& reply) const;
-  void accept(Batch batch);            // mutex_ is held
-  std::optional<Result<Item>> take();  // what next() brings now, if anything; mutex_ is held
+  void accept(Batch batch);            // call with mutex_ locked
+  std::optional<Result<Item>> take();  // the result of next(), if it is available; call with mutex_ locked
 
   const Peer source_;
   const std::string method_;
   const std::uint64_t stream_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   StreamWindow window_;
   std::optional<Promise<Item>> asked_;
-  std::map<std::uint64_t, Batch> batches_;  // by their first items; those not consumed, and those come early
-  std::uint64_t received_ = 0;              // items that have come without a gap
+  std::map<std::uint64_t, Batch> batches_;  // by first item; not consumed, or early
+  std::uint64_t received_ = 0;              // items received without a gap
   std::uint64_t consumed_ = 0;
   std::uint64_t consumed_bytes_ = 0;  // as the source counts them
-  std::uint64_t held_bytes_ = 0;      // as they take room here
-  std::uint64_t permitted_ = 0;       // items, by the last pull
+  std::uint64_t held_bytes_ = 0;      // of memory on this agent
+  std::uint64_t permitted_ = 0;       // items, according to the last pull
   std::uint64_t next_pull_ = 0;
   std::size_t under_way_ = 0;  // pulls
-  bool pulling_ = false;       // one thread at a time sends pulls
-  bool ended_ = false;         // the last item has come
+  bool pulling_ = false;       // only one thread sends pulls at a time
+  bool ended_ = false;         // the last item has been received
   bool closed_ = false;
-  bool found_nothing_ = false;  // as failure_ says
-  std::exception_ptr error_;    // at the end
-  std::exception_ptr failure_;  // of a pull; the end once none is under way
+  bool found_nothing_ = false;  // failure_ is not_found
+  std::exception_ptr error_;    // with which the stream ended
+  std::exception_ptr failure_;  // of a pull; the end of the stream once no pull is in flight
 };
 
 template <class T>

@@ -1,3 +1,7 @@
+// pump() runs on one thread at a time. It requests items from the source as long as may_ask(), and replies to
+// a waiting pull as soon as may_answer(). A reply takes all items that are there, up to the permitted items
+// and bytes. Items have the same numbers on both sides, so pulls may arrive in any order and over several
+// connections.
 #include <weft/rpc/stream/served_stream.h>
 
 #include <weft/rpc/agent/agent_core.h>
@@ -9,9 +13,9 @@ namespace weft::rpc::detail {
 namespace {
 
 constexpr std::uint64_t max_items = 1024;     // of one answer
-constexpr std::uint64_t max_bytes = 1 << 20;  // of one answer, unless one item has more
-constexpr std::uint64_t least_bytes = 32;     // that a value takes in a list
-constexpr std::size_t max_pulls = 64;         // that wait, or came before others
+constexpr std::uint64_t max_bytes = 1 << 20;  // of one reply, unless a single item is larger
+constexpr std::uint64_t least_bytes = 32;     // the minimum of a value in a list
+constexpr std::size_t max_pulls = 64;         // that wait, or that arrived before earlier ones
 
 StreamFailure describe_failure(const std::exception_ptr& error, const std::string& worker) {
   const auto failure = [](ErrorKind kind, std::string message, std::string where, std::string type,
@@ -25,7 +29,7 @@ StreamFailure describe_failure(const std::exception_ptr& error, const std::strin
   };
   try {
     std::rethrow_exception(error);
-  } catch (const RemoteError& remote) {  // of the worker that it comes from
+  } catch (const RemoteError& remote) {  // from the agent on which it occurred
     return failure(remote.kind(), remote.detail(), remote.worker(), remote.type(), remote.payload());
   } catch (const Error& own) {
     return failure(own.kind(), own.what(), worker, {}, own.payload());
@@ -72,7 +76,7 @@ void ServedStream::end(const std::exception_ptr& error, std::vector<Call>* unans
     if (std::exchange(over_, true)) return;
     why_over_ = error;
     waiting.swap(waiting_);
-    if (!pumping_) {  // else whoever pumps lets them go
+    if (!pumping_) {  // otherwise the pumping thread drops the items
       left = taken_ - sent_;
       sent_ = taken_;
     }
@@ -105,8 +109,8 @@ void ServedStream::arrived_end(std::exception_ptr error) {
   pump();
 }
 
-// As far ahead as the reader permits, and no further than this agent keeps; the bytes of items that were not
-// sent yet are guessed by those that were, and the first stands alone.
+// Whether to request an item: as far ahead as the reader permits, and as this agent keeps. The size of items
+// that were not sent is estimated from those that were. Until the first is sent, only one item is kept.
 bool ServedStream::may_ask() const {
   const std::uint64_t kept = taken_ - sent_;
   if (over_ || asking_ || ended_ || taken_ >= items_ || sent_bytes_ >= bytes_) return false;
@@ -121,7 +125,8 @@ bool ServedStream::may_answer() const {
   return taken_ == sent_ ? ended_ : sent_bytes_ < bytes_;
 }
 
-// Takes what the source has at once before it answers, so that answers are few where items come fast.
+// Collects the items that the source has available before it replies, so that a fast source causes few
+// replies.
 void ServedStream::pump() {
   std::unique_lock lock(mutex_);
   if (pumping_) {
@@ -165,10 +170,10 @@ void ServedStream::answer(const Call& call) {
   {
     std::lock_guard lock(mutex_);
     count = sent_ - before;
-    last = finished_;  // as the answer says: the source may have ended since
+    last = finished_;  // as the reply states; the source may have ended since
   }
   if (count != 0) drop(count);
-  if (!last && count == 0)  // it could not be written
+  if (!last && count == 0)  // an item could not be encoded
     end(stream_error(ErrorKind::internal, "an item of the stream could not be sent"));
   if (last || count == 0)
     if (const auto table = table_.lock()) table->forget(id_);

@@ -1,9 +1,9 @@
-// ServedStream: a stream that was handed to a peer: it takes items from its source as far ahead as the reader
-// permits, and answers the reader's pulls with what is there.
+// ServedStream: the sending end of a stream that was handed to a peer. It takes items from its source as far
+// ahead as the reader permits, and replies to the reader's pulls.
 //
-// Items are numbered from 0. A pull permits items up to a number and bytes up to a sum, both counted from the
-// stream's beginning, so that nothing depends on which pull is answered first. Kept by its agent's
-// StreamTable until it has ended. Thread-safety: every member may be called from any thread.
+// Items are numbered from 0. A pull permits a total number of items and a total of bytes, both counted from
+// the beginning of the stream, so that the order of the replies does not matter. Kept by its agent's
+// StreamTable until it has ended. Thread-safety: all members may be called from any thread.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -15,19 +15,19 @@ namespace weft::rpc::detail {
 
 class StreamTable;
 
-// What a pull asks for; all counted from the stream's beginning.
+// The parameters of a pull, counted from the beginning of the stream.
 struct StreamPull {
   std::uint64_t stream = 0;
-  std::uint64_t number = 0;  // of the pull, from 0; each once
-  std::uint64_t items = 0;   // items may come up to this number
-  std::uint64_t bytes = 0;   // and as long as those before have fewer bytes
+  std::uint64_t number = 0;  // of the pull, from 0; each is used once
+  std::uint64_t items = 0;   // permits items below this number
+  std::uint64_t bytes = 0;   // permits an item while the items before it have fewer bytes
 };
 
-// The error that a stream ended with, beside the items before it: it has its place among them.
+// The error with which a stream ended. It is delivered after the items before it.
 struct StreamFailure {
   std::uint16_t kind = 0;
   std::string message, worker, type;
-  std::string payload_type, payload;  // of a value that accompanies the error; empty: no value
+  std::string payload_type, payload;  // of a value that accompanies the error; empty: none
 };
 WEFT_CODEC(StreamFailure, kind, message, worker, type, payload_type, payload)
 
@@ -36,25 +36,26 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   explicit ServedStream(StreamWindow most) : most_(most) {}
   virtual ~ServedStream() = default;
 
-  // Before it is known to anybody else.
+  // Call before other objects know this one.
   void belongs_to(std::weak_ptr<StreamTable> table, std::uint64_t id) {
     table_ = std::move(table);
     id_ = id;
   }
   void pull(const std::shared_ptr<IncomingCall>& call, const StreamPull& pull);
-  // Ends it; pulls that wait, and those to come, fail with this. unanswered: takes those that wait instead.
+  // Ends the stream; waiting and later pulls fail with `error`. unanswered: receives the waiting calls
+  // instead.
   void end(const std::exception_ptr& error, std::vector<std::shared_ptr<IncomingCall>>* unanswered = nullptr);
 
  protected:
-  void arrived_item();                         // after the item was put where encode() finds it
-  void arrived_end(std::exception_ptr error);  // null: there are no more
+  void arrived_item();                         // call after the item is available to encode()
+  void arrived_end(std::exception_ptr error);  // null: no more items
 
-  virtual void ask() = 0;                                      // for one more item
-  virtual void encode(std::size_t i, ValueWriter writer) = 0;  // the i-th of those that are there
-  virtual void drop(std::size_t count) = 0;                    // the first so many
+  virtual void ask() = 0;                                      // requests one more item
+  virtual void encode(std::size_t i, ValueWriter writer) = 0;  // the i-th available item
+  virtual void drop(std::size_t count) = 0;                    // the first `count` items
   virtual void close_source() = 0;
 
-  mutable std::mutex mutex_;  // guards what follows, and the queue of items
+  mutable std::mutex mutex_;  // guards the following members, and the queue of items
 
  private:
   using Call = std::shared_ptr<IncomingCall>;
@@ -67,20 +68,20 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   const StreamWindow most_;
   std::weak_ptr<StreamTable> table_;
   std::uint64_t id_ = 0;
-  bool pumping_ = false, again_ = false;  // one thread at a time pumps
+  bool pumping_ = false, again_ = false;  // only one thread pumps at a time
   bool asking_ = false;
   bool over_ = false;
-  bool ended_ = false;     // by its source
-  bool finished_ = false;  // the reader was told so
+  bool ended_ = false;     // the source has ended
+  bool finished_ = false;  // the reader has been told that
   std::exception_ptr failure_;
   std::exception_ptr why_over_;
   std::deque<Call> waiting_;
   std::uint64_t next_pull_ = 0;
-  std::vector<std::uint64_t> early_pulls_;  // numbers that came before others
+  std::vector<std::uint64_t> early_pulls_;  // of pulls that arrived before earlier ones
   std::uint64_t items_ = 0, bytes_ = 0;     // permitted
-  std::uint64_t taken_ = 0;                 // items that the source gave
+  std::uint64_t taken_ = 0;                 // items received from the source
   std::uint64_t sent_ = 0, sent_bytes_ = 0;
-  std::uint64_t item_bytes_ = 0;  // of one item, as the last answer says; 0: not known
+  std::uint64_t item_bytes_ = 0;  // the average size of the items in the last reply; 0: unknown
 };
 
 template <class T>
@@ -103,7 +104,7 @@ class ServedStreamOf final : public ServedStream {
       self->arrived_item();
     });
   }
-  // An element of a deque stays where it is while others are put behind it.
+  // An element of a deque does not move when others are appended.
   void encode(std::size_t i, ValueWriter writer) override {
     const T* item;
     {
@@ -113,7 +114,7 @@ class ServedStreamOf final : public ServedStream {
     Codec<T>::encode(writer, *item);
   }
   void drop(std::size_t count) override {
-    std::deque<T> dropped;  // ends after the lock
+    std::deque<T> dropped;  // destroyed after the lock is released
     std::lock_guard lock(mutex_);
     if (count == queue_.size()) return queue_.swap(dropped);
     for (; count != 0; --count) {

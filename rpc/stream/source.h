@@ -1,7 +1,7 @@
-// StreamSource<T>: where the items of a stream come from: a generator, a channel, or another agent.
+// StreamSource<T>: produces the items of a stream: a generator, a channel, or another agent.
 //
-// Owned by one Stream or, handed over, by what serves it. One next() is under way at a time. Thread-safety:
-// every member may be called from any thread.
+// Owned by one Stream or, after it was handed over, by the ServedStream. At most one next() is in flight.
+// Thread-safety: all members may be called from any thread.
 #pragma once
 
 #include <weft/rpc/agent/incoming_call.h>
@@ -10,23 +10,23 @@
 
 namespace weft::rpc::detail {
 
-// Where a generator runs, and the call whose handler made it: that lives as long as the generator does.
+// The executor of a generator, and the call whose handler made it. The call lives as long as the generator.
 struct StreamHome {
   std::shared_ptr<Executor> executor;
   std::shared_ptr<IncomingCall> call;
-  std::shared_ptr<void> among;  // one copy for each generator of that call
+  std::shared_ptr<void> among;  // one copy for each generator of the call
 };
 
 template <class T>
 class StreamSource {
  public:
   virtual ~StreamSource() = default;
-  // The next item, or nothing at the end, or the error that the stream ends with; again and again.
+  // Returns the next item, nothing at the end, or the error with which the stream ends (repeatedly).
   virtual Future<std::optional<T>> next() = 0;
-  // Nobody reads on: a next() under way fails with `cancelled`, whoever makes the items learns of it.
+  // The reader closes the stream: a next() in flight fails with `cancelled`, and the producer is notified.
   virtual void close() = 0;
-  virtual void bind(const StreamHome& home) { (void)home; }    // where it has no home yet
-  virtual void set_window(const StreamWindow& w) { (void)w; }  // before the first next()
+  virtual void bind(const StreamHome& home) { (void)home; }    // no effect if it has a home
+  virtual void set_window(const StreamWindow& w) { (void)w; }  // call before the first next()
 };
 
 inline std::exception_ptr stream_error(ErrorKind kind, const std::string& message) {

@@ -1,4 +1,4 @@
-// Stream<T>: a sequence of values that comes bit by bit, in one program or from one agent to another.
+// Stream<T>: a sequence of values that arrive one by one, in one program or from one agent to another.
 //
 //   rpc::Stream<int> ticks(int n) {                              // made by a coroutine that yields…
 //     for (int i = 0; i < n; ++i) co_yield i;
@@ -9,11 +9,11 @@
 //   auto quotes = co_await peer.call<&Market::follow>("ACME");   // Stream<Quote>
 //   while (auto quote = co_await quotes.next()) use(*quote);
 //
-// A stream is a result, a parameter, or part of a struct; std::move hands it over, once. Its items keep their
-// order; each comes once, or the stream ends with an error. A reader that is slow makes its source wait
-// (StreamOptions::window); one that lets go of its stream ends the source. Deadline and cancellation of the
-// call that brought a stream are not the stream's (docs/streams.md). Thread-safety: one thread at a time;
-// writers may be used from any.
+// A stream is a result, a parameter, or part of a struct; std::move hands it over, once. Items keep their
+// order, and none is repeated or lost, unless the stream ends with an error. A slow reader makes its source
+// wait (StreamOptions::window). A reader that closes its stream ends the source. The deadline and
+// cancellation of the call that carried a stream do not apply to the stream (docs/streams.md). Thread-safety:
+// one thread at a time; writers may be used from any thread.
 #pragma once
 
 #include <weft/rpc/stream/channel.h>
@@ -41,44 +41,45 @@ class [[nodiscard]] Stream {
   }
   ~Stream() { close(); }
 
-  bool valid() const { return source_ != nullptr; }  // false: handed over, closed, or never made
+  bool valid() const { return source_ != nullptr; }  // false: handed over, closed, or never assigned
 
-  // The next item; nothing at the end. One at a time. An item that comes for a future that was dropped is
-  // lost. Errors: what the source ended with, as a RemoteError where that is another agent; peer_lost or
-  // shut_down with that agent; failed_precondition where this is no stream (any more).
+  // Returns the next item, or nothing at the end. One call at a time. If the future is dropped, its item is
+  // lost. Errors: the source's error, as a RemoteError if the source is another agent; peer_lost or shut_down
+  // if that agent ends; failed_precondition if valid() is false.
   Future<std::optional<T>> next() {
     if (source_ != nullptr) return source_->next();
     return Future<std::optional<T>>::made(Result<std::optional<T>>(detail::stream_error(
         ErrorKind::failed_precondition, "not a stream: it was handed over, closed, or never made")));
   }
-  // Nothing more is wanted. The destructor does the same.
+  // The reader wants no more items. The destructor does the same.
   void close() {
     if (auto source = std::exchange(source_, nullptr)) source->close();
   }
 
-  // Where a generator runs that is read in the program that made it: it resumes there and nowhere else. One
-  // that is handed over runs where the handler ran that returned it, else on its agent's handler threads. The
-  // executor outlives the stream. Nothing where it has one, or is no generator.
+  // Sets the executor of a generator that is read in the program that made it: the generator runs only there.
+  // A generator that is handed over runs where the handler that returned it ran, otherwise on its agent's
+  // handler threads. The executor must outlive the stream. No effect on other streams, or if the generator
+  // has one.
   Stream&& on(Executor& executor) && {
     if (source_ != nullptr) source_->bind({{std::shared_ptr<void>(), &executor}, nullptr, nullptr});
     return std::move(*this);
   }
-  // What may be under way, instead of the agent's default. Before the first next() of a stream that has come
-  // from another agent; nothing for others.
+  // Replaces the agent's default window. Call before the first next() of a stream from another agent; no
+  // effect on other streams.
   Stream&& window(const StreamWindow& window) && {
     if (source_ != nullptr) source_->set_window(window);
     return std::move(*this);
   }
 
-  // For the codec: to hand a stream over empties it, also where it is within a value that is only read.
+  // For the codec. Handing a stream over empties it, even if it is part of a const value.
   std::shared_ptr<detail::StreamSource<T>> hand_over() const { return std::exchange(source_, nullptr); }
 
  private:
   mutable std::shared_ptr<detail::StreamSource<T>> source_;
 };
 
-// The end of a channel that is written. Dropped before close(), it ends the stream with `aborted`: what is
-// cut short is not taken for complete. Thread-safe.
+// The writing end of a channel. If it is destroyed before close(), the stream ends with `aborted`, so that
+// readers do not consider it complete. Thread-safe.
 template <class T>
 class StreamWriter {
  public:
@@ -92,19 +93,19 @@ class StreamWriter {
   }
   ~StreamWriter() { drop(); }
 
-  // Done when the item has a place in the channel. Errors: cancelled once nobody reads any more;
-  // resource_exhausted where an earlier write() still waits for room; failed_precondition after the end.
+  // Completes when the item has a place in the channel. Errors: cancelled if the reader has closed the
+  // stream; resource_exhausted if an earlier write() still waits for room; failed_precondition after the end.
   Future<void> write(T item) {
     if (channel_ != nullptr) return channel_->write(std::move(item));
     return Future<void>::made(detail::stream_error(ErrorKind::failed_precondition, "not a writer"));
   }
-  void close() { channel_->end(nullptr); }  // after what was written
+  void close() { channel_->end(nullptr); }  // after the items that were written
   void fail(std::exception_ptr error) { channel_->end(std::move(error)); }
   template <class E>
   void fail(E error) {
     fail(std::make_exception_ptr(std::move(error)));
   }
-  bool wanted() const { return channel_->wanted(); }  // somebody reads, or may begin to
+  bool wanted() const { return channel_->wanted(); }  // false: the reader has closed the stream
 
  private:
   void drop() {
@@ -115,7 +116,7 @@ class StreamWriter {
   std::shared_ptr<detail::Channel<T>> channel_;
 };
 
-// capacity: items that may wait in it, at least 1.
+// capacity: the maximum number of items in it, at least 1.
 template <class T>
 std::pair<StreamWriter<T>, Stream<T>> make_channel(std::size_t capacity) {
   auto channel = std::make_shared<detail::Channel<T>>(capacity);

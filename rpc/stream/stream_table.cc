@@ -15,7 +15,8 @@ Error foreign(std::uint64_t id) {
   return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
 }
 
-// It was sent by a connection that ended then; by another it may still arrive.
+// Whether the message may not have arrived, because its connection ended; then it is sent again over another
+// one.
 bool may_be_lost(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -28,15 +29,15 @@ bool may_be_lost(const std::exception_ptr& error) {
   }
 }
 
-// Serialises the generators of one call, whose context they share.
+// Serializes the generators of one call, which share its context.
 struct CallGenerators {
   StreamHome home;
 };
 
 }  // namespace
 
-// The sending side's part in a message that carries streams. What becomes of those in a reply that was sent
-// the receiver says, or the end of its connection.
+// The part of the StreamTable in a message that carries streams, on the sending side. For the streams of a
+// sent reply, the receiver's messages decide, or the end of its connection.
 class StreamTable::Carried final : public CallPart {
  public:
   explicit Carried(std::shared_ptr<StreamTable> table, bool reply)
@@ -63,8 +64,8 @@ class StreamTable::Carried final : public CallPart {
     Codec<std::vector<std::uint64_t>>::encode(message.section(section_key, true), ids_);
     sealed_ = true;
   }
-  // A call that failed here takes its streams with it. One that failed over there was heard: there it is
-  // known what was taken of them.
+  // If the call failed on this side, its streams end. If it failed on the other side, the other side has
+  // received it, and closes the streams that were not taken.
   void ended(const std::exception_ptr& error) override {
     if (std::exchange(over_, true)) return;
     if (error == nullptr) return settle();
@@ -100,12 +101,12 @@ class StreamTable::Carried final : public CallPart {
   bool sealed_ = false, over_ = false;
 };
 
-// The streams in a message that has come. Those that nobody took end with it.
+// The streams in a received message. Its destructor closes those that the program did not take.
 struct StreamTable::Received {
   std::shared_ptr<StreamTable> table;
   AgentId from;
-  std::string method;  // of the call that came; empty: the message is an answer
-  std::mutex mutex;    // guards left: items of a stream may be decoded on several threads
+  std::string method;  // of the received call; empty: the message is a reply
+  std::mutex mutex;    // guards left; items of a stream may be decoded on several threads
   std::set<std::uint64_t> left;
 
   ~Received() {
@@ -178,7 +179,7 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
     served_.emplace(id, std::move(entry));
   }
   Carried::of(message, shared_from_this()).add(id);
-  // The end of its connection has been told of already: nobody else will end this stream.
+  // The end of the connection was reported before, so no event will end this stream.
   if (call != nullptr && !call->connected()) end(id, stream_error(ErrorKind::peer_lost, "the peer is gone"));
   return id;
 }
@@ -222,7 +223,7 @@ Peer StreamTable::peer(const AgentId& life) const {
   return Peer(core, core->route(life.name)).only(life);
 }
 
-// --- Messages that have come ---
+// --- Received messages ---
 
 void StreamTable::note(IncomingMessage& message, const AgentId& from, std::string_view method) {
   const auto section = message.section(section_key);
@@ -247,7 +248,7 @@ void StreamTable::replied(IncomingMessage& message, const AgentId& from) {
   try {
     note(message, from, {});
   } catch (const Error&) {
-    // Malformed: whoever reads the result finds no stream in it.
+    // Malformed: decoding the result finds no stream in it.
   }
 }
 
@@ -333,7 +334,8 @@ void StreamTable::draining() {
 
 void StreamTable::connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
   const auto error = stream_error(reason.kind(), peer.name + ": " + reason.what());
-  // Nobody pulled those that are settled, and that their reader closed them may have been on its way too.
+  // A settled stream without a connection was not pulled yet; its reader may have closed it in a message that
+  // was lost.
   const auto concerned = [&](const Entry& entry) {
     if (entry.connection != 0) return entry.connection == connection;
     return entry.settled && entry.reader != nullptr && *entry.reader == peer;
@@ -353,7 +355,7 @@ void StreamTable::shut_down() {
     std::lock_guard lock(mutex_);
     ended_ = true;
   }
-  // An agent that ends without a goodbye is lost to its peers: none of them hears an answer.
+  // An agent that closes without a goodbye is lost to its peers, so it must not reply to them.
   std::vector<std::shared_ptr<IncomingCall>> unanswered;
   for (const auto& stream : take_all([](const Entry&) { return true; }))
     stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"), &unanswered);
@@ -396,7 +398,7 @@ void StreamTable::serve_methods() {
       table.find(stream, *call);
       table.end(stream, stream_error(ErrorKind::cancelled, "the reader has closed the stream"));
     } catch (const Error&) {
-      // It has ended meanwhile.
+      // It has ended in the meantime.
     }
     call->reply([](ValueWriter writer) { writer.set_nil(); });
   });

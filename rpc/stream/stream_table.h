@@ -1,9 +1,9 @@
-// StreamTable: an agent's part in streams: those that it has handed to peers, and the methods by which they
-// are pulled; one for each agent, found in its layers' slots.
+// StreamTable: the streams that an agent has handed to peers, and the methods by which peers pull them. One
+// for each agent, in its layers' slots.
 //
-// A stream belongs to one incarnation of one peer: nobody else may pull it, and it ends with the last
-// connection to that incarnation. Messages that carry streams list their ids in a section, so that a receiver
-// ends those that its program never takes. Thread-safety: every member may be called from any thread.
+// A stream belongs to one incarnation of one peer: other agents cannot pull it, and it ends with the last
+// connection to that incarnation. Messages with streams list the ids in a section, so that the receiver can
+// close those that its program does not take. Thread-safety: all members may be called from any thread.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>
@@ -22,26 +22,27 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   static constexpr std::string_view next_method = "weft.stream.next";
   static constexpr std::string_view close_method = "weft.stream.close";
   static constexpr std::string_view section_key = "stream";
-  static constexpr std::string_view id_field = "stream";  // of the record that stands for a stream
+  static constexpr std::string_view id_field = "stream";  // of the record that represents a stream
 
   explicit StreamTable(const std::shared_ptr<AgentCore>& core);
   void serve_methods();
   const std::string& name() const { return self_.name; }
   StreamWindow window() const { return options_.window; }
 
-  // For the codec. The table of the agent that writes the message; failed_precondition where it has none.
+  // For the codec. The table of the agent that writes the message; throws failed_precondition if there is
+  // none.
   static std::shared_ptr<StreamTable> of(OutgoingMessage& message);
-  StreamHome home(OutgoingMessage& message) const;  // of generators in it
+  StreamHome home(OutgoingMessage& message) const;  // for generators in the message
   std::uint64_t hand_over(OutgoingMessage& message, std::shared_ptr<ServedStream> stream);
   static std::shared_ptr<StreamReader> receive(ValueReader value);
   static void send_close(const Peer& source, std::uint64_t id);
 
   void end(std::uint64_t id, const std::exception_ptr& error);
-  // The same, and its reader is told why when it asks, or lets go.
+  // As end(), but the reader can still get the error by a pull, until it closes the stream.
   void stop(std::uint64_t id, const std::exception_ptr& error);
-  void forget(std::uint64_t id);                     // it has ended by itself
-  void leaves(std::uint64_t id, const AgentId& to);  // it was an argument of a call that goes there now
-  void settle(std::uint64_t id);                     // that call has ended over there
+  void forget(std::uint64_t id);                     // the stream has ended
+  void leaves(std::uint64_t id, const AgentId& to);  // as an argument of a call that is sent now
+  void settle(std::uint64_t id);                     // that call has ended at its callee
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<IncomingCall> call, Callback next) override;
@@ -56,13 +57,14 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   struct Received;
   struct Entry {
     std::shared_ptr<ServedStream> stream;
-    std::shared_ptr<const AgentId> reader;  // null: not known yet, for the call has not left
+    std::shared_ptr<const AgentId> reader;  // null: not known yet, because the call has not been sent
     std::string counted_as;
-    bool result = false;  // of a call that was served here
-    // By which its reader was heard of last: that of the call whose result it is, then of its pulls. The end
-    // of that is the stream's: an answer that nobody got may have been on its way. 0: not yet.
+    bool result = false;  // of a call that this agent served
+    // The connection over which the reader was last heard: first that of the call whose result the stream is,
+    // then those of its pulls. When it ends, the stream ends, because a reply may have been lost. 0: none
+    // yet.
     std::uint64_t connection = 0;
-    bool settled = false;  // the call that it was an argument of has ended
+    bool settled = false;  // the call with this argument has ended
   };
   using Entries = std::vector<std::shared_ptr<ServedStream>>;
 
@@ -76,11 +78,11 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   const std::weak_ptr<AgentCore> core_;
   const AgentId self_;
   const StreamOptions options_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::uint64_t last_id_ = 0;
   bool ended_ = false;
   std::map<std::uint64_t, Entry> served_;
-  std::map<std::string, std::size_t> open_;                // of each peer
+  std::map<std::string, std::size_t> open_;                // the number for each peer
   std::vector<std::shared_ptr<IncomingCall>> unanswered_;  // until the agent's connections have ended
 };
 
