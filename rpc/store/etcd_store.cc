@@ -1,3 +1,7 @@
+// Reads and changes are requests of the EtcdClient. A wait (get, wait, watch) reads first and, if it is not
+// satisfied, waits in the EtcdWatch for the next change after the version that it has read. sees_since()
+// ensures that the watch has recorded every change since that version; otherwise the wait reads again. So no
+// change is missed, even if the stream of changes is opened after the read, or has lost its history.
 #include <weft/rpc/store/etcd_store.h>
 
 #include <weft/rpc/core/asio_loop.h>
@@ -30,7 +34,7 @@ std::vector<detail::HttpServer> servers_of(const EtcdStoreOptions& options) {
 }  // namespace
 
 struct EtcdStore::State : std::enable_shared_from_this<State> {
-  // A wait from its beginning to its end, which is whatever comes first; on the loop.
+  // A wait. It ends exactly once, by a result, its deadline, a cancellation or close(). Used on the loop.
   struct Waiting {
     virtual ~Waiting() = default;
     virtual void fail(const Error& error) = 0;
@@ -61,7 +65,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   detail::EtcdClient client;
   const std::shared_ptr<detail::EtcdWatch> changes;
   std::set<std::shared_ptr<Waiting>> waiting;
-  std::map<std::string, std::deque<Promise<void>>> adders;  // by key; the first of them is at work
+  std::map<std::string, std::deque<Promise<void>>> adders;  // by key; the first one is running
   bool closed = false;
 
   std::string full(const std::string& key) const { return prefix + key; }
@@ -87,7 +91,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
     return future;
   }
 
-  // Adders of one client take turns at a key, rather than thwart each other.
+  // Adders of one client run one after the other for each key, so that they do not make each other fail.
   struct Turn {
     std::shared_ptr<State> state;
     std::string key;
@@ -122,7 +126,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
     }
   }
 
-  // A request has room for one large value, so that what is expected is compared here.
+  // A request can contain only one large value, so the expected value is compared here.
   static Task<StoreExchange> exchange_large(std::shared_ptr<State> self, std::string key,
                                             std::string expected, std::string desired, LeaseId lease) {
     const auto until = self->until();
@@ -143,7 +147,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   template <class T, class Start>
   static Future<T> begin_wait(const std::shared_ptr<State>& state, const CallOptions& options, Start start) {
     Promise<T> promise(state->loop);
-    auto slot = std::make_shared<std::weak_ptr<Waiting>>();  // the loop's
+    auto slot = std::make_shared<std::weak_ptr<Waiting>>();  // used on the loop
     promise.on_cancel([weak = std::weak_ptr(state), loop = state->loop, slot] {
       loop->post([weak, slot] {
         const auto self = weak.lock();
@@ -183,18 +187,20 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
     forget(wait);
     if (const auto kept = std::exchange(wait->kept, nullptr)) {
       changes->drop(kept);
-      kept->fail(error);  // its task ends
+      kept->fail(error);  // ends the wait's task
     }
     wait->fail(error);
   }
 
-  // Whether this store sees all changes after `version`. If not, it does from the next one on.
+  // Whether the watch has recorded all changes after `version`. If not, it is opened, and will for the next
+  // read.
   static Task<bool> sees_since(std::shared_ptr<State> self, std::uint64_t version) {
     const bool open = self->changes->is_open();
     if (!open) co_await self->changes->open();
     co_return open && self->changes->known_since() <= version;
   }
-  // The next change under the prefix after `version`. whole: there may have been one.
+  // Waits for the next change under the prefix after `version`. If the result is whole, there may have been
+  // one.
   Future<StoreChanges> change(const std::string& key, std::uint64_t version,
                               const std::shared_ptr<Waiting>& wait) {
     if (wait->over) return Future<StoreChanges>::made(std::make_exception_ptr(etcd_closed()));
@@ -221,7 +227,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
     if (keys.empty()) co_return;
     for (;;) {
       std::set<std::string> missing(keys.begin(), keys.end());
-      std::optional<std::uint64_t> version;  // all are looked at as they were at one time
+      std::optional<std::uint64_t> version;  // all keys are read at the same version
       for (std::size_t first = 0; first < keys.size(); first += detail::EtcdClient::max_keys) {
         std::vector<std::string> some;
         for (std::size_t i = first; i < std::min(keys.size(), first + detail::EtcdClient::max_keys); ++i)
@@ -241,7 +247,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
     if (!self->changes->is_open()) co_await self->changes->open();
     bool sees = after != 0 && self->changes->known_since() <= after;
     if (sees && after > self->changes->version()) {
-      // Etcd has come further elsewhere; or the version is of another etcd, before this one.
+      // Other clients have changed etcd since; or the version is from another etcd that was used before.
       const detail::EtcdRange now = co_await self->client.get(self->full(prefix), self->until(*wait));
       sees = now.version >= after;
     }

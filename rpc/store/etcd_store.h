@@ -1,11 +1,13 @@
-// EtcdStore: a store in etcd (https://etcd.io), by the JSON gateway of its v3 API, without credentials.
+// EtcdStore: a store in etcd (https://etcd.io), through the JSON gateway of its v3 API, without
+// authentication.
 //
-// Keys live under a prefix, one for each job. Waits share one stream of changes, which is opened again after
-// a loss without missing any. Requests go to one server until it fails, then to the next; what cannot be done
-// within `timeout` fails with unavailable, which names the servers that were tried: Execution::not_sent if
-// nothing was changed for certain, maybe_executed otherwise. Waits fail so where no server has been reached
-// for so long. Leases are etcd's own: whole seconds, two at least. Owned through shared_ptr or not;
-// thread-safe; futures complete on the loop. close() it before the loop ends.
+// Keys have a prefix, one for each job. All waits share one stream of changes, which is reopened after a
+// failure without missing changes. Requests use one server until it fails, then the next. If a request does
+// not succeed within `timeout`, it fails with unavailable, which names the servers that were tried: with
+// Execution::not_sent if certainly nothing was changed, otherwise with maybe_executed. A wait fails in the
+// same way if no server was reached for that time. Leases have whole seconds, at least two, because etcd's
+// have. Need not be owned by a shared_ptr; thread-safe; futures complete on the loop. Call close() before the
+// loop ends.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -24,10 +26,10 @@ struct EtcdStoreOptions {
 
 class WEFT_EXPORT EtcdStore final : public Store {
  public:
-  // The loop is an AsioLoop. invalid_argument: no servers, or one without a port.
+  // loop: an AsioLoop. Throws invalid_argument if there are no servers, or one has no port.
   EtcdStore(std::shared_ptr<Loop> loop, const EtcdStoreOptions& options);
   ~EtcdStore() override;
-  // Of "etcd://host:port[,host:port…][/prefix]"; without a port it is 2379. Throws invalid_argument.
+  // Parses "etcd://host:port[,host:port…][/prefix]"; the default port is 2379. Throws invalid_argument.
   static EtcdStoreOptions options_of(std::string_view url);
 
   Future<void> set(std::string key, std::string value, LeaseId lease = no_lease) override;
@@ -44,7 +46,7 @@ class WEFT_EXPORT EtcdStore final : public Store {
   Future<void> renew(LeaseId lease) override;
   Future<void> revoke(LeaseId lease) override;
 
-  void close();            // everything under way and to come fails with shut_down
+  void close();            // current and later operations fail with shut_down
   Future<void> discard();  // removes every key under the prefix
 
  private:

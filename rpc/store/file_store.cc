@@ -1,3 +1,10 @@
+// One thread does all work on the file: it runs the posted operations in order. An operation takes the log's
+// lock, applies the records that other processes have appended, does its work, and appends its own records
+// (locked()). While operations wait or leases exist, the thread polls the file.
+//
+// Leases: a renewal increments a number in the file, the beat. Each process observes the beats
+// (look_at_leases()). A process that has not seen a beat change for the lease's time takes the exclusive
+// lock, checks again, and appends a record that ends the lease. All processes then remove its keys.
 #include <weft/rpc/store/file_store.h>
 
 #include <weft/rpc/store/store_log.h>
@@ -18,26 +25,26 @@ Error closed_error() { return Error(ErrorKind::shut_down, "the store has closed"
 
 }  // namespace
 
-// What the store and its thread share. The log belongs to the thread alone.
+// The state that the store and its thread share. Only the thread uses the log.
 struct FileStore::State {
-  // Run on the thread; with an error where the store closes first.
+  // Runs on the thread; gets an error if the store closes first.
   using Task = UniqueFunction<void(State&, const Error*)>;
 
   State(const std::string& path, FileStoreOptions o) : options(o), log(path) {}
 
-  struct Beat {  // of a lease: a number that each renewal changes
+  struct Beat {  // of a lease: the number that a renewal changes, and its position in the file
     std::uint64_t at = 0;
     std::uint64_t seen = 0;
   };
 
   const FileStoreOptions options;
-  // The thread's own.
+  // Used by the thread only.
   StoreLog log;
   std::map<LeaseId, Beat> beats;
   LeaseId last_lease = no_lease;
-  Clock::time_point looked{}, read{};  // when at the leases, and when under the lock
+  Clock::time_point looked{}, read{};  // the last check of the leases, and the last read under the lock
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the following members
   std::condition_variable changed;
   StoreTable table;
   std::deque<Task> tasks;
@@ -48,7 +55,7 @@ struct FileStore::State {
   void poll();
   void look_at_leases(Clock::time_point now);
   void fail_late();
-  // The log's lock for a scope, and what others have written meanwhile.
+  // Holds the log's lock during `work`, after applying the records that others have appended.
   template <class F>
   void locked(bool exclusive, F&& work);
   void apply(StoreLog::Record record, StoreTable::Jobs& jobs);
@@ -80,7 +87,7 @@ void FileStore::State::run(const std::shared_ptr<State>& self) {
       } else if (state.table.leases() != 0) {
         state.changed.wait_for(lock, state.table.tick_interval(), due);
       } else {
-        // A wait or a lease comes here as a task, so that none can begin unnoticed.
+        // Waits and leases start as tasks, so `due` covers them.
         state.changed.wait(lock, due);
       }
       if (state.closed) return;
@@ -95,11 +102,11 @@ void FileStore::State::run(const std::shared_ptr<State>& self) {
 void FileStore::State::poll() {
   const auto now = Clock::now();
   try {
-    // A file on another host may have grown without this one's knowing: taking its lock asks there.
+    // A file on another host may have grown without this host's knowledge; locking it queries that host.
     if (log.grown() || now - read >= longest_trust) locked(false, [](StoreTable::Jobs&) {});
     look_at_leases(now);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::unavailable) return;  // busy; the next time
+    if (error.kind() == ErrorKind::unavailable) return;  // busy: retried at the next poll
     std::vector<std::shared_ptr<StoreWait>> waits;
     {
       std::lock_guard lock(mutex);
@@ -109,7 +116,7 @@ void FileStore::State::poll() {
   }
 }
 
-// Ends the leases that have not been renewed in time, as far as this process has seen.
+// Ends the leases whose renewals this process has not seen for their time.
 void FileStore::State::look_at_leases(Clock::time_point now) {
   if (beats.empty() || now - looked < table.tick_interval()) return;
   looked = now;
@@ -127,7 +134,7 @@ void FileStore::State::look_at_leases(Clock::time_point now) {
   bool late = false;
   locked(false, [&](StoreTable::Jobs&) { late = !due().empty(); });
   if (!late) return;
-  locked(true, [&](StoreTable::Jobs& jobs) {  // somebody may have renewed it, or ended it, meanwhile
+  locked(true, [&](StoreTable::Jobs& jobs) {  // another process may have renewed or ended it in the meantime
     for (const LeaseId lease : due()) change({.kind = StoreLog::Kind::end, .lease = lease}, jobs);
   });
 }
@@ -142,7 +149,7 @@ void FileStore::State::fail_late() {
 }
 
 void FileStore::State::lock_log(bool exclusive) {
-  // Never a blocking lock: whoever holds it may be stopped, and close() must end this thread all the same.
+  // Never a blocking lock: its holder may be stopped, and close() must end this thread in any case.
   const auto until = Clock::now() + options.timeout;
   while (!log.try_lock(exclusive)) {
     std::unique_lock lock(mutex);
@@ -169,8 +176,7 @@ void FileStore::State::locked(bool exclusive, F&& work) {
     work(jobs);
   };
   const Result<void> done = capture(inside);
-  for (Callback& job : jobs)
-    job();  // also where the reading ended early: these have been taken off the table
+  for (Callback& job : jobs) job();  // also if reading failed: these have been removed from the table
   if (!done.ok()) std::rethrow_exception(done.error());
 }
 
@@ -241,7 +247,7 @@ void FileStore::close() {
   }
   if (thread.joinable()) {
     if (thread.get_id() == std::this_thread::get_id()) {
-      thread.detach();  // closed by what a future of it was chained to: it ends when that returns
+      thread.detach();  // close() runs in a continuation on this thread, which ends when that returns
     } else {
       thread.join();
     }

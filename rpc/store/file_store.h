@@ -1,14 +1,15 @@
-// FileStore: a store in one file, for agents that share a folder (file:///path) and have no address in common
+// FileStore: a store in one file, for agents that share a directory (file:///path) and do not know an address
 // yet.
 //
-// The file is a log of changes, appended under an advisory lock; every process replays it into a copy of its
-// own. What a process that died half-way through an append left behind is cut off by the next one that
-// writes. All file work is done by one thread of the store's own, so that no call blocks; while somebody
-// waits, it looks for changes every `interval`, which bounds how late a wait ends. A lease is ended by
-// whoever has the file open and has seen no renewal for its time, by his own clock and not counting time in
-// which he did not look: clocks of hosts are never compared. The log is never compacted: it is for
-// rendezvous, not for data. Give each job a fresh path, or discard() the file at its end. Thread-safe;
-// futures complete on the store's thread.
+// The file is a log of changes, appended under an advisory lock; each process replays it into its own copy.
+// If a process dies while it appends, the next writer removes the incomplete record. One thread of the store
+// does all work on the file, so no call blocks. While an operation waits, the thread checks for changes every
+// `interval`, which bounds the delay of a wait.
+//
+// A lease expires if a process that has the file open has not seen a renewal for the lease's time, by its own
+// clock, without counting time in which it did not check. Clocks of hosts are never compared. The log is
+// never compacted: the store is for rendezvous, not for data. Use a new path for each job, or discard() the
+// file at its end. Thread-safe; futures complete on the store's thread.
 #pragma once
 
 #include <weft/rpc/store/store.h>
@@ -21,15 +22,15 @@ namespace weft::rpc {
 
 struct FileStoreOptions {
   std::chrono::milliseconds interval{20};
-  std::chrono::milliseconds timeout{10'000};  // for the lock; then operations fail with unavailable
+  std::chrono::milliseconds timeout{10'000};  // for the lock; after it, operations fail with unavailable
 };
 
 class WEFT_EXPORT FileStore final : public Store {
  public:
-  // Opens or makes the file; throws unavailable, with what the system said.
+  // Opens or creates the file; throws unavailable with the system's error.
   explicit FileStore(const std::string& path, FileStoreOptions options = {});
   ~FileStore() override;
-  // Of "file:///path"; throws invalid_argument.
+  // Parses "file:///path"; throws invalid_argument.
   static std::string path_of(std::string_view url);
 
   Future<void> set(std::string key, std::string value, LeaseId lease = no_lease) override;
@@ -46,8 +47,8 @@ class WEFT_EXPORT FileStore final : public Store {
   Future<void> renew(LeaseId lease) override;
   Future<void> revoke(LeaseId lease) override;
 
-  void close();            // everything under way and to come fails with shut_down
-  Future<void> discard();  // removes the file's name; those who have it open go on
+  void close();            // current and later operations fail with shut_down
+  Future<void> discard();  // removes the file; processes that have it open continue
 
  private:
   struct State;

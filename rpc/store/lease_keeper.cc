@@ -17,7 +17,8 @@ bool says_lost(const std::exception_ptr& error) {
 
 }  // namespace
 
-// The store's futures and the loop's timer hold it weakly. What has no other mark belongs to the loop.
+// The store's futures and the loop's timer refer to it weakly. Other members than the atomic are used on the
+// loop.
 struct LeaseKeeper::State : std::enable_shared_from_this<State> {
   State(std::shared_ptr<Store> s, std::shared_ptr<Loop> l, StoreLease k, Lost f)
       : store(std::move(s)), loop(std::move(l)), lease(k), lost(std::move(f)) {}
@@ -38,7 +39,7 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
   }
   void renew() {
     timer = 0;
-    // The loop is held for what is posted to it: the store may answer after the keeper's end.
+    // Keep the loop for the posted function: the store may answer after the keeper was destroyed.
     store->renew(lease.id).then([loop = loop, weak = weak_from_this()](Result<void>&& result) {
       loop->post([weak, result = std::move(result)] {
         if (const auto keeper = weak.lock()) keeper->answered(result);

@@ -1,9 +1,8 @@
-// LeaseKeeper: renews a lease of a store for as long as this object lives, about three times within the
-// lease's time.
+// LeaseKeeper: renews a lease of a store while this object exists, about three times within the lease's time.
 //
-// `lost` is called once, on the loop, when the store says that the lease has ended (lease_lost).
-// While the store cannot be reached it is asked again and again: whether the lease has ended is for the store
-// to say. Destroying the keeper leaves the lease to its end; revoke() it to end it at once. Thread-safe.
+// `lost` is called once, on the loop, when the store reports that the lease has ended (lease_lost). While the
+// store cannot be reached, the keeper retries: only the store decides whether the lease has ended. The
+// destructor lets the lease expire; call revoke() to end it at once. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -18,11 +17,11 @@ class WEFT_EXPORT LeaseKeeper {
   using Lost = UniqueFunction<void(const Error&)>;
 
   LeaseKeeper(std::shared_ptr<Store> store, std::shared_ptr<Loop> loop, StoreLease lease, Lost lost);
-  ~LeaseKeeper();  // may be called by what `lost` does
+  ~LeaseKeeper();  // `lost` may call it
   LeaseKeeper(const LeaseKeeper&) = delete;
   LeaseKeeper& operator=(const LeaseKeeper&) = delete;
 
-  // For how long the store has not renewed it.
+  // The time since the last renewal.
   std::chrono::nanoseconds silence() const;
 
  private:

@@ -8,7 +8,7 @@
 namespace weft::rpc {
 namespace {
 
-// A lease of a store that is no more must not be taken for one of the store that follows it.
+// Random, so that a lease of an earlier store is not mistaken for one of this store.
 LeaseId draw_lease() {
   std::random_device device;
   const LeaseId high = device();
@@ -19,15 +19,15 @@ LeaseId draw_lease() {
 
 struct MemoryStore::State : std::enable_shared_from_this<State> {
   std::shared_ptr<Loop> loop;
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the following members
   StoreTable table;
   bool closed = false;
   LeaseId next_lease = draw_lease();
-  std::chrono::nanoseconds ticks = std::chrono::nanoseconds::max();  // how often the timer looks at leases
-  std::uint64_t timer = 0;                                           // which one that is
+  std::chrono::nanoseconds ticks = std::chrono::nanoseconds::max();  // the timer's interval
+  std::uint64_t timer = 0;                                           // its number
 
-  // Under the mutex: what starts the timer that ends leases, where there is none, or where it would be too
-  // slow. It holds the store weakly, and earlier ones end when they find that they are not the last.
+  // Call with the mutex locked. Starts the timer that ends leases, if it does not run or has a longer
+  // interval. It refers to the store weakly. An earlier timer stops when it sees a newer number.
   void watch_leases(StoreTable::Jobs& jobs) {
     if (ticks <= table.tick_interval()) return;
     ticks = table.tick_interval();
@@ -89,7 +89,7 @@ std::size_t MemoryStore::waiting() const {
   return state_->table.waits();
 }
 
-// Runs an operation on the table, then answers those who waited for what it changed.
+// Runs an operation on the table, then the waits that it completes.
 template <class F>
 auto MemoryStore::now(F&& operation) {
   using T = std::invoke_result_t<F, StoreTable&, StoreTable::Jobs&>;
@@ -120,7 +120,7 @@ auto MemoryStore::later(Waiting waiting) {
   if (refused) waiting.wait->fail(Error(ErrorKind::shut_down, "the store has closed"));
   for (Callback& job : jobs) job();
   if (waiting.wait->deadline() && !waiting.wait->over()) {
-    // The timer holds both weakly: most waits end long before it.
+    // The timer holds both weakly: most waits end long before their deadline.
     Loop* const loop = state_->loop.get();
     loop->post([loop, state = std::weak_ptr(state_), wait = std::weak_ptr(waiting.wait),
                 when = *waiting.wait->deadline()] {

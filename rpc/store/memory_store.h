@@ -1,7 +1,7 @@
 // MemoryStore: a store in this process's memory; store_service.h serves it to peers.
 //
-// Everything but a wait that has to wait completes inline, on the caller's thread; waits complete on the
-// thread of the change that they waited for. Owned through shared_ptr. Thread-safe.
+// All operations except pending waits complete inline, on the caller's thread; a wait completes on the thread
+// of the change that satisfies it. Owned through shared_ptr. Thread-safe.
 #pragma once
 
 #include <weft/rpc/store/store.h>
@@ -12,8 +12,8 @@ namespace weft::rpc {
 
 class WEFT_EXPORT MemoryStore final : public Store {
  public:
-  // loop: its timers end waits at their deadlines, and leases; a get() that would block is an error on its
-  // thread.
+  // loop: for the deadlines of waits and the expiry of leases. A Future::get() that would block on its thread
+  // throws.
   explicit MemoryStore(std::shared_ptr<Loop> loop);
   ~MemoryStore() override;
 
@@ -31,10 +31,10 @@ class WEFT_EXPORT MemoryStore final : public Store {
   Future<void> renew(LeaseId lease) override;
   Future<void> revoke(LeaseId lease) override;
 
-  // Whoever waits, or would have to, gets shut_down from now on; everything else still works.
+  // Pending waits, and later ones that would block, fail with shut_down; all other operations still work.
   void close();
-  std::size_t waiting() const;  // how many wait
-  std::size_t leases() const;   // how many have not ended
+  std::size_t waiting() const;  // the number of pending waits
+  std::size_t leases() const;   // the number of leases
 
  private:
   struct State;

@@ -1,5 +1,5 @@
-// RemoteStore: the store that a peer serves (store_service.h). A wait is a call under way: it ends with
-// peer_lost or unavailable where the peer does. Thread-safe; futures complete on the loop of the way to the
+// RemoteStore: the store that a peer serves (store_service.h). A wait is a call in flight: it fails with
+// peer_lost or unavailable if the peer is lost. Thread-safe; futures complete on the loop of the route to the
 // peer.
 #pragma once
 

@@ -58,7 +58,7 @@ std::string encode(const StoreLog::Record& record) {
   return bytes + payload;
 }
 
-// `at`: where the payload begins in the file.
+// `at`: the position of the payload in the file.
 std::optional<StoreLog::Record> decode(std::string_view payload, std::uint64_t at) {
   using Kind = StoreLog::Kind;
   if (payload.size() < fixed_size || payload[0] < static_cast<char>(Kind::set) ||
@@ -140,13 +140,13 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
   }
   while (rest.size() >= prefix_size) {
     const std::size_t payload_size = number_at<std::uint32_t>(rest, 0);
-    if (payload_size > rest.size() - prefix_size) return;  // cut short
+    if (payload_size > rest.size() - prefix_size) return;  // incomplete
     const std::string_view payload = rest.substr(prefix_size, payload_size);
     auto record = checksum(payload) == number_at<std::uint32_t>(rest, 4)
                       ? decode(payload, position_ + prefix_size)
                       : std::nullopt;
     if (!record) {
-      if (payload_size == rest.size() - prefix_size) return;  // the last one: cut short, its length not
+      if (payload_size == rest.size() - prefix_size) return;  // the last one: incomplete
       damaged("a record at " + std::to_string(position_) + " is wrong");
     }
     rest.remove_prefix(prefix_size + payload_size);
@@ -156,7 +156,7 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
 }
 
 StoreLog::Record StoreLog::append(Record record) {
-  if (::ftruncate(file_, static_cast<off_t>(position_)) != 0)  // what a dead writer left
+  if (::ftruncate(file_, static_cast<off_t>(position_)) != 0)  // removes what a dead writer left
     failed("cannot write to the store ");
   const std::string bytes = position_ == 0 ? std::string(magic) + encode(record) : encode(record);
   try {

@@ -2,10 +2,11 @@
 //
 //   "weftkv1\n", then records: u32 size of the payload · u32 crc32c of it · payload = u8 kind · u64 lease ·
 //   u32 size of the key · key · value; little-endian.
-// A record that is cut short at the end of the file is of a writer that died: it counts for nothing, and goes
-// with the next append. The value of a grant is u64 ttl in ns · u64 beat: the beat is no part of the checksum
-// and is written over whenever the lease is renewed, so that renewals do not let the file grow.
-// Thread-safety: none; the lock is the file's and shuts out other processes and other StoreLogs.
+//
+// An incomplete record at the end of the file is from a writer that died: it is ignored, and the next append
+// overwrites it. The value of a grant is u64 ttl in ns · u64 beat. The beat is not part of the checksum. Each
+// renewal of the lease overwrites it, so renewals do not let the file grow. Thread-safety: none; the lock
+// belongs to the file and excludes other processes and other StoreLogs.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -26,7 +27,7 @@ class WEFT_EXPORT StoreLog {
     std::string key, value;
     LeaseId lease = no_lease;
     std::chrono::nanoseconds ttl{0};
-    std::uint64_t beat_at = 0;  // where the beat of a grant stands
+    std::uint64_t beat_at = 0;  // the position of a grant's beat
   };
 
   explicit StoreLog(std::string path);  // throws unavailable
@@ -34,17 +35,17 @@ class WEFT_EXPORT StoreLog {
   StoreLog(const StoreLog&) = delete;
   StoreLog& operator=(const StoreLog&) = delete;
 
-  // Tries once; false where another holds the lock.
+  // Tries once; false if another process holds the lock.
   bool try_lock(bool exclusive);
   void unlock();
 
-  // Under the lock: the records that are new since the last call.
+  // Call with the lock held: passes on the records since the last call.
   void read(const std::function<void(Record)>& apply);
-  // Whether there may be some: asked without the lock, so that who only looks keeps nobody from writing.
+  // Whether there may be new records. Does not take the lock, so that readers do not delay writers.
   bool grown() const;
-  // Under the exclusive lock, after read(). Gives the record as read() would.
+  // Call with the exclusive lock held, after read(). Returns the record as read() would.
   Record append(Record record);
-  // Under the lock, the exclusive one to write.
+  // Call with the lock held; set_beat() with the exclusive one.
   std::uint64_t beat(std::uint64_t at) const;
   void set_beat(std::uint64_t at, std::uint64_t beat);
 
@@ -57,7 +58,7 @@ class WEFT_EXPORT StoreLog {
 
   std::string path_;
   int file_;
-  std::uint64_t position_ = 0;  // of what has been read
+  std::uint64_t position_ = 0;  // of the next record to read
 };
 
 }  // namespace weft::rpc

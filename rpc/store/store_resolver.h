@@ -1,10 +1,11 @@
-// store_resolver: a PeerSet's replicas by what stands in a store under a prefix.
+// store_resolver: the replicas of a PeerSet from the values under a prefix of a store.
 //
 //   store->set("services/market/" + name, "tcp://10.0.0.7:7443", lease);         // each replica, of itself
 //   rpc::PeerSet markets{agent, rpc::store_resolver(store, "services/market/")};
 //
-// The value of each key is an agent's address or its name. Under a lease a replica that has died vanishes by
-// itself. The resolver keeps the store. Errors of a query are the store's; the set goes on with what it knew.
+// The value of each key is an agent's address or name. A replica that sets its key with a lease is removed
+// when it dies. The resolver keeps the store. A query fails with the store's error; then the set keeps its
+// last result.
 #pragma once
 
 #include <weft/rpc/balance/peer_set.h>

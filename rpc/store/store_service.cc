@@ -36,7 +36,7 @@ StoreChangesMessage message_of(StoreChanges changes) {
   return message;
 }
 
-// The answer of a wait, which ends when its call does.
+// The reply of a wait; cancels the wait when the call is cancelled.
 template <class Sent, class T, class Convert>
 Future<Sent> answer_of(CallContext& call, Future<T> waited, Convert convert) {
   auto promise = std::make_shared<Promise<Sent>>();

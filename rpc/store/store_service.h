@@ -1,7 +1,7 @@
 // StoreService: a store as the service "weft.store", so that an agent serves it to peers (remote_store.h).
 //
-// Its methods run on the caller's loop in the order in which they arrive, and a wait holds no thread. A wait
-// ends with its caller: cancelled, late or dead. Thread-safe.
+// Its methods run on the caller's loop in the order of arrival. A wait occupies no thread. A wait ends when
+// its call is cancelled, times out, or loses its caller. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>
@@ -10,7 +10,7 @@
 
 namespace weft::rpc {
 
-// Values travel as bytes: text would have to be UTF-8.
+// Values travel as bytes, because text must be UTF-8.
 struct StoreViewMessage {
   std::uint64_t version = 0;
   std::map<std::string, Buffer> entries;
@@ -73,12 +73,12 @@ class WEFT_EXPORT StoreService {
   std::shared_ptr<Store> store_;
 };
 
-// already_exists where the agent serves a store. The agent keeps the store until it ends.
+// Throws already_exists if the agent already serves a store. The agent keeps the store until it ends.
 WEFT_EXPORT void serve_store(AgentCore& core, std::shared_ptr<Store> store);
 
 namespace detail {
 
-// A store's strings and the wire's bytes.
+// Conversions between a store's strings and the wire's bytes.
 WEFT_EXPORT Buffer to_bytes(const std::string& value);
 WEFT_EXPORT std::string to_string(const Buffer& bytes);
 WEFT_EXPORT std::optional<Buffer> to_bytes(const std::optional<std::string>& value);

@@ -1,3 +1,13 @@
+// Every change has a version, which only increases. by_version_ orders the keys by their last change, and
+// removals_ keeps the latest removals: together they give the changes since a version. A version older than
+// forgotten_ is unknown; its watchers receive all keys.
+//
+// A wait is kept in the list of the key or prefix whose change it needs next. wake() takes all waits of a
+// changed key, and of every prefix of it, and lets each try to complete; those that do not complete are kept
+// again.
+//
+// The leases' clock advances in tick(), by at most two intervals at a time: if the owner was stopped, leases
+// do not expire for that reason.
 #include <weft/rpc/store/store_table.h>
 
 #include <algorithm>
@@ -138,7 +148,7 @@ void StoreTable::mirror(std::uint64_t version, std::vector<Change> changes, Jobs
     if (change.value) {
       put(change.key, std::move(*change.value), no_lease, version);
     } else if (!take(change.key, version)) {
-      remember_removal(change.key, version);  // of a key that had not changed since this copy began
+      remember_removal(change.key, version);  // of a key that has not changed since this copy began
     }
   }
   for (const Change& change : changes) wake(change.key, jobs);
@@ -149,7 +159,7 @@ void StoreTable::restart(std::uint64_t version, Jobs& jobs) {
   entries_.clear();
   removals_.clear();
   version_ = forgotten_ = version;
-  // Who waits for what comes after a later version may know it of another store than this one has become.
+  // A wait for changes after a later version may refer to another store than the one that is copied now.
   copy_ = false;
   for (WaitsByText* waits : {&by_key_, &by_prefix_}) {
     std::vector<std::string> texts;
@@ -190,7 +200,7 @@ void StoreTable::end_lease(LeaseId lease, Jobs& jobs) {
   const std::set<std::string> keys = std::move(found->second.keys);
   leases_.erase(found);
   if (keys.empty()) return;
-  ++version_;  // they go together
+  ++version_;  // all keys are removed at one version
   for (const std::string& key : keys) take(key, version_);
   for (const std::string& key : keys) wake(key, jobs);
 }
@@ -223,8 +233,7 @@ void StoreTable::keep(std::shared_ptr<StoreWait> wait) {
 
 void StoreTable::wait(std::shared_ptr<StoreWait> wait, Jobs& jobs) {
   if (Callback job = wait->answer(*this, wait)) jobs.push_back(std::move(job));
-  // Cancelled before it came here: whoever cancels marks it first and drops it then, so it cannot stay
-  // behind.
+  // If it was cancelled before: fail() marks it first and drop() follows, so it is not kept forever.
   if (!wait->over()) keep(std::move(wait));
 }
 

@@ -1,8 +1,8 @@
-// StoreTable: the keys of a store, its leases, and those who wait; what the backends that keep data
-// themselves are made of.
+// StoreTable: the keys, leases and waits of a store; the common part of the backends that keep data
+// themselves.
 //
-// No lock, no clock, no thread: its owner guards it, and tells it the time. Whatever answers somebody is
-// handed out as a Callback, to be run once the owner's lock is released.
+// It has no lock, clock or thread: its owner locks it, and passes the time. Results of waits are returned as
+// Callbacks, which the owner runs after it has released its lock.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -20,9 +20,9 @@ namespace weft::rpc {
 
 namespace detail {
 
-// What add() stores where the key holds `value` (null: it does not exist); throws as it does.
+// The sum that add() stores if the key holds `value` (null: does not exist); throws as add() does.
 WEFT_EXPORT std::int64_t sum_of(const std::string& key, const std::string* value, std::int64_t delta);
-WEFT_EXPORT void check_ttl(std::chrono::nanoseconds ttl);  // as grant() says
+WEFT_EXPORT void check_ttl(std::chrono::nanoseconds ttl);  // throws as grant() does
 WEFT_EXPORT Error lease_lost(LeaseId lease);
 
 }  // namespace detail
@@ -32,32 +32,32 @@ class WEFT_EXPORT StoreTable {
   using Jobs = std::vector<Callback>;
   struct Change {
     std::string key;
-    std::optional<std::string> value;  // none: removed
+    std::optional<std::string> value;  // empty: removed
   };
 
   const std::string* find(const std::string& key) const;
   std::optional<std::string> copy(const std::string& key) const;
   StoreView view(const std::string& prefix) const;
   std::uint64_t version() const { return version_; }
-  // Whether watch() has something to tell, and what.
+  // Whether watch() has changes to return, and these changes.
   bool changed(const std::string& prefix, std::uint64_t after) const;
   StoreChanges changes(const std::string& prefix, std::uint64_t after) const;
-  // What add() stores; throws as it does.
+  // The sum that add() stores; throws as add() does.
   std::int64_t sum(const std::string& key, std::int64_t delta) const {
     return detail::sum_of(key, find(key), delta);
   }
 
-  // Changes; the answers to those who waited for them are added to jobs.
+  // Changes. The completions of waits are appended to jobs.
   void set(const std::string& key, std::string value, LeaseId lease, Jobs& jobs);  // throws lease_lost
   bool remove(const std::string& key, Jobs& jobs);
-  // For the copy of a store elsewhere: all that changed there in one version. The copy may be of what has
-  // changed since a version alone: restart() says which, and tells all who wait to look again.
+  // For a copy of another store: applies all changes of one version. The copy may contain only the changes
+  // since a version: restart() sets that version, and wakes all waits to read again.
   void mirror(std::uint64_t version, std::vector<Change> changes, Jobs& jobs);
   void restart(std::uint64_t version, Jobs& jobs);
   std::uint64_t known_since() const { return forgotten_; }
 
-  // Leases. Their clock goes on by tick(), which is to be called every tick_interval() while there are any;
-  // what is late by more than that was a stall of the owner's, and does not count.
+  // Leases. Their clock advances with tick(); call it every tick_interval() while leases exist. A longer
+  // delay is considered a stall of the owner, and does not count.
   void grant(LeaseId lease, std::chrono::nanoseconds ttl, Clock::time_point now);
   void renew(LeaseId lease, Clock::time_point now);  // throws lease_lost
   void end_lease(LeaseId lease, Jobs& jobs);
@@ -65,9 +65,9 @@ class WEFT_EXPORT StoreTable {
   std::size_t leases() const { return leases_.size(); }
   void tick(Clock::time_point now);
   std::chrono::nanoseconds tick_interval() const { return interval_; }
-  std::vector<LeaseId> due() const;  // that have not been renewed in time
+  std::vector<LeaseId> due() const;  // leases that have expired
 
-  // Waits: answered at once, or kept until it is answered or dropped.
+  // Waits: each completes at once, or is kept until it completes or is dropped.
   void wait(std::shared_ptr<StoreWait> wait, Jobs& jobs);
   void drop(const std::shared_ptr<StoreWait>& wait);
   std::size_t waits() const { return waiting_; }
@@ -88,7 +88,7 @@ class WEFT_EXPORT StoreTable {
   using WaitsByText = std::map<std::string, Waits, std::less<>>;
   static constexpr std::size_t max_removals = 1024;
 
-  bool unknown(std::uint64_t after) const;  // what has changed since
+  bool unknown(std::uint64_t after) const;  // whether the changes since then are unknown
   void put(const std::string& key, std::string value, LeaseId lease, std::uint64_t version);
   bool take(const std::string& key, std::uint64_t version);
   void remember_removal(const std::string& key, std::uint64_t version);
@@ -103,12 +103,11 @@ class WEFT_EXPORT StoreTable {
 
   std::uint64_t version_ = 1;
   std::map<std::string, Entry> entries_;
-  std::set<std::pair<std::uint64_t, std::string_view>> by_version_;  // the same; views of their keys
-  // The latest removals, oldest first: a watcher must learn of them. What was before forgotten_ is no longer
-  // known.
+  std::set<std::pair<std::uint64_t, std::string_view>> by_version_;  // of entries_; views of their keys
+  // The latest removals, oldest first, for watchers. Removals up to forgotten_ are no longer known.
   std::deque<std::pair<std::uint64_t, std::string>> removals_;
   std::uint64_t forgotten_ = 1;
-  bool copy_ = false;  // versions are another's, which may have come further
+  bool copy_ = false;  // versions are those of another store, which may be ahead
 
   std::map<LeaseId, Lease> leases_;
   std::set<std::pair<std::chrono::nanoseconds, LeaseId>> ends_;

@@ -43,7 +43,7 @@ class KeysWait final : public Wait<void> {
       : Wait(std::move(promise), options, {}), keys_(std::move(keys)) {}
 
  private:
-  // While one key is missing, changes of the others do not matter.
+  // If one key is missing, changes of the other keys do not matter.
   Callback answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
     const auto missing =
         std::find_if(keys_.begin(), keys_.end(), [&](const auto& key) { return table.find(key) == nullptr; });
@@ -68,7 +68,8 @@ class ChangeWait final : public Wait<StoreChanges> {
   const std::uint64_t after_;
 };
 
-// The wait holds the promise, and the promise a way to end the wait: that one must be weak.
+// The wait owns the promise, and the promise refers to the wait for cancellation: that reference must be
+// weak.
 template <class W, class T, class... Arguments>
 StoreWaiting<T> make(const CallOptions& options, DropWait drop, std::shared_ptr<const Loop> loop,
                      Arguments&&... what) {

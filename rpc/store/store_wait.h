@@ -1,8 +1,8 @@
-// StoreWait: somebody who waits for a change of a StoreTable: one entry, ended exactly once, by whoever comes
-// first: the answer, a cancellation, the deadline, or the store's end.
+// StoreWait: a wait for a change of a StoreTable. It ends exactly once, by the first of: its result, a
+// cancellation, its deadline, the end of the store.
 //
-// A table keeps it at one place at a time: the key, or the prefix, whose change it looks at next.
-// Thread-safety: over() and fail() on any thread, the rest is guarded as the table is.
+// A table keeps a wait in one list at a time: that of the key, or prefix, whose change it needs next.
+// Thread-safety: over() and fail() may be called on any thread; the rest is guarded as the table is.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -35,19 +35,19 @@ class WEFT_EXPORT StoreWait {
 
  protected:
   bool claim() { return !over_.exchange(true, std::memory_order_acq_rel); }
-  // For an answer that is not due yet: what is to be looked at next.
+  // For a wait that is not satisfied: the key whose change it needs next.
   void move_to(std::string key) { at_.text = std::move(key); }
 
  private:
   friend class StoreTable;
-  // The answer, where what was waited for has come; under the owner's lock.
+  // Returns the completion if the wait is satisfied; called with the owner's lock held.
   virtual Callback answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) = 0;
   virtual void give(const Error& error) = 0;
 
   const std::optional<Clock::time_point> deadline_;
   std::atomic<bool> over_{false};
   Place at_;
-  bool kept_ = false;  // by a table, in its list for at_, here:
+  bool kept_ = false;  // by a table, in its list for at_, at position_
   std::list<std::shared_ptr<StoreWait>>::iterator position_;
 };
 
@@ -55,7 +55,7 @@ namespace detail {
 
 std::optional<Clock::time_point> deadline_of(const CallOptions& options);
 
-// The three ways to wait. `drop(wait)` is what a cancelled one asks of its owner.
+// The three kinds of waits. A cancelled wait calls `drop(wait)`, which removes it from its owner.
 template <class T>
 struct StoreWaiting {
   std::shared_ptr<StoreWait> wait;

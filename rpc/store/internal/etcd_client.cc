@@ -11,10 +11,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr auto pause = std::chrono::milliseconds{100};  // after "not now"
+constexpr auto pause = std::chrono::milliseconds{100};  // before a retry, if the server is unavailable
 constexpr std::size_t max_line = 64 * 1024 * 1024;      // of a watch: one revision's changes
 
-// --- Reading: fields that are missing have their default, 64-bit numbers are text ---
+// --- Reading: missing fields have their default; 64-bit numbers are text ---
 
 [[noreturn]] void no_etcd(const std::string& what) {
   throw Error(ErrorKind::protocol_error, "what answers is no etcd: " + what);
@@ -74,7 +74,7 @@ std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-// Of the gateway's failure, by its gRPC code (https://grpc.io/docs/guides/status-codes/).
+// Converts a failure of the gateway by its gRPC code (https://grpc.io/docs/guides/status-codes/).
 Error to_error(const Json& failure) {
   std::string message = text_of(field(failure, "message"));
   if (message.empty()) message = text_of(field(failure, "error"));
@@ -85,7 +85,7 @@ Error to_error(const Json& failure) {
     switch (code) {
       case 3:
         return ErrorKind::invalid_argument;
-      case 5:  // there is nothing else here that has to be there
+      case 5:  // not_found: only a lease can be missing
         return ErrorKind::lease_lost;
       case 7:
       case 16:
@@ -94,7 +94,7 @@ Error to_error(const Json& failure) {
         return ErrorKind::resource_exhausted;
       case 12:
         return ErrorKind::unsupported;
-      default:  // no leader, an election, a server that ends: it may have been done all the same
+      default:  // no leader, an election, a server that shuts down: the request may have been executed
         return ErrorKind::unavailable;
     }
   }();
@@ -114,7 +114,7 @@ ErrorKind kind_of(const std::exception_ptr& error) {
 
 // --- Writing ---
 
-// The first key that does not begin with the prefix; "\0" where there is none: to the last key.
+// The first key after all keys with the prefix; "\0" (no end) if no such key exists.
 std::string end_of(std::string prefix) {
   while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
   if (prefix.empty()) return std::string(1, '\0');
@@ -155,7 +155,7 @@ EtcdClient::EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> serve
                        std::chrono::nanoseconds attempt)
     : loop_(std::move(loop)),
       http_(std::make_shared<HttpClient>(loop_, servers, HttpClientOptions{})),
-      // A server that does not answer leaves time for the others.
+      // A server that does not answer must leave time for the others.
       attempt_(servers.size() > 1 ? attempt : std::chrono::nanoseconds::zero()) {
   for (const auto& server : servers) names_ += (names_.empty() ? "" : ",") + server.text();
 }
@@ -164,7 +164,7 @@ HttpRequest EtcdClient::request(std::string target, std::string body, Time until
   return {std::move(target), std::move(body), until, attempt_, repeatable, {}};
 }
 
-// One call: what it asks, how its answer is read, and who waits for it.
+// One call: the request, the function that reads its reply, and the promise.
 template <class T, class Read>
 struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
   Call(const EtcdClient& client, HttpRequest ask, Read answer)
@@ -193,7 +193,7 @@ struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
       const HttpResponse whole = std::move(response).get();
       Json json = parse(whole.body);
       if (whole.status != 200) throw to_error(json);
-      // A stream's only answer, or its failure, is wrapped.
+      // The only reply of a stream, or its failure, is wrapped.
       if (field(json, "error").is_object()) throw to_error(field(json, "error"));
       return field(json, "result").is_object() ? field(json, "result") : json;
     });
@@ -206,7 +206,7 @@ struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
       }
     }));
   }
-  // A server that says that it cannot now may do it soon, or another one may.
+  // If the server is unavailable now, it, or another server, may be available soon.
   bool asks_again(const std::exception_ptr& error) {
     if (!request.repeatable || loop->now() + pause >= request.until ||
         kind_of(error) != ErrorKind::unavailable)
@@ -295,7 +295,7 @@ Future<void> EtcdClient::remove_all(const std::string& prefix, Time until) {
 
 Future<StoreLease> EtcdClient::grant(std::chrono::nanoseconds ttl, Time until) {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(ttl);
-  // One that nobody hears of ends by itself.
+  // Repeatable: a lease whose reply was lost expires.
   return call<StoreLease>(
       request("/v3/lease/grant", Json{{"TTL", std::to_string(seconds.count())}}.dump(), until, true),
       [](const Json& answer) {
@@ -346,7 +346,7 @@ EtcdClient::WatchId EtcdClient::watch(const std::string& prefix, std::uint64_t f
     if (to_bool(field(result, "canceled")) && !batch.missed)
       throw Error(ErrorKind::unavailable,
                   "the watch was cancelled: " + text_of(field(result, "cancel_reason")));
-    // A line may hold several revisions, each whole and in order.
+    // A line may contain several revisions, each complete and in order.
     for (const Json& event : field(result, "events")) {
       EtcdEntry change = to_entry(field(event, "kv"));
       if (text_of(field(event, "type")) == "DELETE") change.value.reset();

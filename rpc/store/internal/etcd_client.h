@@ -1,10 +1,9 @@
 // EtcdClient: the operations of etcd's v3 API that a store needs, through its JSON gateway
-// (https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/). Keys are etcd's own, revisions its versions.
+// (https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/). Keys are etcd's keys; versions are its revisions.
 //
-// On its loop, as the HttpClient below it: members are called there, futures complete there. Errors:
-// unavailable (which servers were tried, and whether the change may have been made), lease_lost,
-// permission_denied, invalid_argument (a request that is too large), resource_exhausted (no space),
-// protocol_error (what answers is no etcd).
+// Members are called on the client's loop, and futures complete there. Errors: unavailable (with the tried
+// servers, and whether the change may have been made), lease_lost, permission_denied, invalid_argument (a
+// request that is too large), resource_exhausted (no space), protocol_error (the server is not etcd).
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -17,7 +16,7 @@ namespace weft::rpc::detail {
 
 struct EtcdEntry {
   std::string key;
-  std::optional<std::string> value;  // none: removed
+  std::optional<std::string> value;  // empty: removed
   std::uint64_t version = 0;         // the revision of its last change
 };
 
@@ -28,33 +27,34 @@ struct EtcdRange {
 
 struct EtcdExchange {
   bool stored = false;
-  std::optional<EtcdEntry> actual;  // where it was not
+  std::optional<EtcdEntry> actual;  // if not stored
 };
 
-// The changes of one revision; or that the watch cannot go on: what it missed is no longer known.
+// The changes of one revision. missed: the watch cannot continue, because etcd no longer has the changes
+// before.
 struct EtcdEvents {
   std::uint64_t version = 0;
-  bool created = false;  // the watch begins here
+  bool created = false;  // the watch begins
   bool missed = false;
   std::vector<EtcdEntry> changes;
 };
 
 class EtcdClient {
  public:
-  using Time = Clock::time_point;  // until when there is an answer, or a failure
+  using Time = Clock::time_point;  // the deadline
   using WatchId = HttpClient::CallId;
 
   EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, std::chrono::nanoseconds attempt);
 
   Future<EtcdRange> get(const std::string& key, Time until);
   Future<EtcdRange> get_all(const std::string& prefix, Time until);
-  // Those of the keys that exist, at one revision; at most max_keys.
+  // The existing ones of `keys`, at one revision; at most max_keys.
   static constexpr std::size_t max_keys = 100;
   Future<EtcdRange> get_some(const std::vector<std::string>& keys, std::optional<std::uint64_t> at,
                              Time until);
   Future<void> put(const std::string& key, const std::string& value, LeaseId lease, Time until);
-  // Where the key holds `expected` (nullopt: does not exist); or where its last change was at `version` (0:
-  // does not exist).
+  // exchange() stores `desired` if the key has the value `expected` (nullopt: does not exist);
+  // exchange_version() if its last change was at `version` (0: does not exist).
   Future<EtcdExchange> exchange(const std::string& key, const std::optional<std::string>& expected,
                                 const std::string& desired, LeaseId lease, Time until);
   Future<EtcdExchange> exchange_version(const std::string& key, std::uint64_t version,
@@ -64,10 +64,10 @@ class EtcdClient {
   Future<StoreLease> grant(std::chrono::nanoseconds ttl, Time until);
   Future<void> renew(LeaseId lease, Time until);
   Future<void> revoke(LeaseId lease, Time until);
-  // Whether the server of a watch is alive and part of a cluster that can decide.
+  // Fails unless the server of a watch is alive and belongs to a cluster with a quorum.
   Future<void> probe(WatchId watch, const std::string& key, Time until);
 
-  // All changes under the prefix from that revision on (0: from now on), until it ends with an error.
+  // Watches all changes under the prefix from a revision on (0: from now on), until it fails.
   using Events = std::function<void(EtcdEvents&&)>;
   using Ended = UniqueFunction<void(const Error&)>;
   WatchId watch(const std::string& prefix, std::uint64_t from, Time until, Events events, Ended ended);
@@ -83,7 +83,7 @@ class EtcdClient {
   Future<T> call(HttpRequest request, Read read);
 
   std::shared_ptr<Loop> loop_;
-  std::string names_;  // of the servers, for messages
+  std::string names_;  // of the servers, for errors
   std::shared_ptr<HttpClient> http_;
   std::chrono::nanoseconds attempt_;
 };

@@ -30,7 +30,7 @@ void EtcdWatch::wait(const std::shared_ptr<StoreWait>& wait) {
   for (Callback& job : jobs) job();
 }
 
-// from: the first revision that is wanted; 0: the next one.
+// from: the first revision of interest; 0: the next one.
 void EtcdWatch::begin(std::uint64_t from) {
   stage_ = Stage::opening;
   const std::uint64_t turn = ++turn_;
@@ -48,7 +48,7 @@ void EtcdWatch::begin(std::uint64_t from) {
 
 void EtcdWatch::on_events(EtcdEvents&& events, std::uint64_t from) {
   heard_ = true;
-  // Compacted meanwhile; or another etcd than before, which has not come as far.
+  // The revisions were compacted; or this is another etcd than before, with lower revisions.
   if (events.missed || (events.created && events.version + 1 < from)) {
     stop();
     give_up_ = loop_->now() + timeout_;
@@ -87,7 +87,7 @@ void EtcdWatch::on_ended(const Error& reason) {
   });
 }
 
-// A server that no longer answers ends no stream. So it is asked, where the stream says nothing.
+// A server that no longer answers does not close the stream. So it is probed if the stream is silent.
 void EtcdWatch::watch_over() {
   if (timer_ != 0) loop_->cancel(timer_);
   timer_ = loop_->schedule(loop_->now() + timeout_ / 3, [weak = weak_from_this()] {

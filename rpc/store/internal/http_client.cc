@@ -20,18 +20,18 @@ std::string HttpServer::text() const {
 struct HttpClient::Call {
   CallId id = 0;
   HttpRequest request;
-  Part part;  // of a stream
+  Part part;  // for a stream
   Done done;
   HttpResponse response;
   std::shared_ptr<HttpConnection> connection;
   std::size_t server = 0;
   std::size_t untried = 0;                        // servers, in this round
-  std::map<std::size_t, std::string> tried = {};  // what came of it
+  std::map<std::size_t, std::string> tried = {};  // the result of each tried server
   std::chrono::nanoseconds pause = first_pause;
   Loop::TimerId timer = 0;
-  bool has_place = false;                // among the busy
-  bool flows = false;                    // a stream of which a part has come
-  std::exception_ptr refusal = nullptr;  // what came was not taken
+  bool has_place = false;                // counts as busy
+  bool flows = false;                    // a stream, of which a part has been received
+  std::exception_ptr refusal = nullptr;  // the response was refused
 };
 
 HttpClient::HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, HttpClientOptions options)
@@ -66,7 +66,7 @@ HttpClient::CallId HttpClient::begin(std::shared_ptr<Call> call) {
     finish(call, std::make_exception_ptr(Error(ErrorKind::shut_down, "the client has closed")));
     return 0;
   }
-  set_timer(call, call->request.until, &HttpClient::timed_out);  // also while it stands in the line
+  set_timer(call, call->request.until, &HttpClient::timed_out);  // also while it waits in the queue
   start(call);
   return call->id;
 }
@@ -114,8 +114,8 @@ void HttpClient::send(const std::shared_ptr<Call>& call) {
       "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(request.body.size()) +
       "\r\n\r\n" + request.body;
   call->response = {};
-  // The connection belongs to the call: it is closed, and calls back no more, when the call ends; what it
-  // calls may end it.
+  // The connection belongs to the call: when the call ends, it is closed and calls nothing more. Its
+  // callbacks may end the call.
   call->connection->exchange(
       std::move(bytes),
       [this, call](unsigned status, std::string_view part) { on_part(*call, status, part); },
@@ -167,7 +167,7 @@ void HttpClient::failed(const std::shared_ptr<Call>& call, const std::string& re
   call->tried[call->server] = reason;
   if (call->server == current_) {
     next_server();
-    // What else is kept open to a server that fails is no better.
+    // Other open connections to a failed server are useless, too.
     std::erase_if(idle_, [&](const auto& connection) {
       if (connection->server() != call->server) return false;
       connection->close();
@@ -204,7 +204,7 @@ void HttpClient::finish(const std::shared_ptr<Call>& call, Result<HttpResponse>&
   }
   let_go(*call);
   Done done = std::move(call->done);
-  const auto self = shared_from_this();  // to the end of this, whatever is done
+  const auto self = shared_from_this();  // keeps this object while `done` runs
   done(std::move(result));
   next_in_line();
 }

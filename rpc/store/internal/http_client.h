@@ -1,10 +1,10 @@
-// HttpClient: HTTP/1.1 POST to one of several equal servers, over connections that are kept and used again.
+// HttpClient: HTTP/1.1 POST to one of several equal servers, over persistent connections.
 //
-// It goes to one server until that fails, then to the next. A request that was not sent is tried at all
-// servers, and again after a pause, until its time is over; one that may have been executed is repeated only
-// if it says so. Failures are `unavailable` and name every server that was tried, and what came of it; what a
-// server answers, whatever its status, is a response. Members are called on the loop, callbacks come there;
-// after close(), which ends what is under way with shut_down, none comes any more.
+// It uses one server until that fails, then the next. A request that was not sent is tried on all servers,
+// and again after a pause, until its deadline. A request that may have been executed is repeated only if it
+// is marked as repeatable. Failures are `unavailable` and name each tried server with its error; any reply of
+// a server, whatever its status, is a response. Members are called on the loop, and callbacks run there.
+// close() fails the pending calls with shut_down; after it, no callback runs.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -28,16 +28,16 @@ struct HttpServer {
 };
 
 struct HttpClientOptions {
-  std::size_t connections = 8;              // at a time, without those of streams
-  std::size_t max_body = 64 * 1024 * 1024;  // of a response that is kept
+  std::size_t connections = 8;              // at a time, not counting streams
+  std::size_t max_body = 64 * 1024 * 1024;  // of a response that is stored
 };
 
 struct HttpRequest {
   std::string target, body;
-  Clock::time_point until;              // by then there is an answer, or a failure
-  std::chrono::nanoseconds attempt{0};  // how much of that one server has; 0: all
+  Clock::time_point until;              // the deadline
+  std::chrono::nanoseconds attempt{0};  // the maximum time for one server; 0: no limit
   bool repeatable = false;              // may be executed twice
-  std::optional<std::size_t> server;    // only this one, by its place
+  std::optional<std::size_t> server;    // only this server, by index
 };
 
 struct HttpResponse {
@@ -55,13 +55,13 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   ~HttpClient();
 
   CallId post(HttpRequest request, Done done);
-  // A response that goes on and on: its body is handed on in parts and not kept. From the first part on the
-  // request's times do not count any more. `ended` gets how it ended (a status other than 200 with the body);
-  // where `part` throws an Error that is how.
+  // A response without an end: its body is passed on in parts, and not stored. After the first part, the
+  // request's times no longer apply. `ended` receives the result (for a status other than 200, with the
+  // body), or the Error that `part` threw.
   CallId stream(HttpRequest request, Part part, Done ended);
-  void stop(CallId call);  // nothing more is called back
+  void stop(CallId call);  // no further callbacks
   void next_server() { current_ = (current_ + 1) % servers_.size(); }
-  std::size_t server_of(CallId stream) const;  // its place, once a part has come
+  std::size_t server_of(CallId stream) const;  // its index, once a part has been received
   void close();
 
  private:
@@ -75,7 +75,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   void timed_out(const std::shared_ptr<Call>& call);
   void failed(const std::shared_ptr<Call>& call, const std::string& reason, bool sent);
   void finish(const std::shared_ptr<Call>& call, Result<HttpResponse>&& result);
-  void let_go(Call& call);  // of its connection and its timer
+  void let_go(Call& call);  // of its connection and timer
   void next_in_line();
   void set_timer(const std::shared_ptr<Call>& call, Clock::time_point when,
                  void (HttpClient::*then)(const std::shared_ptr<Call>&));

@@ -1,7 +1,7 @@
-// HttpConnection: one connection to an HTTP server, with one exchange at a time; between exchanges it waits
-// for the next one, and notices when the server closes it.
+// HttpConnection: one connection to an HTTP server, for one exchange at a time. Between exchanges it detects
+// when the server closes it.
 //
-// Belongs to the loop of its io_context; members are called there. After close() nothing is called back.
+// Belongs to the loop of its io_context; members are called there. After close() no callback runs.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -26,12 +26,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnection(asio::io_context& context, std::size_t server);
 
   void connect(const std::string& host, const std::string& port, Connected done);
-  // What fails here may have been executed.
+  // If it fails, the request may have been executed.
   void exchange(std::string request, Part part, Exchanged done);
   void close();
   bool usable() const { return open_ && !exchanged_; }
   bool exchanging() const { return static_cast<bool>(exchanged_); }
-  std::size_t server() const { return server_; }  // which of its client's
+  std::size_t server() const { return server_; }  // its index in the client
 
  private:
   void read();

@@ -25,7 +25,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// The last element of a list with commas.
+// The last element of a comma-separated list.
 std::string_view last_of(std::string_view list) {
   const std::size_t comma = list.rfind(',');
   return trim(comma == std::string_view::npos ? list : list.substr(comma + 1));
@@ -90,7 +90,7 @@ void HttpReader::on_line() {
       return on_head_line();
     case Stage::chunk_size: {
       const std::string_view line = line_;
-      left_ = number(trim(line.substr(0, line.find(';'))), 16);  // what follows are extensions
+      left_ = number(trim(line.substr(0, line.find(';'))), 16);  // ignores extensions
       stage_ = left_ == 0 ? Stage::trailer : Stage::chunk;
       head_bytes_ = 0;
       return;
@@ -99,7 +99,7 @@ void HttpReader::on_line() {
       if (!line_.empty()) refuse("a chunk is longer than it says");
       stage_ = Stage::chunk_size;
       return;
-    default:  // trailers say nothing that is wanted here
+    default:  // ignores trailers
       if (line_.empty()) stage_ = Stage::complete;
   }
 }
@@ -136,7 +136,7 @@ void HttpReader::field(std::string_view name, std::string_view value) {
 }
 
 void HttpReader::begin_body() {
-  if (status_ < 200) {  // an interim response; the one that counts follows
+  if (status_ < 200) {  // an interim response; the final one follows
     if (status_ == 101) refuse("it changes the protocol");
     status_ = 0;
     has_length_ = chunked_ = false;

@@ -1,9 +1,9 @@
-// HttpReader: takes an HTTP/1.1 response apart as its bytes come (RFC 9112): Content-Length, chunked with
-// trailers, or until the connection ends.
+// HttpReader: parses an HTTP/1.1 response from its bytes (RFC 9112): with Content-Length, chunked with
+// trailers, or until the end of the connection.
 //
-// Pure: no socket, no clock. Every length is checked before it is believed: the head (and trailers) are
-// limited; a body is handed on as it comes, so limiting that is for who keeps it. After anything that throws
-// (protocol_error) the connection is of no more use. Thread-safety: none.
+// No socket and no clock. Every length is checked: the head and trailers are limited; the body is passed on
+// as it arrives, so the receiver must limit it. After protocol_error was thrown, the connection must not be
+// used again. Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ class HttpReader {
 
   explicit HttpReader(Body body) : body_(std::move(body)) {}
 
-  // Takes bytes, up to the end of the response, and says how many those were.
+  // Consumes bytes up to the end of the response, and returns their number.
   std::size_t push(std::string_view bytes);
-  void connection_ended();  // throws where the response was still to go on
+  void connection_ended();  // throws if the response is incomplete
 
   bool complete() const { return stage_ == Stage::complete; }
   unsigned status() const { return status_; }
-  bool keeps_connection() const { return keep_alive_; }  // once complete
+  bool keeps_connection() const { return keep_alive_; }  // call once complete
 
  private:
   enum class Stage { head, sized, chunk_size, chunk, chunk_end, trailer, to_the_end, complete };
 
-  bool take_line(std::string_view& bytes);  // into line_; false where it goes on
+  bool take_line(std::string_view& bytes);  // into line_; false if the line is incomplete
   void on_line();
   void on_head_line();
   void begin_body();
