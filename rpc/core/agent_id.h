@@ -1,4 +1,4 @@
-// AgentId: which agent, and which incarnation of it. A restarted agent has the old name and a new
+// AgentId: identifies an agent and its incarnation. A restarted agent has the same name and another
 // incarnation.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace weft::rpc {
 
 struct AgentId {
   std::string name;
-  std::uint64_t incarnation = 0;  // random, drawn when the agent is made
+  std::uint64_t incarnation = 0;  // random, drawn when the agent is created
 
   friend auto operator<=>(const AgentId&, const AgentId&) = default;
 };

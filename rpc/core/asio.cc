@@ -1,3 +1,2 @@
-// Asio's own sources, compiled once here instead of in every file that includes Asio
-// (ASIO_SEPARATE_COMPILATION).
+// Asio's sources, compiled once here instead of in every file that includes Asio (ASIO_SEPARATE_COMPILATION).
 #include <asio/impl/src.hpp>

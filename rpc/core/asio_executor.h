@@ -1,9 +1,9 @@
-// AsioExecutor: an Executor of weft as Asio knows executors, so that asio::awaitable coroutines resume on it.
-// The context that it names is the agent's loop: timers and sockets made from it wait there, and complete
+// AsioExecutor: an Executor of weft as an executor for Asio, so that asio::awaitable coroutines resume on it.
+// Its execution context is the agent's loop: timers and sockets made from it wait on the loop, and complete
 // here.
 //
-// A value; keeps what owns the executor, and a thread-local context that is entered around everything it
-// runs. Thread-safe.
+// A value. It keeps the owner of the executor, and a thread-local context that is entered around everything
+// it runs. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -17,24 +17,24 @@ namespace weft::rpc {
 
 class AsioExecutor {
  public:
-  // `context` may be null; it lives as long as `owner`.
+  // `context` may be null; it must live as long as `owner`.
   AsioExecutor(asio::execution_context& loop, Executor& executor, ContextSwitch* context,
                std::shared_ptr<void> owner)
       : loop_(&loop), executor_(&executor), context_(context), owner_(std::move(owner)) {}
 
-  // What Asio asks of an executor.
+  // Asio's requirements of an executor.
   asio::execution_context& query(asio::execution::context_t) const noexcept { return *loop_; }
   static constexpr asio::execution::blocking_t query(asio::execution::blocking_t) noexcept {
     return asio::execution::blocking.never;
   }
   AsioExecutor require(asio::execution::blocking_t::never_t) const { return *this; }
 
-  // Posts f, and runs it in the context.
+  // Posts f, which then runs in the context.
   template <class F>
   void execute(F&& f) const {
     executor_->post([f = std::forward<F>(f), context = context_, owner = owner_]() mutable {
       ContextScope scope(context);
-      auto run = std::move(f);  // and its end, within the scope
+      auto run = std::move(f);  // destroyed within the scope
       run();
     });
   }

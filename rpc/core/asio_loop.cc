@@ -1,3 +1,11 @@
+// A turn (take_turn()) is one event and the jobs that it posts to this loop. Jobs from other threads are
+// collected in `inbox`, with one Asio handler for all. One Asio timer, armed for the earliest, serves all
+// timers.
+//
+// The own thread alternates between polling and blocking (run_thread()): poll_for() polls the pollers, and at
+// intervals Asio, until SpinPolicy's bound passes without an event. Then the pollers are put to sleep, that
+// is, they ask Asio or their peer to wake the loop, and the thread blocks in Asio for the next event. While
+// the policy pauses spinning, rest() runs the loop as one that never spins.
 #include <weft/rpc/core/asio_loop.h>
 
 #include <weft/rpc/core/error.h>
@@ -22,16 +30,16 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t max_jobs_a_turn = 256;     // then others have a look in
-constexpr unsigned looks_between_clocks = 8;     // while there is nothing to do
-constexpr std::size_t max_handlers_a_look = 64;  // of Asio; then pollers have their turn
-constexpr unsigned polls_between_looks = 64;     // at Asio, where pollers are polled: that is a system call
-constexpr unsigned costly_polls_between_looks = 8;  // where theirs are system calls too
+constexpr std::size_t max_jobs_a_turn = 256;        // then other Asio handlers run
+constexpr unsigned looks_between_clocks = 8;        // of the pollers, while there is no work
+constexpr std::size_t max_handlers_a_look = 64;     // of Asio; then pollers are polled
+constexpr unsigned polls_between_looks = 64;        // of Asio, if there are pollers: it is a system call
+constexpr unsigned costly_polls_between_looks = 8;  // if a poll is a system call, too
 constexpr std::size_t max_costly_pollers = 4;
-constexpr auto longest_spin = std::chrono::milliseconds{2};  // for what is expected soon
-constexpr auto first_yield = std::chrono::microseconds{4};   // after so long without work
-constexpr unsigned turns_between_looks = 32;   // at the clock, while the policy lets the loop not poll
-constexpr unsigned works_between_yields = 64;  // polls that found work; without them a busy loop never yields
+constexpr auto longest_spin = std::chrono::milliseconds{2};  // if a poller expects work soon
+constexpr auto first_yield = std::chrono::microseconds{4};   // without work
+constexpr unsigned turns_between_looks = 32;                 // of the clock, while the policy pauses spinning
+constexpr unsigned works_between_yields = 64;  // of polls with work; otherwise a busy loop would never yield
 
 void pause() {
 #if defined(__x86_64__)
@@ -77,7 +85,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     if (resting && ++turns % turns_between_looks == 0 && Clock::now() >= policy.paused_until()) end_rest();
   }
 
-  // An exception of a job ends here: the turn, the timers and the io_context go on.
+  // Catches an exception of a job: the turn, the timers and the io_context continue.
   template <class Callable>
   void run(Callable& job) {
     try {
@@ -87,8 +95,8 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
   }
 
-  // The jobs that a turn was too short for. On the program's io_context, which may never run again, they go
-  // with it: what they hold may hold this loop.
+  // The jobs that are left after a turn. If the program's io_context never runs again and is destroyed, they
+  // are destroyed with it, because they may own this loop.
   class Rest {
    public:
     explicit Rest(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -108,7 +116,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     std::shared_ptr<State> state_;
   };
 
-  // --- Jobs from other threads, of a loop of weft's own ---
+  // --- Jobs from other threads, for a loop with its own thread ---
 
   void hand_in(Callback job) {
     {
@@ -128,7 +136,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     while (!jobs.empty()) turn(jobs.pop());
   }
 
-  // --- Timers: one of Asio's for all, armed for the earliest ---
+  // --- Timers: one Asio timer for all, armed for the earliest ---
 
   void arm() {
     if (entries.empty()) return;
@@ -144,7 +152,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     armed.reset();
     timer.cancel();
   }
-  void drop_timers() {  // but those that close
+  void drop_timers() {  // except those of schedule_closing()
     for (auto entry = entries.begin(); entry != entries.end();) {
       if (closing.contains(entry->first.second)) {
         ++entry;
@@ -167,12 +175,12 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     arm();
   }
 
-  // --- The own thread ---
+  // --- The loop's own thread ---
 
   void run_thread() {
     thread = std::this_thread::get_id();
     if (!policy.spins()) context.run();
-    bool due = false;  // a poller has refused to fall asleep
+    bool due = false;  // a poller has work and refused to fall asleep
     Clock::time_point now = Clock::now();
     while (!context.stopped()) {
       const auto bound = policy.bound(now);
@@ -195,18 +203,18 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
     thread = std::thread::id();
   }
-  // Runs events like a loop that never spins, until the pause ends. Single events, with a look at the
-  // clock for each, would cost 2 % of the throughput.
+  // Runs events like a loop that never spins, until the pause ends. Reading the clock for each event would
+  // cost 2 % of the throughput.
   void rest() {
     resting = true;
     context.run();
-    if (!std::exchange(resting, false)) context.restart();  // else there is no more work
+    if (!std::exchange(resting, false)) context.restart();  // otherwise the io_context ran out of work
   }
   void end_rest() {
     if (std::exchange(resting, false)) context.stop();
   }
   void poll_for(std::chrono::nanoseconds bound) {
-    bool idle = false;  // and since when
+    bool idle = false;  // no work since `since`
     Clock::time_point since{}, looked{};
     for (unsigned i = 0;; ++i) {
       bool worked = false;
@@ -239,19 +247,19 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
       pause();
     }
   }
-  std::optional<Clock::time_point> yield(Clock::time_point now) {  // nullopt: the core is wanted
+  std::optional<Clock::time_point> yield(Clock::time_point now) {  // nullopt: another thread needs the core
     ::sched_yield();
     const Clock::time_point back = Clock::now();
     return policy.yielded(back, back - now) ? std::optional(back) : std::nullopt;
   }
-  // Not context.poll(), which does not return as long as handlers and timers keep others due: pollers come in
-  // between.
+  // Not context.poll(), which does not return while handlers and timers make others ready: pollers must be
+  // polled in between.
   bool look_at_asio() {
     std::size_t ran = 0;
     while (ran < max_handlers_a_look && context.poll_one() != 0) ++ran;
     return ran != 0;
   }
-  // While the loop does not poll, pollers stay asleep from one event to the next.
+  // While the loop does not poll, pollers stay asleep between events.
   bool put_pollers_to_sleep() {
     if (asleep.size() == pollers.size()) return true;
     for (LoopPoller* poller : pollers) {
@@ -272,29 +280,29 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   asio::io_context& context;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
 
-  std::atomic<std::thread::id> thread{};  // the own one
+  std::atomic<std::thread::id> thread{};  // of the loop's own thread
 
-  // On the loop's thread.
+  // Used on the loop's thread.
   bool in_turn = false;
-  Fifo<Callback> ready;  // posted within the turn
+  Fifo<Callback> ready;  // posted in the current turn
   bool rest_due = false;
   asio::steady_timer timer;
   std::map<TimerKey, Callback> entries;
   std::unordered_map<TimerId, Clock::time_point> when;
-  std::set<TimerId> closing;  // those among them that stop() does not drop
+  std::set<TimerId> closing;  // the timers that stop() does not drop
   std::optional<Clock::time_point> armed;
   TimerId last = 0;
   std::vector<LoopPoller*> pollers;
-  std::size_t costly_pollers = 0;  // the last ones
+  std::size_t costly_pollers = 0;  // at the end of pollers
   std::vector<LoopPoller*> asleep;
   SpinPolicy policy{std::chrono::nanoseconds{0}};  // set before the thread starts
-  unsigned works = 0;                              // polls that found work
-  bool resting = false;                            // runs until the policy's pause ends
-  unsigned turns = 0;                              // while it rests
+  unsigned works = 0;                              // polls with work
+  bool resting = false;                            // until the policy's pause ends
+  unsigned turns = 0;                              // while resting
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the following members
   Fifo<Callback> inbox;
-  bool collected = true;  // else Asio has been asked to
+  bool collected = true;  // false: a handler is posted to Asio
 };
 
 AsioLoop::AsioLoop(std::optional<std::chrono::nanoseconds> spin)
@@ -320,12 +328,12 @@ void AsioLoop::stop() {
     state->work.reset();
   });
   if (running_here()) {
-    thread_.detach();  // the last owner let go on the loop itself: the thread ends after this job
+    thread_.detach();  // the last owner was destroyed on the loop itself: the thread ends after this job
     return;
   }
   thread_.join();
   stopped_ = true;
-  if (late_jobs_++ == 0) run_late_jobs();  // what came between the thread's end and the line above
+  if (late_jobs_++ == 0) run_late_jobs();  // jobs posted between the end of the thread and the line above
 }
 
 void AsioLoop::post(Callback job) {
@@ -339,7 +347,7 @@ void AsioLoop::post(Callback job) {
   if (late_jobs_++ == 0) run_late_jobs();
 }
 
-// The first that comes runs the jobs of all, until nobody has come since.
+// The first thread runs the jobs of all threads, until no more are posted.
 void AsioLoop::run_late_jobs() {
   std::size_t seen;
   do {
@@ -349,13 +357,13 @@ void AsioLoop::run_late_jobs() {
   } while (late_jobs_.fetch_sub(seen) != seen);
 }
 
-// Asio knows of a thread only while that is within run(), which one that spins is not.
+// Asio considers a thread as running only within run(); a thread that spins is not within it.
 bool AsioLoop::running_here() const {
   return state_->thread.load(std::memory_order_relaxed) == std::this_thread::get_id() ||
          context_.get_executor().running_in_this_thread();
 }
 
-// std::chrono::steady_clock is CLOCK_MONOTONIC; this one is what it was at the kernel's last tick.
+// std::chrono::steady_clock is CLOCK_MONOTONIC; this clock has the value of the kernel's last tick.
 Clock::time_point AsioLoop::coarse_now() const {
   timespec time{};
   if (::clock_gettime(CLOCK_MONOTONIC_COARSE, &time) != 0) return now();
@@ -384,13 +392,13 @@ void AsioLoop::cancel(TimerId id) {
   state_->entries.erase(State::TimerKey{entry->second, id});
   state_->when.erase(entry);
   state_->closing.erase(id);
-  if (state_->entries.empty()) state_->disarm();  // else the program's io_context would wait for nothing
+  if (state_->entries.empty()) state_->disarm();  // otherwise the program's io_context would wait for it
 }
 
 bool AsioLoop::spins() const { return state_->policy.spins(); }
 bool AsioLoop::add_poller(LoopPoller& poller, bool system_call) {
   if (!spins() || (system_call && state_->costly_pollers == max_costly_pollers)) return false;
-  state_->end_rest();  // the poller is put to sleep before the next rest
+  state_->end_rest();  // the poller must be put to sleep before the next rest
   auto& all = state_->pollers;
   if (system_call) {
     all.push_back(&poller);

@@ -1,10 +1,10 @@
-// AsioLoop: a Loop over an asio::io_context, weft's own (run by a thread that it starts) or the program's.
+// AsioLoop: a Loop over an asio::io_context: its own, run by a thread that it starts, or the program's.
 //
-// Owned by an agent through shared_ptr; pending futures hold it too. One thread at a time runs it. stop()
-// ends the own thread, once nothing is under way on the io_context but timers, which are dropped; jobs posted
-// later run at once on the thread that posts them, one at a time, so that none is lost and a call made too
-// late still ends. On the program's io_context nothing is stopped. A loop of weft's own may spin: without
-// work it polls for a short while before it sleeps, which saves a call the wake-up (spin_policy.h).
+// Owned by an agent through shared_ptr; pending futures keep it, too. One thread at a time runs it. stop()
+// ends the own thread, once only timers are pending on the io_context; those are dropped. Jobs posted later
+// run at once on the posting thread, one at a time, so that none is lost and a late call still completes. A
+// program's io_context is not stopped. A loop with its own thread may spin: without work it polls for a short
+// time before it blocks, which saves the wake-up (spin_policy.h).
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -20,9 +20,9 @@ namespace weft::rpc {
 
 class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop> {
  public:
-  // With its own io_context and thread. spin: how long to poll before it sleeps; none: it adapts.
+  // With its own io_context and thread. spin: how long to poll before it blocks; nullopt: adaptive.
   explicit AsioLoop(std::optional<std::chrono::nanoseconds> spin = std::chrono::nanoseconds{0});
-  explicit AsioLoop(asio::io_context& context);  // on the program's
+  explicit AsioLoop(asio::io_context& context);  // on the program's io_context
   ~AsioLoop() override;
 
   void post(Callback job) override;
@@ -47,17 +47,16 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
 
   void run_late_jobs();
 
-  // Shared with its thread, and with what waits in the io_context, which may both outlive the loop by a
-  // moment.
+  // Shared with its thread and with handlers in the io_context, which may outlive the loop for a moment.
   std::shared_ptr<State> state_;
   asio::io_context& context_;
   const bool own_;
   std::thread thread_;
   std::atomic<bool> stopped_{false};
-  std::atomic<std::size_t> late_jobs_{0};  // posted since stop(), or about to be run
+  std::atomic<std::size_t> late_jobs_{0};  // posted since stop(), or about to run
 };
 
-// Where sockets of that loop wait. Throws invalid_argument for a loop that is not Asio's.
+// The io_context for sockets of `loop`. Throws invalid_argument if it is not an AsioLoop.
 WEFT_EXPORT asio::io_context& io_context_of(Loop& loop);
 
 }  // namespace weft::rpc

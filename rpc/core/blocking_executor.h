@@ -1,4 +1,4 @@
-// BlockingExecutor: lends the calling thread to one task until it ends (Agent::run).
+// BlockingExecutor: uses the calling thread for one task until it ends (Agent::run).
 //
 // run() may be called once; jobs posted after it has returned are dropped.
 #pragma once

@@ -14,7 +14,7 @@ constexpr std::size_t max_joined = 16 * 1024;
 Buffer Buffer::allocate(std::size_t size) {
   if (size == 0) return {};
   if (size <= max_joined) {
-    // One allocation for the bytes and their count.
+    // One allocation for the bytes and the reference count.
     auto owner = std::make_shared_for_overwrite<std::byte[]>(size + alignment - 1);
     void* aligned = owner.get();
     std::size_t space = size + alignment - 1;

@@ -1,7 +1,8 @@
-// Buffer: counted bytes that travel as an attachment, memory of whatever kind with whoever keeps it alive.
+// Buffer: reference-counted bytes that travel as an attachment: any kind of memory, with the owner that keeps
+// it.
 //
-// Copies share the bytes. allocate() aligns to 64 bytes, so that a tensor can live there.
-// Thread-safety: a value; the bytes are the sharers' business.
+// Copies share the bytes. allocate() aligns to 64 bytes, as tensors require. Thread-safety: a value; the
+// users of the bytes must synchronize their access.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -20,10 +21,10 @@ class WEFT_EXPORT Buffer {
   Buffer(std::shared_ptr<void> owner, std::byte* data, std::size_t size)
       : owner_(std::move(owner)), data_(data), size_(size) {}
 
-  static Buffer allocate(std::size_t size);              // uninitialised; std::bad_alloc
-  static Buffer copy(std::span<const std::byte> bytes);  // std::bad_alloc
+  static Buffer allocate(std::size_t size);              // uninitialized; throws std::bad_alloc
+  static Buffer copy(std::span<const std::byte> bytes);  // throws std::bad_alloc
 
-  // The bytes, which all copies share, and what keeps them alive.
+  // The bytes, which all copies share, and their owner.
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

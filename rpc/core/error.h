@@ -1,9 +1,9 @@
-// Errors of weft: a kind that says what the caller can do, and a message for people.
+// Errors of weft: a kind that says what the caller can do, and a message for users.
 //
-// Every future that fails carries an Error (or what a user's own code threw). An error that happened in a
-// remote handler is a RemoteError: it names the worker and the method, and keeps the kind that the handler
-// gave it. A value may accompany an error: with_payload() and payload<T>() (rpc/codec/error_payload.h).
-// Thread-safety: values, like std::runtime_error.
+// Every future that fails carries an Error (or what the program's own code threw). An error of a remote
+// handler is a RemoteError: it names the worker and the method, and has the kind that the handler used. A
+// value may accompany an error: with_payload() and payload<T>() (rpc/codec/error_payload.h). Thread-safety:
+// values, like std::runtime_error.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -18,48 +18,48 @@
 
 namespace weft::rpc {
 
-// The numbers travel on the wire and never change their meaning; an unknown one reads as `internal`.
+// The numbers are part of the wire protocol and never change; an unknown number is read as `internal`.
 enum class ErrorKind : std::uint16_t {
-  // The call itself is wrong: repeating it does not help.
+  // The call is wrong: a retry does not help.
   invalid_argument = 1,     // a value that the callee refuses
-  type_mismatch = 2,        // an argument or result that does not fit the declared type
+  type_mismatch = 2,        // an argument or result that does not match the declared type
   not_found = 3,            // no such method, object, key or name
   already_exists = 4,       // a name that is taken, conflicting options
   permission_denied = 5,    // not allowed for this peer
-  unsupported = 6,          // a feature or a tensor that this build or peer does not have
+  unsupported = 6,          // a feature or tensor that this build or peer does not support
   failed_precondition = 7,  // right call, wrong state: a closed pass, a missing layer
   argument_modified = 8,    // a borrowed argument changed before it was sent
 
   // The handler failed.
   handler_failed = 20,  // an exception other than Error left the handler
 
-  // Time and will.
+  // The call was ended early.
   deadline_exceeded = 30,
   cancelled = 31,
-  aborted = 32,  // a common undertaking (a backward, a round, a collective) failed elsewhere
+  aborted = 32,  // a joint operation (a backward, a round, a collective) failed elsewhere
 
-  // The peer or the way to it.
-  unavailable = 40,         // could not be reached: try again later
-  peer_lost = 41,           // the connection ended with the call under way
-  owner_lost = 42,          // the owner of a remote reference is gone
-  lease_lost = 43,          // this agent was taken for dead
+  // The peer, or the connection to it.
+  unavailable = 40,         // could not be reached: retry later
+  peer_lost = 41,           // the connection was lost with the call in flight
+  owner_lost = 42,          // the owner of a remote reference has ended
+  lease_lost = 43,          // other agents consider this agent dead
   shut_down = 44,           // this agent, or the peer, is shutting down
-  resource_exhausted = 45,  // a limit was reached
-  protocol_error = 46,      // bytes that the protocol forbids: the connection is closed
+  resource_exhausted = 45,  // a limit has been reached
+  protocol_error = 46,      // bytes that violate the protocol: the connection is closed
 
-  internal = 60,  // a fault in weft
+  internal = 60,  // a defect in weft
 };
 
-// What is known of a call that did not complete: whether its handler may have run.
+// For a call that did not complete: whether its handler may have run.
 enum class Execution : std::uint8_t { unknown, not_sent, maybe_executed };
 
 // The name of the kind: "peer_lost".
 WEFT_EXPORT std::string_view to_string(ErrorKind kind);
 
-// A value that accompanies an error, as it travels. The bytes of a peer are not trusted: they are checked
-// when they are decoded.
+// A value that accompanies an error, in encoded form. The bytes of a peer are not trusted: decoding checks
+// them.
 struct ErrorPayload {
-  std::string type;   // its name in the canonical grammar
+  std::string type;   // its type's name in the canonical grammar
   std::string bytes;  // packed
 };
 inline constexpr std::size_t max_error_payload = std::size_t{64} << 10;  // bytes of both
@@ -71,7 +71,7 @@ class WEFT_EXPORT Error : public std::runtime_error {
 
   // What the caller can do.
   ErrorKind kind() const { return kind_; }
-  // Safe to repeat without asking whether the method is idempotent when this is `not_sent`.
+  // If `not_sent`, a retry is safe even if the method is not idempotent.
   Execution execution() const { return execution_; }
   const std::shared_ptr<const ErrorPayload>& payload() const { return payload_; }  // may be null
   void set_payload(std::shared_ptr<const ErrorPayload> payload) { payload_ = std::move(payload); }
@@ -82,7 +82,7 @@ class WEFT_EXPORT Error : public std::runtime_error {
   std::shared_ptr<const ErrorPayload> payload_;
 };
 
-// An error that a handler on another agent (or on this one, through a call) ended with.
+// An error of a handler on another agent (or on this one, through a call).
 class WEFT_EXPORT RemoteError : public Error {
  public:
   RemoteError(ErrorKind kind, const std::string& message, std::string worker, std::string method,
@@ -92,10 +92,8 @@ class WEFT_EXPORT RemoteError : public Error {
   // The name of the agent whose handler failed, and the method.
   const std::string& worker() const { return worker_; }
   const std::string& method() const { return method_; }
-  const std::string& type() const { return type_; }  // the C++ exception's type, where it was not an Error
-  const std::string& detail() const {
-    return detail_;
-  }  // the handler's own message, without worker and method
+  const std::string& type() const { return type_; }  // the type of the C++ exception, if it was not an Error
+  const std::string& detail() const { return detail_; }  // the handler's message, without worker and method
 
  private:
   std::string worker_, method_, type_, detail_;

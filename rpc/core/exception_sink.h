@@ -19,7 +19,7 @@ class WEFT_EXPORT ExceptionSink {
  public:
   using Handler = std::function<void(const std::string& text)>;  // any thread
 
-  void set_handler(Handler handler);  // in place of the handler before it
+  void set_handler(Handler handler);  // replaces the previous handler
   // `source` is the kind of code that threw: "a continuation". The handler receives one sentence.
   void take(const char* source, const std::exception_ptr& exception) noexcept;
 

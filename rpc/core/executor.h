@@ -17,22 +17,22 @@ class WEFT_EXPORT Executor {
  public:
   virtual ~Executor() = default;
   virtual void post(Callback job) = 0;
-  // Receives what continuations throw that run on this executor; null: they are written to stderr.
+  // Receives the exceptions of continuations that run on this executor; null: they are written to stderr.
   virtual std::shared_ptr<ExceptionSink> exceptions() const { return nullptr; }
 };
 
 // ContextSwitch: thread-local state that belongs to a piece of code rather than to a thread (LibTorch's grad
-// mode, the parameter version that a handler reads). Entered before the code runs on a thread, left when it
-// suspends or ends; calls strictly alternate, possibly on different threads.
+// mode, the parameter version that a handler reads). It is entered before the code runs on a thread, and left
+// when the code suspends or ends. The calls strictly alternate, possibly on different threads.
 class WEFT_EXPORT ContextSwitch {
  public:
   virtual ~ContextSwitch() = default;
-  // Sets the state on the calling thread, and saves and removes it again.
+  // Sets the state on the calling thread; saves it and removes it again.
   virtual void enter() = 0;
   virtual void leave() = 0;
 };
 
-// Enters a context for a scope; a null context is nothing.
+// Enters a context for a scope; a null context has no effect.
 class ContextScope {
  public:
   explicit ContextScope(ContextSwitch* context) : context_(context) {

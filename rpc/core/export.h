@@ -1,4 +1,4 @@
-// WEFT_EXPORT marks what the shared libraries show: libraries are built with hidden visibility.
+// WEFT_EXPORT marks the symbols that the shared libraries export; other symbols are hidden.
 #pragma once
 
 #define WEFT_EXPORT __attribute__((visibility("default")))

@@ -1,5 +1,5 @@
-// Fifo<T>: a queue that keeps its memory: std::deque allocates and frees as it goes.
-// Thread-safety: none.
+// Fifo<T>: a queue that keeps its memory, whereas std::deque allocates and frees in operation. Thread-safety:
+// none.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,16 @@ class Fifo {
   // Appends an item.
   template <class Item>
   void push(Item&& item) {
-    // Never empty, it would grow for ever: what was taken goes, once it is half.
+    // A queue that never becomes empty would grow forever, so consumed items are erased once they are half of
+    // it.
     if (first_ >= 32 && first_ * 2 >= items_.size()) {
       items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(first_));
       first_ = 0;
     }
     items_.push_back(std::forward<Item>(item));
   }
-  // Before the front. Room for some more is made when there is none, so that many cost no more than a few.
+  // Inserts an item before the front. If there is no room, room for several items is made, so that the cost
+  // is amortized.
   template <class Item>
   void push_front(Item&& item) {
     if (first_ == 0) {
@@ -47,7 +49,7 @@ class Fifo {
     drop();
     return item;
   }
-  void drop() {  // the front
+  void drop() {  // removes the front
     if (first_ + 1 == items_.size()) {
       items_.clear();
       first_ = 0;

@@ -7,7 +7,7 @@ namespace weft::rpc::detail {
 void Latch::open() {
   std::lock_guard lock(mutex_);
   open_ = true;
-  opened_.notify_all();  // under the lock: the waiter may destroy this as soon as it is released
+  opened_.notify_all();  // with the lock held: the waiter may destroy this object as soon as it is released
 }
 
 void Latch::wait() {
@@ -16,7 +16,7 @@ void Latch::wait() {
 }
 
 bool Latch::wait_for(std::chrono::nanoseconds timeout) {
-  // Beyond a year for ever: a later point in time may overflow in the system's clock.
+  // More than a year is treated as forever: a later point in time may overflow in the system's clock.
   if (timeout > std::chrono::hours{24 * 365}) return wait(), true;
   std::unique_lock lock(mutex_);
   return opened_.wait_for(lock, timeout, [this] { return open_; });

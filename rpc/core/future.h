@@ -1,13 +1,13 @@
-// Future<T>: the one result of work that is already under way; Promise<T>: the other end.
+// Future<T>: the result of an operation that runs already; Promise<T>: the completing end.
 //
-// A future has one consumer, who chooses one way: get() on a thread of the program, co_await in a Task,
+// A future has one consumer, which uses one of: get() on a thread of the program, co_await in a Task,
 // then(f), or async_get(token) with any Asio completion token. as_result() makes a future whose value is the
-// Result<T>, so that an error is a value rather than thrown. Destroying a future detaches: the work goes
-// on. cancel() asks the work to end early; it still completes exactly once. A promise that is destroyed
-// unfulfilled completes with ErrorKind::aborted. A future that is empty, since it was consumed or moved from,
-// throws ErrorKind::failed_precondition when it is used. An exception that a continuation throws is logged
-// and counted by the agent that completes the future, and dropped. Thread-safety: the two ends may be used
-// from different threads; one end by one thread at a time.
+// Result<T>, so that an error is a value instead of an exception. The destructor of a future detaches: the
+// operation continues. cancel() requests an early end; the future still completes exactly once. A promise
+// that is destroyed without completion completes with ErrorKind::aborted. An empty future, which was consumed
+// or moved from, throws ErrorKind::failed_precondition when it is used. If a continuation throws, the agent
+// that completes the future logs and counts the exception, and drops it. Thread-safety: the two ends may be
+// used from different threads; each end by one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -36,16 +36,16 @@ namespace weft::rpc {
 template <class T>
 class Future;
 
-// What the holder of a future asks of the work: to end early, or how errors call it ("worker1: market.last").
+// A request to the operation: to end early, or to return its title for errors ("worker1: market.last").
 enum class WorkRequest : std::uint8_t { cancel, title };
 
 namespace detail {
 
-// Hands what a continuation threw to `exceptions`, else to the loop's sink; both may be null.
+// Passes the exception of a continuation to `exceptions`, otherwise to the loop's sink; both may be null.
 WEFT_EXPORT void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept;
 
-// Empty -> waiting (a continuation is set) -> done, or empty -> done: whoever comes second runs the
-// continuation.
+// empty -> waiting (a continuation is set) -> done, or empty -> done. The second of complete() and consume()
+// runs the continuation.
 template <class T>
 class FutureState {
  public:
@@ -73,7 +73,7 @@ class FutureState {
   bool done() const { return stage_.load(std::memory_order_acquire) == Stage::done; }
   Result<T>& result() { return *result_; }
 
-  std::shared_ptr<const Loop> loop;           // the loop whose thread must not wait for this
+  std::shared_ptr<const Loop> loop;           // its thread must not block on this future
   std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's
   // Set before the future is handed out; called on any thread. May be null.
   UniqueFunction<std::string(WorkRequest)> work;
@@ -81,8 +81,8 @@ class FutureState {
  private:
   enum class Stage : std::uint8_t { empty, waiting, done };
 
-  // The one place where continuations run. Their exceptions end here: the caller may be a connection or a
-  // timer.
+  // The only place where continuations run. Their exceptions are caught here, because the caller may be a
+  // connection or a timer.
   void run(Continuation continuation) {
     try {
       continuation(std::move(*result_));
@@ -110,7 +110,7 @@ class WEFT_EXPORT Latch {
  public:
   void open();
   void wait();
-  bool wait_for(std::chrono::nanoseconds timeout);  // false: it is not open yet
+  bool wait_for(std::chrono::nanoseconds timeout);  // false: the timeout has expired
 
  private:
   std::mutex mutex_;  // guards open_
@@ -118,11 +118,12 @@ class WEFT_EXPORT Latch {
   bool open_ = false;
 };
 
-WEFT_EXPORT void refuse_blocking(const Loop* loop);  // throws on a thread that must not wait
-[[noreturn]] WEFT_EXPORT void refuse_empty();        // throws for a future that holds no result
+WEFT_EXPORT void refuse_blocking(const Loop* loop);  // throws on a thread that must not block
+[[noreturn]] WEFT_EXPORT void refuse_empty();        // throws for a future without a result
 [[noreturn]] WEFT_EXPORT void timed_out(const std::string& title, std::chrono::nanoseconds timeout);
 
-// The end of one async_get() that can be cancelled: Complete runs once, with the result or with `cancelled`.
+// The completion of one async_get() that can be cancelled: Complete runs once, with the result or with
+// `cancelled`.
 template <class T, class Complete>
 class CancellableGet {
  public:
@@ -132,10 +133,10 @@ class CancellableGet {
   void complete(Result<T>&& result) {
     if (over_.exchange(true)) return;
     Complete complete =
-        std::move(complete_);  // with its work guard: the work under the future may go on for long
+        std::move(complete_);  // with its work guard, because the operation may run on for a long time
     complete(std::move(result), cancelling_);
   }
-  // Asks the work to end. If it does not end at once, its result is dropped when it comes.
+  // Requests the end of the operation. If it does not end at once, its later result is dropped.
   void cancel() {
     if (over_) return;
     cancelling_ = true;
@@ -158,13 +159,13 @@ template <class T>
 class Promise {
  public:
   Promise() : state_(std::make_shared<detail::FutureState<T>>()) {}
-  // With the loop that will complete it, on which get() is an error.
+  // With the loop that will complete it, and on which get() throws.
   explicit Promise(std::shared_ptr<const Loop> loop) : Promise() { state_->loop = std::move(loop); }
-  // Without a loop; the sink (Executor::exceptions()) receives what continuations throw.
+  // Without a loop; the sink (Executor::exceptions()) receives the exceptions of continuations.
   explicit Promise(std::shared_ptr<ExceptionSink> exceptions) : Promise() {
     state_->exceptions = std::move(exceptions);
   }
-  // Of what follows from another future's result: with that future's loop() and exceptions().
+  // For a future that follows from another one: with that future's loop() and exceptions().
   Promise(std::shared_ptr<const Loop> loop, std::shared_ptr<ExceptionSink> exceptions)
       : Promise(std::move(loop)) {
     state_->exceptions = std::move(exceptions);
@@ -177,7 +178,7 @@ class Promise {
   }
   ~Promise() { abandon(); }
 
-  // Once, before the promise is completed or moved to another thread.
+  // Call once, before the promise is completed or moved to another thread.
   Future<T> future() { return Future<T>(state_); }
   template <class F>
   void on_cancel(F cancel) {
@@ -211,17 +212,17 @@ class [[nodiscard]] Future {
   Future(Future&&) noexcept = default;
   Future& operator=(Future&&) noexcept = default;
 
-  // valid(): not consumed or moved from. ready(): complete, so that get() does not block.
+  // valid(): not consumed or moved from. ready(): completed, so that get() does not block.
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return held()->done(); }
   const std::shared_ptr<const Loop>& loop() const {
     return held()->loop;
-  }  // where it is completed; may be null
-  // What continuations throw goes there; null: to the loop's sink.
+  }  // the loop that completes it; may be null
+  // Receives the exceptions of continuations; null: the loop's sink does.
   const std::shared_ptr<ExceptionSink>& exceptions() const { return held()->exceptions; }
 
-  // Waits on the calling thread. On a thread that an agent owns, or that runs the program's io_context under
-  // an agent, a wait that would block is ErrorKind::failed_precondition, and the future stays as it was.
+  // Blocks the calling thread. On a thread that an agent owns, or that runs the program's io_context for an
+  // agent, a get() that would block throws ErrorKind::failed_precondition, and the future stays valid.
   T get() {
     if (!held()->done()) detail::refuse_blocking(state_->loop.get());
     auto state = std::exchange(state_, nullptr);
@@ -240,8 +241,8 @@ class [[nodiscard]] Future {
     return std::move(state->result()).get();
   }
 
-  // The same, for `timeout` at most. Then it throws deadline_exceeded, which names the work where that is
-  // known. The work goes on, and the future stays as it was: wait again, or cancel().
+  // As get(), but throws deadline_exceeded after `timeout`; the error names the operation if it has a title.
+  // The operation continues, and the future stays valid: wait again, or call cancel().
   T get(std::chrono::nanoseconds timeout) {
     if (held()->done()) return get();
     detail::refuse_blocking(state_->loop.get());
@@ -260,8 +261,8 @@ class [[nodiscard]] Future {
     return std::move(*result).get();
   }
 
-  // The same result, an error included, as the value: `Result<T> result = co_await future.as_result();`
-  // throws nothing. cancel() reaches the work.
+  // The same result, or its error, as a value: `Result<T> result = co_await future.as_result();` does not
+  // throw. cancel() has an effect on the operation.
   Future<Result<T>> as_result() && {
     held();
     auto state = std::exchange(state_, nullptr);
@@ -273,9 +274,9 @@ class [[nodiscard]] Future {
     return next;
   }
 
-  // f gets the Result<T>, inline on the completing thread (or here, when done already), and must not block.
-  // What f returns (a value, or a Result) or throws becomes a future. An f that returns nothing ends the
-  // chain, and must not throw: see above.
+  // f receives the Result<T>, inline on the completing thread (or on this one, if the future is ready), and
+  // must not block. The value, Result or exception of f becomes a future. If f returns void, the chain ends
+  // there, and its exceptions are logged and dropped.
   template <class F>
   auto then(F f) {
     using Returned = std::invoke_result_t<F&, Result<T>>;
@@ -300,11 +301,11 @@ class [[nodiscard]] Future {
     }
   }
 
-  // Completes the token with (std::exception_ptr[, T]) on the token's executor. T has a default constructor,
-  // whose value accompanies an error. If the token's cancellation slot signals terminal or partial
-  // cancellation, this requests the end of the work, as cancel() does, and the operation completes at once:
-  // with the work's own error where that is known by then, else with ErrorKind::cancelled. A total
-  // cancellation alone is ignored: a call may have had effects.
+  // Completes the token with (std::exception_ptr[, T]) on the token's executor. T must have a default
+  // constructor; its value accompanies an error. If the token's cancellation slot signals terminal or partial
+  // cancellation, the end of the operation is requested, as by cancel(), and the token is completed at once:
+  // with the operation's error if it is available by then, otherwise with ErrorKind::cancelled. A total
+  // cancellation alone is ignored, because a call may have had effects.
   template <class Token>
   auto async_get(Token&& token) {
     if constexpr (std::is_void_v<T>) {
@@ -314,8 +315,8 @@ class [[nodiscard]] Future {
     }
   }
 
-  // For the compiler's message alone: what Asio's coroutines look for in a value that they await. Its type is
-  // deduced, so that this message comes before any other.
+  // Only for the compiler's message: Asio's coroutines look for this operator in a value that they await. The
+  // return type is deduced, so that this message is the first one.
   template <class Frame>
   auto operator()(Frame*) const {
     static_assert(detail::never<Frame>,
@@ -324,12 +325,13 @@ class [[nodiscard]] Future {
     return nullptr;
   }
 
-  // A request; the future still completes exactly once. Safe on any thread, also after completion.
+  // Requests an early end; the future still completes exactly once. May be called on any thread, also after
+  // completion.
   void cancel() {
     if (state_ != nullptr && state_->work && !state_->done()) state_->work(WorkRequest::cancel);
   }
 
-  // A future that is complete.
+  // A future that is already completed.
   static Future made(Result<T> result) {
     Promise<T> promise;
     Future future = promise.future();
@@ -346,7 +348,7 @@ class [[nodiscard]] Future {
     return state_;
   }
 
-  // The promise of what follows from this result.
+  // The promise of a future that follows from this result.
   template <class Next>
   static Promise<Next> follow(const std::shared_ptr<detail::FutureState<T>>& state) {
     Promise<Next> promise(state->loop, state->exceptions);
@@ -354,7 +356,7 @@ class [[nodiscard]] Future {
     return promise;
   }
 
-  // Runs the handler on its executor. From within a cancellation signal not before that has returned.
+  // Runs the handler on its executor. Within a cancellation signal, posts it.
   template <class Handler, class Work>
   struct Complete {
     Handler handler;

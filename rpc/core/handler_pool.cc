@@ -15,7 +15,7 @@ HandlerPool::~HandlerPool() { join(); }
 
 void HandlerPool::post(Callback job) {
   std::lock_guard lock(mutex_);
-  if (at_work_ == 0) return;  // `job` dies with this call's arguments, after the lock
+  if (at_work_ == 0) return;  // `job` is destroyed after the lock is released
   jobs_.push_back(std::move(job));
   posted_.notify_one();
 }

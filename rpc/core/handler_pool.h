@@ -1,8 +1,9 @@
-// HandlerPool: the threads on which handlers run, away from the loops.
+// HandlerPool: the threads on which handlers run, separate from the loops.
 //
-// Owned by an agent. Its threads count as owned: a blocking wait on them is an error. join() runs what is
-// queued, then ends the threads; jobs posted later are dropped: destroyed by post(), unrun. An exception of a
-// job goes to exceptions(), and its thread takes the next job. Thread-safe; join() not on its threads.
+// Owned by an agent. Its threads count as owned: a blocking wait on them throws. join() runs the queued jobs,
+// then ends the threads. Jobs that are posted later are destroyed without running. An exception of a job goes
+// to exceptions(), and the thread continues with the next job. Thread-safe; do not call join() on its
+// threads.
 #pragma once
 
 #include <weft/rpc/core/exception_sink.h>
@@ -34,9 +35,9 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   std::condition_variable posted_;
   std::deque<Callback> jobs_;
   bool joining_ = false;
-  std::size_t at_work_;  // threads that still take jobs
+  std::size_t at_work_;  // threads that still run jobs
   std::vector<std::thread> threads_;
-  std::vector<std::thread::id> ids_;  // fixed once made: threads_ changes in join()
+  std::vector<std::thread::id> ids_;  // constant, whereas join() changes threads_
 };
 
 }  // namespace weft::rpc

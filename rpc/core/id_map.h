@@ -1,7 +1,7 @@
-// IdMap<T>: what belongs to a number that somebody else may have chosen: calls under way, by their id.
+// IdMap<T>: a map from ids that another agent may have chosen: for example calls in flight, by their id.
 //
-// Open addressing, so that a call costs no allocation here. The seed must be random and secret: a peer that
-// knows it can choose numbers that collide, and each then costs a search through all of them. Thread-safety:
+// Open addressing, so that a call needs no allocation here. The seed must be random and secret: a peer that
+// knows it can choose ids that collide, so that each operation searches through all of them. Thread-safety:
 // none.
 #pragma once
 
@@ -19,7 +19,7 @@ class IdMap {
  public:
   explicit IdMap(std::uint64_t seed) : seed_(seed) {}
 
-  // The seed, as given; the number of entries; whether some entry has this id.
+  // The seed; the number of entries; whether an entry has this id.
   std::uint64_t seed() const { return seed_; }
   std::size_t size() const { return size_; }
   bool contains(std::uint64_t id) const { return size_ != 0 && slots_[place_of(id)].used; }
@@ -28,7 +28,7 @@ class IdMap {
     Slot& slot = slots_[place_of(id)];
     return slot.used ? &slot.value : nullptr;
   }
-  // Of an id that is not there.
+  // Inserts an id that must not exist.
   void insert(std::uint64_t id, T value) {
     if (4 * (size_ + 1) > 3 * slots_.size()) resize(slots_.empty() ? smallest : 2 * slots_.size());
     Slot& slot = slots_[place_of(id)];
@@ -43,7 +43,7 @@ class IdMap {
     if (!slots_[hole].used) return std::nullopt;
     std::optional<T> taken(std::move(slots_[hole].value));
     --size_;
-    // What follows moves up, unless that put it before its own place.
+    // Later entries move up, unless that would put them before their home slot.
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t next = (hole + 1) & mask; slots_[next].used; next = (next + 1) & mask) {
       if (((next - home_of(slots_[next].id)) & mask) < ((next - hole) & mask)) continue;
@@ -56,13 +56,13 @@ class IdMap {
     if (size_ == 0 && slots_.size() > max_kept) slots_ = {};
     return taken;
   }
-  // In no order. `look` does not change the map.
+  // In unspecified order. `look` must not change the map.
   template <class Look>
   void for_each(Look look) const {
     for (const Slot& slot : slots_)
       if (slot.used) look(slot.id, slot.value);
   }
-  // Everything, by id.
+  // Removes and returns all entries, by id.
   std::vector<std::pair<std::uint64_t, T>> take_all() {
     std::vector<std::pair<std::uint64_t, T>> all;
     for (Slot& slot : std::exchange(slots_, {}))
@@ -79,14 +79,14 @@ class IdMap {
     T value{};
   };
   static constexpr std::size_t smallest = 8;
-  static constexpr std::size_t max_kept = 1024;  // slots of an empty map
+  static constexpr std::size_t max_kept = 1024;  // slots of an empty map; more are freed
 
   std::size_t home_of(std::uint64_t id) const {
     const std::uint64_t mixed = (id ^ seed_) * 0x9e3779b97f4a7c15ULL;
     return static_cast<std::size_t>((mixed ^ mixed >> 32) * 0xd6e8feb86659fd93ULL >> 32) &
            (slots_.size() - 1);
   }
-  // Where it is, or where it would be put.
+  // The slot of the id, or the slot into which it would be inserted.
   std::size_t place_of(std::uint64_t id) const {
     std::size_t at = home_of(id);
     while (slots_[at].used && slots_[at].id != id) at = (at + 1) & (slots_.size() - 1);

@@ -1,8 +1,8 @@
-// Inside<T, Bytes>: a T whose type only its owner's source knows, kept within the owner: a pointer to it
-// would cost every owner an allocation.
+// Inside<T, Bytes>: a T within its owner, whose type is known only in the owner's source file. It saves the
+// allocation that a pointer needs.
 //
-// Whatever the owner does with it, construction and destruction too, stands where T is complete, which must
-// fit. Thread-safety: T's.
+// All functions of the owner that use it, including its constructor and destructor, must be defined where T
+// is complete. T must fit. Thread-safety: T's.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace weft::rpc {
 template <class T, std::size_t Bytes>
 class Inside {
  public:
-  // From what `make` returns.
+  // Constructs T from the result of `make`.
   template <class Make>
   explicit Inside(Make&& make) {
     static_assert(sizeof(T) <= Bytes && alignof(T) <= alignof(std::max_align_t));

@@ -5,7 +5,7 @@
 namespace weft::rpc {
 namespace {
 
-// Bytes of the character that is here; 0: none of UTF-8, or one that a terminal may obey.
+// The size of the character at the beginning; 0: invalid UTF-8, or a control character of terminals.
 std::size_t character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

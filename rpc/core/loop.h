@@ -1,8 +1,8 @@
-// Loop: a single-threaded event loop with a clock, and the mark of the threads that must not block.
+// Loop: a single-threaded event loop with a clock; OwnedThread: the mark of threads that must not block.
 //
-// Every connection and every call's timers live on one loop. post() may be called from any thread;
-// the schedule members, cancel() and run_turn() only on the loop. AsioLoop is the real one; a simulation puts
-// its own clock and order here.
+// Every connection and every call's timers belong to one loop. post() may be called from any thread; the
+// schedule functions, cancel() and run_turn() only on the loop. AsioLoop is the implementation for
+// production; simulations have a loop with their own clock and order.
 #pragma once
 
 #include <weft/rpc/core/exception_sink.h>
@@ -19,23 +19,23 @@ namespace weft::rpc {
 // The clock of all loops.
 using Clock = std::chrono::steady_clock;
 
-// from + wait, without overflow: nanoseconds::max() is a wait for ever.
+// from + wait, without overflow: nanoseconds::max() is an infinite wait.
 inline Clock::time_point later(Clock::time_point from, std::chrono::nanoseconds wait) {
   return wait > Clock::time_point::max() - from ? Clock::time_point::max() : from + wait;
 }
 
-// What a loop that spins looks at itself, rather than waits to be told of: a ring in shared memory, a socket.
-// On the loop's thread.
+// A source of events that a spinning loop polls instead of waiting for it: a ring in shared memory, a socket.
+// Called on the loop's thread.
 class WEFT_EXPORT LoopPoller {
  public:
   virtual ~LoopPoller() = default;
-  virtual bool poll() = 0;  // runs what is due; false: there was nothing
-  // What it waits for is being done by another process: worth a longer wait than the loop's.
+  virtual bool poll() = 0;  // runs ready work; false: there was none
+  // Another process is working on what it waits for, so a longer poll than the loop's is worth it.
   virtual bool expects_soon() const { return false; }
-  // The loop goes to sleep: from here on whoever has something to do for it must wake it, by what Asio waits
-  // for. false: something is there already.
+  // The loop is about to block: from now on the source must wake it through Asio. false: there is work
+  // already.
   virtual bool fall_asleep() = 0;
-  virtual void wake_up() = 0;  // and now it polls again
+  virtual void wake_up() = 0;  // the loop polls again
 };
 
 class WEFT_EXPORT Loop : public Executor {
@@ -44,31 +44,30 @@ class WEFT_EXPORT Loop : public Executor {
 
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
 
-  virtual Clock::time_point now() const = 0;  // on the loop's clock
-  // The same clock some milliseconds late, for a fraction of the cost: for ages. Any thread.
+  virtual Clock::time_point now() const = 0;  // of the loop's clock
+  // The same clock, but some milliseconds late and much cheaper: for measuring ages. Any thread.
   virtual Clock::time_point coarse_now() const { return now(); }
   virtual bool running_here() const = 0;
   virtual TimerId schedule(Clock::time_point when, Callback job) = 0;
   virtual void cancel(TimerId timer) = 0;
-  // A timer that a loop which is being stopped still waits for, and does not drop: what bounds an orderly
-  // end.
+  // A timer that a stopping loop waits for and does not drop; it bounds a graceful close.
   virtual TimerId schedule_closing(Clock::time_point when, Callback job) {
     return schedule(when, std::move(job));
   }
-  // Runs an event that Asio brought to this thread, and then what it posted to this loop: what one arrival
-  // causes is done before the next, and without a detour through Asio's queue.
+  // Runs an event that Asio has delivered on this thread, then the jobs that it posted to this loop. So all
+  // consequences of one event are done before the next, without passing through Asio's queue.
   virtual void run_turn(Callback event) { event(); }
-  // Where Asio's own timers and sockets wait that belong to code of this loop's calls.
+  // The execution context for Asio's timers and sockets in code of this loop's calls.
   virtual asio::execution_context& context() = 0;
-  // Whether a thread of its own runs it, which stop() ends, called by one thread at a time and not the
-  // loop's. Else it is run by somebody who goes on.
+  // Whether its own thread runs it. stop() ends that thread; call it from one other thread. Otherwise the
+  // program runs the loop, also after stop().
   virtual bool owns_thread() const { return false; }
   virtual void stop() {}
 
-  // Spinning: a loop that has nothing to do polls for a short while before it sleeps. On the loop; where it
-  // does not spin, pollers are not looked at, and those concerned wait by Asio's means.
+  // Spinning: a loop without work polls for a short time before it blocks. Call on the loop. If it does not
+  // spin, add_poller() returns false, and the caller waits through Asio.
   virtual bool spins() const { return false; }
-  // system_call: its poll() is one, and a loop takes only a few such; false: not this one.
+  // system_call: poll() is a system call; a loop accepts only a few such pollers. false: not accepted.
   virtual bool add_poller(LoopPoller& poller, bool system_call = false) {
     (void)poller, (void)system_call;
     return false;
@@ -79,8 +78,8 @@ class WEFT_EXPORT Loop : public Executor {
   const std::shared_ptr<ExceptionSink> exceptions_ = std::make_shared<ExceptionSink>();
 };
 
-// A thread that an agent owns (a loop's, a handler's) says so for its lifetime, so that a blocking wait on it
-// is an error rather than a deadlock. It is a fact about the thread, not a context: nothing is looked up
+// Marks a thread that an agent owns (a loop's or a handler's) for its lifetime, so that a blocking wait on it
+// throws instead of causing a deadlock. It is a fact about the thread, not a context: nothing is looked up
 // through it.
 class WEFT_EXPORT OwnedThread {
  public:
@@ -88,7 +87,7 @@ class WEFT_EXPORT OwnedThread {
   ~OwnedThread();
   OwnedThread(const OwnedThread&) = delete;
   OwnedThread& operator=(const OwnedThread&) = delete;
-  static bool here();  // whether this is such a thread
+  static bool here();  // whether the calling thread is marked
 };
 
 }  // namespace weft::rpc

@@ -22,7 +22,7 @@ std::byte* new_block(std::size_t bytes) {
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) throw std::bad_alloc();
-  // One fault instead of 512, where the system has a huge page at hand.
+  // One page fault instead of 512, if the system has a huge page available.
   if (bytes >= huge_page) ::madvise(memory, rounded, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
@@ -80,7 +80,7 @@ struct MemoryPool::State {
 
   const std::uint64_t max_kept;
   std::atomic<std::uint64_t> lent_bytes{0};
-  mutable std::mutex mutex;  // guards what follows
+  mutable std::mutex mutex;  // guards the following members
   Age by_age;                // the oldest first
   std::map<std::size_t, std::vector<Age::iterator>> by_size;
   Counts counts;

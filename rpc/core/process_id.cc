@@ -16,9 +16,9 @@
 namespace weft::rpc {
 namespace {
 
-// Field 22 of /proc/PID/stat; the second, the program's name in parentheses, may contain anything. 0: there
-// is no such process. If the process is collected after the file was opened, reading the file fails:
-// getline() reports that by its state, and an istreambuf_iterator would throw.
+// Field 22 of /proc/PID/stat. The second field, the program's name in parentheses, may contain anything. 0:
+// the process does not exist. If the process is collected after the file was opened, reading fails: getline()
+// sets its state, whereas an istreambuf_iterator would throw.
 std::uint64_t start_of(std::uint32_t number) {
   std::ifstream file("/proc/" + std::to_string(number) + "/stat");
   std::string text;
@@ -32,7 +32,7 @@ std::uint64_t start_of(std::uint32_t number) {
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
-// FNV-1a: the same in every build.
+// FNV-1a, which is equal in every build.
 std::uint64_t fnv1a(const std::string& text) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
@@ -60,7 +60,7 @@ ProcessId own_process() {
 int open_process(const ProcessId& process) {
   const long descriptor = ::syscall(SYS_pidfd_open, static_cast<pid_t>(process.number), 0U);
   if (descriptor < 0) return errno == ESRCH ? -1 : -2;
-  // After the open: from here on the number cannot become another process's.
+  // Checked after the open: from here on the number cannot belong to another process.
   if (start_of(process.number) == process.started) return static_cast<int>(descriptor);
   ::close(static_cast<int>(descriptor));
   return -1;

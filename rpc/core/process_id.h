@@ -1,7 +1,7 @@
-// ProcessId: which process an agent runs in, for agents on the same host: whether that process still exists.
+// ProcessId: the process of an agent, with which agents on the same host detect whether it still exists.
 //
-// The host is a hash of its boot and of the namespace that process numbers belong to. The start time tells a
-// process from a later one with the same number. Thread-safety: values and functions.
+// `host` is a hash of the host's boot id and of the namespace of process numbers. The start time
+// distinguishes a process from a later one with the same number. Thread-safety: values and functions.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -15,15 +15,15 @@ struct ProcessId {
   std::uint32_t number = 0;
   std::uint64_t started = 0;
 
-  // False also if a host is unknown.
+  // Also false if a host is unknown.
   bool is_on_host_of(const ProcessId& other) const { return host != 0 && host == other.host; }
   friend bool operator==(const ProcessId&, const ProcessId&) = default;
 };
 
-// Of the calling process. Without a host where the system does not tell.
+// Of the calling process. `host` is 0 if the system does not provide the data.
 WEFT_EXPORT ProcessId own_process();
 
-// A descriptor that becomes readable when the process ends: the caller closes it. -1: the process has ended.
+// A descriptor that becomes readable when the process ends; the caller closes it. -1: the process has ended.
 // -2: the system cannot tell.
 WEFT_EXPORT int open_process(const ProcessId& process);
 

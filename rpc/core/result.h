@@ -1,5 +1,4 @@
-// Result<T>: how a piece of work ended: a value, or the exception that it ended with.
-// Thread-safety: a value.
+// Result<T>: a value, or the exception with which an operation failed. Thread-safety: a value.
 #pragma once
 
 #include <exception>
@@ -17,7 +16,7 @@ class Result {
   // The type of a value.
   using Value = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
-  // A Result<void> that succeeded is made without arguments.
+  // A successful Result<void> is constructed without arguments.
   Result(Value value) : value_(std::move(value)) {}
   Result(std::exception_ptr error) : error_(std::move(error)) {}
   Result()
@@ -28,13 +27,13 @@ class Result {
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
 
-  const std::exception_ptr& error() const { return error_; }  // null where there is none
+  const std::exception_ptr& error() const { return error_; }  // null if ok()
   // Throws error() if there is one.
   Value& value() & {
     rethrow();
     return *value_;
   }
-  // The value, or the error thrown.
+  // Returns the value, or throws the error.
   T get() && {
     rethrow();
     if constexpr (!std::is_void_v<T>) return std::move(*value_);
@@ -45,12 +44,11 @@ class Result {
     if (!ok()) std::rethrow_exception(error_);
   }
 
-  std::optional<Value>
-      value_;  // rather than a std::variant, which costs every type that travels more to compile
+  std::optional<Value> value_;  // not a std::variant, which costs more to compile for every type that travels
   std::exception_ptr error_;
 };
 
-// Runs f and keeps what became of it.
+// Runs f and returns its value or its exception.
 template <class F, class T = std::invoke_result_t<F>>
 Result<T> capture(F&& f) {
   try {

@@ -1,9 +1,9 @@
-// SerialExecutor: runs its jobs one at a time, in the order posted, on the threads of another executor.
+// SerialExecutor: runs its jobs one at a time, in the order of posting, on the threads of another executor.
 //
-// It is the turn-taking of an object behind an RRef and of a pass: a job that starts a task which suspends
-// lets the next job in. Thread-safe. Jobs keep the executor's state alive, so it may be destroyed while jobs
-// are queued. Where the other executor has ended and drops jobs, so does this one. It takes no lock, and 48
-// bytes while it has nothing to do: there is one for each object.
+// It gives turns to the handlers of an object behind an RRef, and of a pass. If a job starts a task and the
+// task suspends, the next job runs. Thread-safe. Jobs keep the executor's state, so it may be destroyed while
+// jobs are queued. If the other executor has ended and drops jobs, this one drops them, too. It uses no lock,
+// and 48 bytes while idle, because each object has one.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -20,7 +20,7 @@ class WEFT_EXPORT SerialExecutor final : public Executor {
 
  private:
   struct State;
-  class Turn;  // the one job of the other executor at a time
+  class Turn;  // the one job in the other executor
   std::shared_ptr<State> state_;
 };
 

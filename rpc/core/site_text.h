@@ -1,4 +1,4 @@
-// site_text(): a place in the program for people to read, "train.cc:12".
+// site_text(): a source location for users, "train.cc:12".
 #pragma once
 
 #include <source_location>

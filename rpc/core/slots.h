@@ -1,7 +1,8 @@
-// Slots: what layers above put beside a call, a message or an agent, found by type. At most one value a type.
+// Slots: the data that higher layers attach to a call, a message or an agent, found by type. One value per
+// type.
 //
-// Few entries: a linear search beats a map. Thread-safety: none; the owner of what carries the slots says
-// which thread.
+// There are few entries, so a linear search is faster than a map. Thread-safety: none; the owner of the slots
+// determines the thread.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@ namespace weft::rpc {
 
 class Slots {
  public:
-  // The value of type T; null: none. The pointer is valid until the next put() of that type.
+  // The value of type T, or null. The pointer is valid until the next put() of that type.
   template <class T>
   T* find() const {
     for (const auto& [type, value] : entries_)

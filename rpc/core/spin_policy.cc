@@ -9,8 +9,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto brief_absence = 5us;   // a yield that returns sooner found no other thread
-constexpr auto long_absence = 200us;  // a thread that computes, or a CPU quota
+constexpr auto brief_absence = 5us;   // a shorter yield found no other thread
+constexpr auto long_absence = 200us;  // by a thread that computes, or a CPU quota
 constexpr int pause_per_absence = 20;
 constexpr std::uint32_t max_strikes = 3;
 constexpr auto strikes_expire = 1s;
@@ -40,7 +40,7 @@ bool SpinPolicy::yielded(Time now, Duration away) {
 bool SpinPolicy::looked(Time now, Duration gap) { return gap < long_absence || yielded(now, gap); }
 
 void SpinPolicy::pause(Time now, Duration away) {
-  // A trial that fails soon after the pause shows that the core is still wanted.
+  // If a trial soon after the pause fails, the core is still needed.
   const bool again = pause_.count() > 0 && now - paused_until_ < pause_;
   pause_ = std::min(std::max(again ? pause_ * 2 : first_pause, away * pause_per_absence), max_pause);
   paused_until_ = now + pause_;
@@ -56,7 +56,7 @@ void SpinPolicy::missed() {
 }
 
 void SpinPolicy::slept(Duration duration) {
-  if (duration < 2 * bound_) found();  // the wake-up is part of it
+  if (duration < 2 * bound_) found();  // includes the wake-up
 }
 
 unsigned online_cpus() {

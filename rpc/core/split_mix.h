@@ -1,12 +1,12 @@
 // SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): hashes and
-// random numbers that are the same on every machine, compiler and library.
+// random numbers that are equal on every machine, compiler and library.
 #pragma once
 
 #include <cstdint>
 
 namespace weft::rpc {
 
-// Odd, from the golden ratio: its multiples are far apart.
+// Odd, from the golden ratio, so that its multiples are far apart.
 inline constexpr std::uint64_t split_mix_step = 0x9e3779b97f4a7c15;
 
 // The output function: a bijection in which each bit of x changes about half of the bits of the result.
@@ -20,7 +20,7 @@ constexpr std::uint64_t split_mix(std::uint64_t x) {
 class SplitMix64 {
  public:
   explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}
-  // The next number, of all 2^64 with equal probability.
+  // The next number, uniformly distributed over all 2^64.
   constexpr std::uint64_t operator()() { return split_mix(state_ += split_mix_step); }
 
  private:

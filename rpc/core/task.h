@@ -1,11 +1,12 @@
-// Task<T>: weft's coroutine. Lazy: it begins when it is awaited by another task or started on an executor.
+// Task<T>: weft's coroutine. It is lazy: it begins when another task awaits it, or when it is started on an
+// executor.
 //
-// A task has one executor, taken from whoever starts it, and resumes only there; the tasks that it awaits
-// share it. It may await Future<U> and Task<U>. A context (ContextSwitch) given at the start is entered
-// whenever the task runs on a thread and left whenever it suspends. Where the executor has ended and drops
-// the resumption, the suspended task is destroyed. Arguments of a coroutine that is a Task must be values or
-// outlive it. An empty task, which was used or moved from, throws ErrorKind::failed_precondition when it is
-// used. Thread-safety: a Task object is used by one thread at a time; its body runs on one thread at a time.
+// A task has one executor, that of its start, and resumes only there; the tasks that it awaits share it. It
+// may await Future<U> and Task<U>. A context (ContextSwitch) given at the start is entered whenever the task
+// runs on a thread, and left whenever it suspends. If the executor has ended and drops the resumption, the
+// suspended task is destroyed. Arguments of a coroutine that is a Task must be values, or outlive it. An
+// empty task, which was used or moved from, throws ErrorKind::failed_precondition when it is used.
+// Thread-safety: a Task object is used by one thread at a time; its body runs on one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -20,19 +21,18 @@ class Task;
 
 namespace detail {
 
-// What a started task and the tasks that it awaits have in common; it lives in the promise of the one
-// started.
+// The common state of a started task and the tasks that it awaits; a member of the started task's promise.
 struct TaskHome {
   Executor* executor = nullptr;
   ContextSwitch* context = nullptr;
   std::coroutine_handle<> started;
   std::coroutine_handle<>* next =
-      nullptr;  // what the loop in run() does next, on the stack of the thread that runs it
+      nullptr;  // the coroutine that the loop in run() resumes next; on the stack of the thread that runs it
 
-  // Runs the coroutine, and those that it passes the turn to, until one suspends or the started task ends. A
-  // loop rather than symmetric transfer, which compilers turn into a tail call only at -O2: below, a task
-  // that awaits a million tasks would overflow the stack. Once a coroutine has suspended, this object may be
-  // in use on another thread, or gone.
+  // Runs the coroutine, and those to which it passes control, until one suspends or the started task ends.
+  // This is a loop because compilers turn symmetric transfer into a tail call only with -O2; without it, a
+  // task that awaits a million tasks would overflow the stack. Once a coroutine has suspended, this object
+  // may be in use on another thread, or destroyed.
   void run(std::coroutine_handle<> handle) {
     std::coroutine_handle<> turn = handle;
     next = &turn;
@@ -40,7 +40,7 @@ struct TaskHome {
   }
 };
 
-// The job that resumes a suspended task. Dropped, it destroys the whole task.
+// The job that resumes a suspended task. If it is dropped, it destroys the whole task.
 class TaskResumption {
  public:
   TaskResumption(TaskHome* home, std::coroutine_handle<> handle) : home_(home), handle_(handle) {}
@@ -70,7 +70,7 @@ struct FutureAwaiter {
   bool await_ready() const { return future.ready(); }
   void await_suspend(std::coroutine_handle<> handle) {
     if (home->context != nullptr) home->context->leave();
-    Future<T> waited = std::move(future);  // this awaiter may be gone before then() returns
+    Future<T> waited = std::move(future);  // this awaiter may be destroyed before then() returns
     waited.then([this, handle](Result<T>&& value) {
       result.emplace(std::move(value));
       home->executor->post(TaskResumption(home, handle));
@@ -95,10 +95,10 @@ class TaskPromiseBase {
     return std::move(task).awaiter(home);
   }
 
-  TaskHome own_home;               // in use where this task was started
-  TaskHome* home = nullptr;        // of this task or of the one that awaits it
-  std::coroutine_handle<> parent;  // goes on at the end, where another task awaits this one
-  Callback ended;                  // runs at the end, where an executor started this one
+  TaskHome own_home;               // used if this task was started
+  TaskHome* home = nullptr;        // of this task, or of the one that awaits it
+  std::coroutine_handle<> parent;  // resumed at the end, if another task awaits this one
+  Callback ended;                  // called at the end, if an executor started this one
   std::exception_ptr error;
 
   void unhandled_exception() { error = std::current_exception(); }
@@ -165,8 +165,8 @@ class [[nodiscard]] Task {
 
   bool valid() const { return handle_ != nullptr; }  // false: used or moved from
 
-  // Begins the task on the calling thread, which must be the executor's; `done` gets its result, on the
-  // executor.
+  // Starts the task on the calling thread, which must belong to the executor. `done` receives the result on
+  // the executor.
   template <class Done>
   void start_here(Executor& executor, ContextSwitch* context, Done done) && {
     if (!valid()) detail::refuse_empty();
@@ -184,7 +184,7 @@ class [[nodiscard]] Task {
     promise.home->run(handle);
   }
 
-  // Begins the task on the executor, as a future. What the future's continuation throws goes to the
+  // Starts the task on the executor, and returns a future. Exceptions of the future's continuation go to the
   // executor's sink.
   Future<T> start(Executor& executor, ContextSwitch* context = nullptr) && {
     if (!valid()) detail::refuse_empty();

@@ -1,7 +1,6 @@
-// UniqueFunction: a move-only callable, called at most as often as its owner likes, with room for small
-// closures inside.
+// UniqueFunction: a move-only callable that stores small closures without allocation.
 //
-// std::function demands copyable closures and C++20 has no move_only_function. Thread-safety: none.
+// std::function requires copyable closures, and C++20 has no move_only_function. Thread-safety: none.
 #pragma once
 
 #include <cstddef>

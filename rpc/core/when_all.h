@@ -1,9 +1,8 @@
-// when_all, when_all_or_error: one future for many, of their values in the given order.
+// when_all, when_all_or_error: one future of many, with their values in the given order.
 //
-// when_all completes when all have; if some failed, with the first error in the given order.
-// when_all_or_error completes with the first error in time, while others are still under way: those go on,
-// and what they end with is dropped. Whoever wants them to end makes their calls in a CancelScope, and
-// cancels that. Thread-safety: as Future.
+// when_all completes when all futures have completed; if some failed, with the first error in the given
+// order. when_all_or_error fails with the earliest error. The other operations continue, and their results
+// are dropped; to end them, make their calls in a CancelScope and cancel it. Thread-safety: as Future.
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -23,7 +22,7 @@ struct Gathering {
 
   std::vector<std::optional<Result<T>>> results;
   std::atomic<std::size_t> open;
-  std::atomic<bool> over = false;  // completed, or being so
+  std::atomic<bool> over = false;  // completed, or about to be
   Promise<Value> promise;
 
   void fail_early(const std::exception_ptr& error) {
