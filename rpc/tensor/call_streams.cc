@@ -38,7 +38,7 @@ void CallStreams::leave() {
     try {
       stream.synchronize();
     } catch (const c10::Error&) {
-      // The device has failed, which whoever uses it next is told again: the copy of a result say.
+      // The device has failed. The next use, for example the copy of a result, reports it again.
     }
   }
 }

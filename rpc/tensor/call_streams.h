@@ -1,10 +1,10 @@
-// CallStreams: a stream for each device that a served call may use, from LibTorch's pools; its handler runs
-// with them as the current ones, over its suspensions too, on whatever thread.
+// CallStreams: one stream from LibTorch's pools for each device that a served call may use. They are the
+// current streams while the handler of the call runs, on any thread and across suspensions.
 //
-// Arguments are copied on these streams, so that the handler finds them there. Whenever the handler suspends
-// or ends, its thread waits for what it has put on them, and for nothing else: whoever comes next, be it the
-// next handler of the same object or who fetches a result that stays, finds it done. A ContextSwitch of the
-// call; see executor.h for its thread-safety. streams() is for the thread that has the call.
+// Arguments are copied on these streams. Whenever the handler suspends or ends, its thread waits for the work
+// on these streams, and for no other. So the next handler of the same object, or the fetch of a kept result,
+// finds the work completed. Used in a ContextSwitch of the call; see executor.h for its thread-safety.
+// streams() is for the thread that runs the call.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -22,16 +22,16 @@ class CallStreams {
 
   const std::vector<c10::Stream>& streams() const { return streams_; }
 
-  // As ContextSwitch's.
+  // As the functions of ContextSwitch.
   void enter();
   void leave();
 
  private:
-  std::vector<c10::Stream> streams_;  // where the handler makes others current, those
-  std::vector<c10::Stream> outside_;  // while it runs: what the thread had
+  std::vector<c10::Stream> streams_;  // updated if the handler makes other streams current
+  std::vector<c10::Stream> outside_;  // while the handler runs: the thread's previous streams
 };
 
-// Its part of a call's contexts; keeps it.
+// Makes these streams part of a call's contexts; keeps them.
 std::unique_ptr<rpc::ContextSwitch> make_stream_context(std::shared_ptr<CallStreams> streams);
 
 }  // namespace weft::tensor

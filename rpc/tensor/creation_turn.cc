@@ -26,7 +26,7 @@ class Turn final : public rpc::CallHook, public std::enable_shared_from_this<Tur
   rpc::SerialExecutor turn_;
 };
 
-// The generators that it guards are LibTorch's, and the whole process's.
+// The generators that it guards belong to LibTorch, one for the whole process.
 std::mutex& generators() {
   static std::mutex mutex;
   return mutex;

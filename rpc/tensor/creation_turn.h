@@ -1,10 +1,10 @@
-// CreationTurn: constructors of served objects run one after the other. LibTorch has one default generator
-// for each device of the process, from which modules draw their parameters: of two constructors that ran at a
-// time, each would draw some of the other's numbers, also where each sets the seed itself.
+// CreationTurn: constructors of served objects run one at a time. LibTorch has one default generator for each
+// device of the process, from which modules draw their parameters. If two constructors ran at the same time,
+// each would draw some of the other's numbers, even if each sets the seed.
 //
-// On one agent objects are constructed in the order in which the calls that create them arrive. Between
-// agents of one process constructors exclude each other, in any order: where they do not set the seed
-// themselves, await one creation before the next.
+// On one agent, objects are constructed in the order in which their creating calls arrive. Constructors on
+// different agents of one process exclude each other, in any order: if they do not set the seed themselves,
+// await one creation before the next.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

@@ -13,13 +13,13 @@ namespace {
 
 using Names = std::map<std::string, std::string>;
 
-// In the slots of a call that is served.
+// In the slots of a served call.
 struct ServedDevices {
   std::shared_ptr<CallStreams> streams;
   DeviceMap back;  // to the caller's devices
 };
 
-// The callee's part: the reply goes by the map back.
+// The callee's part: the reply uses the inverse map.
 class ReplyPart final : public rpc::CallPart {
  public:
   ReplyPart(std::shared_ptr<ServedDevices> served, std::string caller)
@@ -38,7 +38,7 @@ class ReplyPart final : public rpc::CallPart {
   std::shared_ptr<OutgoingDevices> reply_;
 };
 
-// The devices of a call that is served, found out once: by whoever asks first. null: it has none.
+// The devices of a served call, determined by the first caller of this function. Null: no devices.
 std::shared_ptr<ServedDevices> devices_of(rpc::IncomingCall& call, const AgentDevices& agent) {
   if (auto known = call.slots().share<ServedDevices>()) return known;
   const auto section = call.message().section(devices_section);
@@ -90,7 +90,7 @@ class RequestPart final : public rpc::CallPart {
   }
   void seal(rpc::OutgoingMessage& message) override {
     request_->copies.finish();
-    // A callee that knows nothing of devices may serve what only comes and goes on the CPU.
+    // A callee without the device layer can serve calls whose tensors stay on the CPU.
     rpc::Codec<Names>::encode(message.section(devices_section, request_->places), map_.names());
   }
   void read(rpc::IncomingMessage& reply) override {
@@ -100,7 +100,7 @@ class RequestPart final : public rpc::CallPart {
  private:
   DeviceMap map_;
   std::string peer_;
-  std::vector<c10::Stream> given_;    // instead of the current ones
+  std::vector<c10::Stream> given_;    // used instead of the current streams
   std::vector<c10::Stream> streams_;  // on which results arrive
   std::shared_ptr<OutgoingDevices> request_;
 };
@@ -121,7 +121,7 @@ class Maps final : public rpc::Interceptor {
   }
 
  private:
-  // What is fetched for a call whose handler has not begun arrives on the streams of that handler.
+  // Results that are fetched for a call whose handler has not started arrive on the streams of that handler.
   std::vector<c10::Stream> streams_of(rpc::CallContext* serving) const {
     auto* incoming = dynamic_cast<rpc::IncomingCall*>(serving);
     if (incoming == nullptr || incoming->began()) return {};
@@ -129,7 +129,7 @@ class Maps final : public rpc::Interceptor {
       const auto served = devices_of(*incoming, *devices_);
       return served != nullptr ? served->streams->streams() : std::vector<c10::Stream>{};
     } catch (const rpc::Error&) {
-      return {};  // its own request fails with that
+      return {};  // the call itself fails with the error
     }
   }
   std::shared_ptr<const AgentDevices> devices_;

@@ -1,11 +1,12 @@
-// The device layer: tensors on accelerators in calls, by the device maps of the agent (device_options.h).
+// The device layer: tensors on accelerators in calls, according to the agent's device maps
+// (device_options.h).
 //
-// Part of tensor::layers(). A request to a peer for which the caller has a map states that map in its section
-// "devices"; the callee copies arguments to its devices on streams of the call (call_streams.h), under which
-// its handler runs, and sends results by the inverse. The caller's results arrive on the streams that were
-// current where it made the call, so that what it does with them there comes after; other streams have to
-// wait for those, as between any two streams. No step waits for a whole device. A call to a peer with a map
-// is made once: it has no retries (retry.h).
+// Part of tensor::layers(). If the caller has a map for the peer, its request contains the map in the section
+// "devices". The callee copies arguments to its devices on streams of the call (call_streams.h), which are
+// current while its handler runs, and sends results by the inverse map. The caller's results arrive on the
+// streams that were current when it made the call, so later work on these streams may use them; other streams
+// must wait for these, as between any two streams. No step waits for a whole device. A call to a peer with a
+// map has no retries (retry.h).
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -21,8 +22,8 @@ inline constexpr std::string_view devices_section = "devices";
 // Part of tensor::layers().
 void add_device_layer(rpc::Agent& agent, DeviceOptions options);
 
-// Stands before the arguments of a call, whose tensors then go by this map, whatever the agent's options say;
-// for layers that send something back. An empty map changes nothing.
+// Put before the arguments of a call, it makes their tensors use this map instead of the agent's options; for
+// layers that send data back. An empty map has no effect.
 class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
  public:
   explicit ByDeviceMap(DeviceMap map) : map_(std::move(map)) {}
@@ -32,16 +33,17 @@ class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
   DeviceMap map_;
 };
 
-// By which tensors go back to the sender of a message that came in; empty: it came without a map. Once the
-// parts of the call have read the message.
+// The map for sending tensors back to the sender of a received message; empty if the message had no map. Call
+// after the parts of the call have read the message.
 WEFT_EXPORT DeviceMap device_map_back(rpc::IncomingMessage& message);
 
-// Of a call that is served, one for each device that it may use; its result is copied from there.
+// The streams of a served call, one for each device that it may use; its result is copied from them.
 WEFT_EXPORT std::vector<c10::Stream> call_streams(rpc::CallContext& call);
-// For a handler that hands its arguments to other threads: blocks until those that are on accelerators have
-// arrived there.
+// For a handler that passes its arguments to other threads: blocks until the arguments on accelerators have
+// been copied there.
 WEFT_EXPORT void wait_for_arguments(rpc::CallContext& call);
-// On such a thread: its current streams use these tensors, whose memory is not reused before.
+// Call on such a thread: its current streams use these tensors, so their memory is not reused before they
+// have finished.
 WEFT_EXPORT void use_on_current_streams(const std::vector<at::Tensor>& tensors);
 
 }  // namespace weft::tensor

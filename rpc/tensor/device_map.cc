@@ -24,7 +24,7 @@ c10::Device checked(c10::Device device) {
 c10::Device device_from_name(std::string_view name) {
   try {
     const c10::Device device{std::string(name)};
-    // LibTorch keeps an index in 8 bits and drops the others.
+    // LibTorch stores an index in 8 bits and drops the rest.
     if (!device.is_cpu() && device.has_index() && !name.ends_with(":" + std::to_string(device.index())))
       refuse("'" + std::string(name) + "' names no device: its index is out of range");
     return checked(device);

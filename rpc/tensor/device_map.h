@@ -1,10 +1,11 @@
-// DeviceMap: where tensors of this agent's devices are put at a peer: pairs of a device here and a device
-// there, each device in one pair at the most, so that the map has an inverse.
+// DeviceMap: the devices at a peer for tensors on this agent's devices: pairs of a local and a remote device.
+// Each device is in at most one pair, so that the map has an inverse.
 //
 //   tensor::DeviceMap{{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}}
 //
-// Devices are named as LibTorch names them, accelerators with their index. The CPU may be mapped like any
-// other; unmapped, it is the CPU there. Thread-safety: a value. After torch.distributed.rpc's device maps.
+// Devices have LibTorch's names, accelerators with their index. The CPU may be mapped, too; without a pair,
+// it is mapped to the peer's CPU. Thread-safety: a value. Modeled on the device maps of
+// torch.distributed.rpc.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -21,7 +22,7 @@
 
 namespace weft::tensor {
 
-// "cpu", "cuda:1"; invalid_argument where that names no device, an accelerator without an index, or "meta".
+// "cpu", "cuda:1". Throws invalid_argument for an unknown name, an accelerator without an index, or "meta".
 WEFT_EXPORT c10::Device device_from_name(std::string_view name);
 
 class WEFT_EXPORT DeviceMap {
@@ -33,21 +34,21 @@ class WEFT_EXPORT DeviceMap {
   };
 
   DeviceMap() = default;
-  // Names of devices here and there. Errors: those of add_named().
+  // Names of local and remote devices. Errors: as add_named().
   DeviceMap(std::initializer_list<std::pair<std::string, std::string>> pairs);
 
-  // invalid_argument: either device is in another pair already. The same pair again is nothing.
+  // invalid_argument if either device is in another pair already. Adding the same pair again has no effect.
   DeviceMap& add(c10::Device here, c10::Device there);
   DeviceMap& add_named(std::string_view here, std::string_view there);
 
   // The pairs, in the order in which they were added.
   bool empty() const { return pairs_.empty(); }
   const std::vector<Pair>& pairs() const { return pairs_; }
-  // None: a tensor there has no place at the peer.
+  // Empty: the map has no place for a tensor on this device.
   std::optional<c10::Device> find(c10::Device here) const;
   DeviceMap inverse() const;
 
-  // As it travels: the names there by the names here.
+  // As it travels: names of remote devices by the names of local ones.
   std::map<std::string, std::string> names() const;
   static DeviceMap of(const std::map<std::string, std::string>& names);
 

@@ -1,14 +1,13 @@
-// DeviceOptions: which devices of accelerators an agent's tensors live on, and where they are put at its
-// peers; given to the layers of an agent.
+// DeviceOptions: the accelerators that an agent uses, and the device maps for its peers; an argument of the
+// agent's layers.
 //
 //   tensor::DeviceOptions devices;
 //   devices.map("worker1", {{"cuda:0", "cuda:1"}});
 //   rpc::Agent agent{options, tensor::layers(devices)};
 //
-// Arguments go by the map for the callee, results come back by its inverse, gradients go the way of their
-// tensors backwards; a tensor on a device that the map does not name is failed_precondition, at once. A peer
-// needs no map to be called, only one to make calls with tensors on accelerators itself. Thread-safety: a
-// value.
+// Arguments use the map for the callee, results its inverse, and gradients the reverse direction of their
+// tensors. A tensor on a device that the map does not name fails at once with failed_precondition. A peer
+// needs a map only to make calls with tensors on accelerators, not to be called. Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/tensor/device_map.h>
@@ -16,33 +15,35 @@
 namespace weft::tensor {
 
 struct WEFT_EXPORT DeviceOptions {
-  // By the peer's name. One that was asked for by its address has that as its name until it has first been
-  // connected to: await peer.ready() before its first call with tensors. In a job of fixed size, wait_for()
-  // fails where no member has the name.
+  // By the peer's name. The name of a peer that was looked up by address is the address until the first
+  // connection: await peer.ready() before its first call with tensors. In a job of a fixed world, wait_for()
+  // fails if no member has the name.
   std::map<std::string, DeviceMap> maps;
   DeviceMap others;  // for peers that `maps` does not name
-  // What calls may use here; empty: every device of the process. A map from, or a peer's map to, another one
-  // is refused.
+  // The devices that calls may use; empty: all devices of the process. Maps that use other devices are
+  // refused.
   std::vector<c10::Device> devices;
 
-  // Adds to the peer's map; invalid_argument as DeviceMap::add.
+  // Adds to the peer's map. Errors: as DeviceMap::add.
   DeviceOptions& map(const std::string& peer, const DeviceMap& more);
 };
 
-// The options of one agent, checked. Thread-safe: never changed.
+// The checked options of one agent. Immutable and thread-safe.
 class WEFT_EXPORT AgentDevices {
  public:
-  // invalid_argument: a map is from a device that does not exist here, or that is not among `devices`; one of
-  // `devices` does not exist.
+  // invalid_argument: a local device of a map does not exist or is not among `devices`, or one of `devices`
+  // does not exist.
   explicit AgentDevices(DeviceOptions options);
 
-  bool maps() const;                                        // it has any
+  bool maps() const;                                        // whether there are any
   const DeviceMap& map_for(const std::string& peer) const;  // or the map for all other peers
-  // invalid_argument: a map is for a name that none of these has. Peers by their address are not asked for.
+  // invalid_argument: a map is for a name that is not among `members`. Peers that are known by address are
+  // ignored.
   void check_names(const std::vector<std::string>& members) const;
-  // The accelerators' devices that this agent's own options name.
+  // The accelerators that the agent's options name.
   const std::vector<c10::Device>& accelerators() const { return accelerators_; }
-  // invalid_argument, which begins with `whose`: it does not exist, or is not among the agent's.
+  // Throws invalid_argument, whose text begins with `whose`, if the device does not exist or is not among the
+  // agent's.
   void check(c10::Device device, const std::string& whose) const;
 
  private:

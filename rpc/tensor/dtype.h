@@ -1,4 +1,4 @@
-// Names of LibTorch's element types on the wire: "float32", "bfloat16", "int64", "bool", "complex64",
+// The names of LibTorch's element types on the wire: "float32", "bfloat16", "int64", "bool", "complex64",
 // "float8_e5m2", …
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace weft::tensor {
 namespace {
 
-// A caller has no use for the callee's stack.
+// The callee's stack is of no interest to a caller.
 std::optional<std::string> without_backtrace(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);

@@ -1,7 +1,7 @@
-// The tensor layer of an agent: handlers get their own LibTorch thread state (thread_state.h), and what
-// LibTorch throws in them reaches the caller without its backtrace, and tensors on accelerators travel by
-// device maps (device_options.h). Tensors of the CPU travel without it too, but then handlers inherit
-// whatever state their thread is in.
+// The tensor layer of an agent. Handlers get their own LibTorch thread state (thread_state.h); LibTorch's
+// exceptions reach the caller without a backtrace; tensors on accelerators travel by device maps
+// (device_options.h). Tensors on the CPU travel without the layer, too, but then handlers inherit the state
+// of their thread.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -9,7 +9,7 @@
 
 namespace weft::tensor {
 
-// The agent's constructor throws invalid_argument where its device options cannot be met here.
+// The agent's constructor throws invalid_argument if this process does not have the devices of the options.
 WEFT_EXPORT rpc::Layers layers(DeviceOptions devices = {});
 
 }  // namespace weft::tensor

@@ -15,7 +15,7 @@
 namespace weft::tensor {
 namespace {
 
-// Those that hold its elements.
+// The dense tensors that hold its elements.
 std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
   switch (tensor.layout()) {
     case at::kSparse:

@@ -1,16 +1,16 @@
-// OnStreams<T>: a value whose tensors may still be in the making on streams of accelerators, on its way
-// through a future.
+// OnStreams<T>: a value for a future, whose tensors streams of accelerators may still be computing.
 //
 //   promise.complete(tensor::OnStreams(work(x)));           // where it is made
 //   at::Tensor y = (co_await std::move(future)).take();     // where it is used
 //
-// When it is made it notes how far the current streams of the calling thread have come, on the devices that
-// its tensors are on. take() makes the current streams of its own thread wait for that, and no thread; the
-// memory is not reused before those streams are done with it. T is a tensor or made of tensors: containers,
-// tuples, optionals and structs that travel (WEFT_CODEC); tensors on the CPU are complete anyhow. A handler
-// whose result another thread completes returns a Future<OnStreams<T>>, which is a T to its callers: of a
-// plain one the tensors have to be complete. What calls bring needs none of this: it arrives on the streams
-// that were current where the call was made. Thread-safety: a value. After
+// The constructor records how far the current streams of the calling thread have advanced, on the devices of
+// the value's tensors. take() makes the current streams of its thread wait for that point; no thread blocks.
+// The memory is not reused before these streams have finished with it. T is a tensor or contains tensors:
+// containers, tuples, optionals and structs with WEFT_CODEC. Tensors on the CPU are always complete.
+//
+// If another thread completes the result of a handler, the handler returns a Future<OnStreams<T>>, which is a
+// T for its callers; with a plain T, the tensors must be complete. Results of calls do not need OnStreams:
+// they arrive on the streams that were current when the call was made. Thread-safety: a value. Modeled on
 // torch.futures.Future(devices=…).
 #pragma once
 
@@ -35,7 +35,7 @@ concept TupleLike = requires { std::tuple_size<T>::value; };
 
 }  // namespace detail
 
-// Calls f with each tensor within the value, undefined ones too.
+// Calls f with each tensor within the value, including undefined ones.
 template <class T, class F>
 void for_each_tensor(const T& value, const F& f) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -52,13 +52,13 @@ void for_each_tensor(const T& value, const F& f) {
   }
 }
 
-// How far streams have come, one for each device.
+// The points that streams have reached, one for each device.
 class WEFT_EXPORT StreamMarks {
  public:
-  void note(const at::Tensor& tensor);  // the current stream of its device; that of one device once
-  // The current stream of the tensor's device waits for what was noted, and uses the tensor's memory.
+  void note(const at::Tensor& tensor);  // records the current stream of its device, once for each device
+  // Makes the current stream of the tensor's device wait for the recorded point, and use the tensor's memory.
   void pass_on(const at::Tensor& tensor);
-  void wait();  // the thread does
+  void wait();  // blocks the thread
 
  private:
   struct Mark {
@@ -75,7 +75,7 @@ class OnStreams {
     for_each_tensor(value_, [this](const at::Tensor& tensor) { marks_.note(tensor); });
   }
 
-  // Once.
+  // Call once.
   T take() {
     for_each_tensor(value_, [this](const at::Tensor& tensor) { marks_.pass_on(tensor); });
     return std::move(value_);

@@ -1,3 +1,7 @@
+// A Line is one line of work, such as a handler across its suspensions. While it runs on a thread, its
+// observer is a thread-local callback of at::RecordFunction, and the Line itself is the thread's profiler
+// state. LibTorch propagates both to the threads of the autograd engine. An operator's span is a child of the
+// innermost open span of the same thread, otherwise of the line's own innermost one.
 #include <weft/rpc/tensor/operator_spans.h>
 
 #include <ATen/core/ivalue.h>
@@ -17,7 +21,7 @@ namespace profiler = torch::profiler::impl;
 
 std::string shape_of(const at::Tensor& tensor) {
   std::string text = "[";
-  // Nested tensors have no sizes, and those of symbolic ones are not known.
+  // Nested tensors have no sizes, and symbolic sizes are unknown.
   if (tensor.defined() && !tensor.is_nested() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides())
     for (const auto size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
   return text + "]";
@@ -41,8 +45,8 @@ std::string shapes_of(c10::ArrayRef<const c10::IValue> inputs) {
   return text + "]";
 }
 
-// What is open and noted of one line of work. A profiler's state as LibTorch has it, so that one of
-// LibTorch's own that the work starts meanwhile is refused by it, and allocators report to it.
+// The open operators of one line of work. As it is the thread's profiler state, LibTorch refuses to start a
+// profiler of its own within the line, and allocators report to it.
 class Line final : public profiler::ProfilerStateBase, public std::enable_shared_from_this<Line> {
  public:
   Line(std::shared_ptr<rpc::Tracer> tracer, rpc::TraceContext under, OperatorDetails details,
@@ -56,7 +60,7 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
 
   profiler::ActiveProfilerType profilerType() override { return profiler::ActiveProfilerType::NONE; }
 
-  // The line goes on on this thread.
+  // The line continues on this thread.
   void enter() {
     std::lock_guard lock(mutex_);
     home_ = std::this_thread::get_id();
@@ -76,11 +80,11 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
   }
 
  private:
-  // An operator that runs. Where its end is on another thread than its begin, a block over a suspension,
-  // LibTorch hands it over.
+  // An operator that runs. LibTorch passes it to ended(), which may run on another thread if a block contains
+  // a suspension.
   struct Open final : at::ObserverContext {
     std::shared_ptr<Line> line;
-    std::thread::id thread;  // none: of the line itself, wherever that runs
+    std::thread::id thread;  // empty: the line's own thread, wherever that runs
     rpc::Span span;
     std::map<std::string, std::int64_t> bytes;  // by device
   };
@@ -93,7 +97,7 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
     if (auto* open = static_cast<Open*>(context)) open->line->end(*open);
   }
 
-  // With mutex_ held. Of this thread: the line's own, or the engine's that works for it meanwhile.
+  // Call with mutex_ locked. The calling thread; empty for the line's own, set for a thread of the engine.
   std::thread::id thread() const {
     const auto here = std::this_thread::get_id();
     return here == home_ ? std::thread::id() : here;
@@ -146,11 +150,12 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
   const std::shared_ptr<const std::atomic<bool>> wanted_;
   std::mutex mutex_;  // guards home_, open_
   std::thread::id home_;
-  std::vector<Open*> open_;  // in the order of their beginnings
+  std::vector<Open*> open_;  // in the order in which they started
 };
 
-// Has the line observe the thread that it runs on. What the thread observed before (a profiler around the
-// loop of a program, say) does not see the line's operators: it would take the line's state for its own.
+// Makes the line observe the thread on which it runs. Earlier observers of the thread (for example a profiler
+// around the program's loop) do not see the line's operators, because they would mistake the line's state for
+// theirs.
 class OperatorSpans final : public rpc::ContextSwitch {
  public:
   OperatorSpans(std::shared_ptr<Line> line, const OperatorDetails& details)

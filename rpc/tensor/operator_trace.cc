@@ -3,7 +3,7 @@
 namespace weft::tensor {
 namespace {
 
-// What peers ask for; see start_operators and stop_operators.
+// Serves start_operators and stop_operators.
 struct OperatorService {
   OperatorRecording start(rpc::CallContext& call) { return trace->start(call.peer().id); }
   OperatorRecording stop(rpc::CallContext& call, OperatorRecording recording) {

@@ -6,10 +6,10 @@
 //   layers.push_back(tensor::trace_operators({.details = {.shapes = true}}));
 //
 // Each ATen operator, autograd node and named block (RECORD_USER_SCOPE("attention")) that a handler runs
-// becomes a span (rpc::Span::work) under that of the call, or under the operator or block that runs it; calls
-// that are served at the same time keep theirs apart. Calls without the layer, of traces that are not
-// sampled, and of agents where nobody wants it pay one look. A handler that runs a profiler of LibTorch's
-// itself is refused that. Thread-safe.
+// becomes a span (rpc::Span::work) under the span of the call, or of the operator or block that runs it.
+// Concurrent calls keep their operators separate. Calls without the layer, of unsampled traces, or while no
+// recording is active cost one check. If a handler starts LibTorch's profiler, LibTorch refuses that.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -22,42 +22,42 @@
 
 namespace weft::tensor {
 
-// When operators become spans, and what is noted of them.
+// When operators become spans, and which details are recorded.
 struct OperatorTraceOptions {
   OperatorDetails details;
   bool always = true;  // false: only while a peer records (start_operators)
 };
 
-// Into an agent whose layers had a tracer's before: else failed_precondition. Serves there
-// `weft.operators.start` and `.stop`.
+// Requires a tracer's layer before it in the agent's layers, otherwise failed_precondition. Serves the
+// methods `weft.operators.start` and `.stop`.
 WEFT_EXPORT rpc::Layer trace_operators(OperatorTraceOptions options = {});
 
-// A moment at an agent: of its clock, in nanoseconds, as its spans' are.
+// A recording at an agent: its times, by the agent's clock, in nanoseconds, like those of spans.
 struct OperatorRecording {
   std::uint64_t number = 0;
-  std::int64_t begin = 0, end = 0;  // end: once stopped
+  std::int64_t begin = 0, end = 0;  // end: set by stop_operators()
 };
 WEFT_CODEC(OperatorRecording, number, begin, end)
 
-// Has an agent with the layer note the operators of the calls whose handlers begin from then on, of all
-// callers, until this recording is stopped; its spans are then those that begin and end within its times
-// (rpc::collect_spans). Recordings may nest and overlap, and end with the connections of who started them.
-// not_found: the agent is without the layer.
+// Makes an agent with the layer record the operators of calls whose handlers start from then on, of all
+// callers, until this recording is stopped. Its spans are those that begin and end within its times
+// (rpc::collect_spans). Recordings may nest and overlap. They end with the connection of the peer that
+// started them. not_found: the agent lacks the layer.
 WEFT_EXPORT rpc::Future<OperatorRecording> start_operators(const rpc::Peer& peer);
-// not_found: it has ended, or is another agent's.
+// not_found: the recording has ended, or belongs to another agent.
 WEFT_EXPORT rpc::Future<OperatorRecording> stop_operators(const rpc::Peer& peer,
                                                           const OperatorRecording& recording);
 
-// The layer's part in one agent, for layers above.
+// The layer of one agent, for higher layers.
 class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
  public:
   OperatorTrace(std::shared_ptr<rpc::Tracer> tracer, OperatorTraceOptions options)
       : tracer_(std::move(tracer)),
         options_(options),
         wanted_(std::make_shared<std::atomic<bool>>(options.always)) {}
-  static std::shared_ptr<OperatorTrace> of(rpc::AgentCore& core);  // null: the agent is without it
+  static std::shared_ptr<OperatorTrace> of(rpc::AgentCore& core);  // null: the agent lacks the layer
 
-  // A context in which operators become spans under this one; null: they are not wanted now.
+  // A context in which operators become spans under `under`; null: no recording is active.
   std::unique_ptr<rpc::ContextSwitch> context_under(const rpc::TraceContext& under) const;
 
   // start() records until the same peer stops the recording, or is gone. stop() throws not_found for other
@@ -71,8 +71,8 @@ class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
  private:
   const std::shared_ptr<rpc::Tracer> tracer_;
   const OperatorTraceOptions options_;
-  const std::shared_ptr<std::atomic<bool>> wanted_;  // written under the mutex
-  std::mutex mutex_;                                 // guards the rest
+  const std::shared_ptr<std::atomic<bool>> wanted_;  // written with the mutex locked
+  std::mutex mutex_;                                 // guards the following members
   std::uint64_t recordings_ = 0;
   struct Started {
     rpc::AgentId by;

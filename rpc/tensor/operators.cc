@@ -51,7 +51,8 @@ class ArgumentType {
       if (!optional_) value.mismatch(text_);
       return {};
     }
-    // Who goes by the declared type sends an optional, or an alternative of a number, as codecs do: wrapped.
+    // A caller that follows the declared type sends an optional, or an alternative of a number, wrapped as
+    // codecs do.
     if (value.kind() == rpc::ValueKind::variant && (optional_ || type_->kind() == TypeKind::NumberType))
       return decode(value.variant_value());
     if (dtype_) return static_cast<std::int64_t>(dtype_from_name(value.get_text()));
@@ -145,11 +146,11 @@ class ArgumentType {
   std::shared_ptr<const ArgumentType> element_;  // of a list
 };
 
-// An operator that may be called, with all that serving it needs.
+// A permitted operator, with the data for serving it.
 struct Operator {
   c10::OperatorHandle handle;
   std::vector<ArgumentType> parameters, results;
-  std::size_t travelling = 0;  // parameters that a caller may give: those after them take their defaults
+  std::size_t travelling = 0;  // parameters that a caller may pass; those after them have their defaults
 };
 
 std::string describe(const Operator& allowed) {

@@ -9,7 +9,7 @@
 namespace weft::tensor {
 namespace {
 
-// LibTorch pins memory for one accelerator of the process.
+// LibTorch pins memory only for one type of accelerator in a process.
 bool has_pinned_memory(c10::Device device) { return at::getAccelerator() == device.type(); }
 
 at::Tensor host_tensor(const at::Tensor& like, bool pinned) {
@@ -25,7 +25,7 @@ c10::Stream current_stream(c10::Device device) {
 at::Tensor to_device(const at::Tensor& host, c10::Device device) {
   at::Tensor placed = at::empty(host.sizes(), host.options().device(device));
   if (!has_pinned_memory(device)) return placed.copy_(host);
-  // What arrived lies in pooled memory, from which an accelerator cannot copy by itself.
+  // The host tensor is in pooled memory, which is not pinned.
   const at::Tensor staged = host_tensor(host, true);
   if (host.nbytes() != 0) std::memcpy(staged.mutable_data_ptr(), host.const_data_ptr(), host.nbytes());
   return placed.copy_(staged, /*non_blocking=*/true);

@@ -1,9 +1,9 @@
-// Copies between an accelerator and the host memory that frames are made of, by way of pinned memory.
+// Copies between an accelerator and the host memory of frames, through pinned memory.
 //
-// They run on the current streams of the calling thread and block it only where said; where the accelerator
-// has no pinned memory, they block until they are done. Written against LibTorch's own interface of devices,
-// so that it is compiled everywhere and runs on whatever accelerator the process has. Thread-safety: values
-// of one thread.
+// Copies run on the current streams of the calling thread and block it only if stated. If the accelerator has
+// no pinned memory, they block until they have completed. Implemented with LibTorch's device-independent
+// interface, so this file compiles everywhere and supports any accelerator. Thread-safety: each value is used
+// by one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,21 +16,21 @@ namespace weft::tensor {
 
 c10::Stream current_stream(c10::Device device);  // of the calling thread
 
-// A dense copy of a dense CPU tensor, complete once the current stream of `device` has come so far. The
-// elements have been read when it returns.
+// A dense copy of a dense CPU tensor; complete for later work on the current stream of `device`. When it
+// returns, `host` has been read.
 at::Tensor to_device(const at::Tensor& host, c10::Device device);
 
-// Uninitialized host memory for a copy of this tensor: pinned where its accelerator has pinned memory.
+// Uninitialized host memory for a copy of `like`; pinned if its accelerator has pinned memory.
 at::Tensor host_tensor(const at::Tensor& like);
 
-// Copies to the host that are under way.
+// Copies to the host in flight.
 class HostCopies {
  public:
-  // Of a dense tensor on an accelerator, as far as its device's current stream has come; complete after
+  // Copies a dense tensor on an accelerator after the work on its device's current stream; complete after
   // finish().
   at::Tensor start(const at::Tensor& tensor);
-  void start(const at::Tensor& tensor, const at::Tensor& host);  // into a host_tensor() of its form
-  // Blocks until all are complete, and for nothing that was put on the streams later.
+  void start(const at::Tensor& tensor, const at::Tensor& host);  // `host`: from host_tensor()
+  // Blocks until all copies are complete, but not for work that was added to the streams later.
   void finish();
 
  private:

@@ -32,21 +32,21 @@ void check_supported(const at::Tensor& tensor) {
     unsupported("of another layout than strided, COO and CSR");
 }
 
-enum class Copy { if_shared, never, always };  // of memory that is the caller's
+enum class Copy { if_shared, never, always };  // of the caller's memory
 
-// Of a result: others may change it while it is on its way. Asked before anything here shares its memory.
+// For a result: other code may change it before it is sent. Call before anything here shares its memory.
 bool held_elsewhere(const at::Tensor& tensor) {
-  if (!tensor.is_leaf()) return false;  // guarded by autograd's own version check
+  if (!tensor.is_leaf()) return false;  // autograd's version check guards it
   return tensor.use_count() > 1 || tensor.layout() != at::kStrided || tensor.storage().use_count() > 1;
 }
 
 std::int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
-// How one tensor travels.
+// How one tensor is sent.
 struct Way {
   std::optional<std::uint64_t> mark;
-  std::optional<std::string> device;  // at the receiver, where that is an accelerator's
-  bool copy = false;                  // of memory that is the caller's
+  std::optional<std::string> device;  // at the receiver, if it is an accelerator
+  bool copy = false;                  // copies the caller's memory
   tensor::HostCopies* copies = nullptr;
 
   std::size_t fields() const { return (mark ? 1 : 0) + (device ? 1 : 0); }
@@ -67,14 +67,14 @@ void attach(ValueWriter writer, at::Tensor dense) {
 void encode_elements(ValueWriter writer, const at::Tensor& original, const at::Tensor& base, const Way& way) {
   at::Tensor dense = base.contiguous();
   const std::size_t bytes = dense.nbytes();
-  // Never inline: its elements are read when all copies to the host are complete.
+  // Never inline: its elements are read after all copies to the host have completed.
   if (!dense.is_cpu() && bytes != 0) return attach(writer, way.copies->start(dense));
   const auto* elements = static_cast<const std::byte*>(dense.const_data_ptr());
   if (bytes <= inline_limit) return writer.set_bytes({elements, bytes});
-  // contiguous() copied unless the memory is still the caller's.
+  // contiguous() has made a copy, unless the memory is still the caller's.
   const bool borrowed = dense.is_alias_of(original);
   if (borrowed && way.copy) {
-    // Not by clone(): that would start a team of OpenMP's threads for every thread that answers.
+    // Not by clone(), which would start a team of OpenMP threads for each thread that replies.
     Buffer own = Buffer::allocate(bytes);
     std::memcpy(own.data(), elements, bytes);
     return writer.set_attachment(std::move(own));
@@ -107,8 +107,8 @@ void encode_sparse(ValueWriter writer, const at::Tensor& tensor, const Way& way)
   way.write(record, i);
 }
 
-// Of a tensor that lies in memory without gaps, but not row by row: its dimensions from the slowest to the
-// fastest. Else nothing.
+// For a tensor that is dense in memory, but not in row-major order: its dimensions from the slowest to the
+// fastest. Otherwise empty.
 std::vector<std::int64_t> order_of(const at::Tensor& dense) {
   if (dense.numel() < 2 || dense.is_contiguous() || !dense.is_non_overlapping_and_dense()) return {};
   std::vector<std::int64_t> order(static_cast<std::size_t>(dense.dim()));
@@ -139,7 +139,7 @@ void encode_plain(ValueWriter writer, const at::Tensor& tensor, const Way& way) 
   way.write(record, i);
 }
 
-// Where the tensor is to be at the receiver.
+// The device of the tensor at the receiver.
 c10::Device place_of(const at::Tensor& tensor, const tensor::OutgoingDevices* devices, bool reply) {
   const auto place = devices != nullptr ? devices->map.find(tensor.device())
                      : tensor.is_cpu()  ? std::optional(tensor.device())
@@ -200,7 +200,7 @@ std::vector<std::int64_t> read_ints(const ValueReader& value, std::size_t most) 
   return numbers;
 }
 
-// Bytes of a tensor of this shape; every way to overflow is an error.
+// The bytes of a tensor of this shape; throws on any overflow.
 std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t item) {
   std::uint64_t bytes = item;
   bool empty = false;
@@ -214,10 +214,10 @@ std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t it
   return empty ? 0 : static_cast<std::size_t>(bytes);
 }
 
-// No received tensor is a view: a view that is made here, under no-grad, refuses to be changed in place by a
-// graph that it becomes part of.
+// No received tensor is a view: autograd does not allow changing a view in place that was made here, under
+// no-grad.
 
-// The same values with the dimensions in this order in memory, from the slowest to the fastest.
+// The same values in memory with the dimensions in this order, from the slowest to the fastest.
 at::Tensor laid_out(const at::Tensor& tensor, const std::vector<std::int64_t>& order) {
   std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), -1);
   std::int64_t stride = 1;
@@ -233,7 +233,7 @@ at::Tensor laid_out(const at::Tensor& tensor, const std::vector<std::int64_t>& o
   return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
 }
 
-// The tensor, which nothing else refers to, with its dimensions of one element repeated to this shape.
+// Expands dimensions of size one to this shape. No other reference to the tensor exists.
 at::Tensor repeated(at::Tensor tensor, const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> strides = tensor.strides().vec();
   for (std::size_t d = 0; d < shape.size(); ++d)
@@ -241,7 +241,7 @@ at::Tensor repeated(at::Tensor tensor, const std::vector<std::int64_t>& shape) {
   return tensor.as_strided_(shape, strides);
 }
 
-// place: of an accelerator; null: the CPU.
+// place: an accelerator; null: the CPU.
 at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place = nullptr);
 
 at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at::ScalarType type,
@@ -251,7 +251,7 @@ at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at:
     throw Error(ErrorKind::invalid_argument, "a sparse tensor whose values have another type");
   try {
     if (layout == "coo") {
-      // The checking constructor: indices come from outside.
+      // The checking constructor, because indices come from a peer.
       at::Tensor tensor = at::sparse_coo_tensor(decode_plain(field(reader, "indices", 3)), values, shape);
       at::_validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), shape);
       return tensor._coalesced_(false);
@@ -276,7 +276,7 @@ at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
   checked_bytes(shape, c10::elementSize(type));
   ValueReader layout;
   if (reader.find_field("layout", 2, layout)) {
-    // Put together, and checked, on the CPU.
+    // Built and checked on the CPU.
     const at::Tensor sparse = decode_sparse(reader, layout.get_text(), type, shape);
     return place != nullptr ? sparse.to(*place) : sparse;
   }
@@ -319,7 +319,7 @@ at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
   return expands ? repeated(std::move(tensor), shape) : tensor;
 }
 
-// The tensor of a record that names a device here.
+// Decodes a record that names a local device.
 at::Tensor decode_placed(const ValueReader& reader, std::string_view name) {
   const c10::Device place = tensor::device_from_name(name);
   const auto* devices = reader.message().slots().find<tensor::IncomingDevices>();

@@ -1,22 +1,22 @@
-// How tensors travel: as a record {dtype, shape, data} whose data is an attachment read straight into the
-// received tensor's storage, or inline up to 1 KiB.
+// How tensors travel: as a record {dtype, shape, data}. The data is an attachment that is read directly into
+// the received tensor's storage, or inline up to 1 KiB.
 //
-// A view sends its elements, not its storage; expanded dimensions travel as one element; conj and neg are
-// resolved; aliasing between arguments is not kept. A tensor that is not contiguous but without gaps
-// (transposed, channels_last) arrives with its strides, which costs a copy on either side; others arrive
-// contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO
-// and CSR tensors travel; quantized, nested, subclass and meta ones are ErrorKind::unsupported.
+// A view sends its elements, not its storage. Expanded dimensions travel as one element; conj and neg are
+// resolved; aliasing between arguments is not preserved. A tensor that is dense but not contiguous
+// (transposed, channels_last) arrives with its strides, which costs a copy on each side; others arrive
+// contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO and CSR tensors travel. Quantized,
+// nested, subclass and meta tensors fail with ErrorKind::unsupported.
 //
-// Tensors on an accelerator travel by the call's device map (device_options.h), copied when the call is made;
-// one on a device that the map does not name is failed_precondition.
+// Tensors on an accelerator travel by the call's device map (device_options.h), and are copied when the call
+// is made. A tensor on a device that the map does not name fails with failed_precondition.
 //
-// Arguments are borrowed until they are sent: one that is changed meanwhile fails its call with
-// argument_modified; Snapshot(t) copies instead. Results that somebody else still holds (parameters, kept
+// Arguments are borrowed until they are sent: if one is changed before, its call fails with
+// argument_modified; Snapshot(t) copies instead. Results that are referenced elsewhere (parameters, kept
 // values) are copied.
 //
-// Gradients: in a call with a pass, tensors that require grad are joined to the graph on the other side. In a
-// call without one, leaves travel detached and a non-leaf that requires grad is failed_precondition: a silent
-// detachment would train wrongly.
+// Gradients: in a call with a pass, tensors that require grad are connected to the graph on the other side.
+// In a call without a pass, leaves travel detached, and a non-leaf that requires grad fails with
+// failed_precondition: silently detaching it would train incorrectly.
 #pragma once
 
 #include <weft/rpc/agent/method.h>
@@ -29,7 +29,7 @@ namespace weft::tensor {
 class Snapshot {
  public:
   explicit Snapshot(at::Tensor tensor) : tensor_(std::move(tensor)) {}
-  const at::Tensor& tensor() const { return tensor_; }  // the copy
+  const at::Tensor& tensor() const { return tensor_; }  // to be copied
 
  private:
   at::Tensor tensor_;

@@ -1,7 +1,7 @@
-// TensorHook: sees every tensor that a message carries. Distributed autograd is one: it records what is sent
-// and joins what is received to the graph.
+// TensorHook: sees every tensor of a message. Distributed autograd has one: it records the tensors that are
+// sent, and connects those that are received to the graph.
 //
-// Put into the slots of a message before its values are encoded or decoded; used by that thread alone.
+// It is put into the slots of a message before the values are encoded or decoded; used only by that thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,19 +15,18 @@ class TensorHook {
  public:
   virtual ~TensorHook() = default;
 
-  // What is sent in place of a tensor.
+  // The replacement of a tensor that is sent.
   struct Sent {
-    at::Tensor tensor;                  // what travels, detached
-    std::optional<std::uint64_t> mark;  // travels beside it and comes to received()
+    at::Tensor tensor;                  // travels instead, detached
+    std::optional<std::uint64_t> mark;  // travels with it, and is passed to received()
   };
-  // sending(): once for each tensor, in the order of encoding. received(): for a tensor that was sent with a
-  // mark; returns the tensor that the program gets.
+  // sending(): called once for each tensor, in the order of encoding. received(): called for a tensor that
+  // was sent with a mark; returns the tensor for the program.
   virtual Sent sending(const at::Tensor& tensor) = 0;
   virtual at::Tensor received(at::Tensor tensor, std::uint64_t mark) = 0;
 };
 
-// In the slots of a call that is served: its handler runs with grad mode on. Without, handlers run under
-// no-grad.
+// In the slots of a served call: its handler runs with grad mode on. Otherwise handlers run under no-grad.
 struct WithGrad {};
 
 }  // namespace weft::tensor

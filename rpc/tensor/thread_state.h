@@ -1,8 +1,8 @@
 // ThreadState: LibTorch's thread-local state (grad mode, autocast, …) of one served call.
 //
-// A handler starts from the default state, with grad mode on in a pass and off otherwise, whatever thread it
-// runs on and whatever was set at the caller. What it sets itself stays with it over its suspensions and
-// never leaks to the thread. A ContextSwitch of the call; see executor.h for its thread-safety.
+// A handler starts with the default state, with grad mode on in a pass and off otherwise, regardless of its
+// thread and of the caller's state. Changes by the handler persist across its suspensions and do not leak to
+// the thread. A ContextSwitch of the call; see executor.h for its thread-safety.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
