@@ -1,4 +1,4 @@
-// An AgentId as argument, result or field: its name and its incarnation. Thread-safety: values.
+// An AgentId as an argument, result or field: its name and incarnation. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>

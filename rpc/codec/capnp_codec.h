@@ -1,10 +1,10 @@
-// Cap'n Proto types as arguments and results: include this beside your generated header.
+// Cap'n Proto types as arguments and results: include this header in addition to your generated header.
 //
 //   rpc::CapnpMessage<schema::Order> order;       // a message with that root; copies of the handle share it
 //   order.builder().setAmount(3);
 //
-// It travels as an Object value and is copied once on either side. Not included by rpc.h: it needs Cap'n
-// Proto's headers.
+// The message travels as an Object value and is copied once on each side. rpc.h does not include this header,
+// because it needs Cap'n Proto's headers.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
@@ -17,7 +17,7 @@
 namespace weft::rpc {
 
 namespace detail {
-// Defined in the library: the object's pointer inside a value.
+// Defined in the library: access to the object within a value.
 WEFT_EXPORT capnp::AnyPointer::Builder object_builder(ValueWriter& writer, std::uint64_t type);
 WEFT_EXPORT capnp::AnyPointer::Reader object_reader(const ValueReader& reader, std::uint64_t type);
 }  // namespace detail

@@ -1,6 +1,6 @@
-// Codec<T>: how a C++ value travels. Scalars, strings, sequences, maps, optionals, tuples, variants and enums
-// here; plain structs by WEFT_CODEC (struct_codec.h), tensors and RRefs by the layers above, other types by
-// specialisation:
+// Codec<T>: how values of the C++ type T travel. This header has scalars, strings, sequences, maps,
+// optionals, tuples, variants and enums; WEFT_CODEC makes plain structs travel (struct_codec.h); higher
+// layers have tensors and RRefs. Other types need a specialization:
 //
 //   template <> struct Codec<MyType> {
 //     static void describe(TypeText& text);                      // in the canonical grammar
@@ -8,9 +8,9 @@
 //     static MyType decode(ValueReader reader);                  // throws Error(type_mismatch)
 //   };
 //
-// Decoding is strict (an integer out of range, a float where an integer is due: type_mismatch) and never
-// trusts sizes. Types of one canonical text are the same on the wire: a vector where an array is declared, a
-// Buffer for a vector of bytes. Thread-safety: stateless.
+// Decoding is strict (type_mismatch for an integer out of range, or a float instead of an integer), and never
+// trusts sizes. Types with the same canonical text are equal on the wire: a vector can be sent where an array
+// is declared, and a Buffer for a vector of bytes. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/type_text.h>
@@ -36,17 +36,17 @@ namespace weft::rpc {
 namespace detail {
 
 template <class T>
-struct WithoutCodec {  // one error for each type, wherever it is used first
+struct WithoutCodec {  // one error for each type, at its first use
   static_assert(!std::same_as<T, T>,
                 "weft: values of this type do not travel: it has no Codec (WEFT_CODEC makes one)");
 };
 
 }  // namespace detail
 
-// Of a type that has none.
+// The primary template, for types without a codec.
 template <class T>
 struct Codec {
-  // Marks the primary template: no value of this type can travel.
+  // Marks the primary template: values of this type cannot travel.
   using Missing = detail::WithoutCodec<T>;
   static void describe(TypeText&) { (void)sizeof(Missing); }
   static void encode(ValueWriter, const T&) { (void)sizeof(Missing); }
@@ -56,7 +56,7 @@ struct Codec {
   }
 };
 
-// What may be an argument, a result or a field.
+// The types of arguments, results and fields.
 template <class T>
 concept Transferable = !requires { typename Codec<T>::Missing; } &&
                        requires(ValueWriter writer, ValueReader reader, const T& value, TypeText& text) {
@@ -79,7 +79,7 @@ std::string type_text() {
 
 namespace detail {
 
-// char and its kin are no numbers: text is std::string.
+// char and similar types are not numbers: text is std::string.
 template <class T>
 concept Integer =
     std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
@@ -218,7 +218,8 @@ struct Codec<Unit> {
   }
 };
 
-// Bytes: small ones within the header, larger ones as an attachment that is read straight into its memory.
+// Bytes: small ones are part of the header; larger ones are an attachment that is read directly into its
+// memory.
 template <>
 struct Codec<Buffer> {
   static constexpr std::size_t inline_limit = 1024;
@@ -235,7 +236,7 @@ struct Codec<Buffer> {
 
 namespace detail {
 
-// Elements of a vector or an array: numbers are packed, but unsigned ones, whose type would be lost.
+// Elements of a vector or an array. Numbers are packed, except unsigned ones, whose type would be lost.
 template <class T>
 struct ElementsCodec {
   static constexpr bool is_byte = std::same_as<T, std::byte> || std::same_as<T, std::uint8_t>;
@@ -266,7 +267,7 @@ struct ElementsCodec {
       for (std::size_t i = 0; i < values.size(); ++i) Codec<T>::encode(list[i], values[i]);
     }
   }
-  // Not of bytes.
+  // Not for bytes.
   static T decode(const ValueReader& reader, std::size_t i) {
     if constexpr (std::floating_point<T>) {
       return static_cast<T>(reader.real_at(i));
@@ -276,10 +277,10 @@ struct ElementsCodec {
       return Codec<T>::decode(reader.at(i));
     }
   }
-  // Of bytes, small or attached.
+  // For bytes, inline or attached.
   static Buffer decode_bytes(const ValueReader& reader) {
     if (reader.kind() == ValueKind::attachment) return reader.get_attachment();
-    const auto bytes = reader.get_bytes();  // within the message, which the reader's owner keeps
+    const auto bytes = reader.get_bytes();  // part of the message, which the reader's owner keeps
     return Buffer(nullptr, const_cast<std::byte*>(bytes.data()), bytes.size());
   }
 };
@@ -297,7 +298,7 @@ struct Codec<std::vector<T>> : detail::ElementsCodec<T> {
       values.assign(first, first + bytes.size());
     } else {
       const std::size_t n = reader.size();
-      values.reserve(n);  // at most the header's words
+      values.reserve(n);  // at most the number of the header's words
       for (std::size_t i = 0; i < n; ++i) values.push_back(Elements::decode(reader, i));
     }
     return values;
@@ -334,7 +335,7 @@ struct Codec<std::optional<T>> {
   }
   static void encode(ValueWriter writer, const std::optional<T>& value) {
     if (!value) return writer.set_nil();
-    // Wrapped, so that an optional within an optional is told apart.
+    // Wrapped, to distinguish the levels of nested optionals.
     Codec<T>::encode(writer.set_variant(1), *value);
   }
   static std::optional<T> decode(ValueReader reader) {

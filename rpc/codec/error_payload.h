@@ -10,8 +10,8 @@
 //   }
 //
 // The payload also passes through the calls between that handler and the caller, as long as their handlers
-// let the error through. It is packed (packed.h): types that take part in the call that carries them (RRefs,
-// streams) are refused by their codecs. Thread-safety: stateless.
+// rethrow the error. It is packed (packed.h), so the codecs of types that depend on their call (RRefs,
+// streams) refuse it. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/packed.h>
@@ -21,17 +21,17 @@ namespace weft::rpc {
 
 namespace detail {
 
-// Structs evolve by their fields, so a payload is known by the struct's name alone; other types by their
-// canonical text.
+// The type name of a payload. Structs may gain and lose fields, so a struct is identified by its name alone;
+// other types by their canonical text.
 WEFT_EXPORT std::string payload_type(const std::string& canonical);
 WEFT_EXPORT std::shared_ptr<const ErrorPayload> make_payload(const Error& error, std::string type,
                                                              const Buffer& packed);
-// The packed value, if it is of this type and has passed the checks of a message that arrives; else null.
+// The packed value, if it has this type and passes the checks of a received message; otherwise null.
 WEFT_EXPORT std::unique_ptr<IncomingMessage> open_payload(const Error& error, const std::string& type);
 
 }  // namespace detail
 
-// The same error with this value, in place of any that it had. Throws resource_exhausted where the value
+// Returns the error with this value, which replaces an earlier one. Throws resource_exhausted if the value
 // packs to more than max_error_payload bytes.
 template <Transferable T>
 Error with_payload(Error error, const T& value) {
@@ -39,8 +39,8 @@ Error with_payload(Error error, const T& value) {
   return error;
 }
 
-// The value that accompanies the error. None: the error has no payload, or one of another type, or its
-// bytes are malformed.
+// The value that accompanies the error. Empty if the error has no payload, or one of another type, or
+// malformed bytes.
 template <Transferable T>
 std::optional<T> payload(const Error& error) {
   const auto message = detail::open_payload(error, detail::payload_type(type_text<T>()));

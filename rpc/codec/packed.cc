@@ -28,7 +28,7 @@ std::unique_ptr<IncomingMessage> unpacked(const Buffer& bytes) {
   frame.prefix = decode(start, limits);
   const std::size_t header = std::size_t{frame.prefix.header_words} * 8;
   if (frame.prefix.kind != FrameKind::reply || header > bytes.size() - Prefix::size) refuse();
-  // A copy of its own is aligned, and nobody changes it between check and use.
+  // An own copy is aligned, and nothing can change it between check and use.
   frame.header = Buffer::copy(bytes.bytes().subspan(Prefix::size, header));
   const auto sizes = check_header(frame.prefix, start, frame.header.bytes(), limits);
   std::size_t at = padded(Prefix::size + header);

@@ -1,8 +1,8 @@
-// pack, unpack: a value as bytes, for agents that hand it on without knowing its type.
+// pack, unpack: a value as bytes, for agents that pass it on without knowing its type.
 //
-// The bytes are a reply's frame (docs/wire_protocol.md): self-describing, and checked as one that arrives.
-// They hold a copy; what unpack() returns may share the memory of what it was given. Types that take part in
-// the call that carries them (RRefs, streams) are refused by their codecs. Thread-safety: stateless.
+// The bytes are the frame of a reply (docs/wire_protocol.md): self-describing, and checked like a received
+// one. They contain a copy; the result of unpack() may share the memory of its argument. The codecs of types
+// that depend on their call (RRefs, streams) refuse to be packed. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
@@ -27,7 +27,7 @@ Buffer pack(const T& value) {
   return detail::packed(message->seal_reply(0));
 }
 
-// Throws type_mismatch, protocol_error where the bytes are no packed value.
+// Throws type_mismatch, or protocol_error if the bytes are not a packed value.
 template <Transferable T>
 T unpack(const Buffer& bytes) {
   const auto message = detail::unpacked(bytes);

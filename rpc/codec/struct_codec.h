@@ -1,12 +1,11 @@
-// WEFT_CODEC: one line makes a plain struct travel, its fields by name.
+// WEFT_CODEC: makes a plain struct travel, with its fields by name.
 //
 //   struct Quote { std::string symbol; double price = 0; };
-//   WEFT_CODEC(Quote, symbol, price)          // at namespace scope, in the struct's namespace; up to 64
-//   fields
+//   WEFT_CODEC(Quote, symbol, price)  // at namespace scope, in the struct's namespace; up to 64 fields
 //
-// A receiver ignores fields that it does not know, and gives those that are missing the values that a
-// default-constructed struct has: fields may be added and removed while old and new programs talk. The
-// struct's canonical name is the one written in the macro.
+// A receiver ignores unknown fields, and gives missing ones the values of a default-constructed struct. So
+// fields may be added and removed while old and new programs communicate. The struct's canonical name is the
+// one in the macro.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>

@@ -32,14 +32,14 @@ constexpr std::array words{
 };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-// Identifiers of C++, whose bytes beyond ASCII are letters of any script.
+// Identifiers of C++, in which bytes beyond ASCII are letters of any script.
 bool begins_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' ||
          static_cast<unsigned char>(c) >= 0x80;
 }
 bool continues_name(char c) { return begins_name(c) || is_digit(c); }
 
-// Recursive descent, one member function a rule; `at_` is the next character.
+// A recursive-descent parser with one member function for each rule; `at_` is the next character.
 class Parser {
  public:
   Parser(std::string_view text, std::deque<Type>& types) : text_(text), types_(types) {
@@ -102,7 +102,7 @@ class Parser {
       expect(">");
       return make(TypeKind::reference, {object});
     }
-    if (peek('<')) {  // the name of an instance of a template
+    if (peek('<')) {  // the name of a template instance
       skip_brackets();
       const std::string_view whole = text_.substr(start, at_ - start);
       return peek('{') ? record(std::string(whole)) : by_name(whole);
@@ -180,7 +180,7 @@ class Parser {
     return all;
   }
 
-  // Words, separated by "::" (a struct's name as it was registered), "." or "-" (a service's).
+  // Words that are separated by "::" (in a struct's registered name), "." or "-" (in a service's name).
   std::string_view take_name() {
     const std::size_t start = at_;
     if (text_.substr(at_).starts_with("::")) at_ += 2;
@@ -248,7 +248,7 @@ class Parser {
   std::deque<Type>& types_;
   std::size_t at_ = 0;
   std::size_t open_types_ = 0;
-  std::vector<Type*> open_;  // records around this place, the innermost last
+  std::vector<Type*> open_;  // records that enclose the current position, the innermost last
 };
 
 void append(std::string& out, const Type& type);

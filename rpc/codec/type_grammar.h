@@ -1,12 +1,12 @@
-// Types and signatures read back from their canonical text (docs/wire_protocol.md, 4 and 5): what TypeText
-// wrote, as a tree.
+// Parses types and signatures from their canonical text (docs/wire_protocol.md, 4 and 5), which TypeText
+// writes, into a tree.
 //
 //   const ParsedSignature quote = ParsedSignature::parse("(str,f64?)->Quote{symbol:str,price:f64}");
 //   quote.parameters()[1]->kind;                 // TypeKind::optional
 //
-// The text may come from a peer: it is bounded in length, depth and number of types, and whatever is wrong
-// with it is an Error (invalid_argument) that says where. text_of() gives the same text again. A Type lives
-// as long as what it was parsed into. Thread-safety: immutable.
+// The text may come from a peer: its length, depth and number of types are limited, and a malformed text
+// throws invalid_argument with the position. text_of() returns the same text again. A Type lives as long as
+// the ParsedType or ParsedSignature that contains it. Thread-safety: immutable.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -37,14 +37,14 @@ enum class TypeKind : std::uint8_t {
   capnp,        // capnp(ID): id
   tensor,       //
   reference,    // rref<T>: parts[0]
-  word,         // any other name: what only layers above know, and a record whose fields are not listed
+  word,         // any other name: a type of a higher layer, or a record without a list of fields
 };
 
 struct Type {
   TypeKind kind = TypeKind::nothing;
   std::uint8_t bits = 0;
   bool is_signed = false;
-  std::uint16_t levels = 1;  // of types within types, this one included and recursions not followed
+  std::uint16_t levels = 1;  // nesting depth, including this type, without following recursions
   std::uint64_t id = 0;
   std::string name;                 // of a record, a recursion, a word
   std::vector<std::string> fields;  // names, as many as parts
@@ -52,18 +52,18 @@ struct Type {
 };
 
 namespace type_limits {
-// Texts beyond these limits are refused.
+// Texts that exceed these limits are refused.
 inline constexpr std::size_t text = 1U << 20;  // bytes
 inline constexpr std::size_t types = 1U << 16;
 inline constexpr std::size_t levels = 100;
 }  // namespace type_limits
 
-// A type, and all types in it.
+// A type, and all types within it.
 class WEFT_EXPORT ParsedType {
  public:
-  // text: of one type.
+  // text: a single type.
   static ParsedType parse(std::string_view text);
-  ParsedType(ParsedType&&) noexcept = default;  // its types stay where they are
+  ParsedType(ParsedType&&) noexcept = default;  // its types do not move
   ParsedType& operator=(ParsedType&&) noexcept = default;
 
   const Type& operator*() const { return *root_; }
@@ -81,7 +81,7 @@ class WEFT_EXPORT ParsedSignature {
   ParsedSignature(ParsedSignature&&) noexcept = default;
   ParsedSignature& operator=(ParsedSignature&&) noexcept = default;
 
-  // In the order of the signature; the result of a method without one is void.
+  // In the order of the signature. The result of a method without a result is void.
   const std::vector<const Type*>& parameters() const { return parameters_; }
   const Type& result() const { return *result_; }
 

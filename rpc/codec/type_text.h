@@ -1,8 +1,10 @@
-// TypeText: writes a type in the canonical grammar of docs/wire_protocol.md, never a compiler's name for it.
+// TypeText: writes a type in the canonical grammar of docs/wire_protocol.md, independent of the compiler's
+// names.
 //
 //   bool i8…i64 u8…u64 f32 f64 str bytes | [T] | {K:V} | T? | (A,B) | <A|B> | enum(i32) | Name{field:T,…} |
-//   void | words that a codec of a layer above defines (tensor, rref<T>)
-// A struct inside itself is written by name only. Thread-safety: none.
+//   void | words of codecs in higher layers (tensor, rref<T>)
+//
+// Within itself, a struct is written by its name only. Thread-safety: none.
 #pragma once
 
 #include <string>
@@ -17,7 +19,7 @@ class TypeText {
     text_ += text;
     return *this;
   }
-  // Brackets a struct; false where it is inside itself already.
+  // Begins a struct; false if it is within itself.
   bool open(std::string_view name) {
     text_ += name;
     for (const auto& outer : open_)
