@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), as iSCSI and ext4 use it: the checksum of a frame's prefix and header.
+// CRC-32C (Castagnoli), as in iSCSI and ext4: the checksum of a frame's prefix and header.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -11,7 +11,7 @@ namespace weft::rpc {
 
 FrameBuilder::FrameBuilder()
     : frame_(Buffer::allocate(Prefix::size + table_bytes + first_words * sizeof(capnp::word))) {
-  std::memset(frame_.data() + Prefix::size, 0, frame_.size() - Prefix::size);  // as Cap'n Proto wants it
+  std::memset(frame_.data() + Prefix::size, 0, frame_.size() - Prefix::size);  // Cap'n Proto requires zeros
 }
 FrameBuilder::~FrameBuilder() noexcept = default;
 

@@ -21,42 +21,42 @@ struct Header {
   }
 }
 
-# Both sides send a Hello at once, and nothing else before they have the other's.
+# Each side sends a Hello at once, and nothing else before it has received the other's.
 struct Hello {
-  versionMin @0 :UInt16;         # the protocol versions that this side speaks
+  versionMin @0 :UInt16;         # the protocol versions that this side supports
   versionMax @1 :UInt16;
-  features @2 :UInt64;           # bits; those that both sides set are in force
+  features @2 :UInt64;           # bits; a feature is active if both sides set it
   name @3 :Text;                 # the agent's name in its job
   incarnation @4 :UInt64;        # which incarnation of that name
-  addresses @5 :List(Text);      # where the agent listens
-  mostCalls @6 :UInt32;          # credit: requests that this side takes at a time; 0: it does not count them
-  mostBytes @7 :UInt64;          # credit: bytes of requests that it takes at a time; 0: it does not count them
-  mostHeader @8 :UInt32;         # bytes of one frame's header that this side takes; 0: it does not say
-  mostBody @9 :UInt64;           # and of its body
-  mostAttachments @10 :UInt32;   # of one frame
-  lanes @11 :UInt16;             # connections beside this one that the side uses for bulk at the most
-  laneKey @12 :Data;             # by which the peer's lanes prove to belong to this connection
-  host @13 :UInt64;              # a hash that agents of one host and process namespace share; 0: unknown
-  process @14 :UInt32;           # the agent's process there
-  started @15 :UInt64;           # when that process started, in the clock ticks of its host
+  addresses @5 :List(Text);      # the addresses on which the agent listens
+  mostCalls @6 :UInt32;          # credit: requests in flight that this side accepts; 0: unlimited
+  mostBytes @7 :UInt64;          # credit: bytes of these requests; 0: unlimited
+  mostHeader @8 :UInt32;         # maximum bytes of one frame's header; 0: not stated
+  mostBody @9 :UInt64;           # maximum bytes of its body
+  mostAttachments @10 :UInt32;   # maximum number in one frame
+  lanes @11 :UInt16;             # maximum number of additional connections for large attachments
+  laneKey @12 :Data;             # proves that a lane of the peer belongs to this connection
+  host @13 :UInt64;              # a hash that is equal for agents of one host and process namespace; 0: unknown
+  process @14 :UInt32;           # the number of the agent's process
+  started @15 :UInt64;           # the start of that process, in clock ticks of its host
 }
 
-# A connection that becomes a lane of another, or how far that has come (docs/wire_protocol.md, "Lanes").
+# Turns a connection into a lane of another one, or reports the progress (docs/wire_protocol.md, "Lanes").
 struct Lane {
   key @0 :Data;
   index @1 :UInt16;
   count @2 :UInt16;
 }
 
-# Credit that notifications have given back, since no reply does.
+# Returns the credit of notifications, which have no reply.
 struct Credit {
   calls @0 :UInt32;
   bytes @1 :UInt64;
 }
 
-# The sender will send no new requests and closes when what is under way has ended.
+# The sender sends no new requests, and closes the connection when the calls in flight have completed.
 struct Goodbye {
-  kind @0 :UInt16;               # ErrorKind; 0: nothing is wrong
+  kind @0 :UInt16;               # ErrorKind; 0: no error
   message @1 :Text;
 }
 
@@ -66,8 +66,8 @@ struct Request {
   arguments @2 :List(Value);
   sections @3 :List(Section);
   timeout @4 :UInt64;            # remaining nanoseconds until the deadline; 0: none
-  attempt @5 :UInt16;            # how often this call was tried before
-  accepted @6 :UInt32;           # resumable frames that the sender of a resumable request has accepted: low bits
+  attempt @5 :UInt16;            # the number of earlier attempts of this call
+  accepted @6 :UInt32;           # of a resumable request: the low bits of the number of accepted resumable frames
 }
 
 struct Reply {
@@ -83,20 +83,20 @@ struct Failure {
   message @1 :Text;
   worker @2 :Text;
   method @3 :Text;
-  type @4 :Text;                 # C++ type of the exception, where it was not an Error
-  notRun @5 :Bool;               # the handler never began
-  payloadType @6 :Text;          # of a value that accompanies the error: its type; empty: there is none
+  type @4 :Text;                 # the C++ type of the exception, if it was not an Error
+  notRun @5 :Bool;               # the handler did not start
+  payloadType @6 :Text;          # the type of a value that accompanies the error; empty: no value
   payload @7 :Data;              # the value, packed (docs/wire_protocol.md, "Payloads of errors")
 }
 
-# What layers above RPC put beside a message. An unknown section is ignored unless it is marked required.
+# The data of a layer above RPC. A receiver ignores an unknown section, unless it is required.
 struct Section {
   key @0 :Text;
   required @1 :Bool;
   value @2 :Value;
 }
 
-# A value that describes itself.
+# A self-describing value.
 struct Value {
   union {
     nil @0 :Void;
@@ -110,7 +110,7 @@ struct Value {
     record @8 :List(Field);      # structs: fields by name
     map @9 :List(Entry);
     variant @10 :Variant;
-    attachment @11 :UInt32;      # bytes that travel as this attachment
+    attachment @11 :UInt32;      # the index of an attachment that contains the bytes
     object @12 :Object;          # a Cap'n Proto struct
     ints @13 :List(Int64);       # sequences of numbers, packed
     reals @14 :List(Float64);

@@ -11,8 +11,8 @@ using detail::checked;
 
 constexpr unsigned max_addresses = 256;  // of one Hello
 constexpr unsigned max_address_bytes = 1024;
-// Of what this side says of itself or of a reason: the rest is left out, since a hello and a goodbye have
-// Prefix::max_control_header bytes at most.
+// For addresses and reasons of this side: the rest is omitted, because a hello or goodbye has at most
+// Prefix::max_control_header bytes.
 constexpr std::size_t max_told_addresses = 8 * 1024;
 constexpr std::size_t max_told_reason = 4 * 1024;
 
@@ -25,8 +25,8 @@ std::string text(capnp::Text::Reader reader) { return {reader.begin(), reader.si
 
 capnp::ReaderOptions reader_options(std::size_t header_bytes, const Limits& limits) {
   capnp::ReaderOptions options;
-  // A message may be walked several times (scanned, then decoded), but not be blown up by pointers that share
-  // targets.
+  // A message may be traversed several times (scanned, then decoded), but pointers that share targets must
+  // not inflate it.
   options.traversalLimitInWords = header_bytes / 8 * 16 + 1024;
   options.nestingLimit = static_cast<int>(limits.nesting);
   return options;
@@ -47,13 +47,13 @@ LaneKey key_of(capnp::Data::Reader bytes) {
   return key;
 }
 
-// An error's kind as its number travelled; those that this version does not know read as `internal`.
+// The kind of an error from its number on the wire; unknown numbers are read as `internal`.
 ErrorKind kind_of(std::uint16_t number) {
   const auto kind = static_cast<ErrorKind>(number);
   return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
 }
 
-// One that is too large is left out: the error itself arrives.
+// A payload that is too large is omitted; the error itself is delivered.
 std::shared_ptr<const ErrorPayload> payload_of(schema::Failure::Reader failure) {
   const auto type = failure.getPayloadType();
   const auto bytes = failure.getPayload();
@@ -105,8 +105,8 @@ std::vector<std::uint64_t> check_header(const Prefix& prefix,
   if (header.empty() || header.size() != std::size_t{prefix.header_words} * 8)
     refuse("a header of another size");
   if (frame_checksum(prefix_bytes, header) != prefix.checksum) refuse("the checksum does not match");
-  // The segment table, before Cap'n Proto trusts it: count - 1, then each segment's words, padded to a whole
-  // word.
+  // Check the segment table before Cap'n Proto trusts it: the count minus 1, then the words of each segment,
+  // padded to a whole word.
   std::uint32_t count;
   std::memcpy(&count, header.data(), sizeof count);
   if (count >= limits.segments) refuse("a header of too many segments");
@@ -121,7 +121,7 @@ std::vector<std::uint64_t> check_header(const Prefix& prefix,
   }
   if (total * 8 != header.size()) refuse("segments that do not fill the header");
 
-  if (prefix.body_bytes == 0) return {};  // nothing to make room for: IncomingMessage reads the header anyway
+  if (prefix.body_bytes == 0) return {};  // no memory to allocate; IncomingMessage reads the header anyway
   return checked([&] {
     capnp::FlatArrayMessageReader reader(words(header), reader_options(header.size(), limits));
     const auto root = reader.getRoot<schema::Header>();
@@ -256,7 +256,7 @@ OutboundFrame OutgoingMessage::lane(const LaneInfo& info) {
 std::unique_ptr<OutgoingMessage> OutgoingMessage::again(const OutboundFrame& sealed) {
   std::unique_ptr<OutgoingMessage> message(new OutgoingMessage);
   auto& content = *message->content_;
-  capnp::ReaderOptions own;  // what this agent wrote itself
+  capnp::ReaderOptions own;  // for a message that this agent has written
   own.traversalLimitInWords = ~std::uint64_t{0};
   own.nestingLimit = 1 << 16;
   capnp::FlatArrayMessageReader reader(words(sealed.head.bytes().subspan(Prefix::size)), own);
@@ -355,7 +355,7 @@ IncomingMessage::Content::Content(InboundFrame&& f, const Limits& limits)
     : frame(std::move(f)),
       reader(words(frame.header.bytes()), reader_options(frame.header.size(), limits)),
       header(reader.getRoot<schema::Header>()) {
-  if (frame.prefix.body_bytes == 0) {  // what check_header left to this
+  if (frame.prefix.body_bytes == 0) {  // not checked by check_header
     check_kind(header, frame.prefix);
     const auto table = header.getAttachments();
     check_count(table, limits);

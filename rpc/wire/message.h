@@ -1,8 +1,9 @@
-// OutgoingMessage and IncomingMessage: a frame's header while it is being written, and after it has arrived.
+// OutgoingMessage and IncomingMessage: the header of a frame while it is written, and after it has been
+// received.
 //
-// A message is owned by the call that it belongs to (unique_ptr while written, shared_ptr while read, since
-// decoded values may point into it). Layers above RPC add sections and slots, never fields. Thread-safety:
-// one thread at a time.
+// The call owns its message (by unique_ptr while it is written, by shared_ptr while it is read, because
+// decoded values may point into it). Layers above RPC add sections and slots, not fields. Thread-safety: one
+// thread at a time.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -25,57 +26,58 @@ class CallPart;
 
 inline constexpr std::size_t max_name_bytes = 255;  // of an agent
 
-// Joins the connections of one peer that carry its large attachments.
+// Identifies the connections to one peer that carry its large attachments.
 using LaneKey = std::array<std::uint64_t, 2>;
 
-// What a side says of itself in the handshake.
+// The contents of a hello, about the sending side.
 struct HelloInfo {
   std::uint16_t version_min = 1, version_max = 1;
   std::uint64_t features = 0;
   std::string name;
   std::uint64_t incarnation = 0;
   std::vector<std::string> addresses;
-  std::uint32_t max_calls = 0;  // credit that this side gives; 0: it does not count
+  std::uint32_t max_calls = 0;  // credit that this side grants; 0: unlimited
   std::uint64_t max_bytes = 0;
-  // Of one frame that this side takes: bytes of its header and of its body, attachments; 0: it does not say.
+  // The limits of this side for one frame: bytes of the header and of the body, and attachments; 0: not
+  // stated.
   std::uint32_t max_header = 0;
   std::uint64_t max_body = 0;
   std::uint32_t max_attachments = 0;
-  std::uint16_t lanes = 0;  // that this side uses at the most
+  std::uint16_t lanes = 0;  // the maximum for this side
   LaneKey lane_key{};
   ProcessId process;  // of the agent, for peers on its host
 };
 
-// How a connection becomes a lane of another.
+// Turns a connection into a lane of another one.
 struct LaneInfo {
-  LaneKey key{};  // from the hello of the connection that it belongs to
+  LaneKey key{};  // from the hello of the connection to which it belongs
   std::uint16_t index = 0, count = 0;
 };
 
-// Credit that notifications give back.
+// Credit that the receiver of notifications returns.
 struct CreditInfo {
   std::uint32_t calls = 0;
   std::uint64_t bytes = 0;
 };
 
-// What a request's header says, in addition to its arguments.
+// The fields of a request's header, in addition to its arguments.
 struct RequestInfo {
   std::uint64_t method = 0;
   std::uint64_t signature = 0;
   std::uint64_t timeout_ns = 0;  // 0: no deadline
-  std::uint16_t attempt = 0;     // how often it was tried before
+  std::uint16_t attempt = 0;     // the number of earlier attempts
   std::uint32_t accepted = 0;    // of a resumable request: see message.capnp
 };
 
-// How a call failed.
+// The error of a call.
 struct FailureInfo {
   ErrorKind kind = ErrorKind::internal;
   std::string message, worker, method, type;
-  bool not_run = false;  // the handler never began
+  bool not_run = false;  // the handler did not start
   std::shared_ptr<const ErrorPayload> payload = nullptr;
 };
 
-// Says which incarnation of a peer a message goes to. Outlives the writing of the message.
+// Identifies the incarnation of the peer to which a message is sent. Must outlive the writing of the message.
 class WEFT_EXPORT Destination {
  public:
   virtual ~Destination() = default;
@@ -84,7 +86,7 @@ class WEFT_EXPORT Destination {
 
 class WEFT_EXPORT OutgoingMessage {
  public:
-  // Messages of calls, whose values follow; and complete frames of the other kinds.
+  // Messages of calls, to be filled with values, and complete frames of the other kinds.
   static std::unique_ptr<OutgoingMessage> request(std::size_t arguments);
   static std::unique_ptr<OutgoingMessage> reply();
   static OutboundFrame hello(const HelloInfo& info);
@@ -93,26 +95,25 @@ class WEFT_EXPORT OutgoingMessage {
   static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel
   static OutboundFrame lane(const LaneInfo& info);
   static OutboundFrame credit(const CreditInfo& credit);
-  // The request of a sealed frame once more: it can be sealed with another id, deadline and attempt.
+  // A copy of a sealed request, which can be sealed with another id, deadline and attempt.
   static std::unique_ptr<OutgoingMessage> again(const OutboundFrame& sealed);
   ~OutgoingMessage();
 
   ValueWriter argument(std::size_t i);  // of a request
   ValueWriter result();                 // of a reply
-  // A layer's data. required: the receiver refuses the message unless it knows the key. attach(): returns the
-  // index of the attachment.
+  // A layer's data. required: the receiver refuses the message if it does not know the key. attach(): returns
+  // the index of the attachment.
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
-  std::uint64_t bytes();                 // header and attachments, as far as they are written
-  std::uint64_t attached_bytes() const;  // of attachments, as far as they are attached
-  std::uint64_t header_bytes();          // as far as it is written
+  std::uint64_t bytes();                 // header and attachments written so far
+  std::uint64_t attached_bytes() const;  // of the attachments so far
+  std::uint64_t header_bytes();          // written so far
 
-  // `unchanged` is asked after the bytes have left: an argument that was borrowed must not have been
-  // modified.
+  // `unchanged` is called after the bytes have left; it returns whether a borrowed argument was not modified.
   void borrow(UniqueFunction<bool()> unchanged) { borrowed_.push_back(std::move(unchanged)); }
   std::vector<UniqueFunction<bool()>> take_borrowed() { return std::move(borrowed_); }
-  // Of a request: told once which incarnation of the peer it goes to, on that connection's loop, just before
-  // it goes.
+  // Of a request: called once with the incarnation of the peer that receives the message, on that
+  // connection's loop, just before the message is sent.
   using Leaving = UniqueFunction<void(const AgentId&)>;
   void when_leaving(Leaving job) { leaving_.push_back(std::move(job)); }
   std::vector<Leaving> take_leaving() { return std::move(leaving_); }
@@ -120,18 +121,18 @@ class WEFT_EXPORT OutgoingMessage {
   bool is_reply() const { return is_reply_; }
   bool is_notification() const {
     return is_notification_;
-  }  // nobody answers; known from OutgoingCall::begin() on
+  }  // without a reply; valid from OutgoingCall::begin() on
   void set_notification(bool notification) { is_notification_ = notification; }
 
-  // Where the message goes, for codecs of layers above: the sending agent's layers, and the peer, which is
-  // asked for at most once.
+  // The destination, for codecs of higher layers: the sending agent's layers, and the peer, whose identity is
+  // queried at most once.
   void set_route(const Slots* layers, const Destination* to) {
     layers_ = layers;
     to_ = to;
   }
   const Slots* layers() const { return layers_; }
-  const Destination* route() const { return to_; }  // null: of a reply
-  // Of a reply: the call that it answers.
+  const Destination* route() const { return to_; }  // null for a reply
+  // Of a reply: the call that it belongs to.
   void set_serving(CallContext* call) { serving_ = call; }
   CallContext* serving() const { return serving_; }
   const std::shared_ptr<const AgentId>& destination() {  // null: not known yet
@@ -142,19 +143,19 @@ class WEFT_EXPORT OutgoingMessage {
     destination_ = std::move(id);
     bound_ = true;
   }
-  // The one incarnation that this message can reach; null: whichever there is when it is sent.
+  // The only incarnation that this message may reach; null: the one that exists when it is sent.
   std::shared_ptr<const AgentId> only_destination() const { return bound_ ? destination_ : nullptr; }
-  // What was written is meant for that incarnation of the peer: the message goes to it, or not at all.
+  // The contents depend on that incarnation of the peer: the message goes to it, or fails.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
-  // The message outlives the loss of the connection that it is sent over (rpc/agent/session.h).
+  // The message survives the loss of the connection over which it is sent (rpc/agent/session.h).
   void set_resumable() { is_resumable_ = true; }
   bool is_resumable() const { return is_resumable_; }
-  // A codec that finds that its layer has to take part in this call.
+  // For a codec whose layer must take part in this call.
   void add_part(std::shared_ptr<CallPart> part) { late_parts_.push_back(std::move(part)); }
   std::vector<std::shared_ptr<CallPart>> take_parts() { return std::move(late_parts_); }
 
-  // Ends the writing. The message must outlive the frame's first send only where a layer above says so.
+  // Completes the message. After that, the message may be destroyed, unless a higher layer needs it.
   OutboundFrame seal_request(const RequestInfo& info, std::uint64_t call_id, std::uint16_t flags);
   OutboundFrame seal_reply(std::uint64_t call_id, std::uint16_t flags = 0);
 
@@ -183,11 +184,11 @@ class WEFT_EXPORT OutgoingMessage {
 
 class WEFT_EXPORT IncomingMessage {
  public:
-  // Of a frame that has passed check_header, as all have that a Connection delivers. Throws protocol_error.
+  // For a frame that has passed check_header(), as all frames from a Connection. Throws protocol_error.
   IncomingMessage(InboundFrame frame, const Limits& limits);
   ~IncomingMessage();
 
-  // What the header says. Each for the kind of frame that has it.
+  // The contents of the header; call the function for the frame's kind.
   const Prefix& prefix() const;
   HelloInfo hello() const;
   RequestInfo request() const;
@@ -198,7 +199,7 @@ class WEFT_EXPORT IncomingMessage {
   ValueReader argument(std::size_t i);
   std::optional<FailureInfo> failure() const;  // of a reply
   ValueReader result();                        // of a reply
-  // Sections of layers above, by key; nothing: the message has no such section.
+  // Sections of higher layers, by key; empty if the message has no such section.
   bool has_sections() const;
   std::optional<ValueReader> section(std::string_view key);
   // The first required section whose key `known` does not accept.
@@ -210,7 +211,7 @@ class WEFT_EXPORT IncomingMessage {
   Slots& slots() { return slots_; }                     // of layers above
 
   struct Content;
-  Content& content();  // for the sources of this folder
+  Content& content();  // for the sources of this directory
 
  private:
   Inside<Content, 640> content_;

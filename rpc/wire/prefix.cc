@@ -78,7 +78,7 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
   return prefix;
 }
 
-// A record of TLS begins with its type, 20 to 23, and the number 3.
+// A TLS record begins with its type, 20 to 23, and the number 3.
 bool begins_like_tls(std::span<const std::byte> bytes) {
   return bytes.size() >= 2 && bytes[0] >= std::byte{0x14} && bytes[0] <= std::byte{0x17} &&
          bytes[1] == std::byte{3};

@@ -1,10 +1,10 @@
-// The fixed 32 bytes before every frame, little-endian (docs/wire_protocol.md):
+// The first 32 bytes of every frame, little-endian (docs/wire_protocol.md):
 //
 //   0 magic "WEFT" | 4 version u8 | 5 kind u8 | 6 flags u16 | 8 header_words u32 | 12 crc32c u32 |
 //   16 call_id u64 | 24 body_bytes u64
 //
-// The checksum covers the prefix with its own field as zero, then the header. decode() checks everything that
-// can be checked without the header. Thread-safety: values.
+// The checksum covers the prefix, with its own field as zero, and the header. decode() performs all checks
+// that do not need the header. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -28,14 +28,14 @@ enum class FrameKind : std::uint8_t {
   pong = 7,
   credit = 8,
   lane = 9,
-  received = 10,  // call_id: how many resumable frames this side has accepted (rpc/agent/session.h)
-  resume = 11,    // call_id: the number of the resumable frame that follows next on this connection
+  received = 10,  // call_id: the number of resumable frames that this side has accepted (rpc/agent/session.h)
+  resume = 11,    // call_id: the number of the next resumable frame on this connection
 };
 
 namespace frame_flags {
-inline constexpr std::uint16_t notify = 1;     // a request that is not answered
-inline constexpr std::uint16_t on_lanes = 2;   // the large ones of its attachments travel on the lanes
-inline constexpr std::uint16_t resumable = 4;  // sent again after the connection was lost, accepted once
+inline constexpr std::uint16_t notify = 1;     // a request without a reply
+inline constexpr std::uint16_t on_lanes = 2;   // its large attachments travel on the lanes
+inline constexpr std::uint16_t resumable = 4;  // is sent again after a lost connection, and accepted once
 inline constexpr std::uint16_t known = notify | on_lanes | resumable;  // all flags
 }  // namespace frame_flags
 
@@ -44,7 +44,7 @@ struct Prefix {
   static constexpr std::size_t size = 32;
   static constexpr std::uint8_t frame_version = 1;
 
-  // As above. header_words: of 8 bytes; call_id: or what the kind says.
+  // As above. header_words: of 8 bytes. call_id: see also FrameKind.
   FrameKind kind = FrameKind::ping;
   std::uint16_t flags = 0;
   std::uint32_t header_words = 0;
@@ -52,29 +52,29 @@ struct Prefix {
   std::uint64_t call_id = 0;
   std::uint64_t body_bytes = 0;
 
-  // Frames other than requests and replies have no body, and a header of at most this many bytes.
+  // Frames other than requests and replies have no body, and at most this many bytes of header.
   static constexpr std::size_t max_control_header = 16 * 1024;
   bool carries_call() const { return kind == FrameKind::request || kind == FrameKind::reply; }
   std::uint64_t message_bytes() const { return header_words * std::uint64_t{8} + body_bytes; }
 };
 
-// The prefix as it travels.
+// An encoded prefix.
 using PrefixBytes = std::span<std::byte, Prefix::size>;
 
-// Writes the prefix with the checksum that it has.
+// Encodes the prefix with its checksum field.
 WEFT_EXPORT void encode(const Prefix& prefix, PrefixBytes out);
-// Throws protocol_error, or resource_exhausted where the announced sizes exceed a limit.
+// Throws protocol_error, or resource_exhausted if the announced sizes exceed a limit.
 WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const Limits& limits);
 
-// Whether these first bytes of a connection, 2 at least, are a TLS record and not a frame.
+// Whether the first bytes of a connection, at least 2, are a TLS record instead of a frame.
 WEFT_EXPORT bool begins_like_tls(std::span<const std::byte> bytes);
 
-// Adds a flag to an encoded prefix with its header.
+// Change or read a flag of an encoded prefix, which the header follows.
 WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);
 WEFT_EXPORT void remove_flag(std::span<std::byte> head, std::uint16_t flag);
 WEFT_EXPORT bool has_flag(std::span<const std::byte> head, std::uint16_t flag);
 
-// The checksum of a frame whose encoded prefix and header these are; the prefix's own field counts as zero.
+// The checksum of a frame with this encoded prefix and header; the prefix's checksum field counts as zero.
 WEFT_EXPORT std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,
                                          std::span<const std::byte> header);
 

@@ -1,8 +1,8 @@
-// Protocol: the version of weft's protocol and the features that are in force on a connection, from what the
-// two hellos say (docs/wire_protocol.md, 2). Values.
+// Protocol: the protocol version and the features of a connection, negotiated from the two hellos
+// (docs/wire_protocol.md, 2). Values.
 //
-// A version is raised where an older peer could not follow; whatever a peer can do without is a feature bit.
-// Both lists are of this build alone; whoever adds to them keeps what docs/compatibility.md promises.
+// The version is increased for a change that an older peer cannot handle; an optional extension is a feature
+// bit. Both lists belong to this build. Changes to them must keep the promises of docs/compatibility.md.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -10,7 +10,7 @@
 
 namespace weft::rpc {
 
-// What one side speaks.
+// The versions and features of one side.
 struct ProtocolRange {
   std::uint16_t oldest = 1, newest = 1;
   std::uint64_t features = 0;  // bits
@@ -20,10 +20,10 @@ namespace features {
 inline constexpr std::uint64_t sessions = 1;  // resumable frames and `received` (rpc/agent/session.h)
 }  // namespace features
 
-// What this build offers in its hello.
+// The offer of this build in its hello.
 inline constexpr ProtocolRange own_protocol{.features = features::sessions};
 
-// What is in force.
+// The result of the negotiation.
 struct Protocol {
   std::uint16_t version = 1;
   std::uint64_t features = 0;
@@ -32,8 +32,8 @@ struct Protocol {
   friend bool operator==(const Protocol&, const Protocol&) = default;
 };
 
-// The highest version in both ranges, the features that both set. `name`: of this side, for the message.
-// unsupported where the ranges have no version in common, protocol_error where the peer's is none.
+// The highest version in both ranges, and the common features. `name`: of this side, for errors. Throws
+// unsupported if the ranges do not overlap, protocol_error if the peer's range is invalid.
 WEFT_EXPORT Protocol negotiate(const ProtocolRange& own, const std::string& name, const HelloInfo& peer);
 
 }  // namespace weft::rpc

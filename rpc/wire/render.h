@@ -1,12 +1,12 @@
-// Renders a value as canonical text: equal values give equal texts, attachments by size and checksum. For
-// comparing the arguments of two calls, and for people.
+// Renders a value as canonical text: equal values have equal texts, with attachments by size and checksum.
+// For comparing the arguments of two calls, and for users.
 #pragma once
 
 #include <weft/rpc/wire/value.h>
 
 namespace weft::rpc {
 
-// Errors: those of the reader.
+// Errors: as the reader's.
 WEFT_EXPORT std::string render(const ValueReader& value);
 
 }  // namespace weft::rpc

@@ -19,7 +19,7 @@ using Floats = capnp::List<float>;
 
 std::string_view view(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
-// A sequence's size as Cap'n Proto counts it.
+// The size of a sequence in Cap'n Proto's type; throws if it is too large.
 unsigned count(std::size_t size) {
   if (size > (1U << 29) - 1)
     throw Error(ErrorKind::resource_exhausted,

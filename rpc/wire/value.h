@@ -1,8 +1,8 @@
-// ValueWriter and ValueReader: one self-describing value of a message, as Codec<T> writes and reads it.
+// ValueWriter and ValueReader: one self-describing value of a message, which Codec<T> writes and reads.
 //
-// Both are small handles into their message, valid as long as it lives; a writer sets its value once. They
-// hide Cap'n Proto: generated code refuses any other library version and never stands in a public header.
-// Readers throw Error: type_mismatch ("expected bool, found text"), protocol_error where the message is
+// Both are small handles into their message and are valid as long as it exists; a writer sets its value once.
+// They hide Cap'n Proto: its generated code requires the exact library version, so it is not in public
+// headers. Readers throw type_mismatch ("expected bool, found text"), or protocol_error if the message is
 // malformed. Thread-safety: as the message, one thread at a time.
 #pragma once
 
@@ -41,19 +41,19 @@ enum class ValueKind : std::uint8_t {
   reals,
   floats,
 };
-// The name of the kind, as error messages have it.
+// The name of the kind, for errors.
 WEFT_EXPORT std::string_view to_string(ValueKind kind);
 
 namespace detail {
 inline constexpr std::size_t builder_size = 48, reader_size = 56;  // room for a Cap'n Proto struct handle
-struct ValueAccess;                                                // the .cc's way in
+struct ValueAccess;                                                // access for the source file
 }  // namespace detail
 
 class WEFT_EXPORT ValueWriter {
  public:
-  OutgoingMessage& message() const { return *message_; }  // that the value is part of
+  OutgoingMessage& message() const { return *message_; }  // the message of the value
 
-  // Sets the value; once. Texts and bytes are copied into the header.
+  // Sets the value; call once. Texts and bytes are copied into the header.
   void set_nil();
   void set_bool(bool value);
   void set_int(std::int64_t value);
@@ -64,8 +64,8 @@ class WEFT_EXPORT ValueWriter {
   void set_ints(std::span<const std::int64_t> values);
   void set_reals(std::span<const double> values);
   void set_floats(std::span<const float> values);
-  void set_attachment(Buffer bytes);  // travels beside the header; borrowed until the message has been sent
-  // Sets a value of several parts, which the caller then sets through the writer that is returned. Sizes are
+  void set_attachment(Buffer bytes);  // travels outside the header; borrowed until the message has been sent
+  // Sets a value with several parts. The caller then sets the parts through the returned writer. The size is
   // fixed.
   ListWriter set_list(std::size_t size);
   RecordWriter set_record(std::size_t fields);
@@ -97,7 +97,7 @@ class WEFT_EXPORT ListWriter : detail::ManyWriter {
   friend struct detail::ValueAccess;
 };
 
-// The fields of a record, in any order of their names.
+// The fields of a record, in any order.
 class WEFT_EXPORT RecordWriter : detail::ManyWriter {
  public:
   ValueWriter field(std::size_t i, std::string_view name);  // sets its name
@@ -119,14 +119,14 @@ class WEFT_EXPORT MapWriter : detail::ManyWriter {
 
 class WEFT_EXPORT ValueReader {
  public:
-  IncomingMessage& message() const { return *message_; }  // that the value is part of
+  IncomingMessage& message() const { return *message_; }  // the message of the value
 
-  // What the value is; the getters throw type_mismatch for another kind.
+  // The kind of the value; the getters throw type_mismatch for another kind.
   ValueKind kind() const;
   bool is_nil() const { return kind() == ValueKind::nil; }
-  std::uint64_t object_type() const;  // the schema id where kind() is object, else 0
+  std::uint64_t object_type() const;  // the schema id if kind() is object, otherwise 0
 
-  // The value. Texts and bytes point into the message.
+  // The value. Texts and bytes refer to the message.
   bool get_bool() const;
   std::int64_t get_int() const;    // also an unsigned value that fits
   std::uint64_t get_uint() const;  // also a signed value that fits
@@ -140,8 +140,8 @@ class WEFT_EXPORT ValueReader {
   std::int64_t int_at(std::size_t i) const;  // of a list or packed integers
   double real_at(std::size_t i) const;       // of a list, packed reals or floats
   bool find_field(std::string_view name, std::size_t guess,
-                  ValueReader& out) const;  // guess: where it probably is
-  // Parts by position: type_mismatch for another kind of value; protocol_error beyond the end.
+                  ValueReader& out) const;  // guess: the probable index
+  // Parts by index: type_mismatch for another kind of value, protocol_error beyond the end.
   std::string_view field_name(std::size_t i) const;
   ValueReader field_at(std::size_t i) const;
   ValueReader map_key(std::size_t i) const;
@@ -151,14 +151,14 @@ class WEFT_EXPORT ValueReader {
 
   ValueReader() = default;  // not a value: assign one first
 
-  // Throws what every reader throws of a value that is not what was expected.
+  // Throws the error of all readers for a value of another kind than expected.
   [[noreturn]] void mismatch(std::string_view expected) const;
 
  private:
   friend struct detail::ValueAccess;
   alignas(8) std::byte reader_[detail::reader_size]{};
   IncomingMessage* message_ = nullptr;
-  alignas(8) mutable std::byte elements_[detail::reader_size]{};  // a sequence's, once asked for
+  alignas(8) mutable std::byte elements_[detail::reader_size]{};  // of a sequence, once opened
   mutable bool opened_ = false;
 };
 

@@ -1,5 +1,5 @@
-// The way from weft's opaque messages and values to Cap'n Proto's builders and readers, for sources inside
-// weft only.
+// Access from weft's opaque messages and values to Cap'n Proto's builders and readers; only for sources
+// within weft.
 #pragma once
 
 #include <weft/rpc/wire/internal/frame_builder.h>
@@ -17,7 +17,7 @@ namespace weft::rpc {
 struct OutgoingMessage::Content {
   FrameBuilder builder;
   schema::Header::Builder header = builder.initRoot<schema::Header>();
-  // Of a request, of a reply: followed once.
+  // Of a request or a reply. Each pointer is followed only once.
   schema::Request::Builder request{nullptr};
   capnp::List<schema::Value>::Builder arguments;
   schema::Reply::Builder reply{nullptr};
@@ -37,13 +37,13 @@ struct IncomingMessage::Content {
   schema::Header::Reader header;
   schema::Request::Reader request;
   schema::Reply::Reader reply;
-  // Followed once: Cap'n Proto charges its traversal limit with all that a pointer leads to, each time it is
-  // followed.
+  // Followed only once: each time a pointer is followed, Cap'n Proto charges its traversal limit with
+  // everything behind it.
   capnp::List<schema::Value>::Reader arguments;
   capnp::List<schema::Section>::Reader sections;
 
-  // A list of structs takes room in the header, unless the sender made its elements empty: those are refused,
-  // since what is allocated for a list goes by its size.
+  // The elements of a list of structs occupy space in the header, unless the sender made them empty. Such
+  // lists are refused, because memory is allocated according to the list's size.
   template <class List>
   List sized(List list) const {
     if (list.size() > frame.header.size() / sizeof(capnp::word))
@@ -57,7 +57,7 @@ inline IncomingMessage::Content& IncomingMessage::content() { return *content_; 
 
 namespace detail {
 
-// Cap'n Proto reports malformed messages by kj::Exception, lazily, wherever a pointer is followed.
+// Cap'n Proto reports malformed messages by kj::Exception, lazily, when a pointer is followed.
 template <class F>
 decltype(auto) checked(F&& f) {
   try {
@@ -114,7 +114,7 @@ struct ValueAccess {
     return in<schema::Value::Reader>(value.reader_);
   }
   static IncomingMessage& message(const ValueReader& value) { return *value.message_; }
-  // The elements of a value that is a sequence, opened once (see Content::arguments).
+  // The elements of a sequence, opened only once (see Content::arguments).
   template <class List, class Open>
   static const typename List::Reader& elements(const ValueReader& value, Open open) {
     if (!value.opened_) {

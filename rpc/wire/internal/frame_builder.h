@@ -1,8 +1,8 @@
-// FrameBuilder: Cap'n Proto's message builder whose first segment lies where it will travel: in the frame's
-// own memory, behind the room for the prefix and the segment table. A message of one segment, as nearly all
-// are, is sealed without a copy.
+// FrameBuilder: Cap'n Proto's message builder with its first segment in the frame's own memory, after the
+// space for the prefix and the segment table. A message of one segment, as nearly all are, is sealed without
+// a copy.
 //
-// For sources inside weft only.
+// Only for sources within weft.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -22,7 +22,8 @@ class FrameBuilder final : public capnp::MessageBuilder {
 
   kj::ArrayPtr<capnp::word> allocateSegment(unsigned least_words) override;
 
-  // The frame's memory: room for the prefix, then the header in Cap'n Proto's stream framing. Once.
+  // Returns the frame's memory: space for the prefix, then the header in Cap'n Proto's stream framing. Call
+  // once.
   Buffer seal();
 
  private:
