@@ -21,10 +21,10 @@ constexpr ::off_t largest_file = 1 << 20;
   throw Error(ErrorKind::invalid_argument, source + ": " + why);
 }
 
-// A file descriptor, so that what is looked at is what is read.
+// An open file, so that the checked file is the one that is read.
 class File {
  public:
-  // Without blocking: what is named may be a pipe that nobody writes to.
+  // Non-blocking, because the path may name a pipe without a writer.
   explicit File(const std::string& path)
       : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~File() {
@@ -43,7 +43,7 @@ std::string read_file(const std::string& path, const std::string& source, bool c
   struct stat status{};
   if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) refuse(source, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse(source, "it is not a file");
-  if (status.st_size == 0) refuse(source, "it is empty");  // else it would count as not given
+  if (status.st_size == 0) refuse(source, "it is empty");  // otherwise it would count as not given
   if (status.st_size > largest_file) refuse(source, "it is larger than 1 MiB");
   if (confidential && (status.st_mode & S_IRWXO) != 0)
     refuse(source, "other users of this host can open it: chmod o= " + path);
@@ -51,7 +51,7 @@ std::string read_file(const std::string& path, const std::string& source, bool c
   for (std::size_t filled = 0; filled < text.size();) {
     const ::ssize_t moved = ::read(file.descriptor(), text.data() + filled, text.size() - filled);
     if (moved < 0) refuse(source, std::strerror(errno));
-    if (moved == 0) text.resize(filled);  // it has become shorter meanwhile
+    if (moved == 0) text.resize(filled);  // it was truncated in the meantime
     filled += static_cast<std::size_t>(moved);
   }
   return text;

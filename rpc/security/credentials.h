@@ -1,9 +1,9 @@
-// Credentials: what an agent proves itself with, and whom it trusts.
+// Credentials: the identity of an agent, and the peers that it trusts.
 //
-// A certificate with its key and the authorities that it trusts, or secrets that the job shares, or both. An
-// agent listens and connects with the same ones; connections are TLS 1.3, both sides prove themselves.
-// reload() takes what the files hold by then: connections that begin afterwards use it, those under way keep
-// what they began with. A secret is changed by way of two that hold at once (docs/security.md).
+// A certificate with its key and the trusted authorities, or pre-shared secrets of the job, or both. An agent
+// uses the same credentials for listening and connecting. Connections use TLS 1.3, and both sides
+// authenticate. reload() reads the files again: later connections use the new contents, existing ones keep
+// the old. To change a secret, use two valid secrets for some time (docs/security.md).
 //
 // Shared by the agents of a program through shared_ptr. Thread-safety: all members may be called from any
 // thread.
@@ -22,47 +22,47 @@ namespace weft::rpc {
 
 class CredentialSnapshot;
 
-// One secret: bytes that nobody can guess, at least 16 of them, under a name that is no secret.
+// One secret: at least 16 bytes that cannot be guessed, with an id that is not secret.
 struct SharedSecret {
   std::string id;     // 1 to 128 printable ASCII characters without blanks
   std::string bytes;  // or
-  std::string file;   // that holds them; a line break at its end is not part of the secret
+  std::string file;   // contains the secret; a line break at the end is not part of it
 };
 
-// Files are PEM, read anew by each reload(); the fields with `pem` are the same as text. Files with a key or
-// a secret must not be readable by other users of the host.
+// Files are PEM and are read again by each reload(); fields with `pem` contain the same as text. Files with a
+// key or a secret must not be readable by other users of the host.
 struct CredentialOptions {
-  std::string certificate_file, certificate_pem;  // the agent's own first, then the way to its authority
+  std::string certificate_file, certificate_pem;  // the agent's own, then the chain to its authority
   std::string key_file, key_pem;                  // of that certificate, not encrypted
-  std::string trust_file, trust_pem;              // authorities: each certificate in it is trusted by itself
+  std::string trust_file, trust_pem;              // authorities: each certificate is trusted by itself
 
-  std::vector<SharedSecret> secrets;  // one or two: the first is offered, either is accepted
-  // Or a file of one or two lines "ID SECRET", or of the secret alone, whose id is then "job"; lines that
-  // begin with # are left out. It can change the number, the ids and the order of the secrets, too.
+  std::vector<SharedSecret> secrets;  // one or two: the first is offered, both are accepted
+  // Or a file with one or two lines "ID SECRET", or with the secret alone, whose id is then "job". Lines that
+  // begin with # are ignored. A reload may also change the number, the ids and the order of the secrets.
   std::string secret_file;
 };
 
 class WEFT_EXPORT Credentials {
  public:
-  // Throws invalid_argument, with what is wrong with which of them: a file is missing or readable by others,
-  // the key is not the certificate's, the certificate is expired or its key too weak, a secret is too short.
+  // Throws invalid_argument, which names the defect: a file is missing or readable by others, the key does
+  // not match the certificate, the certificate is expired or its key too weak, a secret is too short.
   explicit Credentials(CredentialOptions options);
   ~Credentials();
   Credentials(const Credentials&) = delete;
   Credentials& operator=(const Credentials&) = delete;
 
-  // Throws as the constructor does, and then leaves everything as it was.
+  // Throws as the constructor does; then nothing is changed.
   void reload();
-  void replace(CredentialOptions options);  // and reload() from then on
+  void replace(CredentialOptions options);  // also for later reload()s
 
-  // When the own certificate expires; nothing where there is none.
+  // The expiry of the own certificate; empty without a certificate.
   std::optional<std::chrono::system_clock::time_point> expires() const;
-  // Whom the own certificate names, which is what the agent calls itself; empty where there is none.
+  // The name in the own certificate, which the agent uses as its name; empty without a certificate.
   std::string name() const;
   // For logs: "certificate 'worker1' until 2031-02-03 04:05:06 UTC, secrets 'job7', 'job6'".
   std::string describe() const;
 
-  // What a connection begins with and keeps.
+  // A connection takes a snapshot at its start and keeps it.
   std::shared_ptr<const CredentialSnapshot> snapshot() const;
 
  private:

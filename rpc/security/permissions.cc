@@ -38,8 +38,8 @@ Permissions::Glob::Glob(std::string_view pattern) {
   }
 }
 
-// What lies between the stars is found as early as possible, which leaves the most for the rest: no trying
-// again, so that no pattern and no text take more than their lengths.
+// Each piece between stars is searched as early as possible, which leaves the most text for the rest. So no
+// backtracking is needed, and the time is bounded by the lengths of the pattern and the text.
 bool Permissions::Glob::fits(std::string_view text) const {
   if (!star) return text == head;
   if (text.size() < head.size() + tail.size() || !text.starts_with(head) || !text.ends_with(tail))

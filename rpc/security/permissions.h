@@ -1,17 +1,18 @@
-// Permissions: which peer may call which method. A list of rules; the first that fits decides.
+// Permissions: which peers may call which methods: a list of rules, of which the first that matches decides.
 //
 //   rpc::Permissions::parse(R"(
 //     allow  cert:trainer*   parameters.*
 //     allow  *               weft.ping
-//     deny   cert:intern*    *.delete      # what stands below is not asked any more
+//     deny   cert:intern*    *.delete      # if this matches, later rules are ignored
 //     allow  cert:admin      *
 //     default deny)")
 //
-// A rule is a line "allow IDENTITY METHOD" or "deny IDENTITY METHOD", its parts separated by blanks; # begins
-// a comment. The last line may be "default allow" or "default deny"; without it what no rule names is denied.
-// In both patterns * stands for any number of any characters, also none; everything else for itself, and
-// capitals count. Identities are ByteStream::identity(): "cert:worker1", "psk:job7", "uid:1000", and "" for a
-// peer that nothing proves, which only * fits. Methods are "service.method", weft's own "weft.methods" too.
+// A rule is a line "allow IDENTITY METHOD" or "deny IDENTITY METHOD", separated by blanks; # begins a
+// comment. The last line may be "default allow" or "default deny"; without it, the default is deny. In both
+// patterns, * matches any number of characters, including none; all other characters match themselves,
+// case-sensitively. Identities are ByteStream::identity(): "cert:worker1", "psk:job7", "uid:1000", or "" for
+// a peer without a proven identity, which only * matches. Methods are "service.method", including weft's own
+// such as "weft.methods".
 //
 // Immutable; thread-safe.
 #pragma once
@@ -24,7 +25,7 @@
 
 namespace weft::rpc {
 
-// One rule: patterns, in which * stands for any characters.
+// One rule: two patterns, in which * matches any characters.
 struct PermissionRule {
   bool allow = false;
   std::string identity = "*", method = "*";
@@ -34,19 +35,19 @@ class WEFT_EXPORT Permissions {
  public:
   // Throws invalid_argument for a rule with an empty pattern.
   explicit Permissions(const std::vector<PermissionRule>& rules, bool otherwise = false);
-  // Throws invalid_argument, with the number of the line.
+  // Throws invalid_argument, with the line number.
   static Permissions parse(std::string_view text);
 
-  // One pass over the rules, without an allocation: some ten nanoseconds a rule.
+  // One pass over the rules, without allocation: about ten nanoseconds per rule.
   bool allows(std::string_view identity, std::string_view method) const;
 
  private:
-  // A pattern cut at its stars: what it begins with, what it ends with, and what lies between in this order.
+  // A pattern, split at its stars: its beginning, its end, and the pieces between in order.
   struct Glob {
     explicit Glob(std::string_view pattern);
     bool fits(std::string_view text) const;
 
-    bool star = false;  // without one, `head` is all of it
+    bool star = false;  // false: `head` is the whole pattern
     std::string head, tail;
     std::vector<std::string> middle;
   };

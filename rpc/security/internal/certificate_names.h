@@ -1,8 +1,8 @@
-// What a certificate says whose it is.
+// The names in a certificate.
 //
-// weft's own form is the URI weft://NAME among the subject's alternative names; a DNS name, or a lone common
-// name where there is neither, serves too. A name that could mislead whoever reads or matches it (a byte that
-// is not printable, a blank, none at all) counts for nothing. Pure functions; thread-safe.
+// weft's own form is the URI weft://NAME among the subject's alternative names. Without it, the first DNS
+// name is used; without one, a single common name. A name that could mislead its readers or a comparison
+// (unprintable bytes, blanks, empty) is ignored. Functions without side effects; thread-safe.
 #pragma once
 
 #include <weft/rpc/security/internal/openssl.h>
@@ -13,20 +13,22 @@
 
 namespace weft::rpc {
 
-// Printable ASCII without blanks, 1 to `most` characters: what ids and names in certificates may be.
+// Printable ASCII without blanks, 1 to `most` characters: the permitted form of ids and of names in
+// certificates.
 bool is_plain_name(std::string_view name, std::size_t most);
 
-// The name that the certificate proves: of the first weft:// URI, else the first DNS name in lower case, else
-// the one common name; "" where there is none, or that is not a plain name.
+// The name that the certificate proves: from the first weft:// URI, otherwise the first DNS name in lower
+// case, otherwise the single common name; "" if none exists, or if it is not a plain name.
 std::string proven_name(const X509& certificate);
 
-// Whether it is for this agent: one of its URIs is weft://agent, or one of its DNS names, without wildcards.
+// Whether the certificate is for this agent: one of its URIs is weft://agent, or one of its DNS names is the
+// agent's name, without wildcards.
 bool names_agent(const X509& certificate, std::string_view agent);
 
-// All of them, for messages: "'worker1', '10.0.0.5'"; "nobody". Foreign text: escaped and cut short.
+// All names, for messages: "'worker1', '10.0.0.5'"; "nobody". The text is escaped and truncated.
 std::string names_for_people(const X509& certificate);
 
-// Foreign bytes as text for a log: what is not printable as \xNN, at most `most` bytes of it.
+// Untrusted bytes as text for a log: unprintable ones as \xNN, at most `most` bytes.
 std::string printable(std::string_view bytes, std::size_t most = 64);
 
 }  // namespace weft::rpc

@@ -15,7 +15,8 @@ namespace {
 
 constexpr unsigned char cipher_of_secrets[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr std::size_t least_secret = 16, secret_key_size = 32;
-// Secrets work with SHA-256 alone, which the server must not choose away. AES comes first: it has hardware.
+// Secrets require SHA-256, so the server must not choose another hash. AES is first, because hardware
+// supports it.
 constexpr const char* ciphers_with_secrets = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 constexpr const char* ciphers = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 
@@ -56,7 +57,7 @@ openssl::Key key_in(const CredentialMaterial::Text& from) {
   const openssl::Bio bio(BIO_new_mem_buf(from.text.data(), static_cast<int>(from.text.size())));
   bool encrypted = false;
   const auto no_password = [](char*, int, int, void* asked) {
-    *static_cast<bool*>(asked) = true;  // else OpenSSL would ask at the terminal
+    *static_cast<bool*>(asked) = true;  // otherwise OpenSSL would ask on the terminal
     return -1;
   };
   openssl::Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, &encrypted));
@@ -65,8 +66,8 @@ openssl::Key key_in(const CredentialMaterial::Text& from) {
   return key;
 }
 
-// A key of its own for TLS: whoever learns it has not learnt the secret, and a secret that also serves
-// elsewhere does no harm here. The id is part of it, so that it cannot be changed on the way.
+// Derives a key for TLS only. If it is disclosed, the secret is not, and using the same secret elsewhere does
+// no harm here. The id is part of the derivation, so that it cannot be changed in transit.
 std::vector<unsigned char> derive(const CredentialMaterial::Secret& secret) {
   std::string info = "weft tls psk 1";
   info += '\0';
@@ -99,7 +100,7 @@ CredentialSnapshot::CredentialSnapshot(const CredentialMaterial& material)
     : context_(SSL_CTX_new(TLS_method())) {
   SSL_CTX* context = context_.get();
   if (context == nullptr) out_of_openssl();
-  // Whatever the host's openssl.cnf says.
+  // Independent of the host's openssl.cnf.
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_security_level(context, 2);
@@ -118,7 +119,7 @@ CredentialSnapshot::CredentialSnapshot(const CredentialMaterial& material)
                           static_cast<unsigned int>(application.size()));
   SSL_CTX_set_alpn_select_cb(context, choose_application, nullptr);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, verify);
-  // Nothing is resumed, but OpenSSL treats a secret as a session, which must be of the same context.
+  // Sessions are never resumed, but OpenSSL treats a secret as a session, which must have the same context.
   SSL_CTX_set_session_id_context(context, session_context(), tls_application.size());
 
   const bool certificate = !material.certificate.text.empty();
@@ -175,7 +176,8 @@ void CredentialSnapshot::use_certificate(const CredentialMaterial& material) {
 
 void CredentialSnapshot::use_trust(const CredentialMaterial::Text& trust) {
   X509_STORE* store = SSL_CTX_get_cert_store(context_.get());
-  // What is in the file is trusted by itself, whether a root, an authority below one or one agent's.
+  // Each certificate in the file is trusted by itself: a root, an intermediate authority, or a single
+  // agent's.
   X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN);
   for (const auto& certificate : certificates_in(trust))
     if (X509_STORE_add_cert(store, certificate.get()) != 1)
@@ -257,8 +259,8 @@ std::string CredentialSnapshot::describe() const {
   return text;
 }
 
-// OpenSSL calls this for each fault, and where there is none for each certificate of the chain, the peer's
-// own last: there it must be the one that was expected.
+// OpenSSL calls this for each error. Without errors, it calls this for each certificate of the chain, the
+// peer's own last; then the certificate must be for the expected agent.
 int CredentialSnapshot::verify(int so_far, X509_STORE_CTX* chain) {
   auto* ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(chain, SSL_get_ex_data_X509_STORE_CTX_idx()));
   HandshakeNotes& notes = notes_of(ssl);
@@ -293,12 +295,12 @@ openssl::Session CredentialSnapshot::session(SSL* ssl, const Secret& secret) {
   return session;
 }
 
-// The client. OpenSSL copies the id at once, and takes the session over.
+// Client. OpenSSL copies the id at once, and takes ownership of the session.
 int CredentialSnapshot::offer_secret(SSL* ssl, const EVP_MD* digest, const unsigned char** id,
                                      std::size_t* id_size, SSL_SESSION** found) {
   HandshakeNotes& notes = notes_of(ssl);
   *found = nullptr;
-  // After a HelloRetryRequest the server has chosen a hash, which may not be that of secrets.
+  // After a HelloRetryRequest, the server has chosen a hash, which may not be that of secrets.
   if (digest != nullptr && EVP_MD_get_type(digest) != NID_sha256) return 1;
   const Secret& secret = notes.credentials->secrets_.front();
   openssl::Session session = CredentialSnapshot::session(ssl, secret);
@@ -310,7 +312,8 @@ int CredentialSnapshot::offer_secret(SSL* ssl, const EVP_MD* digest, const unsig
   return 1;
 }
 
-// The server. An id that is not known is no error here: the certificate may do, else OpenSSL ends it.
+// Server. An unknown id is not an error here: a certificate may suffice, otherwise OpenSSL fails the
+// handshake.
 int CredentialSnapshot::find_secret(SSL* ssl, const unsigned char* id, std::size_t id_size,
                                     SSL_SESSION** found) {
   HandshakeNotes& notes = notes_of(ssl);

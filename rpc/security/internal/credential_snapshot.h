@@ -1,8 +1,8 @@
-// CredentialSnapshot: what one reading of the credentials gave, ready for connections. Immutable.
+// CredentialSnapshot: the credentials as read at one time, ready for connections. Immutable.
 //
-// It holds an SSL_CTX for both sides: TLS 1.3 only, nothing resumed, no early data, no tickets, ALPN "weft".
-// Each connection keeps its snapshot by shared_ptr, and hands OpenSSL's callbacks a HandshakeNotes, in which
-// they write down what a readable error needs. Thread-safety: const, as OpenSSL's contexts then are.
+// It contains an SSL_CTX for both sides: TLS 1.3 only, no resumption, no early data, no tickets, ALPN "weft".
+// Each connection keeps its snapshot by shared_ptr, and passes a HandshakeNotes to OpenSSL's callbacks, which
+// record the details of an error there. Thread-safety: const, and so are OpenSSL's contexts then.
 #pragma once
 
 #include <weft/rpc/security/internal/openssl.h>
@@ -14,9 +14,9 @@
 
 namespace weft::rpc {
 
-inline constexpr std::string_view tls_application = "weft";  // by ALPN: other users of TLS are told apart
+inline constexpr std::string_view tls_application = "weft";  // for ALPN, to reject other users of TLS
 
-// What was read, still as text.
+// The contents of the files, as text.
 struct CredentialMaterial {
   struct Text {
     std::string text;
@@ -29,18 +29,18 @@ struct CredentialMaterial {
   std::vector<Secret> secrets;
 };
 
-// What one handshake leaves to tell. Lives as long as its SSL does.
+// The details of one handshake for its error. Must live as long as its SSL.
 struct HandshakeNotes {
   const class CredentialSnapshot* credentials = nullptr;
-  std::string expected_agent;  // client: whom the certificate must name, if not empty
-  std::string host;            // client: what was dialled
-  std::string unknown_secret;  // server: the id that was offered and is not known, made printable
-  std::string secret;          // the id that was offered (client) or found (server)
+  std::string expected_agent;  // client: the name that the certificate must contain, if not empty
+  std::string host;            // client: the dialled host
+  std::string unknown_secret;  // server: the offered id that is unknown, printable
+  std::string secret;          // the offered id (client), or the found one (server)
   int verify_error = X509_V_OK;
-  int verify_depth = 0;           // 0: of the peer's own certificate, else of an authority's
-  bool nameless = false;          // the certificate is good, but names nobody
-  std::string certificate_names;  // whom the peer's certificate is for
-  std::string wanted_name;        // and whom it should be for
+  int verify_depth = 0;           // 0: the peer's own certificate, otherwise an authority's
+  bool nameless = false;          // the certificate is valid, but contains no name
+  std::string certificate_names;  // the names in the peer's certificate
+  std::string wanted_name;        // the expected name
 };
 
 class CredentialSnapshot {
@@ -50,7 +50,7 @@ class CredentialSnapshot {
   CredentialSnapshot(const CredentialSnapshot&) = delete;
   CredentialSnapshot& operator=(const CredentialSnapshot&) = delete;
 
-  // For one connection; `notes` outlives it. Throws internal where OpenSSL has no memory.
+  // For one connection; `notes` must outlive it. Throws internal if OpenSSL has no memory.
   openssl::Ssl make_server(HandshakeNotes& notes) const;
   openssl::Ssl make_client(HandshakeNotes& notes) const;  // verifies notes.host and notes.expected_agent
 

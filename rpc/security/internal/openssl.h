@@ -1,7 +1,7 @@
-// What weft uses of OpenSSL, owned: objects that free themselves, and its errors as text.
+// Owners of OpenSSL's objects, and its errors as text.
 //
-// Only sources include this: no public header of weft includes OpenSSL's. The error queue is one for each
-// thread and the program's too; whoever calls OpenSSL clears it first where it must tell errors apart.
+// Only source files include this header; weft's public headers do not include OpenSSL's. The error queue
+// belongs to the thread and is shared with the program, so clear it before a call whose error matters.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -40,7 +40,7 @@ using Session = std::unique_ptr<SSL_SESSION, Free<SSL_SESSION_free>>;
 using Ssl = std::unique_ptr<SSL, Free<SSL_free>>;
 using Context = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
 
-// The earliest error of this thread's queue, for people ("ee key too small"); "" where there is none.
+// The earliest error in this thread's queue, for users ("ee key too small"); "" if it is empty.
 inline std::string first_error() {
   const unsigned long code = ERR_peek_error();
   if (code == 0) return {};
