@@ -15,7 +15,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t served_lanes = 100'000;  // their numbers begin here, behind those of the calls made
+constexpr std::size_t served_lanes = 100'000;  // their numbers begin here, above those of the calls made
 
 std::string json_text(std::string_view text) {
   std::string out = "\"";
@@ -24,7 +24,7 @@ std::string json_text(std::string_view text) {
       out += '\\';
       out += c;
     } else if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte >= 0x7f) {
-      // One code point a byte: names may hold any bytes, and JSON holds UTF-8 only.
+      // One code point for each byte: names may contain any bytes, but JSON only UTF-8.
       char escaped[8];
       std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
       out += escaped;
@@ -41,7 +41,7 @@ std::string hex(std::uint64_t number) {
   return text;
 }
 
-// Microseconds, to the nanosecond.
+// Microseconds, with nanosecond precision.
 std::string micros(std::int64_t nanoseconds) {
   char text[40];
   const std::int64_t whole = std::max<std::int64_t>(nanoseconds, 0);
@@ -111,7 +111,7 @@ class Drawing {
     if (!span.error.empty()) fields += ",\"error\":" + json_text(span.error);
     for (const auto& [key, text] : span.notes) fields += "," + json_text(key) + ":" + json_text(text);
     event(fields + "}");
-    // An arrow from the call made to the same call served, where both are here.
+    // An arrow from the call made to the call served, if both spans are present.
     const std::uint64_t call = span.served ? span.parent : span.id;
     if (!made_.contains(call) || !answered_.contains(call)) return;
     event(std::string("\"ph\":\"") + (span.served ? "f\",\"bp\":\"e" : "s") +
@@ -120,7 +120,7 @@ class Drawing {
   }
 
   std::int64_t origin_ = 0;
-  std::set<std::uint64_t> made_, answered_;  // calls that are here: made, served
+  std::set<std::uint64_t> made_, answered_;  // calls with a span of the caller; of the callee
   std::string events_;
 };
 
@@ -131,7 +131,7 @@ std::vector<std::size_t> lanes_of(const std::vector<Span>& spans) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return spans[a].begin < spans[b].begin; });
-  using Busy = std::pair<std::int64_t, std::size_t>;  // until when, which
+  using Busy = std::pair<std::int64_t, std::size_t>;  // the end time, and the lane
   std::priority_queue<Busy, std::vector<Busy>, std::greater<>> busy;
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> free;  // the lowest first
   std::size_t all = 0;
@@ -159,10 +159,10 @@ std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans) {
   std::map<std::uint64_t, std::size_t> by_id;
   for (std::size_t i = 0; i < spans.size(); ++i) by_id.emplace(spans[i].id, i);
 
-  // Parents come before what is within them, but for those of no length at all, which then stand alone.
+  // A parent precedes its children, except spans of zero length, which then are separate.
   constexpr auto nowhere = static_cast<std::size_t>(-1);
   std::vector<std::size_t> within(spans.size(), nowhere), roots;
-  std::vector<std::int64_t> free_from(spans.size(), 0);  // of a span: when its last part so far ended
+  std::vector<std::int64_t> free_from(spans.size(), 0);  // for each span: the end of its last child so far
   std::vector<bool> seen(spans.size(), false);
   for (const std::size_t i : order) {
     const Span& span = spans[i];

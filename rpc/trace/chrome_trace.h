@@ -1,8 +1,8 @@
-// chrome_trace: spans of several agents as one trace in Chrome's JSON format, which ui.perfetto.dev and
-// chrome://tracing show: a process for each agent, arrows from the calls made to the calls served, and work
-// (operators) within the call that it is part of.
+// chrome_trace: the spans of several agents as one trace in Chrome's JSON format, for ui.perfetto.dev and
+// chrome://tracing: each agent is a process, arrows connect calls made with calls served, and work
+// (operators) is nested in its call.
 //
-// Thread-safety: values; collect_spans() blocks, and is not called on the agents' own threads.
+// Thread-safety: values; collect_spans() blocks, so do not call it on the agents' own threads.
 #pragma once
 
 #include <weft/rpc/trace/clock_offset.h>
@@ -13,8 +13,7 @@
 
 namespace weft::rpc {
 
-// The spans of one incarnation of an agent, and how far its clock is ahead of that by which the trace is
-// drawn.
+// The spans of one incarnation of an agent, and the offset of its clock from the trace's clock.
 struct AgentSpans {
   std::string agent;
   std::uint64_t incarnation = 0;
@@ -23,18 +22,19 @@ struct AgentSpans {
   std::vector<Span> spans;
 };
 
-// Takes all spans from agents with a Tracer, their clocks measured against this process's. An agent that is
-// asked twice gives each span once. Throws what the calls fail with.
+// Takes all spans from an agent with a Tracer, and measures its clock against this process's. Each span is
+// returned once, even if the agent is queried again. Throws the errors of its calls.
 WEFT_EXPORT AgentSpans collect_spans(const Peer& peer);
 
-// Times begin with the first span.
+// Times are relative to the first span.
 WEFT_EXPORT std::string chrome_trace(const std::vector<AgentSpans>& agents);
 
-// Lanes in which no two spans overlap: for each span its lane, counted from 0; the fewest there can be.
+// Assigns each span a lane, from 0, such that spans in one lane do not overlap. Uses the minimum number of
+// lanes.
 WEFT_EXPORT std::vector<std::size_t> lanes_of(const std::vector<Span>& spans);
 
-// The same, but work stands in the lane of its parent, where that is among the spans, has it within its
-// times, and no other part of it at the same time.
+// As lanes_of(), but work is in the lane of its parent, if the parent is among the spans, contains the work's
+// times, and has no other child at the same time.
 WEFT_EXPORT std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans);
 
 }  // namespace weft::rpc

@@ -1,8 +1,8 @@
-// ClockOffset: how far another agent's clock is ahead of this one's, by the midpoint of a round trip
-// (Cristian's algorithm): the answer was written somewhere between the question's leaving and its own
+// ClockOffset: the difference between another agent's clock and this one's, by the midpoint of a round trip
+// (Cristian's algorithm): the other agent read its clock between the request's departure and the reply's
 // arrival.
 //
-// Thread-safety: values; measure_clock() blocks, and is not called on the agents' own threads.
+// Thread-safety: values; measure_clock() blocks, so do not call it on the agents' own threads.
 #pragma once
 
 #include <weft/rpc/agent/peer.h>
@@ -12,21 +12,22 @@
 
 namespace weft::rpc {
 
-// Nanoseconds: of this clock when the question left and the answer came, of the other in between.
+// Nanoseconds: this clock at the departure of the request and at the arrival of the reply; the other clock in
+// between.
 struct ClockSample {
   std::int64_t sent = 0, other = 0, came = 0;
 };
 
 struct ClockOffset {
-  std::int64_t ahead = 0;      // nanoseconds: the other clock's time less this one's
-  std::int64_t uncertain = 0;  // either way: half the round trip
+  std::int64_t ahead = 0;      // nanoseconds: the other clock's time minus this one's
+  std::int64_t uncertain = 0;  // in both directions: half the round trip
 };
 
-// By the shortest round trip. One sample at least.
+// From the shortest round trip. At least one sample.
 WEFT_EXPORT ClockOffset clock_offset(const std::vector<ClockSample>& samples);
 
-// Asks the peer's `weft.clock`, so many times. Throws what the calls fail with: not_found where it has no
-// tracer.
+// Calls the peer's `weft.clock` for `rounds` times. Throws the errors of the calls: not_found if the peer has
+// no tracer.
 WEFT_EXPORT ClockOffset measure_clock(const Peer& peer, std::size_t rounds = 16);
 
 }  // namespace weft::rpc

@@ -7,9 +7,9 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t length = 55;          // of version 00
-constexpr std::size_t longest_state = 512;  // what the standard asks to hand on
+constexpr std::size_t longest_state = 512;  // the length that the standard requires to propagate
 
-// Lower-case digits only, as the standard has it.
+// Lower-case digits only, as the standard requires.
 std::optional<std::uint64_t> hex(std::string_view text) {
   if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
   std::uint64_t number = 0;

@@ -1,7 +1,7 @@
-// TraceContext: which trace a call belongs to and which span it is in, as W3C Trace Context writes it
+// TraceContext: the trace and the span of a call, in the format of W3C Trace Context
 // (w3.org/TR/trace-context): "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".
 //
-// It travels as the metadata of a call. Thread-safety: a value.
+// It travels as metadata of a call. Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -18,16 +18,16 @@ struct WEFT_EXPORT TraceContext {
   std::uint64_t trace_high = 0, trace_low = 0;  // not both 0
   std::uint64_t span = 0;                       // not 0
   bool sampled = true;
-  std::string state;  // tracestate: handed on as it came
+  std::string state;  // tracestate: propagated unchanged
 
-  // Nothing where it is malformed. Of later versions what version 00 has.
+  // Empty if the text is malformed. For later versions, parses the fields of version 00.
   static std::optional<TraceContext> parse(std::string_view traceparent, std::string_view tracestate = {});
   std::string traceparent() const;
   std::string trace_text() const;  // 32 hexadecimal digits
   friend auto operator<=>(const TraceContext&, const TraceContext&) = default;
 };
 
-// Beside a call, as metadata.
+// The keys of the call's metadata.
 inline constexpr const char* traceparent_key = "traceparent";
 inline constexpr const char* tracestate_key = "tracestate";
 

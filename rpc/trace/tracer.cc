@@ -25,7 +25,7 @@ std::optional<TraceContext> context_of(CallContext& call) {
     if (!traceparent) return std::nullopt;
     return TraceContext::parse(*traceparent, call.metadata(tracestate_key).value_or(""));
   } catch (const Error&) {
-    return std::nullopt;  // the metadata is none
+    return std::nullopt;  // malformed metadata
   }
 }
 
@@ -63,9 +63,9 @@ std::string span_error(const std::exception_ptr& error) {
   }
 }
 
-// The span of a call that is made, from its making to its end, retries included.
+// The span of a call made, from its start to its end, including retries.
 struct Tracer::MadeSpan {
-  TraceContext context;  // its own
+  TraceContext context;  // of this span
   std::uint64_t parent = 0;
   std::int64_t begin = 0;
   std::string method, peer;
@@ -97,9 +97,9 @@ class Tracer::Watch final : public CallWatch {
   const std::shared_ptr<const MadeSpan> span_;
 };
 
-// That of a call that is served.
+// The span of a call served.
 struct Tracer::ServedSpan {
-  TraceContext context;  // its own
+  TraceContext context;  // of this span
   std::uint64_t parent = 0;
   std::int64_t begin = 0;
 };
@@ -140,7 +140,7 @@ std::int64_t Tracer::now() const { return nanoseconds(loop_->now()); }
 
 TraceContext Tracer::begin_trace() {
   TraceContext context{draw(), draw(), draw(), false, {}};
-  // As the standard's samplers do it, by the trace's id.
+  // By the trace's id, as the standard's samplers do.
   context.sampled = static_cast<double>(context.trace_low >> 11) * 0x1p-53 < options_.ratio;
   return context;
 }
@@ -193,7 +193,7 @@ Task<void> Tracer::accept(CallContext& call) {
   served->context = span_under(caller);
   served->parent = caller ? caller->span : 0;
   served->begin =
-      nanoseconds(static_cast<const IncomingCall&>(call).accepted());  // there is no other CallContext
+      nanoseconds(static_cast<const IncomingCall&>(call).accepted());  // the only subclass of CallContext
   call.slots().put(std::move(served));
 }
 

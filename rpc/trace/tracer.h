@@ -1,13 +1,13 @@
-// Tracer: notes the calls that one agent makes and serves as spans, and has their trace travel with them.
+// Tracer: records the calls that an agent makes and serves as spans, and propagates their traces.
 //
 //   auto tracer = std::make_shared<rpc::Tracer>();
 //   rpc::Agent agent{{.name = "market"}, {tracer->layer()}};
 //
-// A call that is made in the name of another (peer.with(call)) is in its trace; any other begins one, unless
-// Under says which it belongs to. Whether a trace is noted is decided where it begins, by `ratio`, and kept
-// everywhere. Calls of weft's own methods ("weft.") are traced where TracerOptions says so. Spans are kept
-// until they are taken, here by take() or by a peer through `weft.spans`, and new ones are dropped while
-// there is no room. Layers above note more: tensor/operator_trace.h the operators of handlers. Thread-safe.
+// A call that is made for another one (peer.with(call)) belongs to its trace. Any other call starts a trace,
+// unless Under states one. `ratio` decides at the start of a trace whether it is sampled, and this holds on
+// all agents. Calls of weft's own methods ("weft.") are traced only if TracerOptions lists them. Spans are
+// kept until they are taken, by take() or by a peer through `weft.spans`; if there is no room, new ones are
+// dropped. Higher layers record more: tensor/operator_trace.h records the operators of handlers. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -21,14 +21,13 @@
 
 namespace weft::rpc {
 
-// The methods that a tracer serves.
+// The methods of a tracer.
 inline constexpr std::string_view spans_method = "weft.spans", clock_method = "weft.clock";
 
 struct TracerOptions {
-  double ratio = 1;               // of the traces that begin here: 0 none, 1 all
-  std::size_t max_spans = 65536;  // that are kept
-  // Of weft's own methods those that are traced as others are, by their names:
-  // dist_autograd::backward_methods()
+  double ratio = 1;               // of traces that start here: 0 none, 1 all
+  std::size_t max_spans = 65536;  // the maximum that is kept
+  // Names of weft's own methods that are traced like others, for example dist_autograd::backward_methods().
   std::vector<std::string> own_methods = {};
 };
 
@@ -37,17 +36,17 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   explicit Tracer(TracerOptions options = {});
   ~Tracer() override;
 
-  // What installs it into the one agent that it is of; serves `weft.spans` and `weft.clock` there. Once;
-  // failed_precondition the second time.
+  // The layer that installs the tracer into one agent, and serves `weft.spans` and `weft.clock` there. A
+  // second installation throws failed_precondition.
   Layer layer();
 
   SpanBatch take(std::size_t most = 10'000);
 
-  // For layers above, which note what they do as work.
-  static std::shared_ptr<Tracer> of(AgentCore& core);  // null: that agent has none
+  // For higher layers, which record their work.
+  static std::shared_ptr<Tracer> of(AgentCore& core);  // null: the agent has no tracer
   bool traces(std::string_view method) const;
   TraceContext span_under(const std::optional<TraceContext>& parent);  // a new span there, or in a new trace
-  std::int64_t now() const;                                            // of Span's clock; once installed
+  std::int64_t now() const;  // by the clock of spans; after installation
   void add(Span span);
 
   // For trace_of and Under.
@@ -72,22 +71,22 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   std::atomic<std::uint64_t> drawn_{0};
   std::atomic<bool> installed_{false};
   AgentId id_;                  // set by the layer
-  std::shared_ptr<Loop> loop_;  // likewise; for its clock
+  std::shared_ptr<Loop> loop_;  // set by the layer; for its clock
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::vector<Span> spans_;
   std::uint64_t dropped_ = 0;
 };
 
-// What Span::error says of it; empty for null.
+// The text for Span::error; empty for null.
 WEFT_EXPORT std::string span_error(const std::exception_ptr& error);
 
-// The trace that a call which is being served belongs to, for the program's own log; nothing where there is
-// no tracer. In the handler.
+// The trace of a call that is being served, for the program's own log; empty without a tracer. Call in the
+// handler.
 WEFT_EXPORT std::optional<TraceContext> trace_of(CallContext& call);
 
-// Makes a call part of a trace that began elsewhere: peer.call<&T::f>(rpc::Under(context), x). Also without a
-// tracer, which then only hands it on.
+// Makes a call part of a trace that started elsewhere: peer.call<&T::f>(rpc::Under(context), x). Without a
+// tracer, the trace is only propagated.
 class WEFT_EXPORT Under final : public CallModifier {
  public:
   explicit Under(TraceContext context) : context_(std::move(context)) {}
