@@ -23,7 +23,7 @@ using asio::ip::tcp;
 
 constexpr std::size_t longest_request = 8192;  // bytes
 constexpr std::size_t max_connections = 64;
-constexpr auto timeout = std::chrono::seconds{5};  // for a request, and for its answer to be taken
+constexpr auto timeout = std::chrono::seconds{5};  // to read a request, and to write its reply
 
 std::string_view phrase_of(int status) {
   switch (status) {
@@ -42,7 +42,7 @@ std::string_view phrase_of(int status) {
   }
 }
 
-// "GET /metrics?x HTTP/1.1": its parts; empty where it is none.
+// "GET /metrics?x HTTP/1.1"; empty if the line is malformed.
 struct RequestLine {
   std::string_view method, path;
 
@@ -102,7 +102,7 @@ tcp::acceptor bind(asio::io_context& context, const rpc::Address& address, bool 
 
 }  // namespace
 
-// One request and its answer. On the server's thread.
+// One request and its reply. Used on the server's thread.
 class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(tcp::socket socket, const HttpServer::Pages& pages, std::list<std::shared_ptr<Exchange>>& open)
@@ -116,7 +116,7 @@ class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
         [self = shared_from_this()](const asio::error_code& error, std::size_t) { self->answer(error); });
   }
 
-  bool asked() const { return asked_; }  // its request was received
+  bool asked() const { return asked_; }  // the request was received
 
   void close() {
     asio::error_code ignored;
@@ -135,7 +135,7 @@ class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   void answer(const asio::error_code& error) {
-    if (error && error != asio::error::not_found) return close();  // not_found: it is too long
+    if (error && error != asio::error::not_found) return close();  // not_found: the request is too long
     asked_ = true;
     const RequestLine request = error ? RequestLine{} : RequestLine::parse(request_);
     reply_ = text_of(reply_to(request, pages_), request.method != "HEAD");
@@ -144,7 +144,7 @@ class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
                       [self = shared_from_this()](const asio::error_code&, std::size_t) { self->finish(); });
   }
 
-  // What the other side still says is read, or its system would drop the answer with the connection.
+  // Reads the rest that the other side sends; otherwise its system would drop the reply with the connection.
   void finish() {
     asio::error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -174,7 +174,7 @@ struct HttpServer::State {
   void accept() {
     acceptor.async_accept([this](const asio::error_code& error, tcp::socket socket) {
       if (!acceptor.is_open()) return;
-      if (error) {  // no descriptors, say: others may go
+      if (error) {  // for example no descriptors: other connections may close
         pause.expires_after(std::chrono::milliseconds{100});
         pause.async_wait([this](const asio::error_code& stopped) {
           if (!stopped) accept();
@@ -190,12 +190,12 @@ struct HttpServer::State {
   void make_room() {
     const auto silent =
         std::find_if(open.begin(), open.end(), [](const auto& exchange) { return !exchange->asked(); });
-    const auto oldest = silent != open.end() ? *silent : open.front();  // a copy: close() drops the other
+    const auto oldest = silent != open.end() ? *silent : open.front();  // a copy: close() erases it
     oldest->close();
   }
 
   const Pages pages;
-  std::list<std::shared_ptr<Exchange>> open;  // on the thread, the oldest first
+  std::list<std::shared_ptr<Exchange>> open;  // used on the thread; the oldest first
   asio::io_context context;
   tcp::acceptor acceptor;
   asio::steady_timer pause;

@@ -15,11 +15,11 @@ std::chrono::nanoseconds thread_time() {
 
 }  // namespace
 
-// What one loop was asked last.
+// The last question to one loop.
 struct LoopWatch::Question {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the following members
   std::condition_variable changed;
-  bool open = false;  // asked, and not answered yet
+  bool open = false;  // posted, and not answered yet
   rpc::Clock::time_point asked;
   std::chrono::nanoseconds delay{0}, cpu{0};
 

@@ -1,8 +1,8 @@
-// LoopWatch: how soon each loop of an agent answers, and how much processor time its thread has used.
+// LoopWatch: measures how soon each loop of an agent answers, and the processor time of its thread.
 //
-// A loop is asked by a job that is posted to it: it runs behind what waits there already, so its delay is
-// that of an arrival at this moment. A loop that has not answered yet is not asked again. Thread-safe; ask()
-// is not called on the agent's loops.
+// The question is a job that is posted to the loop. It runs after the jobs that are queued, so its delay is
+// that of an event that arrives now. A loop with an unanswered question is not asked again. Thread-safe; do
+// not call ask() on the agent's loops.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>
@@ -19,14 +19,14 @@ class WEFT_EXPORT LoopWatch {
   // The answer of one loop.
   struct Loop {
     bool answered = false;              // within the timeout
-    std::chrono::nanoseconds delay{0};  // until it answered, or of the question that it has not answered yet
-    std::chrono::nanoseconds cpu{0};    // of the thread that ran it last, since that began; 0: none has yet
+    std::chrono::nanoseconds delay{0};  // until the answer; or so far, for an unanswered question
+    std::chrono::nanoseconds cpu{0};    // of the thread that last ran it, since its start; 0: it never ran
   };
 
   // Does not keep the agent.
   explicit LoopWatch(const std::shared_ptr<rpc::AgentCore>& core) : core_(core) {}
 
-  // One entry for each of the agent's loops; none where the agent has ended.
+  // One entry for each of the agent's loops; empty if the agent has ended.
   std::vector<Loop> ask(std::chrono::nanoseconds timeout);
 
  private:

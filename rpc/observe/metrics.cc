@@ -34,7 +34,7 @@ rpc::ErrorKind kind_of(const std::exception_ptr& error) {
   }
 }
 
-// Names and values of one agent, as families of one metric each.
+// Names and values of one agent, as families with one metric each.
 class Families {
  public:
   Families(std::vector<MetricFamily>& out, const std::string& agent) : out_(out), agent_(agent) {}
@@ -63,7 +63,7 @@ class Families {
 
 }  // namespace
 
-// The calls of one side, by method.
+// The calls of one direction, by method.
 class Metrics::Side {
  public:
   Side(std::vector<double> bounds, std::size_t most) : bounds_(std::move(bounds)), most_(most) {}
@@ -160,7 +160,7 @@ std::unique_ptr<rpc::CallWatch> Metrics::calling(rpc::OutgoingCall& call, const 
 }
 
 void Metrics::answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept {
-  const auto& incoming = static_cast<const rpc::IncomingCall&>(call);  // there is no other
+  const auto& incoming = static_cast<const rpc::IncomingCall&>(call);  // the only subclass
   served_->count(call.method(), rpc::Clock::now() - incoming.accepted(), error);
 }
 

@@ -1,12 +1,12 @@
-// Metrics: what an agent counts, and how long its calls take, in Prometheus' format.
+// Metrics: the counters of an agent and the durations of its calls, in Prometheus' format.
 //
 //   auto metrics = std::make_shared<observe::Metrics>();
 //   rpc::Agent agent{{.name = "market"}, {metrics->layer()}};
 //   observe::Endpoint endpoint{agent, metrics, {.address = "127.0.0.1:9464"}};   // /metrics, or:
 //   exposer.RegisterCollectable(metrics);                       // prometheus-cpp's own server
 //
-// Of one agent. A call costs a lock that calls of the same method share.
-// docs/observability.md lists the names. Thread-safe.
+// For one agent. A call costs one lock, which calls of the same method share. docs/observability.md lists the
+// names. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -17,11 +17,11 @@
 
 namespace weft::observe {
 
-// What is exported.
+// The options of the export.
 struct MetricsOptions {
   std::vector<double> seconds;     // upper bounds of the histograms; empty: from 10 µs to 30 s
-  std::size_t max_methods = 1000;  // on each side; calls of others count as method "other"
-  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // with a loop that does not answer
+  std::size_t max_methods = 1000;  // in each direction; calls of further methods count as "other"
+  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // for a loop that does not answer
 };
 
 class WEFT_EXPORT Metrics final : public rpc::Interceptor,
@@ -31,12 +31,12 @@ class WEFT_EXPORT Metrics final : public rpc::Interceptor,
   explicit Metrics(MetricsOptions options = {});
   ~Metrics() override;
 
-  // What installs it into the one agent that it is of. Once; failed_precondition the second time.
+  // The layer that installs the metrics into one agent. A second installation throws failed_precondition.
   rpc::Layer layer();
 
-  // Everything, now; nothing of an agent that is gone but what was observed. Not on the agent's loops.
+  // All metrics, now; if the agent has ended, only the observed calls. Do not call on the agent's loops.
   std::vector<prometheus::MetricFamily> Collect() const override;
-  std::string text() const;  // the same, as Prometheus reads it
+  std::string text() const;  // the same, in Prometheus' text format
 
   std::unique_ptr<rpc::CallWatch> calling(rpc::OutgoingCall& call, const std::string& peer,
                                           rpc::CallContext* serving) override;
@@ -51,7 +51,7 @@ class WEFT_EXPORT Metrics final : public rpc::Interceptor,
   const MetricsOptions options_;
   const std::unique_ptr<Side> made_, served_;
   std::atomic<bool> installed_{false};
-  // Set by the layer, before anything is collected.
+  // Set by the layer, before the first collection.
   std::weak_ptr<rpc::AgentCore> core_;
   std::string agent_;
   std::unique_ptr<LoopWatch> loops_;

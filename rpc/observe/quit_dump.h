@@ -1,9 +1,9 @@
-// QuitDump: SIGQUIT (Ctrl-\, kill -QUIT) prints an agent's calls under way to stderr, and the process goes
-// on.
+// QuitDump: on SIGQUIT (Ctrl-\, kill -QUIT), prints the calls in flight of an agent to stderr; the process
+// continues.
 //
-// While one lives, SIGQUIT no longer ends the process. Of one agent; several agents of a process each have
-// one. It has a thread of its own, so it prints while the agent's loops and handlers hang: of loops that do
-// not answer within a second it says so. Lives beside the agent and does not keep it. Thread-safe.
+// While a QuitDump exists, SIGQUIT does not end the process. For one agent; each agent of a process can have
+// its own. It has its own thread, so it prints even if the agent's loops and handlers hang; it reports loops
+// that do not answer within a second. It does not keep the agent. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

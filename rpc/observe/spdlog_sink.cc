@@ -22,7 +22,8 @@ spdlog::level::level_enum level_of(rpc::LogLevel level) {
   return spdlog::level::err;
 }
 
-// Bare where that can be read again, else quoted: values may be a peer's, and a line is one record.
+// Unquoted if it can be parsed again, otherwise quoted: a value may come from a peer, and a line must stay
+// one record.
 void append_value(std::string& line, std::string_view value) {
   const auto plain = [](unsigned char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '='; };
   if (!value.empty() && std::all_of(value.begin(), value.end(), plain)) {
@@ -32,7 +33,7 @@ void append_value(std::string& line, std::string_view value) {
   std::string quoted;
   for (const char c : value) {
     if (c == '"' || c == '\\') quoted += '\\';
-    c == '\n' ? quoted += "\\x0a" : quoted += c;  // escaped() keeps lines apart
+    c == '\n' ? quoted += "\\x0a" : quoted += c;  // escaped() would start a new line
   }
   line.append("\"").append(rpc::escaped(quoted)).append("\"");
 }
