@@ -13,7 +13,7 @@ namespace {
 using asio::ip::tcp;
 using Names = PeerSet::Names;
 
-// On the loop. What is asked dies with the loop's io_context at the latest, and its future with it.
+// Runs on the loop. A pending query ends with the loop's io_context at the latest, and its future with it.
 void ask(Loop& loop, const Address& address, bool certified, const std::shared_ptr<Promise<Names>>& promise) {
   auto resolver = std::make_shared<tcp::resolver>(io_context_of(loop));
   resolver->async_resolve(
@@ -24,7 +24,7 @@ void ask(Loop& loop, const Address& address, bool certified, const std::shared_p
           return promise->fail(Error(ErrorKind::unavailable,
                                      "cannot resolve '" + address.host + "': " + error.message(),
                                      Execution::not_sent));
-        std::set<std::string> names;  // in an order that does not change with every answer
+        std::set<std::string> names;  // sorted, because the order of an answer may change
         for (const auto& entry : found) {
           Address one = address;
           one.host = entry.endpoint().address().to_string();

@@ -1,12 +1,12 @@
-// dns_resolver: a PeerSet's replicas by the name of a host that has several addresses.
+// dns_resolver: the replicas of a PeerSet from a host name with several addresses.
 //
 //   rpc::PeerSet markets{agent, rpc::dns_resolver(agent, "tcp://markets.internal:7443")};
 //
-// The system's resolver is asked (DNS, /etc/hosts), by a thread of Asio's beside the agent's loop: no loop
-// waits for it. Each address of the host is a replica, tcp://ADDRESS:port; with credentials
-// tcp://HOST@ADDRESS:port, so that a replica's certificate must be for the host's name. The resolver does not
-// keep the agent. Errors of a query: unavailable where the host has no address that is known, shut_down with
-// the agent; the set goes on with what it knew.
+// The system's resolver (DNS, /etc/hosts) runs on a thread of Asio, so that it does not block the agent's
+// loop. Each address of the host is a replica, tcp://ADDRESS:port; with credentials tcp://HOST@ADDRESS:port,
+// so that a replica's certificate must be for the host name. The resolver does not keep the agent. A query
+// fails with unavailable if the host has no known address, and with shut_down if the agent has ended; then
+// the set keeps its last result.
 #pragma once
 
 #include <weft/rpc/balance/peer_set.h>

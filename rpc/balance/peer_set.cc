@@ -53,7 +53,7 @@ void PeerSetState::resolve() {
   });
 }
 
-// What was known goes on where nothing can be learnt.
+// If the resolver fails, the set keeps the replicas that it knows.
 void PeerSetState::resolved(Result<Names> names) {
   std::vector<Ready> waiting;
   bool failed = !names.ok();
@@ -90,7 +90,7 @@ void PeerSetState::resolve_later(std::chrono::nanoseconds wait) {
   });
 }
 
-// After a failure: at once, or when `soonest` has passed since the last time.
+// After a failure: at once, or when `soonest` has passed since the last query.
 void PeerSetState::resolve_soon() {
   if (!resolver_) return;
   std::chrono::nanoseconds wait{0};
@@ -159,7 +159,7 @@ std::vector<ReplicaPlan::Replica> PeerSetState::replicas() const {
 Future<void> PeerSetState::pause() {
   struct Pause {
     Promise<void> promise;
-    Loop::TimerId timer = 0;  // on the loop, like what follows
+    Loop::TimerId timer = 0;  // used on the loop, as are the following functions
   };
   auto pause = std::make_shared<Pause>(Pause{Promise<void>(loop_)});
   const auto end = [](const std::shared_ptr<Loop>& loop, const std::shared_ptr<Pause>& over) {
@@ -224,12 +224,13 @@ CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {
       case ErrorKind::unavailable:
       case ErrorKind::peer_lost:
       case ErrorKind::shut_down:
-        // From over there it is this replica's only where no handler ran: a handler may report of others.
+        // A remote error concerns this replica only if no handler ran: a handler may report about other
+        // agents.
         if (remote && known.execution() != Execution::not_sent) return {Outcome::good, false};
         return {Outcome::failed, harmless};
-      case ErrorKind::not_found:  // of an agent, here; of a method, over there
+      case ErrorKind::not_found:  // here: the agent is unknown; there: the method is
         return remote ? CallVerdict{Outcome::good, false} : CallVerdict{Outcome::failed, harmless};
-      case ErrorKind::resource_exhausted:  // it is there, and has no room
+      case ErrorKind::resource_exhausted:  // the replica is alive, but overloaded
         return {remote ? Outcome::good : Outcome::unknown, remote && harmless};
       case ErrorKind::deadline_exceeded:
         return {remote ? Outcome::good : Outcome::failed, false};

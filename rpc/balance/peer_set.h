@@ -1,14 +1,15 @@
-// PeerSet: several peers that serve the same, called as if they were one.
+// PeerSet: several peers that serve the same methods, called like a single peer.
 //
-//   rpc::PeerSet markets{agent, {"tcp://a:7443", "tcp://b:7443"}, {.policy =
-//   rpc::BalancePolicy::round_robin}}; auto quote = co_await markets.call<&Market::last>("ACME"); auto mine =
-//   co_await markets.key("ACME").call<&Market::last>("ACME");   // consistent_hash
+//   rpc::PeerSet markets{agent, {"tcp://a:7443", "tcp://b:7443"},
+//                        {.policy = rpc::BalancePolicy::round_robin}};
+//   auto quote = co_await markets.call<&Market::last>("ACME");
+//   auto mine = co_await markets.key("ACME").call<&Market::last>("ACME");   // consistent_hash
 //
-// A call that its replica never got goes on to another; one that may have run does only where its method is
-// idempotent. Each replica is tried once. Arguments are kept meanwhile, so they are copyable, or there is one
-// try. What counts as a replica's failure: that it cannot be reached, is lost or shutting down, or that the
-// deadline passed; errors of its handlers do not. Connected replicas are preferred, and those that cannot be
-// reached are connected again without a call. Copyable and cheap; copies share what is known of the replicas.
+// If a replica did not receive a call, the call is tried on another one; if it may have run, only if its
+// method is idempotent. Each replica is tried once. The arguments are kept for further tries, so they must be
+// copyable; otherwise there is one try. A replica fails if it cannot be reached, is lost or shuts down, or if
+// the deadline passes; errors of its handlers do not count. Connected replicas are preferred. Replicas that
+// cannot be reached are reconnected in the background. Cheap to copy; copies share the state of the replicas.
 // Thread-safe.
 #pragma once
 
@@ -17,23 +18,23 @@
 
 namespace weft::rpc {
 
-// How a set selects and drops replicas.
+// How a set selects and ejects replicas.
 struct PeerSetOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
-  double max_load = 1.25;  // as BalanceOptions says, like the next
+  double max_load = 1.25;  // this and the next: as in BalanceOptions
   EjectionOptions ejection;
-  // How often the resolver is asked anew. It is also asked when a replica fails, though not more often than
-  // `soonest`.
+  // The interval at which the resolver is queried. It is also queried when a replica fails, but not more
+  // often than `soonest`.
   std::chrono::nanoseconds refresh = std::chrono::seconds{30};
   std::chrono::nanoseconds soonest = std::chrono::seconds{1};
-  // How long a call waits for the connection to one replica while others are left to try; less where its
-  // deadline is near: an equal share of the time that is left. CallOptions::connect_within says otherwise.
+  // How long a call waits for the connection to one replica while others remain to be tried; at most an equal
+  // share of the time until its deadline. CallOptions::connect_within overrides it.
   std::chrono::nanoseconds connect_within = std::chrono::seconds{1};
 };
 
 namespace detail {
 
-// What the copies of a PeerSet share.
+// The state that copies of a PeerSet share.
 class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerSetState> {
  public:
   using Names = std::vector<std::string>;
@@ -42,7 +43,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   struct Chosen {
     Choice choice;
     Peer peer;
-    std::size_t left = 1;  // replicas that were not tried, this one included
+    std::size_t left = 1;  // replicas that were not tried, including this one
   };
   using Ready = UniqueFunction<void()>;
 
@@ -51,62 +52,62 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
 
   void set(const Names& names);
   void resolve();
-  // Runs it once the first names are known: at once, mostly.
+  // Runs `ready` once the first names are known; usually at once.
   void when_resolved(Ready ready);
-  // Nothing: no replica is left.
+  // Empty: no replica is left.
   std::optional<Chosen> choose(std::optional<std::uint64_t> key, const std::vector<ReplicaPlan::Id>& but);
   void finish(const Choice& choice, ReplicaPlan::Outcome outcome);
   std::vector<ReplicaPlan::Replica> replicas() const;
-  // Of an attempt at a replica; none: until the deadline.
+  // For an attempt at a replica; empty: until the deadline.
   std::optional<std::chrono::nanoseconds> connect_within(std::optional<Clock::time_point> deadline,
                                                          std::size_t left) const;
-  Future<void> pause();  // before a call tries all replicas again; its cancellation ends it
+  Future<void> pause();  // before a call tries all replicas again; cancelling it ends the pause
 
  private:
   void resolved(Result<Names> names);
   void resolve_later(std::chrono::nanoseconds wait);
   void resolve_soon();
-  // Under the mutex. The routes to connect again, without it.
+  // Call with the mutex locked; then connect the returned routes without it.
   std::vector<std::shared_ptr<Route>> look_at_routes();
 
   const std::weak_ptr<AgentCore> core_;
   const std::shared_ptr<Loop> loop_;
   const PeerSetOptions options_;
   const Resolver resolver_;   // null: the names are fixed
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   ReplicaPlan plan_;
   std::map<ReplicaPlan::Id, std::shared_ptr<Route>> routes_;  // of replicas that were chosen
-  bool known_ = false;                                        // the names are known, or the resolver failed
+  bool known_ = false;                                        // or the resolver has failed
   bool resolving_ = false;
-  Clock::time_point asked_{};  // when the resolver was asked last
-  std::uint64_t round_ = 0;    // of resolving: a timer of an earlier one does nothing
+  Clock::time_point asked_{};  // the last query
+  std::uint64_t round_ = 0;    // of queries: timers of earlier rounds have no effect
   std::vector<Ready> waiting_;
 };
 
-// How a call ended, as far as its replica and the calls to others are concerned.
+// The consequences of a call's result for its replica, and for further tries.
 struct WEFT_EXPORT CallVerdict {
   ReplicaPlan::Outcome outcome = ReplicaPlan::Outcome::good;
   bool elsewhere = false;  // another replica may be tried
   static CallVerdict of(const std::exception_ptr& error, bool idempotent);
 };
 
-// The attempts of one call, of which one is reported after another has begun where threads race. cancel()
-// reaches the latest. Thread-safe.
+// The attempts of one call. If threads race, an attempt may be reported after a later one has started.
+// cancel() cancels the latest. Thread-safe.
 class WEFT_EXPORT LatestAttempt {
  public:
-  std::uint64_t begin();                              // its number
-  void set(std::uint64_t number, Future<void> work);  // ignored where a later one has begun
-  void cancel();                                      // the latest, and all that begin from here on
+  std::uint64_t begin();                              // returns its number
+  void set(std::uint64_t number, Future<void> work);  // ignored if a later one has started
+  void cancel();                                      // the latest, and all later ones
   bool cancelled() const;
 
  private:
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::uint64_t latest_ = 0;
   bool cancelled_ = false;
-  std::shared_ptr<Future<void>> work_;  // its end may come back here: cancelled without the mutex
+  std::shared_ptr<Future<void>> work_;  // cancelled without the mutex: it may call back
 };
 
-// One call, from replica to replica. `start`: (Peer, connect_within) -> Future<Value>.
+// One call over the replicas. `start`: (Peer, connect_within) -> Future<Value>.
 template <class Value, class Start>
 class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Value, Start>> {
  public:
@@ -142,7 +143,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   }
 
  private:
-  // last: what the replica before this one failed with.
+  // last: the error of the previous replica.
   void attempt(const std::exception_ptr& last) {
     const auto chosen = set_->choose(key_, tried_);
     if (!chosen) return nobody_left(last);
@@ -151,7 +152,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     Future<Value> made;
     try {
       made = start_(chosen->peer, set_->connect_within(deadline_, again_ ? chosen->left : 1));
-    } catch (...) {  // its arguments do not travel
+    } catch (...) {  // an argument cannot travel
       set_->finish(chosen->choice, ReplicaPlan::Outcome::unknown);
       return promise_.fail(std::current_exception());
     }
@@ -168,7 +169,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     if (!verdict.elsewhere || !again_) return promise_.complete(std::move(result));
     latest_.cancelled() ? end_after(result.error()) : attempt(result.error());
   }
-  // Cancelled when an attempt had failed already, and before the next one began.
+  // Cancelled after an attempt had failed, and before the next one started.
   void end_after(const std::exception_ptr& failed) {
     try {
       std::rethrow_exception(failed);
@@ -180,7 +181,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
       promise_.fail(std::current_exception());
     }
   }
-  // Every replica has failed with `last`; null: no replica is known.
+  // Every replica has failed; `last` is the last error. Null: no replica is known.
   void nobody_left(const std::exception_ptr& last) {
     if (!wait_for_ready_ || (last != nullptr && !again_)) {
       if (last != nullptr) return promise_.fail(last);
@@ -218,7 +219,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   LatestAttempt latest_;
 };
 
-// Text is kept, not pointed to.
+// Stores text instead of referring to it.
 template <class Given>
 using Kept = std::conditional_t<std::is_convertible_v<std::decay_t<Given>, std::string_view>, std::string,
                                 std::decay_t<Given>>;
@@ -229,22 +230,22 @@ class WEFT_EXPORT PeerSet {
  public:
   // Addresses or names of the replicas.
   using Names = detail::PeerSetState::Names;
-  // Tells the replicas' addresses or names. Called on a loop or on a thread that calls; must not block.
+  // Returns the addresses or names of the replicas. Called on a loop or on a calling thread; must not block.
   using Resolver = detail::PeerSetState::Resolver;
 
   // The replicas with these names, or with those that the resolver returns.
   PeerSet(Agent& agent, const Names& names, PeerSetOptions options = {});
   PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options = {});
 
-  // Handles whose calls have a key, have options or metadata, which merge as those of a Peer, or are made in
-  // the name of a call that is being served. The deadline is that of all tries together. With wait_for_ready
-  // a call tries all replicas again and again while none can be reached.
+  // Handles whose calls have a key, have options or metadata (merged as those of a Peer), or belong to a call
+  // that is being served. The deadline applies to all tries together. With wait_for_ready, a call retries all
+  // replicas until one can be reached.
   PeerSet key(std::string_view key) const;
   PeerSet with(CallOptions options) const;
   PeerSet with_metadata(Metadata metadata) const;
   PeerSet with(CallContext& serving) const;
 
-  // An eager future of the result, as Peer::call. (Type is never given.)
+  // A future of the result, as Peer::call. (Do not pass Type.)
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     return balance<typename Peer::FoundMethod<Target>::Type>(
@@ -271,7 +272,7 @@ class WEFT_EXPORT PeerSet {
         std::forward<Given>(given)...);
   }
 
-  void set(const Names& names) { state_->set(names); }  // other replicas; those that stay keep their state
+  void set(const Names& names) { state_->set(names); }  // replicas that stay keep their state
   std::vector<ReplicaPlan::Replica> replicas() const { return state_->replicas(); }  // a copy
 
  private:
@@ -289,7 +290,7 @@ class WEFT_EXPORT PeerSet {
       now.wait_for_ready = false;  // another replica may be ready
       if (!now.connect_within) now.connect_within = connect_within;
       if (deadline) now.timeout = *deadline - loop->now();
-      if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // another replica, rather than this one again
+      if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // try another replica, not this one again
       Peer peer = replica.with(now).with_metadata(metadata);
       if (serving != nullptr) peer = peer.with(*serving);
       return std::apply(

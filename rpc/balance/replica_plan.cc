@@ -20,7 +20,7 @@ void ReplicaPlan::set(const std::vector<std::string>& names) {
     }
   }
   replicas_ = std::move(next);
-  // Those that served may have left: one at least is not ejected.
+  // The available replicas may have been removed: at least one must not be ejected.
   if (!replicas_.empty() && std::all_of(replicas_.begin(), replicas_.end(),
                                         [](const Replica& r) { return r.ejected_until.has_value(); }))
     std::min_element(replicas_.begin(), replicas_.end(), [](const Replica& a, const Replica& b) {
@@ -63,7 +63,8 @@ std::optional<ReplicaPlan::Choice> ReplicaPlan::choose(Time now, std::optional<s
   for (const Replica* replica : good) best = std::min(best, rank(replica));
   std::erase_if(good, [&](const Replica* replica) { return rank(replica) != best; });
   Replica* chosen = nullptr;
-  // Who is due to be probed is, whatever the policy: else a replica that it likes less never came back.
+  // A replica that is due for a probe is chosen under every policy; otherwise an unattractive one would never
+  // return.
   for (Replica* replica : good)
     if (replica->ejected_until && available(*replica, now)) chosen = replica;
   if (chosen == nullptr) chosen = pick(good, key);
@@ -75,14 +76,14 @@ std::optional<ReplicaPlan::Choice> ReplicaPlan::choose(Time now, std::optional<s
 
 ReplicaPlan::Replica* ReplicaPlan::pick(const std::vector<Replica*>& from, std::optional<std::uint64_t> key) {
   if (options_.policy == BalancePolicy::consistent_hash && key) {
-    std::size_t load = 1;  // with the call to be placed
+    std::size_t load = 1;  // including the call to be placed
     for (const Replica* replica : from) load += replica->outstanding;
     const double most = options_.max_load * static_cast<double>(load) / static_cast<double>(from.size());
     Replica* best = nullptr;
     std::uint64_t highest = 0;
     for (Replica* replica : from) {
       if (options_.max_load > 0 && static_cast<double>(replica->outstanding) >= std::max(most, 1.0)) continue;
-      // The same on every machine: agents agree where a key leads.
+      // Equal on every machine, so that agents agree on the replica of a key.
       const std::uint64_t weight = split_mix(replica->hash ^ split_mix(*key));
       if (best != nullptr && weight <= highest) continue;
       best = replica;
@@ -108,7 +109,7 @@ void ReplicaPlan::finish(const Choice& choice, Outcome outcome, Time now) {
   switch (outcome) {
     case Outcome::good:
       replica->failures = 0;
-      // Calls that began before its ejection prove nothing about now.
+      // Calls that started before the ejection say nothing about the current state.
       if (replica->ejected_until && !choice.probe) return;
       replica->ejections = 0;
       replica->ejected_until.reset();

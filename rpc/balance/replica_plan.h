@@ -1,9 +1,10 @@
-// ReplicaPlan: which of several replicas gets the next call, and which are left out because they fail. Pure
-// state with an explicit clock: PeerSet carries it out.
+// ReplicaPlan: selects the replica for the next call, and ejects replicas that fail. State with an explicit
+// clock and without I/O, which PeerSet uses.
 //
-// A replica that fails several times in a row is ejected for a while. When that is over one call probes it:
-// success takes it back, failure ejects it for twice as long. The last one that is not ejected never is. A
-// replica that is not connected gets calls only while no better one is left (Reach).
+// A replica that fails several times in a row is ejected for a while. After that, one call probes it: success
+// reinstates it, failure ejects it for twice as long. The last replica that is not ejected is never ejected.
+// A replica that is not connected gets calls only if no better one is available (Reach).
+//
 // Rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; its
 // bound on loads: Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018.
 // Thread-safety: none.
@@ -20,58 +21,59 @@
 
 namespace weft::rpc {
 
-// Which replica gets a call.
+// How the replica for a call is selected.
 enum class BalancePolicy : std::uint8_t {
   round_robin,
-  least_outstanding,  // who has the fewest calls under way, in turn where several have
-  consistent_hash,    // who the call's key leads to; calls without a key take turns
+  least_outstanding,  // the fewest calls in flight; round robin between equals
+  consistent_hash,    // by the call's key; round robin for calls without a key
 };
 
 // When a replica is ejected, and for how long.
 struct EjectionOptions {
   std::size_t failures = 3;                                     // in a row
-  std::chrono::nanoseconds first = std::chrono::seconds{1};     // the first time; doubled each time after it
-  std::chrono::nanoseconds longest = std::chrono::seconds{60};  // the limit
+  std::chrono::nanoseconds first = std::chrono::seconds{1};     // the first time; then doubled each time
+  std::chrono::nanoseconds longest = std::chrono::seconds{60};  // the maximum
 };
 
 // How the plan selects replicas.
 struct BalanceOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
-  // consistent_hash: a replica with more than this times the average of calls under way passes its key on to
-  // the next in the key's order; 0: never.
+  // consistent_hash: a replica with more than this multiple of the average calls in flight passes its key on
+  // to the next replica for the key; 0: never.
   double max_load = 1.25;
   EjectionOptions ejection;
 };
 
 class WEFT_EXPORT ReplicaPlan {
  public:
-  using Id = std::uint64_t;  // of a replica as long as it is in the plan; never used again
-  // `Outcome`: how a call ended, as finish() takes it.
+  using Id = std::uint64_t;  // identifies a replica while it is in the plan; never reused
+  // `Outcome`: the result of a call, for finish().
   using Time = Clock::time_point;
   enum class Outcome : std::uint8_t { good, failed, unknown };
-  // How a replica can be reached, the best first. A key leads to a replica that is being connected as to one
-  // that is connected, else keys would move when replicas start.
+  // How well a replica can be reached, the best first. A key leads to a connecting replica as to a connected
+  // one, so that keys do not move when replicas start.
   enum class Reach : std::uint8_t { ready, connecting, failing };  // ready: connected, or never tried
 
-  // Without replicas: see set().
+  // Without replicas; see set().
   explicit ReplicaPlan(BalanceOptions options) : options_(options) {}
 
-  // Replicas by name. Those that were there before keep what is known of them.
+  // Sets the replicas by name. Known replicas keep their state.
   void set(const std::vector<std::string>& names);
   void set_reach(Id id, Reach reach);
 
   // The replica for one call.
   struct Choice {
     Id id = 0;
-    bool probe = false;  // it decides whether an ejected replica is taken back
+    bool probe = false;  // the result decides whether an ejected replica is reinstated
   };
-  // The replica for a call, which is under way from here on. Nothing where all are in `but`.
+  // Selects the replica for a call, which is in flight from now on. Empty if all are in `but`.
   std::optional<Choice> choose(Time now, std::optional<std::uint64_t> key = {},
                                const std::vector<Id>& but = {});
-  // How it ended. unknown: says nothing of the replica. A replica that has left the plan is forgotten.
+  // Reports the result. unknown: it says nothing about the replica. Ignored for a replica that has left the
+  // plan.
   void finish(const Choice& choice, Outcome outcome, Time now);
 
-  // What the plan knows of one replica.
+  // The state of one replica.
   struct Replica {
     Id id = 0;
     std::string name;
@@ -80,7 +82,7 @@ class WEFT_EXPORT ReplicaPlan {
     std::size_t failures = 0;   // in a row
     std::size_t ejections = 0;  // in a row
     std::optional<Time> ejected_until;
-    bool probing = false;  // a call is under way that decides
+    bool probing = false;  // a probe is in flight
     Reach reach = Reach::ready;
   };
   // All replicas. find() returns null for a replica that has left the plan.
