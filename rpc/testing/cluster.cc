@@ -14,7 +14,7 @@ rpc::Agent& Cluster::add(const std::string& name, rpc::Layers layers) {
   options.listen = {options_.tcp ? "tcp://127.0.0.1:0" : "inproc://" + name};
   options.in_process = network_;
   options.handler_threads = 2;
-  options.same_host = false;  // over TCP where that is asked for
+  options.same_host = false;  // otherwise agents on one host would not use TCP
   options.log = [this](const rpc::LogRecord& record) {
     std::map<std::string, std::string> fields;
     for (const rpc::LogField& field : record.fields) fields.emplace(field.key, field.value);

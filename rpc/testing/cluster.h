@@ -1,13 +1,12 @@
-// Cluster: a few agents in one process for a test, connected by a network of their own in memory, or over
-// loopback.
+// Cluster: a few agents in one process for a test, connected by a network in memory, or over loopback.
 //
 //   test::Cluster cluster{{.layers = rref::layers()}, {"server", "anna", "bert"}};
 //   cluster["server"].serve(std::make_shared<Market>());
 //   EXPECT_EQ(test::got(cluster.peer("anna", "server").call<&Market::last>("ACME")), 5);
-//   cluster.end("server");  // as if it had died: the others lose their connections
+//   cluster.end("server");  // as if it had crashed: the others lose their connections
 //
-// Each agent has two handler threads; what they log is kept. Thread-safety: agents are added and ended by one
-// thread, log() may be called from any.
+// Each agent has two handler threads; the cluster records their logs. Thread-safety: add and end agents on
+// one thread; log() may be called from any thread.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -27,7 +26,7 @@ class WEFT_EXPORT Cluster {
  public:
   struct Options {
     rpc::Layers layers;
-    bool tcp = false;  // over loopback, instead of in memory
+    bool tcp = false;  // over loopback instead of in memory
     std::function<void(rpc::AgentOptions&)> adjust;
   };
 
@@ -41,9 +40,9 @@ class WEFT_EXPORT Cluster {
   rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
   std::vector<std::string> names() const;
 
-  // `to`, as `from` sees it: connected, its incarnation known.
+  // The peer `to` as `from` sees it: connected, with a known incarnation.
   rpc::Peer peer(const std::string& from, const std::string& to);
-  void acquaint();  // everybody connected to everybody
+  void acquaint();  // connects all agents to each other
 
   void end(const std::string& name) { agents_.erase(name); }
   void end_all() { agents_.clear(); }
@@ -54,7 +53,7 @@ class WEFT_EXPORT Cluster {
     std::map<std::string, std::string> fields;
   };
   std::vector<LogLine> log() const;
-  std::vector<LogLine> logged(const std::string& words) const;  // with these words in it
+  std::vector<LogLine> logged(const std::string& words) const;  // the lines that contain `words`
 
  private:
   Options options_;

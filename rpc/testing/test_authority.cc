@@ -70,7 +70,7 @@ void add(X509* certificate, X509* issuer, int kind, const char* value) {
   must(added == 1);
 }
 
-// As bytes, not by OpenSSL's text format: a test may want commas and zeros in a name.
+// As bytes, not in OpenSSL's text format: a test may need commas and zeros in a name.
 void add_alternative(GENERAL_NAMES* names, int type, const std::string& bytes) {
   GENERAL_NAME* name = GENERAL_NAME_new();
   ASN1_STRING* value = ASN1_STRING_type_new(type == GEN_IPADD ? V_ASN1_OCTET_STRING : V_ASN1_IA5STRING);
@@ -95,7 +95,7 @@ void add_alternatives(X509* certificate, const TestAuthority::Request& request) 
   must(X509_add1_ext_i2d(certificate, NID_subject_alt_name, names.get(), 0, X509V3_ADD_DEFAULT) == 1);
 }
 
-// Without an issuer: signed by its own key.
+// Without an issuer, it is signed with its own key.
 openssl::Certificate make(const TestAuthority::Request& request, EVP_PKEY* key, X509* issuer,
                           EVP_PKEY* issuer_key) {
   openssl::Certificate certificate(X509_new());

@@ -1,11 +1,11 @@
 // TestAuthority: makes certificates for tests, in memory, within a millisecond each. For tests only: its keys
-// lie around as text.
+// are stored as text.
 //
 //   test::TestAuthority authority;
 //   options.credentials = std::make_shared<rpc::Credentials>(authority.credentials("worker1"));
 //
-// Every way to be wrong is a field of Request: another name, a time that is over, a use that is not allowed,
-// or simply another authority. Thread-safety: const after construction.
+// Every defect is a field of Request: another name, an expired time, a use that is not permitted; or use
+// another authority. Thread-safety: const after construction.
 #pragma once
 
 #include <weft/rpc/security/credentials.h>
@@ -24,11 +24,11 @@ class WEFT_EXPORT TestAuthority {
   struct Request {
     std::string common_name;
     std::vector<std::string> dns, uris, addresses;  // alternative names; addresses as text, IPv4 or IPv6
-    // Validity, seen from now.
+    // The validity, relative to now.
     std::chrono::seconds begins = std::chrono::hours{-1};
     std::chrono::seconds ends = std::chrono::hours{1};
     bool for_clients = true, for_servers = true;
-    bool authority = false;  // may issue itself
+    bool authority = false;  // may issue certificates
     KeyKind key = KeyKind::p256;
   };
 
@@ -37,26 +37,26 @@ class WEFT_EXPORT TestAuthority {
   };
 
   explicit TestAuthority(const std::string& name = "weft test authority", KeyKind key = KeyKind::p256);
-  explicit TestAuthority(
-      Issued authority);  // by a certificate that another authority issued, to issue below it
+  // With a certificate of another authority, as an intermediate authority.
+  explicit TestAuthority(Issued authority);
   ~TestAuthority();
   TestAuthority(const TestAuthority&) = delete;
   TestAuthority& operator=(const TestAuthority&) = delete;
 
-  const std::string& certificate() const { return own_.certificate; }  // PEM, what others trust
+  const std::string& certificate() const { return own_.certificate; }  // PEM, for trust
 
   Issued issue(const Request& request) const;
-  // What an agent of this host needs: weft://NAME, DNS NAME and localhost, 127.0.0.1 and ::1.
+  // The names of an agent on this host: weft://NAME, DNS NAME and localhost, 127.0.0.1 and ::1.
   static Request agent(const std::string& name);
 
-  // An agent's: its certificate by this authority, which is also whom it trusts.
+  // An agent's credentials: a certificate of this authority, which is also the trusted authority.
   rpc::CredentialOptions credentials(const std::string& name) const { return credentials_for(agent(name)); }
   rpc::CredentialOptions credentials_for(const Request& request) const;
 
   static Issued self_signed(const Request& request);
 
  private:
-  struct Objects;  // of OpenSSL
+  struct Objects;  // OpenSSL's objects
 
   Issued own_;
   std::unique_ptr<Objects> objects_;

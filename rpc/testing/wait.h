@@ -1,4 +1,4 @@
-// Waiting in tests: for what another thread brings about, never for a time. A wait that lasts a minute
+// Waiting in tests for the actions of other threads, never for a fixed time. A wait of more than a minute
 // throws. Thread-safe.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace weft::test {
 
 inline constexpr std::chrono::seconds too_long{60};
 
-// A value that one thread gives and another waits for.
+// A value that one thread passes to another, which waits for it.
 template <class T>
 class Handover {
  public:
@@ -42,7 +42,7 @@ class Handover {
   std::optional<T> value_;
 };
 
-// Something that happens once and stays so.
+// Something that happens once and remains set.
 class Event {
  public:
   void set() {
@@ -66,7 +66,7 @@ class Event {
   bool set_ = false;
 };
 
-// What a future brings, though not after for ever.
+// The value of a future; throws after a minute.
 template <class T>
 T got(rpc::Future<T> future) {
   auto handover = std::make_shared<Handover<rpc::Result<T>>>();

@@ -17,7 +17,7 @@ Clock::time_point SimRunner::time() const { return process_ != nullptr ? world()
 
 Clock::time_point SimRunner::arrival() {
   Clock::time_point at = time();
-  // From another thread, or from the program: this one may have to be woken.
+  // If another thread or the program posts, this runner may have to wake up first.
   if (!current()) at += world().order().up_to(world().pace().longest_wakeup);
   last_arrival_ = std::max(last_arrival_, at);
   return last_arrival_;
@@ -42,7 +42,7 @@ rpc::Loop::TimerId SimLoop::schedule(Clock::time_point when, Callback job) {
 void SimLoop::cancel(TimerId timer) {
   const auto found = timer_keys_.find(timer);
   if (found == timer_keys_.end()) return;
-  const auto node = timers_.extract(found->second);  // its job ends last: it may come back here
+  const auto node = timers_.extract(found->second);  // its job is destroyed last: it may call this object
   timer_keys_.erase(found);
 }
 
@@ -83,7 +83,7 @@ void SimExecutor::post(Callback job) {
 }
 
 Clock::time_point SimExecutor::due() const {
-  return jobs_.empty() ? Clock::time_point::max() : jobs_.front().when;  // they came in this order
+  return jobs_.empty() ? Clock::time_point::max() : jobs_.front().when;  // in the order of posting
 }
 
 Callback SimExecutor::take() {

@@ -1,9 +1,9 @@
-// SimLoop: a Loop in virtual time. SimExecutor: an Executor that stands for a pool of handler threads.
+// SimLoop: a Loop in virtual time. SimExecutor: an Executor that simulates a pool of handler threads.
 //
-// A loop runs its jobs in the order posted; its timers come in between, those due at one moment in any order.
-// An executor has no order: it runs any of its jobs, one at a time, as a pool of which each thread may be
-// held up. Both belong to a SimProcess, which makes them. Asio's own timers and sockets on context() never
-// fire: they would bring real time in. Thread-safety: none; one thread runs the whole world.
+// A loop runs its jobs in the order of posting. Timers run between them; timers that are due at the same time
+// run in any order. An executor has no order: it runs any of its jobs, one at a time, like a pool whose
+// threads may be delayed. A SimProcess makes and owns both. Asio's timers and sockets on context() never
+// fire, because they would introduce real time. Thread-safety: none; one thread runs the whole world.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_runner.h>
@@ -24,7 +24,7 @@ class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
   TimerId schedule(rpc::Clock::time_point when, rpc::Callback job) override;
   void cancel(TimerId timer) override;
   asio::execution_context& context() override { return context_; }
-  std::size_t timers() const { return timers_.size(); }  // that are neither due nor cancelled
+  std::size_t timers() const { return timers_.size(); }  // pending timers
 
  private:
   friend class SimProcess;
@@ -34,7 +34,7 @@ class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
     rpc::Clock::time_point when;
     rpc::Callback job;
   };
-  using TimerKey = std::tuple<rpc::Clock::time_point, std::uint64_t, TimerId>;  // a drawn number breaks ties
+  using TimerKey = std::tuple<rpc::Clock::time_point, std::uint64_t, TimerId>;  // a random number breaks ties
 
   rpc::Clock::time_point due() const override;
   rpc::Callback take() override;

@@ -9,15 +9,15 @@
 
 namespace weft::test {
 
-// One connect(): a request to the host that listens, and its answer.
+// One connect(): a request to the listening host, and its reply.
 struct SimNetwork::Attempt {
   std::shared_ptr<SimLoop> loop;
   std::string address;
   Connected done;
   rpc::Clock::time_point until;
   std::chrono::nanoseconds pause = std::chrono::seconds{1};  // until the request is repeated
-  std::string host;                                          // that answered
-  std::unique_ptr<SimStream> stream{};                       // null: it refused
+  std::string host;                                          // the host that replied
+  std::unique_ptr<SimStream> stream{};                       // null: refused
 };
 
 SimWeather SimWeather::draw(SimRandom& random) {
@@ -177,10 +177,10 @@ void SimNetwork::again_later(std::shared_ptr<Attempt> attempt,
 // The request arrives.
 void SimNetwork::knock(std::shared_ptr<Attempt> attempt) {
   SimProcess* from = attempt->loop->process();
-  if (!from->alive()) return static_cast<void>(from->keep(std::move(attempt)));  // its end is nobody's now
+  if (!from->alive()) return static_cast<void>(from->keep(std::move(attempt)));  // the attempt never ends
   const auto found = doors_.find(attempt->address);
   if (found == doors_.end()) {
-    // Nobody listens: a host that is up says so.
+    // No process listens: a host that is up refuses.
     const auto silent = silent_.find(attempt->address);
     if (silent != silent_.end() && world_.find(silent->second->name()) == nullptr)
       return again_later(std::move(attempt), &SimNetwork::knock);
@@ -199,7 +199,7 @@ void SimNetwork::knock(std::shared_ptr<Attempt> attempt) {
   world_.after(latency(), [this, attempt] { answer(attempt); });
 }
 
-// The answer is back.
+// The reply arrives.
 void SimNetwork::answer(std::shared_ptr<Attempt> attempt) {
   SimProcess* from = attempt->loop->process();
   if (!from->alive()) return static_cast<void>(from->keep(std::move(attempt)));

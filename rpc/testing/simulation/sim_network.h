@@ -1,9 +1,9 @@
-// SimNetwork: the network of a simulated world: its weather, and the faults that a test brings about.
+// SimNetwork: the network of a simulated world: its random behavior, and the faults that a test injects.
 //
-// Owned by its SimWorld. It behaves as TCP between hosts that are named as their processes: bytes arrive in
-// order, late and in pieces; what is lost is repeated, so a partition delays, and ends connections only where
-// it outlasts `give_up`; connecting fails where nobody listens. Faults concern hosts by name, so they meet
-// later lives of a process too. Thread-safety: none.
+// Owned by its SimWorld. It behaves like TCP between hosts with the names of their processes. Bytes arrive in
+// order, with delays and in pieces. Lost segments are repeated, so a partition causes delays, and breaks
+// connections only if it lasts longer than `give_up`. connect() fails if no process listens. Faults apply to
+// hosts by name, so they also apply to later incarnations of a process. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/unique_function.h>
@@ -23,25 +23,25 @@
 namespace weft::test {
 
 struct SimWeather {
-  // One way, of each segment; a connection's share of it is drawn once.
+  // In one direction, for each segment; the range of a connection is drawn once.
   std::chrono::nanoseconds least_latency = std::chrono::microseconds{10};
   std::chrono::nanoseconds max_latency = std::chrono::microseconds{500};
-  std::uint64_t repeats = 3;  // of a thousand segments, that were lost and come once more:
+  std::uint64_t repeats = 3;  // of 1000 segments: lost, and repeated after
   std::chrono::nanoseconds repeat_after = std::chrono::milliseconds{200};
-  // Bytes under way and unread in one direction, until a write would block; drawn for each connection.
+  // Bytes in flight and unread in one direction, after which a write would block; drawn for each connection.
   std::size_t least_window = 1024;
   std::size_t max_window = 256 * 1024;
-  std::uint64_t short_io = 200;    // of a thousand reads and writes, that move less than they could
-  std::uint64_t false_calls = 20;  // of a thousand waits, that end though nothing has come
-  // Of a thousand connections, that let attachments of these sizes be copied from the sender's memory.
+  std::uint64_t short_io = 200;    // of 1000 reads and writes: move fewer bytes than possible
+  std::uint64_t false_calls = 20;  // of 1000 waits: a spurious call
+  // Of 1000 connections: attachments of these sizes are copied from the sender's memory.
   std::uint64_t bulk = 0;
   rpc::BulkRange bulk_range{4096};
-  std::uint64_t resets = 0;    // of a million segments, that end their connection
-  std::uint64_t refusals = 0;  // of a thousand connects, that fail
-  std::chrono::nanoseconds connect_timeout = std::chrono::seconds{127};  // the kernel's
-  std::chrono::nanoseconds give_up = std::chrono::minutes{15};           // repeating what nobody acknowledges
+  std::uint64_t resets = 0;    // of 1,000,000 segments: close their connection
+  std::uint64_t refusals = 0;  // of 1000 connects: fail
+  std::chrono::nanoseconds connect_timeout = std::chrono::seconds{127};  // as the kernel's
+  std::chrono::nanoseconds give_up = std::chrono::minutes{15};  // the limit for repeating unacknowledged data
 
-  // A weather to try one seed in: from fine to rough, with most things drawn.
+  // Draws a random weather for one seed, from fine to rough.
   static SimWeather draw(SimRandom& random);
 };
 
@@ -52,28 +52,28 @@ class WEFT_EXPORT SimNetwork {
   SimNetwork(const SimNetwork&) = delete;
   SimNetwork& operator=(const SimNetwork&) = delete;
 
-  SimWeather& weather() { return weather_; }  // for what comes from now on
+  SimWeather& weather() { return weather_; }  // for later events
 
   // Faults.
-  void cut(const std::string& from, const std::string& to);  // this direction alone
-  void partition(const std::set<std::string>& some, const std::set<std::string>& others);  // both
-  void heal();                                                                             // all of them
+  void cut(const std::string& from, const std::string& to);  // only in this direction
+  void partition(const std::set<std::string>& some, const std::set<std::string>& others);  // both directions
+  void heal();                                                                             // all cuts
   void reset(const std::string& one, const std::string& other);  // the connections between them
-  bool reset_any();                                              // one connection; false: there is none
-  // The present connections between them carry nothing any more, and nobody is told.
+  bool reset_any();                                              // one connection; false: none is open
+  // The current connections between them deliver nothing any more, without an error.
   void blackhole(const std::string& one, const std::string& other);
-  void calm();  // heals, and no faults of the weather's from here on
+  void calm();  // heals, and disables the random faults
 
   // Two connected streams, without a transport.
   using Ends = std::pair<std::unique_ptr<SimStream>, std::unique_ptr<SimStream>>;
   Ends make_pair(std::shared_ptr<SimLoop> one, std::shared_ptr<SimLoop> other);
-  std::size_t open_streams(const SimProcess& process) const;  // that neither closed nor broke
+  std::size_t open_streams(const SimProcess& process) const;  // neither closed nor broken
 
-  // For transports: somebody who listens, and who connects. `done` is called by the network, on no loop.
+  // For transports: a listener, and a connect. The network calls `done` outside of any loop.
   struct Door {
     SimProcess* process;
-    std::function<std::shared_ptr<SimLoop>()> pick;                 // null: nobody gets in
-    std::function<void(std::unique_ptr<SimStream> stream)> opened;  // by the network, on no loop
+    std::function<std::shared_ptr<SimLoop>()> pick;                 // null: refuses
+    std::function<void(std::unique_ptr<SimStream> stream)> opened;  // called by the network, on no loop
   };
   using Connected = rpc::UniqueFunction<void(std::unique_ptr<SimStream> stream, std::error_code error)>;
   bool listen(const std::string& address, std::shared_ptr<Door> door);  // false: the address is taken
@@ -86,7 +86,7 @@ class WEFT_EXPORT SimNetwork {
   struct Attempt;
 
   void crashed(SimProcess& process, SimCrash how);
-  void end();  // with its world
+  void end();  // at the end of the world
   bool blocked(const std::string& from, const std::string& to) const {
     return !cuts_.empty() && cuts_.contains({from, to});
   }
@@ -103,10 +103,10 @@ class WEFT_EXPORT SimNetwork {
   SimWeather weather_;
   SimRandom random_;
   std::set<std::pair<std::string, std::string>> cuts_;
-  std::vector<std::weak_ptr<SimWire>> wires_;  // in the order of their making
+  std::vector<std::weak_ptr<SimWire>> wires_;  // in the order in which they were made
   std::uint64_t last_wire_ = 0;
   std::map<std::string, std::shared_ptr<Door>> doors_;
-  std::map<std::string, SimProcess*> silent_;  // addresses of hosts that crashed; nobody answers there
+  std::map<std::string, SimProcess*> silent_;  // addresses of crashed hosts, which do not reply
 };
 
 }  // namespace weft::test

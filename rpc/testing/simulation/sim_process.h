@@ -1,9 +1,10 @@
-// SimProcess: one incarnation of a process in a simulated world: its loops and executors, and what it keeps.
+// SimProcess: one incarnation of a process in a simulated world: its loops and executors, and the objects
+// that it owns.
 //
-// Made by SimWorld::start(), and lives as long as the world, also when it has crashed: a crash runs nothing,
-// not even destructors; its jobs and objects stand still until the world ends, its network is cut (SimCrash),
-// and what is posted to it is dropped. Whatever is made for a process is given to keep(), or it would go on
-// living. Thread-safety: none.
+// SimWorld::start() makes it, and it exists as long as the world, even after a crash. A crash runs no code,
+// not even destructors: the jobs and objects of the process remain until the world ends, its network is cut
+// (SimCrash), and jobs that are posted to it are dropped. Pass all objects of a process to keep(), otherwise
+// they survive the crash. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_loop.h>
@@ -16,8 +17,8 @@
 namespace weft::test {
 
 enum class SimCrash : std::uint8_t {
-  process,  // the kernel goes on: what was sent arrives, peers see the end of their connections at once
-  host,     // nothing is heard any more: peers see silence, and a reset once the name has another incarnation
+  process,  // the kernel survives: sent data arrives, and peers see the end of their connections at once
+  host,     // peers see nothing, and a reset after the name has a new incarnation
 };
 
 class WEFT_EXPORT SimProcess {
@@ -28,21 +29,22 @@ class WEFT_EXPORT SimProcess {
 
   SimWorld& world() const { return world_; }
   const std::string& name() const { return name_; }
-  std::uint64_t incarnation() const { return incarnation_; }  // its number in the world, from 1
+  std::uint64_t incarnation() const { return incarnation_; }  // numbered in the world, from 1
   bool alive() const { return alive_; }
 
   std::shared_ptr<SimLoop> make_loop();
   std::shared_ptr<SimExecutor> make_executor();
 
-  // Objects that make up the process; those kept last end first.
+  // Owns an object of the process; objects are destroyed in reverse order.
   template <class T>
   T& keep(std::shared_ptr<T> object) {
     kept_.push_back(object);
     return *object;
   }
-  void let_go();  // ends them now, as a process does that ends orderly
+  void let_go();  // destroys them now, as a process does at its orderly end
 
-  // Its threads stand still for so long, as one that is stopped or swapped out; the network goes on.
+  // Stops the process's threads for `span`, like a process that is stopped or swapped out; the network
+  // continues.
   void stall(std::chrono::nanoseconds span);
 
  private:
@@ -51,7 +53,7 @@ class WEFT_EXPORT SimProcess {
   template <class Runner>
   std::shared_ptr<Runner> make(const char* kind);
   void stop();   // nothing of it runs any more
-  void clear();  // what stood still ends
+  void clear();  // destroys what remained
   void detach(rpc::Clock::time_point end);
 
   SimWorld& world_;

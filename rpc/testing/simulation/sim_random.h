@@ -1,8 +1,8 @@
-// SimRandom: a seeded source of numbers that gives the same on every machine, compiler and library, as the
-// distributions of the standard library do not.
+// SimRandom: a seeded source of random numbers that is equal on every machine, compiler and library, unlike
+// the distributions of the standard library.
 //
 // The generator is xoshiro256**, seeded by splitmix64 (Blackman and Vigna, 2018). A value; split() makes an
-// independent source, so that what one part of a simulation draws does not move what another part gets.
+// independent source, so that the numbers for one part of a simulation do not depend on another part.
 // Thread-safety: none.
 #pragma once
 
@@ -36,7 +36,7 @@ class SimRandom {
     return result;
   }
 
-  // 0 <= number < bound, which is not 0. The bias of the remainder is of no account here.
+  // 0 <= number < bound; bound must not be 0. The bias of the remainder does not matter here.
   std::uint64_t below(std::uint64_t bound) { return next() % bound; }
   std::uint64_t between(std::uint64_t least, std::uint64_t most) { return least + below(most - least + 1); }
   std::chrono::nanoseconds between(std::chrono::nanoseconds least, std::chrono::nanoseconds most) {
@@ -48,7 +48,8 @@ class SimRandom {
   bool chance(std::uint64_t per_thousand) { return below(1000) < per_thousand; }
   bool coin() { return (next() >> 63) != 0; }
 
-  // Between the two, small numbers about as likely as large ones: each size of 2^n in between is.
+  // Between `least` and `most`, such that small offsets are about as likely as large ones: each power of two
+  // is.
   std::uint64_t spread(std::uint64_t least, std::uint64_t most) {
     const auto bits = static_cast<std::uint64_t>(std::bit_width(most - least));
     const std::uint64_t width = below(bits + 1);

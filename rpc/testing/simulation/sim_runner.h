@@ -1,9 +1,9 @@
-// SimRunner: what runs jobs one at a time in a simulated world, as a thread does in a real one: a loop or an
+// SimRunner: runs jobs one at a time in a simulated world, as a thread does in a real one: a loop or an
 // executor of a process.
 //
-// Made by its SimProcess, and shared with whoever posts to it; it may outlive its world, and then drops what
-// it is given. After each job it is busy for a while of virtual time, so that loops overtake each other as
-// threads do. A crashed runner drops its jobs. Thread-safety: none, like everything in a simulation.
+// Made by its SimProcess, and shared with the code that posts to it. It may outlive its world, and then drops
+// the jobs that are posted to it. After each job it is busy for some virtual time, so that loops overtake
+// each other as threads do. A crashed runner drops its jobs. Thread-safety: none, as in the whole simulation.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -23,27 +23,27 @@ class WEFT_EXPORT SimRunner {
   SimRunner& operator=(const SimRunner&) = delete;
 
   const std::string& name() const { return name_; }
-  // The process that it belongs to; null once the world has ended.
+  // Its process; null after the end of the world.
   SimProcess* process() const { return process_; }
 
  protected:
   SimRunner(SimProcess& process, std::string name) : name_(std::move(name)), process_(&process) {}
 
   bool runs() const { return process_ != nullptr && !crashed_; }
-  bool current() const;  // one of its jobs is being run
+  bool current() const;  // one of its jobs is running
   SimWorld& world() const;
-  rpc::Clock::time_point time() const;  // the world's, or that of its end
-  // When a job posted now may run: later, where another thread has to be woken for it, and never before those
-  // posted earlier.
+  rpc::Clock::time_point time() const;  // the world's time; after the world's end, the time of the end
+  // The time at which a job posted now may run: later if another thread must wake up, and never before jobs
+  // that were posted earlier.
   rpc::Clock::time_point arrival();
 
  private:
   friend class SimProcess;
   friend class SimWorld;
 
-  virtual rpc::Clock::time_point due() const = 0;     // of its first job; time_point::max(): it has none
-  virtual rpc::Callback take() = 0;                   // a job that is due
-  virtual std::vector<rpc::Callback> take_all() = 0;  // it has crashed
+  virtual rpc::Clock::time_point due() const = 0;     // of its first job; time_point::max(): no jobs
+  virtual rpc::Callback take() = 0;                   // returns a job that is due
+  virtual std::vector<rpc::Callback> take_all() = 0;  // after a crash
 
   const std::string name_;
   SimProcess* process_;

@@ -12,14 +12,14 @@
 #include <optional>
 #include <string_view>
 
-// Of the sanitizers' runtime, where there is one.
+// Of the sanitizer's runtime, if there is one.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace weft::test {
 namespace {
 
 constexpr std::size_t max_failures = 3;
-constexpr std::uint64_t long_run = 20'000;  // seeds, from where on progress is shown
+constexpr std::uint64_t long_run = 20'000;  // number of seeds from which progress is printed
 
 std::optional<std::uint64_t> number_from_environment(const char* name) {
   const char* text = std::getenv(name);
@@ -31,7 +31,7 @@ struct Failure {
   std::string what, trace;
 };
 
-// Says which seed was running where the program dies: of a signal, or of what a sanitizer found.
+// Prints the current seed if the program dies, from a signal or a sanitizer's report.
 std::atomic<std::uint64_t> running_seed{0};
 
 void say_seed() {
@@ -56,7 +56,7 @@ class SeedInDeath {
     struct sigaction action{};
     action.sa_handler = [](int signal) {
       say_seed();
-      ::raise(signal);  // which does now what it did before
+      ::raise(signal);  // now with the previous action
     };
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
     for (std::size_t i = 0; i < std::size(signals); ++i) ::sigaction(signals[i], &action, &before_[i]);

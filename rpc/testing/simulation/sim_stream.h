@@ -1,9 +1,9 @@
 // SimStream: one end of a simulated connection, as a ByteStream.
 //
-// It moves bytes late, in short pieces and within a window, wakes its loop for nothing now and then, and ends
-// as the network's faults or the other end's crash have it. It watches how it is used: what breaks the
-// contract of ByteStream is a violation in its world. Owned by a connection; it may outlive its world, and is
-// then closed. Thread-safety: none.
+// It moves bytes with delays, in short pieces and within a window, makes occasional spurious calls, and fails
+// according to the network's faults or the other end's crash. It checks its use: a violation of ByteStream's
+// contract is a violation in its world. Owned by a connection; it may outlive its world, and is then closed.
+// Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/transport/byte_stream.h>
@@ -29,7 +29,7 @@ class WEFT_EXPORT SimStream final : public rpc::ByteStream {
 
   std::string describe() const override;  // "sim anna -> bert #3"
   std::string identity() const override;  // "sim:bert", the other side's process
-  rpc::BulkAccess* bulk() override;       // where the weather has it so
+  rpc::BulkAccess* bulk() override;       // null unless the weather permits bulk
 
  private:
   class Bulk;

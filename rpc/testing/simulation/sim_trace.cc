@@ -23,7 +23,7 @@ void SimTrace::note(rpc::Clock::time_point at, std::string text) {
 
 void SimTrace::mix(std::string_view text) {
   for (const char c : text) mix(static_cast<std::uint64_t>(static_cast<unsigned char>(c)));
-  mix(std::uint64_t{0x100});  // "ab" and "c" differ from "a" and "bc"
+  mix(std::uint64_t{0x100});  // a separator: "ab" and "c" differ from "a" and "bc"
 }
 
 void SimTrace::keep(Event event) {

@@ -1,8 +1,8 @@
-// SimTrace: what happened in a simulation, in order: the last events to be read, all of them as one number.
+// SimTrace: the events of a simulation, in order: the last ones as text, all of them as a hash.
 //
-// Owned by its SimWorld. Two runs of one seed have equal hashes, or the simulation is not deterministic. An
-// event's `what` is a literal, and `who` lives as long as the trace; texts of the test are kept as notes.
-// Thread-safety: none.
+// Owned by its SimWorld. Two runs of one seed have equal hashes, otherwise the simulation is not
+// deterministic. An event's `what` must be a literal, and `who` must live as long as the trace; texts of the
+// test are stored as notes. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -16,7 +16,7 @@ namespace weft::test {
 
 class WEFT_EXPORT SimTrace {
  public:
-  // Keeps that many events. live: prints each to stderr as it comes, too.
+  // keep: the number of events that are stored. live: also prints each event to stderr.
   explicit SimTrace(std::size_t keep, bool live = false) : keep_(keep), live_(live) {}
 
   void add(rpc::Clock::time_point at, const char* what, std::string_view who = {}, std::uint64_t a = 0,
@@ -25,7 +25,7 @@ class WEFT_EXPORT SimTrace {
 
   std::uint64_t hash() const { return hash_; }  // of all events since the beginning
   std::uint64_t size() const { return size_; }
-  std::string tail() const;  // the events that are kept, one a line
+  std::string tail() const;  // the stored events, one per line
 
  private:
   struct Event {

@@ -23,7 +23,7 @@ std::shared_ptr<SimLoop> sim_loop(const std::shared_ptr<rpc::Loop>& loop) {
 
 }  // namespace
 
-// One connect(), until `done` has been called, once.
+// One connect(), until `done` has been called once.
 struct SimTransport::Attempt {
   std::shared_ptr<SimLoop> loop;
   std::string target;
@@ -73,7 +73,7 @@ void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loo
         attempt->loop->post([attempt, options, error, stream = std::move(stream)]() mutable {
           attempt->loop->cancel(attempt->timer);
           if (error) return attempt->fail(error.message(), error == asio::error::connection_refused);
-          if (!attempt->done) return;  // given up
+          if (!attempt->done) return;  // it has failed already
           std::exchange(attempt->done, nullptr)(std::static_pointer_cast<rpc::Connection>(
               std::make_shared<rpc::StreamConnection>(std::move(stream), attempt->loop, options)));
         });

@@ -1,8 +1,8 @@
 // SimTransport: the Transport of one process in a simulated world. Address: sim://name.
 //
-// One is made for each process, by which the network knows who connects and listens. Connecting takes a round
-// trip, is refused where nobody listens, and waits out a partition for the connection's connect_timeout, at
-// most for the network's. Its loops are SimLoops of its process. Thread-safety: none.
+// Each process has one, by which the network identifies the connecting or listening process. A connect takes
+// a round trip. It is refused if no process listens. During a partition, it waits for the connection's
+// connect_timeout, at most for the network's. Its loops are SimLoops of its process. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_process.h>

@@ -1,3 +1,7 @@
+// One step runs one job: step() looks for the earliest time at which an event of the world, or a job of a
+// runner, is due, and advances the clock to it. Between jobs that are due at the same time it chooses at
+// random, in one pass (each new candidate replaces the k-1 earlier ones with probability 1/k). All random
+// numbers derive from the seed, so a seed determines the whole run.
 #include <weft/rpc/testing/simulation/sim_world.h>
 
 #include <algorithm>
@@ -8,7 +12,7 @@ using rpc::Clock;
 
 namespace {
 
-// Not the clock's zero, which programs take for "never".
+// Not the clock's zero, which programs may use for "never".
 constexpr Clock::time_point beginning{std::chrono::seconds{1}};
 
 }  // namespace
@@ -72,7 +76,7 @@ bool SimWorld::step(Clock::time_point until) {
   std::uint64_t rivals = 0;
   const auto consider = [&](Clock::time_point due) {
     if (due == Clock::time_point::max()) return false;
-    due = std::max(due, now_);  // who is late has no precedence: threads do not wait in a line
+    due = std::max(due, now_);  // late jobs have no precedence: threads do not wait in a queue
     if (due > first) return false;
     rivals = due < first ? 1 : rivals + 1;
     first = due;
@@ -117,7 +121,7 @@ void SimWorld::run(SimRunner& runner) {
     ~Running() { place = nullptr; }
   } running{running_};
   trace_.add(now_, "run", runner.name());
-  rpc::OwnedThread mark;  // a wait for what this very thread is to bring about is an error
+  rpc::OwnedThread mark;  // blocking on something that this thread must do is an error
   running_ = &runner;
   rpc::Callback job = runner.take();
   job();
@@ -151,7 +155,7 @@ bool SimWorld::run_until_idle(std::chrono::nanoseconds horizon) {
                  std::all_of(process->runners_.begin(), process->runners_.end(),
                              [](const auto& runner) { return runner->due() == Clock::time_point::max(); });
         });
-    if (idle) now_ = before;  // nothing came: no time went by
+    if (idle) now_ = before;  // nothing happened, so no time has passed
     return idle;
   }
 }

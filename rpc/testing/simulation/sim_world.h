@@ -1,4 +1,4 @@
-// SimWorld: processes, their loops, a network and a clock, all simulated by one thread from one seed.
+// SimWorld: processes with their loops, a network and a clock, all simulated by one thread from one seed.
 //
 //   SimWorld world(seed);
 //   SimProcess& server = world.start("server");
@@ -6,9 +6,9 @@
 //   world.crash(server, SimCrash::process);
 //   world.run_until_idle();
 //
-// Nothing runs but within the run functions: the job that is due first, of those due at one moment any.
-// The world ends everything that it holds; what its jobs refer to is given to keep(), or lives longer.
-// Thread-safety: none.
+// Code runs only within the run functions: the job that is due first, or any of those that are due at the
+// same time. The world destroys everything that it owns; objects that its jobs refer to must be passed to
+// keep(), or live longer. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -25,23 +25,23 @@
 
 namespace weft::test {
 
-// How long things take, in virtual time; each is drawn between nothing and this.
+// Durations in virtual time; each is drawn between zero and the maximum here.
 struct SimPace {
   std::chrono::nanoseconds longest_job = std::chrono::microseconds{4};
-  std::chrono::nanoseconds longest_wakeup = std::chrono::microseconds{20};  // of another thread, by a post
-  std::uint64_t stalls = 1;  // of a thousand jobs: afterwards the thread stands still for a while
+  std::chrono::nanoseconds longest_wakeup = std::chrono::microseconds{20};  // of another thread, after a post
+  std::uint64_t stalls = 1;  // of 1000 jobs: afterwards the thread stalls for a while
   std::chrono::nanoseconds longest_stall = std::chrono::milliseconds{50};
 };
 
 struct SimOptions {
   SimPace pace;
   SimWeather weather;
-  std::size_t trace = 300;               // events that are kept
-  bool live_trace = false;               // printed as they come
-  std::uint64_t max_steps = 20'000'000;  // more are taken for a simulation that never ends
+  std::size_t trace = 300;               // the number of events that are stored
+  bool live_trace = false;               // also prints events as they occur
+  std::uint64_t max_steps = 20'000'000;  // more steps count as a simulation that never ends
 };
 
-// The world does not come to an end, or a wait came to nothing.
+// The simulation does not end, or a wait timed out.
 class WEFT_EXPORT SimFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -57,37 +57,37 @@ class WEFT_EXPORT SimWorld {
   std::uint64_t seed() const { return seed_; }
   rpc::Clock::time_point now() const { return now_; }
   SimRandom& random() { return random_; }  // for the program under test and its faults
-  SimRandom& order() { return order_; }    // for the order in which things run
+  SimRandom& order() { return order_; }    // for the order of jobs
   SimPace& pace() { return options_.pace; }
   SimNetwork& network() { return network_; }
   SimTrace& trace() { return trace_; }
   std::uint64_t steps() const { return steps_; }
-  const SimRunner* running() const { return running_; }  // whose job is being run; null: none's
+  const SimRunner* running() const { return running_; }  // the runner of the current job; null: none
 
   // Processes. A name has one incarnation at a time.
   SimProcess& start(const std::string& name);
-  SimProcess* find(const std::string& name);  // its present incarnation
+  SimProcess* find(const std::string& name);  // the living incarnation; null: none
   void crash(SimProcess& process, SimCrash how);
   const std::vector<std::unique_ptr<SimProcess>>& processes() const { return processes_; }
 
-  // Events of the test itself, which no crash undoes.
+  // Events of the test itself, which a crash does not affect.
   void at(rpc::Clock::time_point when, rpc::Callback job);
   void after(std::chrono::nanoseconds wait, rpc::Callback job) { at(rpc::later(now_, wait), std::move(job)); }
-  // Lives as long as the world, and ends after everything that ran in it.
+  // Owned by the world, and destroyed after everything that ran in it.
   template <class T>
   T& keep(std::shared_ptr<T> object) {
     kept_.push_back(object);
     return *object;
   }
 
-  // Running. Each throws what a job throws, and SimFailure after too many steps.
-  bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());  // false: nothing is due till then
+  // Running. These functions throw the exceptions of jobs, and SimFailure after too many steps.
+  bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());  // false: nothing is due by then
   void run_for(std::chrono::nanoseconds span);
-  // Until `done`, for so long at most. False: it did not come about.
+  // Runs until `done` returns true, at most for `timeout`. False: the timeout has expired.
   bool run_until(const std::function<bool()>& done, std::chrono::nanoseconds timeout);
-  // Until nothing is left to do, or only what is due later than `horizon` from now (false).
+  // Runs until no job is left; false: a job is due later than `horizon` from now.
   bool run_until_idle(std::chrono::nanoseconds horizon = std::chrono::hours{24});
-  // What a future brings, or throws; SimFailure where it brings nothing for so long.
+  // The value of a future, or its error; SimFailure if it does not complete within `timeout`.
   template <class T>
   T got(rpc::Future<T> future, std::chrono::nanoseconds timeout = std::chrono::hours{1}) {
     if (!run_until([&] { return future.ready(); }, timeout))
@@ -95,7 +95,7 @@ class WEFT_EXPORT SimWorld {
     return future.get();
   }
 
-  // What must not happen has happened: the seed has failed, and goes on.
+  // Reports a violation: the seed has failed, but the run continues.
   void violation(std::string text);
   const std::vector<std::string>& violations() const { return violations_; }
 
@@ -105,7 +105,7 @@ class WEFT_EXPORT SimWorld {
     std::uint64_t tie;
     std::uint64_t number;
     mutable rpc::Callback job;
-    bool operator<(const Event& other) const {  // a heap has its greatest first
+    bool operator<(const Event& other) const {  // a heap has its greatest element first
       return std::tie(when, tie, number) > std::tie(other.when, other.tie, other.number);
     }
   };
@@ -126,7 +126,7 @@ class WEFT_EXPORT SimWorld {
   std::vector<std::string> violations_;
 
   std::vector<std::shared_ptr<void>> kept_;
-  std::vector<std::unique_ptr<SimProcess>> processes_;  // the dead, too
+  std::vector<std::unique_ptr<SimProcess>> processes_;  // including the dead ones
   SimNetwork network_;
 };
 

@@ -1,3 +1,9 @@
+// A write takes bytes from the window and becomes one or two segments, which arrive in order after a random
+// latency (send, arm, arrive, deliver). A read frees the window; the writer learns of this after another
+// latency (arm_credit). A cut does not remove segments: while a direction is blocked, arm() waits
+// for resume(), and watch() breaks the writer's end if nothing progresses for SimWeather::give_up, as the
+// kernel's retransmission timeout does. A reset may destroy segments in flight and breaks the end at which it
+// arrives.
 #include <weft/rpc/testing/simulation/internal/sim_wire.h>
 
 #include <weft/rpc/testing/simulation/sim_world.h>
@@ -119,7 +125,7 @@ std::size_t SimWire::write(Side side, std::span<const std::span<const std::byte>
     filled += n;
   }
   pipe.taken += bytes;
-  // What is written at once need not arrive at once.
+  // The bytes of one write may arrive in two segments.
   if (const std::size_t first = share(bytes); first != bytes) {
     const auto middle = copy.begin() + static_cast<std::ptrdiff_t>(first);
     std::vector<std::byte> rest(middle, copy.end());
@@ -134,7 +140,7 @@ std::size_t SimWire::write(Side side, std::span<const std::span<const std::byte>
 bool SimWire::ready(Side side, Event event) const {
   if (ends_[side].broken) return event != Event::acknowledged;
   if (event == Event::writable) return pipes_[side].taken != window_ || pipes_[side].end_sent;
-  if (event == Event::acknowledged) return false;  // whoever asks has looked
+  if (event == Event::acknowledged) return false;  // the caller has checked already
   return pipes_[other(side)].unread != 0 || pipes_[other(side)].end_arrived;
 }
 
@@ -154,7 +160,7 @@ void SimWire::when(Side side, Event event, rpc::Callback job) {
   });
 }
 
-// The job stays here until its turn on the loop, so that close() drops it even then.
+// The job stays here until its turn on the loop, so that close() can drop it until then.
 void SimWire::notify(Side side, Event event) {
   End& end = ends_[side];
   const auto which = static_cast<std::size_t>(event);
@@ -168,7 +174,7 @@ void SimWire::notify(Side side, Event event) {
   });
 }
 
-// --- Bulk: the other side's memory, which is this process's ---
+// --- Bulk: the other side's memory, which is in this process ---
 
 void SimWire::pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error) {
   error = {};
@@ -176,7 +182,7 @@ void SimWire::pull(Side side, std::uint64_t address, std::span<std::byte> into, 
   check_use(side, "pull()");
   const End& from = ends_[other(side)];
   if (!from.open || from.broken || !ends_[side].open || ends_[side].broken) {
-    for (std::byte& byte : into) byte = std::byte{0xb1};  // it may have been anything
+    for (std::byte& byte : into) byte = std::byte{0xb1};  // the result is unspecified
     error = asio::error::connection_reset;
     return;
   }
@@ -204,7 +210,7 @@ void SimWire::shut_down_writing(Side side, std::error_code& error) {
 
 void SimWire::close(Side side) {
   End& end = ends_[side];
-  const auto jobs = std::exchange(end.jobs, {});  // end last: what they hold may come back here
+  const auto jobs = std::exchange(end.jobs, {});  // destroyed last: what they own may call this object
   if (!std::exchange(end.open, false) || network_ == nullptr) return;
   Pipe& in = pipes_[other(side)];
   const bool unread = in.unread != 0;
@@ -216,7 +222,7 @@ void SimWire::close(Side side) {
   if (!std::exchange(pipes_[side].end_sent, true)) send(side, Segment::Kind::end);
 }
 
-// --- What is under way ---
+// --- In flight ---
 
 void SimWire::send(Side from, Segment::Kind kind, std::vector<std::byte> bytes) {
   Pipe& pipe = pipes_[from];
@@ -245,13 +251,13 @@ void SimWire::arrive(Side from) {
   Pipe& pipe = pipes_[from];
   if (pipe.under_way.empty()) return;
   if (blocked(from)) return watch(from);
-  // The first may be another than that which was waited for: that one was lost in a reset.
+  // The first segment may differ from the awaited one, which may have been lost in a reset.
   if (pipe.under_way.front().arrives <= world().now()) {
     Segment segment = std::move(pipe.under_way.front());
     pipe.under_way.pop_front();
     if (segment.kind == Segment::Kind::data && weather().resets != 0 && !ends_[from].reset_sent &&
         random().below(1'000'000) < weather().resets) {
-      pipe.under_way.clear();  // or what comes behind this segment would take its place
+      pipe.under_way.clear();  // otherwise the segments behind this one would be delivered in its place
       reset();
     } else {
       deliver(other(from), std::move(segment));
@@ -312,7 +318,7 @@ void SimWire::arm_credit(Side writer) {
 void SimWire::send_reset(Side from) {
   if (std::exchange(ends_[from].reset_sent, true)) return;
   Pipe& pipe = pipes_[from];
-  // It overtakes nothing, but some of what was sent before gets lost with it.
+  // It does not overtake segments, but some segments before it are lost.
   if (!pipe.under_way.empty())
     pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
   send(from, Segment::Kind::reset);
@@ -325,7 +331,7 @@ void SimWire::break_end(Side side, std::error_code error) {
                       static_cast<std::uint64_t>(error.value()));
   end.broken = error;
   Pipe& in = pipes_[other(side)];
-  if (random().coin()) {  // some systems let what has arrived be read all the same
+  if (random().coin()) {  // some systems still allow reading what has arrived
     in.arrived.clear();
     in.unread = in.front_read = 0;
   }
@@ -346,7 +352,7 @@ void SimWire::watch(Side writer) {
                        wire->blocked(other(writer)) || wire->ends_[other(writer)].gone;
     if (!stuck) return;
     if (here.progress != progress) return wire->watch(writer);
-    here.under_way.clear();  // nobody repeats it any more
+    here.under_way.clear();  // no more retransmissions
     wire->break_end(writer, asio::error::timed_out);
   });
 }
@@ -354,7 +360,7 @@ void SimWire::watch(Side writer) {
 void SimWire::crash(Side side, SimCrash how) {
   End& end = ends_[side];
   if (!end.open) return;
-  // Its jobs stay: nothing of a crashed process ends, and nothing of it runs.
+  // Its jobs are kept: a crashed process destroys nothing, and runs nothing.
   auto jobs = std::exchange(end.jobs, {});
   if (how == SimCrash::process || one_host()) {
     close(side);
@@ -364,7 +370,7 @@ void SimWire::crash(Side side, SimCrash how) {
     Pipe& pipe = pipes_[side];
     if (!pipe.under_way.empty())
       pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
-    watch(other(side));  // who waits for room asks for it, and hears nothing either
+    watch(other(side));  // a writer that waits for room probes the peer, and gets no reply either
   }
   end.jobs = std::move(jobs);
 }

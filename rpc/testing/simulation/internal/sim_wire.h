@@ -1,9 +1,8 @@
-// SimWire: a simulated connection: two ends, and a pipe for what each writes.
+// SimWire: a simulated connection: two ends, and a pipe for the data that each end writes.
 //
-// A pipe holds segments that are under way, bytes that have arrived, and how much of the window both take;
-// the writer learns of what was read after a latency more. An end is open until it is closed or crashes; what
-// arrives afterwards is answered with a reset. Shared by its two SimStreams; the network knows it weakly.
-// Thread-safety: none.
+// A pipe has segments in flight and bytes that have arrived; both take part of the window. The writer learns
+// of a read after a further latency. An end is open until it is closed or crashes; data that arrives later is
+// answered with a reset. Owned by its two SimStreams; the network refers to it weakly. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_network.h>
@@ -22,7 +21,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimLoop> one,
           std::shared_ptr<SimLoop> other);
 
-  // What SimStream does.
+  // Called by SimStream.
   std::size_t read(Side side, std::span<const std::span<std::byte>> into, std::error_code& error);
   std::size_t write(Side side, std::span<const std::span<const std::byte>> from, std::error_code& error);
   void when(Side side, Event event, rpc::Callback job);
@@ -31,22 +30,22 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   const std::optional<rpc::BulkRange>& bulk() const { return bulk_; }
   bool one_host() const {
     return bulk_.has_value();
-  }  // who reads the other's memory is beside it, and hears of its end
+  }  // both processes share the host, so that each can read the other's memory and sees its end at once
   void pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error);
   void acknowledge(Side side);
   std::uint64_t acknowledged(Side side) const { return pipes_[side].acknowledged; }
   std::string describe(Side side) const;
   const std::string& name(Side side) const { return names_[side]; }
 
-  // What the network does.
+  // Called by the network.
   bool joins(const SimProcess& process, Side side) const { return ends_[side].process == &process; }
   bool open(Side side) const { return ends_[side].open && !ends_[side].broken; }
   void crash(Side side, SimCrash how);
   void reset();
   void blackhole();
   void resume();     // a partition has healed
-  void detach();     // the world ends
-  void drop_jobs();  // then: what they hold may hold this
+  void detach();     // at the end of the world
+  void drop_jobs();  // after detach(): what the jobs own may own this object
 
  private:
   struct Segment {
@@ -58,17 +57,17 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   struct Pipe {
     std::deque<Segment> under_way;
     rpc::Clock::time_point last_arrival{};
-    bool armed = false;                          // the first segment's arrival is an event of the world
+    bool armed = false;                          // the arrival of the first segment is an event of the world
     std::deque<std::vector<std::byte>> arrived;  // unread
     std::size_t front_read = 0;                  // of the first of these
     std::size_t unread = 0;
     bool end_sent = false, end_arrived = false;
-    std::size_t taken = 0;   // of the window, as the writer knows
-    std::size_t credit = 0;  // read meanwhile
+    std::size_t taken = 0;   // of the window, as far as the writer knows
+    std::size_t credit = 0;  // read since then
     bool credit_armed = false;
-    std::uint64_t acknowledged = 0;  // frames whose bulk was pulled, as the writer knows
-    std::uint64_t pulled = 0;        // meanwhile
-    bool lost = false;               // nothing comes through any more
+    std::uint64_t acknowledged = 0;  // frames whose bulk was copied, as far as the writer knows
+    std::uint64_t pulled = 0;        // since then
+    bool lost = false;               // nothing is delivered any more
     bool watched = false;
     std::uint64_t progress = 0;
   };
@@ -89,7 +88,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   const SimWeather& weather() const { return network_->weather_; }
   bool blocked(Side from) const { return network_->blocked(names_[from], names_[other(from)]); }
   void check_use(Side side, const char* what) const;
-  std::size_t share(std::size_t most) const;  // of what could be moved
+  std::size_t share(std::size_t most) const;  // a random part of `most`
   bool ready(Side side, Event event) const;
   void notify(Side side, Event event);
   void send(Side from, Segment::Kind kind, std::vector<std::byte> bytes = {});
@@ -101,14 +100,14 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   void break_end(Side side, std::error_code error);
   void watch(Side writer);
 
-  SimNetwork* network_;  // null once the world has ended
+  SimNetwork* network_;  // null after the end of the world
   const std::uint64_t number_;
   const std::array<std::string, 2> names_;
   const std::size_t window_;
   const std::optional<rpc::BulkRange> bulk_;
   std::array<std::chrono::nanoseconds, 2> latency_;  // of each direction
   std::array<End, 2> ends_;
-  std::array<Pipe, 2> pipes_;  // what each end writes
+  std::array<Pipe, 2> pipes_;  // the data that each end writes
 };
 
 }  // namespace weft::test
