@@ -47,13 +47,14 @@ struct Change {
   std::optional<int> synced_from = {};  // the rank whose state all ranks have got; none: all had it
 };
 
-// Those of `weft launch --min N --max N` (WEFT_MIN_WORKERS and WEFT_MAX_WORKERS). Otherwise from one worker
-// to any number. Throws invalid_argument if a variable is not a positive number.
+// The limits of `weft launch --min N --max N` (WEFT_MIN_WORKERS and WEFT_MAX_WORKERS); without that launcher
+// from one worker to any number. Throws invalid_argument if a variable is not a positive number.
 WEFT_EXPORT WorkerLimits launcher_limits();
 
 struct RunOptions {
   std::string name = "train";  // of a job's trainings, each has its own name. Not used again
-  // Training waits below the minimum; beyond the maximum, workers are spares.
+  // Training waits below the minimum; beyond the maximum, workers are spares. A program that sets one field
+  // replaces all limits of the launcher.
   WorkerLimits workers = launcher_limits();
   // How long fewer workers than the minimum are waited for. Then run() throws deadline_exceeded.
   std::chrono::nanoseconds patience = std::chrono::minutes{10};
