@@ -4,15 +4,12 @@
 // Under `weft launch` it is one of the workers. The training loop is in training.cc.
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/elastic/leave_on_signal.h>
 #include <weft/parallel/elastic/run.h>
 #include <weft/rpc/membership/job_place.h>
 #include <weft/rpc/membership/run_job.h>
 
-#include <asio/io_context.hpp>
-#include <asio/signal_set.hpp>
 #include <csignal>
-#include <string>
-#include <thread>
 
 #include "elastic_train/settings.h"
 #include "elastic_train/storm.h"
@@ -24,29 +21,9 @@ namespace rpc = weft::rpc;
 
 namespace {
 
-// While it lives, SIGTERM makes this worker leave at its next commit. Batch systems and the launcher send it.
-class LeaveOnSigterm {
- public:
-  explicit LeaveOnSigterm(elastic::State& state) : signal_(io_, SIGTERM) {
-    signal_.async_wait([&state](auto error, int) {
-      if (!error) state.leave();
-    });
-    thread_ = std::thread([this] { io_.run(); });
-  }
-  ~LeaveOnSigterm() {
-    io_.stop();
-    thread_.join();
-  }
-
- private:
-  asio::io_context io_;
-  asio::signal_set signal_;
-  std::thread thread_;
-};
-
 elastic::Outcome train(rpc::Job& job, const Settings& settings) {
   Training training(settings, job.name());
-  const LeaveOnSigterm leave(training.state());
+  const elastic::LeaveOnSignal leave(training.state());
   const auto outcome =
       elastic::run(job, training.state(), [&](const collectives::Group& group) { training.train(group); },
                    {.on_change = [&](const elastic::Change& change) { training.begin(change); }});
