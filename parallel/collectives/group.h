@@ -252,7 +252,8 @@ class WEFT_EXPORT Group {
   // Writes the same now, into that folder; returns the file. failed_precondition if it cannot be written.
   std::filesystem::path write_flight(const std::filesystem::path& folder) const;
 
-  // Ends the group on all its ranks.
+  // Ends the group, and the groups that were split from it, on all their ranks. If the group has ended
+  // before, only those of the latter that this rank is a member of.
   void abort(const std::string& reason) const;
 
   const std::shared_ptr<rpc::AgentCore>& agent() const;  // for higher layers
@@ -279,7 +280,10 @@ class WEFT_EXPORT Group {
                                           Timeout timeout, const Site& site) const;
   template <class T>
   static std::string meaning_of(const char* operation) {
-    return std::string(operation) + "(" + rpc::type_text<T>();
+    std::string meaning = operation;
+    meaning += '(';
+    meaning += rpc::type_text<T>();
+    return meaning;
   }
   rpc::Future<int> receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag, Timeout timeout,
                            const Site& site) const;

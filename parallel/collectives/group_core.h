@@ -86,6 +86,8 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
               std::optional<std::chrono::nanoseconds> timeout);
   const std::optional<rpc::Error>& error() const { return ended_; }  // in a turn
   void abort(const std::string& reason);
+  // That group was split from this one: abort() ends it too, on all ranks.
+  void add_split(const std::shared_ptr<GroupCore>& group);
   void fail(const std::exception_ptr& error);  // an error on a device
   void fail(const rpc::Error& error);
   // Runs a job once no dumps are being written: a job that notifies the program of a failure, after which it
@@ -202,6 +204,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // tell: notify the other members; write: dumps of all groups of this agent. Futures fail once these are
   // written.
   void fail_all(const rpc::Error& error, bool tell, bool write = true);
+  void abort_splits(const std::string& reason);
   void leave_now();
   void fail_futures();
   void fail_written(const ExchangePtr& exchange);  // with the group's error
@@ -254,9 +257,11 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   LaunchSequence launches_;          // for which all members are ready
   std::set<int> left_;               // members that have left in an orderly way
   std::optional<rpc::Error> ended_;
-  bool writing_ = false;                    // dumps are being written, after the group has ended
-  std::vector<ExchangePtr> failing_;        // fail when these are written
-  std::vector<rpc::Callback> after_dumps_;  // likewise
+  std::vector<std::weak_ptr<GroupCore>> splits_;  // until abort()
+  std::optional<std::string> aborted_;            // the reason, also if the group had ended before
+  bool writing_ = false;                          // dumps are being written, after the group has ended
+  std::vector<ExchangePtr> failing_;              // fail when these are written
+  std::vector<rpc::Callback> after_dumps_;        // likewise
   std::optional<rpc::Clock::time_point> armed_;
 };
 

@@ -20,7 +20,24 @@ std::string seconds_text(std::chrono::nanoseconds time) {
 void GroupCore::abort(const std::string& reason) {
   in_turn([self = shared_from_this(), reason] {
     self->fail_all(rpc::Error(rpc::ErrorKind::aborted, self->prefix() + reason), true);
+    self->abort_splits(reason);
   });
+}
+
+void GroupCore::add_split(const std::shared_ptr<GroupCore>& group) {
+  in_turn([self = shared_from_this(), group] {
+    if (self->aborted_) return group->abort(*self->aborted_);
+    std::erase_if(self->splits_, [](const auto& split) { return split.expired(); });
+    self->splits_.push_back(group);
+  });
+}
+
+// A rank that waits in one of them may wait for a rank that does not come any more, because it waits for
+// nothing of this group.
+void GroupCore::abort_splits(const std::string& reason) {
+  aborted_ = reason;
+  for (const auto& split : std::exchange(splits_, {}))
+    if (const auto group = split.lock()) group->abort(reason);
 }
 
 void GroupCore::fail(const rpc::Error& error) {
@@ -69,6 +86,7 @@ void GroupCore::failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::strin
   if (rank_of(from) < 0) return;
   turns_.run([self = shared_from_this(), error = rpc::Error(kind, std::move(text))] {
     self->fail_all(error, false);
+    if (error.kind() == rpc::ErrorKind::aborted) self->abort_splits(error.what());
   });
 }
 

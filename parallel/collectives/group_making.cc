@@ -137,10 +137,12 @@ rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::opt
   return meet(talk, self,
               {.index = rank(), .of = size(), .number = layer->next_number(), .color = color, .key = key},
               options)
-      .then([layer, options](rpc::Result<Rendezvous>&& rendezvous) {
+      .then([layer, options, core = core_](rpc::Result<Rendezvous>&& rendezvous) {
         return rpc::capture([&] {
           if (!rendezvous.ok()) layer->give_up_group(options);
-          return make(layer, std::move(rendezvous).get(), options);
+          std::optional<Group> group = make(layer, std::move(rendezvous).get(), options);
+          if (group) core->add_split(group->core_);
+          return group;
         });
       });
 }

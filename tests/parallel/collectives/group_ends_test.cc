@@ -186,6 +186,28 @@ TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
   expect_all(std::move(futures), ErrorKind::aborted, {"rank 1 (worker1)", "the loss is NaN"});
 }
 
+// Rank 2 is not a member of the group in which rank 0 waits. After the first group has ended, each rank
+// aborts only the groups that it is a member of itself.
+TEST_P(GroupEnds, AbortEndsTheGroupsThatWereSplitFromIt) {
+  for (const bool has_ended : {false, true}) {
+    const auto parents = has_ended ? company.groups() : groups;
+    std::vector<rpc::Future<std::optional<Group>>> split;
+    for (const Group& group : parents) split.push_back(group.split(group.rank() / 2));
+    std::vector<Group> pair;
+    for (auto& part : split)
+      if (const Group group = part.get().value(); pair.size() < 2) pair.push_back(group);
+    if (has_ended) {
+      EXPECT_EQ(test::kind_of([&] { parents[0].barrier(50ms).get(); }), ErrorKind::deadline_exceeded);
+      together(pair, [](const Group& group) { return group.barrier(); });
+    }
+    Futures futures;
+    futures.push_back(pair[0].barrier());
+    parents[has_ended ? 1 : 2].abort("the loss is NaN");
+    expect_all(std::move(futures), ErrorKind::aborted,
+               {has_ended ? "rank 1 (worker1)" : "rank 2 (worker2)", "the loss is NaN"});
+  }
+}
+
 // On hosts, some ranks know of the difference while others of their host wait in memory for the last rank.
 TEST_P(GroupEnds, ADifferenceThatNotAllHaveComeToEndsWithTheGroupsError) {
   Futures futures = but(ranks - 1, [](const Group& group) {
