@@ -11,7 +11,7 @@
 #include <weft/parallel/elastic/run.h>
 
 #include <weft/parallel/elastic/internal/board.h>
-#include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/rpc/agent/invoke.h>
 #include <weft/rpc/agent/ping.h>
 
@@ -31,10 +31,10 @@ namespace {
 using rpc::AgentId;
 using rpc::ErrorKind;
 
-constexpr int max_failures = 3;  // of the same workers, without a commit between them
-constexpr auto look_at_leaving = std::chrono::seconds{1};  // State::leave() wakes nobody
-constexpr auto few_without_warning = std::chrono::seconds{10};
-constexpr auto look_at_silent = std::chrono::seconds{1};  // while a group is formed
+constexpr int max_failures = 3;                       // of the same workers, without a commit between them
+constexpr auto leave_poll = std::chrono::seconds{1};  // State::leave() wakes nobody
+constexpr auto warn_after = std::chrono::seconds{10};
+constexpr auto ping_interval = std::chrono::seconds{1};  // while a group is formed
 
 // Of a collective, or of a call to a worker that is gone: the next generation may do better.
 bool ends_a_generation(ErrorKind kind) {
@@ -74,7 +74,15 @@ class Training {
     for (std::uint64_t changes = 0;; ++changes) {
       const auto agreed = agree();
       if (const auto* const outcome = std::get_if<Outcome>(&agreed)) {
-        if (*outcome == Outcome::left) recover_if_stale();
+        if (*outcome == Outcome::left) {
+          recover_if_stale();
+          if (!access_.has_values())
+            throw rpc::Error(
+                ErrorKind::aborted,
+                "elastic training '" + options_.name +
+                    "': this worker leaves after a change of the workers that has failed, and its "
+                    "state is incomplete");
+        }
         return *outcome;
       }
       const Generation generation = std::get<Generation>(agreed);
@@ -91,7 +99,6 @@ class Training {
   std::string too_few_text(std::size_t ready, const Generation& current) const;
   rpc::Error too_few(std::size_t ready, const Generation& current) const;
   std::optional<Outcome> train(const Generation& generation);
-  void abort(const collectives::Group& group, const std::string& reason);
   collectives::Group form_group(const Generation& generation) const;
   void begin(const Generation& generation, const collectives::Group& group);
   // What this rank knows: at first nothing of the board.
@@ -146,7 +153,7 @@ std::variant<Generation, Outcome> Training::agree() {
 
     // A member that is ready but not seen in the job yet will be seen: its generation is waited for.
     const bool over = !newer || std::any_of(members.begin(), members.end(),
-                                            [&](const AgentId& id) { return view.lacks(id); });
+                                            [&](const AgentId& id) { return view.is_unavailable(id); });
     if (over && is_candidate(agent_.id()) && may_propose(current, view.candidates, agent_.id())) {
       if (const auto next = next_generation(current, view.candidates, options_.workers)) {
         board_->replace(view, *next);
@@ -155,7 +162,7 @@ std::variant<Generation, Outcome> Training::agree() {
       const auto now = rpc::Clock::now();
       if (few_until == rpc::Clock::time_point::max()) {
         few_until = rpc::later(now, options_.patience);
-        warn_at = rpc::later(now, few_without_warning);
+        warn_at = rpc::later(now, warn_after);
       }
       if (now >= few_until) throw too_few(view.candidates.size(), current);
       if (now >= warn_at) {
@@ -166,7 +173,7 @@ std::variant<Generation, Outcome> Training::agree() {
     } else {
       few_until = rpc::Clock::time_point::max();
     }
-    board_->wait(view.version, std::min(few_until, rpc::Clock::now() + look_at_leaving));
+    board_->wait(view.version, std::min(few_until, rpc::Clock::now() + leave_poll));
   }
   return Outcome::left;
 }
@@ -209,20 +216,19 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     return std::nullopt;
   } catch (const rpc::Error& error) {
     access_.set_votes(nullptr);
-    if (group) abort(*group, error.what());
+    if (group) group->abort(error.what());
     if (!ends_a_generation(error.kind())) throw;
     failed(generation);
     return std::nullopt;
   } catch (const std::exception& error) {
     access_.set_votes(nullptr);
-    if (group) abort(*group, error.what());
+    if (group) group->abort(error.what());
+    throw;
+  } catch (...) {
+    access_.set_votes(nullptr);
+    if (group) group->abort("the body has thrown an object that is not a std::exception");
     throw;
   }
-}
-
-void Training::abort(const collectives::Group& group, const std::string& reason) {
-  group.abort(reason);
-  access_.abort(reason);
 }
 
 // The rendezvous of a group waits for all members. If one is gone, this worker cancels it. The store may
@@ -247,12 +253,12 @@ collectives::Group Training::form_group(const Generation& generation) const {
   for (Board::View view = board_->view(); !made->ready; view = board_->view()) {
     if (view.current.number > generation.number ||
         std::any_of(generation.members.begin(), generation.members.end(),
-                    [&](const AgentId& member) { return view.lacks(member); })) {
+                    [&](const AgentId& member) { return view.is_unavailable(member); })) {
       forming.cancel();
       throw rpc::Error(ErrorKind::aborted,
                        "group '" + options.name + "': a worker is gone before it was formed");
     }
-    if (!board_->wait(view.version, rpc::Clock::now() + look_at_silent)) remove_silent(generation);
+    if (!board_->wait(view.version, rpc::Clock::now() + ping_interval)) remove_silent(generation);
   }
   return std::move(*made->group).get();
 }

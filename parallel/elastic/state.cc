@@ -1,6 +1,7 @@
 #include <weft/parallel/elastic/state.h>
 
 #include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
 
 #include <algorithm>
 #include <utility>
@@ -36,12 +37,12 @@ State& State::add_part(std::string name, std::shared_ptr<StatePart> part, Scope 
 
 void State::copy() {
   copy_whole();
-  for (SplitPart* const part : split_parts()) part->commit();
+  for (ShardedPart* const part : sharded_parts()) part->commit();
 }
 
 void State::copy_whole() {
   for (const Part& part : parts_)
-    if (dynamic_cast<SplitPart*>(part.part.get()) == nullptr) part.part->commit();
+    if (dynamic_cast<ShardedPart*>(part.part.get()) == nullptr) part.part->commit();
   copied_commits_ = standing_.commits;
   calls_ = 0;
   if (live_ != Live::copied) mark();
@@ -52,20 +53,20 @@ void State::mark() {
   live_ = Live::marked;
 }
 
-std::vector<SplitPart*> State::split_parts() const {
-  std::vector<SplitPart*> split;
+std::vector<ShardedPart*> State::sharded_parts() const {
+  std::vector<ShardedPart*> sharded;
   for (const Part& part : parts_)
-    if (auto* const each = dynamic_cast<SplitPart*>(part.part.get())) split.push_back(each);
-  return split;
+    if (auto* const each = dynamic_cast<ShardedPart*>(part.part.get())) sharded.push_back(each);
+  return sharded;
 }
 
 void State::stage(std::uint64_t number) {
-  for (SplitPart* const part : split_parts()) part->stage(number, group_ ? &*group_ : nullptr);
+  for (ShardedPart* const part : sharded_parts()) part->stage(number, group_ ? &*group_ : nullptr);
 }
 
 Vote State::vote(Vote own) {
   if (votes_) return votes_(own);
-  if (group_ && !split_parts().empty()) group_->barrier().get();  // all ranks have staged their parts
+  if (group_ && !sharded_parts().empty()) group_->barrier().get();  // all ranks have staged their parts
   return own;
 }
 
@@ -74,7 +75,7 @@ void State::receive() {
   for (const auto& complete : std::exchange(in_transit_, {})) complete();
 }
 
-bool State::has_received() {
+bool State::take_received() {
   if (!receives_commits_) return false;
   standing_.synced = true;
   standing_.commits = *std::exchange(receives_commits_, std::nullopt);
@@ -86,20 +87,20 @@ bool State::has_received() {
 // What has arrived is copied, because a failure may come before the next commit.
 void State::end_body() {
   receive();
-  if (has_received()) copy();
+  if (take_received()) copy();
 }
 
-// The agreement is complete once all ranks have staged their split parts. Only then are these confirmed: a
-// rank that does not learn of the agreement has staged what others may have confirmed. A state without split
-// parts is copied before the agreement, so that its failure loses no steps.
+// The agreement is complete once all ranks have staged their sharded parts. Only then are these confirmed: a
+// rank that does not learn of the agreement has staged what others may have confirmed. A state without
+// sharded parts is copied before the agreement, so that its failure loses no steps.
 bool State::commit_all() {
   receive();
-  has_received();
-  const bool is_split = !split_parts().empty();
+  take_received();
+  const bool is_sharded = !sharded_parts().empty();
   const auto confirm = [&] { count_commit(), copy(); };
-  is_split ? stage(standing_.commits + 1) : confirm();
+  is_sharded ? stage(standing_.commits + 1) : confirm();
   const bool change = vote({}).change;
-  if (is_split) confirm();
+  if (is_sharded) confirm();
   return change;
 }
 
@@ -113,7 +114,7 @@ void State::commit() {
 }
 
 bool State::step(const std::function<void()>& apply, bool ready) {
-  if (!split_parts().empty())
+  if (!sharded_parts().empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "elastic::State::step: the state has a sharded part, whose steps cannot be made again "
                      "without the parts of a lost rank: use commit_every()");
@@ -122,7 +123,7 @@ bool State::step(const std::function<void()>& apply, bool ready) {
   if (all.veto) return false;  // a change waits for the next step, so that it finds all ranks after a step
   live_ = Live::torn;
   apply();
-  const bool received = has_received();
+  const bool received = take_received();
   count_commit();
   received ? copy() : mark();
   if (all.change) throw WorkersChanged();
@@ -170,18 +171,16 @@ std::optional<int> State::sync(const collectives::Group& group) {
     own.parts.push_back(part.name + " (" + part.part->kind() +
                         (part.scope == Scope::rank ? ", of a rank)" : ")"));
   const auto all = group.all_gather_object(own).get();
-  if (const auto difference = difference_of(all)) {
-    // A rank that throws ends the group: first all ranks learn of the difference.
-    (void)rpc::capture([&] { group.barrier().get(); });
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "elastic::State: " + *difference + ": all workers add the same parts in the same order");
-  }
+  if (const auto difference = difference_of(all))
+    detail::throw_on_all_ranks(
+        group, {rpc::ErrorKind::failed_precondition,
+                "elastic::State: " + *difference + ": all workers add the same parts in the same order"});
   std::vector<Standing> standings;
   for (const auto& rank : all)
     standings.push_back(
         {rank.synced, rank.commits, rank.sends_later, rank.began, rank.committed, rank.entered});
-  const auto split = split_parts();
-  standings = without_abandoned(std::move(standings), !split.empty());
+  const auto sharded = sharded_parts();
+  standings = without_abandoned(std::move(standings), !sharded.empty());
   standing_.synced = standings[static_cast<std::size_t>(group.rank())].synced;
   const SyncPlan plan = plan_sync(standings);
   const bool counts = standings[static_cast<std::size_t>(plan.source)].synced ? standing_.synced
@@ -189,7 +188,7 @@ std::optional<int> State::sync(const collectives::Group& group) {
   group_.reset();
   if (counts && !copied_commits_) {
     stage(standing_.commits);
-    for (SplitPart* const part : split) part->commit();
+    for (ShardedPart* const part : sharded) part->commit();
   }
   for (const Part& part : parts_) part.part->set_group(group);
   standing_.began = generation_;
@@ -208,10 +207,10 @@ std::optional<int> State::sync(const collectives::Group& group) {
     if (group.rank() != plan.source || !copied_commits_) copy_whole();
   }
   if (!counts)
-    for (SplitPart* const part : split) part->forget();
+    for (ShardedPart* const part : sharded) part->forget();
   standing_.synced = true;
   group_ = group;
-  for (SplitPart* const part : split) part->reshard(group, standing_.commits);
+  for (ShardedPart* const part : sharded) part->reshard(group, standing_.commits);
   return plan.needed ? std::optional(plan.source) : std::nullopt;
 }
 

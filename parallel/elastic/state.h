@@ -180,18 +180,18 @@ class WEFT_EXPORT State {
   };
   State& add_part(std::string name, std::shared_ptr<StatePart> part, Scope scope);
   void stage(std::uint64_t number);
-  void copy();        // all parts, which are staged if they are split
-  void copy_whole();  // those that are not split
+  void copy();        // all parts; those that are sharded are staged before
+  void copy_whole();  // those that are not sharded
   void mark();
   void recover();
   bool commit_all();
   void count_commit();
   void sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits);
   void receive();
-  bool has_received();  // whether a state has arrived
+  bool take_received();  // the state that has arrived becomes that of this rank; false: none has
   void end_body();
   Vote vote(Vote own);
-  std::vector<SplitPart*> split_parts() const;
+  std::vector<ShardedPart*> sharded_parts() const;
 
   std::vector<Part> parts_;
   Standing standing_;

@@ -4,8 +4,8 @@
 // A part has the live object, and copies of it: the commit, and for State::step() the mark, of what a step
 // changes before it is applied. Calls come from the thread that trains.
 //
-// SplitPart: a part of which each rank has a share, as of a sharded optimizer. A worker that dies takes its
-// share with it, so a commit also keeps copies of other ranks' shares. It has two steps: all ranks stage
+// ShardedPart: a part of which each rank has a shard, as of a sharded optimizer. A worker that dies takes its
+// shard with it, so a commit also keeps copies of other ranks' shards. It has two steps: all ranks stage
 // their copies, and commit() confirms them once all have done so. Until then the commit before is kept too.
 #pragma once
 
@@ -42,14 +42,11 @@ class WEFT_EXPORT StatePart {
   }
   // Training goes on with these ranks. No collective.
   virtual void set_group(const collectives::Group& group) { (void)group; }
-  // Training in the present group has failed on this rank: ends the groups that the part has made, so that
-  // other ranks do not wait in them. By default nothing.
-  virtual void abort(const std::string& reason) { (void)reason; }
 };
 
-class WEFT_EXPORT SplitPart : public StatePart {
+class WEFT_EXPORT ShardedPart : public StatePart {
  public:
-  // Copies the live share for the commit of this number. With a group, a collective: the ranks give each
+  // Copies the live shard for the commit of this number. With a group, a collective: the ranks give each
   // other copies.
   virtual void stage(std::uint64_t number, const collectives::Group* group) = 0;
   // The copies do not count any more: they are not of this training, or other workers have trained without
@@ -59,6 +56,8 @@ class WEFT_EXPORT SplitPart : public StatePart {
   // the copies that they have, and divide it among them. That becomes the live object and the commit of each.
   // failed_precondition on all ranks: no rank has some of it.
   virtual void reshard(const collectives::Group& group, std::uint64_t number) = 0;
+  // Whether the live object has values: not after a reshard() that has failed.
+  virtual bool has_values() const = 0;
   void sync(const collectives::Group& group, int source) final { (void)group, (void)source; }
 };
 

@@ -173,12 +173,16 @@ void ShardedOptimizer::or_fail(F f) {
     (void)rpc::capture([&] {
       group_->abort("the step of rank " + std::to_string(group_->rank()) + " failed: " + *failure_);
     });
-    for (auto& future : round_.in_flight) (void)rpc::capture([&] { future.get(); });
-    round_ = {};
-    leaves_->end_round();
+    drop_round();
     flat_.leave();
     throw;
   }
+}
+
+void ShardedOptimizer::drop_round() {
+  for (auto& future : round_.in_flight) (void)rpc::capture([&] { future.get(); });
+  round_ = {};
+  leaves_->end_round();
 }
 
 void ShardedOptimizer::begin_round() {
@@ -366,7 +370,7 @@ void ShardedOptimizer::add_wanted_to(SlicedState& state, const std::vector<std::
 }
 
 void ShardedOptimizer::take_from(const SlicedState& state, const std::string& prefix) {
-  require_no_round("take_from");
+  if (round_.began) drop_round();
   leaves_->set_state(optimizer_in(state, spec_.name, slices(), prefix));
 }
 

@@ -91,7 +91,7 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   // of an unknown parameter. The state is then as before.
   void set_state(const std::vector<dist_optim::OptimizerState>& states);
 
-  // See training_state.h.
+  // See training_state.h. take_from() gives up the gradients of a backward that no step() has followed.
   void add_to(SlicedState& state, const std::string& prefix = "optimizer/") const;
   void add_wanted_to(SlicedState& state, const std::vector<std::string>& names,
                      const std::string& prefix = "optimizer/") const;
@@ -137,6 +137,7 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   void launch_next();
   void finish_round();
   void require_no_round(const char* operation) const;
+  void drop_round();
   void require_usable() const;
   template <class F>
   void or_fail(F f);

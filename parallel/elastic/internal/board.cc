@@ -165,7 +165,7 @@ void Board::look() {
   }
   auto look = store_->watch(prefix_, after, {.timeout = look_limit})
                   .then([self = shared_from_this()](rpc::Result<rpc::StoreChanges>&& changes) {
-                    self->looked(std::move(changes));
+                    self->take_changes(std::move(changes));
                     return true;
                   });
   {
@@ -179,7 +179,7 @@ void Board::look() {
   look.cancel();
 }
 
-void Board::looked(rpc::Result<rpc::StoreChanges>&& changes) {
+void Board::take_changes(rpc::Result<rpc::StoreChanges>&& changes) {
   bool later = false;
   if (changes.ok()) {
     const rpc::StoreChanges now = std::move(changes).get();
@@ -193,7 +193,7 @@ void Board::looked(rpc::Result<rpc::StoreChanges>&& changes) {
   } else {
     later = error_in(changes.error()).kind() != rpc::ErrorKind::deadline_exceeded;
   }
-  // If the store is gone for good, the membership ends too, and heard() says why.
+  // If the store is gone for good, the membership ends too, and take_events() keeps its error.
   later ? look_later() : look();
 }
 
@@ -211,7 +211,7 @@ void Board::listen() {
     number = ++listens_;
   }
   auto listen = watch_->next().then([self = shared_from_this()](auto&& events) {
-    self->heard(std::move(events));
+    self->take_events(std::move(events));
     return true;
   });
   {
@@ -225,7 +225,7 @@ void Board::listen() {
   listen.cancel();
 }
 
-void Board::heard(rpc::Result<std::vector<rpc::MemberEvent>>&& events) {
+void Board::take_events(rpc::Result<std::vector<rpc::MemberEvent>>&& events) {
   {
     std::lock_guard lock(mutex_);
     if (closed_) return;

@@ -35,7 +35,9 @@ class Board : public std::enable_shared_from_this<Board> {
     std::set<rpc::AgentId> ready = {};       // also workers that this board has not seen as members yet
     std::set<rpc::AgentId> gone = {};        // workers that have left the job or were lost
 
-    bool lacks(const rpc::AgentId& worker) const { return gone.contains(worker) || !ready.contains(worker); }
+    bool is_unavailable(const rpc::AgentId& worker) const {
+      return gone.contains(worker) || !ready.contains(worker);
+    }
   };
 
   static std::shared_ptr<Board> open(const rpc::Job& job, const std::string& name);
@@ -61,10 +63,10 @@ class Board : public std::enable_shared_from_this<Board> {
   auto ask(Ask ask) const;  // the store; again for a while, if it cannot be reached
 
   void look();  // at the store
-  void looked(rpc::Result<rpc::StoreChanges>&& changes);
+  void take_changes(rpc::Result<rpc::StoreChanges>&& changes);
   void look_later();
   void listen();  // to the job's members
-  void heard(rpc::Result<std::vector<rpc::MemberEvent>>&& events);
+  void take_events(rpc::Result<std::vector<rpc::MemberEvent>>&& events);
   View view_locked() const;
 
   rpc::Agent& agent_;

@@ -1,5 +1,6 @@
 #include <weft/parallel/elastic/pipeline/elastic_pipeline.h>
 
+#include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
 #include <weft/parallel/sharded/training_state.h>
 
 #include <string>
@@ -37,9 +38,6 @@ struct ElasticPipeline::Impl {
         whole(pipeline::cut(layers, cut)) {}
 
   void set_group(const Group& group);
-  void abort(const std::string& reason) const {
-    for (const auto& each : groups) each.abort(reason);
-  }
   void add_to(sharded::SlicedState& to) const;
   void add_wanted_to(sharded::SlicedState& to, const std::vector<std::string>& names) const;
   void take_from(const sharded::SlicedState& from);
@@ -59,33 +57,27 @@ struct ElasticPipeline::Impl {
   std::unique_ptr<pipeline::GroupPipeline> trained;
   std::optional<PipelinePlace> place;
   int pipelines = 0;
-  std::vector<Group> groups;  // of the present generation: pipeline, data
 };
 
 void ElasticPipeline::Impl::set_group(const Group& group) {
   const auto ranks = static_cast<int>(schedule.ranks.size());
   const auto places = place_in_pipelines(gather_places(group, place), ranks);
   pipelines = group.size() / ranks;
-  if (pipelines == 0) {
-    // All ranks throw. A rank that throws ends the group: first all have what they need for it.
-    (void)rpc::capture([&] { group.barrier().get(); });
-    throw Error(ErrorKind::failed_precondition, "elastic::ElasticPipeline: " + std::to_string(group.size()) +
-                                                    " workers, expected at least the " +
-                                                    std::to_string(ranks) +
-                                                    " of the schedule: set WorkerLimits::min");
-  }
+  if (pipelines == 0)
+    detail::throw_on_all_ranks(group, {ErrorKind::failed_precondition,
+                                       "elastic::ElasticPipeline: " + std::to_string(group.size()) +
+                                           " workers, expected at least the " + std::to_string(ranks) +
+                                           " of the schedule: set WorkerLimits::min"});
   const auto next = places[static_cast<std::size_t>(group.rank())];
   const auto color = [&](int PipelinePlace::* of) {
     return next ? std::optional((*next).*of) : std::nullopt;
   };
   const auto own = group.split(color(&PipelinePlace::pipeline), next ? next->rank : 0).get(),
              data = group.split(color(&PipelinePlace::rank), next ? next->pipeline : 0).get();
-  groups.clear();
   const bool stays = trained != nullptr && next && place && place->rank == next->rank;
   place = next;
   whole.reset();
   if (!next) return trained.reset();
-  groups = {*own, *data};
   if (stays) return trained->set_groups(*own, *data);
   trained.reset();
   options.data_parallel = data;
@@ -126,6 +118,8 @@ ElasticPipeline::ElasticPipeline(const pipeline::LayerGraph& layers, pipeline::C
     throw Error(ErrorKind::invalid_argument,
                 "elastic::ElasticPipeline: expected GroupPipelineOptions::optimizer, and no data_parallel, "
                 "sharded or CutOptions::built, which it sets itself or does not support");
+  if (schedule.ranks.empty())
+    throw Error(ErrorKind::invalid_argument, "elastic::ElasticPipeline: the schedule has no ranks");
   impl_ = std::make_unique<Impl>(layers, std::move(cut), std::move(schedule), std::move(options));
 }
 
@@ -138,8 +132,7 @@ std::shared_ptr<StatePart> ElasticPipeline::part(ShardedPartOptions options) {
        .add_to = [&](sharded::SlicedState& to) { impl.add_to(to); },
        .add_wanted_to = [&](sharded::SlicedState& to,
                             const std::vector<std::string>& names) { impl.add_wanted_to(to, names); },
-       .take_from = [&](const sharded::SlicedState& from) { impl.take_from(from); },
-       .abort = [&](const std::string& reason) { impl.abort(reason); }},
+       .take_from = [&](const sharded::SlicedState& from) { impl.take_from(from); }},
       options);
 }
 

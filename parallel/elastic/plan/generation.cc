@@ -74,12 +74,12 @@ bool may_propose(const Generation& current, const std::vector<Candidate>& candid
                       [&](const rpc::AgentId& member) { return has(candidates, member); });
 }
 
-std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_split) {
+std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_sharded) {
   std::uint64_t committed = 0;
   for (const Standing& standing : ranks)
     if (standing.synced) committed = std::max(committed, standing.committed);
   for (Standing& standing : ranks) standing.synced = standing.synced && standing.began >= committed;
-  if (!is_split) return ranks;
+  if (!is_sharded) return ranks;
   const std::vector<Standing> all = ranks;
   for (Standing& standing : ranks)
     for (const Standing& other : all)

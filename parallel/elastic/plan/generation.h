@@ -64,10 +64,10 @@ struct Standing {
 };
 
 // Ranks do not count as synced if they took no part in a generation that has committed: others, which had
-// taken them for dead, have trained without them. is_split: each rank has a part of a commit. Then they do
-// not count either if others have begun a generation without them, and have fewer commits: the other parts
-// of the commits that they lack are lost.
-WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_split = false);
+// taken them for dead, have trained without them. is_sharded: each rank has a shard of a commit. Then they
+// do not count either if others have begun a generation without them, and have fewer commits: the other
+// shards of the commits that they lack are lost.
+WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_sharded = false);
 
 struct Transfer {  // of the state, between two ranks
   int from = 0, to = 0;

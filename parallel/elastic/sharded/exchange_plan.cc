@@ -20,7 +20,7 @@ Runs runs_of(const SliceRange& range) {
 
 struct HeldSlice {
   int rank;
-  std::size_t share;
+  std::size_t shard;
   const SliceRange* range;
 };
 
@@ -32,13 +32,13 @@ struct HeldSlice {
   std::set<std::string> lost;
   for (const RankIndex& rank : ranks) lost.insert(rank.workers.begin(), rank.workers.end());
   for (const RankIndex& rank : ranks)
-    for (const ShareIndex& share : rank.shares) lost.erase(share.owner);
+    for (const ShardIndex& shard : rank.shards) lost.erase(shard.owner);
   if (lost.empty())
     refuse_exchange("no worker has all elements of " + tensor.name +
                     ", expected equal modules and optimizers on all workers");
   std::string names;
   for (const std::string& name : lost) names += (names.empty() ? "" : ", ") + name;
-  refuse_exchange("the last commit of the sharded state is lost: no worker has the shares of " + names +
+  refuse_exchange("the last commit of the sharded state is lost: no worker has the shards of " + names +
                   ", expected fewer deaths between two commits than ShardedPartOptions::copies + 1: load a "
                   "checkpoint, and commit more copies");
 }
@@ -49,9 +49,9 @@ std::vector<ExchangePiece> plan_exchange(const std::vector<RankIndex>& ranks,
                                          const std::vector<std::vector<SliceRange>>& wanted) {
   std::map<std::string, std::vector<HeldSlice>> held;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-    for (std::size_t share = 0; share < ranks[rank].shares.size(); ++share)
-      for (const SliceRange& range : ranks[rank].shares[share].slices)
-        held[range.name].push_back({static_cast<int>(rank), share, &range});
+    for (std::size_t shard = 0; shard < ranks[rank].shards.size(); ++shard)
+      for (const SliceRange& range : ranks[rank].shards[shard].slices)
+        held[range.name].push_back({static_cast<int>(rank), shard, &range});
   std::vector<ExchangePiece> pieces;
   for (std::size_t to = 0; to < wanted.size(); ++to)
     for (const SliceRange& want : wanted[to]) {
@@ -64,7 +64,7 @@ std::vector<ExchangePiece> plan_exchange(const std::vector<RankIndex>& ranks,
                           " than on rank " + std::to_string(to) + ", expected the same on all ranks");
         for (const sharded::SharedElements& elements :
              take_shared(runs, missing, runs_of(*slice.range), {slice.range->begin, slice.range->end}))
-          pieces.push_back({slice.rank, static_cast<int>(to), slice.share, want.name, elements});
+          pieces.push_back({slice.rank, static_cast<int>(to), slice.shard, want.name, elements});
       };
       const std::vector<HeldSlice>& slices = held[want.name];
       for (const HeldSlice& slice : slices)

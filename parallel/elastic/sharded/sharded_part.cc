@@ -4,6 +4,7 @@
 // once all ranks have it.
 #include <weft/parallel/elastic/sharded/sharded_part.h>
 
+#include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
 #include <weft/parallel/elastic/sharded/exchange_plan.h>
 #include <weft/parallel/sharded/checkpoint/host_state.h>
 #include <weft/rpc/core/when_all.h>
@@ -48,8 +49,8 @@ at::ScalarType type_named(const std::string& name) {
   throw rpc::Error(rpc::ErrorKind::protocol_error, "elastic: no type of tensors is named " + name);
 }
 
-// A share of another rank.
-struct CopiedShare {
+// A shard of another rank.
+struct CopiedShard {
   std::string owner;
   Slices slices;
 };
@@ -62,23 +63,23 @@ struct ShardedCommit {
   sharded::HostState own;
   std::map<std::string, std::string> notes;
   std::set<std::string> names;  // of the tensors of all ranks
-  std::vector<CopiedShare> copies;
+  std::vector<CopiedShard> copies;
 
-  const Slices& share(std::size_t index) const {
+  const Slices& shard(std::size_t index) const {
     return index == 0 ? own.tensors() : copies[index - 1].slices;
   }
   void add_to(RankIndex& index) const {
     index.workers = workers;
     index.notes = notes;
     index.names.insert(index.names.end(), names.begin(), names.end());
-    index.shares.push_back({owner, ranges_of(own.tensors())});
-    for (const CopiedShare& copy : copies) index.shares.push_back({copy.owner, ranges_of(copy.slices)});
+    index.shards.push_back({owner, ranges_of(own.tensors())});
+    for (const CopiedShard& copy : copies) index.shards.push_back({copy.owner, ranges_of(copy.slices)});
   }
 };
 
-class ShardedPart final : public SplitPart {
+class ShardedObjectsPart final : public ShardedPart {
  public:
-  ShardedPart(ShardedObjects objects, const ShardedPartOptions& options)
+  ShardedObjectsPart(ShardedObjects objects, const ShardedPartOptions& options)
       : objects_(std::move(objects)), copies_(options.copies) {}
 
   std::string kind() const override { return "sharded, " + std::to_string(copies_) + " copies"; }
@@ -87,27 +88,25 @@ class ShardedPart final : public SplitPart {
     if (!staged_.is_made) return;
     std::swap(confirmed_, staged_);
     staged_.is_made = false;
-    is_split_anew_ = false;
+    awaits_values_ = false;
   }
   void forget() override { confirmed_.is_made = staged_.is_made = false; }
   void restore() override;
-  void abort(const std::string& reason) override {
-    if (objects_.abort) objects_.abort(reason);
-  }
   void reshard(const Group& group, std::uint64_t number) override;
+  bool has_values() const override { return !awaits_values_; }
 
  private:
   void exchange_names(const Group& group);
-  void copy_share(const Group& group, int distance);
+  void copy_shard(const Group& group, int distance);
 
   const ShardedObjects objects_;
   const int copies_;
   ShardedCommit confirmed_, staged_;
   std::set<std::string> own_names_, all_names_;  // of the latest exchange in this generation
-  bool is_split_anew_ = false;                   // the live objects are, and wait for their values
+  bool awaits_values_ = false;                   // the live objects have new shards without values
 };
 
-void ShardedPart::stage(std::uint64_t number, const Group* group) {
+void ShardedObjectsPart::stage(std::uint64_t number, const Group* group) {
   SlicedState live;
   objects_.add_to(live);
   staged_.is_made = false;
@@ -124,13 +123,13 @@ void ShardedPart::stage(std::uint64_t number, const Group* group) {
   for (const auto& [name, tensor] : staged_.own.tensors()) staged_.names.insert(name);
   const int copies = group == nullptr ? 0 : std::min(copies_, group->size() - 1);
   staged_.copies.resize(static_cast<std::size_t>(copies));
-  for (int distance = 1; distance <= copies; ++distance) copy_share(*group, distance);
+  for (int distance = 1; distance <= copies; ++distance) copy_shard(*group, distance);
   staged_.is_made = true;
 }
 
 // A tensor that one rank alone has is missed only if the others know of it. Names change rarely: an
 // optimizer's first step makes its state.
-void ShardedPart::exchange_names(const Group& group) {
+void ShardedObjectsPart::exchange_names(const Group& group) {
   std::set<std::string> own;
   for (const auto& [name, tensor] : staged_.own.tensors()) own.insert(name);
   const at::Tensor changed = at::full({1}, own == own_names_ ? 0 : 1, at::kByte);
@@ -142,9 +141,9 @@ void ShardedPart::exchange_names(const Group& group) {
   own_names_ = std::move(own);
 }
 
-// Copies the share of the rank at this distance, and gives the one at that distance before this rank a copy.
+// Copies the shard of the rank at this distance, and gives the one at that distance before this rank a copy.
 // Slices that the receiver has itself are left out.
-void ShardedPart::copy_share(const Group& group, int distance) {
+void ShardedObjectsPart::copy_shard(const Group& group, int distance) {
   const int from = (group.rank() + distance) % group.size(),
             to = (group.rank() - distance + group.size()) % group.size();
   const auto own = ranges_of(staged_.own.tensors());
@@ -163,7 +162,7 @@ void ShardedPart::copy_share(const Group& group, int distance) {
           {.tensor = staged_.own.tensors().at(range.name).values, .peer = to, .tag = share_tag});
   }
   in_flight.push_back(group.send_object(sent, to, share_tag));
-  CopiedShare& copy = staged_.copies[static_cast<std::size_t>(distance - 1)];
+  CopiedShard& copy = staged_.copies[static_cast<std::size_t>(distance - 1)];
   auto memory = std::exchange(copy.slices, {});
   copy.owner = staged_.workers[static_cast<std::size_t>(from)];
   for (const SliceRange& range : group.recv_object<std::vector<SliceRange>>(from, share_tag).get()) {
@@ -180,9 +179,9 @@ void ShardedPart::copy_share(const Group& group, int distance) {
   rpc::when_all(std::move(in_flight)).get();
 }
 
-// Objects that are split anew have no values before reshard(), which always follows.
-void ShardedPart::restore() {
-  if (is_split_anew_ || !confirmed_.is_made) return;
+// Objects with new shards have no values before reshard(), which always follows.
+void ShardedObjectsPart::restore() {
+  if (awaits_values_ || !confirmed_.is_made) return;
   const at::NoGradGuard no_grad;
   std::vector<std::string> names;
   for (const auto& [name, tensor] : confirmed_.own.tensors()) names.push_back(name);
@@ -194,19 +193,19 @@ void ShardedPart::restore() {
   objects_.take_from(live);
 }
 
-void ShardedPart::reshard(const Group& group, std::uint64_t number) {
+void ShardedObjectsPart::reshard(const Group& group, std::uint64_t number) {
   const at::NoGradGuard no_grad;
-  is_split_anew_ = true;
+  awaits_values_ = true;
   objects_.set_group(group);
   // Another rank has confirmed what this one has staged.
   if (staged_.is_made && staged_.number == number && confirmed_.number != number)
     std::swap(confirmed_, staged_);
   RankIndex own;
-  std::vector<const Slices*> shares;
+  std::vector<const Slices*> shards;
   for (const ShardedCommit* const commit : {&confirmed_, &staged_}) {
     if (!commit->is_made || commit->number != number) continue;
     commit->add_to(own);
-    for (std::size_t i = 0; i <= commit->copies.size(); ++i) shares.push_back(&commit->share(i));
+    for (std::size_t i = 0; i <= commit->copies.size(); ++i) shards.push_back(&commit->shard(i));
   }
   const auto ranks = group.all_gather_object(own).get();
 
@@ -222,10 +221,8 @@ void ShardedPart::reshard(const Group& group, std::uint64_t number) {
   std::vector<ExchangePiece> pieces;
   try {
     pieces = plan_exchange(ranks, all_wanted);
-  } catch (const rpc::Error&) {
-    // All ranks throw. A rank that throws ends the group: first all have what they need for it.
-    (void)rpc::capture([&] { group.barrier().get(); });
-    throw;
+  } catch (const rpc::Error& error) {
+    detail::throw_on_all_ranks(group, error);
   }
 
   std::vector<PointToPoint> messages;
@@ -233,7 +230,7 @@ void ShardedPart::reshard(const Group& group, std::uint64_t number) {
   for (const ExchangePiece& piece : pieces) {
     at::Tensor from, to;
     if (piece.from == group.rank()) {
-      const SlicedTensor& slice = shares[piece.share]->at(piece.name);
+      const SlicedTensor& slice = shards[piece.shard]->at(piece.name);
       from = slice.values.narrow(0, piece.elements.from - slice.begin, piece.elements.count);
     }
     if (piece.to == group.rank()) {
@@ -258,7 +255,8 @@ void ShardedPart::reshard(const Group& group, std::uint64_t number) {
   wanted.notes = std::move(notes);
   objects_.take_from(wanted);
 
-  own_names_.clear();  // all ranks exchange them
+  own_names_.clear();
+  all_names_.clear();  // all ranks exchange them
   stage(number, &group);
   group.barrier().get();
   commit();
@@ -272,7 +270,7 @@ std::shared_ptr<StatePart> sharded_part(ShardedObjects objects, ShardedPartOptio
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
         "elastic::sharded_part: " + std::to_string(options.copies) + " copies, expected none or more");
-  return std::make_shared<detail::ShardedPart>(std::move(objects), options);
+  return std::make_shared<detail::ShardedObjectsPart>(std::move(objects), options);
 }
 
 std::shared_ptr<StatePart> sharded_part(sharded::ShardedModule& module,
@@ -293,8 +291,7 @@ std::shared_ptr<StatePart> sharded_part(sharded::ShardedModule& module,
                              module.add_to(to);
                              optimizer.add_wanted_to(to, names);
                            },
-                       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); },
-                       .abort = [&](const std::string& reason) { module.units().abort(reason); }},
+                       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); }},
                       options);
 }
 
@@ -309,8 +306,7 @@ std::shared_ptr<StatePart> sharded_part(data_parallel::Replica& replica, sharded
        .add_to = [&](sharded::SlicedState& to) { optimizer.add_to(to); },
        .add_wanted_to = [&](sharded::SlicedState& to,
                             const std::vector<std::string>& names) { optimizer.add_wanted_to(to, names); },
-       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); },
-       .abort = [&](const std::string& reason) { replica.abort(reason); }},
+       .take_from = [&](const sharded::SlicedState& from) { optimizer.take_from(from); }},
       options);
 }
 

@@ -10,7 +10,7 @@
 //
 // Every worker constructs the objects before run(), in a group of this worker alone. In each generation the
 // part gives them the generation's group, and divides the last commit among its ranks. A commit has this
-// rank's share and copies of the shares of the next ranks (ShardedPartOptions::copies), in host memory.
+// rank's shard and copies of the shards of the next ranks (ShardedPartOptions::copies), in host memory.
 // docs/elastic.md, "Sharded state", describes what is lost if workers die. The objects outlive the part. Not
 // thread-safe.
 #pragma once
@@ -28,8 +28,8 @@
 namespace weft::elastic {
 
 struct ShardedPartOptions {
-  // A commit keeps each share on as many other ranks, too: as many workers may die between two commits. 0 if
-  // ranks have equal shares anyway, as with the replicas of hybrid sharding. Equal on all ranks.
+  // A commit keeps each shard on as many other ranks, too: as many workers may die between two commits. 0 if
+  // ranks have equal shards anyway, as with the replicas of hybrid sharding. Equal on all ranks.
   int copies = 1;
 };
 
@@ -37,14 +37,12 @@ struct ShardedPartOptions {
 struct ShardedObjects {
   // On all ranks of a generation's group: splits them over it. Their values do not matter then.
   std::function<void(const collectives::Group& group)> set_group;
-  // The live share. Values are the objects' memory, except those of an optimizer.
+  // The live shard. Values are the objects' memory, except those of an optimizer.
   std::function<void(sharded::SlicedState& to)> add_to;
   // The same with space for an optimizer's state, as far as it has these names. The part fills the values.
   std::function<void(sharded::SlicedState& to, const std::vector<std::string>& names)> add_wanted_to;
   // What is not the objects' memory, with the notes.
   std::function<void(const sharded::SlicedState& from)> take_from;
-  // Training has failed on this rank: ends the objects' groups. Empty: they have none of their own.
-  std::function<void(const std::string& reason)> abort = {};
 };
 
 WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(ShardedObjects objects, ShardedPartOptions options = {});

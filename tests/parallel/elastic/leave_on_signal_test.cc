@@ -1,6 +1,6 @@
 #include <weft/parallel/elastic/leave_on_signal.h>
 
-#include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/parallel/elastic/internal/state_access.h>
 
 #include <gtest/gtest.h>
 

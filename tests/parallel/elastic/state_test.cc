@@ -1,6 +1,6 @@
 #include <weft/parallel/elastic/state.h>
 
-#include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 
 #include "tests/parallel/data_parallel/ranks.h"

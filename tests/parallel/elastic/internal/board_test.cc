@@ -64,10 +64,10 @@ TEST_F(BoardOfAJob, WorkersThatAreReadyAreSeenByAll) {
   bert.board->announce();
   EXPECT_TRUE(bert.board->view().ready.contains(bert.agent.id())) << "a worker sees itself at once";
   EXPECT_EQ(anna.order_of(bert), 3U);
-  EXPECT_FALSE(anna.board->view().lacks(bert.agent.id()));
+  EXPECT_FALSE(anna.board->view().is_unavailable(bert.agent.id()));
   bert.board->withdraw();
   EXPECT_TRUE(anna.until([](const auto& view) { return view.ready.empty(); }).candidates.empty());
-  EXPECT_TRUE(anna.board->view().lacks(bert.agent.id()));
+  EXPECT_TRUE(anna.board->view().is_unavailable(bert.agent.id()));
 }
 
 TEST_F(BoardOfAJob, WorkersWithoutARankFollowInTheOrderInWhichTheyWereReady) {
@@ -104,7 +104,7 @@ TEST_F(BoardOfAJob, AWorkerThatLeavesIsGone) {
   anna.order_of(bert);
   bert.job.leave().get();
   const Board::View view = anna.until([](const auto& now) { return !now.gone.empty(); });
-  EXPECT_TRUE(view.lacks(bert.agent.id()));
+  EXPECT_TRUE(view.is_unavailable(bert.agent.id()));
   EXPECT_TRUE(view.candidates.empty());
 }
 

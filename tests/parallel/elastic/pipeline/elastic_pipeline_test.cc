@@ -260,7 +260,7 @@ TEST_F(ElasticPipelines, ALostStageWithoutCopiesIsReported) {
     const auto error = test::error_of([&] { end(*workers[survivor]); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
-    EXPECT_NE(std::string(error->what()).find("no worker has the shares of bert,"), std::string::npos)
+    EXPECT_NE(std::string(error->what()).find("no worker has the shards of bert,"), std::string::npos)
         << error->what();
   }
 }

@@ -98,9 +98,9 @@ TEST(SyncPlanOf, ARankThatMissedAGenerationWithCommitsIsNotSynced) {
 
 // The parts of that commit that the other ranks had are lost.
 TEST(SyncPlanOf, ARankAloneWithACommitOfASplitStateIsNotSyncedOnceOthersHaveBegunWithoutIt) {
-  const auto synced = [](std::vector<Standing> ranks, bool is_split) {
+  const auto synced = [](std::vector<Standing> ranks, bool is_sharded) {
     std::vector<bool> found;
-    for (const Standing& standing : without_abandoned(std::move(ranks), is_split))
+    for (const Standing& standing : without_abandoned(std::move(ranks), is_sharded))
       found.push_back(standing.synced);
     return found;
   };

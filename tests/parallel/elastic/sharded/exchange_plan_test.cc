@@ -15,8 +15,8 @@ namespace exchange_plan_test {
 
 using sharded::SliceRange;
 
-// Tensors that lie one after the other and are cut at random places into a share for each rank.
-std::vector<std::vector<SliceRange>> shares(const std::vector<std::int64_t>& sizes, std::size_t ranks,
+// Tensors that lie one after the other and are cut at random places into a shard for each rank.
+std::vector<std::vector<SliceRange>> shards(const std::vector<std::int64_t>& sizes, std::size_t ranks,
                                             std::mt19937& random) {
   std::int64_t all = 0;
   for (const std::int64_t size : sizes) all += size;
@@ -48,22 +48,22 @@ TEST(ExchangePlan, GivesEachElementOrNamesWhoHadIt) {
     std::vector<std::int64_t> sizes(1 + below(4));
     for (std::int64_t& size : sizes) size = static_cast<std::int64_t>(1 + below(40));
     const std::size_t before = 1 + below(5), after = 1 + below(5);
-    const auto old = shares(sizes, before, random);
+    const auto old = shards(sizes, before, random);
     std::vector<std::string> workers;
     for (std::size_t i = 0; i < before; ++i) workers.push_back("worker" + std::to_string(i));
     std::vector<RankIndex> ranks(after);
     std::set<std::size_t> known;
     for (std::size_t rank = 0; rank < std::min(before, after); ++rank) {  // the last ones are gone, or new
       ranks[rank].workers = workers;
-      for (const std::size_t share : std::set{rank, (rank + 1) % before}) {
-        ranks[rank].shares.push_back({workers[share], old[share]});
-        known.insert(share);
+      for (const std::size_t shard : std::set{rank, (rank + 1) % before}) {
+        ranks[rank].shards.push_back({workers[shard], old[shard]});
+        known.insert(shard);
       }
     }
-    const auto wanted = shares(sizes, after, random);
+    const auto wanted = shards(sizes, after, random);
     std::string missing;
-    for (std::size_t share = 0; share < before; ++share)
-      if (!known.contains(share) && !old[share].empty()) missing = workers[share];
+    for (std::size_t shard = 0; shard < before; ++shard)
+      if (!known.contains(shard) && !old[shard].empty()) missing = workers[shard];
     std::vector<ExchangePiece> pieces;
     const auto error = test::error_of([&] { pieces = plan_exchange(ranks, wanted); });
     ASSERT_EQ(error.has_value(), !missing.empty());
@@ -74,7 +74,7 @@ TEST(ExchangePlan, GivesEachElementOrNamesWhoHadIt) {
     }
     std::map<std::pair<int, std::string>, std::set<std::int64_t>> got;  // by rank and tensor
     for (const ExchangePiece& piece : pieces) {
-      const auto& slices = ranks[static_cast<std::size_t>(piece.from)].shares[piece.share].slices;
+      const auto& slices = ranks[static_cast<std::size_t>(piece.from)].shards[piece.shard].slices;
       const auto slice = std::find_if(slices.begin(), slices.end(),
                                       [&](const SliceRange& range) { return range.name == piece.name; });
       ASSERT_NE(slice, slices.end());
@@ -97,7 +97,7 @@ TEST(ExchangePlan, GivesEachElementOrNamesWhoHadIt) {
 
 TEST(ExchangePlan, RefusesDifferentModules) {
   const std::vector<RankIndex> ranks{
-      {.shares = {{"anna", {{"a", {4}, "Float", 0, 4, {}}}}}, .workers = {"anna"}}};
+      {.shards = {{"anna", {{"a", {4}, "Float", 0, 4, {}}}}}, .workers = {"anna"}}};
   const auto text_of = [&](const SliceRange& wanted) {
     const auto error = test::error_of([&] { plan_exchange(ranks, {{wanted}}); });
     return error ? std::string(error->what()) : std::string();

@@ -1,6 +1,6 @@
 #include <weft/parallel/elastic/sharded/sharded_part.h>
 
-#include <weft/parallel/elastic/internal/standing_message.h>
+#include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/rpc/store/store.h>
 
@@ -58,9 +58,10 @@ struct FullySharded final : Trainee {
   FullyShardedOptimizer optimizer;
 };
 
+template <bool overlap>
 struct OptimizerSharded final : Trainee {
   OptimizerSharded(const Group& alone, std::uint64_t seed, int copies)
-      : Trainee(seed), ddp(alone, model), optimizer(ddp, momentum) {
+      : Trainee(seed), ddp(alone, model), optimizer(ddp, momentum, {.overlap = overlap}) {
     part = sharded_part(ddp, optimizer, {.copies = copies});
   }
   at::Tensor forward(const at::Tensor& x) override { return ddp.forward(x); }
@@ -82,7 +83,9 @@ struct Way {
   Make make;
 };
 std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
-const Way ways[] = {{"FullySharded", made<FullySharded>}, {"ShardedOptimizer", made<OptimizerSharded>}};
+const Way ways[] = {{"FullySharded", made<FullySharded>},
+                    {"ShardedOptimizer", made<OptimizerSharded<false>>},
+                    {"Overlapped", made<OptimizerSharded<true>>}};
 
 struct Died {};
 
@@ -119,10 +122,13 @@ struct Worker {
         if (before_step) before_step(step, group);
         const Round round = sampler.round();
         trainee->zero_grad();
+        at::Tensor x = Data::rows(data.x, *indices);
+        if (within_backward)
+          x.requires_grad_().register_hook([&](const at::Tensor&) { within_backward(step); });
         const at::Tensor loss =
-            at::mse_loss(trainee->forward(Data::rows(data.x, *indices)), Data::rows(data.y, *indices)) *
-            round.weight;
+            at::mse_loss(trainee->forward(x), Data::rows(data.y, *indices)) * round.weight;
         loss.backward();
+        if (after_backward) after_backward(step);
         trainee->step();
         sampler.record();
         Step done{step, epoch, generation, group.rank(), group.size(), loss.item<double>(), round.indices};
@@ -156,6 +162,7 @@ struct Worker {
   std::uint64_t generations = 0;  // of this worker: enough for a log in which no worker comes late
   Log* log = nullptr;
   std::function<void(std::int64_t step, const Group&)> before_step;
+  std::function<void(std::int64_t step)> within_backward, after_backward;
   Names members;
   std::vector<at::Tensor> values;
   std::exception_ptr error;
@@ -187,7 +194,7 @@ class ElasticShards : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(Ways, ElasticShards, ::testing::ValuesIn(ways),
                          [](const auto& info) { return info.param.name; });
 
-// The share of the worker that dies is lost with it, and its copy is the last one. Its death comes after a
+// The shard of the worker that dies is lost with it, and its copy is the last one. Its death comes after a
 // step that was not committed.
 TEST_P(ElasticShards, SurvivorsPutTheCommitTogether) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
@@ -226,21 +233,29 @@ TEST_P(ElasticShards, WorkersJoinAndDie) {
   expect_replay(*workers[0]);
 }
 
-// The others wait in the module's groups, which run() does not know.
+// The others wait in groups of the module or of the optimizer, which run() does not know.
 TEST_P(ElasticShards, ARankThatFailsAloneEndsTheStepOnAllRanks) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
-  bool failed = false;
+  std::set<std::int64_t> failed;
+  const auto fails_at = [&](std::int64_t step) {
+    if (failed.insert(step).second) throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
+  };
   workers[1]->before_step = [&](std::int64_t step, const Group&) {
-    if (step == 7 && !std::exchange(failed, true))
-      throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
+    if (step == 7) fails_at(step);
+  };
+  workers[1]->after_backward = [&](std::int64_t step) {
+    if (step == 9) fails_at(step);
+  };
+  workers[1]->within_backward = [&](std::int64_t step) {
+    if (step == 11) fails_at(step);
   };
   for (auto& each : workers) each->start(GetParam(), {.workers = {.start = 3}});
   for (auto& each : workers) each->end();
-  EXPECT_EQ(workers[0]->generations, 2U);
+  EXPECT_EQ(workers[0]->generations, 4U);
   expect_replay(*workers[1]);
 }
 
-// Of two neighbours that die, the first one had the only copy of the second one's share.
+// Of two neighbours that die, the first one had the only copy of the second one's shard.
 TEST_P(ElasticShards, DeathsBeyondTheCopiesAreReported) {
   for (const std::string name : {"anna", "bert", "cleo", "dora"}) worker(name);
   for (const int dies : {1, 2}) workers[dies]->dies_at(7);
@@ -251,7 +266,7 @@ TEST_P(ElasticShards, DeathsBeyondTheCopiesAreReported) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
     const std::string text = error->what();
-    EXPECT_NE(text.find("no worker has the shares of cleo,"), std::string::npos) << text;
+    EXPECT_NE(text.find("no worker has the shards of cleo,"), std::string::npos) << text;
     EXPECT_NE(text.find("load a checkpoint"), std::string::npos) << text;
   }
 }
@@ -320,7 +335,7 @@ TEST_P(ElasticShards, ARankThatHasNotConfirmedACommitGivesWhatItHasStaged) {
 
 // Rank 0 alone learns that all ranks have staged the second commit. It is taken for dead in the next
 // generation, in which nothing is committed, and returns in the one after: by then its commit has lost the
-// other shares.
+// other shards.
 TEST_P(ElasticShards, ACommitOfARankThatMissedAGenerationIsGivenUp) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);
@@ -380,7 +395,7 @@ TEST_P(ElasticShards, ACommitOfARankThatMissedAGenerationIsGivenUp) {
   }
 }
 
-// After a failure outside of run(), too: the commit is this rank's own share.
+// After a failure outside of run(), too: the commit is this rank's own shard.
 TEST_P(ElasticShards, RestoreTakesTheOwnShare) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& world) {
