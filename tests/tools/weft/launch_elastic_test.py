@@ -578,14 +578,14 @@ class Agents(Elastic):
             for pid in pids.values():
                 os.kill(pid, number)
         self.assertEqual(job.end(), 1, job.output())
-        self.assertIn("weft: the job has failed: all workers have failed; the last one: rank", job.output())
+        self.assertIn("weft: the job has failed: no worker is left; the last one: rank", job.output())
 
     def test_a_job_may_go_on_without_its_state(self):
         job, pids = self.start("--restarts", "1")
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids.values():
                 os.kill(pid, number)
-        job.wait_for("weft: all workers have failed: restart 1 of 1")
+        job.wait_for("weft: no worker is left: restart 1 of 1")
         job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
         self.end(job)
 

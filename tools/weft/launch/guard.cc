@@ -36,7 +36,7 @@ constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 int guarded(const std::function<int()>& body) {
   become_subreaper();
-  ::signal(SIGCHLD, SIG_DFL);  // who ignores it is told of no end
+  ::signal(SIGCHLD, SIG_DFL);  // waitpid() reports nothing while it is ignored
   sigset_t awaited, unblocked;
   sigemptyset(&awaited);
   sigaddset(&awaited, SIGCHLD);

@@ -57,7 +57,7 @@ void tell_place(const JobSettings& job, WorkerPlan& worker, std::size_t world, s
   }
 }
 
-// Who joins is told none of the ranks that the launcher may have itself.
+// A worker that joins must not inherit the ranks in the launcher's own environment.
 void tell_no_place(WorkerPlan& worker) {
   for (const char* name :
        {"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR",

@@ -1,11 +1,11 @@
-// OutputQueue: what goes to files whose reader may be slow, or not read at all. A thread of its own writes
-// it, so that nobody else waits for the reader.
+// OutputQueue: output for files whose reader may be slow, or may not read at all. The queue's own thread
+// writes it, so that no other thread waits for the reader.
 //
-// A thread, since nothing less keeps a write from waiting: where a poll says that a terminal has room, a
-// write may find too little of it, and O_NONBLOCK would hold for everybody who shares the file. The queue
-// takes all that it is given; whoever can wait with more does so while it is full(). Its end waits for
-// nobody: what has not been written by then is lost, and a thread whose reader holds it up goes with the
-// process. Thread-safe; `changed` is called on its thread, and may neither block nor call the queue.
+// Only a thread keeps a write from blocking: if poll() reports room in a terminal, a write may still find too
+// little of it, and O_NONBLOCK would hold for all processes that share the file. The queue accepts all
+// output; callers that can wait with more do so while it is full(). The destructor does not wait: output that
+// has not been written by then is lost, and a thread that is blocked by its reader ends with the process.
+// Thread-safe; `changed` is called on the queue's thread, and may neither block nor call the queue.
 #pragma once
 
 #include <chrono>

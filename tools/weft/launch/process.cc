@@ -103,6 +103,12 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   return variables;
 }
 
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw failed("pipe2");
+  return {rpc::Descriptor(ends[0]), rpc::Descriptor(ends[1])};
+}
+
 pid_t spawn(const ProcessStart& start) {
   Prepared prepared{pointers_to(start.words), pointers_to(start.variables), {}, -1, -1, -1, ::getpid()};
   constexpr std::size_t bits = 8 * sizeof(unsigned long);
@@ -110,12 +116,11 @@ pid_t spawn(const ProcessStart& start) {
     if (prepared.cores.size() <= core / bits) prepared.cores.resize(core / bits + 1);
     prepared.cores[core / bits] |= 1UL << core % bits;
   }
-  int told[2];
-  if (::pipe2(told, O_CLOEXEC) != 0) throw failed("pipe2");
+  Pipe told = make_pipe();
   // Not where the liveness pipe is to be.
-  prepared.told = ::fcntl(told[1], F_DUPFD_CLOEXEC, liveness_file + 1);
+  prepared.told = ::fcntl(told.write.get(), F_DUPFD_CLOEXEC, liveness_file + 1);
   prepared.liveness = ::fcntl(start.liveness, F_DUPFD_CLOEXEC, liveness_file + 1);
-  ::close(told[1]);
+  told.write.reset();
   prepared.nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   // No handler of this process may run in the new one, where it would write into what both share.
   sigset_t every, before;
@@ -131,9 +136,8 @@ pid_t spawn(const ProcessStart& start) {
   int problem = 0;
   ssize_t got = 0;
   if (pid > 0)  // until it has become the program: its process group is there, too
-    while ((got = ::read(told[0], &problem, sizeof problem)) < 0 && errno == EINTR) {
+    while ((got = ::read(told.read.get(), &problem, sizeof problem)) < 0 && errno == EINTR) {
     }
-  ::close(told[0]);
   if (pid < 0) throw std::system_error(error, std::generic_category(), "fork");
   if (got == sizeof problem) {
     ::waitpid(pid, nullptr, 0);

@@ -6,6 +6,8 @@
 // that it is given, and dies (SIGKILL) with the thread that started it. The caller may have threads.
 #pragma once
 
+#include <weft/rpc/transport/shm/descriptor.h>
+
 #include <signal.h>
 #include <sys/types.h>
 
@@ -32,6 +34,11 @@ struct ProcessStart {
   int in = -1;                         // its standard input; -1: empty
   int liveness = -1;                   // the writing end of that pipe
 };
+
+struct Pipe {
+  rpc::Descriptor read, write;
+};
+Pipe make_pipe();  // close-on-exec. Throws system_error
 
 // Throws UsageError where the file cannot be run, system_error where the system has no process for it.
 pid_t spawn(const ProcessStart& start);

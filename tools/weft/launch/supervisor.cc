@@ -37,7 +37,7 @@ using asio::posix::stream_descriptor;
 constexpr auto settle_time = std::chrono::seconds{2};
 constexpr auto remote_time =
     std::chrono::seconds{5};  // for a program that stops the worker elsewhere, with its grace
-constexpr auto last_output_time = std::chrono::seconds{2};  // for who reads it, after a signal
+constexpr auto last_output_time = std::chrono::seconds{2};  // for the reader of the output, after a signal
 
 bool same_file(int one, int other) {
   struct stat first{}, second{};
@@ -127,7 +127,7 @@ class Supervisor::Impl {
   void start(RunningWorker& worker, const std::string& program, const std::vector<std::string>& command,
              bool stopped_by_input);
   void ask_to_end(RunningWorker& worker, int signal);
-  int open_log(const RunningWorker& worker, const char* kind);
+  rpc::Descriptor open_log(const RunningWorker& worker, const char* kind);
   void output_changed();
   void nobody_reads();
   void await_end(RunningWorker& worker);
@@ -156,7 +156,7 @@ class Supervisor::Impl {
   Stage stage_ = Stage::running;
   bool failed_ = false;
   std::size_t begun_ = 0;                    // workers that have begun to end
-  bool settling_ = false, settled_ = false;  // a failure waits for who began to end before it
+  bool settling_ = false, settled_ = false;  // a failure waits for workers that began to end before it
   bool rest_asked_ = false;                  // what ended workers have left, to end
   bool interrupted_ = false;
   bool left_ = false;  // nothing is awaited any more
@@ -235,11 +235,11 @@ void Supervisor::Impl::abandon(int status) {
   leave_once_written();
 }
 
-int Supervisor::Impl::open_log(const RunningWorker& worker, const char* kind) {
+rpc::Descriptor Supervisor::Impl::open_log(const RunningWorker& worker, const char* kind) {
   const std::string path = options_.logs + "/" + worker.plan.name + kind;
   const int fresh = logs_.insert(path).second && !options_.append ? O_TRUNC : 0;
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | fresh | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) throw UsageError(path + ": " + std::strerror(errno));
+  rpc::Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | fresh | O_APPEND | O_CLOEXEC, 0644));
+  if (!file) throw UsageError(path + ": " + std::strerror(errno));
   return file;
 }
 
@@ -254,36 +254,29 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program,
                              const std::vector<std::string>& command, bool stopped_by_input) {
   const WorkerPlan& plan = worker.plan;
   ProcessStart begin{program, command, environment_with(plan.environment), plan.cores};
+  WorkerOutput::Ends ends;
   if (!options_.logs.empty()) {
-    begin.out = open_log(worker, ".out");
-    begin.error = open_log(worker, ".err");
+    ends = {open_log(worker, ".out"), open_log(worker, ".err")};
     worker.output.use_error_file(options_.logs + "/" + plan.name + ".err");
   } else {
-    const WorkerOutput::Ends ends = worker.output.open_pipes();
-    begin.out = ends.out;
-    begin.error = ends.error;
+    ends = worker.output.open_pipes();
   }
-  int liveness[2];
-  if (::pipe2(liveness, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
-  worker.liveness.assign(liveness[0]);
-  begin.liveness = liveness[1];
+  begin.out = ends.out.get();
+  begin.error = ends.error.get();
+  Pipe liveness = make_pipe();
+  worker.liveness.assign(liveness.read.release());
+  begin.liveness = liveness.write.get();
+  Pipe input;
   if (stopped_by_input) {
-    int input[2];
-    if (::pipe2(input, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
-    worker.input.assign(input[1]);
-    begin.in = input[0];
+    input = make_pipe();
+    worker.input.assign(input.write.release());
+    begin.in = input.read.get();
   }
-  const auto close_own = [&] {
-    for (const int file : {begin.out, begin.error, begin.liveness, begin.in})
-      if (file >= 0) ::close(file);
-  };
-  try {
-    worker.pid = spawn(begin);
-  } catch (...) {
-    close_own();
-    throw;
-  }
-  close_own();
+  worker.pid = spawn(begin);
+  // Otherwise they would stay open for the worker's life, and its end would not be seen.
+  ends = {};
+  liveness.write.reset();
+  input.read.reset();
   ++running_;
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0));
   if (pidfd < 0) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 has it)");
@@ -318,9 +311,9 @@ void Supervisor::Impl::nobody_reads() {
 
 // --- Ends ---
 
-// Who loses a peer may end sooner than the peer itself, whose process the system still takes apart. But its
-// liveness pipe was closed before its connections were, and the loop takes events in the order in which they
-// came. Pidfds, too, tell ends in their order, which SIGCHLD does not.
+// A worker that loses a peer may end before the peer, whose process the kernel is still removing. But the
+// kernel closes the peer's liveness pipe before its connections, and the loop handles events in their order.
+// Pidfds also report ends in their order, which SIGCHLD does not.
 void Supervisor::Impl::await_end(RunningWorker& worker) {
   const auto begins = [&](asio::error_code error) {
     if (error) return;
@@ -477,7 +470,7 @@ void Supervisor::Impl::finish() {
   leave_once_written();
 }
 
-// A pager may be read for hours; who is told to end waits for none.
+// A pager may stay open for hours. A launcher that was told to end does not wait for it.
 void Supervisor::Impl::close_outputs() {
   grace_.expires_after(last_output_time);
   grace_.async_wait([this](asio::error_code error) {

@@ -1,17 +1,17 @@
 #include "tools/weft/launch/worker_output.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 #include <asio/buffer.hpp>
 
 #include <algorithm>
 #include <array>
-#include <system_error>
 #include <utility>
 
+#include "tools/weft/launch/process.h"
 namespace weft::tool::launch {
 
 using asio::posix::stream_descriptor;
+using Block = std::array<char, 1 << 16>;
 
 struct WorkerOutput::Stream {
   Stream(asio::io_context& context, int from, int file, OutputQueue& to)
@@ -22,7 +22,6 @@ struct WorkerOutput::Stream {
   const int to;  // our own file
   OutputQueue& queue;
   bool paused = false;  // until what was read before has been written
-  std::array<char, 1 << 16> bytes;
   LineCutter cutter;
 };
 
@@ -35,11 +34,10 @@ WorkerOutput::~WorkerOutput() = default;
 WorkerOutput::Ends WorkerOutput::open_pipes() {
   Ends ends;
   for (const int to : {STDOUT_FILENO, STDERR_FILENO}) {
-    int pipe[2];
-    if (::pipe2(pipe, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+    Pipe pipe = make_pipe();
     const bool out = to == STDOUT_FILENO;
-    streams_.push_back(std::make_unique<Stream>(context_, pipe[0], to, out ? output_ : errors_));
-    (out ? ends.out : ends.error) = pipe[1];
+    streams_.push_back(std::make_unique<Stream>(context_, pipe.read.release(), to, out ? output_ : errors_));
+    (out ? ends.out : ends.error) = std::move(pipe.write);
   }
   return ends;
 }
@@ -67,15 +65,16 @@ void WorkerOutput::resume() {
 // False: it has ended.
 bool WorkerOutput::read(Stream& stream) {
   asio::error_code error;
-  const std::size_t bytes = stream.pipe.read_some(asio::buffer(stream.bytes), error);
+  Block block;
+  const std::size_t bytes = stream.pipe.read_some(asio::buffer(block), error);
   if (error == asio::error::would_block) return true;  // drain() was here
-  take(stream, bytes);
+  take(stream, {block.data(), bytes});
   if (error) stream.pipe.close();
   return !error;
 }
 
 // No bytes: it has ended.
-void WorkerOutput::take(Stream& stream, std::size_t bytes) {
+void WorkerOutput::take(Stream& stream, std::string_view bytes) {
   std::string text;
   const auto add = [&](std::string_view line) {
     if (stream.to == STDERR_FILENO) last_errors_.take(line);
@@ -83,10 +82,10 @@ void WorkerOutput::take(Stream& stream, std::size_t bytes) {
     text += line;
     text += '\n';
   };
-  if (bytes != 0)
-    stream.cutter.take({stream.bytes.data(), bytes}, add);
-  else
+  if (bytes.empty())
     stream.cutter.end(add);
+  else
+    stream.cutter.take(bytes, add);
   stream.queue.add(stream.to, text);
 }
 
@@ -95,11 +94,12 @@ void WorkerOutput::drain() {
     asio::error_code error;
     asio::posix::descriptor_base::bytes_readable there;
     if (stream->pipe.is_open()) stream->pipe.io_control(there, error);
+    Block block;
     for (std::size_t left = there.get(), bytes; left != 0 && !error; left -= std::min(left, bytes)) {
-      bytes = stream->pipe.read_some(asio::buffer(stream->bytes), error);
-      if (bytes != 0) take(*stream, bytes);
+      bytes = stream->pipe.read_some(asio::buffer(block), error);
+      if (bytes != 0) take(*stream, {block.data(), bytes});
     }
-    take(*stream, 0);
+    take(*stream, {});
   }
   if (error_file_.empty()) return;
   constexpr off_t tail = 16 << 10;

@@ -1,10 +1,12 @@
-// WorkerOutput: what one worker prints, on its way to the launcher's own output.
+// WorkerOutput: passes the output of one worker on to the launcher's own output.
 //
-// The worker writes to two pipes. Its lines go on to the queues of our standard output and error, each with
-// the worker's prefix. While a queue is full, the worker waits, as it would for our reader. Or the worker
-// writes to files itself. In both cases the last lines of its standard error are kept. Owned by the
-// supervisor. Thread-safety: members are called by the thread of the io_context.
+// The worker writes to two pipes. Its lines go to the queues of the launcher's standard output and error,
+// each with the worker's prefix. While a queue is full, the worker waits, as it would for the launcher's
+// reader. Or the worker writes to files itself. In both cases the last lines of its standard error are kept.
+// Owned by the supervisor. Thread-safety: members are called by the thread of the io_context.
 #pragma once
+
+#include <weft/rpc/transport/shm/descriptor.h>
 
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
@@ -24,18 +26,18 @@ class WorkerOutput {
   WorkerOutput(asio::io_context& context, OutputQueue& output, OutputQueue& errors, std::string prefix);
   ~WorkerOutput();
 
-  // The ends of new pipes that the worker writes to. The caller closes them. Throws system_error.
+  // The ends of new pipes that the worker writes to. Throws system_error.
   struct Ends {
-    int out = -1, error = -1;
+    rpc::Descriptor out, error;
   };
   Ends open_pipes();
   // Instead of pipes: the worker writes its standard error to this file.
   void use_error_file(std::string path) { error_file_ = std::move(path); }
 
-  void begin();   // to pass on what comes by the pipes
+  void begin();   // to read the pipes
   void resume();  // a queue may have room again
-  // Passes on what is there already, once the worker has ended. No more: what it has started may go on
-  // printing.
+  // Passes on what is in the pipes when the worker has ended. Not more: processes that the worker has started
+  // may continue to print.
   void drain();
   void close();
   const std::string& last_errors() const { return last_errors_.text(); }
@@ -44,7 +46,7 @@ class WorkerOutput {
   struct Stream;
   void await(Stream& stream);
   bool read(Stream& stream);
-  void take(Stream& stream, std::size_t bytes);
+  void take(Stream& stream, std::string_view bytes);
 
   asio::io_context& context_;
   OutputQueue& output_;

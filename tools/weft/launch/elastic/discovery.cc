@@ -1,12 +1,9 @@
 #include "tools/weft/launch/elastic/discovery.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 #include <asio/buffer.hpp>
 
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "tools/weft/duration.h"
@@ -40,26 +37,23 @@ void Discovery::start() { run(); }
 void Discovery::run() {
   text_.clear();
   killed_ = false;
-  int ends[2], liveness[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0 || ::pipe2(liveness, O_CLOEXEC) != 0)
-    throw std::system_error(errno, std::generic_category(), "pipe2");
-  ::close(liveness[0]);  // nobody waits for that
-  output_.assign(ends[0]);
+  Pipe ends = make_pipe(), liveness = make_pipe();
+  liveness.read.reset();  // nothing waits for it
+  output_.assign(ends.read.release());
   ProcessStart start;
   start.program = "/bin/sh";
   start.words = {"sh", "-c", options_.command.command};
   start.variables = environment_with({});
-  start.out = ends[1];
+  start.out = ends.write.get();
   start.error = STDERR_FILENO;
-  start.liveness = liveness[1];
+  start.liveness = liveness.write.get();
   std::string problem;
   try {
     child_ = spawn(start);
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  ::close(ends[1]);
-  ::close(liveness[1]);
+  ends.write.reset();
   if (!child_) {
     output_.close();
     wait_for_next();

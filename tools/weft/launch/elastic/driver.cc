@@ -135,9 +135,9 @@ void ElasticDriver::failed(const DriverWorker& worker, const WorkerExited& exite
   if (!exited.blameless) strike(worker);
   if (!state_.formed || !worker.ready || ready() != 0) return;
   state_.formed = false;
-  if (state_.restarts == options_.restarts) return give_up("all workers have failed; the last one: " + what);
+  if (state_.restarts == options_.restarts) return give_up("no worker is left; the last one: " + what);
   ++state_.restarts;
-  actions_.push_back(Note{"all workers have failed: restart " + std::to_string(state_.restarts) + " of " +
+  actions_.push_back(Note{"no worker is left: restart " + std::to_string(state_.restarts) + " of " +
                           std::to_string(options_.restarts)});
 }
 

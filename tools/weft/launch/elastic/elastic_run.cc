@@ -422,7 +422,10 @@ void ElasticRun::gone(const WorkerExited& event) {
   store_.end(name, [this, name, event](const JobStore::End& end) {
     std::uint64_t& last = ended_[name];  // of that, a worker that has never joined finds the record
     const bool left = event.status == left_status && end.left && end.incarnation != last;
-    if (end.incarnation != 0) last = end.incarnation;
+    if (end.incarnation != 0)
+      last = end.incarnation;
+    else if (const auto joined = joined_.find(name); joined != joined_.end())
+      last = joined->second;  // the store has not answered
     if (takeover_)
       perform_later([this, id = event.worker] {
         takeover_->forget(id);

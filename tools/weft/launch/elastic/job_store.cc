@@ -5,6 +5,7 @@
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/store_service.h>
 
+#include <atomic>
 #include <optional>
 #include <set>
 #include <utility>
@@ -80,16 +81,22 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
       self->loop_->cancel(*timer);
       done(how);
     };
-    *timer = loop_->schedule(loop_->now() + end_timeout, [finish] { finish({}); });
+    // After the timer a successor may have joined: its record stays as it is.
+    const auto given_up = std::make_shared<std::atomic<bool>>(false);
+    *timer = loop_->schedule(loop_->now() + end_timeout, [finish, given_up] {
+      *given_up = true;
+      finish({});
+    });
     timers_.insert(*timer);
     const auto finish_here = [loop = loop_, finish](const End& how) {
       loop->post([finish, how] { finish(how); });
     };
     store()
         ->try_get(key_of(name))
-        .then([store = store(), name, finish_here](rpc::Result<std::optional<std::string>>&& result) {
-          mark_lost(store, name, std::move(result), finish_here);
-        });
+        .then(
+            [store = store(), name, finish_here, given_up](rpc::Result<std::optional<std::string>>&& result) {
+              if (!*given_up) mark_lost(store, name, std::move(result), finish_here);
+            });
   }
 
   void close() {

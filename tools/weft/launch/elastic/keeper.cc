@@ -59,6 +59,7 @@ void Keeper::await_driver() {
 }
 
 void Keeper::stop(const std::string& why) {
+  if (record_.ended) return;
   loop_->cancel(timer_);
   if (record_.how.empty()) record_.how = why;
   if (started_) return calls_.stop(why);

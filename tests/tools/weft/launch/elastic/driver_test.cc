@@ -345,7 +345,7 @@ TEST(ElasticDriver, AWorkerThatHasLeftIsReplacedAndItsHostIsNotBlamed) {
   job.leave(1);
   EXPECT_TRUE(job.blacklisted.empty());
   job.stopped_exit();
-  EXPECT_EQ(job.end(), "all workers have failed; the last one: rank 1 on a has left the job");
+  EXPECT_EQ(job.end(), "no worker is left; the last one: rank 1 on a has left the job");
 }
 
 TEST(ElasticDriver, AHostWhoseWorkersFailBeforeTheyAreReadyIsBlacklisted) {
@@ -368,7 +368,7 @@ TEST(ElasticDriver, AllWorkersFail) {
   for (const std::size_t rank : {0, 1, 2, 3}) job.fail(rank);
   EXPECT_EQ(job.places(), "");
   job.stopped_exit();  // their successors
-  EXPECT_EQ(job.end(), "all workers have failed; the last one: rank 3 on b was killed by signal 9 (Killed)");
+  EXPECT_EQ(job.end(), "no worker is left; the last one: rank 3 on b was killed by signal 9 (Killed)");
 }
 
 TEST(ElasticDriver, ThatAllWorkersFailMayBeSurvived) {
@@ -381,13 +381,13 @@ TEST(ElasticDriver, ThatAllWorkersFailMayBeSurvived) {
   job.fail(0);
   job.fail(1);
   EXPECT_FALSE(job.end());
-  EXPECT_EQ(job.notes.back(), "all workers have failed: restart 1 of 1");
+  EXPECT_EQ(job.notes.back(), "no worker is left: restart 1 of 1");
   EXPECT_EQ(job.places(), "0=a/0 1=a/1");
   job.all_ready();
   job.fail(0);
   job.fail(1);
   job.stopped_exit();
-  EXPECT_NE(job.end().value_or("").find("all workers have failed"), std::string::npos);
+  EXPECT_NE(job.end().value_or("").find("no worker is left"), std::string::npos);
 }
 
 TEST(ElasticDriver, AFailureBeforeTheJobHasFormedIsOneOfItsHost) {

@@ -110,6 +110,20 @@ TEST_F(StoreOfAJob, AStoreThatDoesNotAnswerHoldsNothingUp) {
   EXPECT_EQ(ends, " 0 0") << "once each";
 }
 
+TEST_F(StoreOfAJob, ALateAnswerDoesNotEndASuccessor) {
+  member("worker0", 11, MemberState::joined);
+  open();
+  store->trouble = Trouble::late;
+  end("worker0");
+  pass(2s);
+  EXPECT_EQ(ends, " 0");
+  store->trouble = Trouble::none;
+  member("worker0", 12, MemberState::joined);
+  store->answer_late();
+  loop->turn();
+  EXPECT_EQ(state_of("worker0"), MemberState::joined);
+}
+
 TEST_F(StoreOfAJob, CallsBackNoMoreOnceItIsClosed) {
   member("worker0", 11, MemberState::joined);
   open();

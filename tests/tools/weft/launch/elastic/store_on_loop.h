@@ -16,7 +16,8 @@ namespace weft::tool::launch::elastic::testing {
 enum class Trouble : std::uint8_t {
   none,
   unreachable,  // each operation fails with `unavailable`
-  silent        // no operation is answered
+  silent,       // no operation is answered
+  late          // reads are answered by answer_late()
 };
 
 class TroubledStore final : public rpc::Store {
@@ -32,6 +33,11 @@ class TroubledStore final : public rpc::Store {
     return answer<std::string>([&] { return memory_.get(key, options); });
   }
   rpc::Future<std::optional<std::string>> try_get(std::string key) override {
+    if (trouble == Trouble::late) {
+      const auto promise = std::make_shared<rpc::Promise<std::optional<std::string>>>();
+      late_.push_back([this, key, promise] { promise->complete(memory_.try_get(key).get()); });
+      return promise->future();
+    }
     return answer<std::optional<std::string>>([&] { return memory_.try_get(key); });
   }
   rpc::Future<std::int64_t> add(std::string key, std::int64_t delta) override {
@@ -67,6 +73,9 @@ class TroubledStore final : public rpc::Store {
     return answer<void>([&] { return memory_.revoke(lease); });
   }
   void abandon() { unanswered_.clear(); }  // the operations that are not answered fail after all
+  void answer_late() {
+    for (const auto& read : std::exchange(late_, {})) read();
+  }
   std::size_t waiting() const { return memory_.waiting(); }
 
  private:
@@ -84,6 +93,7 @@ class TroubledStore final : public rpc::Store {
   const std::shared_ptr<rpc::Loop> loop_;
   rpc::MemoryStore memory_;
   std::vector<std::shared_ptr<void>> unanswered_;
+  std::vector<std::function<void()>> late_;
 };
 
 struct StoreOnLoop {
