@@ -1,33 +1,42 @@
-# `cpack -G DEB` in the build tree makes one Debian package of the layers without LibTorch, which has no package of its own
-# there, and of the program `weft`. Shared libraries where BUILD_SHARED_LIBS is on.
+# `cpack` in the build tree makes one Debian package for each layer that the tree has, libweft-LAYER-dev, and `weft` with the
+# program of that name. Shared libraries if BUILD_SHARED_LIBS is on. Packages of layers over LibTorch leave LibTorch to the
+# user, since Debian has no package of these versions.
 #
 # The SONAME of a library is that of its minor version before 1.0, since a minor version may change the ABI
 # (docs/compatibility.md).
 
-set(CPACK_PACKAGE_NAME libweft-dev)
+set(CPACK_PACKAGE_NAME weft)
 set(CPACK_PACKAGE_CONTACT "weft developers <weft@localhost>")
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "RPC for distributed programs over LibTorch")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Distributed programs and parallel training over LibTorch")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_GENERATOR DEB)
-set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ${BUILD_SHARED_LIBS})
-# What the headers, the .pc files and the CMake targets of the installed layers need; shlibdeps adds what the libraries link.
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "libasio-dev, libcapnp-dev, libssl-dev")
-if(TARGET weft_observe)
-  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libspdlog-dev, prometheus-cpp-dev")
-endif()
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${PROJECT_BINARY_DIR}")  # libraries of the other packages
 set(CPACK_STRIP_FILES ON)
 
 set(CPACK_COMPONENTS_ALL)
-foreach(_layer rpc rref flight schedule partition planner testing observe)
-  if(TARGET weft_${_layer})
-    list(APPEND CPACK_COMPONENTS_ALL ${_layer})
-  endif()
+get_property(_layers GLOBAL PROPERTY weft_layers)
+foreach(_layer IN LISTS _layers)
+  list(APPEND CPACK_COMPONENTS_ALL ${_layer})
+  string(TOUPPER ${_layer} _upper)
+  string(REPLACE _ - _name ${_layer})
+  set(CPACK_DEBIAN_${_upper}_PACKAGE_NAME libweft-${_name}-dev)
+  get_property(CPACK_COMPONENT_${_upper}_DEPENDS GLOBAL PROPERTY weft_${_layer}_depends)
 endforeach()
+# What the headers, the .pc files and the CMake targets need; shlibdeps adds what shared libraries link.
+set(CPACK_DEBIAN_RPC_PACKAGE_DEPENDS "libasio-dev, libcapnp-dev, libssl-dev")
+set(CPACK_DEBIAN_OBSERVE_PACKAGE_DEPENDS "libspdlog-dev, prometheus-cpp-dev")
 if(WEFT_TOOLS)
   list(APPEND CPACK_COMPONENTS_ALL tools)
+  set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME weft)
+  set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION devel)
+  if(BUILD_SHARED_LIBS)
+    set(CPACK_COMPONENT_TOOLS_DEPENDS planner flight rref)
+  endif()
 endif()
 include(CPack)

@@ -2,11 +2,12 @@
 # Proves the README's commands from nothing: makes a bare Debian in a folder, clones this repository into it, and runs
 # `./dev demo` and `./dev test` there as on a machine that has never seen weft.
 #
-#   tools/fresh_machine.sh bookworm|trixie [--worktree] [--keep] [DEV-COMMAND...]
+#   tools/fresh_machine.sh bookworm|trixie [--worktree] [--keep] [--with FOLDER] [DEV-COMMAND...]
 #
 #   DEV-COMMAND   what to run, each one argument: demo, test, 'test --full', ... (default: demo test)
 #   --worktree    take the files as they lie here instead of the last commit
 #   --keep        leave the system in out/fresh-SUITE; otherwise it is removed at the end
+#   --with FOLDER copy this folder into the system, as /root/packages
 #
 # Needs root and debootstrap. How this machine reaches the network (resolver, CA bundle, proxies, package index, Debian
 # mirror) is copied into the new system; nothing else of it is visible there. The bare system is kept as
@@ -18,14 +19,16 @@ die() { echo "fresh_machine: $*" >&2; exit 1; }
 
 suite=${1:-}
 case $suite in bookworm|trixie) shift ;; *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
-worktree=no keep=no
+worktree=no keep=no with=
 commands=()
-for argument in "$@"; do
-  case $argument in
+while [ $# -gt 0 ]; do
+  case $1 in
     --worktree) worktree=yes ;;
     --keep) keep=yes ;;
-    *) commands+=("$argument") ;;
+    --with) with=${2:?--with FOLDER}; shift ;;
+    *) commands+=("$1") ;;
   esac
+  shift
 done
 [ ${#commands[@]} -gt 0 ] || commands=(demo test)
 [ "$(id -u)" = 0 ] || die "needs root, for chroot: sudo $0 $suite"
@@ -34,7 +37,7 @@ command -v debootstrap >/dev/null || die 'needs debootstrap: apt-get install deb
 # A mount and process namespace of its own: whatever is mounted or started below ends with this script.
 if [ -z "${WEFT_FRESH_INSIDE:-}" ]; then
   WEFT_FRESH_INSIDE=1 exec unshare --mount --propagation private --pid --fork --kill-child "$0" "$suite" \
-    $([ $worktree = no ] || echo --worktree) $([ $keep = no ] || echo --keep) "${commands[@]}"
+    $([ $worktree = no ] || echo --worktree) $([ $keep = no ] || echo --keep) ${with:+--with "$with"} "${commands[@]}"
 fi
 
 # The mirror that this machine itself uses, where it is a Debian; else debootstrap's own choice.
@@ -90,6 +93,8 @@ while IFS= read -r -d '' pair; do
     PIP_*|*_proxy|*_PROXY|SSL_CERT_*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|WEFT_JOBS) pass+=("$pair") ;;
   esac
 done < <(env -0)
+
+[ -z "$with" ] || cp -r "$with" "$guest/root/packages"
 
 # --- The repository, as a newcomer gets it ---
 if [ $worktree = yes ]; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # starter_test.sh no_torch|shared|torch|deb BUILD LIBTORCH: installs weft from the build tree BUILD into a folder, copies
-# examples/starter beside it as a user would, builds it against that installation alone, and runs it. `deb` unpacks the
-# Debian package of the shared libraries instead, and builds that and examples/embedded_service without CMake, by pkg-config.
+# examples/starter next to it as a user would, builds it against that installation alone, and runs it. `deb` unpacks the
+# Debian packages of the shared libraries instead, and builds that and examples/embedded_service without CMake, by
+# pkg-config. tools/packages_check.sh installs the packages on a bare Debian.
 set -euo pipefail
 kind=$1 build=$2 libtorch=${3:-}
 source=$(cd "$(dirname "$0")/../.." && pwd)
@@ -23,15 +24,22 @@ case $kind in
 esac
 if [ "$kind" = deb ]; then
   (cd "$work" && cpack -G DEB --config "$build/CPackConfig.cmake" >/dev/null)
-  dpkg-deb --info "$work"/libweft-dev_*.deb | grep -E '^ (Package|Version|Depends):'
-  dpkg-deb -x "$work"/libweft-dev_*.deb "$work/system"
-  depends=", $(dpkg-deb --field "$work"/libweft-dev_*.deb Depends),"
-  needed=(libasio-dev libcapnp-dev libssl-dev)
-  observe=$(find "$work/system" -name weft-observe.pc)
-  [ -z "$observe" ] || needed+=(libspdlog-dev prometheus-cpp-dev)
-  for package in "${needed[@]}"; do
-    [[ $depends =~ ,\ $package(\ \(|,) ]] || { echo "the package does not depend on $package"; exit 1; }
+  for package in "$work"/*.deb; do
+    dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends):'
+    dpkg-deb -x "$package" "$work/system"
   done
+  expect_depends() {  # PACKAGE NEEDED...
+    local depends needed
+    depends=", $(dpkg-deb --field "$work/$1"_*.deb Depends),"
+    for needed in "${@:2}"; do
+      [[ $depends =~ ,\ $needed(\ \(|,) ]] || { echo "$1 does not depend on $needed: ${depends:2}"; exit 1; }
+    done
+  }
+  expect_depends libweft-rpc-dev libasio-dev libcapnp-dev libssl-dev libc6
+  expect_depends libweft-rref-dev libweft-rpc-dev
+  expect_depends weft libweft-planner-dev libweft-rref-dev
+  observe=$(find "$work/system" -name weft-observe.pc)
+  [ -z "$observe" ] || expect_depends libweft-observe-dev libweft-rpc-dev libspdlog-dev prometheus-cpp-dev
   libdir=$(dirname "$(find "$work/system" -name 'libweft_rpc.so')")
   soname=$(objdump -p "$libdir/libweft_rpc.so" | awk '$1 == "SONAME" {print $2}')
   version=$(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --modversion weft-rref)
