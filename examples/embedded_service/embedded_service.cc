@@ -9,7 +9,8 @@
 //
 // WEFT_CERTIFICATES=FOLDER makes the agents use mutual TLS, and lets the services listen on addresses other
 // than loopback. FOLDER has NAME.pem and NAME-key.pem for the names rates, market and client, and ca.pem. On
-// SIGHUP the market reads the files again. docs/embedding.md explains the program.
+// SIGHUP the market reads the files again. WEFT_METRICS=HOST:PORT is the address of the market's probes and
+// metrics. docs/embedding.md explains the program, and operations/ runs it under systemd, with Prometheus.
 #include <weft/rpc/observe/endpoint.h>
 #include <weft/rpc/rpc.h>
 
@@ -128,7 +129,11 @@ int run_market(const std::string& address, const std::string& rates) {
   auto market = std::make_shared<Market>(to_rates);
   agent.serve(market);
   agent.limit("market.convert", {.running = 100, .waiting = 1000});
-  observe::Endpoint endpoint{agent, metrics};  // /metrics, /livez, /readyz
+  const char* http = std::getenv("WEFT_METRICS");
+  observe::Endpoint endpoint{// /metrics, /livez, /readyz
+                             agent,
+                             metrics,
+                             {.address = http != nullptr ? http : "127.0.0.1:0"}};
 
   asio::signal_set changed{io, SIGHUP};
   const std::function<void()> await_change = [&] {
