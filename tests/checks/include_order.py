@@ -4,6 +4,7 @@
 This table is the architecture. What else is checked:
   - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/, parallel/schedule/,
     parallel/partition/, parallel/planner/, parallel/elastic/plan/;
+  - a folder `internal` holds the implementation of the folder that it is in, and counts as a part of it;
   - spdlog and prometheus-cpp stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
@@ -25,8 +26,8 @@ COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("plan", "operatio
 OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
 BACKEND = [*OPERATION, "parallel/collectives/backend"]
 UP_TO_GROUPS = [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
-UP_TO_RREF = [*RPC, "rref"]
-UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
+UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
+UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
 
 # Folder -> what it may include beside itself.
 LAYERS = {
@@ -34,8 +35,10 @@ LAYERS = {
     "rpc/testing": RPC,
     "rpc/observe": RPC,
     "rpc/tensor": RPC,
-    "rref": RPC,
-    "dist_autograd": [*UP_TO_RREF, "rpc/tensor"],
+    "rref/protocol": RPC,
+    "rref": [*RPC, "rref/protocol"],
+    "dist_autograd/engine": [*RPC, "rpc/tensor"],
+    "dist_autograd": [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine"],
     **{folder: [*UP_TO_AUTOGRAD, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
     "dist_optim/embedding": [*UP_TO_AUTOGRAD, *DIST_OPTIM],
     "parallel/collectives/flight": RPC,
@@ -66,9 +69,8 @@ LAYERS = {
                                   "parallel/sharded/checkpoint", "parallel/sharded", "parallel/schedule", "parallel/partition",
                                   "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
 }
-WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
+WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "rref/protocol", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
                  "parallel/partition", "parallel/planner", "parallel/elastic/plan"]
-TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")
 OBSERVE = re.compile(r"(spdlog|prometheus)/")
