@@ -20,8 +20,11 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   CollectivesLayer(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices);
   static std::shared_ptr<CollectivesLayer> of(rpc::AgentCore& core);  // failed_precondition without the layer
 
+  // The agent's core, and its devices, which its groups share. Never null.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   const std::shared_ptr<nccl::Devices>& devices() const { return devices_; }
+  // The number of a new group, unique within this agent: GroupId::number, if this agent is rank 0 of the
+  // group.
   std::uint64_t next_number() { return ++numbers_; }
 
   // While a group is being created, other members may have it already and send messages. The layer keeps
@@ -34,14 +37,18 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   void give_up_group(const GroupOptions& options);
   // why: the error with which it has failed, if it has. Members that send to it later get this error.
   void remove(const GroupId& id, const std::optional<rpc::Error>& why = std::nullopt);
+  // The number of groups that have been added and still exist.
   std::size_t groups() const;
+
   std::size_t kept_early() const;  // messages for groups that are being created
+  // All groups that have been added and still exist.
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
   // Passes a message of that size to the member of the group here. Returns an error if it was refused: it
   // exceeded the limits for an expected group, or the group has ended.
   using Event = rpc::UniqueFunction<void(GroupCore&)>;
   std::optional<rpc::Error> deliver(const GroupId& id, std::size_t bytes, Event event);
+
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
 
   // Adds to a figure of the agent's statistics, for higher layers: "data_parallel.iterations".

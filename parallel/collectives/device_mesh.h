@@ -19,18 +19,18 @@ class WEFT_EXPORT DeviceMesh {
     int size = 1;
   };
 
-  // Call it on all members of the group; its groups have the options of that group. invalid_argument if the
-  // product of the sizes is not the group's size, if a name occurs twice, or if the members give different
-  // meshes.
+  // Call it on all members of the group. The mesh's groups have the options of that group, and the names of
+  // their dimensions. At most 16 dimensions. invalid_argument if the product of the sizes is not the group's
+  // size, if a name occurs twice, or if the members give different meshes.
   static rpc::Future<DeviceMesh> create(const Group& group, std::vector<Dimension> dimensions,
                                         Group::Site site = Group::Site::current());
 
+  // As given to create(). Constant.
   const std::vector<Dimension>& dimensions() const { return dimensions_; }
-  // By dimension; invalid_argument if no dimension has that name.
+  // By dimension: the group of the ranks that differ from this one only in that coordinate, and this rank's
+  // coordinate, which is its rank in that group. Throws invalid_argument if no dimension has that name.
   const Group& group(const std::string& dimension) const { return groups_[index_of(dimension)]; }
-  int coordinate(const std::string& dimension) const {
-    return coordinates_[index_of(dimension)];
-  }  // this rank's
+  int coordinate(const std::string& dimension) const { return coordinates_[index_of(dimension)]; }
 
  private:
   static rpc::Future<DeviceMesh> make(const Group& group, std::vector<Dimension> dimensions,

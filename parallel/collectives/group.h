@@ -47,6 +47,7 @@ enum class GroupBackend : std::uint8_t {
   hosts,   // in memory on each host, by messages between hosts
 };
 struct Rendezvous;
+// From the call of an operation. None: GroupOptions::timeout.
 using Timeout = std::optional<std::chrono::nanoseconds>;
 
 namespace detail {
@@ -60,6 +61,8 @@ rpc::Result<std::vector<T>> unpack_all(rpc::Result<std::vector<rpc::Buffer>>&& a
 }
 }  // namespace detail
 
+// create() fails unless name, members, wire_dtype and bounds are equal on all members. The other options may
+// differ between members.
 struct GroupOptions {
   std::string name = "world";        // the same on all members; a name may be used again
   std::vector<std::string> members;  // by rank; empty: all members of a fixed world, by their ranks
@@ -90,6 +93,8 @@ struct GroupOptions {
 
 class WEFT_EXPORT Group {
  public:
+  // Where the program calls an operation. Leave the parameter at its default: the location is part of errors
+  // and of the flight recorder.
   using Site = std::source_location;
 
   // Call it on all members. The agent has collectives::layer(), has joined its job, and outlives the future.
@@ -109,10 +114,14 @@ class WEFT_EXPORT Group {
   // ended this group, in a world that is not fixed. It has the options of this group.
   rpc::Future<Group> shrink(rpc::Agent& agent) const;
 
+  // The name; the options with which the group was created; this member's rank; the number of members.
+  // Constant, also after the group has ended. After split(), options().members is not the list of members:
+  // use members().
   const std::string& name() const;
   const GroupOptions& options() const;
   int rank() const;
   int size() const;
+
   std::vector<std::string> members() const;  // names, by rank
 
   // The same group, whose collectives start to run on the calling thread: for a caller that waits for the
@@ -125,6 +134,7 @@ class WEFT_EXPORT Group {
   // share none, or if the shared memory is used up. Throws resource_exhausted if the host has no memory left.
   // The tensor outlives the group. An output of a failed collective must not be used any more.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options = {}) const;
+  // How the members access each other's tensors. Constant: create() determines it.
   GroupBackend backend() const;
 
   // Call it on all members: creates the resources of collectives on that device of this member; a group uses
@@ -142,6 +152,7 @@ class WEFT_EXPORT Group {
   // The same at the root only: the tensors of other ranks do not change.
   rpc::Future<void> reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                            Site site = Site::current()) const;
+  // tensor: of one shape on all ranks; the tensors of all ranks become the root's.
   rpc::Future<void> broadcast(at::Tensor tensor, int root, Timeout timeout = {},
                               Site site = Site::current()) const;
   rpc::Future<void> broadcast(std::vector<at::Tensor> tensors, int root, Timeout timeout = {},
@@ -163,9 +174,12 @@ class WEFT_EXPORT Group {
   // invalid_argument.
   rpc::Future<void> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum,
                                    Timeout timeout = {}, Site site = Site::current()) const;
+  // outputs[i] becomes this rank's part of the reduction of all inputs[i].
   rpc::Future<void> reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                    ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                                    Site site = Site::current()) const;
+  // inputs: one for each rank, of sizes that may differ but are equal on all ranks; output: as large as
+  // inputs[rank()], becomes the reduction of these inputs of all ranks.
   rpc::Future<void> reduce_scatter_v(at::Tensor output, std::vector<at::Tensor> inputs,
                                      ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                                      Site site = Site::current()) const;
@@ -178,7 +192,8 @@ class WEFT_EXPORT Group {
   // with all others may have completed the operation.
   rpc::Future<void> all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                  Timeout timeout = {}, Site site = Site::current()) const;
-  // outputs, inputs: one for each rank, all of one shape, at the root; empty elsewhere.
+  // outputs, inputs: one for each rank, all of one shape, at the root; empty elsewhere. gather() copies the
+  // input of rank i to the root's outputs[i], scatter() the root's inputs[i] to the output of rank i.
   rpc::Future<void> gather(std::vector<at::Tensor> outputs, at::Tensor input, int root, Timeout timeout = {},
                            Site site = Site::current()) const;
   rpc::Future<void> scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root, Timeout timeout = {},
@@ -249,7 +264,8 @@ class WEFT_EXPORT Group {
   rpc::Future<T> recv_object(int from, std::uint64_t tag = 0, Timeout timeout = {},
                              Site site = Site::current()) const;
 
-  // Writes the same now, into that folder; returns the file. failed_precondition if it cannot be written.
+  // Writes the file of GroupOptions::flight_recorder_dir now, into that folder; returns its path.
+  // failed_precondition if it cannot be written.
   std::filesystem::path write_flight(const std::filesystem::path& folder) const;
 
   // Ends the group, and the groups that were split from it, on all their ranks. If the group has ended

@@ -57,6 +57,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
             std::vector<rpc::AgentId> members, int rank, GroupBackend kind, std::unique_ptr<Backend> backend);
   ~GroupCore() override;
 
+  // Constant. members(): by rank. kind(): of the backend.
   const GroupId& id() const { return id_; }
   const std::string& name() const { return options_.name; }
   const std::vector<rpc::AgentId>& members() const { return members_; }
@@ -69,10 +70,13 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
     return tensor != nullptr && is_on_device(*tensor) ? &devices_ : nullptr;
   }
 
+  // A collective on tensors of the host. inlined: it runs on the calling thread until it must wait.
+  // Cancelling the future aborts the group.
   rpc::Future<void> start(Collective collective, bool inlined = false);
+  // Messages between two members. Cancelling a future aborts the group.
   rpc::Future<void> send(int to, Message message);                     // completes when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // returns the sender
-  rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);
+  rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);      // returns the bytes
   rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
   // A small value, gathered by rank 0: returns all members' values by rank, or none if this member wants
   // none. All members reserve rounds in one order, and give values in any order.
@@ -84,7 +88,9 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // launches on all members; or with the error that ended the group.
   void launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
               std::optional<std::chrono::nanoseconds> timeout);
+  // The error that has ended the group; none: it is usable.
   const std::optional<rpc::Error>& error() const { return ended_; }  // in a turn
+  // Ends the group on all members: abort() with `aborted`, fail() with that error. The first error counts.
   void abort(const std::string& reason);
   // That group was split from this one: abort() ends it too, on all ranks.
   void add_split(const std::shared_ptr<GroupCore>& group);
@@ -93,12 +99,14 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // Runs a job once no dumps are being written: a job that notifies the program of a failure, after which it
   // may exit.
   void after_dumps(rpc::Callback job);
+  // Constant.
   GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
   // Records in the flight recorder the ranks for which running collectives wait: at once, unless another
   // thread runs a job of this group.
   void note_awaited();
+
   FlightDump flight() const;  // the latest operations of this member, and its waits
 
   // Messages of members (group_service.h); messages of non-members are ignored.
@@ -114,10 +122,13 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
                                          std::chrono::nanoseconds limit);
   void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
   void left(const rpc::AgentId& from);
+  // Whether this member has started the collective of that number. Any thread.
   bool has_begun(std::uint64_t sequence) const {
     return sequence < std::max(begun_.load(), backend_->begun());
   }
 
+  // The agent of a member is gone: the group fails with peer_lost. If the reason is shut_down, the member has
+  // left instead, and the group fails only if it is needed. Agents that are no members are ignored.
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
   // A rank that waits for another in shared memory sends it no message, and might never detect its loss.
   void world_failed(const rpc::Error& error);

@@ -25,8 +25,9 @@ class GroupCore;
 
 class WEFT_EXPORT GroupDevices {
  public:
-  using Timeout = std::optional<std::chrono::nanoseconds>;
+  using Timeout = std::optional<std::chrono::nanoseconds>;  // none: the group's
 
+  // core: the owner. devices: of its agent, shared by all groups of the agent.
   GroupDevices(GroupCore& core, std::shared_ptr<nccl::Devices> devices)
       : core_(core), devices_(std::move(devices)) {}
   ~GroupDevices();
@@ -44,8 +45,8 @@ class WEFT_EXPORT GroupDevices {
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
                              const std::source_location& site);
 
-  bool busy() const { return in_flight_ != 0; }
-  void end(const rpc::Error& error);  // the group has ended; does not block
+  bool busy() const { return in_flight_ != 0; }  // collectives or messages are in flight
+  void end(const rpc::Error& error);             // the group has ended; does not block
   // A member has left: all end their communicators when they are idle.
   void has_left(const rpc::Error& error);
 

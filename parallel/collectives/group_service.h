@@ -17,6 +17,9 @@
 namespace weft::collectives {
 
 struct WEFT_EXPORT GroupService {
+  // Remote methods: only members of the group call them. For an unknown group, see
+  // CollectivesLayer::deliver(): notifications (data, disagree, failed, left) are dropped, message,
+  // lent_message and give fail with its error, and standing is false.
   void data(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::uint32_t label,
             std::uint64_t hash, rpc::Buffer bytes);
   rpc::Future<void> message(rpc::CallContext& call, GroupId group, std::uint64_t tag, std::string type,

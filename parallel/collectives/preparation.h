@@ -9,16 +9,20 @@
 
 namespace weft::collectives {
 
+// An owned list. Parameters are spans, which refer to the caller's tensors.
 using Tensors = std::vector<at::Tensor>;
 
 // Throws the errors of check(), and unsupported for a reduction that the dtype does not have.
 Collective collective_of(const GroupCore& group, const CollectiveCall& call);
 
+// Throws invalid_argument unless it is a rank of the group.
 void expect_rank(const GroupCore& group, int rank);
 // The elements of a tensor, one after the other: its own memory if it is contiguous.
 at::Tensor flat(const at::Tensor& tensor);
+
 std::string type_of(const at::Tensor& tensor);   // "float32[4]"
 rpc::Buffer bytes_of(const at::Tensor& memory);  // contiguous
+// The address of its first element.
 inline std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
 // In memory of that backend, if it has some; backend may be null.
@@ -32,10 +36,11 @@ class Output {
   explicit Output(std::span<const at::Tensor> tensors, Backend* backend = nullptr);
   static Output copied(std::span<const at::Tensor> tensors);  // always with separate memory
 
+  // One dimension, contiguous. is_copied(): it is separate memory.
   const at::Tensor& memory() const { return memory_; }
   bool is_copied() const { return !tensors_.empty(); }
-  void gather() const;  // copies the present values of the tensors, if the memory is separate
-  void write_back() const;
+  void gather() const;      // copies the present values of the tensors, if the memory is separate
+  void write_back() const;  // the reverse, if the memory is separate
 
  private:
   Output() = default;

@@ -9,8 +9,9 @@
 
 namespace weft::collectives {
 
+// The new group, as one of its members sees it.
 struct Rendezvous {
-  GroupId id;
+  GroupId id;                          // of rank 0, with its number
   std::vector<rpc::AgentId> members;   // by rank; empty: this member belongs to no group
   int rank = 0;                        // this one's
   std::shared_ptr<SharedSpace> space;  // null: they share none; with hosts: of this host's members

@@ -19,7 +19,7 @@ namespace weft::collectives {
 
 class Turns {
  public:
-  using Failed = rpc::UniqueFunction<void(const std::exception_ptr&)>;
+  using Failed = rpc::UniqueFunction<void(const std::exception_ptr&)>;  // on the thread that ran the job
   explicit Turns(Failed failed) : failed_(std::move(failed)) {}
 
   void run(rpc::Callback job) {

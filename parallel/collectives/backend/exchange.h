@@ -20,6 +20,7 @@
 namespace weft::collectives {
 
 class Exchange;
+// Owned by the group and by the jobs that run the exchange.
 using ExchangePtr = std::shared_ptr<Exchange>;
 
 class WEFT_EXPORT BackendOwner {
@@ -45,6 +46,7 @@ class WEFT_EXPORT BackendOwner {
   virtual void differs(const ExchangePtr& exchange) = 0;
   // Ends the group with that error; null: the group has ended before.
   virtual void failed(const ExchangePtr& exchange, const std::exception_ptr& error) = 0;
+  // Whether the group has ended.
   virtual bool has_ended() const = 0;
 
   // In turn; on any thread if the group does not keep the exchange:
@@ -74,7 +76,9 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   // Moves no data and reports nothing any more.
   virtual void close() { closed = true; }
 
+  // The signature and the source location, for error messages.
   std::string text() const { return collective.text(); }
+
   // Elements of an all_to_all_v, which ranks compare by pairs; otherwise 0.
   std::uint64_t elements_for(int rank) const { return between(collective.layout.blocks, rank); }
   std::uint64_t elements_from(int rank) const { return between(collective.layout.from, rank); }
@@ -84,6 +88,7 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
     return by - hash < (has_sizes_of_pairs() ? max_elements : 1) ? std::optional(by - hash) : std::nullopt;
   }
 
+  // hash: of the signature. Each message of the collective carries it, plus elements_for() the receiver.
   const std::shared_ptr<BackendOwner> owner;
   Collective collective;
   const std::uint64_t hash;

@@ -17,6 +17,7 @@ class FlightClock {
  public:
   using Ticks = std::uint64_t;
 
+  // The counter's present value. Comparable only with values from the same host.
   static Ticks now() {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -28,7 +29,9 @@ class FlightClock {
   // For ticks since this clock was created. Nanoseconds since 1970.
   class Scale {
    public:
+    // The time of the call of scale().
     std::int64_t taken() const { return last_.time; }
+    // The time of these ticks. Ticks before the clock's creation or after scale() count as these.
     std::int64_t time_of(Ticks ticks) const {
       if (last_.ticks <= first_.ticks || last_.time <= first_.time) return last_.time;
       const double part = static_cast<double>(std::clamp(ticks, first_.ticks, last_.ticks) - first_.ticks) /

@@ -34,6 +34,7 @@ WEFT_EXPORT FlightDump flight_dump_of(std::string_view json);
 WEFT_EXPORT std::filesystem::path write_flight_dump(const std::filesystem::path& folder,
                                                     const FlightDump& dump);
 
+// The dumps in a folder, in the order of their files' names.
 struct FlightFolder {
   std::vector<FlightDump> dumps;
   std::vector<std::string> unreadable;  // files that look like dumps, with their errors

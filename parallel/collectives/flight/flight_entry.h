@@ -16,18 +16,21 @@ namespace weft::collectives {
 // The type of a receive of a tensor of any type.
 inline constexpr std::string_view any_tensor = "any tensor";
 
+// The kind of an operation: a collective of tensors, a round of values, or one side of a message.
 enum class FlightKind : std::uint8_t {
   collective,
   values,  // a round in which ranks exchange values that are no tensors
   send,
   recv,
 };
+// The progress of an operation. It may skip `moving`.
 enum class FlightState : std::uint8_t {
   begun,   // here; which other ranks have started is unknown
   moving,  // all have arrived: data moves
   done,
   failed,
 };
+
 WEFT_EXPORT std::string_view name_of(FlightKind kind);    // "collective", …
 WEFT_EXPORT std::string_view name_of(FlightState state);  // "begun", …
 
@@ -46,11 +49,14 @@ struct WEFT_EXPORT FlightEntry {
   std::string error;           // why it failed
   std::vector<int> waits_for;  // ranks whose data had not arrived
 
+  // is_open(): not done. A failed operation counts as open: when a group fails, the operations that are in
+  // flight fail with it.
   bool is_message() const { return kind == FlightKind::send || kind == FlightKind::recv; }
   bool is_open() const { return state != FlightState::done; }
   // "#17 all_reduce(sum, float32[4, 8])", "values #3 all_gather_object(string)",
   // "send(float32[4], to 2, tag 7)"
   std::string what() const;
+
   std::string what_and_where() const;  // the same, followed by " at train.cc:12"
 };
 

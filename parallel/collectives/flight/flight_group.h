@@ -13,12 +13,15 @@
 
 namespace weft::collectives {
 
+// Entries of dumps, not owned.
 using FlightEntries = std::vector<const FlightEntry*>;
 
 // A meeting of all ranks, as one number: that of a collective, or that of a round of values after those of
 // all collectives.
 using FlightOrdinal = std::uint64_t;
+// The ordinals of rounds of values begin here.
 constexpr FlightOrdinal first_round = FlightOrdinal{1} << 63;
+// Of an entry that is no message.
 inline FlightOrdinal ordinal_of(const FlightEntry& entry) {
   return entry.kind == FlightKind::values ? first_round + entry.sequence : entry.sequence;
 }
@@ -32,10 +35,13 @@ struct WEFT_EXPORT FlightGroup {
   std::vector<FlightEntries>
       open;  // by rank: not completed, and no mismatches; meetings in order, then messages
 
+  // The number of ranks, and the dump of one; null: that rank has none.
   int size() const { return static_cast<int>(members.size()); }
   const FlightDump* dump(int rank) const { return dumps[static_cast<std::size_t>(rank)]; }
+
   const FlightEntry* entry(int rank, FlightOrdinal ordinal) const;  // null: not in its dump
   bool has_begun(int rank, FlightOrdinal ordinal) const;            // false without a dump
+  // The ranks without a dump, and those with one, in ascending order.
   std::vector<int> without_dump() const;
   std::vector<int> with_dump() const;
 
@@ -55,7 +61,9 @@ enum class FlightShift : std::uint8_t {
   one_more,  // as if its own operation there were an additional one
   swapped    // as if it had done that and the next in the other order
 };
+// Whether two entries, of different ranks, are of the same operation.
 using SameFlight = std::function<bool(const FlightEntry&, const FlightEntry&)>;
+// sequence: the ordinal at which rank and other differ first. same: compares entries of later ordinals, too.
 WEFT_EXPORT FlightShift flight_shift(const FlightGroup& group, int rank, int other, std::uint64_t sequence,
                                      const SameFlight& same);
 

@@ -21,8 +21,9 @@ namespace weft::collectives {
 
 // An operation that is about to start.
 struct FlightOperation {
-  using Render = std::string (*)(std::string_view meaning);
+  using Render = std::string (*)(std::string_view meaning);  // called by records(), not when it is recorded
 
+  // See FlightEntry for the fields of the same names.
   FlightKind kind = FlightKind::collective;
   std::uint64_t sequence = 0;  // of a collective, of a round of values
   std::string_view meaning;    // copied
@@ -34,6 +35,7 @@ struct FlightOperation {
   FlightClock::Ticks begun = 0;  // 0: now
 };
 
+// A snapshot of a recorder.
 struct FlightRecords {
   std::int64_t taken = 0;            // the time of the snapshot
   std::uint64_t begun = 0;           // collectives: those below this number have started
@@ -48,6 +50,8 @@ class WEFT_EXPORT FlightRecorder {
 
   explicit FlightRecorder(std::size_t most = 1024);  // rounded up to a power of two
 
+  // Records the start of an operation. The functions below record its progress, with the current time; once
+  // it has completed or failed, they have no effect.
   Ticket begin(const FlightOperation& operation);
   void moving(Ticket ticket);  // all have arrived
   void done(Ticket ticket);
@@ -60,6 +64,7 @@ class WEFT_EXPORT FlightRecorder {
   // could be taken.
   void note(const FlightOperation& operation);
 
+  // A snapshot. It creates the operations' texts, without delaying threads that record meanwhile.
   FlightRecords records() const;
 
  private:

@@ -12,7 +12,9 @@
 
 namespace weft::collectives {
 
+// One problem of a job.
 struct FlightFinding {
+  // What it is. For each kind: the meaning of `ranks`, and their order.
   enum class Kind : std::uint8_t {
     cycle,       // members wait for each other
     mismatch,    // ranks differ: `ranks` are the minority
@@ -24,18 +26,22 @@ struct FlightFinding {
     unlike,      // a send and a receive, `ranks` {sender, receiver}, of different types
     in_transit,  // a send and a receive, likewise, of the same type
   };
+
+  // ranks: of the group; for a cycle: empty.
   Kind kind = Kind::missing;
   std::string group;                      // its label; for a cycle: empty
   std::optional<std::uint64_t> sequence;  // of a collective, or
   std::optional<std::uint64_t> round;     // of values
   std::vector<int> ranks;
-  std::vector<std::string> members;  // their names
+  std::vector<std::string> members;  // their names; for a cycle: of its members, in order
   std::string text;                  // one line
   std::vector<std::string> details;  // one line each
 };
 WEFT_EXPORT std::string_view name_of(FlightFinding::Kind kind);  // "cycle", …
 
+// All findings, and a summary of each group.
 struct FlightVerdict {
+  // One group, by its label (FlightGroup::label).
   struct Group {
     std::string label;
     std::string summary;              // "4 ranks, dumps of 3"

@@ -10,16 +10,20 @@
 
 namespace weft::collectives {
 
+// One operation of one rank that has not completed.
 struct FlightWait {
   const FlightGroup* group = nullptr;
   int rank = 0;
   const FlightEntry* entry = nullptr;
   std::vector<int> awaited;              // ranks that have not arrived
   const FlightEntry* partner = nullptr;  // for a message: its other half, which has not completed either
-  int partner_rank = -1;
+  int partner_rank = -1;                 // of the other half; -1: no partner
 };
+// The waits of all groups, group by group: collectives and rounds of values by rank, then messages by rank.
+// Collectives on which ranks differ are left out.
 WEFT_EXPORT std::vector<FlightWait> flight_waits(const std::vector<FlightGroup>& groups);
 
+// One wait of a cycle.
 struct FlightLink {
   const FlightWait* wait = nullptr;
   int awaited = 0;  // one of those that it waits for: by name, the rank of the next link

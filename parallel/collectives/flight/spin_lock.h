@@ -9,6 +9,7 @@ namespace weft::collectives {
 
 class SpinLock {
  public:
+  // For std::lock_guard. Not recursive.
   void lock() {
     for (int tries = 0; taken_.test_and_set(std::memory_order_acquire);)
       if (++tries > 100) std::this_thread::yield();

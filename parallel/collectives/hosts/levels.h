@@ -30,12 +30,15 @@ struct WEFT_EXPORT Hosts {
   int host = 0, index = 0;  // of this rank: its host, and its place there
   int columns = 0;          // as many as the smallest host has ranks
 
+  // The number of hosts, and of the ranks of this host.
   int count() const { return static_cast<int>(ranks.size()); }
   int here() const { return static_cast<int>(ranks[static_cast<std::size_t>(host)].size()); }
+  // The host of a rank of the group, and its place among the ranks of that host.
   int host_of(int rank) const;
   int index_of(int rank) const;
+  // Whether this rank is in a column, and the rank of its column on a host. The latter only if it is in one.
   bool in_column() const { return index < columns; }
-  int in_column(int host) const {  // the rank of this one's column on that host
+  int in_column(int host) const {
     return ranks[static_cast<std::size_t>(host)][static_cast<std::size_t>(index)];
   }
   // The column that carries the blocks of a host's index-th rank.
@@ -47,11 +50,13 @@ struct WEFT_EXPORT BlocksByColumn {
   // blocks: of the ranks.
   BlocksByColumn(const Hosts& hosts, const std::vector<Range>& blocks);
 
+  // One rank's block, in elements.
   struct Piece {
-    Range block;     // by rank
-    std::size_t at;  // by column
+    Range block;     // in the order by rank
+    std::size_t at;  // its beginning in the order by column
   };
-  std::vector<Piece> pieces;
+
+  std::vector<Piece> pieces;   // of all ranks, in the order by column
   std::vector<Range> columns;  // the part of each column
   std::vector<std::vector<Range>>
       sections;          // for each column: the part of each host, from the beginning of the column

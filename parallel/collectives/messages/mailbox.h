@@ -21,6 +21,7 @@ namespace weft::collectives {
 
 class WEFT_EXPORT Mailbox {
  public:
+  // A message that has arrived. taken: called once, when the receiver has the bytes, or with the error.
   struct Letter {
     int from;
     std::uint64_t tag;
@@ -29,16 +30,18 @@ class WEFT_EXPORT Mailbox {
     rpc::UniqueFunction<void(rpc::Result<void>)> taken;
     bool lent = false;  // the sender owns the bytes until taken()
   };
+  // The result of a receive. bytes: empty if the receive has a destination.
   struct Received {
     int from;  // the sender's rank
     rpc::Buffer bytes;
     std::string type;
   };
+  // A receive. done: called once, with the message or the error. deadline: only overdue() uses it.
   struct Receive {
     std::optional<int> from;  // none: any rank
     std::uint64_t tag;
     std::optional<std::string> type;  // none: any tensor
-    std::byte* into;
+    std::byte* into;                  // memory of `size` bytes, until `done` is called
     std::optional<std::size_t> size;  // in bytes; none: the message is returned, not copied to a destination
     std::string what;                 // for errors: "recv(float32[4], from 1) at train.cc:3"
     rpc::Clock::time_point deadline;
@@ -48,8 +51,10 @@ class WEFT_EXPORT Mailbox {
   explicit Mailbox(std::string receiver)
       : receiver_(std::move(receiver)) {}  // for errors: "rank 2 (worker2)"
 
+  // Match at once, or are kept. If they match, `taken` and `done` are called before these return.
   void deliver(Letter letter);
   void receive(Receive wanted);
+
   void fail(const rpc::Error& error);  // all waits, on either side
 
   bool awaits(int rank) const;                                  // only this rank can complete a receive

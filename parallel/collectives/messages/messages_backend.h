@@ -26,6 +26,7 @@ class WEFT_EXPORT MessagesBackend final : public Backend {
     const PlanMemory& memory;
   };
   std::shared_ptr<PlanRun> run_of(const Collective& collective, const Part& part, PlanRun::Done done) const;
+  // All ranks of the group.
   Part whole(const Collective& collective) const {
     return {rank_, ranks_, collective.layout, collective.memory};
   }
@@ -57,7 +58,9 @@ class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
   // The ranks in the plan: the plan's number of a rank, or none, and the rank of a number.
   virtual std::optional<int> number_of(int rank) const { return rank; }
   virtual int rank_of(int number) const { return number; }
+  // The part that this exchange runs.
   virtual MessagesBackend::Part part() const { return backend_.whole(collective); }
+  // Called once, when the plan has completed without an error.
   virtual void plan_done() { owner->done(shared_from_this()); }
 
  private:

@@ -45,8 +45,10 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   void begin(Outbox& outbox);
   // protocol_error ends the run if no step expects the message, or if its size is wrong.
   void deliver(int from, std::uint32_t label, rpc::Buffer bytes);
+  // Ends the run with that error, unless it has ended.
   void fail(std::exception_ptr error);
 
+  // Whether `done` has been called.
   bool ended() const { return !done_; }
   // The ranks from which it still expects a message, in ascending order.
   std::vector<int> awaited() const;

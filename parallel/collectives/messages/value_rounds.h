@@ -20,15 +20,19 @@
 
 namespace weft::collectives {
 
+// Identifies a round within its group.
 struct RoundKey {
-  std::uint64_t number = 0;
-  std::string launch = {};  // its name; empty: the round is of values
+  std::uint64_t number = 0;  // of a round of values
+  std::string launch = {};   // its name; empty: the round is of values
   friend auto operator<=>(const RoundKey&, const RoundKey&) = default;
 };
 
 class WEFT_EXPORT ValueRounds {
  public:
+  // By rank.
   using Values = std::vector<rpc::Buffer>;
+  // One member's part in a round. site: of its call, for errors. wants_all: false: the answer has no values.
+  // deadline: for all members to arrive; only overdue() uses it. answer: called once.
   struct Value {
     std::string meaning;  // "all_gather_object(string)": equal on all members
     std::string site;
@@ -40,18 +44,22 @@ class WEFT_EXPORT ValueRounds {
   // By rank the operation of each; returns the error for all.
   using Difference = rpc::UniqueFunction<rpc::Error(const std::map<int, std::string>&)>;
 
+  // ranks: of the group. difference: called for each round in which the operations differ.
   ValueRounds(int ranks, Difference difference) : ranks_(ranks), difference_(std::move(difference)) {}
 
+  // The last member's value completes the round: all answers are called before this returns.
   void give(int from, const RoundKey& key, Value value);
+
   void fail(const rpc::Error& error);  // all waits
 
-  std::optional<rpc::Clock::time_point> next_deadline() const;
+  std::optional<rpc::Clock::time_point> next_deadline() const;  // none: no round waits
   // For a round whose deadline has passed: the operation, and the members that have not arrived.
   struct Overdue {
     std::string what;
     std::vector<int> missing;
   };
   std::optional<Overdue> overdue(rpc::Clock::time_point now) const;
+
   bool awaits(int rank) const;  // some round has started without it
 
  private:

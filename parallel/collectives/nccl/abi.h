@@ -14,6 +14,8 @@ namespace weft::collectives::nccl {
 struct Comm;           // ncclComm
 using Stream = void*;  // cudaStream_t
 
+// ncclResult_t. Calls of a non-blocking communicator may return in_progress; all others except success are
+// failures (error_of() in api.h).
 enum class Result : int {
   success = 0,
   unhandled_cuda_error = 1,
@@ -26,6 +28,7 @@ enum class Result : int {
   timeout = 8,  // from 2.30 on
 };
 
+// ncclDataType_t: the type of an element.
 enum class DataType : int {
   int8 = 0,
   uint8 = 1,
@@ -46,11 +49,15 @@ enum class RedOp : int { sum = 0, product = 1, max = 2, min = 3, avg = 4 };
 
 enum class Residence : int { device = 0, host_immediate = 1 };  // of premul_sum's factor
 
+// ncclUniqueId: identifies a communicator while its ranks create it. One rank creates it and sends it to the
+// others.
 struct UniqueId {
   std::array<char, 128> bytes{};
   friend bool operator==(const UniqueId&, const UniqueId&) = default;
 };
 
+// NCCL_CONFIG_UNDEF_INT: NCCL selects the value. NCCL_SPLIT_NOCOLOR: the rank gets no communicator.
+// NCCL_SHRINK_DEFAULT and NCCL_SHRINK_ABORT: the flags of comm_shrink; the latter ends work in flight.
 inline constexpr int undefined = INT_MIN;
 inline constexpr int no_color = -1;
 inline constexpr int shrink_default = 0;

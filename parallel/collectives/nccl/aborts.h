@@ -36,6 +36,7 @@ class WEFT_EXPORT Aborts {
     add(device, [handle] { return handle; }, std::move(done));
   }
 
+  // Between them no abort starts. They may be nested: aborts start after the last go_on(). They do not block.
   void pause();
   void go_on(const Device& device);
 

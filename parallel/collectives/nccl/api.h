@@ -17,6 +17,7 @@
 namespace weft::collectives::nccl {
 
 struct WEFT_EXPORT Api {
+  // A function of the library. Empty: the library lacks it.
   template <class Signature>
   using Function = std::function<Signature>;
 
@@ -24,12 +25,14 @@ struct WEFT_EXPORT Api {
   // the missing part: a library before 2.19 is too old.
   static std::shared_ptr<const Api> load(const std::string& path = "");
 
-  int version = 0;  // 22809 is 2.28.9
-  std::string version_text() const;
+  int version = 0;                                                   // 22809 is 2.28.9
+  std::string version_text() const;                                  // "2.28.9"
   bool can_shrink() const { return comm_shrink != nullptr; }         // from 2.27 on
   bool can_grow() const { return comm_grow && comm_get_unique_id; }  // from 2.29 on
   bool can_share_a_device() const { return version >= 23000; }       // several ranks on one GPU
 
+  // Creation and end of communicators, and their errors. comm_shrink, comm_get_unique_id and comm_grow may be
+  // empty.
   Function<Result(UniqueId*)> get_unique_id;
   Function<Result(Comm**, int ranks, UniqueId, int rank, Config*)> comm_init_rank_config;
   Function<Result(Comm*, int color, int key, Comm**, Config*)> comm_split;
@@ -42,6 +45,8 @@ struct WEFT_EXPORT Api {
   Function<const char*(Result)> get_error_string;
   Function<const char*(Comm*)> get_last_error;
 
+  // Work on a stream. Calls between group_start and group_end of one thread become one launch. Counts are of
+  // elements: of one rank's part for all_gather and reduce_scatter.
   Function<Result()> group_start, group_end;
   Function<Result(const void*, void*, std::size_t, DataType, RedOp, Comm*, Stream)> all_reduce;
   Function<Result(const void*, void*, std::size_t, DataType, RedOp, int root, Comm*, Stream)> reduce;
@@ -53,6 +58,7 @@ struct WEFT_EXPORT Api {
   Function<Result(RedOp*, void* factor, DataType, Residence, Comm*)> red_op_create_premul_sum;
   Function<Result(RedOp, Comm*)> red_op_destroy;
 
+  // Memory (memory.h). Sizes are in bytes.
   Function<Result(void**, std::size_t)> mem_alloc;
   Function<Result(void*)> mem_free;
   Function<Result(const Comm*, void*, std::size_t, void** handle)> comm_register;

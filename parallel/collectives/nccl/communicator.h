@@ -26,12 +26,14 @@
 
 namespace weft::collectives::nccl {
 
+// The options of a communicator on this rank; they may differ between ranks.
 struct CommunicatorOptions {
   std::string name;  // in errors
   // Of the creation, and of launches that give none.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
   // How long abort() waits for a thread that is inside NCCL; then the communicator is given up as it is.
   std::chrono::nanoseconds abort_timeout = std::chrono::seconds{10};
+
   bool abort_on_failure = true;  // false: the owner must shrink() or abort()
   // Called once, on any thread; must not block. Not called for abort() and close().
   std::function<void(const rpc::Error&)> on_failure;
@@ -41,6 +43,9 @@ struct CommunicatorOptions {
 // NCCL's elements. Throws the errors of NCCL.
 class WEFT_EXPORT Calls {
  public:
+  // Add NCCL's function of that name to the group. in, out: memory of the device, valid until the launch has
+  // completed. count: the elements of one rank's part for all_gather (input) and reduce_scatter (output),
+  // otherwise those of the whole buffer.
   void all_reduce(const void* in, void* out, std::size_t count, DataType type, RedOp op);
   void reduce(const void* in, void* out, std::size_t count, DataType type, RedOp op, int root);
   void broadcast(const void* in, void* out, std::size_t count, DataType type, int root);
@@ -64,12 +69,13 @@ class WEFT_EXPORT Calls {
   std::vector<RedOp> ops_;
 };
 
+// One launch: where, for how long, and how its end is detected.
 struct Launch {
-  Stream stream = nullptr;
-  std::string what;  // in errors: "all_reduce float32[4]"
-  std::optional<std::chrono::nanoseconds> timeout;
-  LaunchTurn turn;                    // none: one is reserved when launch() is called
-  std::shared_ptr<const void> keeps;  // until NCCL has released it
+  Stream stream = nullptr;                          // null: the device's default stream
+  std::string what;                                 // in errors: "all_reduce float32[4]"
+  std::optional<std::chrono::nanoseconds> timeout;  // to launch, then to complete; none: the communicator's
+  LaunchTurn turn;                                  // none: one is reserved when launch() is called
+  std::shared_ptr<const void> keeps;                // until NCCL has released it
   // Called when the group is on the stream. Returns a function that reports whether the stream has passed it,
   // which must not block. If it returns nothing (a graph is captured), the launch is complete when it is on
   // the stream.
@@ -81,8 +87,9 @@ struct Launch {
 
 class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
  public:
-  using Ptr = std::shared_ptr<Communicator>;
+  using Ptr = std::shared_ptr<Communicator>;  // null only as the result of split() for no_color
 
+  // Call it on one rank, which sends the id to the others. Throws the errors of NCCL. May block.
   static UniqueId unique_id(const Api& api);
   // Call it on all ranks. deadline_exceeded if some do not arrive; cancel() of the future ends it.
   static rpc::Future<Ptr> create(Device device, UniqueId id, int size, int rank,
@@ -92,10 +99,12 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
                                CommunicatorOptions options = {});
   ~Communicator() override;
 
+  // Constant. name(): of its options.
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   const Device& device() const { return device_; }
+
   std::optional<rpc::Error> failure() const;  // why it has ended
 
   // Blocks until the group is on the stream, if the launch waits: at most as long as NCCL takes to connect

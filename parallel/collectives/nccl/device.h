@@ -25,6 +25,7 @@ struct Device {
   // Runs a job with the device as the thread's current one; empty: it always is.
   std::function<void(const std::function<void()>&)> within;
 
+  // Runs the job now, with this device as the thread's current one. Exceptions of the job are passed on.
   void run_within(const std::function<void()>& job) const { within ? within(job) : job(); }
   // The same on a thread that no exception may leave: returns why the job did not run, or did not complete.
   std::optional<std::string> try_within(const std::function<void()>& job) const {

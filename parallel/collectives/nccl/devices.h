@@ -15,6 +15,8 @@
 
 namespace weft::collectives::nccl {
 
+// How NCCL and CUDA's runtime are found; tests replace them. load: called when a group first uses a device,
+// and again if it has thrown. capture: called for each communicator.
 struct DevicesOptions {
   std::function<std::shared_ptr<const Api>()> load = [] { return Api::load(); };
   std::function<StreamCapture()> capture = [] { return StreamCapture::of_cuda(); };
@@ -42,8 +44,10 @@ class WEFT_EXPORT Devices {
    private:
     std::vector<Device> paused_;
   };
+
   void add_closing(rpc::Future<void> closing);  // of a communicator
   rpc::Future<void> closed();                   // completes when those that were added have completed
+  // Calls DevicesOptions::capture.
   StreamCapture capture() const { return options_.capture(); }
 
  private:

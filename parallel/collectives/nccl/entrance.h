@@ -12,6 +12,7 @@ namespace weft::collectives::nccl {
 
 class Entrance {
  public:
+  // As those of std::timed_mutex. Not recursive.
   void lock() {
     std::unique_lock lock(mutex_);
     left_.wait(lock, [this] { return !taken_; });

@@ -37,6 +37,7 @@ class WEFT_EXPORT LaunchTurn {
   explicit operator bool() const { return order_ != nullptr; }
   // Blocks; deadline_exceeded. It does not end the turns of others that hold the device.
   void wait(rpc::Clock::time_point deadline);
+
   bool is_mine() const;  // whether wait() would return at once
   void end();
 
@@ -50,6 +51,7 @@ class WEFT_EXPORT LaunchTurn {
 
 class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<LaunchOrder> {
  public:
+  // The place behind all those that are reserved. Does not block.
   LaunchTurn reserve();
 
   // Work that was launched, within its turn. It ends later and on any thread.

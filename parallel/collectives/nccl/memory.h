@@ -11,6 +11,8 @@
 
 namespace weft::collectives::nccl {
 
+// Memory of the device. failed_precondition while work is in flight there, resource_exhausted if NCCL cannot
+// allocate it.
 WEFT_EXPORT std::shared_ptr<void> allocate(const Device& device, std::size_t bytes);
 
 // Ends with its last owner, or with the communicator. Call it on all ranks with the same buffer.

@@ -17,8 +17,9 @@ struct WEFT_EXPORT StreamCapture {
   std::function<bool(Stream)> captures;     // whether that stream is being captured
   std::function<void(int& mode)> exchange;  // of the calling thread: sets the given mode, returns the old one
 
+  // Of the runtime that the process has loaded; it loads none.
   static StreamCapture of_cuda();
-
+  // False without a runtime.
   bool is_captured(Stream stream) const { return captures && captures(stream); }
 };
 

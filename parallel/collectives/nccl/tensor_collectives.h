@@ -32,11 +32,12 @@ WEFT_EXPORT Device device_of(c10::Device device, std::shared_ptr<const Api> api,
 
 class WEFT_EXPORT TensorCollectives {
  public:
-  using Timeout = std::optional<std::chrono::nanoseconds>;
+  using Timeout = std::optional<std::chrono::nanoseconds>;  // none: the communicator's
   using Tensors = std::vector<at::Tensor>;
 
   TensorCollectives(Communicator::Ptr communicator, c10::Device device,
                     StreamCapture capture = StreamCapture::of_cuda());
+  // Never null; shared by all copies.
   const Communicator::Ptr& communicator() const { return communicator_; }
   // A first collective, of one byte, on a separate stream: NCCL connects the ranks. Call it on all ranks,
   // before all others. Does not wait for the other ranks and takes no turn, so ranks may connect several

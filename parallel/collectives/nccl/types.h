@@ -23,13 +23,15 @@ struct Factor {
   alignas(8) std::array<std::byte, 8> bits{};
 };
 
+// A reduction as NCCL's calls describe it.
 struct MappedReduction {
-  DataType type = DataType::float32;
-  RedOp op = RedOp::sum;         // unless it has a factor
-  std::size_t per_element = 1;   // the number of NCCL's elements in a tensor's element
-  std::optional<Factor> factor;  // of premul_sum
+  DataType type = DataType::float32;  // of NCCL's elements
+  RedOp op = RedOp::sum;              // unless it has a factor
+  std::size_t per_element = 1;        // the number of NCCL's elements in a tensor's element
+  std::optional<Factor> factor;       // of premul_sum
 };
 
+// Throws unsupported for a type or an operation that NCCL does not reduce.
 WEFT_EXPORT MappedReduction map_reduction(c10::ScalarType type, ReduceOp op);
 
 }  // namespace weft::collectives::nccl

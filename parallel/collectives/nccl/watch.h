@@ -13,6 +13,7 @@
 
 namespace weft::collectives::nccl {
 
+// An object that a Watch polls.
 class Watched {
  public:
   virtual ~Watched() = default;
@@ -36,6 +37,7 @@ class WEFT_EXPORT Watch {
   // Adding an object again has no effect. The next poll follows soon, also if a longer interval has begun.
   void add(std::shared_ptr<Watched> watched);
   void end();  // releases the watched objects, and those that are added later. Any thread; idempotent
+  // The loop that polls. Constant.
   const std::shared_ptr<rpc::Loop>& loop() const;
 
  private:

@@ -41,6 +41,7 @@ WEFT_EXPORT Layout layout_of(const CollectiveCall& call, int ranks);
 
 // For a message or a collective: throws unless it is a dense tensor of the host or of a GPU.
 WEFT_EXPORT void check_tensor(std::string_view operation, const at::Tensor& tensor);
+
 [[noreturn]] WEFT_EXPORT void refuse(const std::string& why);  // throws invalid_argument
 
 // Tensors of an accelerator use NCCL. PrivateUse1: the program that registers such a device also selects the
@@ -48,6 +49,7 @@ WEFT_EXPORT void check_tensor(std::string_view operation, const at::Tensor& tens
 inline bool is_on_device(const at::Tensor& tensor) {
   return tensor.defined() && (tensor.is_cuda() || tensor.is_privateuseone());
 }
+// The number of its elements.
 inline std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
 
 }  // namespace weft::collectives

@@ -13,9 +13,11 @@
 namespace weft::collectives {
 
 struct Description {
+  // The number of tensors in a list. one_per_rank_at_root: none on the other ranks.
   enum class Count : std::uint8_t { none, one, one_or_more, one_per_rank, one_per_rank_at_root };
+  // The required relation of the numbers of elements of `outputs` and `inputs` of a CollectiveCall.
   enum class Sizes : std::uint8_t {
-    any,
+    any,            // no relation
     output_of_all,  // outputs[i]: the inputs[i] of all ranks, one after the other
     input_of_all,   // inputs[i]: a part of the size of outputs[i] for each rank
     equal_parts,    // input and output have the same size, with an equal part for each rank
@@ -29,11 +31,12 @@ struct Description {
 
   Count outputs = Count::none;  // if inputs are none: tensors that are input and output
   Count inputs = Count::none;
-  bool has_root = false, reduces = false;
+  bool has_root = false, reduces = false;  // whether a call gives a root, and a ReduceOp
   Sizes sizes = Sizes::any;
-  Agreed agreed = Agreed::nothing;
+  Agreed agreed = Agreed::nothing;  // the shapes that are part of the signature
 };
 
+// The entry of the table.
 WEFT_EXPORT const Description& description_of(Operation operation);
 
 }  // namespace weft::collectives

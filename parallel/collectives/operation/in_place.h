@@ -8,6 +8,7 @@
 
 namespace weft::collectives {
 
+// The memory of a tensor. 0 bytes: it overlaps nothing.
 struct MemorySpan {
   const std::byte* data;
   std::size_t bytes;

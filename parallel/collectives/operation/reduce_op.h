@@ -14,12 +14,14 @@
 namespace weft::collectives {
 
 struct WEFT_EXPORT ReduceOp {
+  // See above. premul_sum: the sum of values that each rank first multiplies by `factor`.
   enum class Kind : std::uint8_t { sum, avg, product, min, max, bit_and, bit_or, bit_xor, premul_sum };
 
-  Kind kind = Kind::sum;
-  double factor = 1;  // of premul_sum; may differ between ranks
+  Kind kind = Kind::sum;  // equal on all ranks
+  double factor = 1;      // of premul_sum; may differ between ranks
 
   static const ReduceOp sum, avg, product, min, max, bit_and, bit_or, bit_xor;
+  // factor: this rank's. For other types than floating point and complex the collective is `unsupported`.
   static constexpr ReduceOp premul_sum(double factor) { return {Kind::premul_sum, factor}; }
 
   std::string name() const;  // "sum", "avg", …

@@ -23,14 +23,17 @@ class WEFT_EXPORT Reduction {
   // Throws unsupported if the operation is not defined for the type.
   Reduction(ReduceOp op, c10::ScalarType type);
 
+  // Bytes of an element, and of an accumulator.
   std::size_t item_size() const { return item_size_; }
-  std::size_t accumulator_size() const { return accumulator_size_; }  // bytes each
+  std::size_t accumulator_size() const { return accumulator_size_; }
+  // Whether accumulators are float32 and elements are narrower.
   bool accumulates_wide() const { return wide_; }
   // Whether finish() does more than copy.
   bool finishes() const { return wide_ || op_.kind == ReduceOp::Kind::avg; }
   // Whether each rank's input must first be scaled with premultiply().
   bool premultiplies() const { return op_.kind == ReduceOp::Kind::premul_sum; }
 
+  // n elements, or n accumulators.
   struct Operand {
     const std::byte* data;
     bool accumulated;  // its elements are accumulators; false: of the type itself
@@ -39,6 +42,7 @@ class WEFT_EXPORT Reduction {
   void combine(std::byte* accumulator, Operand left, Operand right, std::size_t n) const;
   // output[i] = the accumulator, divided by `ranks` for avg, rounded to nearest even.
   void finish(std::byte* output, const std::byte* accumulator, std::size_t n, int ranks) const;
+  // output[i] = input[i] × the factor of premul_sum, of n elements of the type.
   void premultiply(std::byte* output, const std::byte* input, std::size_t n) const;
 
  private:

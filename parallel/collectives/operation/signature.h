@@ -21,6 +21,7 @@ namespace weft::collectives {
 // "float32[4, 8]"; "?" for a size that is -1.
 WEFT_EXPORT std::string tensor_text(c10::ScalarType dtype, std::span<const std::int64_t> shape);
 
+// The dtype and shape of a tensor, as tensor_text() writes them.
 struct TensorType {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape;
@@ -33,12 +34,15 @@ struct WEFT_EXPORT Signature {
   // The elements of one rank; of the tensors one after the other if there are several. Left out if it may
   // differ between ranks: then it is -1.
   std::vector<std::vector<std::int64_t>> shapes;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::optional<int> root;
-  std::optional<ReduceOp::Kind> reduction;
-  std::optional<c10::DeviceType> device;  // none: host memory
 
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of all tensors; Undefined: a barrier
+  std::optional<int> root;                             // none: the operation has no root
+  std::optional<ReduceOp::Kind> reduction;             // none: the operation does not reduce
+  std::optional<c10::DeviceType> device;               // none: host memory
+
+  // Of all fields. Equal signatures have equal hashes in all processes.
   std::uint64_t hash() const;
+
   std::string text() const;  // "all_reduce(sum, float32[4, 8])"
 };
 

@@ -15,9 +15,11 @@ namespace weft::collectives {
 class WEFT_EXPORT SignatureBytes {
  public:
   explicit SignatureBytes(const Signature& signature);
+  // Valid as long as this object.
   std::string_view view() const {
     return {reinterpret_cast<const char*>(words_.data()), words_.size() * sizeof(std::int64_t)};
   }
+
   static std::string text(std::string_view bytes);  // Signature::text(); a FlightOperation::Render
 
  private:

@@ -17,6 +17,7 @@
 
 namespace weft::collectives {
 
+// The rank that a plan is for.
 struct Member {
   int rank = 0, ranks = 1;
   std::size_t chunk = 0;  // elements of the largest message; 0: any
@@ -33,6 +34,7 @@ WEFT_EXPORT Plan doubling_all_reduce(Member me, std::size_t n);  // log2 P messa
 // 2 log2 P messages, 2n(P−1)/P elements. Here and above, if P is not a power of two, pairs of the first ranks
 // act as one: one rank of each pair sends n and waits for the result, and the other sends n more.
 WEFT_EXPORT Plan halving_all_reduce(Member me, std::size_t n);
+
 WEFT_EXPORT Plan tree_reduce(Member me, int root, std::size_t n);      // 1 message of n, log2 P rounds
 WEFT_EXPORT Plan chain_reduce(Member me, int root, std::size_t n);     // n in chunks, a chain of P−1 hops
 WEFT_EXPORT Plan tree_broadcast(Member me, int root, std::size_t n);   // at most log2 P messages of n
@@ -53,6 +55,7 @@ WEFT_EXPORT Plan pairwise_all_to_all(Member me, std::span<const Range> to, std::
 
 WEFT_EXPORT Plan dissemination_barrier(Member me);  // ⌈log2 P⌉ messages without elements
 
+// False for 0 and negative numbers.
 WEFT_EXPORT bool is_power_of_two(int number);
 
 }  // namespace weft::collectives

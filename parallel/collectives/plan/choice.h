@@ -13,15 +13,18 @@
 
 namespace weft::collectives {
 
+// The rank that a plan is for. All fields except the rank must be equal on all ranks.
 struct Party {
   int rank = 0, ranks = 1;
   std::size_t item_size = 1;  // bytes of an element on the wire
-  Bounds bounds = {};
+  Bounds bounds = {};         // at which the algorithm changes
 };
 
 // Whether an all_reduce of that size does so, and may have changed its output before the result is known.
 WEFT_EXPORT bool agrees_by_itself(Party me, std::size_t n);
 
+// The plan of one operation. n: elements of the tensor. blocks: one for each rank. to, from: the blocks for
+// each rank, and from each. Roots are ranks.
 WEFT_EXPORT Plan plan_all_reduce(Party me, std::size_t n);
 WEFT_EXPORT Plan plan_reduce(Party me, int root, std::size_t n);
 WEFT_EXPORT Plan plan_broadcast(Party me, int root, std::size_t n);

@@ -10,6 +10,7 @@
 
 namespace weft::collectives {
 
+// The collectives of Group with the same names.
 enum class Operation : std::uint8_t {
   all_reduce,
   reduce,
@@ -24,6 +25,7 @@ enum class Operation : std::uint8_t {
   scatter,
   barrier,
 };
+
 WEFT_EXPORT std::string_view name_of(Operation operation);  // "all_reduce", …
 
 struct Layout {

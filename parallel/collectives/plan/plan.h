@@ -15,9 +15,12 @@
 
 namespace weft::collectives {
 
+// The elements from `begin` up to, not including, `end`.
 struct Range {
   std::size_t begin = 0, end = 0;
 
+  // overlaps(): whether the two share an element. An empty range inside of the other also counts as an
+  // overlap; an empty range at an end of the other does not.
   std::size_t size() const { return end - begin; }
   bool empty() const { return begin == end; }
   bool overlaps(Range other) const { return begin < other.end && other.begin < end; }
@@ -28,7 +31,9 @@ struct Range {
 // tensors' (float32 for float16); if they are not, a backend uses the output itself as the accumulator.
 enum class Place : std::uint8_t { input, accumulator, output };
 
+// One action of the rank.
 struct Step {
+  // `place`[source…] are as many elements as `range` has, from `source` on. ⊕ is the reduction.
   enum class Kind : std::uint8_t {
     send,     // `range` of `place`, to `peer`
     receive,  // from `peer` into `range` of `place`
@@ -37,6 +42,7 @@ struct Step {
     copy,    // here: `place`[range] = input[source…]
   };
 
+  // peer, label: of a message; otherwise -1 and 0. label: counts the messages to or from that peer, from 0.
   Kind kind = Kind::send;
   Place place = Place::input;
   int peer = -1;

@@ -26,6 +26,7 @@ class WEFT_EXPORT PlanBuilder {
   enum class Nothing : std::uint8_t { is_left_out, is_said };
   void send(int to, Place from, Range range, Nothing nothing = Nothing::is_left_out);
   void receive(int from, Place into, Range range, Nothing nothing = Nothing::is_left_out);
+  // As the kinds of Step with these names; in chunks, too.
   void reduce(int from, Range range, Place with, std::size_t source);
   void finish(Range output, std::size_t source);
   void copy(Place into, Range range, std::size_t source);
@@ -35,6 +36,7 @@ class WEFT_EXPORT PlanBuilder {
   void signal(int to);
   void await_signal(int from);
 
+  // The plan. Call it once, last.
   Plan take() { return std::move(plan_); }
 
  private:

@@ -32,14 +32,18 @@ class WEFT_EXPORT Lockstep {
   // crowded: there are more ranks than cores, so a rank that spins keeps another from working.
   Lockstep(std::vector<StepControl*> ranks, int rank, bool crowded);
 
+  // This rank, and the number of ranks that run these steps.
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(controls_.size()); }
 
   std::uint64_t publish();  // the next step; returns its number, from 1
+  // The last step that the rank has published; 0: none. Any thread.
   std::uint64_t step_of(int rank) const {
     return controls_[static_cast<std::size_t>(rank)]->step.load(std::memory_order_acquire);
   }
 
+  // brief: spins for about 50 µs in total; if crowded, yields a few times. endless: then sleeps until all
+  // have published the step, or stop() is called.
   enum class Patience : std::uint8_t { brief, endless };
   // Whether all have published this step. False: a brief wait has ended, or stop() was called.
   bool await_all(std::uint64_t step, Patience patience);

@@ -16,6 +16,7 @@ namespace weft::collectives {
 class WEFT_EXPORT RegionHeap {
  public:
   static constexpr std::size_t alignment = 64, page = 4096;
+  // To a multiple of `unit`.
   static constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
     return (bytes + unit - 1) / unit * unit;
   }

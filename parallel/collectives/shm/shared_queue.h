@@ -18,25 +18,36 @@ namespace weft::collectives {
 
 class WEFT_EXPORT SharedQueue {
  public:
+  // Kept until its `done` has been called.
   using RunPtr = std::shared_ptr<SharedRun>;
+  // The state in which a run has ended, or its exception. After an exception the queue stops.
   using Outcome = rpc::Result<SharedRun::State>;
+
   using Done = rpc::UniqueFunction<void(Outcome)>;  // on the queue's thread
 
+  // space: of the ranks that run these collectives. The destructor stops the run in flight, and waits for the
+  // queue's thread, except on that thread.
   explicit SharedQueue(std::shared_ptr<SharedSpace> space);
   ~SharedQueue();
 
+  // The queue owns a share of it.
   SharedSpace& space() const { return *space_; }
+
   std::uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }  // runs
 
   // Runs it on this thread. None: it was not started, because others are before it, or because the queue runs
   // none here any more. In flight: no other run starts until go_on() is called.
   std::optional<Outcome> run_here(const RunPtr& run);
+  // Continues a run that run_here() has left in flight, on the queue's thread. `done` is called once.
   void go_on(const RunPtr& run, Done done);
+  // Runs it on the queue's thread, after all earlier ones. `done` is called once.
   void push(const RunPtr& run, Done done);
 
+  // From now on run_here() starts no run: a member has left, and the program's threads must not wait for it.
   void take_none_here() { open_.store(false); }
   // Ends the run in flight, and all later ones, with State::stopped.
   void stop();
+
   std::exception_ptr failure() const;  // of the first run that failed; null: none has failed
 
  private:

@@ -34,6 +34,7 @@ class WEFT_EXPORT SharedRegion {
   static std::shared_ptr<SharedRegion> open(const RegionAddress& address);
   // Memory of this process only, for a rank that shares none. Throws resource_exhausted.
   static std::shared_ptr<SharedRegion> unshared(std::size_t bytes);
+  // RegionAddress::host of this process.
   static std::string this_host();
 
   SharedRegion(const SharedRegion&) = delete;
@@ -44,8 +45,8 @@ class WEFT_EXPORT SharedRegion {
   RegionAddress address() const;
   void close_descriptor() { memory_.reset(); }
 
-  std::byte* base() const { return base_; }  // initially the token, then zeros
-  std::size_t bytes() const { return bytes_; }
+  std::byte* base() const { return base_; }     // initially the token, then zeros
+  std::size_t bytes() const { return bytes_; }  // as given to create() or unshared()
   // Allocates the memory of these addresses now: resource_exhausted if there is none, instead of a later
   // SIGBUS.
   void provide(std::size_t begin, std::size_t bytes) const;

@@ -20,22 +20,26 @@ namespace weft::collectives {
 
 class WEFT_EXPORT SharedRun {
  public:
+  // The result of advance().
   enum class State : std::uint8_t {
-    under_way,
-    done,
-    differs,  // texts() has the signature of each rank; no data moved
-    stopped,  // by Lockstep::stop()
+    under_way,  // it must be continued with advance()
+    done,       // the output is complete, and no rank accesses this rank's tensors any more
+    differs,    // texts() has the signature of each rank; no data moved
+    stopped,    // by Lockstep::stop()
   };
 
+  // Publishes nothing before advance().
   SharedRun(SharedSpace& space, const Collective& collective);
 
   // The number of this run in the group.
   void set_sequence(std::uint64_t sequence) { sequence_ = sequence; }
   std::uint64_t sequence() const { return sequence_; }
+  // Whether set_sequence() was called.
   bool begun() const { return sequence_ != none; }
 
   // In flight: a brief wait has ended. Throws protocol_error if the ranks' data do not fit together.
   State advance(Lockstep::Patience patience);
+
   void stop() { space_.lockstep().stop(); }  // this run, and all later runs of the space
 
   const std::vector<std::string>& texts() const { return texts_; }  // by rank, if they differ

@@ -19,17 +19,18 @@ namespace weft::collectives {
 struct SharedHeader {
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
-  std::uint64_t hash = 0;         // of its signature
-  std::uint64_t input = nowhere;  // the location of its tensors in its region
-  std::uint64_t output = nowhere;
-  std::uint64_t most = 0;  // maximum number of elements that it has for one rank
-  bool placed = false;     // the tensors are there, or it has none that others need
-  bool small = false;      // all data that it has for others are already in its slot
+  std::uint64_t hash = 0;          // of its signature
+  std::uint64_t input = nowhere;   // the location of its tensors in its region
+  std::uint64_t output = nowhere;  // nowhere: that tensor is in other memory, or not accessed by others
+  std::uint64_t most = 0;          // maximum number of elements that it has for one rank
+  bool placed = false;             // the tensors are there, or it has none that others need
+  bool small = false;              // all data that it has for others are already in its slot
 };
 
+// The beginning of each rank's region. Only that rank writes it, except the bell of `step`.
 struct SharedControl {
-  std::array<std::uint64_t, 2> token;
-  StepControl step;
+  std::array<std::uint64_t, 2> token;  // RegionAddress::token
+  StepControl step;                    // of `lockstep()`
   // Two, for alternate collectives: the announcement of one is read until the next has been published.
   alignas(128) SharedHeader headers[2];
   char texts[2][1000];  // its signature, if they differ
@@ -39,8 +40,10 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
  public:
   // Bytes of one part: the data that a rank can publish for all others at once.
   static constexpr std::size_t slot_bytes = 32 << 10;
+  // Bytes. A chunk has at most chunk_bytes, and all chunks of a window together have about max_window at
+  // most.
   static constexpr std::size_t max_window = 1 << 20;
-  static constexpr std::size_t chunk_bytes = 128 << 10;  // for each of the others, if there are few
+  static constexpr std::size_t chunk_bytes = 128 << 10;
 
   // For at most that number of ranks, and bytes for tensors.
   static std::size_t region_bytes(int ranks, std::size_t heap);
@@ -48,10 +51,13 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   // regions: of all ranks, of equal size.
   SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int rank, bool crowded);
 
+  // This rank, and the number of ranks on this host. lockstep(): by which they wait for each other.
   int rank() const { return lockstep_.rank(); }
   int ranks() const { return lockstep_.ranks(); }
   Lockstep& lockstep() { return lockstep_; }
 
+  // Of a rank's collective with that number. A rank writes its own before it publishes a step, and the others
+  // read it after that step.
   SharedHeader& header(int rank, std::uint64_t sequence) { return control(rank).headers[sequence % 2]; }
   char (&text(int rank, std::uint64_t sequence))[1000] { return control(rank).texts[sequence % 2]; }
 
@@ -71,6 +77,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
     return reinterpret_cast<std::uint64_t*>(at(rank, sizes_)) +
            sequence % 2 * static_cast<std::uint64_t>(ranks());
   }
+  // Bytes of a chunk, and of a window.
   std::size_t chunk() const { return chunk_; }  // a multiple of 64
   std::size_t window_bytes() const { return chunk_ * static_cast<std::size_t>(ranks()); }
 
