@@ -34,8 +34,9 @@
 
 namespace weft::elastic {
 
+// The order of the samples: equal on all ranks.
 struct SamplerOptions {
-  bool shuffle = true;
+  bool shuffle = true;     // another order in each epoch; false: the order of the dataset in every epoch
   std::uint64_t seed = 0;  // the same on all ranks
 };
 
@@ -50,9 +51,11 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   // resting: ranks that have no samples of their own in the first round.
   void set_ranks(int rank, int ranks, std::vector<int> resting = {});
 
-  // Before an epoch: its number, which chooses the order. Nothing if it is the present epoch, which then goes
-  // on after the samples that are processed.
+  // Before an epoch: its number, which determines the order. If it is the present epoch, this has no effect:
+  // the epoch continues after the samples that are processed.
   void set_epoch(std::uint64_t epoch);
+  // The epoch, and how many of its samples all ranks have processed. After set_progress() the epoch continues
+  // there; batches that were fetched and not recorded are dropped.
   std::uint64_t epoch() const { return progress().epoch; }
   EpochProgress progress() const;
   void set_progress(const EpochProgress& progress);
@@ -66,9 +69,10 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   Batches<Loader> batches(Loader& loader) {
     return {*this, loader};
   }
-  // For programs that do not use batches(): the batch that next() has given, the oldest first. Throws
-  // failed_precondition without such a batch, or if the one before was not recorded.
+  // For programs that do not use batches(): delivers the oldest batch that next() has returned. Throws
+  // failed_precondition without such a batch, or if the batch before was not recorded.
   void deliver();
+
   Round round() const;  // of the batch that was delivered. Throws failed_precondition without one
   void record();        // that batch has been processed, as the batches of all other ranks
 
@@ -87,16 +91,22 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   std::shared_ptr<State> state_;
 };
 
+// The range that ElasticSampler::batches() returns. Both the sampler and the loader outlive it. Iterate over
+// it once, on one thread: begin() starts the loader's next epoch.
 template <class Loader>
 class ElasticSampler::Batches {
  public:
-  using Iterator = decltype(std::declval<Loader&>().begin());
+  using Iterator = decltype(std::declval<Loader&>().begin());  // of the loader
 
+  // For batches().
   Batches(ElasticSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
 
+  // An input iterator over the loader's batches, and its end. The constructor and ++ deliver the batch that
+  // they reach: they throw failed_precondition if the batch before was not recorded.
   struct Sentinel {};
   class Cursor {
    public:
+    // From `next` on.
     Cursor(ElasticSampler& sampler, Iterator next, Iterator end)
         : sampler_(&sampler), next_(std::move(next)), end_(std::move(end)) {
       deliver();

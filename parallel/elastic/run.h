@@ -12,7 +12,7 @@
 //   - If a collective fails, because a worker has died for example, the survivors restore the last commit and
 //     form the next generation. They stay in their order.
 //   - If workers wait to join, or want to leave, commit() throws WorkersChanged on all ranks at the same
-//     step. The next generation has them, or goes on without them.
+//     step. The next generation includes them, or continues without them.
 //
 // At the beginning of a generation all ranks get the state of the rank with the most commits, unless all have
 // the same commit. docs/elastic.md describes the protocol.
@@ -34,6 +34,7 @@
 
 namespace weft::elastic {
 
+// Why run() has returned.
 enum class Outcome : std::uint8_t {
   finished,  // the body has returned on all ranks
   left,      // State::leave() was called; the others train on
@@ -51,12 +52,14 @@ struct Change {
 // from one worker to any number. Throws invalid_argument if a variable is not a positive number.
 WEFT_EXPORT WorkerLimits launcher_limits();
 
+// The options of run(). `name` and `workers` are equal on all workers of a training.
 struct RunOptions {
   std::string name = "train";  // of a job's trainings, each has its own name. Not used again
   // Training waits below the minimum; beyond the maximum, workers are spares. A program that sets one field
   // replaces all limits of the launcher.
   WorkerLimits workers = launcher_limits();
-  // How long fewer workers than the minimum are waited for. Then run() throws deadline_exceeded.
+  // How long run() waits for workers while there are fewer than the minimum. Then it throws
+  // deadline_exceeded.
   std::chrono::nanoseconds patience = std::chrono::minutes{10};
   // After a failure, a worker that does not answer within this time is left out.
   std::chrono::nanoseconds silence = std::chrono::seconds{5};
@@ -66,6 +69,7 @@ struct RunOptions {
   bool sync_later = false;
   // Throws resource_exhausted when a generation beyond this number of changes begins.
   std::optional<std::uint64_t> max_changes = {};
+
   collectives::GroupOptions group = {};  // its name and members are run()'s
   // Before the body, in every generation. Here objects that outlive the body get the new group
   // (ddp->set_group(change.group)), on all ranks.
@@ -84,7 +88,7 @@ WEFT_EXPORT Outcome run(rpc::Job& job, State& state, const std::function<void(co
 // committed before, or holds what a checkpoint gave: then its commits count.
 //
 // Throws failed_precondition in a job of fixed size; deadline_exceeded, as options.patience says; lease_lost
-// if the others have taken this worker for dead; unavailable if the job's store is gone; what the body
+// if the others consider this worker dead; unavailable if the job's store is gone; what the body
 // throws, except the errors of groups and peers (peer_lost, unavailable, shut_down, aborted, cancelled,
 // deadline_exceeded). These are thrown too when three generations of the same workers have failed without a
 // commit between them.

@@ -1,13 +1,13 @@
-// State: what training must not lose when the workers change. It refers to the program's objects and keeps a
-// copy of them in memory, the commit.
+// State: the objects that training must not lose when the workers change. It refers to the program's objects
+// and keeps a copy of them in memory, the commit.
 //
 //   elastic::State state;
 //   state.add("model", model).add("optimizer", optimizer).add("sampler", sampler).add("epoch", epoch);
 //
 // The program commits at the end of a step, on all ranks at the same steps. After a failure run() restores
-// the last commit on the survivors, and gives all ranks the state of the rank with the most commits. A commit
-// is also where the program learns that workers want to join or leave: it throws WorkersChanged on all ranks
-// at the same step. The objects outlive the State. Not thread-safe, except leave().
+// the last commit on the survivors, and gives all ranks the state of the rank with the most commits. If
+// workers want to join or leave, a commit throws WorkersChanged on all ranks at the same step. The objects
+// outlive the State. Not thread-safe, except leave().
 //
 // With step() instead, each step is a transaction: all ranks apply it, or none does. After a failure the
 // survivors continue from the last step that was applied, without a copy of the state.
@@ -47,6 +47,7 @@ class WEFT_EXPORT WorkersChanged : public std::runtime_error {
   ~WorkersChanged() override;
 };
 
+// Whether the ranks share the value of an object that is added to a State.
 enum class Scope : std::uint8_t {
   job,   // synchronized: all ranks have the same
   rank,  // committed and restored, but each rank has its own, and a new worker keeps what it begins with
@@ -149,7 +150,7 @@ class WEFT_EXPORT State {
   // The end of a step as a transaction, in two phases. The ranks vote in one small collective; nothing has
   // changed a parameter since the step before. If all ranks are ready, each calls apply(), which steps the
   // optimizer and counts the step, and which runs no collective. Otherwise none does. Each step that is
-  // applied counts as a commit. Returns whether it was applied. ready: off, for example, if this rank has
+  // applied counts as a commit. Returns whether it was applied. ready: false, for example, if this rank has
   // gradients that are not finite.
   //
   // Throws WorkersChanged after apply(), on all ranks; the errors of the group, without a call of apply().

@@ -1,5 +1,5 @@
-// StatePart: one part of what training must not lose: a module, an optimizer, a value. A program derives its
-// own part from it for what State::add() does not know.
+// StatePart: one object that training must not lose: a module, an optimizer, a value. A program derives its
+// own part from it for types that State::add() does not know.
 //
 // A part has the live object, and copies of it: the commit, and for State::step() the mark, of what a step
 // changes before it is applied. Calls come from the thread that trains.
@@ -40,7 +40,7 @@ class WEFT_EXPORT StatePart {
     sync(group, plan.source);
     return {};
   }
-  // Training goes on with these ranks. No collective.
+  // Training continues with these ranks. No collective.
   virtual void set_group(const collectives::Group& group) { (void)group; }
 };
 
@@ -58,6 +58,7 @@ class WEFT_EXPORT ShardedPart : public StatePart {
   virtual void reshard(const collectives::Group& group, std::uint64_t number) = 0;
   // Whether the live object has values: not after a reshard() that has failed.
   virtual bool has_values() const = 0;
+  // Has no effect: reshard() gives each rank its shard.
   void sync(const collectives::Group& group, int source) final { (void)group, (void)source; }
 };
 

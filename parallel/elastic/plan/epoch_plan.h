@@ -1,8 +1,9 @@
 // EpochPlan: the order of a dataset's samples in an epoch, and each rank's part of it. Pure: no LibTorch.
 //
-// The ranks process the order in rounds: in each round every rank has one batch. What all ranks together have
-// processed is therefore a prefix of the order, and its length is the whole state. After a change of the
-// ranks the rest is divided again, so each sample is processed once in an epoch, whatever changes.
+// The ranks process the order in rounds: in each round every rank has one batch. The samples that all ranks
+// together have processed are therefore a prefix of the order, and its length is the whole state. After a
+// change of the ranks the rest is divided again, so each sample is processed once in an epoch, whatever
+// changes.
 //
 // All ranks use equal options, epochs and batch sizes, and record the same rounds. Not thread-safe.
 #pragma once
@@ -34,8 +35,9 @@ struct Round {
   double weight = 1;
 };
 
+// The progress of all ranks together: equal on all of them.
 struct EpochProgress {
-  std::uint64_t epoch = 0;
+  std::uint64_t epoch = 0;      // the number of the epoch
   std::uint64_t processed = 0;  // samples, by all ranks
 
   friend bool operator==(const EpochProgress&, const EpochProgress&) = default;
@@ -46,15 +48,17 @@ class WEFT_EXPORT EpochPlan {
   // Throws invalid_argument if size is 0.
   EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed);
 
-  // The rank of this process. What was fetched and not recorded is fetched again, in other parts. resting:
-  // ranks that have no samples of their own in the next round that is recorded. Throws invalid_argument
-  // unless 0 <= rank < ranks, and a rank is left that does not rest.
+  // The rank of this process. Samples that were fetched and not recorded are fetched again, in other parts.
+  // resting: ranks that have no samples of their own in the next round that is recorded. Throws
+  // invalid_argument unless 0 <= rank < ranks and at least one rank does not rest.
   void set_ranks(int rank, int ranks, std::vector<int> resting = {});
+  // Rank 0 of 1 before set_ranks().
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
   // Sets the epoch and the samples that are processed in it.
   void set_progress(const EpochProgress& progress);
+  // left(): the samples of the epoch that are not processed. size(): of the dataset.
   const EpochProgress& progress() const { return progress_; }
   std::vector<std::size_t> processed() const;  // indices, in their order
   std::size_t left() const { return order_.size() - progress_.processed; }
@@ -65,7 +69,8 @@ class WEFT_EXPORT EpochPlan {
   // The oldest round that was fetched and not recorded has been processed by all ranks. Throws
   // failed_precondition without such a round.
   void record();
-  void rewind();  // what was fetched and not recorded is fetched again
+
+  void rewind();  // samples that were fetched and not recorded are fetched again
 
  private:
   const bool shuffle_;

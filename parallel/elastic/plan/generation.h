@@ -23,11 +23,12 @@ struct Generation {
   std::vector<rpc::AgentId> members = {};  // by rank
   bool finished = false;                   // its members have trained to the end: no generation follows
 
+  // Whether this incarnation of the worker is a member.
   WEFT_EXPORT bool contains(const rpc::AgentId& worker) const;
   friend bool operator==(const Generation&, const Generation&) = default;
 };
 
-// For the store. from_text() throws protocol_error.
+// The form in the job's store. generation_from_text() throws protocol_error for malformed text.
 WEFT_EXPORT std::string to_text(const Generation& generation);
 WEFT_EXPORT Generation generation_from_text(const std::string& text);
 
@@ -37,10 +38,11 @@ struct Candidate {
   std::uint64_t order = 0;  // among workers that were not in the generation before
 };
 
+// The number of workers in a generation.
 struct WorkerLimits {
-  std::size_t min = 1;
-  std::size_t start = 0;  // of the first generation; 0: the minimum
-  std::size_t max = std::numeric_limits<std::size_t>::max();
+  std::size_t min = 1;    // at least 1
+  std::size_t start = 0;  // the minimum of the first generation, if it is greater than `min`
+  std::size_t max = std::numeric_limits<std::size_t>::max();  // further candidates are spares
 };
 
 // The generation after `current`: those of its members that are candidates, in their order, then the other
@@ -53,7 +55,7 @@ WEFT_EXPORT std::optional<Generation> next_generation(const Generation& current,
 WEFT_EXPORT bool may_propose(const Generation& current, const std::vector<Candidate>& candidates,
                              const rpc::AgentId& self);
 
-// What a rank has when a generation begins.
+// The state of a rank when a generation begins.
 struct Standing {
   bool synced = false;  // its commits continue those of the generation before
   std::uint64_t commits = 0;
@@ -63,9 +65,9 @@ struct Standing {
   std::uint64_t entered = 0;  // the last one whose group this rank was in; the ranks may not have begun it
 };
 
-// Ranks do not count as synced if they took no part in a generation that has committed: others, which had
-// taken them for dead, have trained without them. is_sharded: each rank has a shard of a commit. Then they
-// do not count either if others have begun a generation without them, and have fewer commits: the other
+// A rank does not count as synced if it took no part in a generation that has committed: the others
+// considered it dead, and have trained without it. is_sharded: each rank has a shard of a commit. Then a rank
+// does not count either if others have begun a generation without it, and have fewer commits: the other
 // shards of the commits that they lack are lost.
 WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_sharded = false);
 
@@ -74,9 +76,10 @@ struct Transfer {  // of the state, between two ranks
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
+// Where the ranks get the state of a new generation.
 struct SyncPlan {
-  int source = 0;
-  bool needed = false;  // off: all ranks have the same commit
+  int source = 0;       // the rank whose commit all ranks have afterwards; set in any case
+  bool needed = false;  // false: all ranks have the same commit
   // The state is sent while the next step is made: from ranks that have it, in turn, to those that are new.
   // Empty: the source sends it to all at once.
   std::vector<Transfer> later = {};

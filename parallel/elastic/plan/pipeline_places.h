@@ -9,9 +9,10 @@
 
 namespace weft::elastic {
 
+// The place of a rank of the generation.
 struct PipelinePlace {
-  int pipeline = 0;
-  int rank = 0;  // in the pipeline: decides which stages this rank computes
+  int pipeline = 0;  // its number, from 0
+  int rank = 0;      // in the pipeline: decides which stages this rank computes
   friend bool operator==(const PipelinePlace&, const PipelinePlace&) = default;
 };
 
