@@ -18,10 +18,11 @@
 
 namespace weft::rpc {
 
+// Where the keys are. All agents of a job use one cluster and one prefix.
 struct EtcdStoreOptions {
-  std::vector<std::string> servers;  // "host:port", "[v6]:port"; of one cluster
-  std::string prefix = "weft/";
-  std::chrono::nanoseconds timeout = std::chrono::seconds{10};
+  std::vector<std::string> servers;                             // "host:port", "[v6]:port"; of one cluster
+  std::string prefix = "weft/";                                 // of all keys; each job needs its own
+  std::chrono::nanoseconds timeout = std::chrono::seconds{10};  // of one request, over all servers
 };
 
 class WEFT_EXPORT EtcdStore final : public Store {

@@ -20,8 +20,9 @@
 
 namespace weft::rpc {
 
+// The options of one process; they may differ between processes.
 struct FileStoreOptions {
-  std::chrono::milliseconds interval{20};
+  std::chrono::milliseconds interval{20};     // between two checks for changes while an operation waits
   std::chrono::milliseconds timeout{10'000};  // for the lock; after it, operations fail with unavailable
 };
 

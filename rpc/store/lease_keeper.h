@@ -14,8 +14,9 @@ namespace weft::rpc {
 
 class WEFT_EXPORT LeaseKeeper {
  public:
-  using Lost = UniqueFunction<void(const Error&)>;
+  using Lost = UniqueFunction<void(const Error&)>;  // with the store's error
 
+  // lease: granted by that store. The first renewal follows after a third of its time. Does not block.
   LeaseKeeper(std::shared_ptr<Store> store, std::shared_ptr<Loop> loop, StoreLease lease, Lost lost);
   ~LeaseKeeper();  // `lost` may call it
   LeaseKeeper(const LeaseKeeper&) = delete;

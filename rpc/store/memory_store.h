@@ -33,6 +33,7 @@ class WEFT_EXPORT MemoryStore final : public Store {
 
   // Pending waits, and later ones that would block, fail with shut_down; all other operations still work.
   void close();
+
   std::size_t waiting() const;  // the number of pending waits
   std::size_t leases() const;   // the number of leases
 

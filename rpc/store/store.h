@@ -48,6 +48,7 @@ struct StoreExchange {
 // stopped.
 using LeaseId = std::uint64_t;
 inline constexpr LeaseId no_lease = 0;
+// The result of grant().
 struct StoreLease {
   LeaseId id = no_lease;
   std::chrono::nanoseconds ttl{0};  // as granted: at least the requested time
@@ -61,6 +62,7 @@ class WEFT_EXPORT Store {
   virtual Future<void> set(std::string key, std::string value, LeaseId lease = no_lease) = 0;
   // Waits until the key exists.
   virtual Future<std::string> get(std::string key, CallOptions options = {}) = 0;
+  // Does not wait. nullopt: the key does not exist.
   virtual Future<std::optional<std::string>> try_get(std::string key) = 0;
   // Adds to the decimal number that the key holds (0 if it does not exist), and returns the sum. The key then
   // belongs to no lease. invalid_argument if it holds no number, or if the sum overflows.
@@ -70,7 +72,9 @@ class WEFT_EXPORT Store {
                                             std::string desired, LeaseId lease = no_lease) = 0;
   // Waits until all keys exist at the same version.
   virtual Future<void> wait(std::vector<std::string> keys, CallOptions options = {}) = 0;
+
   virtual Future<bool> remove(std::string key) = 0;  // returns whether it existed
+  // All keys that begin with the prefix.
   virtual Future<StoreView> list(std::string prefix) = 0;
   // Waits for changes under the prefix after version `after`, and returns them. A caller that passes the last
   // returned version each time receives every change, in order. After 0: returns all keys at once. Rarely, it
@@ -80,6 +84,7 @@ class WEFT_EXPORT Store {
   // The granted time may be longer, because the store's clock may be coarse. invalid_argument if ttl is not
   // positive.
   virtual Future<StoreLease> grant(std::chrono::nanoseconds ttl) = 0;
+
   virtual Future<void> renew(LeaseId lease) = 0;   // lease_lost if it has ended
   virtual Future<void> revoke(LeaseId lease) = 0;  // no error if it has ended before
 };

@@ -22,12 +22,13 @@ namespace weft::rpc {
 class WEFT_EXPORT StoreLog {
  public:
   enum class Kind : std::uint8_t { set = 1, remove = 2, grant = 3, end = 4 };  // of a key; of a lease
+  // One change. Fields that its kind does not have are at their defaults.
   struct Record {
     Kind kind = Kind::set;
-    std::string key, value;
-    LeaseId lease = no_lease;
-    std::chrono::nanoseconds ttl{0};
-    std::uint64_t beat_at = 0;  // the position of a grant's beat
+    std::string key, value;           // value: only of a set
+    LeaseId lease = no_lease;         // of a key that is set: its lease, or none; otherwise the lease itself
+    std::chrono::nanoseconds ttl{0};  // of a grant
+    std::uint64_t beat_at = 0;        // the position of a grant's beat
   };
 
   explicit StoreLog(std::string path);  // throws unavailable
@@ -37,7 +38,8 @@ class WEFT_EXPORT StoreLog {
 
   // Tries once; false if another process holds the lock.
   bool try_lock(bool exclusive);
-  void unlock();
+
+  void unlock();  // no effect without the lock
 
   // Call with the lock held: passes on the records since the last call.
   void read(const std::function<void(Record)>& apply);
@@ -49,7 +51,7 @@ class WEFT_EXPORT StoreLog {
   std::uint64_t beat(std::uint64_t at) const;
   void set_beat(std::uint64_t at, std::uint64_t beat);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  // as given to the constructor
 
  private:
   [[noreturn]] void damaged(const std::string& how) const;

@@ -10,13 +10,14 @@
 
 namespace weft::rpc {
 
-// Values travel as bytes, because text must be UTF-8.
+// StoreView on the wire. Values travel as bytes, because text must be UTF-8; the same applies below.
 struct StoreViewMessage {
   std::uint64_t version = 0;
   std::map<std::string, Buffer> entries;
 };
 WEFT_CODEC(StoreViewMessage, version, entries)
 
+// StoreChanges on the wire: entries without a value are keys that were removed.
 struct StoreChangesMessage {
   std::uint64_t version = 0;
   bool whole = false;
@@ -24,12 +25,14 @@ struct StoreChangesMessage {
 };
 WEFT_CODEC(StoreChangesMessage, version, whole, entries)
 
+// StoreLease on the wire; ttl_ns: the granted time in nanoseconds.
 struct StoreLeaseMessage {
   std::uint64_t id = 0;
   std::int64_t ttl_ns = 0;
 };
 WEFT_CODEC(StoreLeaseMessage, id, ttl_ns)
 
+// StoreExchange on the wire.
 struct StoreExchangeMessage {
   bool stored = false;
   std::optional<Buffer> actual;
@@ -40,6 +43,8 @@ class WEFT_EXPORT StoreService {
  public:
   explicit StoreService(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
+  // Remote methods: the operations of Store with the same names, with the same errors. lease: 0 is no_lease.
+  // get, wait and watch have no deadline of their own: that of the call cancels them.
   Future<void> set(std::string key, Buffer value, std::uint64_t lease);
   Future<Buffer> get(CallContext& call, std::string key);
   Future<std::optional<Buffer>> try_get(std::string key);

@@ -29,14 +29,17 @@ WEFT_EXPORT Error lease_lost(LeaseId lease);
 
 class WEFT_EXPORT StoreTable {
  public:
-  using Jobs = std::vector<Callback>;
+  using Jobs = std::vector<Callback>;  // completions of waits, which the owner runs after it has unlocked
+  // One change of another store, for mirror().
   struct Change {
     std::string key;
     std::optional<std::string> value;  // empty: removed
   };
 
+  // The value of a key; null or nullopt: it does not exist. The pointer is valid until the next change.
   const std::string* find(const std::string& key) const;
   std::optional<std::string> copy(const std::string& key) const;
+  // The keys with that prefix, and the version of the whole table (StoreView::version).
   StoreView view(const std::string& prefix) const;
   std::uint64_t version() const { return version_; }
   // Whether watch() has changes to return, and these changes.
@@ -49,27 +52,36 @@ class WEFT_EXPORT StoreTable {
 
   // Changes. The completions of waits are appended to jobs.
   void set(const std::string& key, std::string value, LeaseId lease, Jobs& jobs);  // throws lease_lost
-  bool remove(const std::string& key, Jobs& jobs);
+  bool remove(const std::string& key, Jobs& jobs);  // returns whether it existed
   // For a copy of another store: applies all changes of one version. The copy may contain only the changes
   // since a version: restart() sets that version, and wakes all waits to read again.
   void mirror(std::uint64_t version, std::vector<Change> changes, Jobs& jobs);
   void restart(std::uint64_t version, Jobs& jobs);
+  // The oldest version after which all changes are known.
   std::uint64_t known_since() const { return forgotten_; }
 
   // Leases. Their clock advances with tick(); call it every tick_interval() while leases exist. A longer
   // delay is considered a stall of the owner, and does not count.
   void grant(LeaseId lease, std::chrono::nanoseconds ttl, Clock::time_point now);
   void renew(LeaseId lease, Clock::time_point now);  // throws lease_lost
+  // Removes the lease and its keys. No effect if it has ended.
   void end_lease(LeaseId lease, Jobs& jobs);
+
+  // The leases that have not ended.
   bool has_lease(LeaseId lease) const { return leases_.contains(lease); }
-  std::size_t leases() const { return leases_.size(); }
-  void tick(Clock::time_point now);
+  std::size_t leases() const { return leases_.size(); }  // the number of leases
+  void tick(Clock::time_point now);                      // does not end leases: see due()
+  // A quarter of the shortest time of a lease, between 10 ms and 1 s.
   std::chrono::nanoseconds tick_interval() const { return interval_; }
+
   std::vector<LeaseId> due() const;  // leases that have expired
 
   // Waits: each completes at once, or is kept until it completes or is dropped.
   void wait(std::shared_ptr<StoreWait> wait, Jobs& jobs);
-  void drop(const std::shared_ptr<StoreWait>& wait);
+  void drop(const std::shared_ptr<StoreWait>& wait);  // no effect if it is not kept
+
+  // The number of waits that are kept. Those whose deadline has passed, and all: they are dropped, and the
+  // caller completes them.
   std::size_t waits() const { return waiting_; }
   std::vector<std::shared_ptr<StoreWait>> take_late(Clock::time_point now);
   std::vector<std::shared_ptr<StoreWait>> take_all();

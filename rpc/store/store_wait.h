@@ -19,11 +19,14 @@ class StoreTable;
 
 class WEFT_EXPORT StoreWait {
  public:
+  // A list of a table: the waits for changes of one key, or of the keys with one prefix.
   struct Place {
-    std::string text;
-    bool by_prefix = false;
+    std::string text;        // the key, or the prefix
+    bool by_prefix = false;  // whether it is a prefix
   };
 
+  // deadline: enforced by the owner of the table (StoreTable::take_late()); none: unlimited. at: the first
+  // list.
   StoreWait(std::optional<Clock::time_point> deadline, Place at) : deadline_(deadline), at_(std::move(at)) {}
   virtual ~StoreWait() = default;
 
@@ -31,9 +34,10 @@ class WEFT_EXPORT StoreWait {
   void fail(const Error& error) {
     if (claim()) give(error);
   }
-  const std::optional<Clock::time_point>& deadline() const { return deadline_; }
+  const std::optional<Clock::time_point>& deadline() const { return deadline_; }  // constant
 
  protected:
+  // Called before each completion. True for one caller only, which then completes the future.
   bool claim() { return !over_.exchange(true, std::memory_order_acq_rel); }
   // For a wait that is not satisfied: the key whose change it needs next.
   void move_to(std::string key) { at_.text = std::move(key); }
