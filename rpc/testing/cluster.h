@@ -24,35 +24,45 @@ namespace weft::test {
 
 class WEFT_EXPORT Cluster {
  public:
+  // Of all agents of the cluster. adjust: changes the options of an agent before it is created; may be empty.
   struct Options {
-    rpc::Layers layers;
-    bool tcp = false;  // over loopback instead of in memory
+    rpc::Layers layers;  // of agents that add() gives no others
+    bool tcp = false;    // over loopback instead of in memory
     std::function<void(rpc::AgentOptions&)> adjust;
   };
 
+  // names: of the first agents, as by add().
   explicit Cluster(Options options, const std::vector<std::string>& names = {});
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
+  // Creates an agent, which listens when add() returns. The name must not be in use. References to agents,
+  // also those of operator[], are valid until end().
   rpc::Agent& add(const std::string& name) { return add(name, options_.layers); }
   rpc::Agent& add(const std::string& name, rpc::Layers layers);
   rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
-  std::vector<std::string> names() const;
+
+  std::vector<std::string> names() const;  // in alphabetical order
 
   // The peer `to` as `from` sees it: connected, with a known incarnation.
   rpc::Peer peer(const std::string& from, const std::string& to);
+
   void acquaint();  // connects all agents to each other
 
+  // Destroys an agent, or all agents. Blocks until its handlers have returned.
   void end(const std::string& name) { agents_.erase(name); }
   void end_all() { agents_.clear(); }
 
+  // One log record of an agent.
   struct LogLine {
     rpc::LogLevel level;
     std::string agent, message;
     std::map<std::string, std::string> fields;
   };
+  // The records of all agents so far, also of those that have ended, in order.
   std::vector<LogLine> log() const;
+
   std::vector<LogLine> logged(const std::string& words) const;  // the lines that contain `words`
 
  private:

@@ -27,15 +27,19 @@ class WEFT_EXPORT TestAuthority {
     // The validity, relative to now.
     std::chrono::seconds begins = std::chrono::hours{-1};
     std::chrono::seconds ends = std::chrono::hours{1};
+    // The purposes of the key: TLS clients, TLS servers. An authority's certificate has neither.
     bool for_clients = true, for_servers = true;
-    bool authority = false;  // may issue certificates
-    KeyKind key = KeyKind::p256;
+
+    bool authority = false;       // may issue certificates
+    KeyKind key = KeyKind::p256;  // of the new key
   };
 
+  // A certificate, and its private key without a passphrase.
   struct Issued {
     std::string certificate, key;  // PEM
   };
 
+  // A root authority with a new key, which is valid for an hour. name: its common name.
   explicit TestAuthority(const std::string& name = "weft test authority", KeyKind key = KeyKind::p256);
   // With a certificate of another authority, as an intermediate authority.
   explicit TestAuthority(Issued authority);
@@ -45,15 +49,16 @@ class WEFT_EXPORT TestAuthority {
 
   const std::string& certificate() const { return own_.certificate; }  // PEM, for trust
 
+  // A certificate of this authority with a new key.
   Issued issue(const Request& request) const;
   // The names of an agent on this host: weft://NAME, DNS NAME and localhost, 127.0.0.1 and ::1.
   static Request agent(const std::string& name);
 
   // An agent's credentials: a certificate of this authority, which is also the trusted authority.
   rpc::CredentialOptions credentials(const std::string& name) const { return credentials_for(agent(name)); }
-  rpc::CredentialOptions credentials_for(const Request& request) const;
+  rpc::CredentialOptions credentials_for(const Request& request) const;  // with any certificate
 
-  static Issued self_signed(const Request& request);
+  static Issued self_signed(const Request& request);  // with a new key, which also signs the certificate
 
  private:
   struct Objects;  // OpenSSL's objects

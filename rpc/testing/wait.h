@@ -14,23 +14,27 @@
 
 namespace weft::test {
 
+// The longest wait. After it, waits throw std::runtime_error.
 inline constexpr std::chrono::seconds too_long{60};
 
 // A value that one thread passes to another, which waits for it.
 template <class T>
 class Handover {
  public:
+  // Does not block. Replaces a value that was not taken.
   void give(T value) {
     std::lock_guard lock(mutex_);
     value_.emplace(std::move(value));
     given_.notify_all();
   }
+  // Waits for the value and removes it.
   T take() {
     std::unique_lock lock(mutex_);
     if (!given_.wait_for(lock, too_long, [this] { return value_.has_value(); }))
       throw std::runtime_error("waited a minute for what should have come at once");
     return std::move(*std::exchange(value_, std::nullopt));
   }
+  // Whether take() would return at once.
   bool given() const {
     std::lock_guard lock(mutex_);
     return value_.has_value();
@@ -45,15 +49,18 @@ class Handover {
 // Something that happens once and remains set.
 class Event {
  public:
+  // Idempotent.
   void set() {
     std::lock_guard lock(mutex_);
     set_ = true;
     changed_.notify_all();
   }
+  // Whether wait() would return at once.
   bool is_set() const {
     std::lock_guard lock(mutex_);
     return set_;
   }
+  // Blocks until set(). Any number of threads.
   void wait() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, too_long, [this] { return set_; }))

@@ -22,6 +22,7 @@
 
 namespace weft::test {
 
+// The random behavior of a network. By default it delays bytes, but breaks no connection.
 struct SimWeather {
   // In one direction, for each segment; the range of a connection is drawn once.
   std::chrono::nanoseconds least_latency = std::chrono::microseconds{10};
@@ -31,11 +32,13 @@ struct SimWeather {
   // Bytes in flight and unread in one direction, after which a write would block; drawn for each connection.
   std::size_t least_window = 1024;
   std::size_t max_window = 256 * 1024;
+
   std::uint64_t short_io = 200;    // of 1000 reads and writes: move fewer bytes than possible
   std::uint64_t false_calls = 20;  // of 1000 waits: a spurious call
   // Of 1000 connections: attachments of these sizes are copied from the sender's memory.
   std::uint64_t bulk = 0;
   rpc::BulkRange bulk_range{4096};
+
   std::uint64_t resets = 0;    // of 1,000,000 segments: close their connection
   std::uint64_t refusals = 0;  // of 1000 connects: fail
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds{127};  // as the kernel's
@@ -62,11 +65,13 @@ class WEFT_EXPORT SimNetwork {
   bool reset_any();                                              // one connection; false: none is open
   // The current connections between them deliver nothing any more, without an error.
   void blackhole(const std::string& one, const std::string& other);
+
   void calm();  // heals, and disables the random faults
 
   // Two connected streams, without a transport.
   using Ends = std::pair<std::unique_ptr<SimStream>, std::unique_ptr<SimStream>>;
   Ends make_pair(std::shared_ptr<SimLoop> one, std::shared_ptr<SimLoop> other);
+
   std::size_t open_streams(const SimProcess& process) const;  // neither closed nor broken
 
   // For transports: a listener, and a connect. The network calls `done` outside of any loop.

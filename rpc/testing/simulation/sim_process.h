@@ -27,11 +27,13 @@ class WEFT_EXPORT SimProcess {
   SimProcess(const SimProcess&) = delete;
   SimProcess& operator=(const SimProcess&) = delete;
 
+  // name(): also the name of the host, to which faults of the network apply. alive(): it has not crashed.
   SimWorld& world() const { return world_; }
   const std::string& name() const { return name_; }
   std::uint64_t incarnation() const { return incarnation_; }  // numbered in the world, from 1
   bool alive() const { return alive_; }
 
+  // The process keeps them until the world ends. After a crash they drop all jobs.
   std::shared_ptr<SimLoop> make_loop();
   std::shared_ptr<SimExecutor> make_executor();
 
@@ -41,6 +43,7 @@ class WEFT_EXPORT SimProcess {
     kept_.push_back(object);
     return *object;
   }
+
   void let_go();  // destroys them now, as a process does at its orderly end
 
   // Stops the process's threads for `span`, like a process that is stopped or swapped out; the network

@@ -24,6 +24,7 @@ class SimRandom {
     for (std::uint64_t& word : state_) word = seeds();
   }
 
+  // 64 random bits.
   std::uint64_t next() {
     const std::uint64_t result = std::rotl(state_[1] * 5, 7) * 9;
     const std::uint64_t shifted = state_[1] << 17;
@@ -38,6 +39,7 @@ class SimRandom {
 
   // 0 <= number < bound; bound must not be 0. The bias of the remainder does not matter here.
   std::uint64_t below(std::uint64_t bound) { return next() % bound; }
+  // Both limits are included.
   std::uint64_t between(std::uint64_t least, std::uint64_t most) { return least + below(most - least + 1); }
   std::chrono::nanoseconds between(std::chrono::nanoseconds least, std::chrono::nanoseconds most) {
     return least + std::chrono::nanoseconds(below(static_cast<std::uint64_t>((most - least).count()) + 1));
@@ -45,6 +47,7 @@ class SimRandom {
   std::chrono::nanoseconds up_to(std::chrono::nanoseconds most) {
     return between(std::chrono::nanoseconds{0}, most);
   }
+  // chance(): true with that probability, in thousandths. coin(): with one half.
   bool chance(std::uint64_t per_thousand) { return below(1000) < per_thousand; }
   bool coin() { return (next() >> 63) != 0; }
 
@@ -57,13 +60,16 @@ class SimRandom {
     return least + (offset <= most - least ? offset : most - least);
   }
 
+  // One of the items, all with the same probability; there must be at least one.
   template <class Items>
   auto& pick(Items& items) {
     return items[below(items.size())];
   }
+  // Sets all bytes to random values.
   void fill(std::span<std::byte> bytes) {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(next() >> 56);
   }
+  // An independent source; uses one number of this one.
   SimRandom split() { return SimRandom(next()); }
 
  private:

@@ -22,16 +22,19 @@ class WEFT_EXPORT SimRunner {
   SimRunner(const SimRunner&) = delete;
   SimRunner& operator=(const SimRunner&) = delete;
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return name_; }  // in the trace: "anna#1 loop0"
   // Its process; null after the end of the world.
   SimProcess* process() const { return process_; }
 
  protected:
+  // process: creates and owns it.
   SimRunner(SimProcess& process, std::string name) : name_(std::move(name)), process_(&process) {}
 
+  // Whether it runs jobs that are posted now: neither its process has crashed nor its world has ended.
   bool runs() const { return process_ != nullptr && !crashed_; }
-  bool current() const;  // one of its jobs is running
-  SimWorld& world() const;
+
+  bool current() const;                 // one of its jobs is running
+  SimWorld& world() const;              // not after its end
   rpc::Clock::time_point time() const;  // the world's time; after the world's end, the time of the end
   // The time at which a job posted now may run: later if another thread must wake up, and never before jobs
   // that were posted earlier.

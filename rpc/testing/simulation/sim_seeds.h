@@ -18,6 +18,7 @@
 
 namespace weft::test {
 
+// The seeds of a run: `count` consecutive ones, from `first`. options: of the world of each seed.
 struct SimSeeds {
   std::uint64_t first = 1;
   std::uint64_t count = 1000;

@@ -19,13 +19,15 @@ class WEFT_EXPORT SimTrace {
   // keep: the number of events that are stored. live: also prints each event to stderr.
   explicit SimTrace(std::size_t keep, bool live = false) : keep_(keep), live_(live) {}
 
+  // at: the virtual time. a, b: numbers of the event, printed if they are not 0.
   void add(rpc::Clock::time_point at, const char* what, std::string_view who = {}, std::uint64_t a = 0,
            std::uint64_t b = 0);
+  // An event of the test, with its own text.
   void note(rpc::Clock::time_point at, std::string text);
 
   std::uint64_t hash() const { return hash_; }  // of all events since the beginning
-  std::uint64_t size() const { return size_; }
-  std::string tail() const;  // the stored events, one per line
+  std::uint64_t size() const { return size_; }  // the number of these events
+  std::string tail() const;                     // the stored events, one per line
 
  private:
   struct Event {

@@ -33,6 +33,7 @@ struct SimPace {
   std::chrono::nanoseconds longest_stall = std::chrono::milliseconds{50};
 };
 
+// The initial pace and weather of a world, which a test may change while it runs, and its limits.
 struct SimOptions {
   SimPace pace;
   SimWeather weather;
@@ -54,20 +55,23 @@ class WEFT_EXPORT SimWorld {
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 
+  // The parts of the world. Changes of pace() and of the network's weather apply to later events.
   std::uint64_t seed() const { return seed_; }
-  rpc::Clock::time_point now() const { return now_; }
-  SimRandom& random() { return random_; }  // for the program under test and its faults
-  SimRandom& order() { return order_; }    // for the order of jobs
+  rpc::Clock::time_point now() const { return now_; }  // in virtual time, which begins at 1 s
+  SimRandom& random() { return random_; }              // for the program under test and its faults
+  SimRandom& order() { return order_; }                // for the order of jobs
   SimPace& pace() { return options_.pace; }
   SimNetwork& network() { return network_; }
   SimTrace& trace() { return trace_; }
-  std::uint64_t steps() const { return steps_; }
+  std::uint64_t steps() const { return steps_; }         // jobs and events so far
   const SimRunner* running() const { return running_; }  // the runner of the current job; null: none
 
   // Processes. A name has one incarnation at a time.
   SimProcess& start(const std::string& name);
   SimProcess* find(const std::string& name);  // the living incarnation; null: none
+  // No effect on a process that has crashed before.
   void crash(SimProcess& process, SimCrash how);
+  // All processes so far, also those that have crashed.
   const std::vector<std::unique_ptr<SimProcess>>& processes() const { return processes_; }
 
   // Events of the test itself, which a crash does not affect.
@@ -82,6 +86,7 @@ class WEFT_EXPORT SimWorld {
 
   // Running. These functions throw the exceptions of jobs, and SimFailure after too many steps.
   bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());  // false: nothing is due by then
+  // Runs all jobs that are due within `span`, and advances the time by `span`.
   void run_for(std::chrono::nanoseconds span);
   // Runs until `done` returns true, at most for `timeout`. False: the timeout has expired.
   bool run_until(const std::function<bool()>& done, std::chrono::nanoseconds timeout);
@@ -97,6 +102,7 @@ class WEFT_EXPORT SimWorld {
 
   // Reports a violation: the seed has failed, but the run continues.
   void violation(std::string text);
+  // The first ten violations.
   const std::vector<std::string>& violations() const { return violations_; }
 
  private:
