@@ -18,8 +18,10 @@ struct WEFT_EXPORT Address {
   std::string certified = {};  // of tcp: the name that the certificate must have; empty: `host`
 
   static Address parse(std::string_view text);  // throws invalid_argument
+  // Whether the text has a scheme, which distinguishes it from an agent's name. parse() may still refuse it.
   static bool looks_like(std::string_view text) { return text.find("://") != std::string_view::npos; }
-  std::string text() const;
+
+  std::string text() const;  // the form that parse() reads
   friend bool operator==(const Address&, const Address&) = default;
 };
 

@@ -23,6 +23,7 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   static constexpr std::uint64_t large = std::uint64_t{64} << 10;  // bytes; smaller frames are not announced
   static constexpr auto default_timeout = std::chrono::seconds{1};
 
+  // total: in bytes. timeout: how long a connection waits for room before it skips the frame.
   explicit Admission(std::uint64_t total, std::chrono::nanoseconds timeout = default_timeout)
       : total_(total), timeout_(timeout) {}
 
@@ -31,7 +32,9 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
 
   // Charges a message of any size. Returns false, without charging, if there is no room.
   bool charge(std::uint64_t bytes);
+
   void charge_anyway(std::uint64_t bytes);  // for a message that must not be refused
+  // Ends a charge of that size, and wakes connections that wait for room.
   void release(std::uint64_t bytes);
 
   // As charge(); the charge is released with the last copy of the returned pointer. Null: there is no room.

@@ -11,6 +11,7 @@ struct BulkRange {
   static constexpr std::size_t no_end = std::numeric_limits<std::size_t>::max();
 
   std::size_t begin = no_end, end = no_end;  // bytes
+  // `end` is not part of the range.
   bool contains(std::size_t size) const { return size >= begin && size < end; }
   friend bool operator==(const BulkRange&, const BulkRange&) = default;
 };

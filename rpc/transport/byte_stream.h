@@ -33,6 +33,7 @@ class WEFT_EXPORT BulkAccess {
   // does not exist, or if the sender has closed the stream by the end of the copy: then the copied bytes are
   // unspecified.
   virtual void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) = 0;
+
   virtual void acknowledge() = 0;  // the bulk of one more frame has been copied: the sender may release it
 
   // Sender: the number of its frames whose bulk the receiver has copied. It only grows. The receiver writes
@@ -59,6 +60,7 @@ class WEFT_EXPORT ByteStream {
 
   // After the bytes that were written, the other side reads eof.
   virtual void shut_down_writing(std::error_code& error) = 0;
+
   virtual void close() = 0;  // both directions, at once; idempotent. Only the destructor may follow
 
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
@@ -68,6 +70,7 @@ class WEFT_EXPORT ByteStream {
   // Describes an error of this stream for users. Adds details to the error's message if the stream has them
   // ("the peer's certificate is for 'b', not 'a'").
   virtual std::string explain(const std::error_code& error) const { return error.message(); }
+  // Null: all attachments travel in the stream. Valid as long as the stream.
   virtual BulkAccess* bulk() { return nullptr; }
 };
 

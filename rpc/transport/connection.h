@@ -30,27 +30,33 @@ struct ConnectionOptions {
   ConnectionOptions(const Limits& accepted, std::shared_ptr<MemoryPool> pool = nullptr)  // NOLINT: as limits
       : limits(accepted), memory(std::move(pool)) {}
 
+  // Of the frames that this side accepts.
   Limits limits;
+
   std::shared_ptr<MemoryPool> memory;  // for arriving attachments; null: allocate each
   // If set, connections to other processes use TLS. The peer's certificate must be for `expected_agent`, or,
   // if that is empty, for the host that was dialled. If the address is a path on this host, any trusted name
   // is accepted.
   std::shared_ptr<const Credentials> credentials;
   std::string expected_agent;
+
   std::chrono::nanoseconds connect_timeout{0};  // of one connect(); 0: the system's limit
   // Admits large frames. If set, the first frame must be a Hello of limited size. Null: the peer is trusted
   // within the limits of one frame.
   std::shared_ptr<Admission> admission;
 };
 
+// Receives the frames of one connection. Called on its loop, one call at a time; must not block.
 class WEFT_EXPORT ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
+  // A whole frame. An Error that it throws closes the connection.
   virtual void on_frame(InboundFrame&& frame) = 0;
   // Whether a call waits for the large reply with this prefix. If not, the reply is skipped.
   virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
   // A large message was skipped: a request for which there was no room, or a reply that no call waits for.
   virtual void on_skipped(const Prefix& message) { (void)message; }
+  // The last call.
   virtual void on_closed(const Error& reason) = 0;
 };
 
@@ -58,13 +64,17 @@ class WEFT_EXPORT Connection {
  public:
   virtual ~Connection() = default;
 
-  virtual const std::shared_ptr<Loop>& loop() const = 0;
+  virtual const std::shared_ptr<Loop>& loop() const = 0;                 // constant
   virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // once; delivery begins
+  // Queues the frame, of any size, and does not block. After close() or finish() it drops the frame.
   virtual void send(OutboundFrame&& frame) = 0;
+
   virtual std::uint64_t unsent_bytes() const = 0;    // of frames that were sent and have not left yet
   virtual std::uint64_t received_bytes() const = 0;  // so far, including those of unfinished frames
+  // End the connection (see above). No effect on a connection that has ended.
   virtual void finish(const Error& reason) = 0;
   virtual void close(const Error& reason) = 0;
+
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
   // The proven identity of the other side (ByteStream::identity).
   virtual std::string identity() const { return {}; }

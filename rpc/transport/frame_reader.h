@@ -29,9 +29,10 @@ namespace weft::rpc {
 
 class WEFT_EXPORT FrameReader {
  public:
+  // One attachment to copy.
   struct Pull {
-    std::uint64_t address;
-    std::span<std::byte> into;
+    std::uint64_t address;      // in the memory of the sender
+    std::span<std::byte> into;  // its place in the frame
   };
 
   // bulk: the sizes of the attachments that travel by their address. memory may be null.
@@ -40,13 +41,17 @@ class WEFT_EXPORT FrameReader {
 
   // The spans for the next bytes: a few, none of them empty; valid until advance().
   const std::vector<std::span<std::byte>>& targets();
+  // That many bytes have been read into targets().
   void advance(std::size_t bytes);
+  // The next whole frame. Nothing: it needs further bytes, or the caller must act first (announced(),
+  // pulls(), lane_reads()).
   std::optional<InboundFrame> next();
 
   // After this call the peer is not trusted: its first frame must be a Hello, Goodbye or Lane, and until a
   // Hello has been received, the reader buffers at most the size of the largest of these. Call before the
   // first advance().
   void guard() { guarded_ = true; }
+  // The prefix of the frame that waits for admit() or skip(); null: none waits.
   const Prefix* announced() const { return stage_ == Stage::announced ? &frame_.prefix : nullptr; }
   void admit(std::shared_ptr<void> charge);  // the frame keeps `charge`
   // The frame is read without storing it: next() returns its prefix with an empty header. Impossible for a
@@ -54,6 +59,7 @@ class WEFT_EXPORT FrameReader {
   bool can_skip() const { return bulk_ == BulkRange{} && (frame_.prefix.flags & frame_flags::on_lanes) == 0; }
   void skip();
 
+  // Whether no byte of a further frame has arrived: only then may the stream end.
   bool between_frames() const { return stage_ == Stage::prefix && staged() == 0; }
 
   const std::vector<Pull>& pulls() const { return pulls_; }

@@ -37,13 +37,14 @@ class WEFT_EXPORT Lanes final {
     ~Stream() { let_go(); }
     explicit operator bool() const { return stream_ != nullptr; }
     ByteStream* operator->() const { return stream_.get(); }
-    const std::shared_ptr<Loop>& loop() const { return loop_; }
-    void let_go();  // closes the stream, on its loop
+    const std::shared_ptr<Loop>& loop() const { return loop_; }  // null without a stream
+    void let_go();                                               // closes the stream, on its loop
 
    private:
     std::unique_ptr<ByteStream> stream_;
     std::shared_ptr<Loop> loop_;
   };
+  // Called with the reason why a lane was lost: see start().
   using Lost = UniqueFunction<void(const std::string& why, bool idle)>;
 
   // streams: in the order on which both sides have agreed.
@@ -61,10 +62,12 @@ class WEFT_EXPORT Lanes final {
   // runs on `home`, never after close().
   void write(std::vector<Buffer> buffers, Callback done);
   void read(std::vector<Buffer> buffers, Callback done);
+
   void drop_reads();  // discards all that arrives from now on, so that the other side can write on
   void close();       // idempotent
 
-  std::uint64_t received_bytes() const;  // so far; any thread
+  // On all lanes so far; any thread.
+  std::uint64_t received_bytes() const;
   std::uint64_t written_bytes() const;
 
  private:

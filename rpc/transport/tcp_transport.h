@@ -6,6 +6,7 @@
 
 namespace weft::rpc {
 
+// Connections use TLS if ConnectionOptions::credentials is set.
 WEFT_EXPORT std::unique_ptr<Transport> make_tcp_transport();
 
 }  // namespace weft::rpc

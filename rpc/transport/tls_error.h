@@ -41,6 +41,7 @@ enum class TlsError {
   refused,  // the alert states no reason
 };
 
+// "weft.tls". A TlsError converts to an std::error_code of this category.
 WEFT_EXPORT const std::error_category& tls_category();
 inline std::error_code make_error_code(TlsError error) { return {static_cast<int>(error), tls_category()}; }
 

@@ -30,6 +30,7 @@ struct ExpectedPeer {
   bool any = false;
 };
 
+// The limits of one stream. Programs use the defaults.
 struct TlsSettings {
   std::size_t batch = 64 << 10;  // bytes that are encrypted before the lower stream has accepted them
   std::uint64_t records_per_key = 1ULL << 23;  // of 16 KiB; the limit of AES-GCM is 2^24.5 (RFC 8446, 5.5)
@@ -111,6 +112,8 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   std::shared_ptr<void> alive_;  // posted jobs check that it exists
 };
 
+// A TlsStream with the default settings. credentials: their present state is used; later changes do not
+// affect the stream. loop: that of `lower`. tls_client() throws as the constructor.
 WEFT_EXPORT std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower,
                                                    const Credentials& credentials, ExpectedPeer expected,
                                                    std::shared_ptr<Loop> loop);

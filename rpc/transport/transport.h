@@ -18,6 +18,7 @@ class WEFT_EXPORT ConnectionRefused final : public Error {
       : Error(ErrorKind::unavailable, message, Execution::not_sent) {}
 };
 
+// Accepts connections at one address until close(), or until it is destroyed.
 class WEFT_EXPORT Listener {
  public:
   virtual ~Listener() = default;
@@ -29,12 +30,12 @@ class WEFT_EXPORT Listener {
 
 class WEFT_EXPORT Transport {
  public:
-  using Connected = UniqueFunction<void(Result<std::shared_ptr<Connection>>)>;
-  using Accepted = std::function<void(std::shared_ptr<Connection>)>;  // on the connection's loop
-  using PickLoop = std::function<std::shared_ptr<Loop>()>;            // null: no more connections are wanted
+  using Connected = UniqueFunction<void(Result<std::shared_ptr<Connection>>)>;  // once, on the given loop
+  using Accepted = std::function<void(std::shared_ptr<Connection>)>;            // on the connection's loop
+  using PickLoop = std::function<std::shared_ptr<Loop>()>;  // null: no more connections are wanted
 
   virtual ~Transport() = default;
-  virtual std::string_view scheme() const = 0;
+  virtual std::string_view scheme() const = 0;  // of its addresses: "tcp"
   // Its connections authenticate the peer with ConnectionOptions::credentials, or do not leave this process.
   // An agent with credentials uses no other transports.
   virtual bool checks_credentials() const { return false; }
@@ -42,6 +43,7 @@ class WEFT_EXPORT Transport {
   // options.connect_timeout. Throws invalid_argument for an address of another transport.
   virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;
+
   virtual void shut_down() {}  // connects in flight fail soon
   // allow_remote: without it, an address that other hosts can reach fails with permission_denied.
   virtual std::unique_ptr<Listener> listen(const Address& address, PickLoop pick,

@@ -5,6 +5,7 @@
 
 namespace weft::rpc {
 
+// Connections use TLS if ConnectionOptions::credentials is set.
 WEFT_EXPORT std::unique_ptr<Transport> make_unix_transport();
 
 }  // namespace weft::rpc

@@ -19,6 +19,8 @@ class Descriptor {
   ~Descriptor() { reset(); }
 
   explicit operator bool() const { return number_ >= 0; }
+  // The number, -1 without one. release() leaves the descriptor open to the caller. reset() closes it and
+  // owns the given one.
   int get() const { return number_; }
   int release() { return std::exchange(number_, -1); }
   void reset(int number = -1) {

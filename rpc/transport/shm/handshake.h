@@ -21,7 +21,8 @@ namespace weft::rpc {
 
 class WEFT_EXPORT ShmHandshake {
  public:
-  using Socket = asio::local::stream_protocol::socket;
+  using Socket = asio::local::stream_protocol::socket;  // connected
+  // Receives the stream, or the error.
   using Done = UniqueFunction<void(Result<std::unique_ptr<ByteStream>>)>;
 
   // Call on the loop. `description` is the stream's. `kept` is released when the stream is closed, or when
@@ -30,6 +31,7 @@ class WEFT_EXPORT ShmHandshake {
                                              const ShmOptions& options, std::string description, Done done,
                                              std::shared_ptr<void> kept = nullptr);
   virtual ~ShmHandshake() = default;
+
   virtual void abort() = 0;  // call on the loop; the handshake fails with shut_down, unless it has ended
 
  protected:

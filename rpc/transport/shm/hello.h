@@ -21,21 +21,24 @@ namespace weft::rpc {
 
 struct WEFT_EXPORT ShmHello {
   static constexpr std::size_t size = 64;
-  using Bytes = std::array<std::byte, size>;
+  using Bytes = std::array<std::byte, size>;  // on the socket
   static constexpr std::uint16_t current = 1;
 
-  std::uint16_t version = current;  // the newest and the oldest version that the sender supports
+  // The newest and the oldest version that the sender supports.
+  std::uint16_t version = current;
   std::uint16_t oldest = current;
+
   bool bulk = false;             // the sender offers to read, and to be read
   std::uint64_t capacity = 0;    // bytes of the sender's segment
   std::uint64_t bulk_begin = 0;  // the minimum size of bulk; the greater one of the two sides applies
   std::uint64_t bulk_end = 0;    // the end of its sizes; the lesser one applies; 0: unlimited
   PeerMemory::Nonce nonce{};     // the receiver places it in its memory
 
-  Bytes encode() const;
+  Bytes encode() const;  // does not check the numbers
   // Throws protocol_error: not a hello, no common version, or invalid numbers.
   static ShmHello decode(std::span<const std::byte, size> bytes);
 
+  // The sizes of bulk, if both sides offer it; equal on both sides. It may be empty.
   BulkRange agreed_bulk(const ShmHello& theirs) const;
 
   friend bool operator==(const ShmHello&, const ShmHello&) = default;
@@ -43,20 +46,22 @@ struct WEFT_EXPORT ShmHello {
 
 struct WEFT_EXPORT ShmProof {
   static constexpr std::size_t size = 16;
-  using Bytes = std::array<std::byte, size>;
+  using Bytes = std::array<std::byte, size>;  // on the socket
 
   std::uint64_t address = 0;
 
+  // decode() throws protocol_error for other bytes than a proof.
   Bytes encode() const;
   static ShmProof decode(std::span<const std::byte, size> bytes);
 };
 
 struct WEFT_EXPORT ShmVerdict {
   static constexpr std::size_t size = 16;
-  using Bytes = std::array<std::byte, size>;
+  using Bytes = std::array<std::byte, size>;  // on the socket
 
-  bool readable = false;
+  bool readable = false;  // the sender could read the receiver's memory
 
+  // decode() throws protocol_error for other bytes than a verdict.
   Bytes encode() const;
   static ShmVerdict decode(std::span<const std::byte, size> bytes);
 };

@@ -15,6 +15,7 @@ struct ShmOptions {
   // overlap.
   std::size_t bulk_begin = 64U << 10;
   std::size_t bulk_end = 4U << 20;
+
   std::chrono::nanoseconds timeout = std::chrono::seconds{5};  // for the exchange of hellos
   // The maximum of connections of one transport at a time, including those in their handshake, of both
   // directions. Beyond it, connect() fails with resource_exhausted, and an incoming connection is closed at

@@ -23,8 +23,8 @@ namespace weft::rpc {
 
 class WEFT_EXPORT PeerMemory {
  public:
-  using Nonce = std::array<std::byte, 16>;
-  static Nonce make_nonce();  // throws unavailable if the system has no random bytes
+  using Nonce = std::array<std::byte, 16>;  // random bytes, of one connection
+  static Nonce make_nonce();                // throws unavailable if the system has no random bytes
 
   // Empty if the kernel cannot identify the process (another pid namespace), or offers no pidfd for it.
   static std::optional<PeerMemory> of(int socket);
@@ -36,6 +36,7 @@ class WEFT_EXPORT PeerMemory {
   // process is checked to be alive after the read, so its pid was not reused and the bytes are from the
   // proven process.
   void read(std::uint64_t address, std::span<std::byte> into, std::error_code& error) const;
+  // Whether the other process has not ended.
   bool alive() const;
 
  private:

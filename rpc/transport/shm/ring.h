@@ -21,6 +21,7 @@ namespace weft::rpc {
 class WEFT_EXPORT Doorbell {
  public:
   virtual ~Doorbell() = default;
+  // Does not block. Has no effect if the other process has ended.
   virtual void ring() = 0;
 };
 
@@ -32,21 +33,23 @@ class WEFT_EXPORT Doorbell {
 // side that advances its position then reads the other's flag. All four accesses are sequentially consistent,
 // so they have one total order. In it, at least one of the two reads is last and sees the other side's write.
 struct RingControl {
+  // Written by the writer.
   struct alignas(128) {
     std::atomic<std::uint64_t> position{0};  // after the last byte written
     std::atomic<std::uint32_t> ended{0};     // 1: nothing follows it
   } writer;
+  // Written by the reader.
   struct alignas(128) {
     std::atomic<std::uint64_t> position{0};      // after the last byte read
     std::atomic<std::uint64_t> acknowledged{0};  // of BulkAccess
   } reader;
   // Separate from the positions, because they rarely change while both sides are awake.
   struct alignas(128) {
-    std::atomic<std::uint32_t> writer_sleeps{0};  // until there is room
-    std::atomic<std::uint32_t> writer_awaits_acknowledgement{0};
+    std::atomic<std::uint32_t> writer_sleeps{0};                  // until there is room
+    std::atomic<std::uint32_t> writer_awaits_acknowledgement{0};  // until `acknowledged` changes
   } asked_of_reader;
   struct alignas(128) {
-    std::atomic<std::uint32_t> reader_sleeps{0};
+    std::atomic<std::uint32_t> reader_sleeps{0};  // until there are bytes, or the end
   } asked_of_writer;
 };
 
@@ -58,12 +61,13 @@ class WEFT_EXPORT RingWriter {
   // As ByteStream::write(): would_block if there is no room. The position is published after each piece of a
   // large write, so that the reader copies one piece while this side copies the next.
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error);
+
   void end();             // the reader reads eof after the bytes that were written
   bool writable() const;  // half of the ring is free (less is not worth a wake-up), or it is broken
   bool fall_asleep();     // false: writable() is true
-  void wake_up();
+  void wake_up();         // withdraws the request of fall_asleep()
 
-  std::uint64_t acknowledged() const;
+  std::uint64_t acknowledged() const;             // as the reader wrote it: see BulkAccess
   bool await_acknowledgement(std::uint64_t but);  // false: acknowledged() differs from `but`
 
  private:
@@ -85,10 +89,11 @@ class WEFT_EXPORT RingReader {
 
   // As ByteStream::read(): would_block if there is nothing, eof after the end.
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error);
+
   bool readable() const;  // or at the end, or broken
   bool fall_asleep();     // false: readable() is true
-  void wake_up();
-  void acknowledge();
+  void wake_up();         // withdraws the request of fall_asleep()
+  void acknowledge();     // adds one to the writer's acknowledged(), and wakes it if it waits for that
   // The writer has ended. The bytes that it has written are still read. After them follows eof if the writer
   // had called end(), otherwise connection_reset.
   void abandon();

@@ -34,13 +34,13 @@ class WEFT_EXPORT ShmSegment {
 
   std::byte* control() const { return base_; }             // one page, initially zero
   std::byte* data() const { return base_ + page_size(); }  // 2 * capacity() bytes: the data region twice
-  std::size_t capacity() const { return capacity_; }
+  std::size_t capacity() const { return capacity_; }       // bytes of the data region
 
   // The peer maps it; needed only until it has been sent: the mapping does not depend on it.
   int descriptor() const { return memory_.get(); }
   void close_descriptor() { memory_.reset(); }
 
-  static std::size_t page_size();
+  static std::size_t page_size();  // bytes, of this system
 
  private:
   ShmSegment(Descriptor memory, std::size_t capacity);  // maps

@@ -12,6 +12,7 @@
 
 namespace weft::rpc {
 
+// If shm_supported() is false, connect() fails with unsupported, and incoming connections are closed.
 WEFT_EXPORT std::unique_ptr<Transport> make_shm_transport(const ShmOptions& options = {});
 
 // Whether this system supports it; if not, and `why_not` is given, sets it to the reason.
