@@ -144,7 +144,7 @@ void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
   if (pass == nullptr) return;
   pass->end(error);
   if (core_->ended()) return;
-  const std::string text = error == nullptr ? std::string() : core_->text_of(error);
+  const std::string text = error == nullptr ? std::string() : core_->hooks().text_of(error);
   for (const rpc::AgentId& other : pass->met())
     if (other != core_->id()) tell_released(other, id, text, 0);
 }
@@ -238,7 +238,7 @@ rpc::Layers layers(tensor::DeviceOptions devices) {
   all.push_back([](rpc::Agent& agent) {
     auto layer = std::make_shared<AutogradLayer>(agent.core());
     agent.core()->layers().put(layer);
-    agent.core()->add_hook(layer);
+    agent.core()->hooks().add(layer);
     auto service = std::make_shared<BackwardService>();
     service->layer = layer;
     agent.serve(service);

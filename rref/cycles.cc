@@ -236,7 +236,7 @@ rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents
 void serve_holdings(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {
   auto service = std::make_shared<HoldingsService>();
   service->layer = layer;
-  rpc::detail::serve_object(core, service);
+  rpc::detail::serve_object(core.methods(), service);
 }
 
 }  // namespace weft::rref

@@ -340,7 +340,7 @@ std::shared_ptr<CreationSink> RRefLayer::accept_creation(const RRefSection& sect
 void RRefLayer::finish_creation(const RRefId& id, StoredObjects::Found object) {
   std::optional<std::string> failure;
   if (!object.ok()) {
-    failure = core_->text_of(object.error());
+    failure = core_->hooks().text_of(object.error());
     object = fault(protocol::Fault::creation_failed, *failure, self_, id);
   }
   objects_.settle(id, std::move(object));

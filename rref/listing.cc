@@ -114,7 +114,7 @@ void RRefLayer::figures(rpc::LayerFigures& to) const {
 void serve_listing(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {
   auto service = std::make_shared<ListingService>();
   service->layer = layer;
-  rpc::detail::serve_object(core, service);
+  rpc::detail::serve_object(core.methods(), service);
 }
 
 }  // namespace weft::rref

@@ -242,16 +242,17 @@ void ProtocolService::taken_for_gone(rpc::CallContext& call) {
 void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {
   auto service = std::make_shared<ProtocolService>();
   service->layer = layer;
-  rpc::detail::serve_object(core, service);
-  core.serve(object_method(detail::fetch_method, [](rpc::IncomingCall& call, const StoredObject& object) {
-    const rpc::KeptValue& value = object.value();
-    if (value.type->encode == nullptr)
-      return call.fail(std::make_exception_ptr(
-          rpc::Error(rpc::ErrorKind::unsupported,
-                     "an object of type " + value.type->name + " does not travel: call its methods")));
-    call.reply([&](rpc::ValueWriter writer) { value.type->encode(writer, value.value.get()); });
-  }));
-  core.serve(object_method(detail::touch_method, [](rpc::IncomingCall& call, const StoredObject&) {
+  rpc::detail::serve_object(core.methods(), service);
+  core.methods().serve(
+      object_method(detail::fetch_method, [](rpc::IncomingCall& call, const StoredObject& object) {
+        const rpc::KeptValue& value = object.value();
+        if (value.type->encode == nullptr)
+          return call.fail(std::make_exception_ptr(
+              rpc::Error(rpc::ErrorKind::unsupported,
+                         "an object of type " + value.type->name + " does not travel: call its methods")));
+        call.reply([&](rpc::ValueWriter writer) { value.type->encode(writer, value.value.get()); });
+      }));
+  core.methods().serve(object_method(detail::touch_method, [](rpc::IncomingCall& call, const StoredObject&) {
     call.reply([](rpc::ValueWriter writer) { writer.set_nil(); });
   }));
 }

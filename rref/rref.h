@@ -245,9 +245,9 @@ template <class T>
 void serve_methods(rpc::AgentCore& core) {
   [&]<class... Items>(std::tuple<Items...>*) {
     const bool served = ((rpc::detail::is_constructor<Items> ||
-                          core.find_method(T::Service::id_of(Items::short_name)) != nullptr) &&
+                          core.methods().find(T::Service::id_of(Items::short_name)) != nullptr) &&
                          ...);
-    if (!served) rpc::detail::serve_object<rpc::AgentCore, T>(core, nullptr);
+    if (!served) rpc::detail::serve_object<T>(core.methods(), nullptr);
   }(static_cast<typename T::Service::Entries*>(nullptr));
 }
 

@@ -386,7 +386,7 @@ rpc::Layers layers() {
   return {[](rpc::Agent& agent) {
     auto layer = std::make_shared<RRefLayer>(agent.core());
     agent.core()->layers().put(layer);
-    agent.core()->add_hook(layer);
+    agent.core()->hooks().add(layer);
     serve_protocol(*agent.core(), layer);
     serve_listing(*agent.core(), layer);
     serve_holdings(*agent.core(), layer);

@@ -85,7 +85,7 @@ void install_lbfgs(rpc::Agent& agent) {
   auto service = std::make_shared<LbfgsService>();
   service->layer = layer.get();
   agent.serve(service);
-  agent.core()->add_hook(std::make_shared<Deaths>(std::move(layer)));
+  agent.core()->hooks().add(std::make_shared<Deaths>(std::move(layer)));
 }
 
 }  // namespace weft::dist_optim

@@ -126,7 +126,7 @@ rpc::Future<void> OptimizerLayer::leaving() {
 void install_optimizers(rpc::Agent& agent) {
   auto layer = std::make_shared<OptimizerLayer>(agent.core());
   agent.core()->layers().put(layer);
-  agent.core()->add_hook(layer);
+  agent.core()->hooks().add(layer);
   auto service = std::make_shared<OptimizerService>();
   service->layer = layer.get();
   agent.serve(service);

@@ -224,7 +224,7 @@ rpc::Layer layer(nccl::DevicesOptions devices) {
   return [devices = std::move(devices)](rpc::Agent& agent) {
     auto layer = std::make_shared<CollectivesLayer>(agent.core(), devices);
     agent.core()->layers().put(layer);
-    agent.core()->add_hook(layer);
+    agent.core()->hooks().add(layer);
     auto service = std::make_shared<GroupService>();
     service->layer = layer;
     agent.serve(service);

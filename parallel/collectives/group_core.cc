@@ -38,9 +38,9 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
       backend_(std::move(backend)),
       devices_(*this, options_.devices),
       turns_([this](const std::exception_ptr& error) {
-        fail_all(
-            rpc::Error(rpc::ErrorKind::internal, prefix() + describe(rank_) + ": " + core_->text_of(error)),
-            true);
+        fail_all(rpc::Error(rpc::ErrorKind::internal,
+                            prefix() + describe(rank_) + ": " + core_->hooks().text_of(error)),
+                 true);
       }),
       mailbox_(describe(rank)),
       values_(size(), [this](const std::map<int, std::string>& texts) { return difference(texts); }) {
@@ -187,7 +187,7 @@ rpc::Error GroupCore::fault_of(const Exchange& exchange, const std::exception_pt
     kind = known.kind();
   } catch (...) {
   }
-  return rpc::Error(kind, prefix() + exchange.text() + ": " + core_->text_of(error));
+  return rpc::Error(kind, prefix() + exchange.text() + ": " + core_->hooks().text_of(error));
 }
 
 void GroupCore::done(const ExchangePtr& exchange) {

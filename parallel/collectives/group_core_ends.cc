@@ -53,7 +53,7 @@ void GroupCore::fail(const std::exception_ptr& error) {
   } catch (const rpc::Error& known) {
     fail(known);
   } catch (...) {
-    fail(rpc::Error(rpc::ErrorKind::internal, core_->text_of(error)));
+    fail(rpc::Error(rpc::ErrorKind::internal, core_->hooks().text_of(error)));
   }
 }
 
@@ -198,7 +198,7 @@ void GroupCore::fail_written(const ExchangePtr& exchange) {
 // --- What was under way ---
 
 void GroupCore::note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error) {
-  error == nullptr ? recorder_.done(ticket) : recorder_.failed(ticket, core_->text_of(error));
+  error == nullptr ? recorder_.done(ticket) : recorder_.failed(ticket, core_->hooks().text_of(error));
 }
 
 FlightDump GroupCore::flight() const {
@@ -260,7 +260,7 @@ void GroupCore::not_sent(int to, const std::exception_ptr& error) {
   const std::string text = kind == rpc::ErrorKind::peer_lost
                                ? describe(to) + " was lost: a message to it failed: "
                                : "a message to " + describe(to) + " failed: ";
-  fail_all(rpc::Error(kind, prefix() + text + core_->text_of(error)), true);
+  fail_all(rpc::Error(kind, prefix() + text + core_->hooks().text_of(error)), true);
 }
 
 // --- Deadlines ---

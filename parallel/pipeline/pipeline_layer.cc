@@ -56,7 +56,7 @@ rpc::Layers layers(Model model, tensor::DeviceOptions devices) {
   all.push_back([model = std::move(model)](rpc::Agent& agent) {
     auto layer = std::make_shared<PipelineLayer>(model);
     agent.core()->layers().put(layer);
-    agent.core()->add_hook(layer);
+    agent.core()->hooks().add(layer);
     auto service = std::make_shared<PipelineService>();
     service->layer = layer;
     service->agent = &agent;

@@ -14,9 +14,9 @@ namespace {
 constexpr std::string_view methods_name = "weft.methods";
 constexpr auto leave_timeout = std::chrono::seconds{30};
 
-std::vector<MethodInfo> list(const AgentCore& core) {
+std::vector<MethodInfo> list(AgentCore& core) {
   std::vector<MethodInfo> infos;
-  for (const auto& entry : core.methods())
+  for (const auto& entry : core.methods().all())
     infos.push_back({entry->name, entry->signature, entry->parameters, entry->result, entry->idempotent,
                      entry->needs_object && entry->object == nullptr});
   std::sort(infos.begin(), infos.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -66,12 +66,12 @@ Agent::Agent(Runtime runtime, AgentOptions options, Layers layers)
 
 Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(core)) {
   try {
-    core_->serve(methods_entry());
-    core_->serve(ping_entry());
+    core_->methods().serve(methods_entry());
+    core_->methods().serve(ping_entry());
     install_streams(core_);
-    core_->serve(health_entry(*core_));
-    core_->serve(stats_entry());
-    core_->serve(pending_entry());
+    core_->methods().serve(health_entry(*core_));
+    core_->methods().serve(stats_entry());
+    core_->methods().serve(pending_entry());
     for (const Layer& layer : layers) layer(*this);
     if (core_->options().rendezvous) membership_ = make_membership(core_, *core_->options().rendezvous);
     core_->listen();
@@ -107,7 +107,7 @@ Future<void> Agent::leave() {
   auto promise = std::make_shared<Promise<void>>(core->pick_loop());
   auto future = promise->future();
   // The layers first: they still need the peers; then the job; then nothing new is accepted.
-  core->leaving().then([core, membership, promise](Result<void>&& layers) {
+  core->hooks().leave(core->pick_loop()).then([core, membership, promise](Result<void>&& layers) {
     const auto drain = [core, promise](Result<void>&& left) {
       std::exception_ptr error = left.ok() ? nullptr : left.error();
       // Where the job has failed nobody waits for what is still being served, and everybody is to end soon.

@@ -39,22 +39,22 @@ class WEFT_EXPORT Agent {
   // Serving. A served object is called from several handler threads at once; objects behind RRefs take turns.
   template <Served T>
   void serve(std::shared_ptr<T> object) {
-    detail::serve_object(*core_, object);
+    detail::serve_object(core_->methods(), object);
   }
   template <NamedFunction F>
   void serve() {
-    core_->serve(detail::method_entry<F>(""));
+    core_->methods().serve(detail::method_entry<F>(""));
   }
   // Peers may create a T here and hold it by RRefs.
   template <Served T>
   void allow_create() {
-    detail::serve_object<AgentCore, T>(*core_, nullptr);
-    core_->serve(detail::constructor_entry<T>());
+    detail::serve_object<T>(core_->methods(), nullptr);
+    core_->methods().serve(detail::constructor_entry<T>());
   }
 
   // How many calls of a method run at a time here, and how many wait; beyond, they are refused with
   // resource_exhausted and not_sent.
-  void limit(const std::string& method, MethodLimit limit) { core_->limit_method(method, limit); }
+  void limit(const std::string& method, MethodLimit limit) { core_->methods().limit(method, limit); }
 
   // Peers by name, or by address; connect() is peer() under the name that reads well with an address.
   Peer peer(const std::string& name_or_address);

@@ -23,7 +23,7 @@ void AgentCore::listen() {
               text + "; handle the error in the continuation, or return from it what it throws");
   };
   for (const auto& loop : loops_) loop->exceptions()->set_handler(dropped);
-  if (const auto exceptions = handlers_->exceptions()) exceptions->set_handler(dropped);
+  if (const auto exceptions = handlers().exceptions()) exceptions->set_handler(dropped);
   const auto open = [this](const Address& address, const std::string& scheme) {
     Transport* way = transport(scheme);
     if (way == nullptr)
@@ -47,11 +47,11 @@ void AgentCore::listen() {
           core->adopt(std::move(connection), nullptr);
         });
   };
-  auto self = open(Address{self_scheme, {}, {}, id_.name}, self_scheme);
+  auto self = open(Address{self_scheme, {}, {}, id().name}, self_scheme);
   std::lock_guard lock(mutex_);
-  routes_[id_.name] = std::make_shared<Route>(shared_from_this(), pick_loop(), id_.name,
-                                              std::vector{Address{self_scheme, {}, {}, id_.name}});
-  routes_[id_.name]->identify(id_);
+  routes_[id().name] = std::make_shared<Route>(shared_from_this(), pick_loop(), id().name,
+                                               std::vector{Address{self_scheme, {}, {}, id().name}});
+  routes_[id().name]->identify(id());
   listeners_.push_back(std::move(self));
   for (const std::string& text : options_.listen) {
     const Address address = Address::parse(text);
@@ -92,7 +92,7 @@ std::shared_ptr<Route> AgentCore::route(const std::string& name, std::vector<std
   auto& route = routes_[name];
   if (route == nullptr) {
     route = std::make_shared<Route>(shared_from_this(), pick_loop(), name, std::move(known));
-  } else if (!known.empty() && name != id_.name) {
+  } else if (!known.empty() && name != id().name) {
     route->loop()->post([route = route, known = std::move(known)] { route->learn(known); });
   }
   return route;
@@ -200,7 +200,7 @@ void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Ro
       oldest = std::move(handshaking_.extract(handshaking_.begin()).value());
   }
   if (oldest != nullptr) {
-    AgentCounters::count(counters_.connections_refused);
+    AgentCounters::count(counters().connections_refused);
     const auto& loop = oldest->loop();
     loop->post([oldest] {
       if (!oldest->ready())
@@ -209,7 +209,7 @@ void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Ro
     if (oldest == link) return;
   }
   link->open();
-  if (ended_) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
+  if (ended()) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
 }
 
 void AgentCore::handshake_over(const std::shared_ptr<Link>& link) {
@@ -219,7 +219,7 @@ void AgentCore::handshake_over(const std::shared_ptr<Link>& link) {
 
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,
                            const HelloInfo& hello) {
-  const bool has_session = link->protocol().has(features::sessions) && link->peer() != id_;
+  const bool has_session = link->protocol().has(features::sessions) && link->peer() != id();
   bool visited = false;
   std::shared_ptr<Route> named;
   std::shared_ptr<Session> session;
@@ -236,7 +236,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
     std::lock_guard lock(mutex_);
     ++links_of_[link->peer()];
     if (has_session) session = sessions_->open(link->peer(), hello.process);
-    AgentCounters::count(counters_.connections_made);
+    AgentCounters::count(counters().connections_made);
     peer_addresses_[hello.name] = hello.addresses;
     auto& place = routes_[hello.name];
     if (place == nullptr) {
@@ -256,7 +256,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
     lose(peer, Error(ErrorKind::peer_lost, to_string(link->peer()) + " took its place"));
   // A route that dialled runs on the link's loop.
   if (dialled != nullptr) dialled->link_up(link, true);
-  if (hello.name == id_.name) return;
+  if (hello.name == id().name) return;
   if (named != dialled) {
     auto tell = [named, link, addresses = std::move(addresses)] {
       named->learn(addresses);
@@ -264,7 +264,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
     };
     named->loop()->running_here() ? tell() : named->loop()->post(std::move(tell));
   }
-  for (const auto& hook : hooks_) hook->connection_made(link->peer());
+  for (const auto& hook : hooks().all()) hook->connection_made(link->peer());
 }
 
 bool AgentCore::is_linked(const std::string& name) const {
@@ -315,8 +315,8 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
         routes.push_back(found->second);
       if (--links_of_[link->peer()] == 0) {
         links_of_.erase(link->peer());
-        gone = link->peer() != id_;
-        if (gone && may_return && !ended_ && sessions_->begin_absence(link->peer(), reason, link->loop())) {
+        gone = link->peer() != id();
+        if (gone && may_return && !ended() && sessions_->begin_absence(link->peer(), reason, link->loop())) {
           gone = false;
           if (const auto found = routes_.find(link->peer().name); found != routes_.end())
             back = found->second;
@@ -370,14 +370,11 @@ void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error
   route = nullptr;
   session->end(reason, cause_of_ends());
   for (const auto& link : links_to(peer)) link->loop()->post([link] { link->cancel_resumable(); });
-  if (ended_) return;
-  for (const auto& hook : hooks_) hook->peer_gone(peer, reason);
+  if (ended()) return;
+  for (const auto& hook : hooks().all()) hook->peer_gone(peer, reason);
   std::lock_guard lock(mutex_);
   forget_visitor(peer.name);
 }
-
-// A peer that ends because its job has failed is not the cause.
-std::optional<Error> AgentCore::cause_of_ends() const { return ended_ ? std::nullopt : world_failure(); }
 
 void AgentCore::refused_by(const std::string& name, const Error& reason) {
   for (const AgentId& peer : sessions_->absent(name))
@@ -400,7 +397,7 @@ void AgentCore::forget(const AgentId& peer, const std::string& reason) {
       if (link->ready() && link->peer() == peer) link->expel(error);
     });
   if (sessions_->is_absent(peer)) lose(peer, error);
-  for (const auto& hook : hooks_) hook->peer_forgotten(peer, error);
+  for (const auto& hook : hooks().all()) hook->peer_forgotten(peer, error);
 }
 
 void AgentCore::forget_way(const AgentId& peer) {
@@ -424,13 +421,13 @@ void AgentCore::peer_leaving(const AgentId& peer) {
 }
 
 void AgentCore::peer_world_failed(const AgentId& peer, const Error& error) {
-  for (const auto& hook : hooks_) hook->peer_world_failed(peer, error);
+  for (const auto& hook : hooks().all()) hook->peer_world_failed(peer, error);
 }
 
 void AgentCore::report_gone(const Link& link, bool last, const Error& reason) {
-  for (const auto& hook : hooks_) hook->connection_gone(link.number(), link.peer(), reason);
+  for (const auto& hook : hooks().all()) hook->connection_gone(link.number(), link.peer(), reason);
   if (!last) return;
-  for (const auto& hook : hooks_) hook->peer_gone(link.peer(), reason);
+  for (const auto& hook : hooks().all()) hook->peer_gone(link.peer(), reason);
 }
 
 }  // namespace weft::rpc

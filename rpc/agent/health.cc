@@ -23,8 +23,8 @@ MethodEntry health_entry(AgentCore& core) {
     health.incarnation = core.id().incarnation;
     health.version = WEFT_VERSION;
     health.uptime = std::chrono::duration<double>(core.pick_loop()->now() - made).count();
-    health.calls_served = core.calls_served() - 1;
-    health.calls_made = core.calls_made();
+    health.calls_served = core.accounts()->served() - 1;
+    health.calls_made = core.accounts()->made();
     call->reply([&](ValueWriter writer) { Codec<Health>::encode(writer, health); });
   };
   return entry;

@@ -30,21 +30,13 @@ FailureInfo describe(const AgentCore& core, const std::exception_ptr& error) {
   } catch (const Error& own) {
     return {own.kind(), own.what(), {}, {}, {}, false, own.payload()};
   } catch (const std::exception& other) {
-    return {ErrorKind::handler_failed, core.text_of(error), {}, {}, type_name(typeid(other)), false};
+    return {ErrorKind::handler_failed, core.hooks().text_of(error), {}, {}, type_name(typeid(other)), false};
   } catch (...) {
-    return {ErrorKind::handler_failed, core.text_of(error), {}, {}, {}, false};
+    return {ErrorKind::handler_failed, core.hooks().text_of(error), {}, {}, {}, false};
   }
 }
 
 }  // namespace
-
-ActiveCall::ActiveCall(std::shared_ptr<AgentCore> core, bool background)
-    : core_(std::move(core)), background_(background) {
-  core_->call_began(background_);
-}
-ActiveCall::~ActiveCall() {
-  if (core_ != nullptr) core_->call_ended(background_);
-}
 
 IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link> link,
                            std::shared_ptr<const MethodEntry> method,
@@ -164,12 +156,12 @@ void IncomingCall::begin() {
     return fail(std::make_exception_ptr(Error(
         deadline_ && link_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
         "ended before its handler ran")));
-  if (core_->interceptors().empty()) return enter_queue();
+  if (core_->hooks().interceptors().empty()) return enter_queue();
   intercept(0);
 }
 
 void IncomingCall::intercept(std::size_t next) {
-  const auto& all = core_->interceptors();
+  const auto& all = core_->hooks().interceptors();
   if (next == all.size()) return enter_queue();
   Result<Task<void>> task = capture([&] { return all[next]->accept(*this); });
   if (!task.ok()) return fail(task.error());
@@ -185,7 +177,7 @@ void IncomingCall::note_answer(const std::exception_ptr& error) {
     if (error != nullptr) AgentCounters::count(counters->failed);
     AgentCounters::count(counters->answered);
   }
-  for (const auto& interceptor : core_->interceptors()) interceptor->answered(*this, error);
+  for (const auto& interceptor : core_->hooks().interceptors()) interceptor->answered(*this, error);
 }
 
 void IncomingCall::enter_queue() {
@@ -199,7 +191,7 @@ void IncomingCall::enter_queue() {
 
 void IncomingCall::execute() {
   try {
-    core_->make_contexts(*this);
+    core_->hooks().make_contexts(*this);
     for (const auto& part : parts_) part->read(*message_);
     began_ = true;
     method_->run(share());

@@ -7,9 +7,10 @@
 // the CallContext members from any thread.
 #pragma once
 
+#include <weft/rpc/agent/call_accounts.h>
 #include <weft/rpc/agent/call_context.h>
 #include <weft/rpc/agent/call_part.h>
-#include <weft/rpc/agent/method_entry.h>
+#include <weft/rpc/agent/method_table.h>
 #include <weft/rpc/core/executor.h>
 
 #include <atomic>
@@ -38,20 +39,6 @@ struct WEFT_EXPORT KeptType {
 struct KeptValue {
   std::shared_ptr<void> value;
   const KeptType* type = &KeptType::unknown;
-};
-
-// Counts as one call under way at its agent while it exists; drain() waits for it. Goes with the call, then
-// with its answer until that has left.
-class WEFT_EXPORT ActiveCall {
- public:
-  explicit ActiveCall(std::shared_ptr<AgentCore> core, bool background = false);
-  ActiveCall(ActiveCall&&) noexcept = default;
-  ActiveCall& operator=(ActiveCall&&) = delete;
-  ~ActiveCall();
-
- private:
-  std::shared_ptr<AgentCore> core_;
-  bool background_;
 };
 
 // Takes a result instead of the caller.

@@ -290,14 +290,14 @@ MethodEntry method_entry(std::string_view service) {
 }
 
 // Serves every method of T's service on `object`; null: on what a layer above resolves.
-template <class Core, class T>
-void serve_object(Core& core, const std::shared_ptr<T>& object) {
+template <class T>
+void serve_object(MethodTable& methods, const std::shared_ptr<T>& object) {
   [&]<class... Items>(std::tuple<Items...>*) {
     const auto one = [&]<class Item>(std::type_identity<Item>) {
       if constexpr (!is_constructor<Item>) {
         MethodEntry entry = method_entry<Item>(T::Service::name);
         entry.object = std::shared_ptr<typename Item::Traits::Object>(object);
-        core.serve(std::move(entry));
+        methods.serve(std::move(entry));
       }
     };
     (one(std::type_identity<Items>{}), ...);

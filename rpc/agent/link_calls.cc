@@ -138,8 +138,8 @@ void Link::fail_pending(const Error& error) {
 }
 
 void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
-  if (message->has_sections())
-    core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
+  if (message->has_sections())  // also if nobody waits: the reply may pass something to this agent
+    for (const auto& hook : core_->hooks().all()) hook->replied(*message, peer_);
   const std::uint64_t id = message->prefix().call_id;
   const bool resumable = (message->prefix().flags & frame_flags::resumable) != 0;
   if (!resumable && finish_call(id, std::move(message))) return;

@@ -70,7 +70,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   const RequestInfo info = message->request();
   if (const auto session = session_of(prefix); session && !session->acknowledged_by_request(info.accepted))
     throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges more than was sent");
-  auto method = core_->find_method(info.method);
+  auto method = core_->methods().find(info.method);
   if (method == nullptr) method = no_method(info.method);
   AgentCounters::count(core_->counters().calls_served);
   if (!method->background) count(received_);
@@ -86,8 +86,8 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
                      {log_fields::kind, to_string(ErrorKind::permission_denied)}});
     return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
-  ActiveCall active(
-      core_, method->background);  // before it is asked: drain() says first that it drains, then counts
+  // Before draining() is asked: drain() sets it first, and counts the calls in flight afterwards.
+  ActiveCall active(core_->accounts(), method->background);
   if (core_->draining() && !method->upkeep)
     return refuse(prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
   if (incoming_.contains(prefix.call_id))
@@ -97,7 +97,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   const bool room = method->upkeep
                         ? unanswered_.upkeep / 4 < core_->options().streams.max_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
-  if (!room || !core_->hold(message->bytes(), method->upkeep, admitted)) {
+  if (!room || !core_->accounts()->hold(message->bytes(), method->upkeep, admitted)) {
     AgentCounters::count(core_->counters().calls_shed);
     return refuse(prefix, *method, ErrorKind::resource_exhausted,
                   "too many requests in flight, or too many bytes of them");
@@ -120,7 +120,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   served.call = call;
   incoming_.insert(prefix.call_id, std::move(served));
   if (message->has_sections()) {
-    core_->prepare(std::move(call));
+    core_->hooks().prepare(std::move(call));
   } else {
     call->run();
   }
@@ -138,7 +138,7 @@ void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind ki
     if (method.upkeep) return;
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
-  reply(request, {kind, message, core_->id().name, method.name, {}, true}, ActiveCall(core_));
+  reply(request, {kind, message, core_->id().name, method.name, {}, true}, ActiveCall(core_->accounts()));
 }
 
 void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
@@ -211,7 +211,7 @@ void Link::give_credit(std::uint64_t bytes) {
 }
 
 void Link::call_ended(const Gone& gone) {
-  core_->let_go(gone.bytes, gone.upkeep);
+  core_->accounts()->let_go(gone.bytes, gone.upkeep);
   if (gone.resumable && ended_ && session_ != nullptr) session_->served(gone.id);
   const auto forget = [gone](Link& link) {
     if (auto served = link.incoming_.take(gone.id)) link.count_no_more(*served);

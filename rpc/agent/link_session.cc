@@ -96,7 +96,7 @@ bool Link::arrive(const Prefix& prefix) {
 void Link::count_repeated(InboundFrame&& frame) {
   if (frame.prefix.kind != FrameKind::request) return;
   const auto method =
-      core_->find_method(IncomingMessage(std::move(frame), core_->options().limits).request().method);
+      core_->methods().find(IncomingMessage(std::move(frame), core_->options().limits).request().method);
   if (method == nullptr || !method->background) count(received_);
 }
 

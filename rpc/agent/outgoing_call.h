@@ -34,12 +34,6 @@ class WEFT_EXPORT CallModifier {
   virtual void apply(OutgoingCall& call) const = 0;
 };
 
-// What a call keeps in memory at its caller, in bytes.
-struct OutgoingSize {
-  std::uint64_t attached = 0;  // attachments
-  std::uint64_t values = 0;    // its other arguments, where they are large
-};
-
 class WEFT_EXPORT OutgoingCall {
  public:
   // id: name_hash(method).

@@ -68,7 +68,7 @@ std::string remedy(const std::string& method, const FailureInfo& failure) {
 
 PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
     : core_(std::move(core)),
-      id_(core_->next_call_id()),
+      id_(core_->accounts()->next_call_id()),
       method_(std::move(call.method_)),
       route_(std::move(route)),
       notify_(call.notify),
@@ -86,7 +86,7 @@ PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, s
       context_(std::move(call.serving)),
       watches_(std::move(call.watches_)),
       size_(size_of(*message_)),
-      within_limits_(core_->outgoing_began(size_, background_)) {}
+      within_limits_(core_->accounts()->outgoing_began(size_, background_)) {}
 
 PendingCall::~PendingCall() = default;
 
@@ -208,7 +208,7 @@ void PendingCall::complete(Result<Reply> result) {
   if (!watches_.empty())
     for (const auto& watch : std::exchange(watches_, {})) watch->ended(error);
   done(error != nullptr ? Result<Reply>(error) : std::move(result));
-  core_->outgoing_ended(size_, background_);
+  core_->accounts()->outgoing_ended(size_, background_);
 }
 
 }  // namespace weft::rpc

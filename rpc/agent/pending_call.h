@@ -5,6 +5,7 @@
 // everybody has let go of ends as if its agent had shut down. Thread-safe where said.
 #pragma once
 
+#include <weft/rpc/agent/call_accounts.h>
 #include <weft/rpc/agent/call_context.h>
 #include <weft/rpc/agent/outgoing_call.h>
 #include <weft/rpc/core/future.h>

@@ -136,7 +136,7 @@ void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& at
     if (in_time && route_->retry_budget().take()) {
       may_have_run_ = may_have_run_ || !was_not_sent(result.error());
       auto again = [self = shared_from_this(), wait = *wait,
-                    waits = core_->retry_waits(attempt.size())]() mutable {
+                    waits = core_->accounts()->retry_waits(attempt.size())]() mutable {
         self->wait(wait, std::move(waits));
       };
       return loop->running_here() ? again() : loop->post(std::move(again));

@@ -7,7 +7,7 @@
 namespace weft::rpc {
 namespace {
 
-AgentStats stats_of(const AgentCore& core) {
+AgentStats stats_of(AgentCore& core) {
   const AgentCounts counts = core.counts();
   AgentStats stats;
   stats.name = core.id().name;
@@ -30,7 +30,7 @@ AgentStats stats_of(const AgentCore& core) {
   stats.pool_hits = counts.memory.hits;
   stats.pool_misses = counts.memory.misses;
   stats.pool_bytes = counts.memory.kept_bytes;
-  for (const auto& entry : core.methods()) {
+  for (const auto& entry : core.methods().all()) {
     // Answered first: never more than were accepted.
     MethodStats method{entry->name, 0, entry->counters->answered, entry->counters->failed};
     method.accepted = entry->counters->accepted;
@@ -39,7 +39,7 @@ AgentStats stats_of(const AgentCore& core) {
   }
   std::sort(stats.methods.begin(), stats.methods.end(),
             [](const MethodStats& a, const MethodStats& b) { return a.name < b.name; });
-  stats.layers = core.layer_figures();
+  stats.layers = core.hooks().figures();
   return stats;
 }
 

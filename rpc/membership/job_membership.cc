@@ -495,11 +495,11 @@ void JobMembership::answer() {
     if (waiter.agents == 0) {
       publish_left(std::move(waiter.promise));
     } else {
-      waiter.promise->complete(whole.empty() ? Result<void>{} : core_->world_complete(whole));
+      waiter.promise->complete(whole.empty() ? Result<void>{} : core_->hooks().world_complete(whole));
     }
   }
   if (release)
-    core_->leaving().then([weak = weak_from_this()](Result<void>&&) {
+    core_->hooks().leave(core_->pick_loop()).then([weak = weak_from_this()](Result<void>&&) {
       if (const auto job = weak.lock()) job->released();
     });
 }

@@ -49,8 +49,8 @@ std::shared_ptr<Membership> make_membership(std::shared_ptr<AgentCore> core, con
                                                  std::to_string(rendezvous.world_size));
   auto job =
       std::make_shared<detail::JobMembership>(core, rendezvous, detail::place_of_store(core, rendezvous));
-  core->add_hook(std::make_shared<detail::MembershipHook>(job));
-  detail::serve_object(*core, std::make_shared<detail::MembershipService>(job));
+  core->hooks().add(std::make_shared<detail::MembershipHook>(job));
+  detail::serve_object(core->methods(), std::make_shared<detail::MembershipService>(job));
   core->set_directory(
       [weak = std::weak_ptr(job)](const std::string& name, UniqueFunction<void(std::vector<Address>)> done) {
         if (const auto known = weak.lock()) return known->find_addresses(name, std::move(done));

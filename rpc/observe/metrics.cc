@@ -136,7 +136,7 @@ rpc::Layer Metrics::layer() {
     self->core_ = agent.core();
     self->agent_ = agent.name();
     self->loops_ = std::make_unique<LoopWatch>(agent.core());
-    agent.core()->add_interceptor(self);
+    agent.core()->hooks().add_interceptor(self);
   };
 }
 
@@ -204,7 +204,7 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   out.counter("weft_pool_misses_total", "Large attachments received into fresh memory.",
               counts.memory.misses);
   out.gauge("weft_pool_kept_bytes", "Bytes kept for attachments to come.", counts.memory.kept_bytes);
-  for (const auto& [name, figure] : core->layer_figures())
+  for (const auto& [name, figure] : core->hooks().figures())
     out.add("weft_layer", "What a layer tells of itself now.", MetricType::Gauge, {{"figure", name}})
         .gauge.value = static_cast<double>(figure);
   const auto loops = loops_->ask(options_.timeout);

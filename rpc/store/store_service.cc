@@ -111,7 +111,7 @@ Future<void> StoreService::renew(std::uint64_t lease) { return store_->renew(lea
 Future<void> StoreService::revoke(std::uint64_t lease) { return store_->revoke(lease); }
 
 void serve_store(AgentCore& core, std::shared_ptr<Store> store) {
-  detail::serve_object(core, std::make_shared<StoreService>(std::move(store)));
+  detail::serve_object(core.methods(), std::make_shared<StoreService>(std::move(store)));
 }
 
 }  // namespace weft::rpc

@@ -382,7 +382,7 @@ void StreamTable::serve_methods() {
       if (table == nullptr) return call->fail(stream_error(ErrorKind::shut_down, "this agent has shut down"));
       run(*table, call);
     };
-    core->serve(std::move(entry));
+    core->methods().serve(std::move(entry));
   };
   const std::string number = "u64";
   method(next_method, {number, number, number, number}, "any",
@@ -409,7 +409,7 @@ void StreamTable::serve_methods() {
 void install_streams(const std::shared_ptr<AgentCore>& core) {
   auto table = std::make_shared<detail::StreamTable>(core);
   core->layers().put(table);
-  core->add_hook(table);
+  core->hooks().add(table);
   table->serve_methods();
 }
 

@@ -41,8 +41,8 @@ class AloneInProcess final : public rpc::ContextSwitch {
 }  // namespace
 
 void add_creation_turn(rpc::Agent& agent) {
-  agent.core()->add_hook(std::make_shared<Turn>(agent.core()->handlers()));
-  agent.core()->add_context([](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
+  agent.core()->hooks().add(std::make_shared<Turn>(agent.core()->handlers()));
+  agent.core()->hooks().add_context([](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
     if (!is_creation(call)) return nullptr;
     return std::make_unique<AloneInProcess>();
   });

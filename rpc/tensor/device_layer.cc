@@ -154,12 +154,13 @@ class Devices final : public rpc::CallHook {
 void add_device_layer(rpc::Agent& agent, DeviceOptions options) {
   const auto devices = std::make_shared<AgentDevices>(std::move(options));
   agent.core()->layers().put(devices);
-  agent.core()->add_hook(std::make_shared<Devices>(devices));
-  agent.core()->add_context([devices](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
-    const auto served = devices_of(call, *devices);
-    return served != nullptr ? make_stream_context(served->streams) : nullptr;
-  });
-  if (devices->maps()) agent.core()->add_interceptor(std::make_shared<Maps>(devices));
+  agent.core()->hooks().add(std::make_shared<Devices>(devices));
+  agent.core()->hooks().add_context(
+      [devices](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
+        const auto served = devices_of(call, *devices);
+        return served != nullptr ? make_stream_context(served->streams) : nullptr;
+      });
+  if (devices->maps()) agent.core()->hooks().add_interceptor(std::make_shared<Maps>(devices));
 }
 
 void ByDeviceMap::apply(rpc::OutgoingCall& call) const {

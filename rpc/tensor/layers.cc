@@ -27,9 +27,9 @@ rpc::Layers layers(DeviceOptions devices) {
   return {[devices = std::move(devices)](rpc::Agent& agent) {
     add_creation_turn(agent);
     add_device_layer(agent, devices);
-    agent.core()->add_context(
+    agent.core()->hooks().add_context(
         [](rpc::IncomingCall& call) { return make_thread_state(call.slots().find<WithGrad>() != nullptr); });
-    agent.core()->add_explanation(&without_backtrace);
+    agent.core()->hooks().add_explanation(&without_backtrace);
   }};
 }
 

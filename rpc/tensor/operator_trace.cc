@@ -27,9 +27,9 @@ rpc::Layer trace_operators(OperatorTraceOptions options) {
                        "trace_operators()");
     const auto trace = std::make_shared<OperatorTrace>(std::move(tracer), options);
     core->layers().put(trace);
-    core->add_hook(trace);
+    core->hooks().add(trace);
     agent.serve(std::make_shared<OperatorService>(OperatorService{trace}));
-    core->add_context([trace](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
+    core->hooks().add_context([trace](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
       const auto under = rpc::trace_of(call);
       return under ? trace->context_under(*under) : nullptr;
     });

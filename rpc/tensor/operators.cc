@@ -255,7 +255,7 @@ void allow_operators(rpc::Agent& agent, const std::vector<std::string_view>& nam
       entry.parameters.push_back(allowed->parameters[i].text());
     entry.result = entry.signature.substr(entry.signature.find(")->") + 3);
     entry.run = [allowed](std::shared_ptr<rpc::IncomingCall> call) { run(*allowed, *call); };
-    agent.core()->serve(std::move(entry));
+    agent.core()->methods().serve(std::move(entry));
   }
 }
 

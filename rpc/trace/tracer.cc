@@ -116,9 +116,9 @@ Layer Tracer::layer() {
     const auto core = agent.core();
     self->id_ = core->id();
     self->loop_ = core->loops().front();
-    core->serve(own_method<SpanBatch>(spans_method, false, false, [self] { return self->take(); }));
-    core->serve(own_method<std::int64_t>(clock_method, true, true, [self] { return self->now(); }));
-    core->add_interceptor(self);
+    core->methods().serve(own_method<SpanBatch>(spans_method, false, false, [self] { return self->take(); }));
+    core->methods().serve(own_method<std::int64_t>(clock_method, true, true, [self] { return self->now(); }));
+    core->hooks().add_interceptor(self);
     core->layers().put(self);
   };
 }

@@ -703,7 +703,7 @@ TEST(DistStepOwners, AnAgentThatLeavesReleasesWhatItsOptimizersHeld) {
       if (method == "detach") test::got(optimizer.attached());
     }
     calls->wait();
-    auto layers_left = cluster["trainer"].core()->leaving();
+    auto layers_left = cluster["trainer"].core()->hooks().leave(cluster["trainer"].core()->pick_loop());
     EXPECT_FALSE(layers_left.ready()) << "the owner holds the object for the call";
     auto left = cluster["trainer"].leave();
     calls->release();

@@ -87,7 +87,7 @@ TEST_P(TrainerDeath, LeavesItsStepInAllObjectsOfAnOwner) {
     shop->objects.push_back(rref::local(agents[0], std::make_shared<Slow>(applying)));
   agents[0].serve(shop);
   const auto deaths = std::make_shared<Deaths>();
-  agents[0].core()->add_hook(deaths);
+  agents[0].core()->hooks().add(deaths);
 
   const auto both = std::make_shared<Both>(got(agents.peer(1, 0).call<&Shop::all>()));
   DistributedOptimizer optimizer{agents[1], GetParam(), {}, {both}};
@@ -137,7 +137,7 @@ TEST_P(LateCall, OfADeadTrainerLeavesNothing) {
   rpc::Agent& owner = cluster["owner"];
   owner.allow_create<Layer>();
   const auto deaths = std::make_shared<Deaths>();
-  owner.core()->add_hook(deaths);
+  owner.core()->hooks().add(deaths);
   const auto layer_of = [&](const std::string& name) {
     return rref::create<Layer>(cluster.peer(name, "owner"), rref::Named{"layer"}, std::int64_t{1});
   };

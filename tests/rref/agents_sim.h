@@ -89,8 +89,8 @@ class Shedding {
 
   // The method as `core` serves it: some calls of it are refused.
   static void install(const std::shared_ptr<Shedding>& shedding, const rpc::AgentCore& core) {
-    const auto entry =
-        std::const_pointer_cast<rpc::MethodEntry>(core.find_method(rpc::name_hash("weft.rref.fork_deletes")));
+    const auto entry = std::const_pointer_cast<rpc::MethodEntry>(
+        core.methods().find(rpc::name_hash("weft.rref.fork_deletes")));
     entry->run = [shedding, run = entry->run](std::shared_ptr<rpc::IncomingCall> call) {
       if (shedding->answers(*call)) return;
       run(std::move(call));

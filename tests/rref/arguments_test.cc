@@ -127,7 +127,7 @@ class ArgumentsTest : public RRefTest {
     all.push_back([this](rpc::Agent& agent) {
       auto observer = std::make_shared<Observer>();
       observers[agent.name()] = observer;
-      agent.core()->add_hook(observer);
+      agent.core()->hooks().add(observer);
     });
     return all;
   }

@@ -194,7 +194,7 @@ TEST_F(IncomingTest, RepliesWithBadSections) {
         reference(0)(writer);
       });
     };
-    agent("owner").core()->serve(std::move(entry));
+    agent("owner").core()->methods().serve(std::move(entry));
   };
   const auto ask = [&](const std::string& name) {
     const rpc::Peer owner = peer("mallory", "owner");

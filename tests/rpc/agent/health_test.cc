@@ -74,7 +74,7 @@ TEST_F(HealthTest, OfAnAgentThatDrainsSaysSoWhereItWasAskedBefore) {
     released.wait();
     run(std::move(call));
   };
-  b.core()->serve(held);
+  b.core()->methods().serve(held);
   const Peer peer = cluster.peer("a", "b");
   OutgoingCall call = peer.make_call("held", 0);
   call.begin();

@@ -231,7 +231,7 @@ class HooksTest : public testing::Test {
   }
   Layer layer(const std::string& name, std::size_t at) {
     hooks[at] = std::make_shared<NoteHook>(name, record);
-    return [hook = hooks[at]](Agent& agent) { agent.core()->add_hook(hook); };
+    return [hook = hooks[at]](Agent& agent) { agent.core()->hooks().add(hook); };
   }
   void add(const std::string& name, Layers layers) {
     Agent& agent = cluster.add(name, std::move(layers));
@@ -291,7 +291,7 @@ TEST_F(HooksTest, MayEndACall) {
 
 TEST_F(HooksTest, SeeTheAnswersThatHaveSections) {
   add("caller",
-      {[this](Agent& agent) { agent.core()->add_hook(std::make_shared<NoteHook>("caller", record)); }});
+      {[this](Agent& agent) { agent.core()->hooks().add(std::make_shared<NoteHook>("caller", record)); }});
   EXPECT_EQ(got(cluster.peer("caller", "b").call<&Desk::note>(note("answer"))), "answer");
   EXPECT_TRUE(record.has("caller replied by b with an answer"));
   EXPECT_TRUE(record.has("read answer"));
@@ -364,7 +364,7 @@ TEST_F(HooksTest, PartsEndWhereTheCallWasNeverMade) {
 
 TEST_F(HooksTest, PartsOfACalleeHearThatAReplyIsNotSent) {
   add("terse",
-      {[this](Agent& agent) { agent.core()->add_hook(std::make_shared<NoteHook>("terse", record)); }});
+      {[this](Agent& agent) { agent.core()->hooks().add(std::make_shared<NoteHook>("terse", record)); }});
   struct Longwinded {
     Unwritable talk() const { return {}; }
     using Service = rpc::Service<"longwinded", Method<"talk", &Longwinded::talk>>;
@@ -393,7 +393,7 @@ class ContextsTest : public testing::Test {
   ContextsTest() : cluster({}, {"a"}) {
     const auto layer = [this](const std::string& name) {
       return [this, name](Agent& agent) {
-        agent.core()->add_context([this, name](IncomingCall& call) -> std::unique_ptr<ContextSwitch> {
+        agent.core()->hooks().add_context([this, name](IncomingCall& call) -> std::unique_ptr<ContextSwitch> {
           if (call.method() == "desk.note") return nullptr;
           return std::make_unique<RecordedContext>(name, record);
         });

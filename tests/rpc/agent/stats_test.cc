@@ -105,7 +105,7 @@ struct Gauge final : CallHook {
 TEST(StatsOfLayers, AreInThemByName) {
   const auto gauge = std::make_shared<Gauge>();
   Cluster cluster{{}, {"a"}};
-  cluster.add("b", {[gauge](Agent& agent) { agent.core()->add_hook(gauge); }});
+  cluster.add("b", {[gauge](Agent& agent) { agent.core()->hooks().add(gauge); }});
   const Peer b = cluster.peer("a", "b");
   EXPECT_EQ(got(stats(b)).layers, (LayerFigures{{"gauge.level", 3}}));
   gauge->level = 5;

@@ -110,7 +110,7 @@ TEST_F(UnderWayTest, WhatWaitsForAThreadIsQueued) {
 }
 
 TEST_F(UnderWayTest, WhatItsMethodsLimitHoldsBackIsQueuedThere) {
-  cluster["c"].core()->limit_method("last.block", {.running = 1, .waiting = 5});
+  cluster["c"].core()->methods().limit("last.block", {.running = 1, .waiting = 5});
   auto first = cluster.peer("a", "c").call<&Last::block>();
   last->began.wait();
   auto second = cluster.peer("a", "c").call<&Last::block>();

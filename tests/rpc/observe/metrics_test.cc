@@ -92,8 +92,8 @@ struct Gauge final : rpc::CallHook {
 
 TEST_F(MetricsTest, WhatLayersTell) {
   auto metrics = std::make_shared<Metrics>();
-  cluster.add(
-      "c", {metrics->layer(), [](rpc::Agent& agent) { agent.core()->add_hook(std::make_shared<Gauge>()); }});
+  cluster.add("c", {metrics->layer(),
+                    [](rpc::Agent& agent) { agent.core()->hooks().add(std::make_shared<Gauge>()); }});
   EXPECT_EQ(value(*metrics, R"(weft_layer{agent="c",figure="gauge.level"})"), 3);
 }
 

@@ -1,0 +1,150 @@
+// CallAccounts: what an agent's calls use at the moment, what they have used so far, and the wait for their
+// end (drain).
+//
+// Every call is counted from its beginning to its end: calls of this agent by outgoing_began() and
+// outgoing_ended(), calls of its peers by an ActiveCall. Limits of the agent bound the counts. Owned by the
+// agent and by each call. Thread-safety: all functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/core/future.h>
+#include <weft/rpc/core/memory_pool.h>
+#include <weft/rpc/wire/limits.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+namespace weft::rpc {
+
+class Admission;
+
+// What an agent has done since it was made, for metrics and tests. A value.
+struct AgentCounts {
+  std::uint64_t connections_made = 0;  // whose handshake was completed, by either side
+  // Wrong, expired or missing credentials, a handshake that timed out, or too many pending handshakes.
+  std::uint64_t connections_refused = 0;
+  std::uint64_t connections = 0;           // now
+  std::uint64_t handshakes = 0;            // now: accepted connections whose handshake is not complete
+  std::uint64_t lanes_made = 0;            // in addition to connections (AgentOptions::lanes)
+  std::uint64_t calls_made = 0;            // by this agent
+  std::uint64_t calls_served = 0;          // requests that arrived, including refused ones
+  std::uint64_t calls_denied = 0;          // by permissions
+  std::uint64_t calls_shed = 0;            // because a limit was reached
+  std::uint64_t calls_retried = 0;         // attempts after the first
+  std::uint64_t peers_silent = 0;          // connections closed because no heartbeat arrived
+  std::uint64_t exceptions_dropped = 0;    // of continuations, and of jobs of loops and handler threads
+  std::uint64_t serving = 0, waiting = 0;  // calls in flight now: of peers, and of this agent
+  std::uint64_t serving_bytes = 0;         // of requests that handlers hold now
+  std::uint64_t waiting_bytes = 0;         // of this agent's calls: Limits::outgoing_bytes, outgoing_values
+  // Of requests and replies, headers and attachments.
+  std::uint64_t bytes_sent = 0, bytes_received = 0;
+  MemoryPool::Counts memory;  // of arriving attachments
+};
+
+// The part of AgentCounts that only grows. Thread-safe.
+struct AgentCounters {
+  std::atomic<std::uint64_t> connections_made{0}, connections_refused{0}, lanes_made{0};
+  std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0}, calls_retried{0},
+      peers_silent{0}, exceptions_dropped{0};
+  std::atomic<std::uint64_t> bytes_sent{0}, bytes_received{0};
+
+  static void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
+    counter.fetch_add(more, std::memory_order_relaxed);
+  }
+};
+
+// The memory that a call uses at its caller, in bytes.
+struct OutgoingSize {
+  std::uint64_t attached = 0;  // attachments
+  std::uint64_t values = 0;    // its other arguments, if they are large
+};
+
+class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallAccounts> {
+ public:
+  explicit CallAccounts(const Limits& limits);
+
+  AgentCounters& counters() { return counters_; }
+  void add_to(AgentCounts& counts) const;  // all of AgentCounts that depends on calls
+  std::uint64_t next_call_id() { return next_call_++; }
+  // Bytes of requests that connections are reading.
+  const std::shared_ptr<Admission>& admission() const { return admission_; }
+
+  // Calls of this agent. background: calls that Job::quiesce() does not wait for. false: a limit is exceeded,
+  // and the call must fail.
+  bool outgoing_began(OutgoingSize size, bool background);
+  void outgoing_ended(OutgoingSize size, bool background);
+  // Counts a call between two attempts, with the bytes that it keeps, while the result lives.
+  std::shared_ptr<void> retry_waits(OutgoingSize size);
+
+  // A request of a peer, until its IncomingCall is destroyed. upkeep: MethodEntry::upkeep. admitted: the
+  // connection has reserved the bytes. false: a limit of the agent is exceeded.
+  bool hold(std::uint64_t bytes, bool upkeep, bool admitted);
+  void let_go(std::uint64_t bytes, bool upkeep);
+  void call_began(bool background) { ++(background ? served_.background : served_.work); }
+  void call_ended(bool background);
+
+  // Calls in flight.
+  std::int64_t served() const { return served_.all(); }
+  std::int64_t made() const { return made_.all(); }
+  std::int64_t served_work() const { return served_.work; }             // without background calls
+  std::int64_t made_work() const { return made_.work + retry_waits_; }  // likewise
+
+  // Completes when no call is in flight; deadline_exceeded: some were after `timeout`. From the moment before
+  // `begun` is called, draining() is true. failed_precondition: the second call.
+  Future<void> drain(const std::shared_ptr<Loop>& loop, std::chrono::nanoseconds timeout,
+                     const std::function<void()>& begun);
+  bool draining() const { return draining_; }
+  void set_draining() { draining_ = true; }
+  void fail_drain(const Error& reason);
+
+ private:
+  struct Draining {
+    explicit Draining(std::shared_ptr<Loop> on) : loop(std::move(on)), promise(loop) {}
+    std::shared_ptr<Loop> loop;
+    Promise<void> promise;
+    Loop::TimerId timer = 0;  // on the loop
+  };
+  struct InFlight {
+    std::atomic<std::int64_t> work{0}, background{0};
+    std::int64_t all() const { return work + background; }
+  };
+  void check_drained() {
+    if (draining_ && served_.all() == 0 && made_.all() == 0) end_drain(Result<void>{});
+  }
+  void end_drain(Result<void> result);
+
+  const Limits limits_;
+  AgentCounters counters_;
+  std::atomic<std::uint64_t> next_call_{1};
+  InFlight served_, made_;
+  std::atomic<std::int64_t> retry_waits_{0};
+  std::atomic<std::uint64_t> outgoing_bytes_{0};   // of their attachments
+  std::atomic<std::uint64_t> outgoing_values_{0};  // bytes of large values
+  std::atomic<std::uint64_t> held_calls_{0};       // requests of peers, without upkeep
+  const std::shared_ptr<Admission> admission_;     // of the bytes of requests of peers
+  std::atomic<bool> draining_{false};
+  std::mutex mutex_;  // guards drain_
+  std::shared_ptr<Draining> drain_;
+};
+
+// Counts as one served call while it exists; drain() waits for it. It moves from the call to its reply, and
+// ends when the reply has been written.
+class WEFT_EXPORT ActiveCall {
+ public:
+  explicit ActiveCall(std::shared_ptr<CallAccounts> accounts, bool background = false)
+      : accounts_(std::move(accounts)), background_(background) {
+    accounts_->call_began(background_);
+  }
+  ActiveCall(ActiveCall&&) noexcept = default;
+  ActiveCall& operator=(ActiveCall&&) = delete;
+  ~ActiveCall() {
+    if (accounts_ != nullptr) accounts_->call_ended(background_);
+  }
+
+ private:
+  std::shared_ptr<CallAccounts> accounts_;
+  bool background_;
+};
+
+}  // namespace weft::rpc
