@@ -45,8 +45,8 @@ class Serving {
 AutogradLayer::AutogradLayer(std::shared_ptr<rpc::AgentCore> core)
     : core_(std::move(core)), references_(rref::RRefLayer::of(*core_)) {}
 
-std::shared_ptr<AutogradLayer> AutogradLayer::of(const rpc::AgentCore& core) {
-  auto layer = const_cast<rpc::AgentCore&>(core).layers().share<AutogradLayer>();
+std::shared_ptr<AutogradLayer> AutogradLayer::of(const rpc::CallHost& host) {
+  auto layer = host.layers().share<AutogradLayer>();
   if (layer == nullptr)
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,

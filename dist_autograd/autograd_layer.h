@@ -7,7 +7,7 @@
 
 #include <weft/dist_autograd/participant.h>
 #include <weft/dist_autograd/pass_state.h>
-#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/tensor/device_options.h>
 #include <weft/rref/protocol/number_set.h>
 #include <weft/rref/rref_layer.h>
@@ -42,7 +42,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
  public:
   explicit AutogradLayer(std::shared_ptr<rpc::AgentCore> core);
   static std::shared_ptr<AutogradLayer> of(
-      const rpc::AgentCore& core);  // failed_precondition without the layer
+      const rpc::CallHost& host);  // failed_precondition without the layer
 
   // The agent of this layer, and another agent with which it exchanges messages of passes.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
-#include <weft/rpc/agent/call_options.h>
+#include <weft/rpc/call/call_options.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <vector>

@@ -6,7 +6,7 @@
 // Thread-safety: each object is used by one thread at a time.
 #pragma once
 
-#include <weft/rpc/agent/outgoing_call.h>
+#include <weft/rpc/call/outgoing_call.h>
 #include <weft/rpc/core/executor.h>
 #include <weft/rpc/trace/tracer.h>
 

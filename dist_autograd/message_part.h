@@ -7,7 +7,7 @@
 
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/nodes.h>
-#include <weft/rpc/agent/call_part.h>
+#include <weft/rpc/wire/message.h>
 #include <weft/rpc/tensor/tensor_hook.h>
 
 namespace weft::dist_autograd {

@@ -344,7 +344,7 @@ Pass Pass::of(rpc::CallContext& call) {
   const auto* in = call.slots().find<InPass>();
   if (in == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition, "this call was made without a pass");
-  Pass pass(AutogradLayer::of(*call.core()), in->pass, false);
+  Pass pass(AutogradLayer::of(*call.host()), in->pass, false);
   pass.trace_under(rpc::trace_of(call));
   return pass;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/balance/peer_set.h>
 #include <weft/rpc/codec/codec.h>
 #include <weft/rpc/codec/error_payload.h>

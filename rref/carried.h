@@ -7,7 +7,7 @@
 // CallPart.
 #pragma once
 
-#include <weft/rpc/agent/call_part.h>
+#include <weft/rpc/wire/message.h>
 #include <weft/rref/rref_layer.h>
 
 namespace weft::rref {

@@ -158,7 +158,7 @@ void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
       [weak = weak_from_this(), to](rpc::Result<void>&& answer) {
         const auto self = weak.lock();
         // Without a connection no owner is notified; with the next one they are.
-        if (self == nullptr || answer.ok() || !self->core_->linked_to(to)) return;
+        if (self == nullptr || answer.ok() || !self->core_->links().is_linked(to)) return;
         self->later([weak, to] {
           if (const auto again = weak.lock()) again->tell_taken_for_gone(to);
         });

@@ -5,6 +5,7 @@
 #include <weft/rref/listing.h>
 #include <weft/rref/protocol_service.h>
 #include <weft/rref/rref.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 namespace weft::rref {
 namespace {
@@ -30,9 +31,9 @@ Reference::~Reference() { layer()->drop(*this); }
 RRefLayer::RRefLayer(std::shared_ptr<rpc::AgentCore> core)
     : core_(std::move(core)), self_(core_->id()), owned_(self_), used_(self_) {}
 
-std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::AgentCore& core) {
-  if (core.ended()) throw ended();
-  return of(const_cast<rpc::AgentCore&>(core).layers());
+std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::CallHost& host) {
+  if (host.ended()) throw ended();
+  return of(host.layers());
 }
 
 std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::Slots& layers) {
@@ -46,15 +47,15 @@ std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::Slots& layers) {
 rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& options) {
   std::vector<std::string> addresses;
   // The peer's own statement takes precedence over reports of others.
-  if (agent != self_ && core_->addresses_of(agent.name).empty()) {
+  if (agent != self_ && core_->routes().addresses_of(agent.name).empty()) {
     std::lock_guard lock(mutex_);
     if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
   }
-  return rpc::Peer(core_, core_->route(agent.name, std::move(addresses))).with(options).only(agent);
+  return rpc::Peer(core_, core_->routes().to_name(agent.name, std::move(addresses))).with(options).only(agent);
 }
 
 std::vector<std::string> RRefLayer::addresses_of(const rpc::AgentId& agent) const {
-  auto known = agent == self_ ? core_->addresses() : core_->addresses_of(agent.name);
+  auto known = agent == self_ ? core_->addresses() : core_->routes().addresses_of(agent.name);
   if (!known.empty()) return known;
   std::lock_guard lock(mutex_);
   const auto told = addresses_.find(agent);
@@ -302,7 +303,7 @@ void RRefLayer::connection_made(const rpc::AgentId& peer) {
 // References that were lent over it may not have arrived, even if another connection to the same peer is
 // alive. A session sends them again.
 void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
-  if (core_->session_with(peer) != nullptr) return;
+  if (core_->sessions().find(peer) != nullptr) return;
   act([&](protocol::Actions& out) {
     if (ended_ || gone_.contains(peer.incarnation)) return;
     owned_.connection_ended(peer, out);
@@ -363,13 +364,13 @@ void RRefLayer::shut_down() {
     std::string text = "object " + to_string(object.id) + " of type " + object.info.type;
     if (!object.info.site.empty()) text += " made at " + object.info.site;
     if (object.forks.empty()) {
-      core_->log(rpc::LogLevel::info, text + " was held by this agent to the end",
+      core_->log().write(rpc::LogLevel::info, text + " was held by this agent to the end",
                  {{rpc::log_fields::object, to_string(object.id)}});
       continue;
     }
     text += " is still held by";
     for (const auto& [fork, user] : object.forks) text += ' ' + user.name;
-    core_->log(rpc::LogLevel::warning, "leak: " + text, {{rpc::log_fields::object, to_string(object.id)}});
+    core_->log().write(rpc::LogLevel::warning, "leak: " + text, {{rpc::log_fields::object, to_string(object.id)}});
   }
   tell_who_leaves();
   const auto error = std::make_exception_ptr(ended());

@@ -8,7 +8,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rref/named_objects.h>
 #include <weft/rref/object_sizes.h>
 #include <weft/rref/protocol/owner_table.h>
@@ -37,7 +37,7 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   explicit RRefLayer(std::shared_ptr<rpc::AgentCore> core);
 
   // failed_precondition if the agent was created without this layer.
-  static std::shared_ptr<RRefLayer> of(const rpc::AgentCore& core);
+  static std::shared_ptr<RRefLayer> of(const rpc::CallHost& host);
   static std::shared_ptr<RRefLayer> of(const rpc::Slots& layers);
 
   // The agent of this layer, and its handler threads.

@@ -6,7 +6,7 @@
 // releases it last, the value is destroyed on the handlers' threads, in its turn. Thread-safe where stated.
 #pragma once
 
-#include <weft/rpc/agent/incoming_call.h>
+#include <weft/rpc/call/incoming_call.h>
 #include <weft/rpc/core/serial_executor.h>
 
 #include <atomic>

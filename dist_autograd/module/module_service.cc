@@ -79,7 +79,7 @@ StateDict copies(const Asked& of, const Entries& entries) {
 }
 
 std::vector<NamedReference> references(rpc::CallContext& call, const Asked& of, const Entries& entries) {
-  const auto layer = rref::RRefLayer::of(*call.core());
+  const auto layer = rref::RRefLayer::of(*call.host());
   std::vector<NamedReference> all;
   for (const auto& [name, tensor] : entries)
     all.push_back({name, rref::RRef<at::Tensor>(layer->adopt_local(
@@ -137,7 +137,7 @@ void ModuleService::to(rpc::CallContext& call, std::optional<std::string> device
   }
   if (where && !where->is_cpu()) {
     if (!where->has_index()) where->set_index(0);
-    if (const auto devices = call.core()->layers().share<tensor::AgentDevices>())
+    if (const auto devices = call.host()->layers().share<tensor::AgentDevices>())
       devices->check(*where, "the device of a module");
   }
   if (dtype) what = tensor::dtype_from_name(*dtype);
@@ -164,7 +164,7 @@ std::vector<NamedReference> ModuleService::remote_buffers(rpc::CallContext& call
 
 StateDict ModuleService::gradients(rpc::CallContext& call, PassId pass) {
   const Asked one = asked(call);
-  const auto state = AutogradLayer::of(*call.core())->find(pass);
+  const auto state = AutogradLayer::of(*call.host())->find(pass);
   Entries found;
   for (auto& [name, parameter] : parameters_of(*one.module))
     if (at::Tensor gradient = state->gradient(parameter); gradient.defined())

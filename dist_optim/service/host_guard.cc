@@ -51,7 +51,7 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callb
   }
   const auto trainer = trainer_to_ask(in->pass->id());
   if (!trainer) return admit_here(call, in->pass, std::move(proceed));
-  rref::RRefLayer::of(*call->core())
+  rref::RRefLayer::of(*call->host())
       ->peer(*trainer)
       .call<&OptimizerService::admit_everywhere>(in->pass->id(), number_)
       .then([self = shared_from_this(), call, pass = in->pass,

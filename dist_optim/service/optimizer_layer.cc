@@ -11,8 +11,8 @@ namespace weft::dist_optim {
 
 constexpr auto leaving_timeout = std::chrono::seconds{5};  // with owners that do not answer
 
-std::shared_ptr<OptimizerLayer> OptimizerLayer::of(const rpc::AgentCore& core) {
-  auto layer = const_cast<rpc::AgentCore&>(core).layers().share<OptimizerLayer>();
+std::shared_ptr<OptimizerLayer> OptimizerLayer::of(const rpc::CallHost& host) {
+  auto layer = host.layers().share<OptimizerLayer>();
   if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "this agent was made without distributed optimizers: give its constructor "

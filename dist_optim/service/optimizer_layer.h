@@ -8,7 +8,7 @@
 #include <weft/dist_optim/service/local_snapshots.h>
 #include <weft/dist_optim/service/local_steps.h>
 #include <weft/dist_optim/service/pass_admission.h>
-#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/call/call_hook.h>
 
 #include <atomic>
 #include <mutex>
@@ -20,7 +20,7 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
  public:
   explicit OptimizerLayer(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
   static std::shared_ptr<OptimizerLayer> of(
-      const rpc::AgentCore& core);  // failed_precondition without the layer
+      const rpc::CallHost& host);  // failed_precondition without the layer
 
   // The agent of this layer.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <weft/rpc/agent/method.h>
+#include <weft/rpc/call/method.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 // [N, 1, 28, 28] -> [N, 32 * 7 * 7]

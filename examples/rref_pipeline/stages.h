@@ -3,7 +3,7 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <weft/rpc/agent/method.h>
+#include <weft/rpc/call/method.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 constexpr std::int64_t vocabulary = 97, context = 2;

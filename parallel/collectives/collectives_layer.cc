@@ -11,8 +11,8 @@ namespace weft::collectives {
 CollectivesLayer::CollectivesLayer(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices)
     : core_(std::move(core)), devices_(std::make_shared<nccl::Devices>(std::move(devices))) {}
 
-std::shared_ptr<CollectivesLayer> CollectivesLayer::of(rpc::AgentCore& core) {
-  auto layer = core.layers().share<CollectivesLayer>();
+std::shared_ptr<CollectivesLayer> CollectivesLayer::of(const rpc::CallHost& host) {
+  auto layer = host.layers().share<CollectivesLayer>();
   if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "this agent was made without the layer of collectives: collectives::layer()");

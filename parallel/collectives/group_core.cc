@@ -46,7 +46,7 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
       values_(size(), [this](const std::map<int, std::string>& texts) { return difference(texts); }) {
   for (const rpc::AgentId& member : members_)
     peers_.push_back(
-        rpc::Peer(core_, core_->route(member.name, {})).with({.timeout = rpc::no_timeout}).only(member));
+        rpc::Peer(core_, core_->routes().to_name(member.name, {})).with({.timeout = rpc::no_timeout}).only(member));
 }
 
 GroupCore::~GroupCore() = default;

@@ -103,7 +103,7 @@ void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit
     const nccl::UniqueId id = Communicator::unique_id(*here.api);
     offer.id.assign(id.bytes.begin(), id.bytes.end());
   });
-  if (!can.ok()) offer.trouble = core_.agent()->text_of(can.error());
+  if (!can.ok()) offer.trouble = core_.agent()->hooks().text_of(can.error());
   core_.give({round}, "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true, limit)
       .then([core = core_.shared_from_this(), this, device,
              limit](rpc::Result<std::vector<rpc::Buffer>>&& offers) {

@@ -12,8 +12,8 @@
 
 #include <weft/parallel/elastic/internal/board.h>
 #include <weft/parallel/elastic/internal/state_access.h>
-#include <weft/rpc/agent/invoke.h>
-#include <weft/rpc/agent/ping.h>
+#include <weft/rpc/call/invoke.h>
+#include <weft/rpc/call/ping.h>
 
 #include <ATen/Functions.h>
 
@@ -167,7 +167,7 @@ std::variant<Generation, Outcome> Training::agree() {
       if (now >= few_until) throw too_few(view.candidates.size(), current);
       if (now >= warn_at) {
         warn_at = rpc::Clock::time_point::max();
-        agent_.core()->log(rpc::LogLevel::warning,
+        agent_.core()->log().write(rpc::LogLevel::warning,
                            too_few_text(view.candidates.size(), current) + ": waits for more workers");
       }
     } else {

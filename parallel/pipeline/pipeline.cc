@@ -7,7 +7,7 @@
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
-#include <weft/rpc/agent/ping.h>
+#include <weft/rpc/call/ping.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>

@@ -8,8 +8,8 @@
 
 namespace weft::pipeline {
 
-std::shared_ptr<PipelineLayer> PipelineLayer::of(rpc::AgentCore& core) {
-  auto layer = core.layers().share<PipelineLayer>();
+std::shared_ptr<PipelineLayer> PipelineLayer::of(const rpc::CallHost& host) {
+  auto layer = host.layers().share<PipelineLayer>();
   if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "this agent was made without the layer of pipelines: pipeline::layers()");

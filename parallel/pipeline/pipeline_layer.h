@@ -33,7 +33,7 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
   explicit PipelineLayer(Model model) : model_(std::move(model)) {}
   ~PipelineLayer() override;  // when the agent has ended: waits for the stages that still compute
   // failed_precondition without the layer.
-  static std::shared_ptr<PipelineLayer> of(rpc::AgentCore& core);
+  static std::shared_ptr<PipelineLayer> of(const rpc::CallHost& host);
 
   // The model; a number for a new pipeline of this agent; the workers here, by pipeline.
   const Model& model() const { return model_; }

@@ -1,10 +1,10 @@
 #include <weft/rpc/agent/agent.h>
 
 #include <weft/rpc/agent/health.h>
-#include <weft/rpc/agent/membership.h>
+#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/agent/stats.h>
-#include <weft/rpc/agent/streams.h>
 #include <weft/rpc/agent/under_way.h>
+#include <weft/rpc/stream/stream_table.h>
 
 #include <algorithm>
 
@@ -14,43 +14,23 @@ namespace {
 constexpr std::string_view methods_name = "weft.methods";
 constexpr auto leave_timeout = std::chrono::seconds{30};
 
-std::vector<MethodInfo> list(AgentCore& core) {
+std::vector<MethodInfo> list(const IncomingCall& call) {
   std::vector<MethodInfo> infos;
-  for (const auto& entry : core.methods().all())
+  for (const auto& entry : call.host()->methods().all())
     infos.push_back({entry->name, entry->signature, entry->parameters, entry->result, entry->idempotent,
                      entry->needs_object && entry->object == nullptr});
   std::sort(infos.begin(), infos.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return infos;
 }
 
-MethodEntry ping_entry() {
-  MethodEntry entry;
-  entry.name = ping_method;
-  entry.id = name_hash(ping_method);
-  entry.signature = "()->void";
-  entry.signature_hash = name_hash(entry.signature);
-  entry.result = "void";
-  entry.idempotent = entry.non_blocking = true;
-  entry.run = [](std::shared_ptr<IncomingCall> call) {
-    call->reply([](ValueWriter writer) { writer.set_nil(); });
-  };
-  return entry;
-}
-
-MethodEntry methods_entry() {
-  using Traits = detail::HandlerTraits<std::vector<MethodInfo> (*)()>;
-  MethodEntry entry;
-  entry.name = methods_name;
-  entry.id = name_hash(methods_name);
-  entry.signature = Traits::text();
-  entry.signature_hash = name_hash(entry.signature);
-  entry.result = type_text<std::vector<MethodInfo>>();
-  entry.idempotent = true;
-  entry.run = [](std::shared_ptr<IncomingCall> call) {
-    call->reply(
-        [&](ValueWriter writer) { Codec<std::vector<MethodInfo>>::encode(writer, list(*call->core())); });
-  };
-  return entry;
+void serve_own_methods(MethodTable& methods) {
+  MethodEntry list_entry = detail::own_method<std::vector<MethodInfo>>(methods_name, &list);
+  list_entry.non_blocking = false;
+  methods.serve(std::move(list_entry));
+  methods.serve(detail::own_method<void>(ping_method, [](const IncomingCall&) {}));
+  methods.serve(health_entry());
+  methods.serve(stats_entry());
+  methods.serve(pending_entry());
 }
 
 }  // namespace
@@ -66,12 +46,8 @@ Agent::Agent(Runtime runtime, AgentOptions options, Layers layers)
 
 Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(core)) {
   try {
-    core_->methods().serve(methods_entry());
-    core_->methods().serve(ping_entry());
+    serve_own_methods(core_->methods());
     install_streams(core_);
-    core_->methods().serve(health_entry(*core_));
-    core_->methods().serve(stats_entry());
-    core_->methods().serve(pending_entry());
     for (const Layer& layer : layers) layer(*this);
     if (core_->options().rendezvous) membership_ = make_membership(core_, *core_->options().rendezvous);
     core_->listen();
@@ -84,11 +60,11 @@ Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(c
 Agent::~Agent() { shut_down(); }
 
 Peer Agent::peer(const std::string& name_or_address) {
-  return Peer(core_, Address::looks_like(name_or_address) ? core_->route_to(name_or_address)
-                                                          : core_->route(name_or_address));
+  return Peer(core_, Address::looks_like(name_or_address) ? core_->routes().to_address(name_or_address)
+                                                          : core_->routes().to_name(name_or_address));
 }
 
-Peer Agent::peer(std::size_t rank) { return Peer(core_, core_->route(membership().name_of(rank))); }
+Peer Agent::peer(std::size_t rank) { return Peer(core_, core_->routes().to_name(membership().name_of(rank))); }
 
 Membership& Agent::membership() const {
   if (membership_ == nullptr)
@@ -137,15 +113,7 @@ void Agent::shut_down() {
 }
 
 Future<std::vector<MethodInfo>> list_methods(const Peer& peer) {
-  Promise<std::vector<MethodInfo>> promise(peer.route()->loop());
-  auto future = promise.future();
-  OutgoingCall call = peer.make_call(methods_name, 0);
-  call.begin();
-  call.end();
-  peer.start(std::move(call), [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
-    promise.complete(Peer::decode<std::vector<MethodInfo>>(std::move(reply), methods_name));
-  });
-  return future;
+  return peer.ask<std::vector<MethodInfo>>(methods_name);
 }
 
 }  // namespace weft::rpc

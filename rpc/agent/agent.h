@@ -9,9 +9,9 @@
 // every member may be called from any thread, serve() and allow_create() too.
 #pragma once
 
-#include <weft/rpc/agent/members.h>
-#include <weft/rpc/agent/options.h>
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/rendezvous/membership.h>
+#include <weft/rpc/endpoint/options.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/core/blocking_executor.h>
 
 namespace weft::rpc {
@@ -87,6 +87,7 @@ class WEFT_EXPORT Agent {
   AgentCounts counts() const { return core_->counts(); }
   // For layers, and for Job (rpc/membership/job.h). membership(): failed_precondition without a rendezvous.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
+  operator const std::shared_ptr<AgentCore>&() const { return core_; }  // a PeerSet takes it
   Membership& membership() const;
 
  private:

@@ -5,7 +5,7 @@
 // with "draining". Thread-safety: values.
 #pragma once
 
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/codec/struct_codec.h>
 
 namespace weft::rpc {
@@ -27,7 +27,6 @@ WEFT_CODEC(Health, status, name, incarnation, version, uptime, calls_served, cal
 // Not found: an agent of a release before it.
 WEFT_EXPORT Future<Health> health(const Peer& peer);
 
-// What every agent serves; the uptime counts from here.
-WEFT_EXPORT MethodEntry health_entry(AgentCore& core);
+WEFT_EXPORT MethodEntry health_entry();  // every agent serves it
 
 }  // namespace weft::rpc

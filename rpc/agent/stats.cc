@@ -48,28 +48,10 @@ AgentStats stats_of(AgentCore& core) {
 AgentStats stats(const Agent& agent) { return stats_of(*agent.core()); }
 
 MethodEntry stats_entry() {
-  using Traits = detail::HandlerTraits<AgentStats (*)()>;
-  MethodEntry entry;
-  entry.name = stats_method;
-  entry.id = name_hash(stats_method);
-  entry.signature = Traits::text();
-  entry.signature_hash = name_hash(entry.signature);
-  entry.result = type_text<AgentStats>();
-  entry.idempotent = entry.non_blocking = true;
-  entry.run = [](std::shared_ptr<IncomingCall> call) {
-    call->reply([&](ValueWriter writer) { Codec<AgentStats>::encode(writer, stats_of(*call->core())); });
-  };
-  return entry;
+  return detail::own_method<AgentStats>(stats_method,
+                                        [](const IncomingCall& call) { return stats_of(*AgentCore::of(call)); });
 }
 
-Future<AgentStats> stats(const Peer& peer) {
-  OutgoingCall call = peer.make_call(stats_method, 0);
-  call.begin();
-  call.end();
-  return peer.start_typed<AgentStats>(
-      std::move(call), [route = peer.route()](Result<PendingCall::Reply>&& reply) {
-        return Peer::decode<AgentStats>(std::move(reply), stats_method, route.get());
-      });
-}
+Future<AgentStats> stats(const Peer& peer) { return peer.ask<AgentStats>(stats_method); }
 
 }  // namespace weft::rpc

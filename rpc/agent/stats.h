@@ -5,7 +5,7 @@
 // agent was made: who asks twice has the rates between. Thread-safety: values.
 #pragma once
 
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/codec/struct_codec.h>
 
 namespace weft::rpc {

@@ -1,8 +1,8 @@
 #include <weft/rpc/agent/under_way.h>
 
-#include <weft/rpc/agent/link.h>
-#include <weft/rpc/agent/session.h>
+#include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/core/log.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -41,7 +41,7 @@ ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_poin
     place = call.entry().gate.get();
   } else if (queue != nullptr) {
     served.state = !call.began() ? "queued" : call.returned() ? "suspended" : "running";
-    served.on = queue == &call.core()->handlers() ? "handlers" : queue == &loop ? "loop" : "object";
+    served.on = queue == &call.host()->handlers() ? "handlers" : queue == &loop ? "loop" : "object";
   }
   served.queue = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(place));
   return served;
@@ -68,9 +68,9 @@ class Collector {
         if (!call->finished()) made.push_back(describe(*call, state, now));
     };
     // Copies: the last owner of a call that ends meanwhile may be here, and its end changes these tables.
-    for (const auto& route : core_->all_routes())
+    for (const auto& route : core_->routes().all())
       if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
-    for (const auto& link : core_->all_links()) {
+    for (const auto& link : core_->links().all()) {
       if (link->loop().get() != &loop) continue;
       note(link->sent(), made_sent);
       note(link->held(), made_held);
@@ -79,7 +79,7 @@ class Collector {
     }
     // Resumable calls live on no loop: the first one tells of them.
     if (&loop == core_->loops().front().get())
-      for (const auto& session : core_->all_sessions()) {
+      for (const auto& session : core_->sessions().all()) {
         note(session->sent(), made_sent);
         note(session->waiting(), made_connecting);
         for (const auto& call : session->orphans())
@@ -168,36 +168,21 @@ CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chro
 }
 
 MethodEntry pending_entry() {
-  using Traits = detail::HandlerTraits<CallsUnderWay (*)()>;
-  MethodEntry entry;
-  entry.name = pending_method;
-  entry.id = name_hash(pending_method);
-  entry.signature = Traits::text();
-  entry.signature_hash = name_hash(entry.signature);
-  entry.result = type_text<CallsUnderWay>();
-  entry.idempotent = entry.non_blocking = true;
+  MethodEntry entry = detail::own_entry<CallsUnderWay>(pending_method);
   entry.run = [](std::shared_ptr<IncomingCall> call) {
-    const auto core = call->core();
+    const auto core = AgentCore::of(*call);
     const IncomingCall* asking = call.get();
     look_under_way(
         core,
-        [call = std::move(call)](const CallsUnderWay& calls) {
-          call->reply([&](ValueWriter writer) { Codec<CallsUnderWay>::encode(writer, calls); });
+        [call = std::move(call)](CallsUnderWay calls) {
+          detail::answer<CallsUnderWay>(*call, std::move(calls));
         },
         asking);
   };
   return entry;
 }
 
-Future<CallsUnderWay> calls_under_way(const Peer& peer) {
-  OutgoingCall call = peer.make_call(pending_method, 0);
-  call.begin();
-  call.end();
-  return peer.start_typed<CallsUnderWay>(
-      std::move(call), [route = peer.route()](Result<PendingCall::Reply>&& reply) {
-        return Peer::decode<CallsUnderWay>(std::move(reply), pending_method, route.get());
-      });
-}
+Future<CallsUnderWay> calls_under_way(const Peer& peer) { return peer.ask<CallsUnderWay>(pending_method); }
 
 // For a terminal: names are what peers call themselves.
 std::string text_of(const CallsUnderWay& calls) {

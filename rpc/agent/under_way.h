@@ -7,7 +7,7 @@
 // functions may be called from any thread.
 #pragma once
 
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/codec/struct_codec.h>
 
 namespace weft::rpc {

@@ -114,7 +114,7 @@ std::optional<PeerSetState::Chosen> PeerSetState::choose(std::optional<std::uint
   auto& route = routes_[choice->id];
   if (route == nullptr) {
     const std::string& name = plan_.find(choice->id)->name;
-    route = Address::looks_like(name) ? core->route_to(name) : core->route(name);
+    route = Address::looks_like(name) ? core->routes().to_address(name) : core->routes().to_name(name);
   }
   const std::size_t all = plan_.replicas().size();
   Chosen chosen{*choice, Peer(core, route), all - std::min(but.size(), all - 1)};
@@ -246,13 +246,13 @@ CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {
 
 }  // namespace detail
 
-PeerSet::PeerSet(Agent& agent, const Names& names, PeerSetOptions options)
-    : state_(std::make_shared<detail::PeerSetState>(agent.core(), options, nullptr)) {
+PeerSet::PeerSet(const std::shared_ptr<AgentCore>& agent, const Names& names, PeerSetOptions options)
+    : state_(std::make_shared<detail::PeerSetState>(agent, options, nullptr)) {
   state_->set(names);
 }
 
-PeerSet::PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options)
-    : state_(std::make_shared<detail::PeerSetState>(agent.core(), options, std::move(resolver))) {
+PeerSet::PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options)
+    : state_(std::make_shared<detail::PeerSetState>(agent, options, std::move(resolver))) {
   state_->resolve();
 }
 

@@ -13,7 +13,7 @@
 // Thread-safe.
 #pragma once
 
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/balance/replica_plan.h>
 
 namespace weft::rpc {
@@ -233,9 +233,9 @@ class WEFT_EXPORT PeerSet {
   // Returns the addresses or names of the replicas. Called on a loop or on a calling thread; must not block.
   using Resolver = detail::PeerSetState::Resolver;
 
-  // The replicas with these names, or with those that the resolver returns.
-  PeerSet(Agent& agent, const Names& names, PeerSetOptions options = {});
-  PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options = {});
+  // The replicas with these names, or with those that the resolver returns. An Agent converts to its AgentCore.
+  PeerSet(const std::shared_ptr<AgentCore>& agent, const Names& names, PeerSetOptions options = {});
+  PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options = {});
 
   // Handles whose calls have a key, have options or metadata (merged as those of a Peer), or belong to a call
   // that is being served. The deadline applies to all tries together. With wait_for_ready, a call retries all

@@ -4,7 +4,7 @@
 // and the addresses of this host. Thread-safety: any thread, while no thread changes the environment.
 #pragma once
 
-#include <weft/rpc/agent/options.h>
+#include <weft/rpc/endpoint/options.h>
 
 #include <functional>
 

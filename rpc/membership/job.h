@@ -8,7 +8,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/agent/membership.h>
+#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/codec/packed.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
 #include <weft/rpc/membership/member_resolver.h>
 
-#include <weft/rpc/membership/roster.h>
+#include <weft/rpc/rendezvous/roster.h>
 
 namespace weft::rpc {
 

@@ -11,7 +11,7 @@
 // with protocol_error for a malformed record; then the set keeps its last result.
 #pragma once
 
-#include <weft/rpc/agent/members.h>
+#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/balance/peer_set.h>
 #include <weft/rpc/store/store.h>
 

@@ -5,7 +5,7 @@
 // not call ask() on the agent's loops.
 #pragma once
 
-#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <chrono>
 #include <memory>

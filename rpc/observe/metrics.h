@@ -10,7 +10,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/observe/loop_watch.h>
 
 #include <prometheus/collectable.h>

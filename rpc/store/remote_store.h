@@ -3,7 +3,7 @@
 // peer.
 #pragma once
 
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/store/store.h>
 
 namespace weft::rpc {

@@ -9,7 +9,7 @@
 // inline, so continuations must not block.
 #pragma once
 
-#include <weft/rpc/agent/call_options.h>
+#include <weft/rpc/call/call_options.h>
 #include <weft/rpc/core/future.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
 #include <weft/rpc/store/store_service.h>
 
-#include <weft/rpc/agent/invoke.h>
+#include <weft/rpc/call/invoke.h>
 
 namespace weft::rpc {
 namespace detail {

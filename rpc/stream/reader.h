@@ -5,7 +5,7 @@
 // called from any thread.
 #pragma once
 
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/stream/source.h>
 
 #include <map>

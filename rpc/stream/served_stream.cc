@@ -4,7 +4,7 @@
 // connections.
 #include <weft/rpc/stream/served_stream.h>
 
-#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/stream/stream_table.h>
 
 #include <algorithm>

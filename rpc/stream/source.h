@@ -4,8 +4,8 @@
 // Thread-safety: all members may be called from any thread.
 #pragma once
 
-#include <weft/rpc/agent/incoming_call.h>
-#include <weft/rpc/agent/stream_options.h>
+#include <weft/rpc/call/incoming_call.h>
+#include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/core/future.h>
 
 namespace weft::rpc::detail {

@@ -78,6 +78,11 @@ class [[nodiscard]] Stream {
   mutable std::shared_ptr<detail::StreamSource<T>> source_;
 };
 
+namespace detail {
+template <class T>
+inline constexpr bool runs_on<Stream<T>> = true;
+}  // namespace detail
+
 // The writing end of a channel. If it is destroyed before close(), the stream ends with `aborted`, so that
 // readers do not consider it complete. Thread-safe.
 template <class T>

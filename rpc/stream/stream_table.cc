@@ -1,7 +1,6 @@
 #include <weft/rpc/stream/stream_table.h>
 
-#include <weft/rpc/agent/invoke.h>
-#include <weft/rpc/agent/streams.h>
+#include <weft/rpc/call/invoke.h>
 #include <weft/rpc/stream/reader.h>
 
 namespace weft::rpc {
@@ -220,7 +219,7 @@ void StreamTable::send_close(const Peer& source, std::uint64_t id) {
 Peer StreamTable::peer(const AgentId& life) const {
   auto core = core_.lock();
   if (core == nullptr) throw Error(ErrorKind::shut_down, "this agent has shut down", Execution::not_sent);
-  return Peer(core, core->route(life.name)).only(life);
+  return Peer(core, core->routes().to_name(life.name)).only(life);
 }
 
 // --- Received messages ---

@@ -6,8 +6,8 @@
 // close those that its program does not take. Thread-safety: all members may be called from any thread.
 #pragma once
 
-#include <weft/rpc/agent/agent_core.h>
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/stream/served_stream.h>
 
 #include <map>
@@ -87,3 +87,10 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
 };
 
 }  // namespace weft::rpc::detail
+
+namespace weft::rpc {
+
+// Streams of an agent: each agent installs them when it is made.
+WEFT_EXPORT void install_streams(const std::shared_ptr<AgentCore>& core);
+
+}  // namespace weft::rpc

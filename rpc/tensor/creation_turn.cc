@@ -1,6 +1,6 @@
 #include <weft/rpc/tensor/creation_turn.h>
 
-#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/serial_executor.h>
 
 #include <mutex>

@@ -1,6 +1,6 @@
 #include <weft/rpc/tensor/device_layer.h>
 
-#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/tensor/call_streams.h>
 #include <weft/rpc/tensor/device_slots.h>
 

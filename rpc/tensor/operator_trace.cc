@@ -44,8 +44,8 @@ rpc::Future<OperatorRecording> stop_operators(const rpc::Peer& peer, const Opera
   return peer.call<&OperatorService::stop>(recording);
 }
 
-std::shared_ptr<OperatorTrace> OperatorTrace::of(rpc::AgentCore& core) {
-  return core.layers().share<OperatorTrace>();
+std::shared_ptr<OperatorTrace> OperatorTrace::of(const rpc::CallHost& host) {
+  return host.layers().share<OperatorTrace>();
 }
 
 std::unique_ptr<rpc::ContextSwitch> OperatorTrace::context_under(const rpc::TraceContext& under) const {

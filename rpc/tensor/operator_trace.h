@@ -13,7 +13,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/tensor/operator_spans.h>
 
 #include <atomic>
@@ -55,7 +55,7 @@ class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
       : tracer_(std::move(tracer)),
         options_(options),
         wanted_(std::make_shared<std::atomic<bool>>(options.always)) {}
-  static std::shared_ptr<OperatorTrace> of(rpc::AgentCore& core);  // null: the agent lacks the layer
+  static std::shared_ptr<OperatorTrace> of(const rpc::CallHost& host);  // null: the agent lacks the layer
 
   // A context in which operators become spans under `under`; null: no recording is active.
   std::unique_ptr<rpc::ContextSwitch> context_under(const rpc::TraceContext& under) const;

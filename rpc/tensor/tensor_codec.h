@@ -19,7 +19,7 @@
 // failed_precondition: silently detaching it would train incorrectly.
 #pragma once
 
-#include <weft/rpc/agent/method.h>
+#include <weft/rpc/call/method.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,6 +1,6 @@
 #include <weft/rpc/trace/clock_offset.h>
 
-#include <weft/rpc/agent/dynamic_call.h>
+#include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/trace/tracer.h>
 
 #include <algorithm>

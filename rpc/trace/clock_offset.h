@@ -5,7 +5,7 @@
 // Thread-safety: values; measure_clock() blocks, so do not call it on the agents' own threads.
 #pragma once
 
-#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/endpoint/peer.h>
 
 #include <cstdint>
 #include <vector>

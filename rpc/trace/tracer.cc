@@ -29,27 +29,6 @@ std::optional<TraceContext> context_of(CallContext& call) {
   }
 }
 
-MethodEntry entry_of(std::string_view name) {
-  MethodEntry entry;
-  entry.name = name;
-  entry.id = name_hash(name);
-  return entry;
-}
-
-template <class Value, class Make>
-MethodEntry own_method(std::string_view name, bool idempotent, bool non_blocking, Make make) {
-  MethodEntry entry = entry_of(name);
-  entry.signature = detail::HandlerTraits<Value (*)()>::text();
-  entry.signature_hash = name_hash(entry.signature);
-  entry.result = type_text<Value>();
-  entry.idempotent = idempotent;
-  entry.non_blocking = non_blocking;
-  entry.run = [make](std::shared_ptr<IncomingCall> call) {
-    call->reply([&](ValueWriter writer) { Codec<Value>::encode(writer, make()); });
-  };
-  return entry;
-}
-
 }  // namespace
 
 std::string span_error(const std::exception_ptr& error) {
@@ -116,8 +95,11 @@ Layer Tracer::layer() {
     const auto core = agent.core();
     self->id_ = core->id();
     self->loop_ = core->loops().front();
-    core->methods().serve(own_method<SpanBatch>(spans_method, false, false, [self] { return self->take(); }));
-    core->methods().serve(own_method<std::int64_t>(clock_method, true, true, [self] { return self->now(); }));
+    MethodEntry spans = detail::own_method<SpanBatch>(spans_method, [self](auto&) { return self->take(); });
+    spans.idempotent = spans.non_blocking = false;
+    core->methods().serve(std::move(spans));
+    core->methods().serve(
+        detail::own_method<std::int64_t>(clock_method, [self](auto&) { return self->now(); }));
     core->hooks().add_interceptor(self);
     core->layers().put(self);
   };
@@ -128,7 +110,7 @@ std::uint64_t Tracer::draw() {
   return number != 0 ? number : draw();
 }
 
-std::shared_ptr<Tracer> Tracer::of(AgentCore& core) { return core.layers().share<Tracer>(); }
+std::shared_ptr<Tracer> Tracer::of(const CallHost& host) { return host.layers().share<Tracer>(); }
 
 bool Tracer::traces(std::string_view method) const {
   return !method.starts_with(own_methods) ||

@@ -11,7 +11,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/trace/span.h>
 #include <weft/rpc/trace/trace_context.h>
 
@@ -43,7 +43,7 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   SpanBatch take(std::size_t most = 10'000);
 
   // For higher layers, which record their work.
-  static std::shared_ptr<Tracer> of(AgentCore& core);  // null: the agent has no tracer
+  static std::shared_ptr<Tracer> of(const CallHost& host);  // null: the agent has no tracer
   bool traces(std::string_view method) const;
   TraceContext span_under(const std::optional<TraceContext>& parent);  // a new span there, or in a new trace
   std::int64_t now() const;  // by the clock of spans; after installation

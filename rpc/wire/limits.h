@@ -19,7 +19,7 @@ struct Limits {
   std::uint32_t calls = 65536;
   std::uint32_t calls_total = 1'000'000;  // of all connections, not replied to; further ones are refused
   // Bytes of the same requests; one frame may exceed it. Also of replies and notifications that the peer has
-  // not acknowledged, of which at least 8 MiB may be kept (rpc/agent/session.h).
+  // not acknowledged, of which at least 8 MiB may be kept (rpc/endpoint/session.h).
   std::uint64_t in_flight = std::uint64_t{4} << 30;
   // Bytes, of all connections, from the moment at which a frame announces its size. If it is exceeded,
   // connections wait for room for a second, then requests are refused (rpc/transport/admission.h).

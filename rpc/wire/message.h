@@ -21,7 +21,6 @@
 
 namespace weft::rpc {
 
-class CallContext;
 class CallPart;
 
 inline constexpr std::size_t max_name_bytes = 255;  // of an agent
@@ -84,6 +83,12 @@ class WEFT_EXPORT Destination {
   virtual std::shared_ptr<const AgentId> identity() const = 0;  // null: not known yet
 };
 
+// The call that a reply answers, for codecs; rpc/call defines it. Outlives the writing of the reply.
+class WEFT_EXPORT AnsweredCall {
+ protected:
+  ~AnsweredCall() = default;
+};
+
 class WEFT_EXPORT OutgoingMessage {
  public:
   // Messages of calls, to be filled with values, and complete frames of the other kinds.
@@ -133,8 +138,8 @@ class WEFT_EXPORT OutgoingMessage {
   const Slots* layers() const { return layers_; }
   const Destination* route() const { return to_; }  // null for a reply
   // Of a reply: the call that it belongs to.
-  void set_serving(CallContext* call) { serving_ = call; }
-  CallContext* serving() const { return serving_; }
+  void set_serving(AnsweredCall* call) { serving_ = call; }
+  AnsweredCall* serving() const { return serving_; }
   const std::shared_ptr<const AgentId>& destination() {  // null: not known yet
     if (destination_ == nullptr && to_ != nullptr) destination_ = to_->identity();
     return destination_;
@@ -148,7 +153,7 @@ class WEFT_EXPORT OutgoingMessage {
   // The contents depend on that incarnation of the peer: the message goes to it, or fails.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
-  // The message survives the loss of the connection over which it is sent (rpc/agent/session.h).
+  // The message survives the loss of the connection over which it is sent (rpc/endpoint/session.h).
   void set_resumable() { is_resumable_ = true; }
   bool is_resumable() const { return is_resumable_; }
   // For a codec whose layer must take part in this call.
@@ -177,7 +182,7 @@ class WEFT_EXPORT OutgoingMessage {
   bool is_resumable_ = false;
   const Slots* layers_ = nullptr;
   const Destination* to_ = nullptr;
-  CallContext* serving_ = nullptr;
+  AnsweredCall* serving_ = nullptr;
   std::shared_ptr<const AgentId> destination_;
   std::vector<std::shared_ptr<CallPart>> late_parts_;
 };
@@ -216,6 +221,20 @@ class WEFT_EXPORT IncomingMessage {
  private:
   Inside<Content, 640> content_;
   Slots slots_;
+};
+
+// A layer's part in one call, on either side of it. RRefs and passes travel this way. The caller's part writes
+// the request and reads the reply; the callee's part reads the request and writes the reply. The functions are
+// called in this order, never concurrently, possibly on different threads. The part is destroyed with the call.
+class WEFT_EXPORT CallPart {
+ public:
+  virtual ~CallPart() = default;
+  virtual void write(OutgoingMessage&) {}  // before the values are encoded
+  virtual void seal(OutgoingMessage&) {}   // after
+  virtual void read(IncomingMessage&) {}   // before the values are decoded
+  // The caller's part: the call is over. error: null where a reply without failure was read, or a
+  // notification has left. The callee's part: only where its reply was not sent, which is then the error.
+  virtual void ended(const std::exception_ptr& error) { (void)error; }
 };
 
 }  // namespace weft::rpc

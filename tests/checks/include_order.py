@@ -9,7 +9,8 @@ This table is the architecture. What else is checked:
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
   - OpenSSL's headers likewise, so that a program that includes weft need not compile them;
-  - headers of weft are included as <weft/FOLDER/FILE.h>, and a source includes its own header first.
+  - headers of weft are included as <weft/FOLDER/FILE.h>, and a source includes its own header first;
+  - a header in rpc/ declares no class that a higher folder defines.
 """
 import re
 import sys
@@ -18,7 +19,8 @@ from sources import ROOT, cxx_files
 
 # rpc/ is one library, and its folders have an order too: each may include those before it. Headers directly in rpc/
 # (rpc/rpc.h) stand for all of them.
-RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/agent", "rpc/stream", "rpc/balance", "rpc/trace", "rpc/store", "rpc/membership", "rpc"]
+RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/call", "rpc/endpoint", "rpc/stream", "rpc/balance", "rpc/store",
+       "rpc/rendezvous", "rpc/agent", "rpc/trace", "rpc/membership", "rpc"]
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
 DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
 # The inner folders of parallel/collectives/ are one library too: plans (no LibTorch), what an operation is, and the backends side by side.
@@ -74,6 +76,8 @@ WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "rref/protocol", "p
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")
 OBSERVE = re.compile(r"(spdlog|prometheus)/")
+DEFINITION = re.compile(r"^(?:class|struct) (?:WEFT_EXPORT )?(?:\[\[nodiscard\]\] )?(\w+)(?: final)?\b[^;{]*\{", re.MULTILINE)
+DECLARATION = re.compile(r"^(?:class|struct) (\w+);", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -122,8 +126,24 @@ def problems_of(path, text):
             yield f"{path}:{includes[0][0]}: its own header <weft/{own}> comes first, in a block of its own"
 
 
+def upward_declarations(texts):
+    """Headers of rpc/ that declare a class which a folder above theirs defines. texts: by path."""
+    headers = {path: text for path, text in texts.items() if path.endswith(".h") and layer_of(path) in RPC}
+    folders = {}
+    for path, text in headers.items():
+        for name in DEFINITION.findall(text):
+            folders.setdefault(name, set()).add(layer_of(path))
+    for path, text in headers.items():
+        layer = layer_of(path)
+        for name in DECLARATION.findall(text):
+            if name in folders and not folders[name] & {layer, *LAYERS[layer]}:
+                yield f"{path}: declares {name}, which {'/ and '.join(sorted(folders[name]))}/ defines: {layer}/ comes before it"
+
+
 def main():
-    problems = [p for f in cxx_files() for p in problems_of(str(f), (ROOT / f).read_text())]
+    texts = {str(f): (ROOT / f).read_text() for f in cxx_files()}
+    problems = [p for f, text in texts.items() for p in problems_of(f, text)]
+    problems += upward_declarations(texts)
     print("\n".join(problems) if problems else f"include order: {len(cxx_files())} files in order")
     return 1 if problems else 0
 

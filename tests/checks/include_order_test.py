@@ -2,12 +2,16 @@
 """include_order.py finds each kind of fault, and accepts what is right."""
 import sys
 
-from include_order import problems_of
+from include_order import problems_of, upward_declarations
 
 WRONG = [
     ("rpc/wire/a.h", "#include <weft/rpc/codec/codec.h>", "comes before"),
     ("rpc/store/a.h", "#include <weft/rpc/rpc.h>", "comes before"),
     ("rpc/elsewhere/a.h", "#include <string>", "is missing"),
+    ("rpc/call/a.h", "#include <weft/rpc/endpoint/link.h>", "comes before"),
+    ("rpc/endpoint/a.h", "#include <weft/rpc/agent/agent.h>", "comes before"),
+    ("rpc/balance/a.h", "#include <weft/rpc/agent/agent.h>", "comes before"),
+    ("rpc/rendezvous/a.h", "#include <weft/rpc/membership/job.h>", "comes before"),
     ("rpc/core/a.h", "#include <weft/rref/rref.h>", "comes before"),
     ("rpc/core/a.h", "#include <weft/rpc/tensor/codec.h>", "comes before"),
     ("rpc/core/a.h", "#include <ATen/core/Tensor.h>", "without LibTorch"),
@@ -51,5 +55,11 @@ RIGHT = [
 failures = [f"{text!r} in {path}: expected '{fault}', found {found}" for path, text, fault in WRONG
             if len(found := list(problems_of(path, text))) != 1 or fault not in found[0]]
 failures += [f"{text!r} in {path}: found {found}" for path, text in RIGHT if (found := list(problems_of(path, text)))]
+ABOVE = {"rpc/endpoint/link.h": "class WEFT_EXPORT Link final : public Carrier {\n};", "rpc/call/a.h": "class Link;"}
+BELOW = {"rpc/call/a.h": "class WEFT_EXPORT PendingCall {\n};", "rpc/endpoint/link.h": "class PendingCall;\nclass Unknown;"}
+if len(found := list(upward_declarations(ABOVE))) != 1 or "declares Link" not in found[0]:
+    failures.append(f"a declaration of what a higher folder defines: found {found}")
+if found := list(upward_declarations(BELOW)):
+    failures.append(f"a declaration of what a lower folder defines: found {found}")
 print("\n".join(failures) or f"{len(WRONG)} faults found, {len(RIGHT)} right files accepted")
 sys.exit(1 if failures else 0)

@@ -68,7 +68,7 @@ struct Functions {
   }
   // Releases its pass when the gradient of its result arrives.
   at::Tensor releasing(rpc::CallContext& call, at::Tensor x) {
-    const auto context = AutogradLayer::of(*call.core());
+    const auto context = AutogradLayer::of(*call.host());
     const PassId pass = Pass::of(call).id();
     at::Tensor result = x * 2;
     result.register_hook([context, pass](at::Tensor gradient) {
@@ -86,7 +86,7 @@ struct Functions {
   }
   rpc::Task<at::Tensor> gradient(rpc::CallContext& call, PassId pass, rref::RRef<at::Tensor> leaf) {
     const auto here = co_await leaf.local();
-    co_return AutogradLayer::of(*call.core())->find(pass)->gradient(*here);
+    co_return AutogradLayer::of(*call.host())->find(pass)->gradient(*here);
   }
   at::Tensor give() { return own; }
   // Handles on the pass and on a tensor, for a backward that begins here.

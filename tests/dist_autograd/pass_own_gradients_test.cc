@@ -202,7 +202,7 @@ struct Embedding {
     return table.forward(ids, offsets, weights);
   }
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
-    return AutogradLayer::of(*call.core())->find(pass)->gradient(table.weight);
+    return AutogradLayer::of(*call.host())->find(pass)->gradient(table.weight);
   }
   using Service = rpc::Service<"test.embedding", rpc::Constructor<at::Tensor>,
                                rpc::Method<"forward", &Embedding::forward>,

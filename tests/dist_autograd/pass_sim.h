@@ -5,7 +5,7 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include <torch/torch.h>
@@ -97,7 +97,7 @@ class Relay {
   }
   // What a pass holds for the weights here; of no elements where it has none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
-    const at::Tensor found = AutogradLayer::of(*call.core())->find(pass)->gradient(weights_);
+    const at::Tensor found = AutogradLayer::of(*call.host())->find(pass)->gradient(weights_);
     return found.defined() ? found : torch::zeros({0}, at::kDouble);
   }
   using Service = rpc::Service<"sim.relay", rpc::Method<"run", &Relay::run>,
@@ -143,7 +143,7 @@ class Program {
           Plant& plant, bool resets_only = false)
       : process_(process), resets_only_(resets_only) {
     agent_ = &weft::test::start_planted_agent(process, options, plant, layers());
-    for (const std::string& name : names) agent_->core()->route(name, {"sim://" + name});
+    for (const std::string& name : names) agent_->core()->routes().to_name(name, {"sim://" + name});
     relay_ = std::make_shared<Relay>(*agent_, process.name(), resets_only);
     agent_->serve(relay_);
   }

@@ -20,7 +20,7 @@ struct Weights {
   at::Tensor multiply(at::Tensor x) { return x.mm(w).tanh(); }
   // What a pass holds for w here; undefined where it has none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
-    return AutogradLayer::of(*call.core())->find(pass)->gradient(w);
+    return AutogradLayer::of(*call.host())->find(pass)->gradient(w);
   }
   at::Tensor total(at::Tensor x) { return x.mm(w).tanh().sum(); }
   std::vector<at::Tensor> two(at::Tensor x) { return {x.mm(w), (x * 2).mm(w)}; }
@@ -75,7 +75,7 @@ class Cluster {
     }
     for (const auto& a : agents_)
       for (const auto& b : agents_) {
-        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->core()->routes().to_name(b->name(), {"inproc://" + b->name()});
         a->peer(b->name()).ready().get();
       }
   }

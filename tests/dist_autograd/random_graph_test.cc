@@ -38,7 +38,7 @@ struct GraphNode {
     return combine(op, hook, w, a, b);
   }
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
-    const auto known = AutogradLayer::of(*call.core())->find_if_known(pass);
+    const auto known = AutogradLayer::of(*call.host())->find_if_known(pass);
     return known == nullptr ? at::Tensor() : known->gradient(w);
   }
   using Service =

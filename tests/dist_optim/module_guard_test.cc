@@ -43,7 +43,7 @@ class ModuleGuard : public testing::Test {
     }
     for (const auto& a : agents_)
       for (const auto& b : agents_) {
-        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->core()->routes().to_name(b->name(), {"inproc://" + b->name()});
         a->peer(b->name()).ready().get();
       }
     worker(0).allow_create<Model>();

@@ -1,8 +1,8 @@
 // A trainer that dies: while its step is being applied to several objects of one owner, or with a call whose
 // handler has not run yet.
 #include <weft/dist_optim/service/stepped_object.h>
-#include <weft/rpc/agent/call_hook.h>
-#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/call/call_hook.h>
+#include <weft/rpc/call/interceptor.h>
 
 #include <atomic>
 

@@ -55,7 +55,7 @@ class TrainingOnAGpu : public ::testing::Test {
     }
     for (const auto& a : agents)
       for (const auto& b : agents) {
-        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->core()->routes().to_name(b->name(), {"inproc://" + b->name()});
         got(a->peer(b->name()).ready());
       }
   }

@@ -88,7 +88,7 @@ class Shedding {
       : random_(seed), tally_(tally), loses_retries_(loses_retries) {}
 
   // The method as `core` serves it: some calls of it are refused.
-  static void install(const std::shared_ptr<Shedding>& shedding, const rpc::AgentCore& core) {
+  static void install(const std::shared_ptr<Shedding>& shedding, rpc::AgentCore& core) {
     const auto entry = std::const_pointer_cast<rpc::MethodEntry>(
         core.methods().find(rpc::name_hash("weft.rref.fork_deletes")));
     entry->run = [shedding, run = entry->run](std::shared_ptr<rpc::IncomingCall> call) {
@@ -132,7 +132,7 @@ class Program {
         agent_(weft::test::start_planted_agent(process, options, plant, layers())),
         misuse_(misuse),
         resets_only_(resets_only) {
-    for (const std::string& name : names) agent_.core()->route(name, {"sim://" + name});
+    for (const std::string& name : names) agent_.core()->routes().to_name(name, {"sim://" + name});
     Shedding::install(shedding, *agent_.core());
     agent_.allow_create<Thing>();
     agent_.serve(desk_);

@@ -1,6 +1,6 @@
 // RRefs among the arguments and results of calls: in containers and structs, and in place of the values
 // behind them.
-#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rref/rref.h>
 
 #include "tests/rref/rref_support.h"

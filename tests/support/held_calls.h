@@ -2,7 +2,7 @@
 // with AgentOptions::interceptors. Thread-safe.
 #pragma once
 
-#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <mutex>

@@ -100,7 +100,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
         [weak = weak_from_this()](int to, const Plan& plan) {
           if (const auto self = weak.lock()) to == 0 ? self->execute(plan) : self->send_plan(to, plan);
         },
-        [core = core_](rpc::LogLevel level, const std::string& text) { core->log(level, text); });
+        [core = core_](rpc::LogLevel level, const std::string& text) { core->log().write(level, text); });
     for (int from = 1; from < size(); ++from) receive_requests(from);
   }
 

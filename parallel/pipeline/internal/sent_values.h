@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
-#include <weft/rpc/agent/method.h>
+#include <weft/rpc/call/method.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <utility>

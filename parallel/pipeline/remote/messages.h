@@ -5,7 +5,7 @@
 #include <weft/parallel/pipeline/internal/rank_spans.h>
 #include <weft/parallel/pipeline/internal/sent_values.h>
 #include <weft/parallel/pipeline/internal/value_exchange.h>
-#include <weft/rpc/agent/method.h>
+#include <weft/rpc/call/method.h>
 #include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 

@@ -4,7 +4,7 @@
 
 #include <weft/parallel/sharded/checkpoint/slice_file.h>
 #include <weft/parallel/sharded/checkpoint/writer_plan.h>
-#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/error.h>
 
@@ -195,7 +195,7 @@ void Checkpoints::complete(const std::filesystem::path& folder, const std::vecto
   const SaveFailure failure =
       SaveFailure::of("", [&] { folder_.keep(static_cast<std::size_t>(options_.keep)); });
   if (failure.kind != 0)
-    group_.agent()->log(rpc::LogLevel::warning, "an old checkpoint cannot be removed: " + failure.text);
+    group_.agent()->log().write(rpc::LogLevel::warning, "an old checkpoint cannot be removed: " + failure.text);
 }
 
 std::optional<std::int64_t> Checkpoints::latest() {

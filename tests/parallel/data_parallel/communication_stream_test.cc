@@ -258,7 +258,7 @@ struct OnHost {
   explicit OnHost(at::Tensor initial) : w(initial.clone().set_requires_grad(true)) {}
   at::Tensor forward(at::Tensor x) { return torch::tanh(x.mm(w)); }
   at::Tensor gradient(rpc::CallContext& call, dist_autograd::PassId pass) {
-    return dist_autograd::AutogradLayer::of(*call.core())->find(pass)->gradient(w);
+    return dist_autograd::AutogradLayer::of(*call.host())->find(pass)->gradient(w);
   }
   using Service =
       rpc::Service<"test.on_host", rpc::Constructor<at::Tensor>, rpc::Method<"forward", &OnHost::forward>,

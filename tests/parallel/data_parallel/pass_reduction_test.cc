@@ -15,7 +15,7 @@ using dist_autograd::PassId;
 // What a pass has for these leaves on the worker of a call.
 std::vector<at::Tensor> gradients_at(rpc::CallContext& call, const PassId& pass,
                                      const std::vector<at::Tensor>& leaves) {
-  const auto state = dist_autograd::AutogradLayer::of(*call.core())->find(pass);
+  const auto state = dist_autograd::AutogradLayer::of(*call.host())->find(pass);
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& leaf : leaves) gradients.push_back(state->gradient(leaf));
   return gradients;

@@ -90,7 +90,7 @@ class Agents {
     }
     for (const auto& a : agents_)
       for (const auto& b : agents_) {
-        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->core()->routes().to_name(b->name(), {"inproc://" + b->name()});
         a->peer(b->name()).ready().get();
       }
   }

@@ -1,7 +1,8 @@
 // How agents may be named, and that what handlers say of their failures arrives as they said it.
 #include <weft/rpc/agent/agent.h>
 
-#include <weft/rpc/agent/link.h>
+#include <weft/rpc/endpoint/link.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 #include <gtest/gtest.h>
 
@@ -44,7 +45,7 @@ TEST(HandlerErrors, KeepTheLinesOfTheirText) {
 
 TEST(AgentLog, EscapesWhatPeersWrote) {
   test::Cluster cluster{{}, {"here"}};
-  cluster["here"].core()->log(LogLevel::warning, "evil\x1b[2J\r\nweft: all is well");
+  cluster["here"].core()->log().write(LogLevel::warning, "evil\x1b[2J\r\nweft: all is well");
   ASSERT_EQ(cluster.log().size(), 1U);
   EXPECT_EQ(cluster.log().front().message, "evil\\x1b[2J\\x0d\n    weft: all is well");
 }
@@ -53,8 +54,8 @@ TEST(AgentLog, SummarisesWhatPeersCanRepeat) {
   test::Cluster cluster{{}, {"here"}};
   const auto loop = std::make_shared<test::HandLoop>();
   const auto core = cluster["here"].core();
-  for (int i = 0; i < 2000; ++i) core->log_some("connections refused", loop, "a silent one");
-  for (int i = 0; i < 3; ++i) core->log_some("calls denied", loop, "a denied one");
+  for (int i = 0; i < 2000; ++i) core->log().write_some("connections refused", loop, "a silent one");
+  for (int i = 0; i < 3; ++i) core->log().write_some("calls denied", loop, "a denied one");
   const auto warnings = [&](const std::string& words) {
     const auto lines = cluster.logged(words);
     return std::count_if(lines.begin(), lines.end(),
@@ -65,18 +66,18 @@ TEST(AgentLog, SummarisesWhatPeersCanRepeat) {
   loop->advance(std::chrono::seconds{10});
   loop->turn();
   EXPECT_EQ(warnings("connections refused: 1990 more within 10 s"), 1);
-  for (int i = 0; i < 20; ++i) core->log_some("connections refused", loop, "a silent one");
+  for (int i = 0; i < 20; ++i) core->log().write_some("connections refused", loop, "a silent one");
   EXPECT_EQ(warnings("a silent one"), 20) << "the next ten seconds have ten of their own";
 }
 
 TEST(AgentSecrets, TheSeedOfItsTablesIsNotItsIncarnation) {
   test::Cluster cluster{{}, {"here", "there"}};
-  const auto seed = [&](const char* name) { return cluster[name].core()->id_seed(); };
+  const auto seed = [&](const char* name) { return cluster[name].core()->sessions().id_seed(); };
   EXPECT_NE(seed("here"), cluster["here"].id().incarnation);
   EXPECT_NE(seed("here"), 0U);
   EXPECT_NE(seed("here"), seed("there"));
   test::got(cluster.peer("here", "there").ready());
-  const auto link = cluster["here"].core()->links_to(cluster["there"].id()).front();
+  const auto link = cluster["here"].core()->links().to(cluster["there"].id()).front();
   EXPECT_EQ(link->id_seed(), seed("here"));
   EXPECT_EQ(link->session()->id_seed(), seed("here"));
 }

@@ -65,7 +65,7 @@ TEST_F(HealthTest, IsAnsweredWhileEveryHandlerThreadIsBusy) {
 TEST_F(HealthTest, OfAnAgentThatDrainsSaysSoWhereItWasAskedBefore) {
   Agent& b = cluster["b"];
   Event began, released;
-  MethodEntry held = health_entry(*b.core());
+  MethodEntry held = health_entry();
   held.name = "held";
   held.id = name_hash("held");
   held.non_blocking = false;

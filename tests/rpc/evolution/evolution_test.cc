@@ -1,7 +1,7 @@
 // This version talks to those before it, shown by what they said: frames/VERSION holds both sides of the
 // recorded conversation, as record_main.cc wrote it then. And types evolve: fields and trailing parameters
 // come and go.
-#include <weft/rpc/agent/link.h>
+#include <weft/rpc/endpoint/link.h>
 
 #include <filesystem>
 #include <fstream>
@@ -188,7 +188,7 @@ TEST(EvolutionTest, APeerThatSpeaksMoreVersionsIsServedInTheOneThatBothHave) {
   EXPECT_EQ(answer->prefix.kind, FrameKind::reply);
   EXPECT_EQ(answer->prefix.call_id, 5U);
   EXPECT_FALSE(IncomingMessage(*answer, Limits{}).failure());
-  const auto links = server.core()->all_links();
+  const auto links = server.core()->links().all();
   ASSERT_EQ(links.size(), 1U);
   EXPECT_EQ(links.front()->protocol(), (Protocol{1, own_protocol.features}))
       << "of features those that this build knows are in force";

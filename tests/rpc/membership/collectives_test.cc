@@ -1,5 +1,5 @@
 // Barriers and all_gathers over the members of a job, in worlds of both kinds.
-#include <weft/rpc/membership/collective_leader.h>
+#include <weft/rpc/rendezvous/collective_leader.h>
 #include <weft/rpc/rpc.h>
 
 #include <thread>

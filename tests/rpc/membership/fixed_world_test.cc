@@ -1,5 +1,5 @@
 // What the members of a job of fixed size know of each other.
-#include <weft/rpc/agent/members.h>
+#include <weft/rpc/rendezvous/membership.h>
 
 #include <map>
 

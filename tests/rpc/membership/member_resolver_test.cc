@@ -1,6 +1,6 @@
 #include <weft/rpc/membership/member_resolver.h>
 
-#include <weft/rpc/membership/roster.h>
+#include <weft/rpc/rendezvous/roster.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/remote_store.h>

@@ -69,8 +69,8 @@ TEST(SpdlogSink, AnAgentLogsThere) {
       std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
   logger->set_pattern("%l %v");
   rpc::Agent agent{{.name = "quiet", .log = spdlog_sink(logger)}};
-  agent.core()->log(rpc::LogLevel::warning, "something is odd");
-  agent.core()->log(rpc::LogLevel::error, "it fails", {{rpc::log_fields::peer, ""}, {"kind", "aborted"}});
+  agent.core()->log().write(rpc::LogLevel::warning, "something is odd");
+  agent.core()->log().write(rpc::LogLevel::error, "it fails", {{rpc::log_fields::peer, ""}, {"kind", "aborted"}});
   EXPECT_EQ(text.str(),
             "warning quiet: something is odd\n"
             "error quiet: it fails kind=aborted\n");

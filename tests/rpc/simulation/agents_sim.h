@@ -4,7 +4,7 @@
 // under way, and everybody reaches everybody.
 #pragma once
 
-#include <weft/rpc/agent/link.h>
+#include <weft/rpc/endpoint/link.h>
 
 #include "tests/rpc/simulation/agents_sim_desk.h"
 #include "tests/support/sim_job.h"
@@ -125,7 +125,7 @@ class Simulation {
   void credit_is_back(const Program& program) {
     if (fate_.silent && !fate_.beats) return;           // of a connection that is dead, and not known to be
     const rpc::Limits& granted = ways_.options.limits;  // by everybody
-    for (const auto& link : program.agent().core()->all_links()) {
+    for (const auto& link : program.agent().core()->links().all()) {
       if (!link->usable()) continue;
       const auto out = [&](const char* what, std::uint64_t used, std::uint64_t most) {
         if (used >= std::max<std::uint64_t>(most / 4, 1))

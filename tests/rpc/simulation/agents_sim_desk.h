@@ -124,7 +124,7 @@ class Desk {
     if (way.empty()) co_return 1;
     const auto core = core_.lock();
     if (core == nullptr) throw rpc::Error(rpc::ErrorKind::shut_down, "gone");
-    const rpc::Peer next(core, core->route_to("sim://" + way.front()));
+    const rpc::Peer next(core, core->routes().to_address("sim://" + way.front()));
     way.erase(way.begin());
     const std::uint64_t number = ledger_.begin(process_, "pass on");
     auto answer = next.with(context).call<&Desk::pass>(number, std::move(way));

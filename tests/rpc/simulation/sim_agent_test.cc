@@ -1,7 +1,7 @@
 // Agents run in a simulated world as they do in a real one.
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
-#include <weft/rpc/agent/link.h>
+#include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class Desk {
   }
   rpc::Task<int> by_way_of(rpc::CallContext& context, std::string name, int n) {
     const auto core = core_.lock();
-    const rpc::Peer peer(core, core->route_to("sim://" + name));
+    const rpc::Peer peer(core, core->routes().to_address("sim://" + name));
     co_return co_await peer.with(context).call<&Desk::twice>(n);
   }
 
@@ -162,7 +162,7 @@ TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
     if (std::exchange(skip, !skip)) anna.core()->pick_loop();
     world.got(callee.connect("sim://anna").ready());
     world.run_for(1s);
-    const auto links = anna.core()->links_to(callee.id());
+    const auto links = anna.core()->links().to(callee.id());
     ASSERT_FALSE(links.empty());
     if (links.front()->loop() == peer.route()->loop()) continue;
     ++on_two_loops;
@@ -208,7 +208,7 @@ TEST(SimAgent, ATopicThatPeersRepeatIsLoggedTenTimesInTenSeconds) {
   rpc::Agent& anna = start(world, "anna", std::move(options));
   const auto& loop = anna.core()->loops().front();
   const auto log = [&](int times) {
-    for (int i = 0; i < times; ++i) anna.core()->log_some("calls denied", loop, "denied");
+    for (int i = 0; i < times; ++i) anna.core()->log().write_some("calls denied", loop, "denied");
     world.run_for(1s);
   };
   log(10);

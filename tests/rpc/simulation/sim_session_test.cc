@@ -1,9 +1,10 @@
 // Resumable calls outlive connections: each runs once, in the caller's order, until its peer is found to be
 // gone.
-#include <weft/rpc/agent/session.h>
+#include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_seeds.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 #include <gtest/gtest.h>
 
@@ -116,7 +117,7 @@ TEST_F(Sessions, APlainCallFailsWithItsConnection) {
 // Until the caller has lost its connection, and has none.
 void lose_connection(SimWorld& world, rpc::Agent& from, const rpc::AgentId& to) {
   world.network().reset(from.name(), to.name);
-  ASSERT_TRUE(world.run_until([&] { return !from.core()->linked_to(to); }, 10s));
+  ASSERT_TRUE(world.run_until([&] { return !from.core()->links().is_linked(to); }, 10s));
   world.network().partition({from.name()}, {to.name});
 }
 
@@ -174,8 +175,8 @@ TEST_F(Sessions, AnAbsenceEndsWithTheHeartbeatsPatience) {
   world_.network().heal();
   EXPECT_EQ(book_->cancelled, 1);
   EXPECT_EQ(world_.got(anna.connect("sim://bert").with({.wait_for_ready = true}).call<&Book::note>(8)), 8);
-  EXPECT_EQ(anna.core()->session_with(bert.id()), nullptr);
-  EXPECT_EQ(bert.core()->session_with(anna.id()), nullptr);
+  EXPECT_EQ(anna.core()->sessions().find(bert.id()), nullptr);
+  EXPECT_EQ(bert.core()->sessions().find(anna.id()), nullptr);
   // So do streams, whose pulls reach one incarnation only.
   EXPECT_EQ(world_.got(anna.connect("sim://bert").call<&Book::sum>(count_to(4))), 10);
 }
@@ -264,7 +265,7 @@ TEST_F(Sessions, APeerIsWaitedForThoughNothingOfItsSessionHasCome) {
   auto call = peer.call<&Book::note>(1);
   reset();
   EXPECT_EQ(world_.got(std::move(call)), 1);
-  EXPECT_NE(bert.core()->session_with(anna.id()), nullptr);
+  EXPECT_NE(bert.core()->sessions().find(anna.id()), nullptr);
 }
 
 TEST_F(Sessions, WhatIsAcknowledgedIsLetGoOf) {
@@ -273,8 +274,8 @@ TEST_F(Sessions, WhatIsAcknowledgedIsLetGoOf) {
   const rpc::Peer peer = anna.connect("sim://bert");
   EXPECT_EQ(world_.got(peer.call<&Book::page>(3, 100'000)).size(), 100'000U);
   world_.run_for(1s);
-  EXPECT_EQ(bert.core()->all_sessions().front()->kept_bytes(), 0U);
-  EXPECT_EQ(anna.core()->all_sessions().front()->kept_bytes(), 0U);
+  EXPECT_EQ(bert.core()->sessions().all().front()->kept_bytes(), 0U);
+  EXPECT_EQ(anna.core()->sessions().all().front()->kept_bytes(), 0U);
 }
 
 // Both sides call each other, each result is checked, and connections are reset at any time.
@@ -344,8 +345,8 @@ TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
           world.violation(text);
         }
         // What Job::quiesce() compares.
-        const auto anna = agents["anna"]->core()->work_with({"bert"});
-        const auto bert = agents["bert"]->core()->work_with({"anna"});
+        const auto anna = agents["anna"]->core()->links().requests_with({"bert"});
+        const auto bert = agents["bert"]->core()->links().requests_with({"anna"});
         if (anna.sent != bert.received || bert.sent != anna.received)
           world.violation("requests that were sent differ in number from those that were received");
         for (const auto& [name, agent] : agents)

@@ -1,6 +1,6 @@
 #include <weft/rpc/tensor/operators.h>
 
-#include <weft/rpc/agent/dynamic_call.h>
+#include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/tensor/layers.h>
 

@@ -30,7 +30,7 @@ TEST(Cluster, AnEndedAgentIsLostToTheOthers) {
 
 TEST(Cluster, WhatAgentsLogIsKept) {
   Cluster cluster({.adjust = [](rpc::AgentOptions& options) { options.handler_threads = 1; }}, {"anna"});
-  cluster["anna"].core()->log(rpc::LogLevel::warning, "it rains");
+  cluster["anna"].core()->log().write(rpc::LogLevel::warning, "it rains");
   EXPECT_EQ(cluster.logged("rain").size(), 1U);
   EXPECT_EQ(cluster.logged("rain").front().agent, "anna");
   EXPECT_TRUE(cluster.logged("snow").empty());

@@ -1,4 +1,4 @@
-#include <weft/rpc/agent/dynamic_call.h>
+#include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/stream/dynamic_stream.h>
 
 #include <unistd.h>

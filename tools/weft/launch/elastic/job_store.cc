@@ -1,7 +1,7 @@
 #include "tools/weft/launch/elastic/job_store.h"
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/membership/roster.h>
+#include <weft/rpc/rendezvous/roster.h>
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/store_service.h>
 

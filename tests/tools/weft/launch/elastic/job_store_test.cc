@@ -2,7 +2,7 @@
 
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/membership/job.h>
-#include <weft/rpc/membership/roster.h>
+#include <weft/rpc/rendezvous/roster.h>
 
 #include <gtest/gtest.h>
 #include <asio/executor_work_guard.hpp>

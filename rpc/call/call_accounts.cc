@@ -1,0 +1,121 @@
+#include <weft/rpc/call/call_accounts.h>
+
+#include <weft/rpc/transport/admission.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+
+CallAccounts::CallAccounts(const Limits& limits)
+    : limits_(limits), admission_(std::make_shared<Admission>(limits.in_flight_total)) {}
+
+void CallAccounts::add_to(AgentCounts& counts) const {
+  counts.connections_made = counters_.connections_made;
+  counts.connections_refused = counters_.connections_refused;
+  counts.lanes_made = counters_.lanes_made;
+  counts.calls_made = next_call_ - 1;
+  counts.calls_served = counters_.calls_served;
+  counts.calls_denied = counters_.calls_denied;
+  counts.calls_shed = counters_.calls_shed;
+  counts.calls_retried = counters_.calls_retried;
+  counts.peers_silent = counters_.peers_silent;
+  counts.exceptions_dropped = counters_.exceptions_dropped;
+  counts.serving_bytes = admission_->bytes();
+  counts.waiting_bytes = outgoing_bytes_ + outgoing_values_;
+  counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(served_.all(), 0));
+  counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(made_.all(), 0));
+  counts.bytes_sent = counters_.bytes_sent;
+  counts.bytes_received = counters_.bytes_received;
+}
+
+bool CallAccounts::outgoing_began(OutgoingSize size, bool background) {
+  const std::int64_t others = background ? made_.work + made_.background++ : made_.background + made_.work++;
+  bool within = static_cast<std::uint64_t>(std::max<std::int64_t>(others, 0)) < limits_.outgoing_calls;
+  if (size.attached != 0) within &= outgoing_bytes_.fetch_add(size.attached) < limits_.outgoing_bytes;
+  if (size.values != 0) within &= outgoing_values_.fetch_add(size.values) < limits_.outgoing_values;
+  return within;
+}
+
+void CallAccounts::outgoing_ended(OutgoingSize size, bool background) {
+  if (size.attached != 0) outgoing_bytes_ -= size.attached;
+  if (size.values != 0) outgoing_values_ -= size.values;
+  --(background ? made_.background : made_.work);
+  check_drained();
+}
+
+std::shared_ptr<void> CallAccounts::retry_waits(OutgoingSize size) {
+  ++retry_waits_;
+  outgoing_bytes_ += size.attached;
+  outgoing_values_ += size.values;
+  return {nullptr, [self = shared_from_this(), size](void*) {
+            self->outgoing_bytes_ -= size.attached;
+            self->outgoing_values_ -= size.values;
+            --self->retry_waits_;
+          }};
+}
+
+bool CallAccounts::hold(std::uint64_t bytes, bool upkeep, bool admitted) {
+  if (!upkeep && held_calls_.fetch_add(1) >= limits_.calls_total) {
+    --held_calls_;
+    return false;
+  }
+  if (upkeep || admitted) {
+    admission_->charge_anyway(bytes);
+  } else if (!admission_->charge(bytes)) {
+    --held_calls_;
+    return false;
+  }
+  return true;
+}
+
+void CallAccounts::let_go(std::uint64_t bytes, bool upkeep) {
+  admission_->release(bytes);
+  if (!upkeep) --held_calls_;
+}
+
+void CallAccounts::call_ended(bool background) {
+  --(background ? served_.background : served_.work);
+  check_drained();
+}
+
+Future<void> CallAccounts::drain(const std::shared_ptr<Loop>& loop, std::chrono::nanoseconds timeout,
+                                 const std::function<void()>& begun) {
+  auto drain = std::make_shared<Draining>(loop);
+  auto future = drain->promise.future();
+  {
+    std::lock_guard lock(mutex_);
+    if (drain_ != nullptr) {
+      drain->promise.fail(Error(ErrorKind::failed_precondition, "the agent is draining already"));
+      return future;
+    }
+    drain_ = drain;
+  }
+  draining_ = true;
+  begun();
+  loop->post([self = shared_from_this(), drain, timeout] {
+    drain->timer = drain->loop->schedule(later(drain->loop->now(), timeout), [weak = std::weak_ptr(self)] {
+      if (const auto accounts = weak.lock())
+        accounts->end_drain(std::make_exception_ptr(
+            Error(ErrorKind::deadline_exceeded,
+                  std::to_string(accounts->served()) + " calls were still being served, and " +
+                      std::to_string(accounts->made()) + " waited for, when the time to drain was over")));
+    });
+    self->check_drained();
+  });
+  return future;
+}
+
+void CallAccounts::fail_drain(const Error& reason) { end_drain(std::make_exception_ptr(reason)); }
+
+void CallAccounts::end_drain(Result<void> result) {
+  std::shared_ptr<Draining> drain;
+  {
+    std::lock_guard lock(mutex_);
+    drain = std::exchange(drain_, nullptr);
+  }
+  if (drain == nullptr) return;
+  drain->loop->post([drain] { drain->loop->cancel(drain->timer); });  // after it was made: posted later
+  drain->promise.complete(std::move(result));
+}
+
+}  // namespace weft::rpc

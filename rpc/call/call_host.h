@@ -1,0 +1,75 @@
+// CallHost: the part of an agent that its calls use: identity, handler threads, methods, layers, accounts,
+// and the failure of its job.
+//
+// It knows no connections: AgentCore, which derives from it, adds those. Calls share the ownership of their
+// host. Thread-safety: all functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/call/call_accounts.h>
+#include <weft/rpc/call/layer_hooks.h>
+#include <weft/rpc/call/method_table.h>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT CallHost {
+ public:
+  CallHost(const CallHost&) = delete;
+  CallHost& operator=(const CallHost&) = delete;
+
+  const AgentId& id() const { return id_; }
+  Executor& handlers() const { return *handlers_; }
+  const std::shared_ptr<CallAccounts>& accounts() const { return accounts_; }
+  AgentCounters& counters() const { return accounts_->counters(); }
+  MethodTable& methods() { return methods_; }
+  LayerHooks& hooks() { return hooks_; }
+  const LayerHooks& hooks() const { return hooks_; }
+  Slots& layers() { return hooks_.layers(); }
+  const Slots& layers() const { return hooks_.layers(); }
+
+  // The beginning of a call. Exact if an interceptor may look at it, otherwise to a few milliseconds.
+  Clock::time_point call_time(const Loop& loop) const {
+    return hooks_.interceptors().empty() ? loop.coarse_now() : loop.now();
+  }
+  // Options of calls that do not set their own.
+  const std::shared_ptr<const RetryPolicy>& default_retry() const { return default_retry_; }  // null: none
+  std::chrono::nanoseconds default_timeout() const {
+    return std::chrono::nanoseconds(default_timeout_.load());
+  }
+  void set_default_timeout(std::chrono::nanoseconds limit) { default_timeout_ = limit.count(); }
+
+  bool draining() const { return accounts_->draining(); }
+  bool ended() const { return ended_; }  // the agent has shut down
+
+  // Sets the error with which the agent's job has failed. From then on, calls whose peer is lost fail with
+  // it. Other calls continue. Later errors are ignored.
+  void blame(const Error& error);
+  std::optional<Error> world_failure() const;  // the first error of blame()
+  std::optional<Error> cause_of_ends()
+      const;  // what calls fail with if their peer is lost. nullopt: the loss
+  // All calls fail with world_failure(): AgentCore::fail_world() was called.
+  bool world_ended() const { return world_ended_; }
+
+ protected:
+  CallHost(AgentId id, std::shared_ptr<Executor> handlers, const Limits& limits,
+           LayerHooks::Interceptors interceptors, const std::optional<RetryPolicy>& retry,
+           std::chrono::nanoseconds timeout);
+  ~CallHost() = default;
+  bool end() { return !ended_.exchange(true); }              // false: it had ended before
+  bool end_world() { return !world_ended_.exchange(true); }  // likewise
+
+ private:
+  const AgentId id_;
+  const std::shared_ptr<Executor> handlers_;
+  const std::shared_ptr<CallAccounts> accounts_;
+  MethodTable methods_;
+  LayerHooks hooks_;
+  const std::shared_ptr<const RetryPolicy> default_retry_;
+  std::atomic<std::chrono::nanoseconds::rep> default_timeout_;
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> world_failed_{false};  // world_failure_ is set
+  std::atomic<bool> world_ended_{false};
+  mutable std::mutex failure_mutex_;  // guards world_failure_
+  std::optional<Error> world_failure_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,57 @@
+#include <weft/rpc/call/cancel_source.h>
+
+#include <weft/rpc/core/loop.h>
+
+#include <utility>
+
+namespace weft::rpc {
+
+CancelSource::CancelJobId CancelSource::on_cancel(Callback job) {
+  CancelJobId id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (!cancelled_) {
+      id = ++last_;
+      jobs_.emplace(id, std::move(job));
+    }
+  }
+  if (id == 0) job();
+  if (id == 1) first_cancel_job();
+  return id;
+}
+
+void CancelSource::forget_cancel(CancelJobId id) {
+  Callback job;  // ends after the lock
+  std::lock_guard lock(mutex_);
+  if (const auto found = jobs_.find(id); found != jobs_.end()) {
+    job = std::move(found->second);
+    jobs_.erase(found);
+  }
+}
+
+bool CancelSource::was_cancelled() const {
+  std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+void CancelSource::run_cancel_jobs() {
+  std::map<CancelJobId, Callback> jobs;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(cancelled_, true)) return;
+    jobs = std::move(jobs_);
+  }
+  for (auto& [id, job] : jobs) {
+    try {
+      job();
+    } catch (...) {
+      cancel_job_threw(std::current_exception());
+    }
+  }
+}
+
+void CancelSource::cancel_job_threw(const std::exception_ptr& exception) noexcept {
+  ExceptionSink().take("a job of on_cancel()", exception);
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,72 @@
+// What carries calls: CallRoute, the way to one peer, takes calls of this agent; Carrier, a connection, brought
+// a call of a peer and takes its reply.
+//
+// The endpoint implements both (rpc/endpoint: Route and Link). Calls use nothing else of connections.
+// Thread-safety: all functions may be called from any thread, unless stated otherwise.
+#pragma once
+
+#include <weft/rpc/call/call_accounts.h>
+#include <weft/rpc/call/retry.h>
+#include <weft/rpc/core/loop.h>
+#include <weft/rpc/wire/message.h>
+
+#include <string>
+
+namespace weft::rpc {
+
+class PendingCall;
+
+// Where a call that was sent is cancelled: its connection, or the session that keeps it.
+class WEFT_EXPORT CancelTarget {
+ public:
+  virtual void cancel(std::uint64_t call_id) = 0;  // tells the callee; nothing if the call is unknown
+
+ protected:
+  ~CancelTarget() = default;
+};
+
+class WEFT_EXPORT CallRoute : public Destination {
+ public:
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
+  RetryBudget& retry_budget() { return retry_budget_; }
+  virtual std::string peer_name() const = 0;  // for messages; an address until the peer is connected
+  virtual void submit(std::shared_ptr<PendingCall> call) = 0;
+  virtual void cancel(std::shared_ptr<PendingCall> call) = 0;
+
+ protected:
+  CallRoute(std::shared_ptr<Loop> loop, RetryBudgetOptions budget)
+      : loop_(std::move(loop)), retry_budget_(budget) {}
+
+ private:
+  const std::shared_ptr<Loop> loop_;
+  RetryBudget retry_budget_;
+};
+
+class WEFT_EXPORT Carrier : public CancelTarget {
+ public:
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
+  std::uint64_t number() const { return number_; }  // of the agent's connections, in the order of their making
+  virtual bool is_open() const = 0;
+  virtual bool in_session() const = 0;                            // replies may outlive the connection
+  virtual void check_fits(const OutboundFrame& frame) const = 0;  // throws if it exceeds a limit of either side
+  // `active` is destroyed when the reply has been written, or cannot be written any more.
+  virtual void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) = 0;
+  virtual void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) = 0;
+  // An incoming call has been destroyed. deadline: its timer on the loop, if it has one.
+  struct Gone {
+    std::uint64_t id = 0, bytes = 0;
+    bool notification = false, upkeep = false, resumable = false;
+    Loop::TimerId deadline = 0;
+  };
+  virtual void call_ended(const Gone& gone) = 0;
+
+ protected:
+  Carrier(std::uint64_t number, std::shared_ptr<Loop> loop) : number_(number), loop_(std::move(loop)) {}
+  ~Carrier() = default;
+
+ private:
+  const std::uint64_t number_;
+  const std::shared_ptr<Loop> loop_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,275 @@
+#include <weft/rpc/call/incoming_call.h>
+
+#include <weft/rpc/call/call_host.h>
+#include <weft/rpc/codec/codec.h>
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace weft::rpc {
+namespace {
+
+std::string type_name(const std::type_info& type) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
+                                              std::free);
+  return status == 0 ? name.get() : type.name();
+}
+
+FailureInfo describe(const CallHost& host, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError& remote) {
+    // A nested call failed: the caller learns of the first worker that the error comes from.
+    return {remote.kind(), remote.what(), {}, {}, {}, false, remote.payload()};
+  } catch (const Error& own) {
+    return {own.kind(), own.what(), {}, {}, {}, false, own.payload()};
+  } catch (const std::exception& other) {
+    return {ErrorKind::handler_failed, host.hooks().text_of(error), {}, {}, type_name(typeid(other)), false};
+  } catch (...) {
+    return {ErrorKind::handler_failed, host.hooks().text_of(error), {}, {}, {}, false};
+  }
+}
+
+}  // namespace
+
+IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier,
+                           std::shared_ptr<const MethodEntry> method,
+                           std::shared_ptr<IncomingMessage> message, std::shared_ptr<const Caller> caller,
+                           std::optional<Clock::time_point> deadline, std::uint16_t attempt,
+                           ActiveCall active)
+    : active_(std::move(active)),
+      host_(std::move(host)),
+      carrier_(std::move(carrier)),
+      method_(std::move(method)),
+      message_(std::move(message)),
+      caller_(std::move(caller)),
+      deadline_(deadline),
+      accepted_(host_->call_time(*carrier_->loop())),
+      attempt_(attempt),
+      object_(method_->object) {
+  if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
+  executor_ = method_->non_blocking ? static_cast<Executor*>(carrier_->loop().get()) : &host_->handlers();
+}
+
+IncomingCall::~IncomingCall() {
+  if (!answered_)
+    fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
+  carrier_->call_ended({.id = id(),
+                     .bytes = message_->bytes(),
+                     .notification = is_notification(),
+                     .upkeep = method_->upkeep,
+                     .resumable = is_resumable(),
+                     .deadline = deadline_timer_});
+  if (passed_ != nullptr) passed_->leave();
+  slots() = Slots();  // before active_
+}
+
+asio::execution_context& IncomingCall::asio_context() const { return carrier_->loop()->context(); }
+
+std::uint64_t IncomingCall::id() const { return message_->prefix().call_id; }
+
+std::uint64_t IncomingCall::connection() const { return carrier_->number(); }
+
+bool IncomingCall::connected() const { return carrier_->is_open(); }
+
+std::shared_ptr<Executor> IncomingCall::share_executor() const {
+  if (kept_executor_ != nullptr) return kept_executor_;
+  if (executor_ == carrier_->loop().get()) return carrier_->loop();
+  return {host_, executor_};
+}
+
+std::optional<std::string> IncomingCall::metadata(const std::string& key) {
+  const auto section = message_->section(metadata_section);
+  if (!section) return std::nullopt;
+  auto all = Codec<std::map<std::string, std::string>>::decode(*section);
+  const auto found = all.find(key);
+  return found == all.end() ? std::nullopt : std::optional(std::move(found->second));
+}
+
+bool IncomingCall::cancelled() const {
+  if (deadline_ && carrier_->loop()->now() >= *deadline_) return true;
+  return was_cancelled();
+}
+
+void IncomingCall::first_cancel_job() {
+  if (deadline_) watch_deadline();
+}
+
+void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcept {
+  carrier_->loop()->exceptions()->take("a job of on_cancel()", exception);
+}
+
+// The caller cancels at the deadline too, but it may have fallen silent.
+void IncomingCall::watch_deadline() {
+  const std::shared_ptr<Loop> loop = carrier_->loop();
+  if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
+  deadline_timer_ = loop->schedule(*deadline_, [weak = weak_from_this()] {
+    const auto call = std::static_pointer_cast<IncomingCall>(weak.lock());
+    if (call == nullptr) return;
+    call->deadline_timer_ = 0;
+    call->deadline_struck_ = true;
+    call->cancel();
+  });
+}
+
+void IncomingCall::set_executor(std::shared_ptr<Executor> executor) {
+  kept_executor_ = std::move(executor);
+  executor_ = kept_executor_.get();
+}
+
+void IncomingCall::replace_argument(std::size_t i, ValueReader value,
+                                    std::shared_ptr<IncomingMessage> source) {
+  if (replaced_.empty())
+    for (std::size_t n = 0; n < argument_count(); ++n) replaced_.push_back(message_->argument(n));
+  replaced_.at(i) = value;
+  sources_.push_back(std::move(source));
+}
+
+void IncomingCall::run() {
+  if (method_->needs_object && object_ == nullptr)
+    return fail(std::make_exception_ptr(
+        Error(ErrorKind::not_found,
+              "'" + method_->name + "' needs an object: this agent serves none of that type")));
+  if (method_->gate != nullptr) {
+    at_gate_ = true;
+    return method_->gate->enter(share());
+  }
+  admitted(nullptr);
+}
+
+void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
+  passed_ = std::move(gate);
+  at_gate_ = false;
+  queue_ = executor_;
+  if (executor_ == carrier_->loop().get() && carrier_->loop()->running_here()) return begin();
+  executor_->post([self = share()] { self->begin(); });
+}
+
+void IncomingCall::begin() {
+  if (cancelled())
+    return fail(std::make_exception_ptr(Error(
+        deadline_ && carrier_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
+        "ended before its handler ran")));
+  if (host_->hooks().interceptors().empty()) return enter_queue();
+  intercept(0);
+}
+
+void IncomingCall::intercept(std::size_t next) {
+  const auto& all = host_->hooks().interceptors();
+  if (next == all.size()) return enter_queue();
+  Result<Task<void>> task = capture([&] { return all[next]->accept(*this); });
+  if (!task.ok()) return fail(task.error());
+  std::move(task).get().start_here(*executor_, nullptr, [self = share(), next](Result<void>&& result) {
+    if (!result.ok()) return self->fail(result.error());
+    self->intercept(next + 1);
+  });
+}
+
+// Before the answer leaves: who has it finds it counted.
+void IncomingCall::note_answer(const std::exception_ptr& error) {
+  if (const auto& counters = method_->counters) {
+    if (error != nullptr) AgentCounters::count(counters->failed);
+    AgentCounters::count(counters->answered);
+  }
+  for (const auto& interceptor : host_->hooks().interceptors()) interceptor->answered(*this, error);
+}
+
+void IncomingCall::enter_queue() {
+  if (!admission_) return execute();
+  try {
+    std::exchange(admission_, nullptr)([self = share()] { self->execute(); });
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void IncomingCall::execute() {
+  try {
+    host_->hooks().make_contexts(*this);
+    for (const auto& part : parts_) part->read(*message_);
+    began_ = true;
+    method_->run(share());
+    returned_ = true;
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+const KeptType KeptType::unknown;
+
+void IncomingCall::keep(KeptValue value) {
+  try {
+    // The result stays, but layers may have something to say beside the empty answer.
+    sink_->keep(std::move(value));
+    reply([](ValueWriter writer) { writer.set_nil(); });
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
+  if (answered_.load()) return;
+  if (is_notification()) {
+    // Nobody waits for it, and nothing may be handed over in a message that is never sent.
+    if (!answered_.exchange(true)) note_answer(nullptr);
+    return;
+  }
+  OutboundFrame frame;
+  try {
+    auto message = OutgoingMessage::reply();
+    message->set_route(&host_->layers(), nullptr);
+    message->set_serving(this);
+    message->set_destination(std::shared_ptr<const AgentId>(caller_, &caller_->id));
+    for (const auto& part : parts_) part->write(*message);
+    encode(message->result());
+    for (auto& part : message->take_parts()) parts_.push_back(std::move(part));
+    for (const auto& part : parts_) part->seal(*message);
+    const bool resumable = (is_resumable() || message->is_resumable()) && carrier_->in_session();
+    frame = message->seal_reply(id(), resumable ? frame_flags::resumable : 0);
+    carrier_->check_fits(frame);
+  } catch (...) {
+    give_up_reply();
+    return fail(std::current_exception());
+  }
+  if (answered_.exchange(true)) return give_up_reply();
+  note_answer(nullptr);
+  carrier_->send_reply(id(), std::move(frame), std::move(active_));
+}
+
+void IncomingCall::give_up_reply() {
+  const auto unsent =
+      std::make_exception_ptr(Error(ErrorKind::aborted, "the answer was not sent", Execution::not_sent));
+  for (const auto& part : std::exchange(parts_, {})) part->ended(unsent);
+}
+
+void IncomingCall::refuse(std::exception_ptr error) {
+  began_ = false;
+  fail(std::move(error));
+}
+
+void IncomingCall::fail(std::exception_ptr error) {
+  if (answered_.exchange(true)) return;
+  note_answer(error);
+  FailureInfo failure = describe(*host_, error);
+  if (deadline_struck_ && failure.kind == ErrorKind::cancelled) failure.kind = ErrorKind::deadline_exceeded;
+  failure.worker = host_->id().name;
+  failure.method = method_->name;
+  failure.not_run = !began_;
+  // Layers of an agent that shuts down have given up what calls refer to. An error that follows from that
+  // would hide from the caller that the agent is lost: the end of the connection is the answer.
+  if (!host_->ended()) carrier_->send_failure(message_->prefix(), failure, std::move(active_));
+  // The caller learns first: what the sink does may send answers over the same link.
+  if (sink_ != nullptr) carrier_->loop()->post([sink = sink_, error] { sink->failed(error); });
+}
+
+void IncomingCall::AllContexts::enter() {
+  for (const auto& context : call_.contexts_) context->enter();
+}
+void IncomingCall::AllContexts::leave() {
+  for (auto i = call_.contexts_.rbegin(); i != call_.contexts_.rend(); ++i) (*i)->leave();
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,169 @@
+// IncomingCall: a request that this agent accepted, from its frame's arrival until its one answer.
+//
+// Layers above prepare it (CallHook::incoming): they may resolve its object, replace arguments, add parts,
+// contexts and an executor, or keep its result here instead of sending it. Then its handler runs on the
+// executor. However it goes, it is answered exactly once; one that is dropped unanswered is answered with
+// `internal`. Thread-safety: prepared on its link's loop, then used by its handler alone; reply(), fail() and
+// the CallContext members from any thread.
+#pragma once
+
+#include <weft/rpc/call/call_context.h>
+#include <weft/rpc/call/carrier.h>
+#include <weft/rpc/call/method_table.h>
+#include <weft/rpc/core/executor.h>
+
+#include <atomic>
+#include <typeinfo>
+#include <vector>
+
+namespace weft::rpc {
+
+class MethodGate;
+
+// What is known of the type of kept values: one for each type, for ever.
+struct WEFT_EXPORT KeptType {
+  std::string name;                                    // canonical, or its service's
+  bool concurrent = false;                             // its calls need not take turns
+  void (*encode)(ValueWriter, const void*) = nullptr;  // null: the type cannot travel
+  // Throws the object as a pointer to its dynamic type: catching a base's pointer is the one conversion from
+  // an erased type to a base that C++ offers. About 2 µs; see rref::detail::as.
+  void (*throw_pointer)(void*) = nullptr;
+
+  static const KeptType unknown;  // of a value that nobody said anything of
+};
+
+// A handler's result, or a created object, that stays here: erased, with what is needed to send or use it
+// later.
+struct KeptValue {
+  std::shared_ptr<void> value;
+  const KeptType* type = &KeptType::unknown;
+};
+
+// Takes a result instead of the caller.
+class WEFT_EXPORT ResultSink {
+ public:
+  virtual ~ResultSink() = default;
+  virtual void keep(KeptValue value) = 0;
+  virtual void failed(std::exception_ptr error) = 0;
+};
+
+class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
+ public:
+  IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier,
+               std::shared_ptr<const MethodEntry> method, std::shared_ptr<IncomingMessage> message,
+               std::shared_ptr<const Caller> caller, std::optional<Clock::time_point> deadline,
+               std::uint16_t attempt, ActiveCall active);
+  ~IncomingCall() override;
+
+  const Caller& peer() const override { return *caller_; }
+  std::string_view method() const override { return method_->name; }
+  std::optional<Clock::time_point> deadline() const override { return deadline_; }
+  bool cancelled() const override;
+  std::uint16_t attempt() const override { return attempt_; }
+  std::optional<std::string> metadata(const std::string& key) override;
+  const std::shared_ptr<CallHost>& host() const override { return host_; }
+
+  const MethodEntry& entry() const { return *method_; }
+  IncomingMessage& message() { return *message_; }
+  std::shared_ptr<IncomingCall> share() { return std::static_pointer_cast<IncomingCall>(shared_from_this()); }
+
+  // Preparation.
+  void set_object(std::shared_ptr<void> object) { object_ = std::move(object); }
+  void set_executor(std::shared_ptr<Executor> executor);
+  void add_part(std::shared_ptr<CallPart> part) { parts_.push_back(std::move(part)); }
+  void add_context(std::unique_ptr<ContextSwitch> context) { contexts_.push_back(std::move(context)); }
+  void set_sink(std::shared_ptr<ResultSink> sink) { sink_ = std::move(sink); }
+  void replace_argument(std::size_t i, ValueReader value, std::shared_ptr<IncomingMessage> source);
+  // Asked on the executor when it is the call's turn: runs `proceed` there at once, or posts it to the
+  // executor later, or fails the call. May add contexts.
+  void set_admission(UniqueFunction<void(Callback proceed)> admission) { admission_ = std::move(admission); }
+  void run();  // through the method's gate; then the handler, on the executor: at once where that is the loop
+
+  // For the handler's thunk.
+  std::size_t argument_count() const { return message_->argument_count(); }
+  ValueReader argument(std::size_t i) const {
+    return replaced_.empty() ? message_->argument(i) : replaced_.at(i);
+  }
+  void* object() const { return object_.get(); }
+  Executor& executor() const { return *executor_; }
+  std::shared_ptr<Executor> share_executor() const;  // for what goes on when the call has been answered
+  std::uint64_t connection() const;                  // that it came by: a number of this agent's. Any thread
+  bool connected() const;                            // and that has not ended
+  asio::execution_context& asio_context() const;
+  void release_object() { object_ = nullptr; }  // the handler has returned, and only its answer is missing
+  ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
+  bool keeps_result() const { return sink_ != nullptr; }
+  void keep(KeptValue value);
+  void reply(UniqueFunction<void(ValueWriter)> encode);
+  void fail(std::exception_ptr error);
+  void refuse(std::exception_ptr error);  // the same, and the handler was never called
+
+  bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
+  bool is_resumable() const { return (message_->prefix().flags & frame_flags::resumable) != 0; }
+  void cancel() { run_cancel_jobs(); }  // by the caller (its deadline or its will) or its connection's end
+  std::uint64_t id() const;
+
+  // For those that look at what is under way; any thread.
+  Clock::time_point accepted() const {
+    return accepted_;
+  }  // to some milliseconds, unless there is an interceptor
+  bool answered() const { return answered_; }
+  bool began() const { return began_; }  // its handler
+  bool returned() const {
+    return returned_;
+  }  // its handler, or a coroutine has been suspended: without its answer
+  bool at_gate() const { return at_gate_; }  // its method's limit holds it back
+  // What it waits for, or runs on: calls of one object that take turns have the same. null: not prepared yet.
+  const Executor* queue() const { return queue_; }
+
+ private:
+  friend class MethodGate;
+  void admitted(std::shared_ptr<MethodGate> gate);  // null: there is none
+  void begin();
+  void intercept(std::size_t next);  // by that interceptor, and those after it
+  void enter_queue();
+  void note_answer(const std::exception_ptr& error);
+  void execute();
+  void first_cancel_job() override;
+  void cancel_job_threw(const std::exception_ptr& exception) noexcept override;
+  void watch_deadline();
+  void give_up_reply();  // what its parts handed over goes nowhere
+  class AllContexts final : public ContextSwitch {
+   public:
+    explicit AllContexts(IncomingCall& call) : call_(call) {}
+    void enter() override;
+    void leave() override;
+
+   private:
+    IncomingCall& call_;
+  };
+
+  ActiveCall active_;  // destroyed last: an agent has drained when nothing of its calls is left
+  std::shared_ptr<CallHost> host_;
+  std::shared_ptr<Carrier> carrier_;
+  std::shared_ptr<const MethodEntry> method_;
+  std::shared_ptr<IncomingMessage> message_;
+  std::shared_ptr<const Caller> caller_;
+  std::optional<Clock::time_point> deadline_;
+  const Clock::time_point accepted_;
+  const std::uint16_t attempt_;
+  std::shared_ptr<MethodGate> passed_;  // that let it in, and is told of its end
+  std::vector<ValueReader> replaced_;   // all arguments, once one of them is not the message's own
+  std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that such ones live in
+  std::vector<std::shared_ptr<CallPart>> parts_;
+  std::vector<std::unique_ptr<ContextSwitch>> contexts_;
+  AllContexts all_contexts_{*this};
+  std::shared_ptr<ResultSink> sink_;
+  UniqueFunction<void(Callback)> admission_;
+  std::shared_ptr<void> object_;
+  std::shared_ptr<Executor> kept_executor_;
+  Executor* executor_ = nullptr;
+  std::atomic<bool> answered_{false};
+  std::atomic<bool> began_{false};  // the handler may have run
+  std::atomic<bool> returned_{false}, at_gate_{false};
+  std::atomic<const Executor*> queue_{nullptr};
+  std::atomic<bool> deadline_struck_{false};  // and this is why it was cancelled
+  Loop::TimerId deadline_timer_ = 0;          // of the link's loop, once somebody waits for a cancellation
+};
+
+}  // namespace weft::rpc

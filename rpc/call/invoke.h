@@ -1,0 +1,349 @@
+// The typed ends of a call: encoding a caller's arguments, and the thunk that runs a handler behind a
+// MethodEntry.
+#pragma once
+
+#include <weft/rpc/call/incoming_call.h>
+#include <weft/rpc/call/method.h>
+#include <weft/rpc/core/asio_executor.h>
+#include <weft/rpc/core/serial_executor.h>
+
+#include <asio/bind_cancellation_slot.hpp>
+#include <asio/cancellation_signal.hpp>
+#include <asio/co_spawn.hpp>
+
+namespace weft::rpc::detail {
+
+// What the arguments given to a call must be, as a compile-time answer rather than a failed substitution.
+template <class Given, class Parameter>
+concept Fits = StandsFor<std::decay_t<Given>, Parameter>::value || std::is_convertible_v<Given, Parameter>;
+
+template <class Parameter, class Given>
+void encode_argument(ValueWriter writer, Given&& given) {
+  using Plain = std::decay_t<Given>;
+  if constexpr (StandsFor<Plain, Parameter>::value) {
+    Codec<Plain>::encode(writer, given);
+  } else if constexpr (std::same_as<Plain, Parameter>) {
+    Codec<Parameter>::encode(writer, given);
+  } else {
+    Codec<Parameter>::encode(writer, static_cast<const Parameter&>(Parameter(std::forward<Given>(given))));
+  }
+}
+
+template <class Arguments, class... Given, std::size_t... I>
+void encode_arguments(OutgoingMessage& message, std::index_sequence<I...>, Given&&... given) {
+  (encode_argument<std::tuple_element_t<I, Arguments>>(message.argument(I), std::forward<Given>(given)), ...);
+}
+
+template <class Arguments, class... Given>
+consteval bool arguments_fit() {
+  if constexpr (std::tuple_size_v<Arguments> != sizeof...(Given)) {
+    return false;
+  } else {
+    return []<std::size_t... I>(std::index_sequence<I...>) {
+      return (Fits<Given, std::tuple_element_t<I, Arguments>> && ...);
+    }(std::index_sequence_for<Given...>{});
+  }
+}
+
+template <class T>
+inline constexpr bool is_optional = false;
+template <class T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+[[noreturn]] WEFT_EXPORT void throw_missing_argument(std::size_t i, const std::string& type);
+[[noreturn]] WEFT_EXPORT void throw_bad_argument(std::size_t i, const Error& error);
+WEFT_EXPORT void refuse_surplus(const IncomingCall& call, std::size_t parameters);  // throws
+WEFT_EXPORT void refuse_arguments(IncomingCall& call, std::exception_ptr why);
+[[noreturn]] WEFT_EXPORT void throw_empty_result();
+
+template <class Parameter>
+Parameter decode_argument(const IncomingCall& call, std::size_t i) {
+  if (i >= call.argument_count()) {
+    // A caller from before this parameter was added.
+    if constexpr (is_optional<Parameter>) return std::nullopt;
+    throw_missing_argument(i, type_text<Parameter>());
+  }
+  try {
+    return Codec<Parameter>::decode(call.argument(i));
+  } catch (const Error& error) {
+    throw_bad_argument(i, error);
+  }
+}
+
+template <class Arguments, std::size_t... I>
+Arguments decode_arguments(const IncomingCall& call, std::index_sequence<I...>) {
+  refuse_surplus(call, sizeof...(I));
+  return Arguments{decode_argument<std::tuple_element_t<I, Arguments>>(call, I)...};
+}
+
+template <class T>
+void throw_pointer(void* object) {
+  throw static_cast<T*>(object);
+}
+
+// The value as an Object, where it is one or derived from it; else null.
+template <class Object>
+void* object_in(const KeptValue& kept) {
+  const auto thrown = kept.type->throw_pointer;
+  if (thrown == &throw_pointer<Object>) return kept.value.get();
+  if (thrown == nullptr) return nullptr;
+  try {
+    thrown(kept.value.get());
+  } catch (Object* object) {
+    return object;
+  } catch (...) {
+  }
+  return nullptr;
+}
+
+template <class T>
+KeptType describe_kept() {
+  KeptType type;
+  if constexpr (Served<T>) type.name = T::Service::name;
+  if constexpr (requires { requires T::concurrent; }) type.concurrent = true;
+  if constexpr (Transferable<T>) {
+    type.name = type_text<T>();
+    type.encode = [](ValueWriter writer, const void* object) {
+      Codec<T>::encode(writer, *static_cast<const T*>(object));
+    };
+  }
+  if constexpr (std::is_class_v<T>) type.throw_pointer = &throw_pointer<T>;
+  return type;
+}
+
+template <class T>
+KeptValue kept(std::shared_ptr<T> value) {
+  static const KeptType type = describe_kept<T>();
+  return {std::move(value), &type};
+}
+
+// Ends a call with what its handler produced.
+template <class T>
+void answer(IncomingCall& call, Result<T>&& result) {
+  if (!result.ok()) return call.fail(result.error());
+  if constexpr (std::is_void_v<T>) {
+    if (call.keeps_result()) return call.keep(kept(std::make_shared<Unit>()));
+    call.reply([](ValueWriter writer) { writer.set_nil(); });
+  } else {
+    if (call.keeps_result()) return call.keep(kept(std::make_shared<T>(std::move(result).get())));
+    call.reply([&](ValueWriter writer) { Codec<T>::encode(writer, result.value()); });
+  }
+}
+
+// The same as a function object, one for all methods of a result: what ends with it is compiled once.
+template <class T>
+struct Answer {
+  std::shared_ptr<IncomingCall> call;
+  void operator()(Result<T>&& result) const { answer(*call, std::move(result)); }
+};
+
+// The same for a result that a layer wraps.
+template <class Wrapper>
+struct AnswerWithin {
+  std::shared_ptr<IncomingCall> call;
+  void operator()(Result<Wrapper>&& result) const {
+    if (!result.ok()) return call->fail(result.error());
+    answer(*call, capture([&] { return FutureResult<Wrapper>::take(std::move(result).get(), *call); }));
+  }
+};
+
+// Runs a handler that is Asio's coroutine, on the call's executor; the call's cancellation is the
+// coroutine's.
+template <class T, class Awaitable>
+void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitable) {
+  struct Running {
+    explicit Running(Executor& executor) : turns(executor) {}
+    SerialExecutor turns;  // a cancellation signal must not be emitted while the coroutine runs
+    asio::cancellation_signal cancelled;
+  };
+  auto running = std::make_shared<Running>(call->executor());
+  call->on_cancel([weak = std::weak_ptr(running)] {
+    const auto now = weak.lock();
+    if (now == nullptr) return;
+    now->turns.post([now] { now->cancelled.emit(asio::cancellation_type::terminal); });
+  });
+  const AsioExecutor executor(
+      call->asio_context(), running->turns, call->context(),
+      std::make_shared<std::pair<std::shared_ptr<IncomingCall>, std::shared_ptr<Running>>>(call, running));
+  const auto slot = running->cancelled.slot();
+  if constexpr (std::is_void_v<T>) {
+    asio::co_spawn(executor, std::move(awaitable),
+                   asio::bind_cancellation_slot(slot, [call](std::exception_ptr error) {
+                     answer(*call, error != nullptr ? Result<void>(error) : Result<void>{});
+                   }));
+  } else {
+    asio::co_spawn(executor, std::move(awaitable),
+                   asio::bind_cancellation_slot(slot, [call](std::exception_ptr error, T value) {
+                     answer(*call, error != nullptr ? Result<T>(error) : Result<T>(std::move(value)));
+                   }));
+  }
+}
+
+// The arguments of a call; none: they could not be decoded, and the call has been refused.
+template <class Arguments>
+std::optional<Arguments> arguments_of(const std::shared_ptr<IncomingCall>& call) {
+  try {
+    return decode_arguments<Arguments>(*call, std::make_index_sequence<std::tuple_size_v<Arguments>>{});
+  } catch (...) {
+    refuse_arguments(*call, std::current_exception());
+    return std::nullopt;
+  }
+}
+
+// Runs a method's function. Apart from run_handler(), which is compiled for a signature and not for each
+// method that has it.
+template <class M>
+typename M::Traits::Returned invoke(IncomingCall& call, typename M::Traits::Arguments& arguments) {
+  using Traits = typename M::Traits;
+  return std::apply(
+      [&](auto&... argument) -> typename Traits::Returned {
+        if constexpr (std::is_void_v<typename Traits::Object>) {
+          if constexpr (Traits::takes_context) {
+            return (*M::target)(static_cast<CallContext&>(call), std::move(argument)...);
+          } else {
+            return (*M::target)(std::move(argument)...);
+          }
+        } else {
+          auto& object = *static_cast<typename Traits::Object*>(call.object());
+          if constexpr (Traits::takes_context) {
+            return (object.*M::target)(static_cast<CallContext&>(call), std::move(argument)...);
+          } else {
+            return (object.*M::target)(std::move(argument)...);
+          }
+        }
+      },
+      arguments);
+}
+
+template <class T>
+void answer_with(Future<T> future, const std::shared_ptr<IncomingCall>& call) {
+  constexpr bool plain = std::is_same_v<T, typename FutureResult<T>::Type>;
+  std::move(future).then(std::conditional_t<plain, Answer<T>, AnswerWithin<T>>{call});
+}
+
+template <class Returned, class Value, class Arguments>
+void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(IncomingCall&, Arguments&)) {
+  std::optional<Arguments> arguments = arguments_of<Arguments>(call);
+  if (!arguments) return;
+  const auto run = [&] {
+    if constexpr (is_coroutine<Returned> || is_future<Returned>) {
+      Returned returned = invoke(*call, *arguments);
+      if (!returned.valid()) throw_empty_result();
+      return returned;
+    } else {
+      return invoke(*call, *arguments);
+    }
+  };
+  if constexpr (std::same_as<Returned, Task<Value>>) {
+    // The call outlives the coroutine, which may refer to its context.
+    Result<Task<Value>> made = capture(run);
+    if (!made.ok()) return call->fail(made.error());
+    std::move(made).get().start_here(call->executor(), call->context(), Answer<Value>{call});
+  } else if constexpr (is_coroutine<Returned>) {
+    Result<Returned> made = capture(run);
+    if (!made.ok()) return call->fail(made.error());
+    run_awaitable<Value>(call, std::move(made).get());
+  } else if constexpr (is_future<Returned>) {
+    Result<Returned> made = [&] {
+      ContextScope scope(call->context());
+      return capture(run);
+    }();
+    if (!made.ok()) return call->fail(made.error());
+    call->release_object();
+    answer_with(std::move(made).get(), call);
+  } else {
+    Result<Value> result = [&] {
+      ContextScope scope(call->context());
+      return capture(run);
+    }();
+    arguments.reset();
+    answer(*call, std::move(result));
+  }
+}
+
+template <class M>
+void run_method(std::shared_ptr<IncomingCall> call) {
+  using Traits = typename M::Traits;
+  run_handler<typename Traits::Returned, typename Traits::Result>(call, &invoke<M>);
+}
+
+// The entry of a method as it is described, without what runs it. service: empty for a free function.
+WEFT_EXPORT MethodEntry described_entry(std::string_view service, std::string_view short_name,
+                                        std::string signature, std::vector<std::string> parameters,
+                                        std::string result);
+
+// A method of weft itself, without parameters, that runs on the loop. Its `run` is missing.
+template <class Value>
+MethodEntry own_entry(std::string_view name) {
+  MethodEntry entry =
+      described_entry({}, name, HandlerTraits<Value (*)()>::text(), {}, type_text<Value>());
+  entry.idempotent = entry.non_blocking = true;
+  return entry;
+}
+
+// The same, with the result of make(call).
+template <class Value, class Make>
+MethodEntry own_method(std::string_view name, Make make) {
+  MethodEntry entry = own_entry<Value>(name);
+  entry.run = [make](std::shared_ptr<IncomingCall> call) {
+    answer<Value>(*call, capture([&] { return make(*call); }));
+  };
+  return entry;
+}
+
+// The entry of a method, without an object.
+template <class M>
+MethodEntry method_entry(std::string_view service) {
+  using Traits = typename M::Traits;
+  MethodEntry entry = described_entry(service, M::short_name, Traits::text(), Traits::parameters(),
+                                      type_text<typename Traits::Result>());
+  entry.idempotent = M::is_idempotent;
+  entry.non_blocking = M::is_non_blocking;
+  entry.background = M::is_background;
+  if constexpr (!std::is_void_v<typename Traits::Object>) {
+    entry.needs_object = true;
+    entry.object_in = &object_in<typename Traits::Object>;
+  }
+  entry.run = &run_method<M>;
+  return entry;
+}
+
+// Serves every method of T's service on `object`; null: on what a layer above resolves.
+template <class T>
+void serve_object(MethodTable& methods, const std::shared_ptr<T>& object) {
+  [&]<class... Items>(std::tuple<Items...>*) {
+    const auto one = [&]<class Item>(std::type_identity<Item>) {
+      if constexpr (!is_constructor<Item>) {
+        MethodEntry entry = method_entry<Item>(T::Service::name);
+        entry.object = std::shared_ptr<typename Item::Traits::Object>(object);
+        methods.serve(std::move(entry));
+      }
+    };
+    (one(std::type_identity<Items>{}), ...);
+  }(static_cast<typename T::Service::Entries*>(nullptr));
+}
+
+// The entry by which peers create a T; its result is the object, which the caller must ask to have kept.
+template <class T>
+MethodEntry constructor_entry() {
+  using Traits = typename ConstructorOf<T>::Traits;
+  using Arguments = typename Traits::Arguments;
+  MethodEntry entry = described_entry(T::Service::name, "new", Traits::text(), Traits::parameters(),
+                                      std::string(T::Service::name));
+  entry.service.clear();  // it needs no object
+  entry.run = [](std::shared_ptr<IncomingCall> call) {
+    Result<std::shared_ptr<T>> made = capture([&] {
+      if (!call->keeps_result())
+        throw Error(ErrorKind::invalid_argument, "a constructor is called by rref::create");
+      auto arguments = decode_arguments<Arguments>(*call, std::make_index_sequence<Traits::arity>{});
+      ContextScope scope(call->context());
+      return std::apply([](auto&... argument) { return std::make_shared<T>(std::move(argument)...); },
+                        arguments);
+    });
+    if (!made.ok()) return call->fail(made.error());
+    call->keep(kept(std::move(made).get()));
+  };
+  return entry;
+}
+
+}  // namespace weft::rpc::detail

@@ -1,0 +1,63 @@
+// LayerHooks: how the layers above RPC and the program's interceptors take part in the calls of one agent.
+//
+// Owned by the agent. The layers and interceptors are added before the agent listens and stay the same until
+// clear(), so reading them needs no mutex. Thread-safety: add functions and clear() on one thread, while no
+// call is in flight; the other functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/call/call_hook.h>
+#include <weft/rpc/call/interceptor.h>
+#include <weft/rpc/core/slots.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT LayerHooks {
+ public:
+  using MakeContext = std::function<std::unique_ptr<ContextSwitch>(IncomingCall&)>;
+  // The text of an exception for peers. nullopt: its what() is suitable.
+  using ExplainFailure = std::function<std::optional<std::string>(const std::exception_ptr&)>;
+  using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
+
+  explicit LayerHooks(Interceptors interceptors) : interceptors_(std::move(interceptors)) {}
+
+  void add(std::shared_ptr<CallHook> hook) { hooks_.push_back(std::move(hook)); }
+  void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // after the ones of the options
+    interceptors_.push_back(std::move(interceptor));
+  }
+  void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
+  void add_explanation(ExplainFailure explain) { explanations_.push_back(std::move(explain)); }
+
+  // In the order of their installation: the lowest layer first.
+  const std::vector<std::shared_ptr<CallHook>>& all() const { return hooks_; }
+  const Interceptors& interceptors() const { return interceptors_; }
+  Slots& layers() { return layers_; }  // objects of layers that are attached to the agent
+  const Slots& layers() const { return layers_; }
+
+  void prepare(const std::shared_ptr<IncomingCall>& call) const;  // asks all hooks, then runs the call
+  // Passes deadline and sections of a served call on to a call that its handler makes. Before child.begin().
+  void hand_on(CallContext& parent, OutgoingCall& child) const;
+  void make_contexts(IncomingCall& call) const;
+  std::string text_of(const std::exception_ptr& failure) const;  // for peers
+  LayerFigures figures() const;
+  // The highest layer leaves first, and each layer after those above it: lower layers tell the peers what
+  // higher layers have released.
+  Future<void> leave(const std::shared_ptr<Loop>& loop) const;
+  // All members of a job of fixed size have joined. The error of the first layer that fails.
+  Result<void> world_complete(const std::vector<std::string>& members) const;
+  void clear();  // the agent has ended
+
+ private:
+  std::vector<std::shared_ptr<CallHook>> hooks_;
+  std::vector<MakeContext> contexts_;
+  std::vector<ExplainFailure> explanations_;
+  Interceptors interceptors_;
+  Slots layers_;
+};
+
+}  // namespace weft::rpc

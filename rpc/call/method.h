@@ -1,0 +1,286 @@
+// Typed methods: a C++ function and its stable name on the wire, known at compile time on both sides.
+//
+//   struct Greeter {
+//     std::string greet(std::string name) const;
+//     using Service = rpc::Service<"greeter", rpc::Method<"greet", &Greeter::greet>>;
+//   };
+//   using Halve = rpc::Function<"halve", &halve>;
+//
+// A handler may take a CallContext& before its parameters (it does not travel), and may return a value,
+// nothing, a Task, a Future, or an asio::awaitable; coroutines take their parameters by value. Parameters and
+// results are Transferable. A method is identified by the hash of "service.method".
+#pragma once
+
+#include <weft/rpc/codec/codec.h>
+#include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/core/fixed_string.h>
+#include <weft/rpc/core/task.h>
+
+#include <asio/awaitable.hpp>
+
+#include <concepts>
+#include <tuple>
+
+namespace weft::rpc {
+
+class CallContext;
+
+// Options of a method.
+struct Idempotent {};
+inline constexpr Idempotent idempotent{};  // running it twice does no harm: it may be retried
+struct NonBlocking {};
+inline constexpr NonBlocking non_blocking{};  // runs on the loop itself: must return at once
+struct Background {};
+// May stand open for as long as its agents live (a subscription): no work that Job::quiesce() waits for.
+inline constexpr Background background{};
+
+struct Resumable {};
+// A call outlives the loss of its connection: it is sent again over the next connection to the same
+// incarnation, and runs once. It fails when that incarnation is found to be gone (rpc/endpoint/session.h).
+inline constexpr Resumable resumable{};
+
+// Follows the parameters of a method with others; RRefs use it: what may stand where a T is declared.
+template <class Stand, class T>
+struct StandsFor : std::false_type {};
+
+// What travels of a handler's future result, where a layer wraps that: specialized for the wrapper, with the
+// Type within it and `static Type take(Wrapper&&, IncomingCall&)`, on the thread that completes the future.
+template <class T>
+struct FutureResult {
+  using Type = T;
+};
+
+namespace detail {
+
+template <class T>
+struct Unwrapped {
+  using Type = T;
+};
+template <class T>
+struct Unwrapped<Task<T>> {
+  using Type = T;
+};
+template <class T>
+struct Unwrapped<Future<T>> {
+  using Type = typename FutureResult<T>::Type;
+};
+
+template <class T, class AsioExecutor>
+struct Unwrapped<asio::awaitable<T, AsioExecutor>> {
+  using Type = T;
+};
+
+template <class T>
+inline constexpr bool is_coroutine = false;
+template <class T>
+inline constexpr bool is_coroutine<Task<T>> = true;
+template <class T, class AsioExecutor>
+inline constexpr bool is_coroutine<asio::awaitable<T, AsioExecutor>> = true;
+
+template <class T>
+inline constexpr bool is_future = false;
+template <class T>
+inline constexpr bool is_future<Future<T>> = true;
+
+// The result of a handler continues to run when the handler has returned. Streams specialize it.
+template <class T>
+inline constexpr bool runs_on = is_coroutine<T>;
+
+template <class Return, class... Parameters>
+struct Signature {
+  static_assert(
+      !runs_on<Return> || !(std::is_reference_v<Parameters> || ...),
+      "weft: a handler that is a coroutine takes its parameters by value: it outlives its arguments");
+  using Returned = Return;                          // as declared
+  using Result = typename Unwrapped<Return>::Type;  // what travels
+  using Arguments = std::tuple<std::decay_t<Parameters>...>;
+  static constexpr std::size_t arity = sizeof...(Parameters);
+
+  static std::string text() {
+    TypeText text;
+    text << "(";
+    std::string_view separator;
+    ((text << separator, separator = ",", Codec<std::decay_t<Parameters>>::describe(text)), ...);
+    text << ")->" << type_text<Result>();
+    return text.take();
+  }
+  static std::vector<std::string> parameters() { return {type_text<std::decay_t<Parameters>>()...}; }
+};
+
+// Strips a leading CallContext&.
+template <class Return, class... Parameters>
+struct HandlerSignature : Signature<Return, Parameters...> {
+  static constexpr bool takes_context = false;
+};
+template <class Return, class... Parameters>
+struct HandlerSignature<Return, CallContext&, Parameters...> : Signature<Return, Parameters...> {
+  static constexpr bool takes_context = true;
+};
+
+template <class F>
+struct HandlerTraits;
+template <class R, class... P>
+struct HandlerTraits<R (*)(P...)> : HandlerSignature<R, P...> {
+  using Object = void;
+};
+template <class R, class... P>
+struct HandlerTraits<R (*)(P...) noexcept> : HandlerTraits<R (*)(P...)> {};
+template <class R, class C, class... P>
+struct HandlerTraits<R (C::*)(P...)> : HandlerSignature<R, P...> {
+  using Object = C;
+};
+template <class R, class C, class... P>
+struct HandlerTraits<R (C::*)(P...) const> : HandlerTraits<R (C::*)(P...)> {};
+template <class R, class C, class... P>
+struct HandlerTraits<R (C::*)(P...) noexcept> : HandlerTraits<R (C::*)(P...)> {};
+template <class R, class C, class... P>
+struct HandlerTraits<R (C::*)(P...) const noexcept> : HandlerTraits<R (C::*)(P...)> {};
+
+template <auto Value>
+struct Constant {};
+
+// `Type` is that of Target. It is a parameter of its own for g++ (seen with 12), which gives a template
+// external linkage whose arguments are local to a file only by way of a pointer to member: two files with an
+// unnamed-namespace `Worker` would silently share one of their handlers.
+template <class Type, FixedString Name, auto Target, auto... Options>
+struct MethodOf {
+  using Traits = HandlerTraits<Type>;
+  static constexpr auto target = Target;
+  static constexpr std::string_view short_name = Name.view();
+  static constexpr bool is_idempotent =
+      (std::same_as<std::remove_cv_t<decltype(Options)>, Idempotent> || ...);
+  static constexpr bool is_non_blocking =
+      (std::same_as<std::remove_cv_t<decltype(Options)>, NonBlocking> || ...);
+  static constexpr bool is_background =
+      (std::same_as<std::remove_cv_t<decltype(Options)>, Background> || ...);
+  static constexpr bool is_resumable = (std::same_as<std::remove_cv_t<decltype(Options)>, Resumable> || ...);
+};
+
+template <class Type, FixedString Name, auto Target, auto... Options>
+struct FunctionOf : MethodOf<Type, Name, Target, Options...> {
+  static constexpr std::string_view name = Name.view();
+};
+
+}  // namespace detail
+
+// One method of a service: Target is a pointer to a member function of the served type.
+template <FixedString Name, auto Target, auto... Options>
+using Method = detail::MethodOf<decltype(Target), Name, Target, Options...>;
+
+// A free function under its own name.
+template <FixedString Name, auto Target, auto... Options>
+using Function = detail::FunctionOf<decltype(Target), Name, Target, Options...>;
+
+// A constructor that peers may use, where the agent allows the type.
+template <class... Parameters>
+struct Constructor {
+  using Traits = detail::Signature<void, Parameters...>;
+  static constexpr std::string_view short_name = "new";
+};
+
+namespace detail {
+
+template <class Item>
+inline constexpr bool is_constructor = false;
+template <class... P>
+inline constexpr bool is_constructor<Constructor<P...>> = true;
+
+template <class... Items>
+consteval bool names_differ() {
+  const std::string_view names[] = {Items::short_name..., std::string_view{}};
+  for (std::size_t i = 0; i < sizeof...(Items); ++i)
+    for (std::size_t j = i + 1; j < sizeof...(Items); ++j)
+      if (names[i] == names[j]) return false;
+  return true;
+}
+
+}  // namespace detail
+
+template <FixedString Name, class... Items>
+struct Service {
+  static_assert(detail::names_differ<Items...>(), "weft: two methods of this service have the same name");
+  static constexpr std::string_view name = Name.view();
+  using Entries = std::tuple<Items...>;
+  static constexpr std::uint64_t id_of(std::string_view method) {
+    return name_hash(method, name_hash(".", name_hash(name)));
+  }
+};
+
+template <class T>
+concept Served = requires { typename T::Service::Entries; };
+
+template <class F>
+concept NamedFunction = requires {
+  { F::name } -> std::convertible_to<std::string_view>;
+  F::target;
+};
+
+namespace detail {
+
+// Where a member function stands among a service's entries.
+template <auto Target, class Entries>
+struct MethodFor;
+template <auto Target, class... Items>
+struct MethodFor<Target, std::tuple<Items...>> {
+  template <class I>
+  static constexpr bool is_it() {
+    if constexpr (is_constructor<I>) {
+      return false;
+    } else {
+      return std::same_as<Constant<I::target>, Constant<Target>>;
+    }
+  }
+  static constexpr std::size_t index() {  // consteval is more than clang 14 can do here
+    std::size_t found = sizeof...(Items), i = 0;
+    ((found = is_it<Items>() && found == sizeof...(Items) ? i : found, ++i), ...);
+    return found;
+  }
+  static constexpr bool exists = index() < sizeof...(Items);
+  // Where it is not among them, the compiler goes on with a method of its type, so that there is one error.
+  static constexpr auto type() {
+    if constexpr (exists) {
+      return std::type_identity<std::tuple_element_t<index(), std::tuple<Items...>>>{};
+    } else {
+      return std::type_identity<Method<"", Target>>{};
+    }
+  }
+};
+
+// The class in whose service a method of an object of type T is called: T, where that lists the method (which
+// it may inherit), else the class that declares it.
+template <class T, auto Target, class TypeOfTarget = decltype(Target)>
+constexpr auto listing_class() {
+  using Declaring = typename HandlerTraits<TypeOfTarget>::Object;
+  if constexpr (requires { typename T::Service::Entries; }) {
+    if constexpr (MethodFor<Target, typename T::Service::Entries>::exists)
+      return std::type_identity<T>{};
+    else
+      return std::type_identity<Declaring>{};
+  } else {
+    return std::type_identity<Declaring>{};
+  }
+}
+
+// The constructor that a service lists, or the default one.
+template <class... Items>
+constexpr auto constructor_of(std::tuple<Items...>*) {
+  constexpr auto pick = []<class First, class... Rest>(auto self, std::tuple<First, Rest...>*) {
+    if constexpr (is_constructor<First>) {
+      return std::type_identity<First>{};
+    } else {
+      return self(self, static_cast<std::tuple<Rest...>*>(nullptr));
+    }
+  };
+  if constexpr ((is_constructor<Items> || ...)) {
+    return pick(pick, static_cast<std::tuple<Items...>*>(nullptr));
+  } else {
+    return std::type_identity<Constructor<>>{};
+  }
+}
+template <class T>
+using ConstructorOf =
+    typename decltype(constructor_of(static_cast<typename T::Service::Entries*>(nullptr)))::type;
+
+}  // namespace detail
+
+}  // namespace weft::rpc

@@ -1,0 +1,64 @@
+#include <weft/rpc/call/method_gate.h>
+
+#include <weft/rpc/call/call_host.h>
+#include <weft/rpc/call/incoming_call.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+
+MethodGate::MethodGate(MethodLimit limit) : limit_(limit) {
+  if (limit.running == 0)
+    throw Error(ErrorKind::invalid_argument, "a method's limit admits at least one call at a time");
+}
+
+void MethodGate::enter(const std::shared_ptr<IncomingCall>& call) {
+  std::unique_lock lock(mutex_);
+  if (running_ < limit_.running) {
+    ++running_;
+    lock.unlock();
+    return call->admitted(shared_from_this());
+  }
+  if (waiting_.size() >= limit_.waiting) {
+    lock.unlock();
+    AgentCounters::count(call->host()->counters().calls_shed);
+    return call->refuse(std::make_exception_ptr(Error(
+        ErrorKind::resource_exhausted, "too many calls of this method: " + std::to_string(limit_.running) +
+                                           " run and " + std::to_string(limit_.waiting) + " wait")));
+  }
+  waiting_.push_back(call);
+  lock.unlock();
+  call->on_cancel([weak = weak_from_this(), call = call.get()] {
+    if (const auto gate = weak.lock()) gate->give_up(call);
+  });
+}
+
+void MethodGate::leave() {
+  std::shared_ptr<IncomingCall> next;
+  {
+    std::lock_guard lock(mutex_);
+    if (waiting_.empty()) {
+      --running_;
+      return;
+    }
+    next = std::move(waiting_.front());
+    waiting_.pop_front();
+  }
+  // Not here: where this is the end of a call that ran at once, the next one's end would come within it.
+  next->executor().post([gate = shared_from_this(), next] { next->admitted(gate); });
+}
+
+void MethodGate::give_up(const IncomingCall* call) {
+  std::shared_ptr<IncomingCall> gone;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [&](const auto& waiting) { return waiting.get() == call; });
+    if (found == waiting_.end()) return;
+    gone = std::move(*found);
+    waiting_.erase(found);
+  }
+  gone->refuse(std::make_exception_ptr(Error(ErrorKind::cancelled, "ended before its handler ran")));
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,66 @@
+#include <weft/rpc/call/method_table.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <mutex>
+#include <utility>
+
+namespace weft::rpc {
+
+void MethodTable::serve(MethodEntry entry) {
+  entry.counters = std::make_shared<MethodCounters>();
+  auto shared = std::make_shared<MethodEntry>(std::move(entry));
+  std::unique_lock lock(mutex_);
+  auto& place = entries_[shared->id];
+  if (place != nullptr) {
+    // A type may be both served and creatable: the entry with an object replaces the one without.
+    if (place->name != shared->name)
+      throw Error(ErrorKind::already_exists,
+                  "'" + shared->name + "' and '" + place->name + "' have the same id");
+    if (!shared->needs_object || (place->object != nullptr && shared->object != nullptr))
+      throw Error(ErrorKind::already_exists, "'" + shared->name + "' is served already");
+    if (shared->object == nullptr) return;
+  }
+  if (const auto gate = gates_.find(shared->name); gate != gates_.end()) shared->gate = gate->second;
+  place = std::move(shared);
+}
+
+void MethodTable::limit(const std::string& name, MethodLimit limit) {
+  auto gate = std::make_shared<MethodGate>(limit);
+  std::unique_lock lock(mutex_);
+  gates_[name] = gate;
+  for (auto& [id, entry] : entries_) {
+    if (entry->name != name) continue;
+    auto limited = std::make_shared<MethodEntry>(*entry);
+    limited->gate = gate;
+    replaced_.push_back(std::exchange(entry, std::move(limited)));
+  }
+}
+
+std::shared_ptr<const MethodEntry> MethodTable::find(std::uint64_t id) const {
+  std::shared_lock lock(mutex_);
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<const MethodEntry>> MethodTable::all() const {
+  std::vector<std::shared_ptr<const MethodEntry>> all;
+  std::shared_lock lock(mutex_);
+  for (const auto& [id, entry] : entries_) all.push_back(entry);
+  return all;
+}
+
+void MethodTable::clear() {
+  Entries entries;  // destroyed without the mutex
+  std::vector<std::shared_ptr<MethodEntry>> replaced;
+  {
+    std::unique_lock lock(mutex_);
+    entries.swap(entries_);
+    replaced.swap(replaced_);
+  }
+  // A served object may own the promise of an answer, and through it a call of its own method, for ever.
+  for (const auto& [id, entry] : entries) entry->object = nullptr;
+  for (const auto& entry : replaced) entry->object = nullptr;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,70 @@
+// MethodTable: the methods that an agent serves, by id, and the limits on their calls.
+//
+// Owned by the agent. Thread-safety: MethodEntry is immutable once it is served; all functions of MethodTable
+// may be called from any thread.
+#pragma once
+
+#include <weft/rpc/call/method_gate.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace weft::rpc {
+
+class IncomingCall;
+struct KeptValue;
+
+struct MethodCounters {
+  std::atomic<std::uint64_t> accepted{0}, answered{0}, failed{0};  // failed: of those answered
+};
+
+// One method, with its types erased.
+struct MethodEntry {
+  std::string name;       // "service.method"
+  std::uint64_t id = 0;   // name_hash(name)
+  std::string service;    // of a member function: the service of its object
+  std::string signature;  // in the canonical grammar
+  std::uint64_t signature_hash = 0;
+  std::vector<std::string> parameters;  // canonical type of each
+  std::string result;
+  bool idempotent = false;
+  bool non_blocking = false;
+  bool upkeep = false;  // calls in flight need it: served until the agent has drained, without using credit
+  bool background = false;           // as the option of a method says
+  bool needs_object = false;         // a member function: runs on `object`, or on what a layer above resolves
+  std::shared_ptr<void> object;      // the served singleton
+  std::shared_ptr<MethodGate> gate;  // of a method with a limit
+  // The object within a value that a layer keeps. null: the value has another type.
+  void* (*object_in)(const KeptValue& value) = nullptr;
+
+  std::shared_ptr<MethodCounters> counters;  // set by MethodTable::serve
+
+  // Decodes the arguments, runs the handler and answers the call. On the call's executor.
+  std::function<void(std::shared_ptr<IncomingCall>)> run;
+};
+
+class WEFT_EXPORT MethodTable {
+ public:
+  void serve(MethodEntry entry);  // already_exists: the name is in use
+  // Also applies to methods that are served later.
+  void limit(const std::string& name, MethodLimit limit);
+  std::shared_ptr<const MethodEntry> find(std::uint64_t id) const;  // null: no such method
+  std::vector<std::shared_ptr<const MethodEntry>> all() const;
+  void clear();  // releases all served objects
+
+ private:
+  using Entries = std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>>;
+
+  mutable std::shared_mutex mutex_;  // guards all members
+  Entries entries_;
+  std::vector<std::shared_ptr<MethodEntry>> replaced_;        // by limit(); calls may still use them
+  std::map<std::string, std::shared_ptr<MethodGate>> gates_;  // by the method's name
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,90 @@
+// OutgoingCall: a call while it is being made. Owned by its maker until it is handed to a peer's route.
+//
+// Layers above take part through parts; arguments that are not values but change the call (a pass) are
+// CallModifiers. Thread-safety: one thread at a time.
+#pragma once
+
+#include <weft/rpc/call/call_options.h>
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/loop.h>
+#include <weft/rpc/wire/message.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::rpc {
+
+class CallContext;
+class OutgoingCall;
+
+// Told once of a call's end.
+class WEFT_EXPORT CallWatch {
+ public:
+  virtual ~CallWatch() = default;
+  virtual void ended(const std::exception_ptr& error) noexcept = 0;  // null: a value; any thread
+};
+
+// Stands before the arguments of a call and changes it: `peer.call<&T::f>(pass, x)`.
+class WEFT_EXPORT CallModifier {
+ public:
+  virtual ~CallModifier() = default;
+  virtual void apply(OutgoingCall& call) const = 0;
+};
+
+// The properties of a call that stay the same for each of its attempts.
+struct CallSettings {
+  std::uint64_t signature = 0;
+  bool notify = false;
+  // Of such a method: made also to a peer that is leaving, and without credit, but never connects.
+  bool upkeep = false;
+  bool background = false;  // of such a method
+  bool resumable = false;   // likewise, or because of what the call carries
+  std::optional<Clock::time_point> deadline;
+  std::shared_ptr<const AgentId> only;  // refuse to speak to another incarnation of the peer
+  std::shared_ptr<const RetryPolicy> retry;
+  bool idempotent = false;      // may be retried also where it may have run
+  bool wait_for_ready = false;  // CallOptions, as the next
+  std::optional<std::chrono::nanoseconds> connect_within;
+  std::uint16_t attempt = 0;           // how often it was tried before
+  std::weak_ptr<CallContext> serving;  // the call in whose name it is made
+};
+
+class WEFT_EXPORT OutgoingCall : public CallSettings {
+ public:
+  // id: name_hash(method).
+  OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments);
+  OutgoingCall(OutgoingCall&&) noexcept = default;
+  OutgoingCall& operator=(OutgoingCall&&) = delete;
+  ~OutgoingCall();  // ends its parts where it was never handed over: an argument could not be encoded
+
+  std::string_view method() const { return method_; }
+  OutgoingMessage& message() { return *message_; }
+  void add_part(std::shared_ptr<CallPart> part) { parts_.push_back(std::move(part)); }
+  const std::vector<std::shared_ptr<CallPart>>& parts() const { return parts_; }
+  Slots& slots() { return slots_; }
+  void add_watch(std::unique_ptr<CallWatch> watch) { watches_.push_back(std::move(watch)); }
+  // For interceptors and layers: "traceparent" of a trace for example. Before end(). Programs give it with
+  // Peer::with_metadata().
+  void set_metadata(std::string key, std::string value);
+
+  // Between these the values are encoded.
+  void begin();
+  void end();
+
+ private:
+  friend class PendingCall;
+  friend class RetriedCall;
+  OutgoingCall(std::string_view method, std::uint64_t id, std::unique_ptr<OutgoingMessage> message);
+  std::string method_;
+  std::uint64_t id_;
+  std::unique_ptr<OutgoingMessage> message_;
+  std::vector<std::shared_ptr<CallPart>> parts_;
+  Slots slots_;
+  std::vector<std::unique_ptr<CallWatch>> watches_;
+  Metadata metadata_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,204 @@
+#include <weft/rpc/call/pending_call.h>
+
+#include <weft/rpc/call/call_host.h>
+#include <weft/rpc/codec/codec.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments)
+    : method_(method), id_(id), message_(OutgoingMessage::request(arguments)) {}
+
+OutgoingCall::~OutgoingCall() {
+  if (message_ == nullptr) return;  // handed over
+  const auto given_up = [this] {
+    return std::make_exception_ptr(Error(
+        ErrorKind::aborted, method_ + ": the call was given up before it was made", Execution::not_sent));
+  };
+  for (const auto& watch : watches_) watch->ended(given_up());
+  for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
+  if (parts_.empty()) return;
+  const auto error = given_up();
+  for (const auto& part : parts_) part->ended(error);
+}
+
+OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id,
+                           std::unique_ptr<OutgoingMessage> message)
+    : method_(method), id_(id), message_(std::move(message)) {}
+
+void OutgoingCall::set_metadata(std::string key, std::string value) {
+  metadata_.insert_or_assign(std::move(key), std::move(value));
+}
+
+void OutgoingCall::begin() {
+  message_->set_notification(notify);
+  for (const auto& part : parts_) part->write(*message_);
+}
+void OutgoingCall::end() {
+  for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
+  for (const auto& part : parts_) part->seal(*message_);
+  if (message_->bound()) only = message_->destination();
+  resumable = resumable || message_->is_resumable();
+  if (!metadata_.empty())
+    Codec<std::map<std::string, std::string>>::encode(message_->section(metadata_section, false), metadata_);
+}
+
+namespace {
+
+// Small values are bounded by the number of calls.
+OutgoingSize size_of(OutgoingMessage& message) {
+  constexpr std::uint64_t small = 1024;
+  const std::uint64_t values = message.header_bytes();
+  return {.attached = message.attached_bytes(), .values = values > small ? values : 0};
+}
+
+// What the program at the callee lacks, where the failure does not say it.
+std::string remedy(const std::string& method, const FailureInfo& failure) {
+  const bool unknown = failure.kind == ErrorKind::not_found && failure.not_run && failure.method.empty();
+  if (!unknown) return {};
+  if (!method.ends_with(".new")) return ": it must serve() the method first";
+  return ": it must permit peers to create a '" + method.substr(0, method.size() - 4) +
+         "', by agent.allow_create<T>()";
+}
+
+}  // namespace
+
+PendingCall::PendingCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route)
+    : accounts_(host.accounts()),
+      id_(accounts_->next_call_id()),
+      route_(std::move(route)),
+      call_(std::move(call)),
+      made_(host.call_time(*route_->loop())),
+      size_(size_of(*call_.message_)),
+      within_limits_(accounts_->outgoing_began(size_, call_.background)) {
+  call_.slots_ = {};
+  call_.metadata_ = {};
+}
+
+PendingCall::~PendingCall() = default;
+
+std::string PendingCall::title() const { return route_->peer_name() + ": " + call_.method_; }
+
+void PendingCall::drop() {
+  if (!finished()) lose(ErrorKind::shut_down, "the call was dropped: its agent has ended");
+}
+
+bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources) {
+  // All are known before the first can end the call.
+  for (std::size_t i = 0; i < sources.size(); ++i) call->served_[i].source = sources[i];
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i] == nullptr) continue;
+    const auto job = sources[i]->on_cancel([weak = std::weak_ptr(call)] {
+      if (auto pending = weak.lock()) pending->route()->cancel(std::move(pending));
+    });
+    if (job == 0) {  // nobody wants its result
+      call->lose(ErrorKind::cancelled, "what it serves was cancelled");
+      return false;
+    }
+    // It may have ended meanwhile.
+    if (call->served_[i].job.exchange(job) == Served::over) sources[i]->forget_cancel(job);
+  }
+  return true;
+}
+
+void PendingCall::set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer) {
+  if (timer_ != 0) timer_loop_->cancel(timer_);
+  timer_loop_ = std::move(loop);
+  timer_ = timer;
+}
+
+std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr<PendingCall>& self,
+                                                           const Loop& loop, const Departure& departure) {
+  sent_by_ = departure.sent_by;
+  Stage expected = Stage::waiting;
+  if (!stage_.compare_exchange_strong(expected, Stage::sent, std::memory_order_acq_rel)) return std::nullopt;
+  RequestInfo info{call_.id_, call_.signature, 0, call_.attempt};
+  if (call_.deadline) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(*call_.deadline - loop.now()).count();
+    info.timeout_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
+  }
+  for (auto& told : call_.message_->take_leaving()) told(departure.peer);
+  auto borrowed = call_.message_->take_borrowed();
+  std::uint16_t flags = call_.notify ? frame_flags::notify : 0;
+  if (departure.accepted) {
+    flags |= frame_flags::resumable;
+    info.accepted = static_cast<std::uint32_t>(*departure.accepted);
+  }
+  Sealed sealed{call_.message_->seal_request(info, id_, flags), nullptr};
+  call_.message_.reset();
+  if (borrowed.empty()) return sealed;
+  sealed.check = std::make_shared<UniqueFunction<void()>>([self, borrowed = std::move(borrowed)]() mutable {
+    if (std::all_of(borrowed.begin(), borrowed.end(), [](auto& unchanged) { return unchanged(); })) return;
+    self->fail(
+        Error(ErrorKind::argument_modified,
+              self->route_->peer_name() + ": " + self->call_.method_ +
+                  ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
+              Execution::maybe_executed));
+  });
+  sealed.frame.sent = [check = sealed.check] { (*check)(); };
+  return sealed;
+}
+
+bool PendingCall::finish(Result<Reply> result) {
+  const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
+  if (before == Stage::over) return false;
+  if (before == Stage::waiting) call_.message_.reset();
+  complete(std::move(result));
+  return true;
+}
+
+void PendingCall::give_up(ErrorKind kind, const std::string& reason) {
+  if (!lose_sent(kind, reason)) return;
+  if (const auto target = sent_by_.lock()) target->cancel(id_);
+}
+
+bool PendingCall::lose_sent(ErrorKind kind, const std::string& reason) {
+  const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
+  if (before == Stage::over) return false;
+  const bool sent = before == Stage::sent;
+  // A queue may still hold the call, but not the arguments that it has borrowed.
+  if (!sent) call_.message_.reset();
+  complete(std::make_exception_ptr(
+      Error(kind, title() + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
+            sent ? Execution::maybe_executed : Execution::not_sent)));
+  return sent;
+}
+
+void PendingCall::complete(Result<Reply> result) {
+  if (timer_ != 0) {
+    if (timer_loop_->running_here()) {
+      timer_loop_->cancel(timer_);
+    } else {
+      timer_loop_->post([loop = timer_loop_, timer = timer_] { loop->cancel(timer); });
+    }
+  }
+  std::exception_ptr error = result.ok() ? nullptr : result.error();
+  if (error == nullptr && result.value() != nullptr) {
+    try {
+      if (result.value()->has_sections())
+        result.value()->slots().put(std::make_shared<AnsweredMethod>(AnsweredMethod{call_.method_}));
+      for (const auto& part : call_.parts_) part->read(*result.value());
+      if (auto failure = result.value()->failure()) {
+        RemoteError remote(failure->kind, failure->message + remedy(call_.method_, *failure), failure->worker,
+                           failure->method.empty() ? call_.method_ : failure->method, failure->type,
+                           failure->not_run ? Execution::not_sent : Execution::maybe_executed);
+        remote.set_payload(std::move(failure->payload));
+        error = std::make_exception_ptr(std::move(remote));
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  if (!call_.parts_.empty())
+    for (const auto& part : std::exchange(call_.parts_, {})) part->ended(error);
+  for (Served& served : served_)
+    if (const auto job = served.job.exchange(Served::over); job != 0)
+      if (const auto source = served.source.lock()) source->forget_cancel(job);
+  if (!call_.watches_.empty())
+    for (const auto& watch : std::exchange(call_.watches_, {})) watch->ended(error);
+  done(error != nullptr ? Result<Reply>(error) : std::move(result));
+  accounts_->outgoing_ended(size_, call_.background);
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,158 @@
+// PendingCall: a call that was made and has not ended yet; CallbackCall and TypedCall: what becomes of its
+// end.
+//
+// Shared by its route's queue or link and its timer; whoever finishes it first wins, exactly once. One that
+// everybody has let go of ends as if its agent had shut down. Thread-safe where said.
+#pragma once
+
+#include <weft/rpc/call/call_context.h>
+#include <weft/rpc/call/carrier.h>
+#include <weft/rpc/call/outgoing_call.h>
+#include <weft/rpc/core/future.h>
+
+#include <array>
+#include <atomic>
+
+namespace weft::rpc {
+
+class CallHost;
+
+// The method that a reply with sections answers; in the slots of the message.
+struct AnsweredMethod {
+  std::string name;
+};
+
+class WEFT_EXPORT PendingCall {
+ public:
+  using Reply = std::shared_ptr<IncomingMessage>;
+
+  virtual ~PendingCall();
+  PendingCall(const PendingCall&) = delete;
+  PendingCall& operator=(const PendingCall&) = delete;
+
+  // What a call may be cancelled with, beside its own future and deadline: either may be null.
+  using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;
+
+  std::uint64_t id() const { return id_; }
+  bool within_limits() const { return within_limits_; }  // of this agent's outgoing calls
+  const std::string& method() const { return call_.method_; }
+  std::string title() const;  // for errors: "worker1: market.last"
+  bool notify() const { return call_.notify; }
+  bool upkeep() const { return call_.upkeep; }
+  bool background() const { return call_.background; }
+  bool resumable() const { return call_.resumable; }
+  const AgentId* only() const { return call_.only.get(); }
+  const std::shared_ptr<CallRoute>& route() const { return route_; }
+  std::optional<Clock::time_point> deadline() const { return call_.deadline; }
+  bool wait_for_ready() const { return call_.wait_for_ready; }
+  std::optional<std::chrono::nanoseconds> connect_within() const { return call_.connect_within; }
+  OutgoingSize size() const { return size_; }
+  Clock::time_point made() const { return made_; }  // to some milliseconds, unless there is an interceptor
+  // The call that it is made in the name of, where that lives.
+  std::shared_ptr<CallContext> served() const { return call_.serving.lock(); }
+  bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
+
+  // Once, before it is submitted: the cancellation of the call that a handler serves, or of
+  // a scope, reaches this one, as long as it is under way. false: it has been cancelled, and this call has
+  // ended unsent.
+  static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
+
+  // Its timer, in place of the one before; cancelled at the call's end. On the loop of both, before the call
+  // is handed to a link. 0: none.
+  void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
+
+  // Seals and hands over the frame; on the link's loop, once. From here on the callee may run it. Nothing
+  // where the call has ended: then it stays unsent. Throws what sealing throws.
+  struct Sealed {
+    OutboundFrame frame;
+    // Fails the call if a borrowed argument has changed: to be called whenever the frame has left. null: none
+    // is borrowed.
+    std::shared_ptr<UniqueFunction<void()>> check;
+  };
+  struct Departure {
+    std::weak_ptr<CancelTarget> sent_by;    // the connection, or the session that keeps the frame
+    const AgentId& peer;
+    std::optional<std::uint64_t> accepted;  // frames that the session has accepted. nullopt: no session
+  };
+  std::optional<Sealed> take_frame(const std::shared_ptr<PendingCall>& self, const Loop& loop,
+                                   const Departure& departure);
+
+  // Any thread; false where it had ended before.
+  bool finish(Result<Reply> result);
+  bool fail(const Error& error) { return finish(std::make_exception_ptr(error)); }
+  // Fails with an error that states what is known of the call's execution.
+  void lose(ErrorKind kind, const std::string& reason) { lose_sent(kind, reason); }
+  // The same; a call that was sent is cancelled at the callee too.
+  void give_up(ErrorKind kind, const std::string& reason);
+
+ protected:
+  PendingCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route);
+  // Its end, on whatever thread brought it about.
+  virtual void done(Result<Reply> result) = 0;
+  // What the destructor of each final class begins with: the call ends, where nothing else ended it.
+  void drop();
+
+ private:
+  enum class Stage : std::uint8_t { waiting, sent, over };
+  void complete(Result<Reply> result);
+  bool lose_sent(ErrorKind kind, const std::string& reason);  // true: it was in flight, and had been sent
+
+  const std::shared_ptr<CallAccounts> accounts_;
+  const std::uint64_t id_;
+  const std::shared_ptr<CallRoute> route_;
+  OutgoingCall call_;  // its message until it is sent or has ended
+  const Clock::time_point made_;
+  std::shared_ptr<Loop> timer_loop_;
+  Loop::TimerId timer_ = 0;
+  std::weak_ptr<CancelTarget> sent_by_;  // fixed once it was sent
+  std::atomic<Stage> stage_{
+      Stage::waiting};  // one step decides both who ends the call and whether it was sent
+  // What this call is cancelled with, and the job there that its end makes needless: 0 before it is known,
+  // `over` once this call has ended.
+  struct Served {
+    static constexpr CancelSource::CancelJobId over = ~CancelSource::CancelJobId{0};
+    std::weak_ptr<CancelSource> source;
+    std::atomic<CancelSource::CancelJobId> job{0};
+  };
+  std::array<Served, std::tuple_size_v<CancelSources>> served_;
+  const OutgoingSize size_;
+  const bool within_limits_;
+};
+
+class WEFT_EXPORT CallbackCall final : public PendingCall {
+ public:
+  using Done = UniqueFunction<void(Result<Reply>)>;
+  CallbackCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route, Done done)
+      : PendingCall(std::move(call), host, std::move(route)), done_(std::move(done)) {}
+  ~CallbackCall() override { drop(); }
+
+ private:
+  void done(Result<Reply> result) override { std::exchange(done_, nullptr)(std::move(result)); }
+  Done done_;
+};
+
+// As a future of what Decode makes of the reply: (Result<Reply>&&[, const PendingCall&]) -> Result<Value>.
+template <class Value, class Decode>
+class TypedCall final : public PendingCall {
+ public:
+  TypedCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route,
+            Promise<Value>&& promise, Decode decode)
+      : PendingCall(std::move(call), host, std::move(route)),
+        promise_(std::move(promise)),
+        decode_(std::move(decode)) {}
+  ~TypedCall() override { drop(); }
+  Promise<Value>& promise() { return promise_; }  // until the call is submitted
+
+ private:
+  void done(Result<Reply> result) override {
+    if constexpr (std::is_invocable_v<Decode&, Result<Reply>&&, const PendingCall&>) {
+      promise_.complete(decode_(std::move(result), *this));
+    } else {
+      promise_.complete(decode_(std::move(result)));
+    }
+  }
+  Promise<Value> promise_;
+  Decode decode_;
+};
+
+}  // namespace weft::rpc

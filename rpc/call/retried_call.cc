@@ -1,0 +1,159 @@
+#include <weft/rpc/call/retried_call.h>
+
+#include <weft/rpc/call/call_host.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+namespace {
+
+bool was_not_sent(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& failure) {
+    return failure.execution() == Execution::not_sent;
+  } catch (...) {
+    return false;
+  }
+}
+
+// The last attempt was not sent, but one before it may have run.
+std::exception_ptr with_earlier_attempts(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError& remote) {
+    RemoteError error(remote.kind(), remote.detail(), remote.worker(), remote.method(), remote.type());
+    error.set_payload(remote.payload());
+    return std::make_exception_ptr(std::move(error));
+  } catch (const Error& own) {
+    return std::make_exception_ptr(Error(own.kind(),
+                                         std::string(own.what()) + "; an attempt before it may have run",
+                                         Execution::maybe_executed));
+  }
+}
+
+}  // namespace
+
+class RetriedCall::Attempt final : public PendingCall {
+ public:
+  Attempt(OutgoingCall call, const CallHost& host, std::shared_ptr<CallRoute> route,
+          std::shared_ptr<RetriedCall> whole)
+      : PendingCall(std::move(call), host, std::move(route)), whole_(std::move(whole)) {}
+  ~Attempt() override { drop(); }
+
+ private:
+  void done(Result<Reply> result) override {
+    std::exchange(whole_, nullptr)->ended(std::move(result), *this);
+  }
+  std::shared_ptr<RetriedCall> whole_;
+};
+
+RetriedCall::RetriedCall(OutgoingCall call, std::shared_ptr<CallHost> host, std::shared_ptr<CallRoute> route,
+                         PendingCall::CancelSources sources, Done done)
+    : host_(std::move(host)),
+      route_(std::move(route)),
+      sources_(std::move(sources)),
+      call_(std::move(call)),
+      borrowed_(call_.message().take_borrowed()),
+      done_(std::move(done)) {
+  request_ = call_.message().seal_request({}, 0, 0);
+}
+
+// The sources are asked once for all attempts, so that they also end the waits in between.
+void RetriedCall::begin() {
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (sources_[i] != nullptr)
+      cancel_jobs_[i] = sources_[i]->on_cancel([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->cancel();
+      });
+  attempt();
+}
+
+void RetriedCall::attempt() {
+  OutgoingCall again(call_.method_, call_.id_, OutgoingMessage::again(request_));
+  static_cast<CallSettings&>(again) = call_;
+  again.attempt = attempts_++;
+  if (!borrowed_.empty()) again.message().borrow([self = shared_from_this()] { return self->unchanged(); });
+  auto pending = std::make_shared<Attempt>(std::move(again), *host_, route_, shared_from_this());
+  bool cancelled = false;
+  {
+    std::lock_guard lock(mutex_);
+    under_way_ = pending;
+    cancelled = cancelled_;
+  }
+  if (cancelled) {
+    pending->lose(ErrorKind::cancelled, "cancelled by the caller");
+  } else if (attempts_ == 1 && !pending->within_limits()) {
+    pending->lose(ErrorKind::resource_exhausted,
+                  "this agent has too many outgoing calls, or too many bytes of them");
+  } else {
+    if (attempts_ != 1) AgentCounters::count(host_->counters().calls_retried);
+    route_->submit(std::move(pending));
+  }
+}
+
+void RetriedCall::wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits) {
+  if (cancelled()) return attempt();
+  waits_ = std::move(waits);
+  const auto& loop = route_->loop();
+  timer_ = loop->schedule(later(loop->now(), span), [self = shared_from_this()] { self->end_wait(); });
+}
+
+// The time has passed, or the call was cancelled: then the attempt fails with that.
+void RetriedCall::end_wait() {
+  if (timer_ == 0) return;
+  route_->loop()->cancel(std::exchange(timer_, 0));
+  const auto waits = std::move(waits_);
+  attempt();
+}
+
+bool RetriedCall::cancelled() {
+  std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+bool RetriedCall::unchanged() {
+  return std::all_of(borrowed_.begin(), borrowed_.end(), [](auto& same) { return same(); });
+}
+
+void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& attempt) {
+  const bool refused = attempts_ == 1 && !attempt.within_limits();  // here: room is not to be waited for
+  if (result.ok()) {
+    route_->retry_budget().succeeded();
+  } else if (is_retriable(result.error(), call_.idempotent) && !host_->ended() && !refused) {
+    const auto wait =
+        wait_before_retry(*call_.retry, attempts_, jitter(host_->id().incarnation, attempt.id()));
+    const auto& loop = route_->loop();
+    const bool in_time = wait && (!call_.deadline || later(loop->now(), *wait) < *call_.deadline);
+    if (in_time && route_->retry_budget().take()) {
+      may_have_run_ = may_have_run_ || !was_not_sent(result.error());
+      auto again = [self = shared_from_this(), wait = *wait,
+                    waits = host_->accounts()->retry_waits(attempt.size())]() mutable {
+        self->wait(wait, std::move(waits));
+      };
+      return loop->running_here() ? again() : loop->post(std::move(again));
+    }
+  }
+  if (!result.ok() && may_have_run_ && was_not_sent(result.error()))
+    result = with_earlier_attempts(result.error());
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (cancel_jobs_[i] != 0) sources_[i]->forget_cancel(cancel_jobs_[i]);
+  const std::exception_ptr error = result.ok() ? nullptr : result.error();
+  for (const auto& watch : std::exchange(call_.watches_, {})) watch->ended(error);
+  std::exchange(done_, nullptr)(std::move(result), attempt);
+}
+
+std::string RetriedCall::title() const { return route_->peer_name() + ": " + call_.method_; }
+
+void RetriedCall::cancel() {
+  std::shared_ptr<PendingCall> pending;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    pending = under_way_.lock();
+  }
+  if (pending != nullptr) route_->cancel(std::move(pending));
+  route_->loop()->post([self = shared_from_this()] { self->end_wait(); });
+}
+
+}  // namespace weft::rpc

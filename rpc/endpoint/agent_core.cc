@@ -1,0 +1,281 @@
+// AgentCore: how it is made, listens and ends.
+#include <weft/rpc/endpoint/agent_core.h>
+
+#include <weft/rpc/endpoint/link.h>
+#include <weft/rpc/endpoint/sessions.h>
+#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/shm/companion.h>
+#include <weft/rpc/transport/shm/shm_transport.h>
+#include <weft/rpc/transport/tcp_transport.h>
+#include <weft/rpc/transport/unix_transport.h>
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <random>
+
+namespace weft::rpc {
+namespace {
+
+constexpr const char* self_scheme = "self";  // of the address at which an agent calls itself
+
+std::uint64_t draw() {
+  std::random_device device;
+  const std::uint64_t high = device();
+  return high << 32 | device();
+}
+
+void print(const LogRecord& record) {
+  if (record.level < LogLevel::warning) return;
+  std::fprintf(stderr, "weft: %.*s: %.*s\n", static_cast<int>(record.agent.size()), record.agent.data(),
+               static_cast<int>(record.message.size()), record.message.data());
+}
+
+// Pending handshakes leave descriptors to connected peers.
+std::size_t half_of_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::size_t>::max();
+  return std::max<std::size_t>(static_cast<std::size_t>(limit.rlim_cur) / 2, 1);
+}
+
+AgentOptions complete(AgentOptions options) {
+  if (options.name.empty()) throw Error(ErrorKind::invalid_argument, "an agent needs a name");
+  if (Address::looks_like(options.name) || options.name.size() > max_name_bytes)
+    throw Error(ErrorKind::invalid_argument, "an agent's name is no address, and has " +
+                                                 std::to_string(max_name_bytes) + " bytes at most");
+  if (!options.log) options.log = print;
+  if (options.handler_threads == 0)
+    options.handler_threads = std::max(2U, std::thread::hardware_concurrency());
+  if (options.loops == 0) options.loops = 1;
+  options.max_handshakes = std::min(options.max_handshakes, half_of_descriptors());
+  return options;
+}
+
+// Threads, sockets, and the system's randomness.
+Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
+  Runtime runtime;
+  runtime.incarnation = draw() | 1;  // never 0
+  runtime.id_seed = draw();
+  runtime.process = own_process();
+  runtime.handlers = std::make_shared<HandlerPool>(options.handler_threads);
+  if (context != nullptr) {
+    runtime.loops.push_back(std::make_shared<AsioLoop>(*context));
+  } else {
+    for (std::size_t i = 0; i < options.loops; ++i)
+      runtime.loops.push_back(std::make_shared<AsioLoop>(options.spin));
+  }
+  runtime.transports = {make_tcp_transport(), make_unix_transport(),
+                        make_shm_transport({.max_connections = options.max_shared})};
+  return runtime;
+}
+
+}  // namespace
+
+AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
+    : AgentCore(own_runtime(complete(options), context), complete(options)) {}
+
+AgentCore::AgentCore(AgentOptions options, Runtime runtime)
+    : AgentCore(std::move(runtime), complete(std::move(options))) {}
+
+AgentCore::AgentCore(Runtime runtime, AgentOptions options)
+    : CallHost({options.name, runtime.incarnation}, runtime.handlers, options.limits, options.interceptors,
+               options.retry, options.call_timeout.value_or(no_timeout)),
+      options_(std::move(options)),
+      loops_(std::move(runtime.loops)),
+      made_(loops_.front()->now()),
+      log_(std::make_shared<AgentLog>(options_.name, options_.log)),
+      own_handlers_(std::dynamic_pointer_cast<HandlerPool>(runtime.handlers)),
+      memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
+      links_(options_.max_handshakes),
+      sessions_(std::make_shared<Sessions>(
+          options_, runtime.id_seed, runtime.process,
+          [this](const std::shared_ptr<Session>& session, const Error& reason) {
+            if (const auto self = weak_from_this().lock()) self->end_session(session, reason);
+          })),
+      routes_(
+          options_.name,
+          [this](const std::string& name, std::vector<Address> addresses, std::shared_ptr<Loop> loop) {
+            return std::make_shared<Route>(shared_from_this(), loop != nullptr ? std::move(loop) : pick_loop(),
+                                           name, std::move(addresses));
+          },
+          [this](const std::string& name) { return is_expected(name); }) {
+  for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
+  transports_[self_scheme] = std::make_shared<InProcess>();
+  if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
+}
+
+AgentCore::~AgentCore() = default;
+
+std::shared_ptr<AgentCore> AgentCore::of(const CallContext& call) {
+  return std::static_pointer_cast<AgentCore>(call.host());
+}
+
+Transport* AgentCore::transport(const std::string& scheme) const {
+  const auto found = transports_.find(scheme);
+  return found == transports_.end() ? nullptr : found->second.get();
+}
+
+ConnectionOptions AgentCore::connection_options(std::string expected_agent) const {
+  ConnectionOptions options(options_.limits, memory_);
+  options.credentials = options_.credentials;
+  options.expected_agent = std::move(expected_agent);
+  options.connect_timeout = options_.connect_timeout;
+  options.admission = accounts()->admission();
+  return options;
+}
+
+AgentCounts AgentCore::counts() const {
+  AgentCounts counts;
+  accounts()->add_to(counts);
+  counts.memory = memory_->counts();
+  const LinkTable::Sizes sizes = links_.sizes();
+  counts.handshakes = sizes.handshakes;
+  counts.connections = sizes.connections;
+  return counts;
+}
+
+std::unique_ptr<Listener> AgentCore::listen_at(const Address& address) {
+  Transport* way = transport(address.scheme);
+  if (way == nullptr)
+    throw Error(ErrorKind::invalid_argument, "this agent has no transport for " + address.text());
+  if (options_.credentials != nullptr && !way->checks_credentials())
+    throw Error(ErrorKind::permission_denied,
+                "listening on " + address.text() +
+                    " would let in peers that prove nothing: this agent has credentials, and transport '" +
+                    address.scheme + "' does not check them");
+  return way->listen(
+      address,
+      [weak = weak_from_this()] {
+        const auto core = weak.lock();
+        return core == nullptr ? nullptr : core->pick_loop();
+      },
+      connection_options(), options_.insecure || options_.credentials != nullptr,
+      [weak = weak_from_this()](std::shared_ptr<Connection> connection) {
+        const auto core = weak.lock();
+        if (core == nullptr || core->ended())
+          return connection->close(Error(ErrorKind::shut_down, "shut down"));
+        core->adopt(std::move(connection), nullptr);
+      });
+}
+
+void AgentCore::listen() {
+  const ExceptionSink::Handler dropped = [weak = weak_from_this()](const std::string& text) {
+    const auto core = weak.lock();
+    if (core == nullptr) return;
+    AgentCounters::count(core->counters().exceptions_dropped);
+    core->log().write(LogLevel::error,
+                      text + "; handle the error in the continuation, or return from it what it throws");
+  };
+  for (const auto& loop : loops_) loop->exceptions()->set_handler(dropped);
+  if (const auto exceptions = handlers().exceptions()) exceptions->set_handler(dropped);
+  const Address own{self_scheme, {}, {}, id().name};
+  auto self = listen_at(own);
+  routes_.find_or_make(id().name, {own})->identify(id());
+  std::lock_guard lock(mutex_);
+  listeners_.push_back(std::move(self));
+  for (const std::string& text : options_.listen) listeners_.push_back(listen_at(Address::parse(text)));
+  if (!options_.same_host || options_.credentials != nullptr || transport("shm") == nullptr) return;
+  for (const auto& listener : listeners_) {
+    const auto companion = companion_of(listener->address());
+    if (!companion) continue;
+    try {
+      companions_.push_back(listen_at(*companion));
+    } catch (const Error& error) {
+      log().write(
+          LogLevel::debug,
+          std::string("no shared memory for ") + listener->address().text() + ": " + error.what(),
+          {{log_fields::address, listener->address().text()}, {log_fields::kind, to_string(error.kind())}});
+    }
+  }
+}
+
+std::vector<std::string> AgentCore::addresses() const {
+  std::vector<std::string> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& listener : listeners_)
+    if (listener->address().scheme != self_scheme) all.push_back(listener->address().text());
+  return all;
+}
+
+Future<void> AgentCore::drain(std::chrono::nanoseconds timeout) {
+  return accounts()->drain(pick_loop(), timeout, [this] {
+    for (const auto& link : links_.all()) link->loop()->post([link] { link->say_goodbye(); });
+    for (const auto& hook : hooks().all()) hook->draining();
+  });
+}
+
+void AgentCore::fail_world(const Error& reason) {
+  blame(reason);
+  if (!end_world()) return;
+  const Error error = *world_failure();
+  log().write(LogLevel::error, error.what(), {{log_fields::kind, to_string(error.kind())}});
+  for (const auto& link : links_.all()) link->loop()->post([link, error] { link->fail_pending(error); });
+  for (const auto& route : routes_.all()) route->loop()->post([route, error] { route->fail_waiting(error); });
+  for (const auto& session : sessions_->all()) session->fail_calls(error);
+  for (const auto& hook : hooks().all()) hook->world_failed(error);
+}
+
+void AgentCore::shut_down() {
+  if ((own_handlers_ != nullptr && own_handlers_->running_here()) ||
+      std::any_of(loops_.begin(), loops_.end(),
+                  [](const auto& loop) { return loop->owns_thread() && loop->running_here(); }))
+    throw Error(
+        ErrorKind::failed_precondition,
+        "'" + id().name +
+            "' cannot be shut down, or destroyed, on one of its own threads: it waits for them to end");
+  if (!end()) return;
+  accounts()->set_draining();
+  for (auto hook = hooks().all().rbegin(); hook != hooks().all().rend(); ++hook) (*hook)->shut_down();
+  std::vector<std::unique_ptr<Listener>> listeners;
+  {
+    std::lock_guard lock(mutex_);
+    listeners = std::exchange(listeners_, {});
+    for (auto& companion : std::exchange(companions_, {})) listeners.push_back(std::move(companion));
+  }
+  const LinkTable::Links links = links_.all();
+  const RouteTable::Routes routes = routes_.all();
+  for (const auto& listener : listeners) listener->close();
+  for (const auto& [scheme, transport] : transports_) transport->shut_down();
+  const Error reason(ErrorKind::shut_down, "this agent has shut down");
+  // Peers that have not heard of their job's failure yet learn its cause, rather than take this end for it.
+  auto failure = world_failure();
+  if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
+  const auto end_on = [&](Loop& loop) {
+    for (const auto& link : links)
+      if (link->loop().get() == &loop) failure ? link->expel(*failure) : link->end_incarnation(reason);
+    for (const auto& route : routes)
+      if (route->loop().get() == &loop) route->shut_down(reason);
+  };
+  for (const auto& loop : loops_) {
+    if (!loop->owns_thread()) {
+      // The program's io_context, or a simulation's: the agent is destroyed on the thread that runs it, or
+      // when nobody does any more.
+      end_on(*loop);
+      continue;
+    }
+    detail::Latch done;
+    loop->post([&] {
+      end_on(*loop);
+      done.open();
+    });
+    done.wait();
+  }
+  for (const auto& session : sessions_->close_all()) session->end(reason);
+  listeners.clear();
+  // Handlers that waited for calls have been woken with an error; what is queued runs to its end.
+  if (own_handlers_ != nullptr) own_handlers_->join();
+  for (const auto& loop : loops_) loop->stop();
+  accounts()->fail_drain(Error(ErrorKind::shut_down, "the agent was shut down before it had drained"));
+  // Layers and methods own the core; nothing runs here any more. What they release is destroyed without
+  // locks.
+  methods().clear();
+  hooks().clear();
+  routes_.clear();
+  links_.clear();
+}
+
+}  // namespace weft::rpc

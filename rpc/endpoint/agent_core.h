@@ -1,0 +1,94 @@
+// AgentCore: one agent without its face: loops, transports, connections, and the ways to peers.
+//
+// It joins the tables of the agent (LinkTable, RouteTable, Sessions, and those of CallHost): what happens to
+// a connection or to a peer is decided here and told to all of them. Shared by everything that belongs to the
+// agent. shut_down() ends it, once. Thread-safety: all functions may be called from any thread, unless stated
+// otherwise.
+#pragma once
+
+#include <weft/rpc/call/call_host.h>
+#include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/endpoint/agent_log.h>
+#include <weft/rpc/endpoint/link_table.h>
+#include <weft/rpc/endpoint/options.h>
+#include <weft/rpc/endpoint/route_table.h>
+
+#include <map>
+#include <mutex>
+
+namespace weft::rpc {
+
+class Session;
+class Sessions;
+
+class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_from_this<AgentCore> {
+ public:
+  AgentCore(AgentOptions options, asio::io_context* context);  // null: on loops of its own
+  AgentCore(AgentOptions options, Runtime runtime);
+  ~AgentCore();
+  static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
+
+  const AgentOptions& options() const { return options_; }
+  const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
+  std::shared_ptr<Loop> pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
+  AgentLog& log() const { return *log_; }
+  AgentCounts counts() const;
+  std::chrono::duration<double> uptime() const { return loops_.front()->now() - made_; }
+
+  LinkTable& links() { return links_; }
+  RouteTable& routes() { return routes_; }
+  Sessions& sessions() const { return *sessions_; }
+  Transport* transport(const std::string& scheme) const;  // null: none
+  // expected_agent: the name that the peer's certificate must have. Empty: the host's name.
+  ConnectionOptions connection_options(std::string expected_agent = {}) const;
+
+  void listen();  // layers, interceptors and methods of the agent are complete
+  std::vector<std::string> addresses() const;
+
+  // A connection was made. route: that dialled; null: the connection was accepted.
+  void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
+  // A link's handshake has succeeded. On its loop.
+  void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
+                  const HelloInfo& hello);
+  // may_return: the peer itself may still exist. On the link's loop.
+  void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
+                  const Error& reason, bool may_return = false);
+
+  bool expects(const AgentId& peer) const;  // it is connected, or absent (Sessions)
+  // This incarnation of a peer is gone: its session ends, and the layers are told.
+  void lose(const AgentId& peer, const Error& reason);
+  // The job has declared this incarnation dead, even if its process still runs. Its connections end with
+  // peer_lost, new ones are refused with lease_lost, and its name leads to the next incarnation.
+  void forget(const AgentId& peer, const std::string& reason);
+
+  Future<void> drain(std::chrono::nanoseconds timeout);
+  void shut_down();
+  // All calls in flight and all later calls fail with this error, or with an earlier one of blame().
+  void fail_world(const Error& reason);
+
+ private:
+  AgentCore(Runtime runtime, AgentOptions complete_options);
+  std::unique_ptr<Listener> listen_at(const Address& address);
+  void end_session(const std::shared_ptr<Session>& session, const Error& reason);
+  bool is_expected(const std::string& name) const;
+
+  const AgentOptions options_;
+  const std::vector<std::shared_ptr<Loop>> loops_;
+  const Clock::time_point made_;
+  std::atomic<std::size_t> next_loop_{0};
+  const std::shared_ptr<AgentLog> log_;
+  const std::shared_ptr<HandlerPool> own_handlers_;  // handlers(), if they are the agent's own
+  const std::shared_ptr<MemoryPool> memory_;         // of arriving attachments
+  std::map<std::string, std::shared_ptr<Transport>> transports_;
+  LinkTable links_;
+  const std::shared_ptr<Sessions> sessions_;
+  RouteTable routes_;
+
+  // Held while a peer's number of links and its absence change together. Taken after RouteTable's mutex.
+  mutable std::mutex peers_mutex_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<Listener>> companions_;  // in shared memory, in addition to those
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,45 @@
+// AgentLog: the log of one agent. It passes records to the agent's sink, and limits warnings that peers can
+// cause.
+//
+// Owned by the agent. Thread-safety: all functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/core/log.h>
+#include <weft/rpc/core/loop.h>
+
+#include <atomic>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT AgentLog final : public std::enable_shared_from_this<AgentLog> {
+ public:
+  AgentLog(std::string agent, LogSink sink) : agent_(std::move(agent)), sink_(std::move(sink)) {}
+
+  // Fields without a value are left out. Control characters of the message, which may be a peer's, are
+  // escaped.
+  void write(LogLevel level, const std::string& message, std::initializer_list<LogField> fields = {}) const;
+  // A warning that peers can cause at any rate. Ten of a topic are logged in ten seconds, then one line, on
+  // the loop, with the number of further ones. topic: a literal, as "connections refused".
+  void write_some(const char* topic, const std::shared_ptr<Loop>& loop, const std::string& message,
+                  std::initializer_list<LogField> fields = {});
+  // A heartbeat was late by `by` because its loop was busy. Logged once for all connections.
+  void write_late_beat(Clock::time_point now, std::chrono::nanoseconds by, std::chrono::nanoseconds interval);
+
+ private:
+  struct Window {
+    Clock::time_point ends;
+    std::size_t logged = 0, left_out = 0;
+  };
+
+  const std::string agent_;
+  const LogSink sink_;
+  std::mutex mutex_;  // guards windows_
+  std::map<std::string_view, Window> windows_;
+  std::atomic<Clock::rep> last_late_beat_{Clock::time_point::min().time_since_epoch().count()};
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,376 @@
+// Link: the handshake, the frames that come in, heartbeats, and the ends of a connection.
+#include <weft/rpc/endpoint/link.h>
+
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/sessions.h>
+
+#include <limits>
+#include <map>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::string_view certified = "cert:";  // of an identity
+constexpr auto agent_ended =
+    ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
+
+template <class Number>
+Number said(Number limit) {
+  return limit != 0 ? limit : std::numeric_limits<Number>::max();
+}
+
+template <class Call>
+std::vector<Call> values_of(std::map<std::uint64_t, Call> by_id) {
+  std::vector<Call> calls;
+  for (auto& [id, call] : by_id) calls.push_back(std::move(call));
+  return calls;
+}
+
+}  // namespace
+
+Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
+           std::shared_ptr<Route> route)
+    : Carrier(number, connection->loop()),
+      core_(std::move(core)),
+      connection_(std::move(connection)),
+      lanes_(std::make_shared<LinkLanes>(core_, connection_, route != nullptr)),
+      route_(std::move(route)),
+      handshaking_(route_ == nullptr),
+      pending_(core_->sessions().id_seed()),
+      incoming_(pending_.seed()),
+      returns_(core_->options().limits.calls, core_->options().limits.in_flight) {}
+
+Link::~Link() = default;
+
+void Link::open() {
+  const auto connection = connection_;  // which lives to the end of this, whatever it reports
+  if (route_ == nullptr && core_->draining()) {
+    // Nobody new gets in: a call that waits for this connection ends as one that was not sent.
+    connection->start(shared_from_this());
+    connection->send(OutgoingMessage::goodbye(std::nullopt));
+    return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
+  }
+  HelloInfo hello;
+  hello.version_min = own_protocol.oldest;
+  hello.version_max = own_protocol.newest;
+  hello.features = own_protocol.features;
+  hello.name = core_->id().name;
+  hello.incarnation = core_->id().incarnation;
+  hello.addresses = core_->addresses();
+  hello.max_calls = core_->options().limits.calls;
+  hello.max_bytes = core_->options().limits.in_flight;
+  hello.max_header = core_->options().limits.header;
+  hello.max_body = core_->options().limits.message;
+  hello.max_attachments = core_->options().limits.attachments;
+  hello.lanes = lanes_->most();
+  hello.lane_key = lanes_->key();
+  hello.process = core_->sessions().own_process();
+  OutboundFrame frame = OutgoingMessage::hello(hello);
+  frame.sent = [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->hello_left_ = true;
+    if (self->lane_ && !self->ended_) self->become_lane();
+  };
+  connection->send(std::move(frame));
+  handshake_timer_ =
+      loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
+        self->handshake_timer_ = 0;
+        self->close(Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake"));
+      });
+  connection->start(shared_from_this());
+}
+
+void Link::on_frame(InboundFrame&& frame) {
+  if (ended_) return;
+  std::unique_lock<std::mutex> turn;
+  if (const auto session = session_of(frame.prefix)) {
+    turn = session->turn();
+    if (!arrive(frame.prefix)) return count_repeated(std::move(frame));
+  }
+  const auto charge = std::move(frame.charge);  // until the call holds its own
+  auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
+  AgentCounters::count(core_->counters().bytes_received, message->bytes());
+  const Prefix& prefix = message->prefix();
+  if (!ready_) {
+    if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane");
+    if (prefix.kind == FrameKind::goodbye) {
+      const auto reason = message->goodbye();
+      // Not close(): the peer may have closed the connection right behind this.
+      return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
+                           : Error(ErrorKind::shut_down, "the peer is shutting down"));
+    }
+    if (prefix.kind == FrameKind::lane && route_ == nullptr) {
+      lane_ = message->lane();
+      return become_lane();
+    }
+    if (prefix.kind != FrameKind::hello) throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
+    return on_hello(*message);
+  }
+  switch (prefix.kind) {
+    case FrameKind::hello:
+      throw Error(ErrorKind::protocol_error, "bad frame: a second Hello");
+    case FrameKind::request:
+      return on_request(std::move(message), charge != nullptr);
+    case FrameKind::reply:
+      return on_reply(std::move(message));
+    case FrameKind::cancel:
+      return on_cancel(prefix.call_id, session_of(prefix) != nullptr);
+    case FrameKind::goodbye:
+      if (const auto reason = message->goodbye()) {
+        end_is_proven_ = true;
+        if (reason->kind() == ErrorKind::peer_lost)  // the job of the peer has failed
+          for (const auto& hook : core_->hooks().all()) hook->peer_world_failed(peer_, *reason);
+        const ErrorKind kind = reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind();
+        return close(Error(kind, std::string("the peer says: ") + reason->what()));
+      }
+      peer_leaving_ = true;
+      return core_->log().write(LogLevel::debug, peer_.name + " is leaving", {{log_fields::peer, peer_.name}});
+    case FrameKind::ping:
+      spoken_ = true;
+      return send_beat(FrameKind::pong, prefix.call_id);
+    case FrameKind::pong:
+      return;
+    case FrameKind::credit:
+      return on_credit(message->credit());
+    case FrameKind::lane:
+      return lanes_->on_frame(message->lane());
+    case FrameKind::received:
+      return on_received(prefix.call_id);
+    case FrameKind::resume:
+      expected_ = prefix.call_id;
+      return;
+  }
+}
+
+void Link::on_hello(IncomingMessage& message) {
+  const HelloInfo hello = message.hello();
+  try {
+    protocol_ = negotiate(own_protocol, core_->id().name, hello);
+  } catch (const Error& reason) {
+    if (reason.kind() != ErrorKind::unsupported) throw;
+    connection_->send(OutgoingMessage::goodbye(reason));
+    return finish(reason);
+  }
+  if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
+  if (Address::looks_like(hello.name))  // it would be taken for who listens there
+    throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
+  const std::string identity = connection_->identity();
+  if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
+    const Error reason(ErrorKind::permission_denied,
+                       "the certificate is that of '" + identity.substr(certified.size()) +
+                           "', and not of '" + hello.name + "', as this peer calls itself");
+    connection_->send(OutgoingMessage::goodbye(reason));
+    return finish(reason);
+  }
+  if (route_ != nullptr && !Address::looks_like(route_->name()) && hello.name != route_->name())
+    return finish(Error(ErrorKind::unavailable,
+                        "'" + hello.name + "' answers at the address of '" + route_->name() + "'"));
+  if (const auto gone = core_->links().forgotten({hello.name, hello.incarnation})) return expel(*gone);
+  peer_ = {hello.name, hello.incarnation};
+  caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
+  end_handshake();
+  loop()->cancel(std::exchange(handshake_timer_, 0));
+  window_.grant(hello.max_calls, hello.max_bytes);
+  peer_limits_.header = said(hello.max_header);
+  peer_limits_.message = said(hello.max_body);
+  peer_limits_.attachments = said(hello.max_attachments);
+  ready_ = true;
+  await_beat();
+  core_->link_ready(shared_from_this(), route_, hello);
+  if (ended_) return;
+  lanes_->peer_known(identity);
+  if (route_ != nullptr)
+    lanes_->dial(hello, route_->dialled(),
+                 Address::looks_like(route_->name()) ? std::string() : route_->name());
+}
+
+// What came in is no peer's connection, but a lane of one that is there.
+void Link::become_lane() {
+  const auto whole = core_->links().with_lanes(lane_->key);
+  if (whole == nullptr)
+    return close(Error(ErrorKind::peer_lost, "a lane of no connection, or of one that has ended"));
+  if (!hello_left_) return;
+  const std::string identity = connection_->identity();
+  auto stream = connection_->take_stream();
+  if (stream == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane"));
+  whole->loop()->post(
+      [whole, info = *lane_, identity, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
+        try {
+          whole->lanes_->take(info, identity, std::move(lane));
+        } catch (const Error& bad) {
+          whole->close(bad);
+        }
+      });
+  ended_ = true;
+  loop()->cancel(std::exchange(handshake_timer_, 0));
+  end_handshake();
+  core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
+  connection_ = nullptr;
+  lanes_->end();
+}
+
+void Link::end_handshake() {
+  if (std::exchange(handshaking_, false)) core_->links().handshake_over(shared_from_this());
+}
+
+void Link::await_beat() {
+  const auto interval = core_->options().heartbeat.interval;
+  if (interval.count() <= 0 || ended_) return;
+  beat_due_ = later(loop()->now(), interval);
+  heartbeat_ = loop()->schedule(beat_due_, [weak = weak_from_this()] {
+    if (const auto link = weak.lock()) link->beat();
+  });
+}
+
+// Silence is counted in beats and not by the clock: a time in which this process itself stood still counts as
+// one. Between two beats of this side there may be none of the other's, so one alone is no silence.
+void Link::beat() {
+  heartbeat_ = 0;
+  if (ended_) return;
+  const Heartbeat& heartbeat = core_->options().heartbeat;
+  if (const auto now = loop()->now(); now - beat_due_ > heartbeat.interval)
+    core_->log().write_late_beat(now, now - beat_due_, heartbeat.interval);
+  const std::uint64_t heard = connection_->received_bytes();
+  silent_ = heard == std::exchange(heard_, heard) ? silent_ + 1 : 0;
+  if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.timeout) {
+    AgentCounters::count(core_->counters().peers_silent);
+    const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
+    end_is_proven_ = true;  // an absence lasts no longer than this silence has
+    return close(Error(ErrorKind::peer_lost,
+                       "nothing was heard from " + peer_.name + " for " + std::to_string(seconds) + " s"));
+  }
+  if (unacknowledged_.frames != 0) acknowledge();
+  if (!std::exchange(spoken_, false)) send_beat(FrameKind::ping, 0);
+  await_beat();
+}
+
+// Ahead of what is queued, once the Hello has left, which comes first. One that still waits to leave says all
+// that another would: so a peer that asks on and on and reads nothing makes nothing grow.
+void Link::send_beat(FrameKind kind, std::uint64_t id) {
+  bool& queued = kind == FrameKind::ping ? ping_queued_ : pong_queued_;
+  if (ended_ || std::exchange(queued, true)) return;
+  OutboundFrame frame = OutgoingMessage::plain(kind, id);
+  frame.sent = [weak = weak_from_this(), kind] {
+    const auto link = weak.lock();
+    if (link != nullptr) (kind == FrameKind::ping ? link->ping_queued_ : link->pong_queued_) = false;
+  };
+  hello_left_ ? connection_->send_ahead(std::move(frame)) : connection_->send(std::move(frame));
+}
+
+void Link::say_goodbye() {
+  if (!ended_ && ready_) connection_->send(OutgoingMessage::goodbye(std::nullopt));
+}
+
+void Link::close(const Error& reason) {
+  if (const auto connection = connection_) connection->close(reason);
+}
+
+void Link::finish(const Error& reason) {
+  if (ended_) return;
+  const auto connection = connection_;
+  connection->finish(reason);
+  on_closed(reason);
+}
+
+void Link::expel(const Error& reason) {
+  if (ended_) return;
+  end_is_proven_ = true;
+  connection_->send(OutgoingMessage::goodbye(reason));
+  finish(Error(ErrorKind::peer_lost, reason.what()));
+}
+
+void Link::end_incarnation(const Error& reason) {
+  if (!ended_ && ready_)
+    connection_->send(OutgoingMessage::goodbye(Error(agent_ended, "its agent has ended")));
+  finish(reason);
+}
+
+std::vector<std::shared_ptr<PendingCall>> Link::sent() const {
+  std::map<std::uint64_t, std::shared_ptr<PendingCall>> by_id;
+  pending_.for_each([&](std::uint64_t id, const Asked& asked) {
+    if (asked.call != nullptr) by_id.emplace(id, asked.call);
+  });
+  return values_of(std::move(by_id));
+}
+
+std::vector<std::shared_ptr<PendingCall>> Link::held() const {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  for (std::size_t i = 0; i < held_.size(); ++i) calls.push_back(held_[i]);
+  return calls;
+}
+
+// Kept until all have been seen: one that ends here leaves `incoming_`.
+std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
+  std::map<std::uint64_t, std::shared_ptr<IncomingCall>> by_id;
+  incoming_.for_each([&](std::uint64_t id, const Served& served) {
+    if (auto call = served.call.lock()) by_id.emplace(id, std::move(call));
+  });
+  return values_of(std::move(by_id));
+}
+
+void Link::on_closed(const Error& reason) {
+  if (ended_.exchange(true)) return;
+  if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
+  if (heartbeat_ != 0) loop()->cancel(std::exchange(heartbeat_, 0));
+  if (acknowledge_timer_ != 0) loop()->cancel(std::exchange(acknowledge_timer_, 0));
+  end_handshake();
+  if (route_ == nullptr && !ready_ &&
+      (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
+    AgentCounters::count(core_->counters().connections_refused);
+  const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
+  const std::string way = connection_->describe(), text = way + ": closed: " + reason.what();
+  const LogField on{log_fields::connection, way}, peer{log_fields::peer, peer_.name},
+      kind_of_it{log_fields::kind, to_string(reason.kind())};
+  if (!usual && route_ == nullptr) {
+    core_->log().write_some(ready_ ? "connections closed" : "connections refused", loop(), text,
+                    {on, peer, kind_of_it});
+  } else {
+    core_->log().write(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind_of_it});
+  }
+  const ErrorKind kind = peer_leaving_ || core_->draining()              ? ErrorKind::shut_down
+                         : reason.kind() == ErrorKind::shut_down         ? ErrorKind::shut_down
+                         : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied
+                         : reason.kind() == ErrorKind::lease_lost        ? ErrorKind::lease_lost
+                         : ready_                                        ? ErrorKind::peer_lost
+                         : reason.kind() == ErrorKind::peer_lost         ? ErrorKind::unavailable
+                                                                         : reason.kind();
+  // The connection was lost, and nothing says that the peer was: it may return.
+  const bool may_return = ready_ && kind == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost &&
+                          !end_is_proven_ && in_session();
+  if (session_ != nullptr) {
+    std::vector<std::shared_ptr<PendingCall>> resumable;
+    Fifo<std::shared_ptr<PendingCall>> others;
+    while (!held_.empty()) {
+      auto call = held_.pop();
+      if (may_return && call->resumable()) {
+        resumable.push_back(std::move(call));
+      } else {
+        others.push(std::move(call));
+      }
+    }
+    held_ = std::move(others);
+    // Before this link is reported as ended: a search for a call finds it here or in the session.
+    for (const auto& call : incoming())
+      if (call->is_resumable()) session_->serve(call->id(), call);
+    session_->leave(*this, std::move(resumable));
+  }
+  core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
+  const auto cause = core_->cause_of_ends();
+  const auto lose = [&](PendingCall& call) {
+    cause ? (void)call.fail(*cause) : call.lose(kind, reason.what());
+  };
+  for (auto& [id, asked] : pending_.take_all())
+    if (asked.call != nullptr) lose(*asked.call);
+  while (!held_.empty()) lose(*held_.pop());
+  // Who sent a notification may leave behind it: it is served all the same.
+  for (auto& [id, served] : incoming_.take_all())
+    if (auto call = served.call.lock();
+        call != nullptr && !call->is_notification() && !(call->is_resumable() && in_session()))
+      call->cancel();
+  // It holds this link, until it has reported its own end: on the program's io_context that may never come.
+  connection_ = nullptr;
+  lanes_->end();
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,191 @@
+// Link: one connection between this agent and a peer, from the handshake to its end.
+//
+// It lives on its connection's loop; members are called there unless said otherwise. Both sides send a Hello
+// at once; requests are held back until the other's has come. When it ends, every call on it fails with a
+// kind.
+#pragma once
+
+#include <weft/rpc/endpoint/credit.h>
+#include <weft/rpc/call/incoming_call.h>
+#include <weft/rpc/endpoint/link_lanes.h>
+#include <weft/rpc/call/pending_call.h>
+#include <weft/rpc/endpoint/session.h>
+#include <weft/rpc/core/fifo.h>
+#include <weft/rpc/core/id_map.h>
+#include <weft/rpc/transport/connection.h>
+#include <weft/rpc/wire/protocol.h>
+
+#include <atomic>
+
+namespace weft::rpc {
+
+class AgentCore;
+class Route;
+
+class WEFT_EXPORT Link final : public Carrier,
+                              public ConnectionObserver,
+                              public std::enable_shared_from_this<Link> {
+ public:
+  // route: the route that dialled; null for an accepted connection until the Hello tells whose it is.
+  // number: of the agent's links, in the order of their making.
+  Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
+       std::shared_ptr<Route> route);
+  ~Link() override;
+
+  void open();
+  bool usable(bool upkeep = false) const {                     // any thread
+    return ready_ && !ended_ && (upkeep || !peer_leaving_);
+  }
+  bool ready() const { return ready_; }                   // any thread
+  bool is_open() const override { return !ended_; }       // any thread
+  const AgentId& peer() const { return peer_; }           // any thread, once ready
+  const Protocol& protocol() const { return protocol_; }  // in force; likewise
+  // Throws where the frame is more than this side or the peer takes. Likewise.
+  void check_fits(const OutboundFrame& frame) const override;
+  bool fits(const OutboundFrame& frame) const;
+  const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
+
+  // The session with the peer, which resumable calls are part of. null: none exists, or it has ended. Any
+  // thread, once ready.
+  std::shared_ptr<Session> session() const { return in_session() ? session_ : nullptr; }
+  bool in_session() const override { return session_ != nullptr && !session_->ended(); }
+  // Of a frame; null: it is not resumable.
+  Session* session_of(const Prefix& frame) const {
+    return (frame.flags & frame_flags::resumable) != 0 && in_session() ? session_.get() : nullptr;
+  }
+  bool had_session() const { return session_ != nullptr; }  // any thread, once ready
+  // With the hello. null: the session with this incarnation has ended.
+  void join(std::shared_ptr<Session> session);
+  void begin_session();  // sends over this link what the session has to send, unless another one does
+  void transmit();       // what the session has to send next, if this link is in use
+  static void transmit_soon(const std::shared_ptr<Link>& link);  // the same, on its loop
+  void send_waiting();                                           // calls that wait in the session, likewise
+  void enter(const std::shared_ptr<PendingCall>& call);          // sends the call once there is credit
+
+  void send(const std::shared_ptr<PendingCall>& call);
+  void cancel(std::uint64_t call_id) override;  // any thread; the call itself ends elsewhere
+  void cancel_resumable();             // calls that are served here: their session has ended
+  void say_goodbye();                  // no new requests from here
+  void close(const Error& reason);
+  void finish(const Error& reason);           // ends the calls, sends what is queued, closes
+  void expel(const Error& reason);            // the same, with peer_lost: tells the peer the reason
+  void end_incarnation(const Error& reason);  // the same: tells the peer that this agent has ended
+  void fail_pending(const Error& error);      // the calls in flight; the link stays open
+
+  // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
+  void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) override;
+  // The failure of a notification is logged.
+  void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) override;
+  void call_ended(const Gone& gone) override;
+
+  // What is under way here, the oldest first.
+  std::vector<std::shared_ptr<PendingCall>> sent() const;
+  std::vector<std::shared_ptr<PendingCall>> held() const;  // for want of credit
+  std::vector<std::shared_ptr<IncomingCall>> incoming() const;
+  const CreditWindow& credit() const { return window_; }  // what this side uses of the peer's
+  // Requests so far, but for those of background methods. Any thread.
+  std::uint64_t requests_sent() const { return sent_; }
+  std::uint64_t requests_received() const { return received_; }
+  std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; a secret
+
+  void on_frame(InboundFrame&& frame) override;
+  bool awaits(const Prefix& reply) override {
+    return pending_.contains(reply.call_id) || (session_ != nullptr && session_->awaits(reply.call_id));
+  }
+  void on_skipped(const Prefix& message) override;
+  void on_closed(const Error& reason) override;
+
+ private:
+  // A resumable notification ends when it has left, if its attachments are copied: to wait for the
+  // acknowledgement would take longer than to copy so much.
+  static constexpr std::uint64_t copied_bytes = 64 << 10;
+
+  struct Served {
+    std::weak_ptr<IncomingCall> call = {};
+    std::uint64_t bytes = 0;
+    std::uint64_t expected_next = 0;  // expected_ after a resumable request; 0: it is not
+    bool upkeep = false;
+    bool counted = true;  // below: until its answer is sent, which gives its credit back, or it has gone
+  };
+
+  void on_hello(IncomingMessage& message);
+  void end_handshake();
+  void become_lane();  // of another link, once the hello has left
+  void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
+  bool finish_call(std::uint64_t call_id,
+                   std::shared_ptr<IncomingMessage>&& answer);  // false: not made here, and `answer` is kept
+  void on_reply(std::shared_ptr<IncomingMessage> message);
+  void on_cancel(std::uint64_t call_id, bool resumable);
+  std::shared_ptr<IncomingCall> serving(std::uint64_t call_id);  // null: none of that id
+  void on_received(std::uint64_t count);
+  void transmit(Session::Next&& next);
+  bool arrive(const Prefix& prefix);  // false: the frame is not to be delivered
+  void count_repeated(InboundFrame&& frame);
+  void acknowledge();
+  void acknowledge_soon();
+  void give_back(const Session::Asked& asked);
+  void write(OutboundFrame&& frame);  // with an acknowledgement that is due
+  void on_credit(const CreditInfo& credit);
+  void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit
+  void send_held();
+  void count_no_more(Served& call);
+  void give_credit(std::uint64_t bytes);  // of a notification
+  void beat();
+  void await_beat();
+  void send_beat(FrameKind kind, std::uint64_t id);
+  void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
+  void answer(OutboundFrame&& frame, bool upkeep = false);
+
+  // Counted on the loop alone.
+  static void count(std::atomic<std::uint64_t>& requests) {
+    requests.store(requests.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  std::shared_ptr<AgentCore> core_;
+  std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
+  const std::shared_ptr<LinkLanes> lanes_;
+  std::shared_ptr<Route> route_;
+  std::atomic<bool> ready_{false};  // the other's Hello has come
+  bool hello_left_ = false;         // this side's
+  std::optional<LaneInfo> lane_;    // it says that it is one
+  bool handshaking_;                // it came in, and counts as one that has not said who it is
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> peer_leaving_{false};
+  bool end_is_proven_ = false;  // the loss of the connection is that of the peer
+  AgentId peer_;
+  Limits peer_limits_;                    // of one frame, as its hello says
+  std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
+  Loop::TimerId handshake_timer_ = 0;
+  struct Asked {
+    std::shared_ptr<PendingCall> call;   // null: nobody waits any more, but its credit is still in use
+    std::uint64_t calls = 0, bytes = 0;  // of credit
+  };
+  IdMap<Asked> pending_;
+  CreditWindow window_;                      // of what this side asks
+  Fifo<std::shared_ptr<PendingCall>> held_;  // for want of credit
+  std::atomic<std::uint64_t> sent_{0}, received_{0};
+  std::size_t prune_held_at_ = 64;  // those that have ended meanwhile
+  IdMap<Served> incoming_;
+  struct {
+    std::uint64_t calls = 0, bytes = 0;
+    std::uint64_t upkeep = 0;  // calls that use no credit
+  } unanswered_;
+  CreditReturns returns_;
+  std::shared_ptr<Session> session_;  // fixed once ready
+  bool counted_ = false;              // the peer's count is known
+  std::uint64_t expected_ = 0;        // the number of the next resumable frame that arrives here
+  std::uint64_t announced_ = 0;       // the same, of the peer
+  struct {
+    std::uint64_t frames = 0, bytes = 0;
+  } unacknowledged_;
+  Loop::TimerId acknowledge_timer_ = 0;
+  Loop::TimerId heartbeat_ = 0;
+  std::uint64_t heard_ = 0;  // bytes, at the last beat
+  std::int64_t silent_ = 0;  // beats since anything was heard
+  bool spoken_ = false;      // since the last beat
+  Protocol protocol_;        // in force, as the two hellos say
+  bool ping_queued_ = false, pong_queued_ = false;
+  Clock::time_point beat_due_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,225 @@
+// Link: calls of the peer, which are served here.
+#include <weft/rpc/endpoint/link.h>
+
+#include <weft/rpc/endpoint/agent_core.h>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello, acknowledgements: less than answers that pile up
+
+// In place of a method that is not served: layers above still read what the call carries, and it is they who
+// end what depends on it. The caller knows the method's name; the log of a notification has the id alone.
+std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
+  MethodEntry entry;
+  entry.non_blocking = true;
+  entry.run = [id](std::shared_ptr<IncomingCall> call) {
+    const std::string which = call->is_notification() ? " (id " + std::to_string(id) + ")" : "";
+    call->refuse(
+        std::make_exception_ptr(Error(ErrorKind::not_found, "no such method on this agent" + which)));
+  };
+  return std::make_shared<const MethodEntry>(std::move(entry));
+}
+
+}  // namespace
+
+std::shared_ptr<IncomingCall> Link::serving(std::uint64_t call_id) {
+  const auto* found = incoming_.find(call_id);
+  auto call = found != nullptr ? found->call.lock() : nullptr;
+  return call == nullptr && session_ != nullptr ? session_->serving(call_id) : call;
+}
+
+// Another link may have carried a resumable call.
+void Link::on_cancel(std::uint64_t call_id, bool resumable) {
+  if (const auto call = serving(call_id)) return call->cancel();
+  if (!resumable) return;
+  const auto links = core_->links().to(peer_);
+  // A link that has ended since the search is no longer among them, and its calls are in the session by then.
+  if (const auto call = serving(call_id)) return call->cancel();
+  for (const auto& other : links)
+    if (other.get() != this)
+      other->loop()->post([other, call_id] {
+        if (const auto call = other->serving(call_id)) call->cancel();
+      });
+}
+
+void Link::cancel_resumable() {
+  for (const auto& call : incoming())
+    if (call->is_resumable() && !call->is_notification()) call->cancel();
+}
+
+// Nothing of it is known but its prefix.
+void Link::on_skipped(const Prefix& request) {
+  if (ended_ || !ready_ || core_->ended()) return;
+  if (const auto session = session_of(request)) {
+    const auto turn = session->turn();
+    if (!arrive(request)) return;
+  }
+  if (request.kind != FrameKind::request) return;
+  AgentCounters::count(core_->counters().calls_shed);
+  refuse(request, MethodEntry{}, ErrorKind::resource_exhausted,
+         "no room for a request of " + std::to_string(request.message_bytes()) +
+             " bytes: this agent holds as many as its limit allows (Limits::in_flight_total)");
+}
+
+void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
+  // An agent that ends without a goodbye is lost to its peers: none of them hears an answer that one does
+  // not.
+  if (core_->ended()) return;
+  const Prefix prefix = message->prefix();
+  const RequestInfo info = message->request();
+  if (const auto session = session_of(prefix); session && !session->acknowledged_by_request(info.accepted))
+    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges more than was sent");
+  auto method = core_->methods().find(info.method);
+  if (method == nullptr) method = no_method(info.method);
+  AgentCounters::count(core_->counters().calls_served);
+  if (!method->background) count(received_);
+  if (const auto& permissions = core_->options().permissions;
+      permissions && !permissions->allows(caller_->identity, method->name)) {
+    AgentCounters::count(core_->counters().calls_denied);
+    const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
+    core_->log().write_some("calls denied", loop(), peer_.name + " (" + who + ") may not call " + method->name,
+                    {{log_fields::peer, peer_.name},
+                     {log_fields::identity, caller_->identity},
+                     {log_fields::method, method->name},
+                     {log_fields::call, std::to_string(prefix.call_id)},
+                     {log_fields::kind, to_string(ErrorKind::permission_denied)}});
+    return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
+  }
+  // Before draining() is asked: drain() sets it first, and counts the calls in flight afterwards.
+  ActiveCall active(core_->accounts(), method->background);
+  if (core_->draining() && !method->upkeep)
+    return refuse(prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
+  if (incoming_.contains(prefix.call_id))
+    throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
+  const Limits& limits = core_->options().limits;
+  // Each open stream has two requests in flight, and some that came late.
+  const bool room = method->upkeep
+                        ? unanswered_.upkeep / 4 < core_->options().streams.max_per_peer
+                        : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
+  if (!room || !core_->accounts()->hold(message->bytes(), method->upkeep, admitted)) {
+    AgentCounters::count(core_->counters().calls_shed);
+    return refuse(prefix, *method, ErrorKind::resource_exhausted,
+                  "too many requests in flight, or too many bytes of them");
+  }
+  std::optional<Clock::time_point> deadline;
+  if (info.timeout_ns != 0)
+    deadline = loop()->now() +
+               std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
+  Served served{.bytes = message->bytes(),
+                .expected_next = session_of(prefix) != nullptr ? expected_ : 0,
+                .upkeep = method->upkeep};
+  if (method->upkeep) {
+    ++unanswered_.upkeep;
+  } else {
+    ++unanswered_.calls;
+    unanswered_.bytes += served.bytes;
+  }
+  auto call = std::make_shared<IncomingCall>(core_, shared_from_this(), std::move(method), message, caller_,
+                                             deadline, info.attempt, std::move(active));
+  served.call = call;
+  incoming_.insert(prefix.call_id, std::move(served));
+  if (message->has_sections()) {
+    core_->hooks().prepare(std::move(call));
+  } else {
+    call->run();
+  }
+}
+
+void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind,
+                  const std::string& message) {
+  if ((request.flags & frame_flags::notify) != 0) {
+    core_->log().write_some("notifications dropped", loop(),
+                    "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message,
+                    {{log_fields::peer, peer_.name},
+                     {log_fields::method, method.name},
+                     {log_fields::call, std::to_string(request.call_id)},
+                     {log_fields::kind, to_string(kind)}});
+    if (method.upkeep) return;
+    return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
+  }
+  send_failure(request, {kind, message, core_->id().name, method.name, {}, true}, ActiveCall(core_->accounts()));
+}
+
+void Link::send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
+  if ((request.flags & frame_flags::notify) != 0) {
+    core_->log().write_some(
+        "notifications failed", loop(),
+        "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message,
+        {{log_fields::peer, peer_.name},
+         {log_fields::method, failure.method},
+         {log_fields::call, std::to_string(request.call_id)},
+         {log_fields::kind, to_string(failure.kind)}});
+    return;
+  }
+  OutboundFrame frame = OutgoingMessage::failure(request.call_id, failure);
+  if (failure.payload != nullptr && !fits(frame)) {  // the error is worth more than its payload
+    FailureInfo bare = failure;
+    bare.payload = nullptr;
+    frame = OutgoingMessage::failure(request.call_id, bare);
+  }
+  if ((request.flags & frame_flags::resumable) != 0 && in_session())
+    add_flag(frame.head.bytes(), frame_flags::resumable);
+  send_reply(request.call_id, std::move(frame), std::move(active));
+}
+
+void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) {
+  frame.sent = [active = std::move(active)] {};
+  const auto send = [call_id](Link& link, OutboundFrame& reply) {
+    Served* call = link.incoming_.find(call_id);
+    if (call != nullptr) link.count_no_more(*call);
+    if (has_flag(reply.head.bytes(), frame_flags::resumable) && link.session_ != nullptr) {
+      // It acknowledges its request, and what came before.
+      if (call != nullptr && call->expected_next == link.expected_) link.unacknowledged_ = {};
+      auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
+      if (kept.next) link.transmit(std::move(*kept.next));
+      if (kept.keep == Session::Keep::too_many)
+        link.close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+      return;
+    }
+    link.answer(std::move(reply), call != nullptr && call->upkeep);
+  };
+  if (loop()->running_here()) return send(*this, frame);
+  loop()->post([self = shared_from_this(), send, frame = std::move(frame)]() mutable { send(*self, frame); });
+}
+
+void Link::count_no_more(Served& call) {
+  if (!std::exchange(call.counted, false)) return;
+  if (call.upkeep) {
+    --unanswered_.upkeep;
+  } else {
+    --unanswered_.calls;
+    unanswered_.bytes -= call.bytes;
+  }
+}
+
+// A peer that asks on and on and takes no answers is cut off: they would pile up here. Those to upkeep are
+// bounded by what they belong to.
+void Link::answer(OutboundFrame&& frame, bool upkeep) {
+  if (ended_) return;
+  const std::uint64_t bytes = frame.bytes();
+  const std::uint64_t unsent = connection_->unsent_bytes();
+  if (!upkeep && unsent > few_unsent_bytes && unsent + bytes > core_->options().limits.in_flight)
+    return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+  AgentCounters::count(core_->counters().bytes_sent, bytes);
+  write(std::move(frame));
+}
+
+void Link::give_credit(std::uint64_t bytes) {
+  if (const auto credit = returns_.ended(bytes); credit && !ended_)
+    connection_->send(OutgoingMessage::credit(*credit));
+}
+
+void Link::call_ended(const Gone& gone) {
+  core_->accounts()->let_go(gone.bytes, gone.upkeep);
+  if (gone.resumable && ended_ && session_ != nullptr) session_->served(gone.id);
+  const auto forget = [gone](Link& link) {
+    if (auto served = link.incoming_.take(gone.id)) link.count_no_more(*served);
+    if (gone.deadline != 0) link.loop()->cancel(gone.deadline);
+    if (gone.notification && !gone.upkeep) link.give_credit(Prefix::size + gone.bytes);
+  };
+  if (loop()->running_here()) return forget(*this);
+  loop()->post([self = shared_from_this(), forget] { forget(*self); });
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,84 @@
+// LinkTable: the connections of one agent, and the incarnations of peers that it refuses.
+//
+// Owned by AgentCore. Thread-safety: all functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/wire/message.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace weft::rpc {
+
+class Link;
+
+class WEFT_EXPORT LinkTable {
+ public:
+  using Links = std::vector<std::shared_ptr<Link>>;  // in the order of their making
+
+  // max_handshakes: of accepted connections, and of early lanes.
+  explicit LinkTable(std::size_t max_handshakes) : max_handshakes_(max_handshakes) {}
+
+  std::uint64_t next_number() { return ++last_link_; }
+  // accepted: the link counts as a pending handshake until handshake_over(). Returns the oldest one if there
+  // are too many. The oldest one is closed, so that silent connections cannot keep out others.
+  std::shared_ptr<Link> add(const std::shared_ptr<Link>& link, bool accepted);
+  void handshake_over(const std::shared_ptr<Link>& link);
+  void add_ready(const AgentId& peer);  // the handshake has succeeded
+  // The link has ended. Returns whether it was the last ready one to that incarnation.
+  bool remove(const std::shared_ptr<Link>& link);
+  Links clear();
+
+  Links all() const;
+  Links to(const AgentId& peer) const;  // ready ones
+  // The latest usable link to any incarnation of that name. null: none.
+  std::shared_ptr<Link> latest_to(const std::string& name) const;
+  std::shared_ptr<Link> with_lanes(const LaneKey& key) const;  // null: none
+  bool is_linked(const AgentId& peer) const;
+  bool is_linked(const std::string& name) const;  // with any incarnation of that name
+
+  // Lanes that arrived before the hello of their connection.
+  bool keep_early_lane();  // false: there are too many
+  void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }
+
+  // Incarnations with which no connection is made any more, with the error that both sides get.
+  void forget(const AgentId& peer, const Error& error);
+  std::optional<Error> forgotten(const AgentId& peer) const;
+
+  // Requests over all links so far, and over the links to peers of these names. Without background methods.
+  struct Requests {
+    std::uint64_t sent = 0, received = 0, ever = 0;
+  };
+  Requests requests_with(const std::set<std::string>& names) const;
+  struct Sizes {
+    std::uint64_t handshakes = 0, connections = 0;
+  };
+  Sizes sizes() const;
+
+ private:
+  struct ByNumber {  // not by address, so that a simulation repeats the order
+    bool operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const;
+  };
+
+  const std::size_t max_handshakes_;
+  std::atomic<std::uint64_t> last_link_{0};
+  std::atomic<std::size_t> early_lanes_{0};
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::set<std::shared_ptr<Link>, ByNumber> links_;
+  std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // accepted, without a hello
+  std::map<AgentId, int> ready_;                           // the number of links to each peer
+  std::uint64_t requests_of_ended_links_ = 0;              // sent and received
+  std::deque<std::pair<AgentId, Error>> forgotten_;        // the latest
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,120 @@
+#include <weft/rpc/endpoint/peer.h>
+
+#include <weft/rpc/call/interceptor.h>
+
+namespace weft::rpc {
+
+void CallOptions::merge(const CallOptions& later) {
+  if (later.timeout) timeout = later.timeout;
+  if (later.retry) retry = later.retry;
+  if (later.idempotent) idempotent = later.idempotent;
+  if (later.wait_for_ready) wait_for_ready = later.wait_for_ready;
+  if (later.connect_within) connect_within = later.connect_within;
+}
+
+Peer Peer::with(CallOptions options) const {
+  Peer peer = *this;
+  peer.options_.merge(options);
+  return peer;
+}
+
+Peer Peer::with_metadata(Metadata metadata) const {
+  Peer peer = *this;
+  metadata.merge(peer.metadata_);  // keeps its own value of a key that both have
+  peer.metadata_ = std::move(metadata);
+  return peer;
+}
+
+Peer Peer::with(CallContext& serving) const {
+  Peer peer = *this;
+  peer.serving_ = serving.shared_from_this();
+  return peer;
+}
+
+Peer Peer::with(const CancelScope& scope) const {
+  Peer peer = *this;
+  peer.scope_ = scope.source();
+  return peer;
+}
+
+PendingCall::CancelSources Peer::cancel_sources() const { return {serving_, scope_}; }
+
+Peer Peer::only(AgentId id) const {
+  Peer peer = *this;
+  peer.only_ = std::make_shared<const AgentId>(std::move(id));
+  return peer;
+}
+
+Future<AgentId> Peer::ready() const {
+  if (const auto known = route_->identity(); known != nullptr && core_->links().is_linked(*known))
+    return Future<AgentId>::made(*known);
+  Promise<AgentId> promise(route_->loop());
+  auto future = promise.future();
+  OutgoingCall call = make_call(ping_method, 0);
+  call.begin();
+  call.end();
+  start(std::move(call),
+        [promise = std::move(promise), route = route_](Result<PendingCall::Reply> reply) mutable {
+          if (!reply.ok()) return promise.fail(reply.error());
+          promise.complete(AgentId(*route->identity()));
+        });
+  return future;
+}
+
+OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const {
+  OutgoingCall call(method, id, arguments);
+  if (options_.timeout && *options_.timeout != no_timeout)
+    call.deadline = later(route_->loop()->now(), *options_.timeout);
+  call.only = only_;
+  call.message().set_route(&core_->layers(), route_.get());
+  if (only_ != nullptr) call.message().set_destination(only_);
+  call.idempotent = options_.idempotent.value_or(false);
+  call.wait_for_ready = options_.wait_for_ready.value_or(false);
+  call.connect_within = options_.connect_within;
+  if (options_.retry) call.retry = std::make_shared<const RetryPolicy>(*options_.retry);
+  for (const auto& [key, value] : metadata_) call.set_metadata(key, value);
+  call.serving = serving_;
+  if (serving_ != nullptr) core_->hooks().hand_on(*serving_, call);
+  for (const auto& interceptor : core_->hooks().interceptors())
+    if (auto watch = interceptor->calling(call, route_->peer_name(), serving_.get()))
+      call.add_watch(std::move(watch));
+  return call;
+}
+
+void Peer::add_default_timeout(OutgoingCall& call) const {
+  if (options_.timeout) return;
+  const auto limit = core_->default_timeout();
+  if (limit == no_timeout) return;
+  const auto deadline = later(route_->loop()->now(), limit);
+  if (!call.deadline || deadline < *call.deadline) call.deadline = deadline;
+}
+
+void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {
+  if (!RetriedCall::applies(call))
+    return submit(std::make_shared<CallbackCall>(std::move(call), *core_, route_, std::move(done)));
+  std::make_shared<RetriedCall>(
+      std::move(call), core_, route_, cancel_sources(),
+      [done = std::move(done)](Result<PendingCall::Reply> reply, const PendingCall&) mutable {
+        done(std::move(reply));
+      })
+      ->begin();
+}
+
+void Peer::submit(std::shared_ptr<PendingCall> call) const {
+  if (!call->within_limits()) {
+    call->lose(ErrorKind::resource_exhausted,
+               "this agent has too many calls under way, or too many bytes of them");
+    return;
+  }
+  if ((serving_ != nullptr || scope_ != nullptr) && !PendingCall::serve(call, cancel_sources())) return;
+  route_->submit(std::move(call));
+}
+
+void Peer::throw_bad_result(const Error& error, std::string_view method, const CallRoute* from) {
+  throw Error(
+      error.kind(),
+      (from != nullptr ? from->peer_name() + ": " : "") + std::string(method) + ": result: " + error.what(),
+      Execution::maybe_executed);
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,272 @@
+// Peer: a handle to a remote agent, by which its methods are called. Made by Agent::peer() and
+// Agent::connect().
+//
+// Copyable and cheap; keeps the way to the peer, not a connection: the first call connects. with() returns a
+// handle whose calls have options, have metadata, or are made in the name of a call that is being served.
+// Handles accumulate options: `peer.with({.timeout = 1s}).with({.idempotent = true})` has both. Calls
+// without unresolved references reach the peer in the order in which one caller made them. Thread-safe.
+#pragma once
+
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/call/invoke.h>
+#include <weft/rpc/call/retried_call.h>
+#include <weft/rpc/endpoint/route.h>
+#include <weft/rpc/codec/agent_id_codec.h>
+
+namespace weft::rpc {
+
+namespace detail {
+
+template <class Given>
+inline constexpr bool is_modifier = std::is_base_of_v<CallModifier, std::decay_t<Given>>;
+
+// The signature's hash, once for each method.
+template <class Traits>
+std::uint64_t signature_hash() {
+  static const std::uint64_t hash = name_hash(Traits::text());
+  return hash;
+}
+
+struct NoService {
+  using Service = rpc::Service<"">;
+};
+
+// What becomes of a reply that nobody waits for.
+struct Ignored {
+  template <class Result>
+  void operator()(Result&&) const {}
+};
+
+}  // namespace detail
+
+inline constexpr std::string_view ping_method = "weft.ping";  // every agent serves it; it does nothing
+
+class WEFT_EXPORT Peer {
+ public:
+  Peer(std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
+      : core_(std::move(core)), route_(std::move(route)) {}
+
+  const std::string& name() const { return route_->name(); }
+  Peer with(CallOptions options) const;  // options that are not set here stay as they are
+  // Other keys stay as they are; an interceptor may replace values. Within a co_await expression give the
+  // metadata a name: g++ 12 does not compile its braces there.
+  Peer with_metadata(Metadata metadata) const;
+  Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
+  Peer with(const CancelScope& scope) const;
+  // Connects, where there is no connection, and tells which incarnation of the peer this is.
+  Future<AgentId> ready() const;
+  std::optional<AgentId> identity() const {
+    const auto known = route_->identity();
+    return known != nullptr ? std::optional(*known) : std::nullopt;
+  }
+  Peer only(AgentId id) const;  // calls fail with peer_lost once another incarnation has taken the name
+
+  // An eager future of the result. Leading arguments that are CallModifiers (a pass) change the call.
+  // (Type is never given: see MethodOf.)
+  template <auto Target, class... Given, class Type = decltype(Target)>
+  auto call(Given&&... given) const {
+    using Found = FoundMethod<Target>;
+    return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
+  }
+  // A method that T's service lists and T inherits: the type of &T::f names the base alone.
+  template <Served T, auto Target, class... Given, class Type = decltype(Target)>
+  auto call(Given&&... given) const {
+    using Found = FoundMethod<Target, Type, T>;
+    return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
+  }
+  template <NamedFunction F, class... Given>
+  auto call(Given&&... given) const {
+    return typed_call<F>(F::name, name_hash(F::name), false, std::forward<Given>(given)...);
+  }
+  // Not answered: neither results nor errors come back.
+  template <auto Target, class... Given, class Type = decltype(Target)>
+  void notify(Given&&... given) const {
+    using Found = FoundMethod<Target>;
+    typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
+        .then(detail::Ignored{});
+  }
+  template <Served T, auto Target, class... Given, class Type = decltype(Target)>
+  void notify(Given&&... given) const {
+    using Found = FoundMethod<Target, Type, T>;
+    typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
+        .then(detail::Ignored{});
+  }
+  template <NamedFunction F, class... Given>
+  void notify(Given&&... given) const {
+    typed_call<F>(F::name, name_hash(F::name), true, std::forward<Given>(given)...).then(detail::Ignored{});
+  }
+
+  // For layers: a call with these options, its message begun by begin() and ended by end() around the
+  // encoding.
+  OutgoingCall make_call(std::string_view method, std::size_t arguments) const {
+    return make_call(method, name_hash(method), arguments);
+  }
+  OutgoingCall make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const;
+  // Of a call that the program asked for: the agent's own deadline, where this peer's options say none.
+  void add_default_timeout(OutgoingCall& call) const;
+  void start(OutgoingCall&& call, CallbackCall::Done done) const;
+  void submit(std::shared_ptr<PendingCall> call) const;
+  const std::shared_ptr<AgentCore>& core() const { return core_; }
+  const std::shared_ptr<Route>& route() const { return route_; }
+
+  // The same as a future, of what `decode` (a Decoder: Result<Reply>&& -> Result<Value>) makes of the reply.
+  template <class Value, class Decoder>
+  Future<Value> start_typed(OutgoingCall&& call, Decoder decode) const {
+    Promise<Value> promise(route_->loop());
+    Future<Value> future = promise.future();
+    if (RetriedCall::applies(call)) {
+      retry(std::move(call), std::move(promise), std::move(decode));
+      return future;
+    }
+    auto pending = std::make_shared<TypedCall<Value, Decoder>>(std::move(call), *core_, route_,
+                                                               std::move(promise), std::move(decode));
+    pending->promise().on_request([weak = std::weak_ptr<PendingCall>(pending)](WorkRequest request) {
+      auto call = weak.lock();
+      if (call == nullptr) return std::string();
+      if (request == WorkRequest::title) return call->title();
+      call->route()->cancel(std::move(call));
+      return std::string();
+    });
+    submit(std::move(pending));
+    return future;
+  }
+
+  // Calls a method of weft itself that has no parameters. The call has no default deadline.
+  template <class Value>
+  Future<Value> ask(std::string_view method) const {
+    OutgoingCall call = make_call(method, 0);
+    call.begin();
+    call.end();
+    return start_typed<Value>(std::move(call), Decode<Value>{});
+  }
+
+  // Encodes the arguments of method M into a call that was made for it, and sets what M's options say.
+  template <class M, class... Given>
+  static void encode(OutgoingCall& call, Given&&... given) {
+    using Arguments = typename M::Traits::Arguments;
+    static_assert(detail::arguments_fit<Arguments, Given...>(),
+                  "weft: the arguments of this call do not fit the parameters that the method declares");
+    if constexpr (detail::arguments_fit<Arguments, Given...>()) {
+      call.signature = detail::signature_hash<typename M::Traits>();
+      call.idempotent |= M::is_idempotent;
+      call.background = M::is_background;
+      call.resumable = M::is_resumable;
+      call.begin();
+      detail::encode_arguments<Arguments>(call.message(), std::index_sequence_for<Given...>{},
+                                          std::forward<Given>(given)...);
+      call.end();
+    }
+  }
+
+  // The result of a reply.
+  template <class Value>
+  static Result<Value> decode(Result<PendingCall::Reply>&& reply, std::string_view method,
+                              const CallRoute* from = nullptr) {
+    if (!reply.ok()) return reply.error();
+    return capture([&]() -> Value {
+      try {
+        if constexpr (std::is_void_v<Value>) {
+          if (reply.value() != nullptr) Codec<Unit>::decode(reply.value()->result());
+        } else {
+          if (reply.value() == nullptr) throw Error(ErrorKind::internal, "a notification has no result");
+          return Codec<Value>::decode(reply.value()->result());
+        }
+      } catch (const Error& error) {
+        throw_bad_result(error, method, from);
+      }
+    });
+  }
+
+  // The same as a function object, one for all calls of a result: what is made of it is compiled once.
+  template <class Value>
+  struct Decode {
+    Result<Value> operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) const {
+      return decode<Value>(std::move(reply), call.method(), call.route().get());
+    }
+  };
+
+  // In: the class whose service lists Target, where that is not the class that declares it.
+  template <auto Target, class TypeOfTarget = decltype(Target),
+            class In = typename detail::HandlerTraits<TypeOfTarget>::Object>
+  struct FoundMethod {
+    using Class = In;
+    static_assert(
+        Served<Class>,
+        "weft: the class that declares this member function has no Service; for an inherited method "
+        "name the class that lists it: peer.call<Derived, &Derived::f>()");
+    // An empty service stands in after that error, so that the compiler reports no other.
+    using Service = typename std::conditional_t<Served<Class>, Class, detail::NoService>::Service;
+    using Entries = typename Service::Entries;
+    static_assert(!Served<Class> || detail::MethodFor<Target, Entries>::exists,
+                  "weft: this member function is not among the methods of its class's Service");
+    using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
+    static inline const std::string name = std::string(Service::name) + "." + std::string(Type::short_name);
+    static constexpr std::uint64_t id = name_hash(Type::short_name, name_hash(".", name_hash(Service::name)));
+  };
+
+ private:
+  template <class M, class... Given>
+  auto typed_call(std::string_view name, std::uint64_t id, bool notify, Given&&... given) const {
+    using Value = typename M::Traits::Result;
+    OutgoingCall outgoing =
+        make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
+    outgoing.notify = notify;
+    add_default_timeout(outgoing);
+    if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
+    encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
+    return start_typed<Value>(std::move(outgoing), Decode<Value>{});
+  }
+
+  // The same, made as often as its policy says.
+  template <class Value, class Decoder>
+  void retry(OutgoingCall call, Promise<Value> promise, Decoder decode) const {
+    struct Held {
+      Promise<Value> promise;
+      Decoder decode;
+    };
+    auto held = std::make_shared<Held>(Held{std::move(promise), std::move(decode)});
+    auto whole = std::make_shared<RetriedCall>(
+        std::move(call), core_, route_, cancel_sources(),
+        [held](Result<PendingCall::Reply> reply, const PendingCall& attempt) {
+          if constexpr (std::is_invocable_v<Decoder&, Result<PendingCall::Reply>&&, const PendingCall&>) {
+            held->promise.complete(held->decode(std::move(reply), attempt));
+          } else {
+            held->promise.complete(held->decode(std::move(reply)));
+          }
+        });
+    held->promise.on_request([weak = std::weak_ptr(whole)](WorkRequest request) {
+      const auto call = weak.lock();
+      if (call == nullptr) return std::string();
+      if (request == WorkRequest::title) return call->title();
+      call->cancel();
+      return std::string();
+    });
+    whole->begin();
+  }
+  PendingCall::CancelSources cancel_sources() const;
+  [[noreturn]] static void throw_bad_result(const Error& error, std::string_view method, const CallRoute* from);
+
+  template <class M, class First, class... Rest>
+  static void encode_after_modifiers(OutgoingCall& call, First&& first, Rest&&... rest) {
+    if constexpr (detail::is_modifier<First>) {
+      first.apply(call);
+      encode_after_modifiers<M>(call, std::forward<Rest>(rest)...);
+    } else {
+      encode<M>(call, std::forward<First>(first), std::forward<Rest>(rest)...);
+    }
+  }
+  template <class M>
+  static void encode_after_modifiers(OutgoingCall& call) {
+    encode<M>(call);
+  }
+
+  std::shared_ptr<AgentCore> core_;
+  std::shared_ptr<Route> route_;
+  CallOptions options_;
+  Metadata metadata_;
+  std::shared_ptr<const AgentId> only_;
+  std::shared_ptr<CallContext> serving_;
+  std::shared_ptr<CancelSource> scope_;
+};
+
+}  // namespace weft::rpc

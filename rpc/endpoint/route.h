@@ -1,0 +1,119 @@
+// Route: the way from this agent to one peer, named or at an address: its live link, or the calls that wait
+// for one.
+//
+// Kept by the agent and by every Peer handle. It lives on one loop; submit() may be called from any thread. A
+// call goes over the first link that is up and stays with it, so calls of one caller arrive in order. After a
+// failed attempt to connect the next one waits (AgentOptions::connect_backoff): meanwhile calls fail, and
+// those that wait for readiness are kept.
+#pragma once
+
+#include <weft/rpc/call/pending_call.h>
+#include <weft/rpc/call/retry.h>
+#include <weft/rpc/transport/address.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace weft::rpc {
+
+class AgentCore;
+class Connection;
+class Link;
+class Session;
+
+class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from_this<Route> {
+ public:
+  Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
+        std::vector<Address> addresses);
+
+  const std::string& name() const {
+    return name_;
+  }  // the peer's name, or the address by which it was asked for
+  // For messages: the peer's name, once it is known. Any thread.
+  std::string peer_name() const override;
+  // Which incarnation of the peer this leads to, as far as is known: from a handshake or from the job's
+  // store. Any thread.
+  std::shared_ptr<const AgentId> identity() const override;
+  void identify(AgentId id);
+
+  void submit(std::shared_ptr<PendingCall> call) override;  // any thread
+  void cancel(std::shared_ptr<PendingCall> call) override;  // any thread
+  // Connects without a call, once, as soon as the backoff permits; nothing where there is a link. Any thread.
+  void connect();
+  // The state of the connection, which may have changed by the time the caller looks at it. Any thread.
+  enum class Reach : std::uint8_t {
+    idle,        // nothing is known against the peer: a call would connect
+    connecting,  // for the first time since the peer was connected
+    connected,
+    failing,  // the last attempt failed: waiting for the next one, or trying
+  };
+  Reach reach() const { return reach_; }
+
+  // On the loop.
+  const Address& dialled() const { return dialled_; }  // where it dialled last
+  const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
+  void learn(std::vector<Address> addresses);
+  // The peer is absent: connects again and again until it is there, or until end_of().
+  void rejoin();                     // any thread
+  void end_of(const AgentId& life);  // the peer is gone. Any thread.
+  // It leads to a peer that connected by itself. Any thread.
+  bool is_to_visitor() const { return to_visitor_; }
+  void set_to_visitor() { to_visitor_ = true; }
+  void forget(const AgentId& life);                        // its address, unless another one is known. Any thread
+  void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
+  // other: a connection to who has the peer's name that is left, if any.
+  void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
+  void dial_failed(const Error& reason);   // at the address that was being tried: the next one is
+  void fail_waiting(const Error& reason);  // also those that wait for readiness
+  void shut_down(const Error& reason);     // with the agent: nobody tells any more of links that end
+
+ private:
+  void place(std::shared_ptr<PendingCall> call);
+  void place_handed_in();
+  std::shared_ptr<Session> session_for(const AgentCore& core, const PendingCall& call) const;
+  void dial();
+  void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
+  void dial_next(const Error& last);
+  void note_failure(const std::exception& error);
+  void dial_ended(const Error& reason);  // no address was left
+  void dial_later();
+  bool in_backoff() const;
+  bool waits(const PendingCall& call, const AgentCore& core, const Error& reason) const;
+  void end_backoff();
+  void fail(PendingCall& call, const Error& reason) const;
+  void prune();  // of calls that have ended
+  void connected(Result<std::shared_ptr<Connection>> made);
+  void watch_time(const std::shared_ptr<PendingCall>& call, bool connecting);
+
+  std::weak_ptr<AgentCore> core_;
+  const std::string name_;
+  std::vector<Address> addresses_;
+  std::shared_ptr<Link> link_;
+  std::deque<std::shared_ptr<PendingCall>> waiting_;  // some of which may have ended
+  std::size_t prune_at_ = 64;
+  bool dialling_ = false;
+  std::uint32_t failed_dials_ = 0;  // in a row
+  Clock::time_point not_before_{};  // the next dial
+  std::optional<Error> refusal_;    // what calls fail with until then; none where nobody was dialled
+  Loop::TimerId redial_ = 0;
+  std::atomic<bool> wanted_{false};  // a connection, without a call
+  std::atomic<bool> to_visitor_{false};
+  bool rejoining_ = false;
+  bool for_nobody_ = false;  // the latest dial was only to rejoin: no call waits because of it
+  // Of the current dial: whether an address refused, and whether all did. Then: dials in a row that all
+  // refused.
+  bool refused_ = false, all_refused_ = true;
+  std::uint32_t refused_dials_ = 0;
+  std::atomic<Reach> reach_{Reach::idle};
+  std::deque<Address> untried_;  // of the dial under way
+  Address dialled_;
+
+  std::atomic<bool> has_handed_in_{false};  // written under the mutex
+  mutable std::mutex mutex_;                // guards what follows
+  std::shared_ptr<const AgentId> identity_;
+  std::deque<std::weak_ptr<PendingCall>> handed_in_;  // by other threads; the jobs on their way keep them
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,111 @@
+#include <weft/rpc/endpoint/route_table.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+
+std::shared_ptr<Route> RouteTable::to_name(const std::string& name,
+                                           const std::vector<std::string>& addresses) {
+  std::vector<Address> known;
+  for (const std::string& text : addresses) known.push_back(Address::parse(text));
+  return find_or_make(name, std::move(known));
+}
+
+std::shared_ptr<Route> RouteTable::find_or_make(const std::string& name, std::vector<Address> addresses) {
+  std::lock_guard lock(mutex_);
+  auto& route = routes_[name];
+  if (route == nullptr) {
+    route = make_(name, std::move(addresses), nullptr);
+  } else if (!addresses.empty() && name != own_name_) {
+    route->loop()->post([route = route, known = std::move(addresses)] { route->learn(known); });
+  }
+  return route;
+}
+
+std::shared_ptr<Route> RouteTable::to_address(const std::string& address) {
+  const Address parsed = Address::parse(address);
+  std::lock_guard lock(mutex_);
+  auto& route = routes_[parsed.text()];
+  if (route == nullptr) route = make_(parsed.text(), {parsed}, nullptr);
+  return route;
+}
+
+std::shared_ptr<Route> RouteTable::find(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  const auto found = routes_.find(name);
+  return found == routes_.end() ? nullptr : found->second;
+}
+
+RouteTable::Routes RouteTable::all() const {
+  Routes all;
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, route] : routes_)  // a route may have two names
+    if (std::find(all.begin(), all.end(), route) == all.end()) all.push_back(route);
+  return all;
+}
+
+void RouteTable::clear() {
+  std::map<std::string, std::shared_ptr<Route>> routes;  // destroyed without the mutex, as the next
+  FindAddresses directory;
+  std::lock_guard lock(mutex_);
+  routes.swap(routes_);
+  directory.swap(directory_);
+}
+
+std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
+                                                  const std::vector<std::string>& addresses,
+                                                  const std::shared_ptr<Route>& dialled,
+                                                  const std::shared_ptr<Loop>& loop) {
+  std::lock_guard lock(mutex_);
+  addresses_[name] = addresses;
+  auto& place = routes_[name];
+  if (place == nullptr) place = dialled;
+  if (place != nullptr) return place;
+  const auto route = place = make_(name, {}, loop);
+  route->set_to_visitor();
+  if (routes_.size() < check_at_) return route;
+  // Also routes that an attempt to connect still referred to when their peers were found to be gone.
+  std::erase_if(routes_, [this](const auto& entry) {
+    if (!is_unused(entry.first, entry.second)) return false;
+    addresses_.erase(entry.first);
+    return true;
+  });
+  check_at_ = std::max<std::size_t>(64, 2 * routes_.size());
+  return route;
+}
+
+bool RouteTable::is_unused(const std::string& name, const std::shared_ptr<Route>& route) const {
+  return route->is_to_visitor() && route.use_count() == 1 && !is_expected_(name);
+}
+
+void RouteTable::drop_unused(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  const auto found = routes_.find(name);
+  if (found == routes_.end() || !is_unused(name, found->second)) return;
+  routes_.erase(found);
+  addresses_.erase(name);
+}
+
+std::vector<std::string> RouteTable::addresses_of(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  const auto found = addresses_.find(name);
+  return found == addresses_.end() ? std::vector<std::string>{} : found->second;
+}
+
+void RouteTable::set_directory(FindAddresses find) {
+  std::lock_guard lock(mutex_);
+  directory_ = std::move(find);
+}
+
+void RouteTable::find_addresses(const std::string& name,
+                                UniqueFunction<void(std::vector<Address>)> done) const {
+  FindAddresses directory;
+  {
+    std::lock_guard lock(mutex_);
+    directory = directory_;
+  }
+  if (!directory) return done({});
+  directory(name, std::move(done));
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,65 @@
+// RouteTable: the routes of one agent by name and by address, and the addresses that its peers have stated.
+//
+// Names are cheap for a peer to make up. The table drops a route to a peer that connected by itself when no
+// incarnation of the peer is left and no Peer handle refers to the route. Owned by AgentCore. Thread-safety:
+// all functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/endpoint/route.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT RouteTable {
+ public:
+  using Routes = std::vector<std::shared_ptr<Route>>;
+  using FindAddresses =
+      std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
+  // loop: null: any of the agent's.
+  using MakeRoute = std::function<std::shared_ptr<Route>(const std::string& name, std::vector<Address> addresses,
+                                                         std::shared_ptr<Loop> loop)>;
+  using IsExpected = std::function<bool(const std::string& name)>;
+
+  // is_expected: an incarnation of that name is connected, or may return.
+  RouteTable(std::string own_name, MakeRoute make, IsExpected is_expected)
+      : own_name_(std::move(own_name)), make_(std::move(make)), is_expected_(std::move(is_expected)) {}
+
+  std::shared_ptr<Route> to_name(const std::string& name, const std::vector<std::string>& addresses = {});
+  std::shared_ptr<Route> find_or_make(const std::string& name, std::vector<Address> addresses);
+  std::shared_ptr<Route> to_address(const std::string& address);
+  std::shared_ptr<Route> find(const std::string& name) const;  // null: none
+  Routes all() const;                                          // each once
+  void clear();
+
+  // A peer has connected and stated its name and addresses. dialled: the route that connected; null: the peer
+  // did, and a route on `loop` is made if the name has none. Returns the route of the name.
+  std::shared_ptr<Route> peer_connected(const std::string& name, const std::vector<std::string>& addresses,
+                                        const std::shared_ptr<Route>& dialled,
+                                        const std::shared_ptr<Loop>& loop);
+  // Drops the route of that name, if nothing refers to it any more.
+  void drop_unused(const std::string& name);
+  std::vector<std::string> addresses_of(const std::string& name) const;  // as the peer's last hello stated
+
+  void set_directory(FindAddresses find);
+  void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;
+
+ private:
+  bool is_unused(const std::string& name, const std::shared_ptr<Route>& route) const;  // with mutex_
+
+  const std::string own_name_;
+  const MakeRoute make_;
+  const IsExpected is_expected_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::string, std::shared_ptr<Route>> routes_;
+  std::size_t check_at_ = 64;  // the number of routes at which all unused ones are dropped
+  std::map<std::string, std::vector<std::string>> addresses_;
+  FindAddresses directory_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,90 @@
+// CollectiveLeader: runs the barriers and all_gathers whose first member, by name, is this agent.
+//
+// Each member calls the leader with its value. When all have called, the leader replies to each with all
+// values. The leader alone decides the result of a round, so that all members get the same one. The round
+// fails for all members if a member's deadline expires, or if a member is lost, leaves, or cancels its call.
+// A member that calls later gets the same error. Owned by the job's membership. No promise is completed with
+// its mutex locked. Thread-safe.
+#pragma once
+
+#include <weft/rpc/codec/agent_id_codec.h>
+#include <weft/rpc/core/buffer.h>
+#include <weft/rpc/core/future.h>
+#include <weft/rpc/rendezvous/roster.h>
+
+#include <mutex>
+
+namespace weft::rpc::detail {
+
+// The call of a member. A value.
+struct CollectiveArrival {
+  std::string name;
+  std::vector<AgentId> among;  // the members, sorted by name, without duplicates; the first is the leader
+  std::uint64_t round = 0;     // the number of this call with the same name and members; equal on all of them
+  std::uint64_t seen = 0;      // the version of the store in which the caller saw all members
+  std::uint64_t timeout = 0;   // ns; 0: none
+  std::string type;            // the canonical type of the value; empty: a barrier
+};
+WEFT_CODEC(CollectiveArrival, name, among, round, seen, timeout, type)
+
+std::string to_string(const CollectiveArrival& arrival);  // "barrier 'epoch'"
+
+class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<CollectiveLeader> {
+ public:
+  using Gathered = std::map<std::string, Buffer>;  // by the member's name
+
+  explicit CollectiveLeader(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}  // of deadlines
+
+  // A call of a member in arrival.among. Fails as Job::all_gather does.
+  Future<Gathered> arrive(const AgentId& who, const CollectiveArrival& arrival, Buffer value);
+  // Fails the round, because a member no longer waits. No effect if the round has ended.
+  void give_up(const AgentId& who, const CollectiveArrival& arrival, ErrorKind kind,
+               const std::string& reason);
+  // Applies the members' records of a store version: fails the rounds of which a member is gone. It considers
+  // only rounds whose callers had seen all members in this version or an earlier one. The caller runs the
+  // returned function, which completes the promises, without holding a lock.
+  Callback judge(const Roster& roster, std::uint64_t version);
+  void fail_all(const Error& error);  // fails all open rounds; new ones may start later
+  // The agent closes without having left: the other members consider it lost, so it must not reply to them
+  // any more.
+  void stop();
+
+ private:
+  using Key = std::pair<std::string, std::vector<AgentId>>;
+  struct Timer {  // used on the loop
+    Loop::TimerId id = 0;
+    bool over = false;
+  };
+  struct Round {
+    CollectiveArrival first;
+    std::uint64_t seen = 0;    // the latest version that one of its callers has seen
+    std::uint64_t judged = 0;  // the last store version that judge() applied
+    Gathered values;
+    std::vector<Promise<Gathered>> waiting;
+    std::vector<std::shared_ptr<Timer>> timers;
+  };
+  struct OpenRounds {
+    std::map<std::uint64_t, Round> open;
+    std::uint64_t failed = 0;      // lower rounds that are not open have failed, or completed
+    std::optional<Error> failure;  // the latest error
+  };
+  struct Ended {
+    Round round;
+    std::optional<Error> error;  // empty: all members have called
+  };
+
+  void start_timer(const std::shared_ptr<Timer>& timer, const CollectiveArrival& arrival);
+  void expire(const CollectiveArrival& arrival);
+  Round* find(const CollectiveArrival& arrival);  // call with the mutex locked
+  Ended fail(const CollectiveArrival& arrival, ErrorKind kind, const std::string& reason);  // likewise
+  Ended take(const Key& key, std::uint64_t round);                                          // likewise
+  void tell(Ended&& ended) const;
+
+  const std::shared_ptr<Loop> loop_;
+  std::mutex mutex_;  // guards the following members
+  std::map<Key, OpenRounds> rounds_;
+  bool stopped_ = false;
+  std::vector<Promise<Gathered>> unanswered_;  // of calls after stop()
+};
+
+}  // namespace weft::rpc::detail

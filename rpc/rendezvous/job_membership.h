@@ -1,0 +1,155 @@
+// JobMembership: the Membership of agents that find each other through a store.
+//
+// It refers to its agent's core; the core's hook, its served object and its directory refer back weakly.
+// While the agent is a member, it watches the members' records. No store operation is started and no promise
+// is completed with the mutex locked. Thread-safe.
+#pragma once
+
+#include <weft/rpc/rendezvous/membership.h>
+#include <weft/rpc/call/method.h>
+#include <weft/rpc/endpoint/peer.h>
+#include <weft/rpc/rendezvous/collective_leader.h>
+#include <weft/rpc/rendezvous/joining.h>
+#include <weft/rpc/rendezvous/place.h>
+#include <weft/rpc/rendezvous/roster.h>
+
+namespace weft::rpc::detail {
+
+class JobMembership final : public Membership, public std::enable_shared_from_this<JobMembership> {
+ public:
+  JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, Place place);
+
+  Future<void> wait_for(std::size_t agents) override;
+  std::vector<Member> members() const override;
+  std::unique_ptr<MemberWatch> watch() override;
+  Future<void> leave() override;
+  Future<void> others_left(std::chrono::nanoseconds timeout) override;
+  std::string name_of(std::size_t rank) const override;
+  Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
+                                               Buffer value) override;
+  Future<void> quiesce(CollectiveOptions options) override;
+  std::shared_ptr<Store> store() const override { return place_.store; }
+  void shut_down() override;
+
+  void peer_gone(const AgentId& peer, const Error& reason);
+  void peer_world_failed(const AgentId& peer, const Error& error);
+  void attend() const;  // on the host, called by a joining member; throws the error that ended the job
+  void told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason);
+  // On the leader of a collective, called by a member. Throws if this agent does not lead it.
+  Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
+                                            Buffer value);
+  void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
+
+ private:
+  enum class Phase { apart, joining, joined, left, ended };
+  using Events = std::vector<MemberEvent>;
+  struct Waiter {
+    std::size_t agents = 0;  // 0: waits until all others have left
+    std::shared_ptr<Promise<void>> promise;
+  };
+  struct Onlooker {
+    Roster seen;
+    std::shared_ptr<Promise<Events>> promise;  // of a next() that waits
+  };
+  class Watch;
+
+  bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || place_.with_host); }
+  const std::string& own_name() const { return core_->id().name; }
+
+  void begin_joining();
+  void joined(Result<Joining::Joined>&& result);
+
+  // The other members.
+  void look();
+  void look_later();
+  void looked(Result<StoreChanges>&& result);
+  bool take(const StoreChanges& changes);  // false: this agent is no longer a member
+  void tell_routes(const MemberEvent& event) const;
+  void not_seen(const Error& error);
+
+  // Calls that wait.
+  std::exception_ptr why_not() const;        // with the mutex locked: why waiting fails; null: it does not
+  std::vector<std::string> awaited() const;  // with the mutex locked
+  bool nobody_works() const;                 // likewise: every other member only serves or is gone
+  Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
+  void end_waiter(std::uint64_t id, ErrorKind kind);
+  std::string who_has_not_gone() const;  // with the mutex locked
+  Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
+  void answer();
+  void released();
+  enum class Spared { nobody, who_only_serves };
+  void fail_all(const Error& error, Spared spared = Spared::nobody);
+  void publish_state();
+  void store_is_gone();
+
+  // Collectives.
+  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const;  // mutex locked; throws
+  CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
+  void judge_collectives() const;
+
+  // The end of this member, and of others.
+  void publish_left(std::shared_ptr<Promise<void>> done);
+  Future<StoreLease> remembrance();
+  void left(Result<void>&& published, const std::shared_ptr<Promise<void>>& done);
+  void after_left(const std::shared_ptr<Promise<void>>& done);
+  void judge(const AgentId& gone, const Error& reason, const Roster& roster);
+  void announce_loss(const MemberRecord& lost, const Error& reason, const Roster& roster);
+  void fail(const Error& error);
+  void lose_membership(const Error& reason);
+
+  const std::shared_ptr<AgentCore> core_;
+  const Rendezvous rendezvous_;
+  const Place place_;
+  const std::shared_ptr<Loop> loop_;
+  const std::shared_ptr<CollectiveLeader> leader_;
+  CancelScope arrivals_;  // this member's calls to leaders: cancelled when it is no longer a member
+
+  mutable std::mutex mutex_;  // guards the following members
+  Phase phase_ = Phase::apart;
+  std::shared_ptr<Joining> joining_;
+  std::exception_ptr join_error_;
+  std::optional<Error> failure_;      // of the world, or of this agent's membership
+  std::optional<MemberRecord> host_;  // if it is not this agent, once it is known
+  bool store_gone_ = false;           // the host has left, and the store with it
+  Joining::Joined self_;              // with the last published state before leaving
+  bool publishing_ = false;           // publish_state() is in progress
+  bool releasing_ = false;            // the layers are releasing what they hold at others, or have done so
+  bool released_ = false;             // they have done so
+  bool waited_for_release_ = false;   // release_timeout has expired
+  Roster roster_;
+  std::uint64_t version_ = 0;  // of the roster; 0: not known yet
+  bool looking_ = false;
+  std::uint64_t turn_ = 0;  // the number of the current look
+  Future<bool> look_;
+  std::optional<Clock::time_point> blind_since_;
+  std::map<std::uint64_t, Waiter> waiters_;
+  std::uint64_t last_waiter_ = 0;
+  std::vector<std::weak_ptr<Onlooker>> onlookers_;
+  std::vector<std::shared_ptr<Promise<void>>> leavers_;  // of leave() calls while joining
+  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_;  // of each collective
+};
+
+Error loss_of(const std::string& name, const std::string& reason);
+Error job_ended();
+Error error_of(const std::exception_ptr& error);  // the exception of a failed future, as an Error
+
+// The methods that members serve to each other, as "weft.membership". All run on the caller's loop. So the
+// host has run the calls of a member before it processes the end of the member's connection.
+class MembershipService {
+ public:
+  explicit MembershipService(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}
+  void attend(CallContext& call);
+  void lost(CallContext& call, std::string name, std::string reason);
+  Future<CollectiveLeader::Gathered> arrive(CallContext& call, CollectiveArrival arrival, Buffer value);
+
+  using Service = rpc::Service<
+      "weft.membership",
+      Method<"attend", &MembershipService::attend, idempotent, non_blocking, background, resumable>,
+      Method<"lost", &MembershipService::lost, idempotent, non_blocking, background, resumable>,
+      Method<"arrive", &MembershipService::arrive, non_blocking, background, resumable>>;
+
+ private:
+  std::weak_ptr<JobMembership> job_;
+};
+
+}  // namespace weft::rpc::detail

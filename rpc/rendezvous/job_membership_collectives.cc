@@ -1,0 +1,153 @@
+// JobMembership: barriers and all_gathers, as a member and as their leader.
+#include <weft/rpc/rendezvous/job_membership.h>
+
+#include <weft/rpc/call/invoke.h>
+#include <weft/rpc/rendezvous/quiescence.h>
+
+#include <algorithm>
+
+namespace weft::rpc::detail {
+namespace {
+
+// At the deadline, the leader replies and names the missing members. If it does not, the member's call fails
+// after this additional time.
+constexpr auto leader_grace = std::chrono::seconds{2};
+
+// The error for a member that is known, but has left or was lost.
+Error gone(const MemberRecord& member) {
+  if (member.state == MemberState::left)
+    return Error(ErrorKind::shut_down, "'" + member.name + "' has left the job");
+  return Error(ErrorKind::peer_lost, "'" + member.name + "' was lost");
+}
+
+}  // namespace
+
+std::vector<AgentId> JobMembership::incarnations_among(const CollectiveOptions& options) const {
+  std::vector<std::string> names = options.among;
+  if (names.empty()) {
+    if (!rendezvous_.fixed_world)
+      throw Error(ErrorKind::invalid_argument,
+                  "which members meet is to be said where the world is not fixed");
+    for (const auto& [name, member] : roster_.members())
+      if (member->state != MemberState::claimed) names.push_back(name);
+    if (names.size() < rendezvous_.world_size)
+      throw Error(ErrorKind::failed_precondition, std::to_string(names.size()) + " of " +
+                                                      std::to_string(rendezvous_.world_size) +
+                                                      " members are known: wait_for() waits for the others");
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  if (!std::binary_search(names.begin(), names.end(), own_name()))
+    throw Error(ErrorKind::invalid_argument, "'" + own_name() + "' is not among those who meet");
+  std::vector<AgentId> incarnations;
+  for (const std::string& name : names) {
+    const MemberRecord* member = roster_.find(name);
+    if (member == nullptr || member->state == MemberState::claimed)
+      throw Error(ErrorKind::not_found, "'" + name + "' is no member of this job, or is not known yet");
+    if (member->gone()) throw gone(*member);
+    incarnations.push_back(member->id());
+  }
+  return incarnations;
+}
+
+CollectiveArrival JobMembership::next_arrival(const CollectiveOptions& options, std::string type) {
+  std::lock_guard lock(mutex_);
+  if (const auto error = why_not()) std::rethrow_exception(error);
+  if (store_gone_) throw Error(ErrorKind::unavailable, "the job's store is gone");
+  if (phase_ != Phase::joined || version_ == 0)
+    throw Error(ErrorKind::failed_precondition,
+                "'" + own_name() + "' has not joined its job: wait_for() does");
+  CollectiveArrival arrival{.name = options.name, .among = incarnations_among(options), .seen = version_};
+  arrival.type = std::move(type);
+  arrival.round = rounds_[{arrival.name, arrival.among}]++;
+  const auto timeout = options.timeout.value_or(core_->default_timeout());
+  if (timeout != no_timeout) {
+    const auto longest = std::chrono::nanoseconds(no_timeout - leader_grace).count();
+    arrival.timeout =
+        static_cast<std::uint64_t>(std::clamp<std::chrono::nanoseconds::rep>(timeout.count(), 1, longest));
+  }
+  return arrival;
+}
+
+Future<CollectiveLeader::Gathered> JobMembership::gather(CollectiveOptions options, std::string type,
+                                                         Buffer value) {
+  using Gathered = CollectiveLeader::Gathered;
+  auto arrival = capture([&] { return next_arrival(options, std::move(type)); });
+  if (!arrival.ok()) return Future<Gathered>::made(arrival.error());
+  const AgentId leader = arrival.value().among.front();
+  CallOptions call{.timeout = no_timeout};
+  if (const auto timeout = arrival.value().timeout; timeout != 0)
+    call.timeout = std::chrono::nanoseconds(timeout) + leader_grace;
+  const std::string what = to_string(arrival.value());
+  return Peer(core_, core_->routes().to_name(leader.name))
+      .only(leader)
+      .with(call)
+      .with(arrivals_)
+      .call<&MembershipService::arrive>(arrival.value(), value)
+      .then([weak = weak_from_this(), what, leader,
+             arrivals = arrivals_](Result<Gathered>&& all) -> Result<Gathered> {
+        if (all.ok()) return std::move(all);
+        std::exception_ptr why;
+        if (const auto job = weak.lock(); job != nullptr && arrivals.cancelled()) {
+          std::lock_guard lock(job->mutex_);
+          why = job->why_not();
+        }
+        try {
+          std::rethrow_exception(why != nullptr ? why : all.error());
+        } catch (const RemoteError& remote) {
+          return std::make_exception_ptr(Error(remote.kind(), remote.detail()));
+        } catch (const Error& error) {
+          return std::make_exception_ptr(
+              Error(error.kind(), what + ", led by '" + leader.name + "': " + error.what()));
+        }
+      });
+}
+
+Future<void> JobMembership::quiesce(CollectiveOptions options) {
+  return Quiescence::of(core_, shared_from_this(), std::move(options));
+}
+
+// --- On the leader ---
+
+Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, const CollectiveArrival& arrival,
+                                                         Buffer value) {
+  const AgentId who = call.peer().id;
+  const auto& among = arrival.among;
+  const bool sound = std::adjacent_find(among.begin(), among.end(), [](const auto& a, const auto& b) {
+                       return a.name >= b.name;
+                     }) == among.end();
+  if (!sound || among.empty() || among.front() != core_->id())
+    throw Error(ErrorKind::invalid_argument, "'" + own_name() + "' does not lead " + to_string(arrival));
+  if (std::find(among.begin(), among.end(), who) == among.end())
+    throw Error(ErrorKind::permission_denied, "'" + who.name + "' takes no part in " + to_string(arrival));
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto error = why_not(); error != nullptr && phase_ != Phase::ended)
+      std::rethrow_exception(error);
+    if (store_gone_) throw Error(ErrorKind::unavailable, "the job's store is gone");
+  }
+  auto all = leader_->arrive(who, arrival, std::move(value));
+  // The call exists until its cancellation has been reported.
+  call.on_cancel([weak = std::weak_ptr(leader_), who, arrival, incoming = static_cast<IncomingCall*>(&call)] {
+    const auto leader = weak.lock();
+    if (leader == nullptr) return;
+    if (incoming->connected()) {
+      leader->give_up(who, arrival, ErrorKind::aborted, "no longer waits");
+    } else {
+      leader->give_up(who, arrival, ErrorKind::peer_lost, "was lost: its connection has ended");
+    }
+  });
+  judge_collectives();
+  return all;
+}
+
+void JobMembership::judge_collectives() const {
+  Callback tell;
+  {
+    std::lock_guard lock(mutex_);
+    tell = leader_->judge(roster_, version_);
+  }
+  tell();
+}
+
+}  // namespace weft::rpc::detail

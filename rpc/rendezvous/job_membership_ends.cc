@@ -1,0 +1,270 @@
+// JobMembership: how a membership ends: this member leaves or loses its lease, or others are lost.
+#include <weft/rpc/rendezvous/job_membership.h>
+
+#include <weft/rpc/call/invoke.h>
+#include <weft/rpc/core/when_all.h>
+
+namespace weft::rpc::detail {
+namespace {
+
+// How long a member that does not answer can delay the host in failing the job.
+constexpr auto tell_timeout = std::chrono::seconds{1};
+// In an elastic world: how long a store keeps the record of a member that left or was lost, so that other
+// members can tell the difference, and names that are used once do not accumulate.
+constexpr auto remembered = std::chrono::minutes{2};
+
+void log_error(const AgentCore& core, LogLevel level, const Error& error, std::string_view peer = {}) {
+  core.log().write(level, error.what(), {{log_fields::peer, peer}, {log_fields::kind, to_string(error.kind())}});
+}
+
+}  // namespace
+
+// --- Leaving ---
+
+Future<void> JobMembership::leave() {
+  auto promise = std::make_shared<Promise<void>>(loop_);
+  auto future = promise->future();
+  std::unique_lock lock(mutex_);
+  switch (phase_) {
+    case Phase::joined: {
+      lock.unlock();
+      publish_left(std::move(promise));
+      break;
+    }
+    case Phase::joining: {
+      leavers_.push_back(std::move(promise));
+      const auto joining = joining_;
+      lock.unlock();
+      if (joining != nullptr) joining->stop();
+      break;
+    }
+    default:
+      if (phase_ == Phase::apart) phase_ = Phase::left;
+      lock.unlock();
+      promise->complete(Result<void>{});
+  }
+  return future;
+}
+
+void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
+  std::optional<Error> failure;
+  bool gone = false;
+  Future<bool> look;
+  std::string text;
+  {
+    std::lock_guard lock(mutex_);
+    failure = failure_;
+    gone = store_gone_ || phase_ != Phase::joined;
+    if (phase_ == Phase::joined) phase_ = Phase::left;
+    look = std::move(look_);  // a pending call, which would keep the agent from draining
+    MemberRecord record = self_.record;
+    record.state = MemberState::left;
+    text = to_text(record);
+  }
+  look.cancel();
+  fail_all(Error(ErrorKind::shut_down, "this agent leaves its job"));
+  arrivals_.cancel();
+  if (failure) return done->fail(*failure);
+  if (gone) return done->complete(Result<void>{});
+  remembrance().then([self = shared_from_this(), text, done](Result<StoreLease>&& lease) {
+    if (!lease.ok()) return self->left(lease.error(), done);
+    self->place_.store->set(member_key(self->own_name()), text, lease.value().id)
+        .then([self, done](Result<void>&& set) { self->left(std::move(set), done); });
+  });
+}
+
+// The lease for the record of a member that is gone. In a fixed world the record stays, because its name is
+// not used again.
+Future<StoreLease> JobMembership::remembrance() {
+  if (rendezvous_.fixed_world) return Future<StoreLease>::made(StoreLease{});
+  return place_.store->grant(remembered + 2 * rendezvous_.lease);
+}
+
+void JobMembership::left(Result<void>&& published, const std::shared_ptr<Promise<void>>& done) {
+  LeaseId lease = no_lease;
+  std::shared_ptr<LeaseKeeper> keeper;
+  bool host_left = false;
+  {
+    std::lock_guard lock(mutex_);
+    keeper = std::move(self_.keeper);
+    lease = self_.lease;
+    host_left = store_gone_;
+  }
+  if (!published.ok()) {
+    // A host that has left does not reply to members that leave after it.
+    host_left = host_left || (place_.with_host && error_of(published.error()).kind() == ErrorKind::shut_down);
+    return done->complete(host_left ? Result<void>{} : std::move(published));
+  }
+  if (lease == no_lease) return after_left(done);
+  place_.store->revoke(lease).then([self = shared_from_this(), done](Result<void>&&) {
+    self->after_left(done);  // also if it failed: no record depends on the lease any more
+  });
+}
+
+void JobMembership::after_left(const std::shared_ptr<Promise<void>>& done) {
+  if (is_host() && place_.with_host) place_.close();
+  if (!rendezvous_.fixed_world || place_.discard == nullptr) return done->complete(Result<void>{});
+  // The last member removes the job's data.
+  place_.store->list(std::string(membership_keys::members))
+      .then([self = shared_from_this(), done](Result<StoreView>&& view) {
+        const auto last = capture([&] {
+          const Roster roster(std::move(view).get());
+          return roster.joined() >= self->rendezvous_.world_size &&
+                 roster.awaited_by(self->own_name(), true).empty();
+        });
+        if (!last.ok()) log_error(*self->core_, LogLevel::warning, error_of(last.error()));
+        if (!last.ok() || !Result<bool>(last).get()) return done->complete(Result<void>{});
+        self->place_.discard().then([self, done](Result<void>&& discarded) {
+          if (!discarded.ok()) log_error(*self->core_, LogLevel::warning, error_of(discarded.error()));
+          done->complete(Result<void>{});
+        });
+      });
+}
+
+void JobMembership::shut_down() {
+  std::vector<std::shared_ptr<Promise<void>>> leavers;
+  std::shared_ptr<Joining> joining;
+  std::shared_ptr<LeaseKeeper> keeper;
+  Future<bool> look;
+  bool left = false;
+  {
+    std::lock_guard lock(mutex_);
+    left = phase_ == Phase::left;
+    phase_ = Phase::ended;
+    leavers.swap(leavers_);
+    joining = joining_;
+    keeper = std::move(self_.keeper);
+    look = std::move(look_);
+  }
+  leader_->stop();
+  fail_all(job_ended());
+  for (const auto& leaver : leavers) leaver->fail(job_ended());
+  look.cancel();
+  keeper = nullptr;
+  // A host that closes without having left is lost to the others. Its store must not tell them that it was
+  // closed; they see the end of their connections.
+  if (place_.close && (left || !place_.with_host)) place_.close();
+  if (joining != nullptr) joining->stop();
+}
+
+// --- Losses ---
+
+void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
+  {
+    std::unique_lock lock(mutex_);
+    if (failure_ || phase_ == Phase::ended) return;
+    if (!is_host() && host_ && host_->id() == peer && place_.with_host &&
+        reason.kind() == ErrorKind::shut_down)
+      store_gone_ = true;  // a member that is leaving needs this, too
+    if (phase_ == Phase::left) return;
+    if (!is_host()) {
+      if (!host_ || host_->id() != peer) return;
+      lock.unlock();
+      // Only the store could report that the host has left; but a host that leaves sends a goodbye.
+      if (reason.kind() != ErrorKind::shut_down) {
+        if (rendezvous_.fixed_world) fail(loss_of(peer.name, reason.what()));
+      } else if (place_.with_host) {
+        store_is_gone();
+      }
+      return;
+    }
+  }
+  place_.store->list(std::string(membership_keys::members))
+      .then([weak = weak_from_this(), peer, reason](Result<StoreView>&& view) {
+        const auto job = weak.lock();
+        if (job == nullptr || !view.ok()) return;
+        try {
+          job->judge(peer, reason, Roster(view.value()));
+        } catch (const Error& bad) {
+          log_error(*job->core_, LogLevel::error, bad);
+        }
+      });
+}
+
+// A member knew of the loss earlier than this one, and ended its world.
+void JobMembership::peer_world_failed(const AgentId& peer, const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    const MemberRecord* member = roster_.find(peer.name);
+    const bool known = (member != nullptr && member->id() == peer) || (host_ && host_->id() == peer);
+    if (!rendezvous_.fixed_world || !known || failure_ || phase_ != Phase::joined) return;
+  }
+  fail(error);
+}
+
+// On the host: decides whether the end of a connection is a loss.
+void JobMembership::judge(const AgentId& gone, const Error& reason, const Roster& roster) {
+  const MemberRecord* member = roster.find(gone.name);
+  if (member == nullptr || member->id() != gone || member->gone()) return;
+  if (rendezvous_.fixed_world) return announce_loss(*member, reason, roster);
+  log_error(*core_, LogLevel::warning, loss_of(gone.name, reason.what()), gone.name);
+  MemberRecord lost = *member;
+  lost.state = MemberState::lost;
+  remembrance().then([self = shared_from_this(), name = gone.name, before = to_text(*member),
+                      after = to_text(lost)](Result<StoreLease>&& lease) {
+    if (!lease.ok()) return;  // then the expiry of the member's own lease removes the record
+    self->place_.store->compare_set(member_key(name), before, after, lease.value().id).then([](auto&&) {});
+  });
+}
+
+void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason, const Roster& roster) {
+  const Error error = loss_of(lost.name, reason.what());
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_ || phase_ == Phase::left || phase_ == Phase::ended) return;
+    failure_ = error;
+  }
+  core_->blame(error);
+  // Notify the others first: once the world has failed here, this agent makes no more calls.
+  std::vector<Future<void>> told;
+  for (const auto& [name, member] : roster.members())
+    if (!member->gone() && name != lost.name && name != own_name())
+      told.push_back(Peer(core_, core_->routes().to_name(name))
+                         .with(CallOptions{.timeout = tell_timeout})
+                         .call<&MembershipService::lost>(lost.name, std::string(reason.what())));
+  when_all(std::move(told)).then([self = shared_from_this(), error](auto&&) { self->fail(error); });
+}
+
+void JobMembership::attend() const {
+  std::lock_guard lock(mutex_);
+  if (failure_) throw *failure_;
+  if (!is_host()) throw Error(ErrorKind::failed_precondition, "'" + own_name() + "' does not host this job");
+}
+
+void JobMembership::told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!host_ || host_->id() != teller)
+      throw Error(ErrorKind::permission_denied, "'" + teller.name + "' does not host this job");
+    if (phase_ == Phase::left || phase_ == Phase::ended) return;
+  }
+  fail(loss_of(name, reason));
+}
+
+void JobMembership::fail(const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+  }
+  core_->fail_world(error);
+  fail_all(error);
+}
+
+// The other members consider this agent dead, so it must not continue as a member.
+void JobMembership::lose_membership(const Error& reason) {
+  const Error error(ErrorKind::lease_lost, std::string("this agent was taken for dead: ") + reason.what());
+  std::shared_ptr<Joining> joining;
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_ || (phase_ != Phase::joined && phase_ != Phase::joining)) return;
+    failure_ = error;
+    joining = joining_;
+  }
+  if (joining != nullptr) joining->stop();
+  if (rendezvous_.fixed_world) return fail(error);
+  log_error(*core_, LogLevel::error, error);
+  fail_all(error);
+  arrivals_.cancel();
+}
+
+}  // namespace weft::rpc::detail

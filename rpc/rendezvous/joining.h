@@ -1,0 +1,71 @@
+// Joining: the steps by which an agent becomes a member, from the first access to the store to its published
+// record.
+//
+// In this order: the lease; the kind of the world; the rank (in a fixed world); the name; the host (if there
+// is one); the record. While the store cannot be reached, Joining retries, because agents of a job start in
+// any order. A task on the agent's handlers. Thread-safe.
+#pragma once
+
+#include <weft/rpc/endpoint/peer.h>
+#include <weft/rpc/rendezvous/place.h>
+#include <weft/rpc/rendezvous/roster.h>
+#include <weft/rpc/store/lease_keeper.h>
+
+namespace weft::rpc::detail {
+
+class Joining : public std::enable_shared_from_this<Joining> {
+ public:
+  struct Joined {
+    MemberRecord record;                  // as published
+    LeaseId lease = no_lease;             // of the record
+    std::shared_ptr<LeaseKeeper> keeper;  // renews the lease; null: no lease
+  };
+  using MetHost = std::function<void(const MemberRecord&)>;
+
+  // met_host is called before this agent calls the host. lost is called if the lease is lost, then or later.
+  Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, const Place& place, MetHost met_host,
+          std::function<void(const Error&)> lost);
+
+  static Task<Joined> run(std::shared_ptr<Joining> self);
+  void stop();  // run() fails as soon as possible, with its last error
+
+ private:
+  static Task<void> agree_on_world(std::shared_ptr<Joining> self);
+  static Task<bool> take_rank(std::shared_ptr<Joining> self);
+  static Task<void> take_name(std::shared_ptr<Joining> self);
+  static Task<void> await_end(std::shared_ptr<Joining> self, MemberRecord other);
+  static Task<void> meet_host(std::shared_ptr<Joining> self);
+  template <class T>
+  static Task<T> patiently(std::shared_ptr<Joining> self, std::function<Future<T>()> ask);
+  std::vector<std::string> published_addresses() const;  // may block
+  Future<void> pause();
+  void end_pause();
+  bool stopped() const;
+  Error of_another_world(const std::string& world, const std::string& own) const;
+  Error name_taken(const MemberRecord& other) const;
+  bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || place_.with_host); }
+
+  const std::shared_ptr<AgentCore> core_;
+  const Rendezvous rendezvous_;
+  const Place place_;
+  const MetHost met_host_;
+  const std::function<void(const Error&)> lost_;
+
+  // Used by the task only.
+  MemberRecord record_;
+  StoreLease lease_;
+  std::shared_ptr<LeaseKeeper> keeper_;
+
+  mutable std::mutex mutex_;  // guards the following members
+  bool stopped_ = false;
+  std::shared_ptr<Promise<void>> pause_;
+};
+
+inline std::string member_key(const std::string& name) {
+  return std::string(membership_keys::members) + name;
+}
+
+// How long to retry while the store cannot be reached.
+inline constexpr auto reach_timeout = std::chrono::minutes{5};
+
+}  // namespace weft::rpc::detail

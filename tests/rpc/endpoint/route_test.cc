@@ -1,0 +1,269 @@
+// How a route connects: limits of an attempt, the backoff between attempts, and the calls that wait
+// meanwhile.
+#include <weft/rpc/endpoint/route.h>
+
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/testing/simulation/sim_agent.h>
+#include <weft/rpc/testing/simulation/sim_transport.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+#include "tests/support/full_backlog.h"
+#include "tests/support/loopback.h"
+#include "tests/support/lost_connections.h"
+#include "tests/support/processor_time.h"
+
+namespace weft::rpc::route_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::error_of;
+using test::got;
+using test::kind_of;
+using test::SimProcess;
+using test::SimWorld;
+
+class Desk {
+ public:
+  int twice(int n) const { return 2 * n; }
+  using Service = rpc::Service<"desk", Method<"twice", &Desk::twice, non_blocking>>;
+};
+
+// --- Over real sockets ---
+
+TEST(Connecting, ToAHostWithoutAnAnswerTimesOut) {
+  const test::FullBacklog full;
+  Agent agent({.name = "a", .connect_timeout = 50ms});
+  const auto error = error_of([&] { got(agent.connect(full.address()).call<&Desk::twice>(1)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_NE(std::string(error->what()).find("connect_timeout"), std::string::npos) << error->what();
+}
+
+TEST(Connecting, WithoutAnAnswerTakesNoLongerThanTheCallAllows) {
+  const test::FullBacklog full;
+  Agent agent({.name = "a"});
+  const Peer peer = agent.connect(full.address());
+  const auto call = [&](CallOptions options) {
+    return kind_of([&] { got(peer.with(options).call<&Desk::twice>(1)); });
+  };
+  EXPECT_EQ(call({.connect_within = 20ms}), ErrorKind::unavailable);
+  EXPECT_EQ(call({.timeout = 1h, .connect_within = 20ms}), ErrorKind::unavailable);
+  EXPECT_EQ(call({.timeout = 20ms, .connect_within = 1h}), ErrorKind::deadline_exceeded);
+}
+
+TEST(Connecting, AgainReachesAPeerThatStartsLater) {
+  std::string address;
+  {
+    Agent first({.name = "b", .listen = {"tcp://" + test::own_loopback() + ":0"}});
+    address = first.addresses().front();
+  }
+  Agent agent({.name = "a"});
+  const Peer patient = agent.connect(address).with({.wait_for_ready = true});
+  auto early = patient.call<&Desk::twice>(21);
+  EXPECT_EQ(kind_of([&] { got(agent.connect(address).call<&Desk::twice>(1)); }), ErrorKind::unavailable);
+  EXPECT_FALSE(early.ready());
+  const Agent second({.name = "b", .listen = {address}},
+                     {[](Agent& agent) { agent.serve(std::make_shared<Desk>()); }});
+  EXPECT_EQ(got(std::move(early)), 42);
+}
+
+// --- In virtual time ---
+
+// Notes when somebody connects.
+class Noting final : public Transport {
+ public:
+  explicit Noting(SimProcess& process) : process_(process), transport_(process) {}
+  std::string_view scheme() const override { return transport_.scheme(); }
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
+               Connected done) override {
+    at.push_back(process_.world().now());
+    transport_.connect(address, std::move(loop), options, std::move(done));
+  }
+  void shut_down() override { transport_.shut_down(); }
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
+                                   bool allow_remote, Accepted accepted) override {
+    return transport_.listen(address, std::move(pick), options, allow_remote, std::move(accepted));
+  }
+  std::vector<Clock::time_point> at;
+
+ private:
+  SimProcess& process_;
+  test::SimTransport transport_;
+};
+
+class RouteTest : public testing::Test {
+ protected:
+  RouteTest() { anna = &start("anna"); }
+  Agent& start(const std::string& name, AgentOptions options = {}, Heartbeat heartbeat = {0s, 0s}) {
+    options.heartbeat = heartbeat;
+    SimProcess& process = world.start(name);
+    Runtime runtime = test::sim_runtime(process);
+    connects[name] = std::make_shared<Noting>(process);
+    runtime.transports = {connects[name]};
+    Agent& agent = test::start_agent(process, std::move(runtime), std::move(options));
+    agent.serve(std::make_shared<Desk>());
+    return agent;
+  }
+  std::vector<std::chrono::nanoseconds> waits(const std::string& name) {
+    std::vector<std::chrono::nanoseconds> between;
+    const auto& at = connects[name]->at;
+    for (std::size_t i = 1; i < at.size(); ++i) between.push_back(at[i] - at[i - 1]);
+    return between;
+  }
+  template <class T>
+  std::optional<ErrorKind> failure(Future<T> call) {
+    return kind_of([&] { world.got(std::move(call)); });
+  }
+
+  SimWorld world{1, {.pace = {.stalls = 0}}};
+  std::map<std::string, std::shared_ptr<Noting>> connects;
+  Agent* anna = nullptr;
+};
+
+TEST_F(RouteTest, WaitsLongerAfterEachFailedAttempt) {
+  const Backoff backoff = AgentOptions{}.connect_backoff;
+  Agent& carl = start("carl");
+  for (Agent* agent : {anna, &carl})
+    agent->connect("sim://bert").with({.wait_for_ready = true}).call<&Desk::twice>(1).then([](auto&&) {});
+  world.run_for(2min);
+  const auto measured = waits("anna");
+  ASSERT_GT(measured.size(), 20U);
+  const auto slack = 2ms;  // of a connect's round trip
+  double due = static_cast<double>(backoff.first.count());
+  for (const auto wait : measured) {
+    const std::chrono::nanoseconds whole(static_cast<std::int64_t>(due));
+    EXPECT_GE(wait, whole / 2);
+    EXPECT_LE(wait, whole + slack);
+    due = std::min(due * backoff.growth, static_cast<double>(backoff.max.count()));
+  }
+  EXPECT_NE(measured.back(), measured[measured.size() - 2]) << "jitter";
+  EXPECT_NE(measured, waits("carl")) << "agents that fail together do not return together";
+}
+
+TEST_F(RouteTest, StartsTheBackoffAnewAfterAHandshake) {
+  const Peer bert = anna->connect("sim://bert").with({.wait_for_ready = true});
+  auto first = bert.call<&Desk::twice>(1);
+  world.run_for(2min);
+  start("bert");
+  EXPECT_EQ(world.got(std::move(first)), 2);
+  world.crash(*world.find("bert"), test::SimCrash::process);
+  world.run_for(1s);
+  connects["anna"]->at.clear();
+  auto second = bert.call<&Desk::twice>(2);
+  world.run_for(100ms);
+  EXPECT_GE(connects["anna"]->at.size(), 3U);
+  start("bert");
+  EXPECT_EQ(world.got(std::move(second)), 4);
+}
+
+TEST_F(RouteTest, FailsCallsAtOnceWhileTheNextAttemptIsNotDue) {
+  const Peer bert = anna->connect("sim://bert");
+  auto patient = bert.with({.wait_for_ready = true}).call<&Desk::twice>(1);
+  world.run_for(2min);
+  std::size_t attempts = connects["anna"]->at.size();
+  const auto error = error_of([&] { world.got(bert.call<&Desk::twice>(1)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_NE(std::string(error->what()).find("the next attempt to connect is due in"), std::string::npos)
+      << error->what();
+  EXPECT_EQ(connects["anna"]->at.size(), attempts);
+  EXPECT_EQ(bert.route()->reach(), Route::Reach::failing);
+  start("bert");
+  EXPECT_EQ(world.got(std::move(patient)), 2);
+  EXPECT_EQ(bert.route()->reach(), Route::Reach::connected);
+  EXPECT_EQ(world.got(bert.call<&Desk::twice>(3)), 6);
+}
+
+TEST_F(RouteTest, KeepsACallThatWaitsForReadinessUntilItsDeadline) {
+  const auto begin = world.now();
+  const Peer bert = anna->connect("sim://bert").with({.timeout = 1min, .wait_for_ready = true});
+  EXPECT_EQ(failure(bert.call<&Desk::twice>(1)), ErrorKind::deadline_exceeded);
+  EXPECT_GE(world.now() - begin, 1min);
+  EXPECT_LT(world.now() - begin, 1min + 1s);
+  EXPECT_TRUE(world.run_until_idle()) << "nobody waits, so nobody connects again";
+}
+
+TEST_F(RouteTest, KeepsNoCallThatNoTimeWillHelp) {
+  const Peer nowhere = anna->connect("tcp://127.0.0.1:1").with({.wait_for_ready = true});
+  EXPECT_EQ(failure(nowhere.call<&Desk::twice>(1)), ErrorKind::unsupported) << "no such transport here";
+}
+
+TEST_F(RouteTest, AConnectionFromThePeerEndsTheWait) {
+  auto call = anna->peer("bert").with({.wait_for_ready = true}).call<&Desk::twice>(1);  // address unknown
+  world.run_for(2min);
+  EXPECT_EQ(failure(anna->peer("bert").call<&Desk::twice>(1)), ErrorKind::not_found);
+  Agent& bert = start("bert");
+  const auto begin = world.now();
+  world.got(bert.connect("sim://anna").ready());
+  EXPECT_EQ(world.got(std::move(call)), 2);
+  EXPECT_LT(world.now() - begin, 100ms);
+}
+
+TEST_F(RouteTest, ConnectsWithoutACall) {
+  const Peer bert = anna->connect("sim://bert");
+  EXPECT_EQ(bert.route()->reach(), Route::Reach::idle);
+  bert.route()->connect();
+  world.run_for(1s);
+  EXPECT_EQ(connects["anna"]->at.size(), 1U) << "once, though it failed";
+  start("bert");
+  bert.route()->connect();
+  world.run_for(1s);
+  EXPECT_EQ(bert.route()->reach(), Route::Reach::connected);
+}
+
+TEST_F(RouteTest, APartitionEndsAnAttemptAfterTheConnectTimeout) {
+  const std::pair<Agent&, Clock::duration> limits[] = {{start("carl", {.connect_timeout = 3s}), 3s},
+                                                       {start("dora"), 10s}};
+  start("bert");
+  for (const auto& [agent, limit] : limits) {
+    world.network().partition({agent.name()}, {"bert"});
+    const auto begin = world.now();
+    EXPECT_EQ(failure(agent.connect("sim://bert").call<&Desk::twice>(1)), ErrorKind::unavailable);
+    EXPECT_GE(world.now() - begin, limit);
+    EXPECT_LT(world.now() - begin, limit + 100ms);
+    EXPECT_TRUE(world.run_until_idle());
+  }
+}
+
+TEST_F(RouteTest, CallsToAnIncarnationThatIsGoneFailAtOnce) {
+  Agent &carl = start("carl", {}, {.interval = 0s, .timeout = 10min}), &bert = start("bert");
+  const Peer peer = carl.connect("sim://bert").only(bert.id());
+  EXPECT_EQ(world.got(peer.call<&Desk::twice>(1)), 2);
+  world.network().partition({"carl"}, {"bert"});
+  test::lose_connections(carl);
+  world.run_for(1s);
+  auto waits = peer.with({.wait_for_ready = true}).call<&Desk::twice>(2);
+  world.run_for(1s);
+  EXPECT_FALSE(waits.ready());
+  carl.core()->lose(bert.id(), Error(ErrorKind::peer_lost, "the test knows it"));
+  const auto begin = world.now();
+  EXPECT_EQ(failure(std::move(waits)), ErrorKind::peer_lost);
+  EXPECT_EQ(failure(peer.call<&Desk::twice>(3)), ErrorKind::peer_lost);
+  EXPECT_EQ(failure(peer.with({.wait_for_ready = true}).call<&Desk::twice>(4)), ErrorKind::peer_lost);
+  EXPECT_LT(world.now() - begin, 100ms);
+}
+
+// What it costs to end calls that wait, in processor time of this thread.
+TEST_F(RouteTest, EndsManyWaitingCallsInTimeProportionalToTheirNumber) {
+  const auto cost = [&](int calls) {
+    const CancelScope scope;
+    const Peer bert = anna->connect("sim://bert").with({.wait_for_ready = true}).with(scope);
+    std::vector<Future<int>> waiting;
+    for (int i = 0; i < calls; ++i) waiting.push_back(bert.call<&Desk::twice>(i));
+    world.run_for(1s);
+    const auto spent = test::processor_time_of([&] {
+      CancelScope(scope).cancel();
+      world.run_for(1s);
+    });
+    for (auto& call : waiting) EXPECT_TRUE(call.ready());
+    return spent;
+  };
+  const auto few = cost(1000), many = cost(20'000);
+  EXPECT_LT(many, 60 * few) << "20 times as many";
+}
+
+}  // namespace
+}  // namespace weft::rpc::route_test
