@@ -7,8 +7,8 @@
 
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/nodes.h>
-#include <weft/rpc/wire/message.h>
 #include <weft/rpc/tensor/tensor_hook.h>
+#include <weft/rpc/wire/message.h>
 
 namespace weft::dist_autograd {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/balance/peer_set.h>
 #include <weft/rpc/codec/codec.h>
 #include <weft/rpc/codec/error_payload.h>
@@ -11,5 +10,6 @@
 #include <weft/rpc/core/future.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/core/when_all.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/stream/stream.h>
 #include <weft/rpc/transport/in_process.h>

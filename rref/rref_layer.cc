@@ -1,11 +1,11 @@
 #include <weft/rref/rref_layer.h>
 
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rref/carried.h>
 #include <weft/rref/cycles.h>
 #include <weft/rref/listing.h>
 #include <weft/rref/protocol_service.h>
 #include <weft/rref/rref.h>
-#include <weft/rpc/endpoint/sessions.h>
 
 namespace weft::rref {
 namespace {
@@ -51,7 +51,9 @@ rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& opt
     std::lock_guard lock(mutex_);
     if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
   }
-  return rpc::Peer(core_, core_->routes().to_name(agent.name, std::move(addresses))).with(options).only(agent);
+  return rpc::Peer(core_, core_->routes().to_name(agent.name, std::move(addresses)))
+      .with(options)
+      .only(agent);
 }
 
 std::vector<std::string> RRefLayer::addresses_of(const rpc::AgentId& agent) const {
@@ -365,12 +367,13 @@ void RRefLayer::shut_down() {
     if (!object.info.site.empty()) text += " made at " + object.info.site;
     if (object.forks.empty()) {
       core_->log().write(rpc::LogLevel::info, text + " was held by this agent to the end",
-                 {{rpc::log_fields::object, to_string(object.id)}});
+                         {{rpc::log_fields::object, to_string(object.id)}});
       continue;
     }
     text += " is still held by";
     for (const auto& [fork, user] : object.forks) text += ' ' + user.name;
-    core_->log().write(rpc::LogLevel::warning, "leak: " + text, {{rpc::log_fields::object, to_string(object.id)}});
+    core_->log().write(rpc::LogLevel::warning, "leak: " + text,
+                       {{rpc::log_fields::object, to_string(object.id)}});
   }
   tell_who_leaves();
   const auto error = std::make_exception_ptr(ended());

@@ -104,7 +104,9 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
 
 // Whether the caller is gone. Its trainers may have been removed before the handler ran: then the handler
 // itself undoes its changes.
-bool caller_is_gone(rpc::CallContext& call) { return rpc::AgentCore::of(call)->sessions().is_gone(call.peer().id); }
+bool caller_is_gone(rpc::CallContext& call) {
+  return rpc::AgentCore::of(call)->sessions().is_gone(call.peer().id);
+}
 
 // A peer may open and end the passes that it created, and those that its trainers step.
 void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const std::string& trainer) {

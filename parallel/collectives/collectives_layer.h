@@ -18,7 +18,8 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
                                            public std::enable_shared_from_this<CollectivesLayer> {
  public:
   CollectivesLayer(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices);
-  static std::shared_ptr<CollectivesLayer> of(const rpc::CallHost& host);  // failed_precondition without the layer
+  static std::shared_ptr<CollectivesLayer> of(
+      const rpc::CallHost& host);  // failed_precondition without the layer
 
   // The agent's core, and its devices, which its groups share. Never null.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }

@@ -45,8 +45,9 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
       mailbox_(describe(rank)),
       values_(size(), [this](const std::map<int, std::string>& texts) { return difference(texts); }) {
   for (const rpc::AgentId& member : members_)
-    peers_.push_back(
-        rpc::Peer(core_, core_->routes().to_name(member.name, {})).with({.timeout = rpc::no_timeout}).only(member));
+    peers_.push_back(rpc::Peer(core_, core_->routes().to_name(member.name, {}))
+                         .with({.timeout = rpc::no_timeout})
+                         .only(member));
 }
 
 GroupCore::~GroupCore() = default;

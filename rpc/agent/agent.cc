@@ -1,9 +1,9 @@
 #include <weft/rpc/agent/agent.h>
 
 #include <weft/rpc/agent/health.h>
-#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/agent/under_way.h>
+#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/stream/stream_table.h>
 
 #include <algorithm>
@@ -64,7 +64,9 @@ Peer Agent::peer(const std::string& name_or_address) {
                                                           : core_->routes().to_name(name_or_address));
 }
 
-Peer Agent::peer(std::size_t rank) { return Peer(core_, core_->routes().to_name(membership().name_of(rank))); }
+Peer Agent::peer(std::size_t rank) {
+  return Peer(core_, core_->routes().to_name(membership().name_of(rank)));
+}
 
 Membership& Agent::membership() const {
   if (membership_ == nullptr)

@@ -1,33 +1,33 @@
 // Agent: one endpoint of the RPC layer. It owns its event loops, connections and served methods.
 //
-// A plain object: several live in one process. Made with its options and the layers above RPC that it takes
-// part in (dist_optim::layers() for training); it listens from then on. Methods are served before peers are
-// told of the agent: before Job::join() in a job, before handing out addresses() otherwise. The destructor
-// ends what is under way with shut_down and waits for running handlers; drain() or leave() first end it
-// orderly. It is not destroyed on its own threads (in a handler, or in a `then` that a loop runs); an agent
-// on the program's io_context is destroyed on the thread that runs that, or when nobody does. Thread-safety:
-// every member may be called from any thread, serve() and allow_create() too.
+// A plain object: a process may have several agents. The constructor takes the options and the layers above
+// RPC (dist_optim::layers() for training), and the agent listens from then on. Serve methods before other
+// agents know this one: before Job::join() in a job, otherwise before passing on addresses(). The destructor
+// fails calls in flight with shut_down and waits for running handlers; call drain() or leave() first for an
+// orderly end. Do not destroy an agent on its own threads (in a handler, or in a `then` that a loop runs).
+// Destroy an agent on the program's io_context on the thread that runs it, or when no thread runs it.
+// Thread-safety: all functions may be called from any thread, also serve() and allow_create().
 #pragma once
 
-#include <weft/rpc/rendezvous/membership.h>
+#include <weft/rpc/core/blocking_executor.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/peer.h>
-#include <weft/rpc/core/blocking_executor.h>
+#include <weft/rpc/rendezvous/membership.h>
 
 namespace weft::rpc {
 
 class Agent;
 class Membership;
 
-// A layer above RPC: installs its hooks and methods into an agent that is being made.
+// A layer above RPC: installs its hooks and methods into an agent under construction.
 using Layer = std::function<void(Agent&)>;
 using Layers = std::vector<Layer>;
 
 class WEFT_EXPORT Agent {
  public:
-  explicit Agent(AgentOptions options, Layers layers = {});                    // on loops of its own
-  Agent(asio::io_context& context, AgentOptions options, Layers layers = {});  // on the program's
-  Agent(Runtime runtime, AgentOptions options, Layers layers = {});            // on what it is given
+  explicit Agent(AgentOptions options, Layers layers = {});                    // with its own loops
+  Agent(asio::io_context& context, AgentOptions options, Layers layers = {});  // on the program's loop
+  Agent(Runtime runtime, AgentOptions options, Layers layers = {});            // on given loops
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -36,7 +36,8 @@ class WEFT_EXPORT Agent {
   const std::string& name() const { return core_->id().name; }
   std::vector<std::string> addresses() const { return core_->addresses(); }
 
-  // Serving. A served object is called from several handler threads at once; objects behind RRefs take turns.
+  // Serving. Several handler threads call a served object at once. Calls of an object behind an RRef run one
+  // after another.
   template <Served T>
   void serve(std::shared_ptr<T> object) {
     detail::serve_object(core_->methods(), object);
@@ -52,36 +53,36 @@ class WEFT_EXPORT Agent {
     core_->methods().serve(detail::constructor_entry<T>());
   }
 
-  // How many calls of a method run at a time here, and how many wait; beyond, they are refused with
+  // Limits how many calls of a method run at a time here, and how many wait. Further calls fail with
   // resource_exhausted and not_sent.
   void limit(const std::string& method, MethodLimit limit) { core_->methods().limit(method, limit); }
 
-  // Peers by name, or by address; connect() is peer() under the name that reads well with an address.
+  // A peer by name or by address. connect() is the same, for addresses.
   Peer peer(const std::string& name_or_address);
   Peer connect(const std::string& address) { return peer(address); }
-  // The member of a job of fixed size that has this rank, once Job::wait_for() has seen it join. Throws
-  // not_found where none has it or none is known yet, failed_precondition where the world is not fixed.
+  // The member of a job of fixed size that has this rank, after Job::wait_for() has seen it join. Throws
+  // not_found if no member with that rank is known, failed_precondition if the world is not fixed.
   Peer peer(std::size_t rank);
 
-  // The agent's membership of a job, if the options have a rendezvous. Programs hold it as a Job
+  // The agent's membership of a job, if the options have a rendezvous. Programs use a Job
   // (rpc/membership/job.h). Without a rendezvous: failed_precondition, except for leave().
-  Future<void> leave();  // tells the layers and the job, then drains
-  // Once it has joined: who is here, as last seen, and what becomes of them.
+  Future<void> leave();  // of the layers and the job, then drain()
+  // After joining: the present members, as the store last reported them, and their changes.
   std::vector<Member> members() const;
   std::unique_ptr<MemberWatch> watch_members();
 
-  // Lends the calling thread to a task until it ends.
+  // Runs a task on the calling thread until it completes.
   template <class T>
   T run(Task<T> task) {
     BlockingExecutor here;
     return here.run(std::move(task));
   }
 
-  // No new calls are accepted; completes when those under way have ended. deadline_exceeded: some had not.
+  // Accepts no new calls; completes when no call is in flight. deadline_exceeded: some still were.
   Future<void> drain(std::chrono::nanoseconds timeout);
   void shut_down();
 
-  // Of calls made from now on that give none themselves: AgentOptions::call_timeout. no_timeout: none.
+  // Changes AgentOptions::call_timeout, for later calls that set no timeout. no_timeout: none.
   void set_call_timeout(std::chrono::nanoseconds limit);
 
   AgentCounts counts() const { return core_->counts(); }
@@ -96,7 +97,7 @@ class WEFT_EXPORT Agent {
   std::shared_ptr<Membership> membership_;
 };
 
-// What a method is, as agents list them: peers call `weft.methods`.
+// The description of a method, as `weft.methods` returns it.
 struct MethodInfo {
   std::string name, signature;
   std::vector<std::string> parameters;

@@ -1,12 +1,12 @@
-// Health: what an agent says of itself when it is asked whether it serves: the method `weft.health`.
+// Health: the state of an agent, for health checks: the method `weft.health`.
 //
-// Answered on the loop, so also while every handler thread is busy. An agent that drains accepts no new
-// calls, this one included: who asks it is told `shut_down`; only a question that came before is answered
-// with "draining". Thread-safety: values.
+// The loop answers, so also while every handler thread is busy. An agent that drains refuses new calls with
+// `shut_down`, this one too; only a call that arrived before is answered with "draining". Thread-safety:
+// values.
 #pragma once
 
-#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/endpoint/peer.h>
 
 namespace weft::rpc {
 
@@ -19,12 +19,12 @@ struct Health {
   std::uint64_t incarnation = 0;
   std::string version;            // of weft, "0.1.0"
   double uptime = 0;              // seconds since the agent was made
-  std::int64_t calls_served = 0;  // under way, without this one
-  std::int64_t calls_made = 0;    // calls of its own that are under way
+  std::int64_t calls_served = 0;  // calls of peers in flight, without this one
+  std::int64_t calls_made = 0;    // calls of the agent in flight
 };
 WEFT_CODEC(Health, status, name, incarnation, version, uptime, calls_served, calls_made)
 
-// Not found: an agent of a release before it.
+// not_found: the agent has an older release of weft.
 WEFT_EXPORT Future<Health> health(const Peer& peer);
 
 WEFT_EXPORT MethodEntry health_entry();  // every agent serves it

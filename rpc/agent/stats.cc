@@ -48,8 +48,8 @@ AgentStats stats_of(AgentCore& core) {
 AgentStats stats(const Agent& agent) { return stats_of(*agent.core()); }
 
 MethodEntry stats_entry() {
-  return detail::own_method<AgentStats>(stats_method,
-                                        [](const IncomingCall& call) { return stats_of(*AgentCore::of(call)); });
+  return detail::own_method<AgentStats>(
+      stats_method, [](const IncomingCall& call) { return stats_of(*AgentCore::of(call)); });
 }
 
 Future<AgentStats> stats(const Peer& peer) { return peer.ask<AgentStats>(stats_method); }

@@ -1,12 +1,12 @@
-// AgentStats: what an agent has done so far and has under way, and what its layers tell of themselves, as it
-// tells those who ask: the method `weft.stats`, and the same within the program.
+// AgentStats: the counters of an agent, its calls in flight, and the figures of its layers: the method
+// `weft.stats`, and the same within the program.
 //
-// Answered on the loop, so also while every handler thread is busy. What only grows is counted since the
-// agent was made: who asks twice has the rates between. Thread-safety: values.
+// The loop answers, so also while every handler thread is busy. Counters start when the agent is made; the
+// difference of two reports gives rates. Thread-safety: values.
 #pragma once
 
-#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/endpoint/peer.h>
 
 namespace weft::rpc {
 
@@ -24,18 +24,17 @@ struct AgentStats {
   double uptime = 0;              // seconds since the agent was made
   std::uint64_t connections = 0;  // now
   std::uint64_t connections_made = 0, connections_refused = 0;
-  std::uint64_t calls_made = 0, calls_served = 0;  // calls_served: that came in, refused ones too
-  std::uint64_t calls_denied = 0, calls_shed = 0;  // by permissions, for want of room
+  std::uint64_t calls_made = 0, calls_served = 0;  // calls_served: requests that arrived, also refused ones
+  std::uint64_t calls_denied = 0, calls_shed = 0;  // refused by permissions, and by limits
   std::uint64_t calls_retried = 0,
                 peers_silent = 0;          // attempts after the first; connections without a heartbeat
   std::uint64_t exceptions_dropped = 0;    // of continuations, and of jobs of loops and handler threads
-  std::uint64_t serving = 0, waiting = 0;  // under way: that came in (this one too), that went out
+  std::uint64_t serving = 0, waiting = 0;  // calls in flight: of peers (this one too), and of the agent
   std::uint64_t bytes_sent = 0, bytes_received = 0;  // of requests and replies
   std::uint64_t pool_hits = 0, pool_misses = 0,
                 pool_bytes = 0;      // memory of arriving attachments; bytes: kept now
   std::vector<MethodStats> methods;  // that are served, by name
-  // Now, by LAYER.WHAT: docs/observability.md lists those of weft's own layers. Of a layer that the agent
-  // lacks there are none.
+  // Now, by LAYER.WHAT: docs/observability.md lists the figures of weft's own layers.
   LayerFigures layers;
 };
 WEFT_CODEC(AgentStats, name, incarnation, uptime, connections, connections_made, connections_refused,
@@ -45,13 +44,13 @@ WEFT_CODEC(AgentStats, name, incarnation, uptime, connections, connections_made,
 
 class Agent;
 
-// Of an agent of this program. Any thread.
+// Of an agent of this program. May be called from any thread.
 WEFT_EXPORT AgentStats stats(const Agent& agent);
 
-// Of any. not_found: an agent of a release before it.
+// Of any agent. not_found: the agent has an older release of weft.
 WEFT_EXPORT Future<AgentStats> stats(const Peer& peer);
 
-// What every agent serves.
+// The method that every agent serves.
 WEFT_EXPORT MethodEntry stats_entry();
 
 }  // namespace weft::rpc

@@ -1,7 +1,7 @@
 #include <weft/rpc/agent/under_way.h>
 
-#include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/core/log.h>
+#include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 
 #include <algorithm>
@@ -164,7 +164,7 @@ CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chro
   lock.unlock();
   CallsUnderWay some = collector->give_up();
   lock.lock();
-  return told->calls ? std::move(*told->calls) : std::move(some);  // it may have come to an end just now
+  return told->calls ? std::move(*told->calls) : std::move(some);  // it may have completed just now
 }
 
 MethodEntry pending_entry() {

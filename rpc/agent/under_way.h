@@ -1,21 +1,21 @@
-// CallsUnderWay: the calls that an agent waits for and those that it serves, at a moment: the method
-// `weft.pending`. What hangs is found by asking all agents concerned: a call is the same on both sides by its
-// caller and its id.
+// CallsUnderWay: the calls that an agent waits for and the calls that it serves, at one moment: the method
+// `weft.pending`. The reports of several agents show where a call hangs: a call has the same caller and id on
+// both sides.
 //
-// Answered on the loop, so also while every handler thread is busy. The agent's loops tell one after the
-// other of what is theirs: what begins or ends meanwhile may be in it or not. Thread-safety: values; the
-// functions may be called from any thread.
+// The loop answers, so also while every handler thread is busy. The agent's loops report one after another: a
+// call that begins or ends meanwhile may be missing. Thread-safety: values; the functions may be called from
+// any thread.
 #pragma once
 
-#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/endpoint/peer.h>
 
 namespace weft::rpc {
 
 inline constexpr std::string_view pending_method = "weft.pending";
 inline constexpr std::string_view made_sent = "sent", made_connecting = "connecting", made_held = "held";
 
-// One call, wherever it is spoken of: who made it, and the number that it has there.
+// The name of a call on all agents: its caller, and its number there.
 struct CallName {
   std::string caller;
   std::uint64_t incarnation = 0;  // of the caller
@@ -42,7 +42,7 @@ struct ServedCall {
   // "preparing" (a layer holds it back: its references are not confirmed), "queued", "running", "suspended"
   // (its handler has returned, or waits, without an answer and without a thread)
   std::string state;
-  // What it is queued for, or runs on: "object" (whose calls take turns), "handlers" (the agent's threads),
+  // What it is queued for, or runs on: "object" (its calls run one by one), "handlers" (the agent's threads),
   // "loop", "limit" (of its method, only queued); empty: nothing yet.
   std::string on;
   std::uint64_t queue = 0;  // the same for calls of the same object
@@ -53,28 +53,28 @@ struct CallsUnderWay {
   std::string name;  // of the agent
   std::uint64_t incarnation = 0;
   std::uint64_t handler_threads = 0;
-  std::uint64_t silent_loops = 0;  // that did not tell in time: their calls are missing
+  std::uint64_t silent_loops = 0;  // without an answer within the timeout: their calls are missing
   std::vector<MadeCall> made;      // the oldest first
   std::vector<ServedCall> served;  // likewise; without the call that asks
 };
 WEFT_CODEC(CallsUnderWay, name, incarnation, handler_threads, silent_loops, made, served)
 
-// Asks every loop of this agent; `done` is called on one of them, once all have told, which a loop that hangs
-// does not. asking: a call that is left out.
+// Asks every loop of this agent. `done` is called on one of them when all have answered; a loop that hangs
+// does not answer. asking: a call to leave out.
 WEFT_EXPORT void look_under_way(const std::shared_ptr<AgentCore>& core,
                                 UniqueFunction<void(CallsUnderWay)> done,
                                 const IncomingCall* asking = nullptr);
-// The same, for at most so long, on a thread that is none of the agent's.
+// The same with a timeout. Not on a thread of the agent.
 WEFT_EXPORT CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core,
                                            std::chrono::nanoseconds timeout);
 
-// not_found: an agent of a release before it.
+// not_found: the agent has an older release of weft.
 WEFT_EXPORT Future<CallsUnderWay> calls_under_way(const Peer& peer);
 
-// As lines for people.
+// The report as text.
 WEFT_EXPORT std::string text_of(const CallsUnderWay& calls);
 
-// What every agent serves.
+// The method that every agent serves.
 WEFT_EXPORT MethodEntry pending_entry();
 
 }  // namespace weft::rpc

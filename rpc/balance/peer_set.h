@@ -13,8 +13,8 @@
 // Thread-safe.
 #pragma once
 
-#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/balance/replica_plan.h>
+#include <weft/rpc/endpoint/peer.h>
 
 namespace weft::rpc {
 

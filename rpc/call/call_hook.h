@@ -1,6 +1,8 @@
-// CallHook: a layer's part in all the calls of one agent; installed when the agent is made.
+// CallHook: how a layer above RPC takes part in all calls of one agent. LayerHooks installs it when the agent
+// is made.
 //
-// The one extension point of the RPC layer: the envelope and the agent name no layer above.
+// It is the extension point of the RPC layer, which names no layer above it. Thread-safety: each function
+// states its thread.
 #pragma once
 
 #include <weft/rpc/call/incoming_call.h>
@@ -12,7 +14,7 @@
 
 namespace weft::rpc {
 
-// What layers tell of themselves now, by LAYER.WHAT ("rref.objects").
+// Figures of layers by LAYER.WHAT ("rref.objects").
 using LayerFigures = std::map<std::string, std::uint64_t>;
 
 // A layer's part in all calls of one agent, installed when the agent is made.
@@ -52,10 +54,10 @@ class WEFT_EXPORT CallHook {
   // The job says that this incarnation of a peer is dead, whether there was a connection to it or not; the
   // end of a connection is reported separately. Any thread; must not block.
   virtual void peer_forgotten(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
-  // All members of a job of fixed size have come, this one included. What is thrown is what the wait for them
-  // ends with. Any thread; must not block.
+  // All members of a job of fixed size have joined, this one included. An exception fails the wait for them.
+  // Any thread; must not block.
   virtual void world_complete(const std::vector<std::string>& members) { (void)members; }
-  // A job of fixed size has lost a member: no call goes out any more. Any thread; must not block.
+  // A job of fixed size has lost a member: no more calls are sent. Any thread; must not block.
   virtual void world_failed(const Error& error) { (void)error; }
   // A peer ends because its job has failed with this error: before its connection's end is reported. On its
   // loop; must not block.

@@ -1,5 +1,5 @@
-// CallOptions and Metadata: what a caller asks of a call, and text that it sends with it. Given with
-// Peer::with() and Peer::with_metadata().
+// CallOptions: how a call is made; Metadata: text that it carries. Peer::with() and Peer::with_metadata() set
+// them. Values.
 #pragma once
 
 #include <weft/rpc/call/retry.h>
@@ -12,7 +12,7 @@
 
 namespace weft::rpc {
 
-// A deadline that says that there is none, whatever the agent's default.
+// No deadline, whatever the agent's default is.
 inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
 
 struct WEFT_EXPORT CallOptions {

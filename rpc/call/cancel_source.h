@@ -1,5 +1,4 @@
-// CancelSource: what can end calls before their time: the call that a handler serves (CallContext), or a
-// CancelScope.
+// CancelSource: cancels calls: the call that a handler serves (CallContext), or a CancelScope.
 //
 // Thread-safety: any thread.
 #pragma once
@@ -39,9 +38,9 @@ class WEFT_EXPORT CancelSource {
   std::map<CancelJobId, Callback> jobs_;
 };
 
-// Calls that are cancelled together: `peer.with(scope)` makes them part of it, and cancel() is a request to
-// each that is under way; those that are made later end at once, unsent. The scope's end cancels nothing.
-// Copies are the same scope.
+// A group of calls that are cancelled together. `peer.with(scope)` adds calls to it. cancel() cancels each
+// call in flight; later calls fail at once and are not sent. Destroying the scope cancels nothing. Copies are
+// the same scope.
 class WEFT_EXPORT CancelScope {
  public:
   CancelScope() : shared_(std::make_shared<Shared>()) {}

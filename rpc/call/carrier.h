@@ -1,5 +1,5 @@
-// What carries calls: CallRoute, the way to one peer, takes calls of this agent; Carrier, a connection, brought
-// a call of a peer and takes its reply.
+// What carries calls: CallRoute, the way to one peer, takes calls of this agent; Carrier, a connection,
+// brought a call of a peer and takes its reply.
 //
 // The endpoint implements both (rpc/endpoint: Route and Link). Calls use nothing else of connections.
 // Thread-safety: all functions may be called from any thread, unless stated otherwise.
@@ -45,10 +45,13 @@ class WEFT_EXPORT CallRoute : public Destination {
 class WEFT_EXPORT Carrier : public CancelTarget {
  public:
   const std::shared_ptr<Loop>& loop() const { return loop_; }
-  std::uint64_t number() const { return number_; }  // of the agent's connections, in the order of their making
+  std::uint64_t number() const {
+    return number_;
+  }  // of the agent's connections, in the order of their making
   virtual bool is_open() const = 0;
-  virtual bool in_session() const = 0;                            // replies may outlive the connection
-  virtual void check_fits(const OutboundFrame& frame) const = 0;  // throws if it exceeds a limit of either side
+  virtual bool in_session() const = 0;  // replies may outlive the connection
+  virtual void check_fits(
+      const OutboundFrame& frame) const = 0;  // throws if it exceeds a limit of either side
   // `active` is destroyed when the reply has been written, or cannot be written any more.
   virtual void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) = 0;
   virtual void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) = 0;

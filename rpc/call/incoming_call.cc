@@ -58,11 +58,11 @@ IncomingCall::~IncomingCall() {
   if (!answered_)
     fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
   carrier_->call_ended({.id = id(),
-                     .bytes = message_->bytes(),
-                     .notification = is_notification(),
-                     .upkeep = method_->upkeep,
-                     .resumable = is_resumable(),
-                     .deadline = deadline_timer_});
+                        .bytes = message_->bytes(),
+                        .notification = is_notification(),
+                        .upkeep = method_->upkeep,
+                        .resumable = is_resumable(),
+                        .deadline = deadline_timer_});
   if (passed_ != nullptr) passed_->leave();
   slots() = Slots();  // before active_
 }
@@ -150,9 +150,10 @@ void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
 
 void IncomingCall::begin() {
   if (cancelled())
-    return fail(std::make_exception_ptr(Error(
-        deadline_ && carrier_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
-        "ended before its handler ran")));
+    return fail(std::make_exception_ptr(Error(deadline_ && carrier_->loop()->now() >= *deadline_
+                                                  ? ErrorKind::deadline_exceeded
+                                                  : ErrorKind::cancelled,
+                                              "ended before its handler ran")));
   if (host_->hooks().interceptors().empty()) return enter_queue();
   intercept(0);
 }
@@ -168,7 +169,7 @@ void IncomingCall::intercept(std::size_t next) {
   });
 }
 
-// Before the answer leaves: who has it finds it counted.
+// Before the reply is sent, so that its receiver finds it counted.
 void IncomingCall::note_answer(const std::exception_ptr& error) {
   if (const auto& counters = method_->counters) {
     if (error != nullptr) AgentCounters::count(counters->failed);
@@ -202,7 +203,7 @@ const KeptType KeptType::unknown;
 
 void IncomingCall::keep(KeptValue value) {
   try {
-    // The result stays, but layers may have something to say beside the empty answer.
+    // The result stays here; layers may add sections to the empty reply.
     sink_->keep(std::move(value));
     reply([](ValueWriter writer) { writer.set_nil(); });
   } catch (...) {

@@ -1,10 +1,11 @@
-// IncomingCall: a request that this agent accepted, from its frame's arrival until its one answer.
+// IncomingCall: a request that this agent has accepted, from the arrival of its frame until its reply.
 //
 // Layers above prepare it (CallHook::incoming): they may resolve its object, replace arguments, add parts,
-// contexts and an executor, or keep its result here instead of sending it. Then its handler runs on the
-// executor. However it goes, it is answered exactly once; one that is dropped unanswered is answered with
-// `internal`. Thread-safety: prepared on its link's loop, then used by its handler alone; reply(), fail() and
-// the CallContext members from any thread.
+// contexts and an executor, or keep its result here instead of sending it. Then the handler runs on the
+// executor. Every call is answered exactly once; if it is destroyed without an answer, it fails with
+// `internal`. Owned by its handler and the layers. Thread-safety: layers prepare the call on its connection's
+// loop, then the handler alone uses it; reply(), fail() and the functions of CallContext may be called from
+// any thread.
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
@@ -20,16 +21,16 @@ namespace weft::rpc {
 
 class MethodGate;
 
-// What is known of the type of kept values: one for each type, for ever.
+// The type of a kept value: one object for each type, which is never destroyed.
 struct WEFT_EXPORT KeptType {
   std::string name;                                    // canonical, or its service's
-  bool concurrent = false;                             // its calls need not take turns
+  bool concurrent = false;                             // its calls may run at the same time
   void (*encode)(ValueWriter, const void*) = nullptr;  // null: the type cannot travel
   // Throws the object as a pointer to its dynamic type: catching a base's pointer is the one conversion from
   // an erased type to a base that C++ offers. About 2 µs; see rref::detail::as.
   void (*throw_pointer)(void*) = nullptr;
 
-  static const KeptType unknown;  // of a value that nobody said anything of
+  static const KeptType unknown;  // of a value of unknown type
 };
 
 // A handler's result, or a created object, that stays here: erased, with what is needed to send or use it
@@ -103,7 +104,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void cancel() { run_cancel_jobs(); }  // by the caller (its deadline or its will) or its connection's end
   std::uint64_t id() const;
 
-  // For those that look at what is under way; any thread.
+  // For reports of calls in flight; any thread.
   Clock::time_point accepted() const {
     return accepted_;
   }  // to some milliseconds, unless there is an interceptor
@@ -113,12 +114,13 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
     return returned_;
   }  // its handler, or a coroutine has been suspended: without its answer
   bool at_gate() const { return at_gate_; }  // its method's limit holds it back
-  // What it waits for, or runs on: calls of one object that take turns have the same. null: not prepared yet.
+  // The executor that it waits for or runs on; the same for calls of one object that run one by one. null:
+  // not prepared yet.
   const Executor* queue() const { return queue_; }
 
  private:
   friend class MethodGate;
-  void admitted(std::shared_ptr<MethodGate> gate);  // null: there is none
+  void admitted(std::shared_ptr<MethodGate> gate);  // null: the method has no limit
   void begin();
   void intercept(std::size_t next);  // by that interceptor, and those after it
   void enter_queue();
@@ -147,7 +149,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   std::optional<Clock::time_point> deadline_;
   const Clock::time_point accepted_;
   const std::uint16_t attempt_;
-  std::shared_ptr<MethodGate> passed_;  // that let it in, and is told of its end
+  std::shared_ptr<MethodGate> passed_;  // that admitted the call
   std::vector<ValueReader> replaced_;   // all arguments, once one of them is not the message's own
   std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that such ones live in
   std::vector<std::shared_ptr<CallPart>> parts_;

@@ -28,9 +28,9 @@ class WEFT_EXPORT Interceptor {
     (void)call, (void)error;
   }
 
-  // At the caller, on its thread, before the arguments are encoded: it may set metadata, a deadline, or
-  // refuse the call by throwing. serving: the call in whose name this one is made, or null. What it returns
-  // is told of the call's end, however that comes, retries included; null: nothing.
+  // At the caller, on its thread, before the arguments are encoded: it may set metadata or a deadline, or
+  // refuse the call by throwing. serving: the call in whose name this one is made, or null. The returned
+  // watch is notified when the call has ended, after all retries. null: no watch.
   virtual std::unique_ptr<CallWatch> calling(OutgoingCall& call, const std::string& peer,
                                              CallContext* serving) {
     (void)call, (void)peer, (void)serving;

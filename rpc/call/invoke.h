@@ -275,8 +275,7 @@ WEFT_EXPORT MethodEntry described_entry(std::string_view service, std::string_vi
 // A method of weft itself, without parameters, that runs on the loop. Its `run` is missing.
 template <class Value>
 MethodEntry own_entry(std::string_view name) {
-  MethodEntry entry =
-      described_entry({}, name, HandlerTraits<Value (*)()>::text(), {}, type_text<Value>());
+  MethodEntry entry = described_entry({}, name, HandlerTraits<Value (*)()>::text(), {}, type_text<Value>());
   entry.idempotent = entry.non_blocking = true;
   return entry;
 }

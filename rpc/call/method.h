@@ -139,9 +139,9 @@ struct HandlerTraits<R (C::*)(P...) const noexcept> : HandlerTraits<R (C::*)(P..
 template <auto Value>
 struct Constant {};
 
-// `Type` is that of Target. It is a parameter of its own for g++ (seen with 12), which gives a template
-// external linkage whose arguments are local to a file only by way of a pointer to member: two files with an
-// unnamed-namespace `Worker` would silently share one of their handlers.
+// `Type` is the type of Target. It is a separate parameter because of g++ (seen with 12), which gives a
+// template external linkage if only a pointer to member makes its arguments local to a file: two files with a
+// `Worker` in an unnamed namespace would silently share one of their handlers.
 template <class Type, FixedString Name, auto Target, auto... Options>
 struct MethodOf {
   using Traits = HandlerTraits<Type>;
@@ -236,7 +236,7 @@ struct MethodFor<Target, std::tuple<Items...>> {
     return found;
   }
   static constexpr bool exists = index() < sizeof...(Items);
-  // Where it is not among them, the compiler goes on with a method of its type, so that there is one error.
+  // If it is not among them, a method of its type takes its place, so that the compiler reports one error.
   static constexpr auto type() {
     if constexpr (exists) {
       return std::type_identity<std::tuple_element_t<index(), std::tuple<Items...>>>{};

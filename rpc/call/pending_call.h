@@ -1,8 +1,9 @@
-// PendingCall: a call that was made and has not ended yet; CallbackCall and TypedCall: what becomes of its
-// end.
+// PendingCall: a call that was made and has not ended yet. CallbackCall passes its result to a callback,
+// TypedCall to a future.
 //
-// Shared by its route's queue or link and its timer; whoever finishes it first wins, exactly once. One that
-// everybody has let go of ends as if its agent had shut down. Thread-safe where said.
+// The queue of its route, its connection and its timer share the call; the first of them that finishes it
+// wins, exactly once. A call that all of them have released fails as if its agent had shut down.
+// Thread-safety: as stated for each function.
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
@@ -30,7 +31,7 @@ class WEFT_EXPORT PendingCall {
   PendingCall(const PendingCall&) = delete;
   PendingCall& operator=(const PendingCall&) = delete;
 
-  // What a call may be cancelled with, beside its own future and deadline: either may be null.
+  // What cancels a call in addition to its future and deadline. Either may be null.
   using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;
 
   std::uint64_t id() const { return id_; }
@@ -52,9 +53,8 @@ class WEFT_EXPORT PendingCall {
   std::shared_ptr<CallContext> served() const { return call_.serving.lock(); }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
 
-  // Once, before it is submitted: the cancellation of the call that a handler serves, or of
-  // a scope, reaches this one, as long as it is under way. false: it has been cancelled, and this call has
-  // ended unsent.
+  // Once, before it is submitted: the sources cancel this call while it is in flight. false: a source has
+  // been cancelled already, and this call has failed without being sent.
   static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
 
   // Its timer, in place of the one before; cancelled at the call's end. On the loop of both, before the call
@@ -70,7 +70,7 @@ class WEFT_EXPORT PendingCall {
     std::shared_ptr<UniqueFunction<void()>> check;
   };
   struct Departure {
-    std::weak_ptr<CancelTarget> sent_by;    // the connection, or the session that keeps the frame
+    std::weak_ptr<CancelTarget> sent_by;  // the connection, or the session that keeps the frame
     const AgentId& peer;
     std::optional<std::uint64_t> accepted;  // frames that the session has accepted. nullopt: no session
   };

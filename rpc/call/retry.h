@@ -2,7 +2,7 @@
 //
 // A call is retried where the failure is of the way and not of the work: the peer could not be reached, was
 // lost, was leaving, or had no room. One that may have run is retried only where that does no harm: its
-// method is `idempotent`, or CallOptions::idempotent says so. Waits grow, with jitter; a budget for each peer
+// method or CallOptions::idempotent declares it idempotent. Waits grow, with jitter; a budget for each peer
 // keeps retries a fraction of the calls, so that they never make an overload worse (token bucket as in gRPC's
 // retryThrottling, gRFC A6). Calls that carry references or a pass are not retried: their layers have undone
 // their part. Thread-safety: RetryBudget any thread; the rest values and pure functions.

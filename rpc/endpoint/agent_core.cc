@@ -1,9 +1,9 @@
 // AgentCore: how it is made, listens and ends.
 #include <weft/rpc/endpoint/agent_core.h>
 
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/in_process.h>
 #include <weft/rpc/transport/shm/companion.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
@@ -91,16 +91,18 @@ AgentCore::AgentCore(Runtime runtime, AgentOptions options)
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(runtime.handlers)),
       memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
       links_(options_.max_handshakes),
-      sessions_(std::make_shared<Sessions>(
-          options_, runtime.id_seed, runtime.process,
-          [this](const std::shared_ptr<Session>& session, const Error& reason) {
-            if (const auto self = weak_from_this().lock()) self->end_session(session, reason);
-          })),
+      sessions_(
+          std::make_shared<Sessions>(options_, runtime.id_seed, runtime.process,
+                                     [this](const std::shared_ptr<Session>& session, const Error& reason) {
+                                       if (const auto self = weak_from_this().lock())
+                                         self->end_session(session, reason);
+                                     })),
       routes_(
           options_.name,
           [this](const std::string& name, std::vector<Address> addresses, std::shared_ptr<Loop> loop) {
-            return std::make_shared<Route>(shared_from_this(), loop != nullptr ? std::move(loop) : pick_loop(),
-                                           name, std::move(addresses));
+            return std::make_shared<Route>(shared_from_this(),
+                                           loop != nullptr ? std::move(loop) : pick_loop(), name,
+                                           std::move(addresses));
           },
           [this](const std::string& name) { return is_expected(name); }) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;

@@ -23,7 +23,7 @@ class Sessions;
 
 class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_from_this<AgentCore> {
  public:
-  AgentCore(AgentOptions options, asio::io_context* context);  // null: on loops of its own
+  AgentCore(AgentOptions options, asio::io_context* context);  // null: makes its own loops
   AgentCore(AgentOptions options, Runtime runtime);
   ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
@@ -55,7 +55,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
                   const Error& reason, bool may_return = false);
 
   bool expects(const AgentId& peer) const;  // it is connected, or absent (Sessions)
-  // This incarnation of a peer is gone: its session ends, and the layers are told.
+  // This incarnation of a peer is gone: its session ends, and the layers learn it.
   void lose(const AgentId& peer, const Error& reason);
   // The job has declared this incarnation dead, even if its process still runs. Its connections end with
   // peer_lost, new ones are refused with lease_lost, and its name leads to the next incarnation.

@@ -37,7 +37,8 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
     try {
       addresses.push_back(Address::parse(text));
     } catch (const Error&) {
-      log().write_some("malformed addresses", link->loop(), hello.name + " states a malformed address: " + text,
+      log().write_some("malformed addresses", link->loop(),
+                       hello.name + " states a malformed address: " + text,
                        {{log_fields::peer, hello.name}, {log_fields::address, text}});
     }
   }

@@ -1,9 +1,10 @@
-// Credit: how many calls, and how many bytes of them, a peer takes at a time over one connection.
+// Credit: flow control of one connection: how many calls, and how many bytes of them, a peer accepts at a
+// time.
 //
-// The Hello grants it. A request uses credit when it is sent; its reply gives it back. Notifications have no
-// reply: what they used is given back in batches, by a frame of its own. A request goes as soon as some
-// credit of both kinds is left, so one may go beyond the bytes and none waits for ever for room that there
-// never is. Pure arithmetic. Thread-safety: none.
+// The Hello grants it. A request uses credit when it is sent; its reply returns it. Notifications have no
+// reply: a separate frame returns their credit in batches. A request is sent as soon as some credit of both
+// kinds is left. So one request may exceed the bytes, and no request waits for ever. Pure arithmetic.
+// Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/wire/message.h>

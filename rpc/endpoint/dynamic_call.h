@@ -1,5 +1,5 @@
 // Calls of methods that are known by name alone, their arguments written value by value: for tools, gateways
-// and whoever else has no header of the service. list_methods() tells the names and types.
+// and other programs without the header of the service. list_methods() returns the names and types.
 //
 //   DynamicReply reply = call_by_name(peer, "market.last", 1, [](OutgoingMessage& message) {
 //                          message.argument(0).set_text("ACME");

@@ -125,7 +125,8 @@ void Link::on_frame(InboundFrame&& frame) {
         return close(Error(kind, std::string("the peer says: ") + reason->what()));
       }
       peer_leaving_ = true;
-      return core_->log().write(LogLevel::debug, peer_.name + " is leaving", {{log_fields::peer, peer_.name}});
+      return core_->log().write(LogLevel::debug, peer_.name + " is leaving",
+                                {{log_fields::peer, peer_.name}});
     case FrameKind::ping:
       spoken_ = true;
       return send_beat(FrameKind::pong, prefix.call_id);
@@ -153,7 +154,7 @@ void Link::on_hello(IncomingMessage& message) {
     return finish(reason);
   }
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
-  if (Address::looks_like(hello.name))  // it would be taken for who listens there
+  if (Address::looks_like(hello.name))  // it would be confused with the agent that listens there
     throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
   const std::string identity = connection_->identity();
   if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
@@ -324,7 +325,7 @@ void Link::on_closed(const Error& reason) {
       kind_of_it{log_fields::kind, to_string(reason.kind())};
   if (!usual && route_ == nullptr) {
     core_->log().write_some(ready_ ? "connections closed" : "connections refused", loop(), text,
-                    {on, peer, kind_of_it});
+                            {on, peer, kind_of_it});
   } else {
     core_->log().write(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind_of_it});
   }
@@ -363,7 +364,7 @@ void Link::on_closed(const Error& reason) {
   for (auto& [id, asked] : pending_.take_all())
     if (asked.call != nullptr) lose(*asked.call);
   while (!held_.empty()) lose(*held_.pop());
-  // Who sent a notification may leave behind it: it is served all the same.
+  // The sender of a notification may leave after it: the notification is served nevertheless.
   for (auto& [id, served] : incoming_.take_all())
     if (auto call = served.call.lock();
         call != nullptr && !call->is_notification() && !(call->is_resumable() && in_session()))

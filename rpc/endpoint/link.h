@@ -1,17 +1,17 @@
 // Link: one connection between this agent and a peer, from the handshake to its end.
 //
-// It lives on its connection's loop; members are called there unless said otherwise. Both sides send a Hello
-// at once; requests are held back until the other's has come. When it ends, every call on it fails with a
-// kind.
+// It belongs to its connection's loop; functions are called there unless stated otherwise. Both sides send a
+// Hello at once; requests wait until the Hello of the peer has arrived. When the connection ends, every call
+// on it fails. LinkTable and the calls own it.
 #pragma once
 
-#include <weft/rpc/endpoint/credit.h>
 #include <weft/rpc/call/incoming_call.h>
-#include <weft/rpc/endpoint/link_lanes.h>
 #include <weft/rpc/call/pending_call.h>
-#include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
+#include <weft/rpc/endpoint/credit.h>
+#include <weft/rpc/endpoint/link_lanes.h>
+#include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/transport/connection.h>
 #include <weft/rpc/wire/protocol.h>
 
@@ -23,8 +23,8 @@ class AgentCore;
 class Route;
 
 class WEFT_EXPORT Link final : public Carrier,
-                              public ConnectionObserver,
-                              public std::enable_shared_from_this<Link> {
+                               public ConnectionObserver,
+                               public std::enable_shared_from_this<Link> {
  public:
   // route: the route that dialled; null for an accepted connection until the Hello tells whose it is.
   // number: of the agent's links, in the order of their making.
@@ -33,7 +33,7 @@ class WEFT_EXPORT Link final : public Carrier,
   ~Link() override;
 
   void open();
-  bool usable(bool upkeep = false) const {                     // any thread
+  bool usable(bool upkeep = false) const {  // any thread
     return ready_ && !ended_ && (upkeep || !peer_leaving_);
   }
   bool ready() const { return ready_; }                   // any thread
@@ -64,8 +64,8 @@ class WEFT_EXPORT Link final : public Carrier,
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id) override;  // any thread; the call itself ends elsewhere
-  void cancel_resumable();             // calls that are served here: their session has ended
-  void say_goodbye();                  // no new requests from here
+  void cancel_resumable();                      // calls that are served here: their session has ended
+  void say_goodbye();                           // no new requests from here
   void close(const Error& reason);
   void finish(const Error& reason);           // ends the calls, sends what is queued, closes
   void expel(const Error& reason);            // the same, with peer_lost: tells the peer the reason
@@ -78,12 +78,12 @@ class WEFT_EXPORT Link final : public Carrier,
   void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) override;
   void call_ended(const Gone& gone) override;
 
-  // What is under way here, the oldest first.
+  // Calls in flight over this connection, the oldest first.
   std::vector<std::shared_ptr<PendingCall>> sent() const;
-  std::vector<std::shared_ptr<PendingCall>> held() const;  // for want of credit
+  std::vector<std::shared_ptr<PendingCall>> held() const;  // that wait for credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;
   const CreditWindow& credit() const { return window_; }  // what this side uses of the peer's
-  // Requests so far, but for those of background methods. Any thread.
+  // Requests so far, without those of background methods. Any thread.
   std::uint64_t requests_sent() const { return sent_; }
   std::uint64_t requests_received() const { return received_; }
   std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; a secret
@@ -145,7 +145,7 @@ class WEFT_EXPORT Link final : public Carrier,
   std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
   const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
-  std::atomic<bool> ready_{false};  // the other's Hello has come
+  std::atomic<bool> ready_{false};  // the Hello of the peer has arrived
   bool hello_left_ = false;         // this side's
   std::optional<LaneInfo> lane_;    // it says that it is one
   bool handshaking_;                // it came in, and counts as one that has not said who it is
@@ -154,7 +154,7 @@ class WEFT_EXPORT Link final : public Carrier,
   bool end_is_proven_ = false;  // the loss of the connection is that of the peer
   AgentId peer_;
   Limits peer_limits_;                    // of one frame, as its hello says
-  std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
+  std::shared_ptr<const Caller> caller_;  // the peer, for handlers
   Loop::TimerId handshake_timer_ = 0;
   struct Asked {
     std::shared_ptr<PendingCall> call;   // null: nobody waits any more, but its credit is still in use
@@ -162,7 +162,7 @@ class WEFT_EXPORT Link final : public Carrier,
   };
   IdMap<Asked> pending_;
   CreditWindow window_;                      // of what this side asks
-  Fifo<std::shared_ptr<PendingCall>> held_;  // for want of credit
+  Fifo<std::shared_ptr<PendingCall>> held_;  // calls that wait for credit
   std::atomic<std::uint64_t> sent_{0}, received_{0};
   std::size_t prune_held_at_ = 64;  // those that have ended meanwhile
   IdMap<Served> incoming_;

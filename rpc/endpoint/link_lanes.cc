@@ -13,7 +13,7 @@ constexpr std::uint16_t max_lanes = 16;
 
 }  // namespace
 
-// One connection that shall become a lane, until it is one: on its own loop, but for cancel().
+// One connection that is to become a lane, until it is one. On its own loop, except for cancel().
 class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shared_from_this<Dial> {
  public:
   Dial(std::weak_ptr<LinkLanes> lanes, std::shared_ptr<Loop> home, std::shared_ptr<Loop> loop,
@@ -84,8 +84,9 @@ LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection
     : core_(std::move(core)), dialled_(dialled), connection_(std::move(connection)) {
   if (core_->options().lanes == 0 || !connection_->takes_lanes()) return;
   if (::getrandom(key_.data(), sizeof key_, 0) != static_cast<ssize_t>(sizeof key_)) {
-    core_->log().write(LogLevel::warning, connection_->describe() + ": no lanes: the system gives no random key",
-               {{log_fields::connection, connection_->describe()}});
+    core_->log().write(LogLevel::warning,
+                       connection_->describe() + ": no lanes: the system gives no random key",
+                       {{log_fields::connection, connection_->describe()}});
     return;
   }
   most_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, max_lanes));
@@ -139,7 +140,7 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
     throw Error(ErrorKind::protocol_error, "bad frame: a lane " + why);
   };
   if (connection_ == nullptr) return;
-  if (identity_ && identity != *identity_)  // who has learned the key does no harm with it
+  if (identity_ && identity != *identity_)  // a stranger who has learned the key is refused
     return core_->log().write_some(
         "lanes refused", connection_->loop(),
         connection_->describe() + ": a lane of another peer was refused",
@@ -148,8 +149,9 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
   if (!identity_) {  // the hello comes by another socket
     if (early_.size() == most_) refuse("beyond those that were offered");
     if (!core_->links().keep_early_lane())
-      return core_->log().write(LogLevel::debug, connection_->describe() + ": a lane too early, as too many were",
-                        {{log_fields::connection, connection_->describe()}});
+      return core_->log().write(LogLevel::debug,
+                                connection_->describe() + ": a lane too early, as too many were",
+                                {{log_fields::connection, connection_->describe()}});
     early_.push_back({info, identity, std::move(lane)});
     return;
   }
@@ -195,7 +197,7 @@ void LinkLanes::open() {
 void LinkLanes::give_up(const std::string& why) {
   if (connection_ == nullptr || open_ || streams_.empty()) return;
   core_->log().write(LogLevel::debug, connection_->describe() + ": no lanes: " + why,
-             {{log_fields::connection, connection_->describe()}});
+                     {{log_fields::connection, connection_->describe()}});
   connection_->loop()->cancel(std::exchange(timeout_, 0));
   given_up_ = true;
   missing_ = 0;

@@ -1,10 +1,10 @@
-// LinkLanes: how a link comes to have lanes beside its connection (rpc/transport/lanes.h).
+// LinkLanes: how a link makes lanes in addition to its connection (rpc/transport/lanes.h).
 //
-// Each side's hello says how many it uses at the most, and a key. The side that dialled makes as many
-// connections more to the same address, each on a loop of its own turn, and says first on each whose lane it
-// is. The other side takes them off the links that they came in by, says on the link that all are there, and
-// hears there that they are in use. Where any of this fails, the link goes on without lanes. Members are
-// called on the link's loop.
+// The hello of each side states its maximum number of lanes, and a key. The side that dialled makes further
+// connections to the same address, each on the agent's next loop, and states first on each whose lane it is.
+// The other side takes them off the links that accepted them, and confirms on the link that all have arrived.
+// If any of this fails, the link continues without lanes. Owned by the link; functions are called on its
+// loop.
 #pragma once
 
 #include <weft/rpc/transport/address.h>

@@ -78,12 +78,13 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
       permissions && !permissions->allows(caller_->identity, method->name)) {
     AgentCounters::count(core_->counters().calls_denied);
     const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
-    core_->log().write_some("calls denied", loop(), peer_.name + " (" + who + ") may not call " + method->name,
-                    {{log_fields::peer, peer_.name},
-                     {log_fields::identity, caller_->identity},
-                     {log_fields::method, method->name},
-                     {log_fields::call, std::to_string(prefix.call_id)},
-                     {log_fields::kind, to_string(ErrorKind::permission_denied)}});
+    core_->log().write_some("calls denied", loop(),
+                            peer_.name + " (" + who + ") may not call " + method->name,
+                            {{log_fields::peer, peer_.name},
+                             {log_fields::identity, caller_->identity},
+                             {log_fields::method, method->name},
+                             {log_fields::call, std::to_string(prefix.call_id)},
+                             {log_fields::kind, to_string(ErrorKind::permission_denied)}});
     return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
   // Before draining() is asked: drain() sets it first, and counts the calls in flight afterwards.
@@ -129,16 +130,18 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
 void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind,
                   const std::string& message) {
   if ((request.flags & frame_flags::notify) != 0) {
-    core_->log().write_some("notifications dropped", loop(),
-                    "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message,
-                    {{log_fields::peer, peer_.name},
-                     {log_fields::method, method.name},
-                     {log_fields::call, std::to_string(request.call_id)},
-                     {log_fields::kind, to_string(kind)}});
+    core_->log().write_some(
+        "notifications dropped", loop(),
+        "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message,
+        {{log_fields::peer, peer_.name},
+         {log_fields::method, method.name},
+         {log_fields::call, std::to_string(request.call_id)},
+         {log_fields::kind, to_string(kind)}});
     if (method.upkeep) return;
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
-  send_failure(request, {kind, message, core_->id().name, method.name, {}, true}, ActiveCall(core_->accounts()));
+  send_failure(request, {kind, message, core_->id().name, method.name, {}, true},
+               ActiveCall(core_->accounts()));
 }
 
 void Link::send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) {

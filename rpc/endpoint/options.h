@@ -1,4 +1,4 @@
-// AgentOptions: how an agent is set up. Plain data; everything has a default but the name.
+// AgentOptions: how an agent is set up; Runtime: what it runs on. Plain data; all but the name has a default.
 #pragma once
 
 #include <weft/rpc/call/retry.h>
@@ -25,7 +25,7 @@ struct Rendezvous {
   static constexpr std::size_t no_rank = static_cast<std::size_t>(-1);
 
   // tcp://host:port of the agent that keeps the store (any address of one is good), file:///path, or
-  // etcd://host:port[,host:port][/prefix]; each job has a path or prefix of its own.
+  // etcd://host:port[,host:port][/prefix]; each job has its own path or prefix.
   std::string store;
   // Of this agent; agents of a job are named worker0, worker1, … unless named otherwise. Rank 0 is the host
   // (membership.h). no_rank: it has none, where the world is not fixed.
@@ -39,18 +39,18 @@ struct Rendezvous {
   std::chrono::nanoseconds lease = std::chrono::seconds{30};
 };
 
-// A peer that nothing has been heard of for `timeout` is lost: its host has vanished, or it is stopped. Any
-// byte of it counts, those of an unfinished frame too. Each side says something at least every `interval`,
-// before whatever else it has to send, from its loop: whatever its handlers do, but for those marked
-// non_blocking, which run there and must not block. On the program's own io_context it does so as long as the
-// program lets that run. An agent whose loop was kept from a beat for longer than `interval` logs a warning.
+// A peer is lost if nothing was received from it for `timeout`: its host has failed, or the process is
+// stopped. Every byte counts, also of an incomplete frame. Each side sends something at least every
+// `interval`, ahead of queued frames, from its loop. Handlers do not delay it, except those marked
+// non_blocking, which run on the loop and must not block. On the program's io_context it works while the
+// program runs that. An agent logs a warning if a heartbeat was late by more than `interval`.
 struct Heartbeat {
   std::chrono::nanoseconds interval = std::chrono::seconds{5};  // 0: none
   std::chrono::nanoseconds timeout = std::chrono::seconds{30};
 };
 
 // How much of its streams an agent keeps in memory (rpc/stream/stream.h).
-// What may be under way to a reader, or wait for it, before its stream's source has to wait. The item that
+// What may be in flight to a reader, or wait for it, before the stream's source must wait. The item that
 // reaches the limit of bytes may exceed it.
 struct StreamWindow {
   std::uint64_t items = 256;
@@ -76,21 +76,21 @@ struct AgentOptions {
   std::optional<Permissions>
       permissions;        // which peer may call what; none: every peer that gets in, everything
   bool insecure = false;  // permit listening beyond this host without credentials
-  // Connections at a time that have come in and not said who they are; beyond, the oldest of them is closed.
-  // As many lanes of such are kept; beyond, new ones are closed. Each costs about 10 KiB, with TLS more,
-  // until handshake_timeout; a job whose agents all come at once needs as many as they are. Never more than
-  // half of the descriptors that the process may have.
+  // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
+  // there are more, the oldest one is closed. The same number of early lanes is kept; further ones are
+  // closed. Each costs about 10 KiB, more with TLS, until handshake_timeout. A job whose agents all start at
+  // once needs as many as it has agents. At most half of the descriptors of the process are used.
   std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops of the agent's own
   // How long a loop of the agent's own that has no work polls before it sleeps. nullopt: up to 50 µs, while
   // events arrive within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
   std::optional<std::chrono::nanoseconds> spin;
-  // TCP connections beside that to a peer which carry attachments of 1 MiB and more, each on the agent's next
+  // Further TCP connections to a peer, which carry attachments of 1 MiB and more, each on the agent's next
   // loop: for networks that are faster than one flow or one core. As many as both sides allow, at most 16.
   std::size_t lanes = 0;
   // Agents of one user on one host connect through shared memory, whatever addresses they know of each other:
-  // beside each TCP and Unix address there is a companion (rpc/transport/shm/companion.h). Not with
-  // credentials, which prove more than the kernel does.
+  // each TCP and Unix address has a companion (rpc/transport/shm/companion.h). Not with credentials, which
+  // prove more than the kernel does.
   bool same_host = true;
   // Connections through shared memory at a time, those that are being made and those of shm:// addresses too.
   // Each costs two descriptors, four mappings and some pages on either side. Beyond, either side falls back
@@ -120,9 +120,9 @@ struct AgentOptions {
   LogSink log;                                             // default: warnings and errors to stderr
 };
 
-// What an agent runs on. An agent makes its own, from threads, sockets and the system's randomness. A caller that
-// passes one (a simulation) runs it. It must outlive the agent's shut_down(), which then waits neither for the
-// loops nor for handlers: queued jobs run later, and find that the agent has ended.
+// What an agent runs on. An agent makes its own, from threads, sockets and the system's randomness. A caller
+// that passes one (a simulation) runs it. It must outlive the agent's shut_down(), which then waits neither
+// for the loops nor for handlers: queued jobs run later, and find that the agent has ended.
 struct Runtime {
   std::vector<std::shared_ptr<Loop>> loops;  // one at least
   std::shared_ptr<Executor> handlers;

@@ -7,11 +7,11 @@
 // without unresolved references reach the peer in the order in which one caller made them. Thread-safe.
 #pragma once
 
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/call/invoke.h>
 #include <weft/rpc/call/retried_call.h>
-#include <weft/rpc/endpoint/route.h>
 #include <weft/rpc/codec/agent_id_codec.h>
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/route.h>
 
 namespace weft::rpc {
 
@@ -244,7 +244,8 @@ class WEFT_EXPORT Peer {
     whole->begin();
   }
   PendingCall::CancelSources cancel_sources() const;
-  [[noreturn]] static void throw_bad_result(const Error& error, std::string_view method, const CallRoute* from);
+  [[noreturn]] static void throw_bad_result(const Error& error, std::string_view method,
+                                            const CallRoute* from);
 
   template <class M, class First, class... Rest>
   static void encode_after_modifiers(OutgoingCall& call, First&& first, Rest&&... rest) {

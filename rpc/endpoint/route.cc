@@ -55,8 +55,8 @@ void Route::identify(AgentId id) {
   identity_ = std::move(known);
 }
 
-// A call that is made on the loop does not overtake those that are on their way there: whoever knows that
-// they were made before expects them first.
+// A call that is made on the loop does not overtake calls that were made before it on other threads and are
+// still queued for the loop.
 void Route::submit(std::shared_ptr<PendingCall> call) {
   if (loop()->running_here()) {
     place_handed_in();
@@ -179,8 +179,7 @@ void Route::watch_time(const std::shared_ptr<PendingCall>& call, bool connecting
 
 void Route::cancel(std::shared_ptr<PendingCall> call) {
   if (call->finished()) return;
-  loop()->post(
-      [call = std::move(call)] { call->give_up(ErrorKind::cancelled, "cancelled by the caller"); });
+  loop()->post([call = std::move(call)] { call->give_up(ErrorKind::cancelled, "cancelled by the caller"); });
 }
 
 void Route::learn(std::vector<Address> addresses) {
@@ -324,7 +323,7 @@ void Route::dial_ended(const Error& reason) {
   ++failed_dials_;
   const auto salt = std::hash<std::string>{}(name_) + failed_dials_;
   not_before_ = later(loop()->now(), backoff_wait(core->options().connect_backoff, failed_dials_,
-                                                 jitter(core->id().incarnation, salt)));
+                                                  jitter(core->id().incarnation, salt)));
   refusal_.reset();
   if (reason.kind() != ErrorKind::not_found) refusal_ = reason;
   if (!is_transient(reason.kind())) {
@@ -375,8 +374,9 @@ void Route::note_failure(const std::exception& error) {
   const auto core = core_.lock();
   const bool of_this_host =
       dialled_.host == "localhost" || dialled_.host == "::1" || dialled_.host.starts_with("127.");
-  const bool refused = dynamic_cast<const ConnectionRefused*>(&error) != nullptr &&
-                       (!of_this_host || (core != nullptr && core->sessions().is_absent_on_this_host(peer_name())));
+  const bool refused =
+      dynamic_cast<const ConnectionRefused*>(&error) != nullptr &&
+      (!of_this_host || (core != nullptr && core->sessions().is_absent_on_this_host(peer_name())));
   refused_ = refused_ || refused;
   all_refused_ = all_refused_ && refused;
 }

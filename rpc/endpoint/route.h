@@ -1,10 +1,10 @@
-// Route: the way from this agent to one peer, named or at an address: its live link, or the calls that wait
+// Route: the way from this agent to one peer, by name or at an address: the live link, or the calls that wait
 // for one.
 //
-// Kept by the agent and by every Peer handle. It lives on one loop; submit() may be called from any thread. A
-// call goes over the first link that is up and stays with it, so calls of one caller arrive in order. After a
-// failed attempt to connect the next one waits (AgentOptions::connect_backoff): meanwhile calls fail, and
-// those that wait for readiness are kept.
+// Owned by RouteTable and by every Peer handle. It belongs to one loop; functions are called there unless
+// stated otherwise. A call is sent over the first live link and stays with it, so the calls of one caller
+// arrive in order. After a failed attempt to connect, the next one waits (AgentOptions::connect_backoff).
+// Meanwhile calls fail, except those that wait for readiness.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -61,9 +61,9 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   // It leads to a peer that connected by itself. Any thread.
   bool is_to_visitor() const { return to_visitor_; }
   void set_to_visitor() { to_visitor_ = true; }
-  void forget(const AgentId& life);                        // its address, unless another one is known. Any thread
+  void forget(const AgentId& life);  // its address, unless another one is known. Any thread
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
-  // other: a connection to who has the peer's name that is left, if any.
+  // other: another connection to an incarnation of that name. null: none.
   void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
   void dial_failed(const Error& reason);   // at the address that was being tried: the next one is
   void fail_waiting(const Error& reason);  // also those that wait for readiness
@@ -107,7 +107,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   bool refused_ = false, all_refused_ = true;
   std::uint32_t refused_dials_ = 0;
   std::atomic<Reach> reach_{Reach::idle};
-  std::deque<Address> untried_;  // of the dial under way
+  std::deque<Address> untried_;  // of the current dial
   Address dialled_;
 
   std::atomic<bool> has_handed_in_{false};  // written under the mutex

@@ -21,8 +21,8 @@ class WEFT_EXPORT RouteTable {
   using FindAddresses =
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
   // loop: null: any of the agent's.
-  using MakeRoute = std::function<std::shared_ptr<Route>(const std::string& name, std::vector<Address> addresses,
-                                                         std::shared_ptr<Loop> loop)>;
+  using MakeRoute = std::function<std::shared_ptr<Route>(
+      const std::string& name, std::vector<Address> addresses, std::shared_ptr<Loop> loop)>;
   using IsExpected = std::function<bool(const std::string& name)>;
 
   // is_expected: an incarnation of that name is connected, or may return.

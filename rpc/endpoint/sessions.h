@@ -9,9 +9,9 @@
 // `gone`, and that on a loop.
 #pragma once
 
+#include <weft/rpc/core/process_id.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/session.h>
-#include <weft/rpc/core/process_id.h>
 
 #include <deque>
 #include <map>

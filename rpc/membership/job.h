@@ -8,8 +8,8 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/codec/packed.h>
+#include <weft/rpc/rendezvous/membership.h>
 
 #include <atomic>
 

@@ -11,8 +11,8 @@
 // with protocol_error for a malformed record; then the set keeps its last result.
 #pragma once
 
-#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/balance/peer_set.h>
+#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/store/store.h>
 
 #include <functional>

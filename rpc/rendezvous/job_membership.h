@@ -5,11 +5,11 @@
 // is completed with the mutex locked. Thread-safe.
 #pragma once
 
-#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/call/method.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/rendezvous/collective_leader.h>
 #include <weft/rpc/rendezvous/joining.h>
+#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/rendezvous/place.h>
 #include <weft/rpc/rendezvous/roster.h>
 

@@ -14,7 +14,8 @@ constexpr auto tell_timeout = std::chrono::seconds{1};
 constexpr auto remembered = std::chrono::minutes{2};
 
 void log_error(const AgentCore& core, LogLevel level, const Error& error, std::string_view peer = {}) {
-  core.log().write(level, error.what(), {{log_fields::peer, peer}, {log_fields::kind, to_string(error.kind())}});
+  core.log().write(level, error.what(),
+                   {{log_fields::peer, peer}, {log_fields::kind, to_string(error.kind())}});
 }
 
 }  // namespace

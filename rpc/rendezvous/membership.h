@@ -79,13 +79,13 @@ class WEFT_EXPORT Membership {
  public:
   virtual ~Membership() = default;
 
-  // Joins at the first call. Completes when so many have joined, this one included: in a fixed world those
-  // that have left since count, in another one only who is here does. Until the store can be reached it tries
-  // again, for five minutes. already_exists: the name or rank is taken; where the world is not fixed, only by
-  // an agent that answers: the end of a dead one's lease is waited for. failed_precondition: the job is of a
-  // fixed size and this agent's Rendezvous is not, or the reverse, or the sizes differ.
+  // Joins at the first call. Completes when `agents` members have joined, this one included. In a fixed world
+  // members that have left count; in an elastic world only present members count. Retries for five minutes
+  // until the store can be reached. already_exists: the name or rank is in use; in an elastic world only by
+  // an agent that answers, because the lease of a dead one is waited for. failed_precondition: the job has a
+  // fixed size and this agent's Rendezvous has not, or the reverse, or the sizes differ.
   virtual Future<void> wait_for(std::size_t agents) = 0;
-  // Those who are here, as last seen; nobody before this agent has joined.
+  // The present members, as the store last reported them. Empty until this agent has joined.
   virtual std::vector<Member> members() const = 0;
   // Of the member that has this rank in a fixed world, here or gone, as last seen. not_found: none has it, or
   // none is known yet. failed_precondition where the world is not fixed.
@@ -95,10 +95,10 @@ class WEFT_EXPORT Membership {
   // An orderly end of this member, before the agent drains: from here on its going is not a loss. Where the
   // host leaves first, others can no longer wait for anybody (unavailable): it calls others_left() before.
   virtual Future<void> leave() = 0;
-  // For a member that only serves: completes when all others (world_size in all, where the world is fixed)
-  // have joined and gone, and this one has left with them. Several such members do not wait for each other;
-  // the host ends last. Fails where the world did; with deadline_exceeded, naming who has not gone, once
-  // `timeout` has passed: then this one is still a member, as after cancel().
+  // For a member that only serves: completes when all other members (world_size in all, in a fixed world)
+  // have joined and left, and this one has left with them. Several such members do not wait for each other;
+  // the host ends last. Fails if the world fails. After `timeout` it fails with deadline_exceeded, which
+  // names the members that have not left; then this agent is still a member, as after cancel().
   virtual Future<void> others_left(std::chrono::nanoseconds timeout) = 0;
   // What a barrier or an all_gather is made of: the members' values, each packed (codec/packed.h), by name.
   // type: canonical, the same at all members; empty: a barrier. Job::all_gather says how it ends.

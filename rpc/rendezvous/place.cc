@@ -1,7 +1,7 @@
 #include <weft/rpc/rendezvous/place.h>
 
-#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/store/etcd_store.h>
 #include <weft/rpc/store/file_store.h>
 #include <weft/rpc/store/memory_store.h>

@@ -73,11 +73,7 @@ MemberWork Quiescence::work() const {
   const auto served = static_cast<std::uint64_t>(std::max<std::int64_t>(core_->accounts()->served_work(), 0));
   const auto made = static_cast<std::uint64_t>(std::max<std::int64_t>(core_->accounts()->made_work(), 0));
   const LinkTable::Requests found = core_->links().requests_with(names);
-  return {.served = served,
-          .made = made,
-          .sent = found.sent,
-          .received = found.received,
-          .ever = found.ever};
+  return {.served = served, .made = made, .sent = found.sent, .received = found.received, .ever = found.ever};
 }
 
 void Quiescence::look() {

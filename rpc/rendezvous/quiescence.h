@@ -10,8 +10,8 @@
 // ended; runs on one loop of its agent.
 #pragma once
 
-#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/rendezvous/membership.h>
 
 #include <map>
 #include <memory>

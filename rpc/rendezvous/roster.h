@@ -5,8 +5,8 @@
 // other members can tell the two ends apart.
 #pragma once
 
-#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/store/store.h>
 
 #include <map>

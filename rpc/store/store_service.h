@@ -4,8 +4,8 @@
 // its call is cancelled, times out, or loses its caller. Thread-safe.
 #pragma once
 
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/call/method.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/store/store.h>
 
 namespace weft::rpc {

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <weft/rpc/call/incoming_call.h>
-#include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/endpoint/options.h>
 
 namespace weft::rpc::detail {
 

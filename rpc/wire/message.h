@@ -223,9 +223,10 @@ class WEFT_EXPORT IncomingMessage {
   Slots slots_;
 };
 
-// A layer's part in one call, on either side of it. RRefs and passes travel this way. The caller's part writes
-// the request and reads the reply; the callee's part reads the request and writes the reply. The functions are
-// called in this order, never concurrently, possibly on different threads. The part is destroyed with the call.
+// A layer's part in one call, on either side of it. RRefs and passes travel this way. The caller's part
+// writes the request and reads the reply; the callee's part reads the request and writes the reply. The
+// functions are called in this order, never concurrently, possibly on different threads. The part is
+// destroyed with the call.
 class WEFT_EXPORT CallPart {
  public:
   virtual ~CallPart() = default;

@@ -7,8 +7,8 @@
 // Agents on it are destroyed on its thread, by run(). What is left there when it ends is dropped.
 #pragma once
 
-#include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/testing/wait.h>
 #include <weft/rpc/transport/tcp_transport.h>
 

@@ -4,9 +4,9 @@
 
 #include <weft/parallel/sharded/checkpoint/slice_file.h>
 #include <weft/parallel/sharded/checkpoint/writer_plan.h>
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <future>
 #include <set>

@@ -1,6 +1,6 @@
 // Options and metadata of calls: what handles accumulate, and what reaches the callee.
-#include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/call/interceptor.h>
+#include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"

@@ -130,7 +130,8 @@ struct Bank {
   // Answers with its own error.
   Task<void> pay_instead(CallContext& call, std::string bank, std::int64_t amount) {
     auto core = AgentCore::of(call);
-    auto paid = co_await Peer(core, core->routes().to_name(bank)).with(call).call<&Bank::pay>(amount).as_result();
+    auto paid =
+        co_await Peer(core, core->routes().to_name(bank)).with(call).call<&Bank::pay>(amount).as_result();
     if (!paid.ok()) throw with_payload(Error(ErrorKind::aborted, "the other bank"), Row{7});
   }
   Stream<std::int64_t> payments(std::int64_t count) {

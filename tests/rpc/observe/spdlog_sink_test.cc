@@ -70,7 +70,8 @@ TEST(SpdlogSink, AnAgentLogsThere) {
   logger->set_pattern("%l %v");
   rpc::Agent agent{{.name = "quiet", .log = spdlog_sink(logger)}};
   agent.core()->log().write(rpc::LogLevel::warning, "something is odd");
-  agent.core()->log().write(rpc::LogLevel::error, "it fails", {{rpc::log_fields::peer, ""}, {"kind", "aborted"}});
+  agent.core()->log().write(rpc::LogLevel::error, "it fails",
+                            {{rpc::log_fields::peer, ""}, {"kind", "aborted"}});
   EXPECT_EQ(text.str(),
             "warning quiet: something is odd\n"
             "error quiet: it fails kind=aborted\n");

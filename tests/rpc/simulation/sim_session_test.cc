@@ -1,10 +1,10 @@
 // Resumable calls outlive connections: each runs once, in the caller's order, until its peer is found to be
 // gone.
 #include <weft/rpc/endpoint/session.h>
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_seeds.h>
-#include <weft/rpc/endpoint/sessions.h>
 
 #include <gtest/gtest.h>
 

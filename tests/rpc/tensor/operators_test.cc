@@ -1,7 +1,7 @@
 #include <weft/rpc/tensor/operators.h>
 
-#include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/core/when_all.h>
+#include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/tensor/layers.h>
 
 #include <gtest/gtest.h>
