@@ -1,5 +1,6 @@
 #include <weft/rpc/balance/peer_set.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/address.h>
 
 #include <algorithm>
@@ -48,9 +49,7 @@ void PeerSetState::resolve() {
   }
   auto asked = capture([&] { return resolver_(); });
   if (!asked.ok()) return resolved(asked.error());
-  std::move(asked).get().then([weak = weak_from_this()](auto&& names) {
-    if (const auto self = weak.lock()) self->resolved(std::move(names));
-  });
+  std::move(asked).get().then(while_alive(this, &PeerSetState::resolved));
 }
 
 // If the resolver fails, the set keeps the replicas that it knows.
@@ -75,19 +74,15 @@ void PeerSetState::resolve_later(std::chrono::nanoseconds wait) {
     std::lock_guard lock(mutex_);
     round = round_;
   }
-  loop_->post([weak = weak_from_this(), loop = loop_, wait, round] {
-    loop->schedule(later(loop->now(), wait), [weak, round] {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
-      const auto core = self->core_.lock();
-      if (core == nullptr || core->ended()) return;
-      {
-        std::lock_guard lock(self->mutex_);
-        if (self->round_ != round) return;
-      }
-      self->resolve();
-    });
-  });
+  loop_->schedule_after(wait, while_alive(this, [round](PeerSetState& self) {
+                          const auto core = self.core_.lock();
+                          if (core == nullptr || core->ended()) return;
+                          {
+                            std::lock_guard lock(self.mutex_);
+                            if (self.round_ != round) return;
+                          }
+                          self.resolve();
+                        }));
 }
 
 // After a failure: at once, or when `soonest` has passed since the last query.

@@ -55,8 +55,7 @@ IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carri
 }
 
 IncomingCall::~IncomingCall() {
-  if (!answered_)
-    fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
+  if (!answered_) fail(Error(ErrorKind::internal, "the call was dropped without an answer"));
   carrier_->call_ended({.id = id(),
                         .bytes = message_->bytes(),
                         .notification = is_notification(),
@@ -130,9 +129,8 @@ void IncomingCall::replace_argument(std::size_t i, ValueReader value,
 
 void IncomingCall::run() {
   if (method_->needs_object && object_ == nullptr)
-    return fail(std::make_exception_ptr(
-        Error(ErrorKind::not_found,
-              "'" + method_->name + "' needs an object: this agent serves none of that type")));
+    return fail(Error(ErrorKind::not_found,
+                      "'" + method_->name + "' needs an object: this agent serves none of that type"));
   if (method_->gate != nullptr) {
     at_gate_ = true;
     return method_->gate->enter(share());
@@ -150,10 +148,9 @@ void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
 
 void IncomingCall::begin() {
   if (cancelled())
-    return fail(std::make_exception_ptr(Error(deadline_ && carrier_->loop()->now() >= *deadline_
-                                                  ? ErrorKind::deadline_exceeded
-                                                  : ErrorKind::cancelled,
-                                              "ended before its handler ran")));
+    return fail(Error(deadline_ && carrier_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded
+                                                                         : ErrorKind::cancelled,
+                      "ended before its handler ran"));
   if (host_->hooks().interceptors().empty()) return enter_queue();
   intercept(0);
 }

@@ -97,7 +97,10 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void keep(KeptValue value);
   void reply(UniqueFunction<void(ValueWriter)> encode);
   void fail(std::exception_ptr error);
-  void refuse(std::exception_ptr error);  // the same, and the handler was never called
+  void fail(const Error& error) { fail(std::make_exception_ptr(error)); }
+  // The same; the handler was never called.
+  void refuse(std::exception_ptr error);
+  void refuse(const Error& error) { refuse(std::make_exception_ptr(error)); }
 
   bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
   bool is_resumable() const { return (message_->prefix().flags & frame_flags::resumable) != 0; }

@@ -22,8 +22,7 @@ void refuse_arguments(IncomingCall& call, std::exception_ptr why) {
   } catch (const Error&) {
     call.refuse(std::move(why));
   } catch (const std::exception& bad) {
-    call.refuse(std::make_exception_ptr(
-        Error(ErrorKind::invalid_argument, std::string("malformed arguments: ") + bad.what())));
+    call.refuse(Error(ErrorKind::invalid_argument, std::string("malformed arguments: ") + bad.what()));
   }
 }
 

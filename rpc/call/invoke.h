@@ -166,17 +166,10 @@ void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitabl
       call->asio_context(), running->turns, call->context(),
       std::make_shared<std::pair<std::shared_ptr<IncomingCall>, std::shared_ptr<Running>>>(call, running));
   const auto slot = running->cancelled.slot();
-  if constexpr (std::is_void_v<T>) {
-    asio::co_spawn(executor, std::move(awaitable),
-                   asio::bind_cancellation_slot(slot, [call](std::exception_ptr error) {
-                     answer(*call, error != nullptr ? Result<void>(error) : Result<void>{});
-                   }));
-  } else {
-    asio::co_spawn(executor, std::move(awaitable),
-                   asio::bind_cancellation_slot(slot, [call](std::exception_ptr error, T value) {
-                     answer(*call, error != nullptr ? Result<T>(error) : Result<T>(std::move(value)));
-                   }));
-  }
+  asio::co_spawn(executor, std::move(awaitable),
+                 asio::bind_cancellation_slot(slot, [call](std::exception_ptr error, auto... value) {
+                   answer(*call, error != nullptr ? Result<T>(error) : Result<T>(std::move(value)...));
+                 }));
 }
 
 // The arguments of a call; none: they could not be decoded, and the call has been refused.

@@ -33,8 +33,8 @@ void LayerHooks::prepare(const std::shared_ptr<IncomingCall>& call) const {
     return std::any_of(hooks_.begin(), hooks_.end(), [&](const auto& hook) { return hook->knows(key); });
   });
   if (unknown)
-    return call->fail(std::make_exception_ptr(Error(
-        ErrorKind::unsupported, "the call needs a layer that this agent was made without: " + *unknown)));
+    return call->fail(Error(ErrorKind::unsupported,
+                            "the call needs a layer that this agent was made without: " + *unknown));
   ask_next(hooks_, hooks_.size(), call);
 }
 

@@ -2,6 +2,7 @@
 
 #include <weft/rpc/call/call_host.h>
 #include <weft/rpc/call/incoming_call.h>
+#include <weft/rpc/core/while_alive.h>
 
 #include <algorithm>
 
@@ -22,15 +23,13 @@ void MethodGate::enter(const std::shared_ptr<IncomingCall>& call) {
   if (waiting_.size() >= limit_.waiting) {
     lock.unlock();
     AgentCounters::count(call->host()->counters().calls_shed);
-    return call->refuse(std::make_exception_ptr(Error(
-        ErrorKind::resource_exhausted, "too many calls of this method: " + std::to_string(limit_.running) +
-                                           " run and " + std::to_string(limit_.waiting) + " wait")));
+    return call->refuse(Error(ErrorKind::resource_exhausted,
+                              "too many calls of this method: " + std::to_string(limit_.running) +
+                                  " run and " + std::to_string(limit_.waiting) + " wait"));
   }
   waiting_.push_back(call);
   lock.unlock();
-  call->on_cancel([weak = weak_from_this(), call = call.get()] {
-    if (const auto gate = weak.lock()) gate->give_up(call);
-  });
+  call->on_cancel(while_alive(this, [call = call.get()](MethodGate& gate) { gate.give_up(call); }));
 }
 
 void MethodGate::leave() {
@@ -58,7 +57,7 @@ void MethodGate::give_up(const IncomingCall* call) {
     gone = std::move(*found);
     waiting_.erase(found);
   }
-  gone->refuse(std::make_exception_ptr(Error(ErrorKind::cancelled, "ended before its handler ran")));
+  gone->refuse(Error(ErrorKind::cancelled, "ended before its handler ran"));
 }
 
 }  // namespace weft::rpc

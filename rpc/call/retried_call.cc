@@ -1,6 +1,7 @@
 #include <weft/rpc/call/retried_call.h>
 
 #include <weft/rpc/call/call_host.h>
+#include <weft/rpc/core/while_alive.h>
 
 #include <algorithm>
 
@@ -63,9 +64,7 @@ RetriedCall::RetriedCall(OutgoingCall call, std::shared_ptr<CallHost> host, std:
 void RetriedCall::begin() {
   for (std::size_t i = 0; i < sources_.size(); ++i)
     if (sources_[i] != nullptr)
-      cancel_jobs_[i] = sources_[i]->on_cancel([weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->cancel();
-      });
+      cancel_jobs_[i] = sources_[i]->on_cancel(while_alive(this, &RetriedCall::cancel));
   attempt();
 }
 
@@ -131,7 +130,7 @@ void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& at
                     waits = host_->accounts()->retry_waits(attempt.size())]() mutable {
         self->wait(wait, std::move(waits));
       };
-      return loop->running_here() ? again() : loop->post(std::move(again));
+      return loop->dispatch(std::move(again));
     }
   }
   if (!result.ok() && may_have_run_ && was_not_sent(result.error()))

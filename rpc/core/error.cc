@@ -73,4 +73,14 @@ RemoteError::RemoteError(ErrorKind kind, const std::string& message, std::string
 
 RemoteError::~RemoteError() = default;
 
+ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return known.kind();
+  } catch (...) {
+    return otherwise;
+  }
+}
+
 }  // namespace weft::rpc

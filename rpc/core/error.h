@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -98,5 +99,8 @@ class WEFT_EXPORT RemoteError : public Error {
  private:
   std::string worker_, method_, type_, detail_;
 };
+
+// The kind of an exception that is an Error; otherwise the given one.
+WEFT_EXPORT ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise);
 
 }  // namespace weft::rpc

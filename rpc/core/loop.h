@@ -50,6 +50,18 @@ class WEFT_EXPORT Loop : public Executor {
   virtual bool running_here() const = 0;
   virtual TimerId schedule(Clock::time_point when, Callback job) = 0;
   virtual void cancel(TimerId timer) = 0;
+  // From any thread: runs the job at once if this is the loop's thread, otherwise posts it.
+  template <class Job>
+  void dispatch(Job job) {
+    running_here() ? job() : post(std::move(job));
+  }
+  // From any thread: runs the job when `wait` has passed since this call. A posted job does not own its loop,
+  // which may never run again.
+  void schedule_after(std::chrono::nanoseconds wait, Callback job) {
+    dispatch([this, when = later(now(), wait), job = std::move(job)]() mutable {
+      schedule(when, std::move(job));
+    });
+  }
   // A timer that a stopping loop waits for and does not drop; it bounds a graceful close.
   virtual TimerId schedule_closing(Clock::time_point when, Callback job) {
     return schedule(when, std::move(job));

@@ -2,6 +2,7 @@
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/transport/in_process.h>
@@ -134,9 +135,7 @@ AgentCounts AgentCore::counts() const {
   AgentCounts counts;
   accounts()->add_to(counts);
   counts.memory = memory_->counts();
-  const LinkTable::Sizes sizes = links_.sizes();
-  counts.handshakes = sizes.handshakes;
-  counts.connections = sizes.connections;
+  links_.add_to(counts);
   return counts;
 }
 
@@ -165,13 +164,11 @@ std::unique_ptr<Listener> AgentCore::listen_at(const Address& address) {
 }
 
 void AgentCore::listen() {
-  const ExceptionSink::Handler dropped = [weak = weak_from_this()](const std::string& text) {
-    const auto core = weak.lock();
-    if (core == nullptr) return;
-    AgentCounters::count(core->counters().exceptions_dropped);
-    core->log().write(LogLevel::error,
-                      text + "; handle the error in the continuation, or return from it what it throws");
-  };
+  const ExceptionSink::Handler dropped = while_alive(this, [](AgentCore& core, const std::string& text) {
+    AgentCounters::count(core.counters().exceptions_dropped);
+    core.log().write(LogLevel::error,
+                     text + "; handle the error in the continuation, or return from it what it throws");
+  });
   for (const auto& loop : loops_) loop->exceptions()->set_handler(dropped);
   if (const auto exceptions = handlers().exceptions()) exceptions->set_handler(dropped);
   const Address own{self_scheme, {}, {}, id().name};

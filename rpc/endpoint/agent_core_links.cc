@@ -5,14 +5,6 @@
 #include <weft/rpc/endpoint/sessions.h>
 
 namespace weft::rpc {
-namespace {
-
-void on_loop_of(const Route& route, Callback job) {
-  route.loop()->running_here() ? job() : route.loop()->post(std::move(job));
-}
-
-}  // namespace
-
 void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
   const bool accepted = route == nullptr;
   const auto link = std::make_shared<Link>(shared_from_this(), links_.next_number(), std::move(connection),
@@ -58,7 +50,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
   if (dialled != nullptr) dialled->link_up(link, true);
   if (hello.name == id().name) return;
   if (named != dialled)
-    on_loop_of(*named, [named, link, addresses = std::move(addresses)] {
+    named->loop()->dispatch([named, link, addresses = std::move(addresses)] {
       named->learn(addresses);
       named->link_up(link, false);
     });
@@ -99,9 +91,10 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
   const AgentId& peer = link->peer();
   auto named = routes_.find(peer.name);
   const auto other = dialled != nullptr || named != nullptr ? links_.latest_to(peer.name) : nullptr;
-  if (dialled != nullptr) on_loop_of(*dialled, [dialled, link, other] { dialled->link_down(link, other); });
+  if (dialled != nullptr)
+    dialled->loop()->dispatch([dialled, link, other] { dialled->link_down(link, other); });
   if (named != nullptr && named != dialled)
-    on_loop_of(*named, [named, link, other] { named->link_down(link, other); });
+    named->loop()->dispatch([named, link, other] { named->link_down(link, other); });
   if (absent && named != nullptr) {
     log().write(LogLevel::info, peer.name + " is absent: " + reason.what(),
                 {{log_fields::peer, peer.name}, {log_fields::kind, to_string(reason.kind())}});

@@ -42,12 +42,7 @@ void AgentLog::write_some(const char* topic, const std::shared_ptr<Loop>& loop, 
           log->write(LogLevel::warning, std::string(topic) + ": " + std::to_string(left_out) +
                                             " more within 10 s (Agent::counts() counts all)");
         };
-        if (loop->running_here()) {
-          loop->schedule(window.ends, summarise);
-        } else {
-          // By pointer: a loop that never runs again must not own itself.
-          loop->post([loop = loop.get(), summarise, ends = window.ends] { loop->schedule(ends, summarise); });
-        }
+        loop->schedule_after(window.ends - now, summarise);
       }
     }
   }

@@ -1,6 +1,7 @@
 // Link: the handshake, the frames that come in, heartbeats, and the ends of a connection.
 #include <weft/rpc/endpoint/link.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/sessions.h>
 
@@ -66,12 +67,10 @@ void Link::open() {
   hello.lane_key = lanes_->key();
   hello.process = core_->sessions().own_process();
   OutboundFrame frame = OutgoingMessage::hello(hello);
-  frame.sent = [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    self->hello_left_ = true;
-    if (self->lane_ && !self->ended_) self->become_lane();
-  };
+  frame.sent = while_alive(this, [](Link& self) {
+    self.hello_left_ = true;
+    if (self.lane_ && !self.ended_) self.become_lane();
+  });
   connection->send(std::move(frame));
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
@@ -219,9 +218,7 @@ void Link::await_beat() {
   const auto interval = core_->options().heartbeat.interval;
   if (interval.count() <= 0 || ended_) return;
   beat_due_ = later(loop()->now(), interval);
-  heartbeat_ = loop()->schedule(beat_due_, [weak = weak_from_this()] {
-    if (const auto link = weak.lock()) link->beat();
-  });
+  heartbeat_ = loop()->schedule(beat_due_, while_alive(this, &Link::beat));
 }
 
 // Silence is counted in beats and not by the clock: a time in which this process itself stood still counts as
@@ -252,10 +249,9 @@ void Link::send_beat(FrameKind kind, std::uint64_t id) {
   bool& queued = kind == FrameKind::ping ? ping_queued_ : pong_queued_;
   if (ended_ || std::exchange(queued, true)) return;
   OutboundFrame frame = OutgoingMessage::plain(kind, id);
-  frame.sent = [weak = weak_from_this(), kind] {
-    const auto link = weak.lock();
-    if (link != nullptr) (kind == FrameKind::ping ? link->ping_queued_ : link->pong_queued_) = false;
-  };
+  frame.sent = while_alive(this, [kind](Link& link) {
+    (kind == FrameKind::ping ? link.ping_queued_ : link.pong_queued_) = false;
+  });
   hello_left_ ? connection_->send_ahead(std::move(frame)) : connection_->send(std::move(frame));
 }
 

@@ -1,5 +1,6 @@
 #include <weft/rpc/endpoint/link_lanes.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <sys/random.h>
@@ -95,13 +96,12 @@ LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection
 void LinkLanes::expect(std::size_t count) {
   streams_.resize(count);
   missing_ = count;
-  timeout_ = connection_->loop()->schedule(
-      later(connection_->loop()->now(), core_->options().handshake_timeout), [weak = weak_from_this()] {
-        const auto self = weak.lock();
-        if (self == nullptr) return;
-        self->timeout_ = 0;
-        self->give_up("the other side did not take them in time");
-      });
+  timeout_ =
+      connection_->loop()->schedule(later(connection_->loop()->now(), core_->options().handshake_timeout),
+                                    while_alive(this, [](LinkLanes& self) {
+                                      self.timeout_ = 0;
+                                      self.give_up("the other side did not take them in time");
+                                    }));
 }
 
 void LinkLanes::dial(const HelloInfo& theirs, const Address& address, const std::string& agent) {

@@ -15,8 +15,7 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   entry.non_blocking = true;
   entry.run = [id](std::shared_ptr<IncomingCall> call) {
     const std::string which = call->is_notification() ? " (id " + std::to_string(id) + ")" : "";
-    call->refuse(
-        std::make_exception_ptr(Error(ErrorKind::not_found, "no such method on this agent" + which)));
+    call->refuse(Error(ErrorKind::not_found, "no such method on this agent" + which));
   };
   return std::make_shared<const MethodEntry>(std::move(entry));
 }

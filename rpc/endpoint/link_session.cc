@@ -1,6 +1,7 @@
 // Link: its part of the session: resumable frames, their order and their acknowledgements.
 #include <weft/rpc/endpoint/link.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 namespace weft::rpc {
@@ -72,7 +73,7 @@ void Link::transmit(Session::Next&& next) {
 }
 
 void Link::transmit_soon(const std::shared_ptr<Link>& link) {
-  link->loop()->running_here() ? link->transmit() : link->loop()->post([link] { link->transmit(); });
+  link->loop()->dispatch([link] { link->transmit(); });
 }
 
 // With the session's turn.
@@ -103,12 +104,11 @@ void Link::count_repeated(InboundFrame&& frame) {
 void Link::acknowledge_soon() {
   if (unacknowledged_.frames >= many_frames || unacknowledged_.bytes >= many_bytes) return acknowledge();
   if (unacknowledged_.bytes < large_bytes || acknowledge_timer_ != 0) return;
-  acknowledge_timer_ = loop()->schedule(later(loop()->now(), acknowledge_after), [weak = weak_from_this()] {
-    const auto link = weak.lock();
-    if (link == nullptr) return;
-    link->acknowledge_timer_ = 0;
-    if (link->unacknowledged_.bytes >= large_bytes) link->acknowledge();
-  });
+  acknowledge_timer_ =
+      loop()->schedule(later(loop()->now(), acknowledge_after), while_alive(this, [](Link& link) {
+                         link.acknowledge_timer_ = 0;
+                         if (link.unacknowledged_.bytes >= large_bytes) link.acknowledge();
+                       }));
 }
 
 void Link::acknowledge() {
@@ -125,11 +125,10 @@ void Link::write(OutboundFrame&& frame) {
 void Link::give_back(const Session::Asked& asked) {
   const auto charged = asked.charged.lock();
   if (charged == nullptr) return;
-  const auto back = [charged, bytes = asked.bytes] {
+  charged->loop()->dispatch([charged, bytes = asked.bytes] {
     charged->window_.give_back(1, bytes);
     charged->send_held();
-  };
-  charged->loop()->running_here() ? back() : charged->loop()->post(back);
+  });
 }
 
 }  // namespace weft::rpc

@@ -121,12 +121,10 @@ LinkTable::Requests LinkTable::requests_with(const std::set<std::string>& names)
   return requests;
 }
 
-LinkTable::Sizes LinkTable::sizes() const {
-  Sizes sizes;
+void LinkTable::add_to(AgentCounts& counts) const {
   std::lock_guard lock(mutex_);
-  sizes.handshakes = handshaking_.size();
-  for (const auto& [peer, links] : ready_) sizes.connections += static_cast<std::uint64_t>(links);
-  return sizes;
+  counts.handshakes = handshaking_.size();
+  for (const auto& [peer, links] : ready_) counts.connections += static_cast<std::uint64_t>(links);
 }
 
 }  // namespace weft::rpc

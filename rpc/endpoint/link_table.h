@@ -20,6 +20,7 @@
 namespace weft::rpc {
 
 class Link;
+struct AgentCounts;
 
 class WEFT_EXPORT LinkTable {
  public:
@@ -59,10 +60,7 @@ class WEFT_EXPORT LinkTable {
     std::uint64_t sent = 0, received = 0, ever = 0;
   };
   Requests requests_with(const std::set<std::string>& names) const;
-  struct Sizes {
-    std::uint64_t handshakes = 0, connections = 0;
-  };
-  Sizes sizes() const;
+  void add_to(AgentCounts& counts) const;  // handshakes and connections
 
  private:
   struct ByNumber {  // not by address, so that a simulation repeats the order

@@ -1,5 +1,6 @@
 #include <weft/rpc/endpoint/route.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
@@ -210,13 +211,11 @@ void Route::rejoin() {
 }
 
 void Route::end_of(const AgentId& life) {
-  loop()->post([weak = weak_from_this(), life] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    self->rejoining_ = false;
-    for (const auto& call : std::vector(self->waiting_.begin(), self->waiting_.end()))
-      if (call->only() != nullptr && *call->only() == life) self->fail(*call, gone(life));
-  });
+  loop()->post(while_alive(this, [life](Route& self) {
+    self.rejoining_ = false;
+    for (const auto& call : std::vector(self.waiting_.begin(), self.waiting_.end()))
+      if (call->only() != nullptr && *call->only() == life) self.fail(*call, gone(life));
+  }));
 }
 
 void Route::connect() {
@@ -303,13 +302,11 @@ void Route::end_backoff() {
 
 void Route::dial_later() {
   if (redial_ != 0) return;
-  redial_ = loop()->schedule(not_before_, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    self->redial_ = 0;
-    self->prune();
-    self->dial();
-  });
+  redial_ = loop()->schedule(not_before_, while_alive(this, [](Route& self) {
+                               self.redial_ = 0;
+                               self.prune();
+                               self.dial();
+                             }));
 }
 
 void Route::dial_ended(const Error& reason) {
@@ -399,11 +396,7 @@ void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;
     if (call->connect_within()) watch_time(call, false);
-    if (link_->loop()->running_here()) {
-      link_->send(call);
-    } else {
-      link_->loop()->post([link = link_, call] { link->send(call); });
-    }
+    link_->loop()->dispatch([link = link_, call] { link->send(call); });
   }
 }
 

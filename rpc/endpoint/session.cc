@@ -38,8 +38,7 @@ void Session::submit(std::shared_ptr<PendingCall> call) {
   if (call != nullptr) {
     link != nullptr ? link->enter(call) : call->lose(ErrorKind::peer_lost, "the peer is gone");
   } else if (link != nullptr) {
-    link->loop()->running_here() ? link->send_waiting()
-                                 : link->loop()->post([link] { link->send_waiting(); });
+    link->loop()->dispatch([link] { link->send_waiting(); });
   }
 }
 
@@ -86,11 +85,7 @@ Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, cons
   {
     std::lock_guard lock(mutex_);
     if (ended_) return {Keep::over};
-    keep({.frame = std::move(frame),
-          .check = nullptr,
-          .call_id = call_id,
-          .bytes = bytes,
-          .kind = FrameKind::reply});
+    keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::reply});
     kept.next = next_if_last(link);
     if (kept_bytes_ > max_kept_ && kept_bytes_ > bytes) kept.keep = Keep::too_many;
     if (!kept.next) other = link_.lock();
@@ -200,11 +195,7 @@ void Session::cancel(std::uint64_t call_id) {
     if (ended_ || asked == nullptr || asked->call == nullptr) return;
     asked->call = nullptr;  // its answer still comes, and brings its credit
     const std::uint64_t bytes = frame.bytes();
-    keep({.frame = std::move(frame),
-          .check = nullptr,
-          .call_id = call_id,
-          .bytes = bytes,
-          .kind = FrameKind::cancel});
+    keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::cancel});
     link = link_.lock();
   }
   if (link != nullptr) Link::transmit_soon(link);

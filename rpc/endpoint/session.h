@@ -112,7 +112,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
  private:
   struct Frame {
     OutboundFrame frame;
-    std::shared_ptr<UniqueFunction<void()>> check;
+    std::shared_ptr<UniqueFunction<void()>> check = nullptr;
     std::uint64_t call_id = 0, bytes = 0;
     FrameKind kind = FrameKind::request;
     bool notifies = false;

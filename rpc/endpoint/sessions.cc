@@ -30,7 +30,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
         lost_(std::move(lost)) {}
 
   void begin(std::chrono::nanoseconds timeout, const std::optional<ProcessId>& process) {
-    on_loop([self = shared_from_this(), timeout, process] {
+    loop_->dispatch([self = shared_from_this(), timeout, process] {
       if (self->over_) return;
       self->timer_ = self->loop_->schedule(later(self->loop_->now(), timeout), [self, timeout] {
         self->timer_ = 0;
@@ -42,14 +42,10 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
     });
   }
   void finish() {
-    on_loop([self = shared_from_this()] { self->stop(); });
+    loop_->dispatch([self = shared_from_this()] { self->stop(); });
   }
 
  private:
-  template <class F>
-  void on_loop(F f) {
-    loop_->running_here() ? f() : loop_->post(std::move(f));
-  }
   void watch(const ProcessId& process) {
     const int descriptor = open_process(process);
     if (descriptor == -1) return loop_->post([self = shared_from_this()] { self->process_ended(); });

@@ -24,16 +24,6 @@ std::vector<double> usual_bounds() {
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
-rpc::ErrorKind kind_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& known) {
-    return known.kind();
-  } catch (...) {
-    return rpc::ErrorKind::handler_failed;
-  }
-}
-
 // Names and values of one agent, as families with one metric each.
 class Families {
  public:
@@ -72,7 +62,7 @@ class Metrics::Side {
     Method& counted = find(method.empty() ? unknown_method : method);
     counted.seconds.Observe(std::max(seconds(took), 0.0));
     if (error == nullptr) return;
-    const rpc::ErrorKind kind = kind_of(error);
+    const rpc::ErrorKind kind = error_kind(error, rpc::ErrorKind::handler_failed);
     std::lock_guard lock(counted.mutex);
     ++counted.failures[kind];
   }

@@ -7,6 +7,7 @@
 #include <weft/rpc/rendezvous/job_membership.h>
 
 #include <weft/rpc/call/invoke.h>
+#include <weft/rpc/core/while_alive.h>
 
 #include <algorithm>
 
@@ -64,15 +65,11 @@ JobMembership::JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezv
 // --- Joining ---
 
 void JobMembership::begin_joining() {
-  const auto met_host = [weak = weak_from_this()](const MemberRecord& host) {
-    const auto job = weak.lock();
-    if (job == nullptr) return;
-    std::lock_guard lock(job->mutex_);
-    job->host_ = host;
-  };
-  const auto lost = [weak = weak_from_this()](const Error& error) {
-    if (const auto job = weak.lock()) job->lose_membership(error);
-  };
+  const auto met_host = while_alive(this, [](JobMembership& job, const MemberRecord& host) {
+    std::lock_guard lock(job.mutex_);
+    job.host_ = host;
+  });
+  const auto lost = while_alive(this, &JobMembership::lose_membership);
   auto joining = std::make_shared<Joining>(core_, rendezvous_, place_, met_host, lost);
   {
     std::lock_guard lock(mutex_);
@@ -141,17 +138,13 @@ void JobMembership::look() {
 }
 
 void JobMembership::look_later() {
-  place_.loop->post([loop = place_.loop.get(), weak = weak_from_this()] {
-    loop->schedule(loop->now() + look_pause, [weak] {
-      const auto job = weak.lock();
-      if (job == nullptr) return;
-      {
-        std::lock_guard lock(job->mutex_);
-        job->looking_ = false;
-      }
-      job->look();
-    });
-  });
+  place_.loop->schedule_after(look_pause, while_alive(this, [](JobMembership& job) {
+                                {
+                                  std::lock_guard lock(job.mutex_);
+                                  job.looking_ = false;
+                                }
+                                job.look();
+                              }));
 }
 
 void JobMembership::looked(Result<StoreChanges>&& result) {
@@ -328,9 +321,10 @@ Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseco
   auto promise = std::make_shared<Promise<void>>(loop_);
   std::unique_lock lock(mutex_);
   const std::uint64_t id = ++last_waiter_;
-  promise->on_cancel([weak = weak_from_this(), id] {
-    if (const auto job = weak.lock()) job->end_waiter(id, ErrorKind::cancelled);
-  });
+  const auto end_waiter = [this, id](ErrorKind kind) {
+    return while_alive(this, [id, kind](JobMembership& job) { job.end_waiter(id, kind); });
+  };
+  promise->on_cancel(end_waiter(ErrorKind::cancelled));
   auto future = promise->future();
   if (const auto error = why_not()) {
     lock.unlock();
@@ -342,13 +336,7 @@ Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseco
   const bool gone = store_gone_;
   if (first) phase_ = Phase::joining;
   lock.unlock();
-  if (timeout != no_timeout)
-    place_.loop->post(
-        [loop = place_.loop.get(), when = later(place_.loop->now(), timeout), weak = weak_from_this(), id] {
-          loop->schedule(when, [weak, id] {
-            if (const auto job = weak.lock()) job->end_waiter(id, ErrorKind::deadline_exceeded);
-          });
-        });
+  if (timeout != no_timeout) place_.loop->schedule_after(timeout, end_waiter(ErrorKind::deadline_exceeded));
   if (first) {
     begin_joining();
   } else if (gone) {
@@ -500,9 +488,9 @@ void JobMembership::answer() {
     }
   }
   if (release)
-    core_->hooks().leave(core_->pick_loop()).then([weak = weak_from_this()](Result<void>&&) {
-      if (const auto job = weak.lock()) job->released();
-    });
+    core_->hooks().leave(core_->pick_loop()).then(while_alive(this, [](JobMembership& job, Result<void>&&) {
+      job.released();
+    }));
 }
 
 void JobMembership::released() {
@@ -512,17 +500,13 @@ void JobMembership::released() {
   }
   publish_state();
   answer();
-  place_.loop->post([loop = place_.loop.get(), weak = weak_from_this()] {
-    loop->schedule(loop->now() + release_timeout, [weak] {
-      const auto job = weak.lock();
-      if (job == nullptr) return;
-      {
-        std::lock_guard lock(job->mutex_);
-        job->waited_for_release_ = true;
-      }
-      job->answer();
-    });
-  });
+  place_.loop->schedule_after(release_timeout, while_alive(this, [](JobMembership& job) {
+                                {
+                                  std::lock_guard lock(job.mutex_);
+                                  job.waited_for_release_ = true;
+                                }
+                                job.answer();
+                              }));
 }
 
 void JobMembership::fail_all(const Error& error, Spared spared) {

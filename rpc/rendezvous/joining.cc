@@ -2,6 +2,7 @@
 
 #include <weft/rpc/call/invoke.h>
 #include <weft/rpc/call/ping.h>
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/rendezvous/job_membership.h>
 #include <weft/rpc/transport/local_address.h>
 
@@ -239,11 +240,7 @@ Future<void> Joining::pause() {
   }
   pause_ = std::move(promise);
   lock.unlock();
-  place_.loop->post([loop = place_.loop.get(), weak = weak_from_this()] {
-    loop->schedule(loop->now() + retry_interval, [weak] {
-      if (const auto joining = weak.lock()) joining->end_pause();
-    });
-  });
+  place_.loop->schedule_after(retry_interval, while_alive(this, &Joining::end_pause));
   return future;
 }
 

@@ -1,21 +1,10 @@
 #include <weft/rpc/store/lease_keeper.h>
 
+#include <weft/rpc/core/while_alive.h>
+
 #include <atomic>
 
 namespace weft::rpc {
-namespace {
-
-bool says_lost(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& own) {
-    return own.kind() == ErrorKind::lease_lost;
-  } catch (...) {
-    return false;
-  }
-}
-
-}  // namespace
 
 // The store's futures and the loop's timer refer to it weakly. Other members than the atomic are used on the
 // loop.
@@ -33,9 +22,7 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
 
   void wait(std::chrono::nanoseconds time) {
     if (ended) return;
-    timer = loop->schedule(later(loop->now(), time), [weak = weak_from_this()] {
-      if (const auto keeper = weak.lock()) keeper->renew();
-    });
+    timer = loop->schedule(later(loop->now(), time), while_alive(this, [](auto& keeper) { keeper.renew(); }));
   }
   void renew() {
     timer = 0;
@@ -52,7 +39,7 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
       renewed = loop->now();
       return wait(lease.ttl / 3);
     }
-    if (!says_lost(result.error())) return wait(lease.ttl / 6);
+    if (error_kind(result.error(), ErrorKind::internal) != ErrorKind::lease_lost) return wait(lease.ttl / 6);
     ended = true;
     Lost tell = std::move(lost);
     try {

@@ -1,5 +1,6 @@
 #include <weft/rpc/store/memory_store.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/store/store_table.h>
 
 #include <mutex>
@@ -34,13 +35,9 @@ struct MemoryStore::State : std::enable_shared_from_this<State> {
     jobs.push_back(next_tick(++timer));
   }
   Callback next_tick(std::uint64_t which) {
-    return [loop = loop, weak = weak_from_this(), which, wait = ticks] {
-      loop->post([loop = loop.get(), weak, which, wait] {
-        loop->schedule(loop->now() + wait, [weak, which] {
-          if (const auto store = weak.lock()) store->tick(which);
-        });
-      });
-    };
+    return [loop = loop, wait = ticks, tick = while_alive(this, [which](State& store) {
+                                         store.tick(which);
+                                       })]() mutable { loop->schedule_after(wait, std::move(tick)); };
   }
   void tick(std::uint64_t which) {
     StoreTable::Jobs jobs;

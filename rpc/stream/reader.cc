@@ -1,5 +1,6 @@
 #include <weft/rpc/stream/reader.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/stream/served_stream.h>
 #include <weft/rpc/stream/stream_table.h>
 
@@ -100,9 +101,7 @@ void StreamReader::pull() {
     call.message().argument(2).set_uint(pull.items);
     call.message().argument(3).set_uint(pull.bytes);
     call.end();
-    source_.start(std::move(call), [weak = weak_from_this()](Result<PendingCall::Reply> reply) {
-      if (const auto self = weak.lock()) self->pulled(std::move(reply));
-    });
+    source_.start(std::move(call), while_alive(this, &StreamReader::pulled));
     lock.lock();
   }
   pulling_ = false;

@@ -33,13 +33,7 @@ std::optional<TraceContext> context_of(CallContext& call) {
 
 std::string span_error(const std::exception_ptr& error) {
   if (error == nullptr) return {};
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    return std::string(to_string(known.kind()));
-  } catch (...) {
-    return std::string(to_string(ErrorKind::handler_failed));
-  }
+  return std::string(to_string(error_kind(error, ErrorKind::handler_failed)));
 }
 
 // The span of a call made, from its start to its end, including retries.

@@ -11,6 +11,7 @@
 // other side closes, too. be_patient() restarts the timeout whenever there is progress.
 #include <weft/rpc/transport/stream_connection.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/admission.h>
 #include <weft/rpc/transport/tls_error.h>
 
@@ -234,17 +235,15 @@ bool StreamConnection::let_in(const Prefix& announced) {
   }
   if (!is_reply && !room_overdue_) {
     awaiting_room_ = true;
-    place_for_room_ = admission_->wait(announced.message_bytes(), loop_, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->read_on();
-    });
+    place_for_room_ =
+        admission_->wait(announced.message_bytes(), loop_, while_alive(this, &StreamConnection::read_on));
     if (room_timer_ == 0)
-      room_timer_ = loop_->schedule(later(loop_->now(), admission_->timeout()), [weak = weak_from_this()] {
-        const auto self = weak.lock();
-        if (self == nullptr) return;
-        self->room_timer_ = 0;
-        self->room_overdue_ = true;
-        self->read_on();
-      });
+      room_timer_ = loop_->schedule(later(loop_->now(), admission_->timeout()),
+                                    while_alive(this, [](StreamConnection& self) {
+                                      self.room_timer_ = 0;
+                                      self.room_overdue_ = true;
+                                      self.read_on();
+                                    }));
     return false;
   }
   stop_waiting_for_room();
@@ -391,9 +390,7 @@ void StreamConnection::on_acknowledged() {
 void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
   if (closed_ || lanes_ != nullptr) return;
   lanes_ = std::move(lanes);
-  lanes_->start([weak = weak_from_this()](const std::string& why, bool idle) {
-    if (const auto self = weak.lock()) self->lane_lost(why, idle);
-  });
+  lanes_->start(while_alive(this, &StreamConnection::lane_lost));
   reader_.accept_lanes();
 }
 
@@ -433,13 +430,12 @@ void StreamConnection::send_on_lanes(const Queued& queued) {
   std::vector<Buffer> buffers;
   std::copy_if(queued.frame.attachments.begin(), queued.frame.attachments.end(), std::back_inserter(buffers),
                is_for_lanes);
-  lanes_->write(std::move(buffers), [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (self == nullptr || self->closed_) return;
-    ++self->lanes_done_;
-    self->leave_lanes();
-    self->end_once_all_has_left();
-  });
+  lanes_->write(std::move(buffers), while_alive(this, [](StreamConnection& self) {
+                  if (self.closed_) return;
+                  ++self.lanes_done_;
+                  self.leave_lanes();
+                  self.end_once_all_has_left();
+                }));
 }
 
 // Frames leave on_lanes_ in the order in which they left the stream.

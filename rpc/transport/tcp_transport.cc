@@ -1,5 +1,6 @@
 #include <weft/rpc/transport/tcp_transport.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
 #include <weft/rpc/transport/stream_connection.h>
@@ -139,12 +140,10 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   }
   void arm(Clock::time_point when, void (*expired)(Attempt&)) {
     if (when == Clock::time_point::max()) return;
-    timer_ = loop_->schedule(when, [weak = weak_from_this(), expired] {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
-      self->timer_ = 0;
-      expired(*self);
-    });
+    timer_ = loop_->schedule(when, while_alive(this, [expired](Attempt& self) {
+                               self.timer_ = 0;
+                               expired(self);
+                             }));
   }
   void disarm() {
     if (timer_ != 0) loop_->cancel(std::exchange(timer_, 0));

@@ -102,16 +102,6 @@ Error to_error(const Json& failure) {
                kind == ErrorKind::unavailable ? Execution::maybe_executed : Execution::not_sent);
 }
 
-ErrorKind kind_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& own) {
-    return own.kind();
-  } catch (...) {
-    return ErrorKind::internal;
-  }
-}
-
 // --- Writing ---
 
 // The first key after all keys with the prefix; "\0" (no end) if no such key exists.
@@ -209,7 +199,7 @@ struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
   // If the server is unavailable now, it, or another server, may be available soon.
   bool asks_again(const std::exception_ptr& error) {
     if (!request.repeatable || loop->now() + pause >= request.until ||
-        kind_of(error) != ErrorKind::unavailable)
+        error_kind(error, ErrorKind::internal) != ErrorKind::unavailable)
       return false;
     http->next_server();
     loop->schedule(loop->now() + pause, [self = this->shared_from_this()] { self->start(); });
@@ -317,7 +307,8 @@ Future<void> EtcdClient::revoke(LeaseId lease, Time until) {
   return call<void>(request("/v3/lease/revoke", Json{{"ID", std::to_string(lease)}}.dump(), until, true),
                     [](const Json&) {})
       .then([](Result<void>&& revoked) -> Result<void> {
-        const bool before = !revoked.ok() && kind_of(revoked.error()) == ErrorKind::lease_lost;
+        const bool before =
+            !revoked.ok() && error_kind(revoked.error(), ErrorKind::internal) == ErrorKind::lease_lost;
         return before ? Result<void>{} : std::move(revoked);
       });
 }

@@ -1,5 +1,7 @@
 #include <weft/rpc/store/internal/etcd_watch.h>
 
+#include <weft/rpc/core/while_alive.h>
+
 namespace weft::rpc::detail {
 namespace {
 
@@ -34,16 +36,14 @@ void EtcdWatch::wait(const std::shared_ptr<StoreWait>& wait) {
 void EtcdWatch::begin(std::uint64_t from) {
   stage_ = Stage::opening;
   const std::uint64_t turn = ++turn_;
-  stream_ = client_.watch(
-      prefix_, from, give_up_,
-      [weak = weak_from_this(), turn, from](EtcdEvents&& events) {
-        const auto self = weak.lock();
-        if (self != nullptr && self->turn_ == turn) self->on_events(std::move(events), from);
-      },
-      [weak = weak_from_this(), turn](const Error& reason) {
-        const auto self = weak.lock();
-        if (self != nullptr && self->turn_ == turn) self->on_ended(reason);
-      });
+  stream_ = client_.watch(prefix_, from, give_up_,
+                          while_alive(this,
+                                      [turn, from](EtcdWatch& self, EtcdEvents&& events) {
+                                        if (self.turn_ == turn) self.on_events(std::move(events), from);
+                                      }),
+                          while_alive(this, [turn](EtcdWatch& self, const Error& reason) {
+                            if (self.turn_ == turn) self.on_ended(reason);
+                          }));
 }
 
 void EtcdWatch::on_events(EtcdEvents&& events, std::uint64_t from) {
@@ -79,12 +79,10 @@ void EtcdWatch::on_ended(const Error& reason) {
   if (was_open) give_up_ = now + timeout_;
   if (reason.kind() != ErrorKind::unavailable || now + reopen_pause >= give_up_) return fail(reason);
   stage_ = Stage::opening;
-  timer_ = loop_->schedule(now + reopen_pause, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    self->timer_ = 0;
-    self->begin(self->last_ == 0 ? 0 : self->last_ + 1);
-  });
+  timer_ = loop_->schedule(now + reopen_pause, while_alive(this, [](EtcdWatch& self) {
+                             self.timer_ = 0;
+                             self.begin(self.last_ == 0 ? 0 : self.last_ + 1);
+                           }));
 }
 
 // A server that no longer answers does not close the stream. So it is probed if the stream is silent.

@@ -1,6 +1,7 @@
 #include <weft/rpc/store/internal/http_client.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/store/internal/http_connection.h>
 
 #include <algorithm>
@@ -250,12 +251,11 @@ void HttpClient::close() {
 void HttpClient::set_timer(const std::shared_ptr<Call>& call, Clock::time_point when,
                            void (HttpClient::*then)(const std::shared_ptr<Call>&)) {
   if (call->timer != 0) loop_->cancel(call->timer);
-  call->timer = loop_->schedule(when, [weak = weak_from_this(), call, then] {
-    const auto client = weak.lock();
-    if (client == nullptr || !client->calls_.contains(call->id)) return;
-    call->timer = 0;
-    (client.get()->*then)(call);
-  });
+  call->timer = loop_->schedule(when, while_alive(this, [call, then](HttpClient& client) {
+                                  if (!client.calls_.contains(call->id)) return;
+                                  call->timer = 0;
+                                  (client.*then)(call);
+                                }));
 }
 
 }  // namespace weft::rpc::detail

@@ -5,6 +5,7 @@
 #include <weft/rpc/transport/shm/handshake.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/shm/hello.h>
 #include <weft/rpc/transport/shm/shm_stream.h>
 
@@ -57,12 +58,10 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
         kept_(std::move(kept)) {}
 
   void start() {
-    timer_ = loop_->schedule_closing(later(loop_->now(), options_.timeout), [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) {
-        self->timer_ = 0;
-        self->fail(std::make_exception_ptr(lost("nothing has come for too long")));
-      }
-    });
+    timer_ = loop_->schedule_closing(later(loop_->now(), options_.timeout), while_alive(this, [](auto& self) {
+                                       self.timer_ = 0;
+                                       self.fail(std::make_exception_ptr(lost("the handshake timed out")));
+                                     }));
     loop_->post([self = shared_from_this()] { self->attempt(&Greeting::greet); });
   }
 

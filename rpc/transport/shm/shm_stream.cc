@@ -4,6 +4,7 @@
 // jobs.
 #include <weft/rpc/transport/shm/shm_stream.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/shm/ring.h>
 
 #include <asio/error.hpp>
@@ -160,12 +161,11 @@ class ShmCore final : public LoopPoller,
   }
   void settle_soon() {
     if (std::exchange(settling_, true)) return;
-    loop_->post([weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (self == nullptr || self->closed_) return;
-      self->settling_ = false;
-      self->settle();
-    });
+    loop_->post(while_alive(this, [](auto& self) {
+      if (self.closed_) return;
+      self.settling_ = false;
+      self.settle();
+    }));
   }
 
   // One wait is always pending: for a knock, and for the end of the socket.
