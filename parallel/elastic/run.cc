@@ -167,8 +167,8 @@ std::variant<Generation, Outcome> Training::agree() {
       if (now >= few_until) throw too_few(view.candidates.size(), current);
       if (now >= warn_at) {
         warn_at = rpc::Clock::time_point::max();
-        agent_.core()->log().write(rpc::LogLevel::warning,
-                           too_few_text(view.candidates.size(), current) + ": waits for more workers");
+        agent_.core()->log().write(rpc::LogLevel::warning, too_few_text(view.candidates.size(), current) +
+                                                               ": waits for more workers");
       }
     } else {
       few_until = rpc::Clock::time_point::max();

@@ -233,7 +233,8 @@ class WEFT_EXPORT PeerSet {
   // Returns the addresses or names of the replicas. Called on a loop or on a calling thread; must not block.
   using Resolver = detail::PeerSetState::Resolver;
 
-  // The replicas with these names, or with those that the resolver returns. An Agent converts to its AgentCore.
+  // The replicas with these names, or with those that the resolver returns. An Agent converts to its
+  // AgentCore.
   PeerSet(const std::shared_ptr<AgentCore>& agent, const Names& names, PeerSetOptions options = {});
   PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options = {});
 

@@ -78,11 +78,14 @@ ReplicaPlan::Replica* ReplicaPlan::pick(const std::vector<Replica*>& from, std::
   if (options_.policy == BalancePolicy::consistent_hash && key) {
     std::size_t load = 1;  // including the call to be placed
     for (const Replica* replica : from) load += replica->outstanding;
-    const double most = options_.max_load * static_cast<double>(load) / static_cast<double>(from.size());
+    const double max_outstanding =
+        options_.max_load * static_cast<double>(load) / static_cast<double>(from.size());
     Replica* best = nullptr;
     std::uint64_t highest = 0;
     for (Replica* replica : from) {
-      if (options_.max_load > 0 && static_cast<double>(replica->outstanding) >= std::max(most, 1.0)) continue;
+      if (options_.max_load > 0 &&
+          static_cast<double>(replica->outstanding) >= std::max(max_outstanding, 1.0))
+        continue;
       // Equal on every machine, so that agents agree on the replica of a key.
       const std::uint64_t weight = split_mix(replica->hash ^ split_mix(*key));
       if (best != nullptr && weight <= highest) continue;

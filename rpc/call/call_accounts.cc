@@ -68,7 +68,7 @@ bool CallAccounts::hold(std::uint64_t bytes, bool upkeep, bool admitted) {
   return true;
 }
 
-void CallAccounts::let_go(std::uint64_t bytes, bool upkeep) {
+void CallAccounts::release(std::uint64_t bytes, bool upkeep) {
   admission_->release(bytes);
   if (!upkeep) --held_calls_;
 }

@@ -80,7 +80,7 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   // A request of a peer, until its IncomingCall is destroyed. upkeep: MethodEntry::upkeep. admitted: the
   // connection has reserved the bytes. false: a limit of the agent is exceeded.
   bool hold(std::uint64_t bytes, bool upkeep, bool admitted);
-  void let_go(std::uint64_t bytes, bool upkeep);
+  void release(std::uint64_t bytes, bool upkeep);
   void call_began(bool background) { ++(background ? served_.background : served_.work); }
   void call_ended(bool background);
 

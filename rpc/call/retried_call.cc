@@ -77,7 +77,7 @@ void RetriedCall::attempt() {
   bool cancelled = false;
   {
     std::lock_guard lock(mutex_);
-    under_way_ = pending;
+    attempt_in_flight_ = pending;
     cancelled = cancelled_;
   }
   if (cancelled) {
@@ -149,7 +149,7 @@ void RetriedCall::cancel() {
   {
     std::lock_guard lock(mutex_);
     cancelled_ = true;
-    pending = under_way_.lock();
+    pending = attempt_in_flight_.lock();
   }
   if (pending != nullptr) route_->cancel(std::move(pending));
   route_->loop()->post([self = shared_from_this()] { self->end_wait(); });

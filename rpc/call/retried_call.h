@@ -53,7 +53,7 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
 
   std::mutex mutex_;  // guards what follows
   bool cancelled_ = false;
-  std::weak_ptr<PendingCall> under_way_;
+  std::weak_ptr<PendingCall> attempt_in_flight_;
 };
 
 }  // namespace weft::rpc

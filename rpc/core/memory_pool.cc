@@ -36,7 +36,7 @@ struct MemoryPool::State {
   };
   using Age = std::list<Kept>;
 
-  explicit State(std::uint64_t most) : max_kept(most) {}
+  explicit State(std::uint64_t max) : max_kept(max) {}
   ~State() {
     for (const Kept& block : by_age) std::free(block.memory);
   }

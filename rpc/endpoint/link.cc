@@ -63,7 +63,7 @@ void Link::open() {
   hello.max_header = core_->options().limits.header;
   hello.max_body = core_->options().limits.message;
   hello.max_attachments = core_->options().limits.attachments;
-  hello.lanes = lanes_->most();
+  hello.lanes = lanes_->offered();
   hello.lane_key = lanes_->key();
   hello.process = core_->sessions().own_process();
   OutboundFrame frame = OutgoingMessage::hello(hello);

@@ -90,7 +90,7 @@ LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection
                        {{log_fields::connection, connection_->describe()}});
     return;
   }
-  most_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, max_lanes));
+  offered_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, max_lanes));
 }
 
 void LinkLanes::expect(std::size_t count) {
@@ -105,7 +105,7 @@ void LinkLanes::expect(std::size_t count) {
 }
 
 void LinkLanes::dial(const HelloInfo& theirs, const Address& address, const std::string& agent) {
-  const std::uint16_t count = std::min(most_, theirs.lanes);
+  const std::uint16_t count = std::min(offered_, theirs.lanes);
   Transport* transport = core_->transport(address.scheme);
   if (count == 0 || address.scheme != "tcp" || transport == nullptr || core_->ended()) return;
   expect(count);
@@ -147,7 +147,7 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
         {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
   if (dialled_ || open_) refuse("that is not due");
   if (!identity_) {  // the hello comes by another socket
-    if (early_.size() == most_) refuse("beyond those that were offered");
+    if (early_.size() == offered_) refuse("beyond those that were offered");
     if (!core_->links().keep_early_lane())
       return core_->log().write(LogLevel::debug,
                                 connection_->describe() + ": a lane too early, as too many were",
@@ -155,7 +155,7 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
     early_.push_back({info, identity, std::move(lane)});
     return;
   }
-  if (info.count == 0 || info.count > most_ || info.index >= info.count)
+  if (info.count == 0 || info.count > offered_ || info.index >= info.count)
     refuse("beyond those that were offered");
   if (streams_.empty()) expect(info.count);
   if (streams_.size() != info.count || streams_[info.index]) refuse("of other lanes");

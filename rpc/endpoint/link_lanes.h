@@ -26,8 +26,8 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   // dialled: this side did.
   LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled);
 
-  std::uint16_t most() const { return most_; }  // 0: this link has none. Any thread
-  const LaneKey& key() const { return key_; }   // of this side; any thread
+  std::uint16_t offered() const { return offered_; }  // 0: this link has none. Any thread
+  const LaneKey& key() const { return key_; }         // of this side; any thread
 
   // With the other side's hello, which says who that is; at the side that dialled before dial(), where agent
   // is the expected name, empty where an address was dialled. Errors as those of take().
@@ -54,7 +54,7 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   const std::shared_ptr<AgentCore> core_;
   const bool dialled_;
   std::shared_ptr<Connection> connection_;  // null: the link has ended
-  std::uint16_t most_ = 0;
+  std::uint16_t offered_ = 0;
   LaneKey key_{};
   std::optional<std::string> identity_;  // of the peer, once its hello is here
   std::vector<Early> early_;             // lanes that came before

@@ -213,7 +213,7 @@ void Link::give_credit(std::uint64_t bytes) {
 }
 
 void Link::call_ended(const Gone& gone) {
-  core_->accounts()->let_go(gone.bytes, gone.upkeep);
+  core_->accounts()->release(gone.bytes, gone.upkeep);
   if (gone.resumable && ended_ && session_ != nullptr) session_->served(gone.id);
   const auto forget = [gone](Link& link) {
     if (auto served = link.incoming_.take(gone.id)) link.count_no_more(*served);

@@ -72,7 +72,7 @@ std::shared_ptr<Link> LinkTable::latest_to(const std::string& name) const {
 std::shared_ptr<Link> LinkTable::with_lanes(const LaneKey& key) const {
   std::lock_guard lock(mutex_);
   const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
-    return link->lanes()->most() != 0 && link->lanes()->key() == key;
+    return link->lanes()->offered() != 0 && link->lanes()->key() == key;
   });
   return found == links_.end() ? nullptr : *found;
 }

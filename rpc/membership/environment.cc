@@ -28,14 +28,14 @@ class Environment {
     if (auto value = find(name)) return *std::move(value);
     throw Error(ErrorKind::invalid_argument, "the environment lacks " + name + ", " + meaning);
   }
-  static std::uint64_t number(const std::string& name, const std::string& value, std::uint64_t least,
-                              std::uint64_t most) {
+  static std::uint64_t number(const std::string& name, const std::string& value, std::uint64_t min,
+                              std::uint64_t max) {
     std::uint64_t number = 0;
     const char* const last = value.data() + value.size();
     const auto [end, error] = std::from_chars(value.data(), last, number);
-    if (error != std::errc{} || end != last || number < least || number > most)
+    if (error != std::errc{} || end != last || number < min || number > max)
       throw Error(ErrorKind::invalid_argument, name + "='" + value + "' is not a number from " +
-                                                   std::to_string(least) + " to " + std::to_string(most));
+                                                   std::to_string(min) + " to " + std::to_string(max));
     return number;
   }
   bool flag(const std::string& name) const {
@@ -71,17 +71,17 @@ struct Place {
 
 // A number from the job's URL, or else from the environment.
 std::uint64_t stated(const detail::JobUrl& url, const Environment& environment, const std::string& name,
-                     const std::string& parameter, std::uint64_t least, std::uint64_t most,
+                     const std::string& parameter, std::uint64_t min, std::uint64_t max,
                      const std::string& meaning) {
   const auto number = parameter == "rank" ? url.rank : url.world_size;
   if (!number && !url.text.empty() && !environment.find(name))
     throw Error(ErrorKind::invalid_argument, "neither '" + url.text + "' says " + parameter +
                                                  ", nor the environment " + name + ": " + meaning);
-  if (!number) return Environment::number(name, environment.require(name, meaning), least, most);
-  if (*number >= least && *number <= most) return *number;
+  if (!number) return Environment::number(name, environment.require(name, meaning), min, max);
+  if (*number >= min && *number <= max) return *number;
   throw Error(ErrorKind::invalid_argument, "'" + url.text + "': " + parameter + "='" +
                                                std::to_string(*number) + "' is not a number from " +
-                                               std::to_string(least) + " to " + std::to_string(most));
+                                               std::to_string(min) + " to " + std::to_string(max));
 }
 
 Place place_in(const detail::JobUrl& url, const Environment& environment, const VariableLookup& lookup) {

@@ -14,13 +14,13 @@ namespace {
 }
 
 std::uint64_t number(const std::string& text, std::string_view name, std::string_view value,
-                     std::uint64_t least, std::uint64_t most) {
+                     std::uint64_t min, std::uint64_t max) {
   std::uint64_t number = 0;
   const char* const last = value.data() + value.size();
   const auto [end, error] = std::from_chars(value.data(), last, number);
-  if (error != std::errc{} || end != last || number < least || number > most)
+  if (error != std::errc{} || end != last || number < min || number > max)
     refuse(text, std::string(name) + "='" + std::string(value) + "' is not a number from " +
-                     std::to_string(least) + " to " + std::to_string(most));
+                     std::to_string(min) + " to " + std::to_string(max));
   return number;
 }
 

@@ -56,7 +56,8 @@ class Families {
 // The calls of one direction, by method.
 class Metrics::Side {
  public:
-  Side(std::vector<double> bounds, std::size_t most) : bounds_(std::move(bounds)), most_(most) {}
+  Side(std::vector<double> bounds, std::size_t max_methods)
+      : bounds_(std::move(bounds)), max_methods_(max_methods) {}
 
   void count(std::string_view method, std::chrono::nanoseconds took, const std::exception_ptr& error) {
     Method& counted = find(method.empty() ? unknown_method : method);
@@ -97,14 +98,14 @@ class Metrics::Side {
       if (const auto found = methods_.find(name); found != methods_.end()) return *found->second;
     }
     std::unique_lock lock(mutex_);
-    if (methods_.size() >= most_ && !methods_.contains(name)) name = other_methods;
+    if (methods_.size() >= max_methods_ && !methods_.contains(name)) name = other_methods;
     auto found = methods_.find(name);
     if (found == methods_.end()) found = methods_.emplace(name, std::make_unique<Method>(bounds_)).first;
     return *found->second;
   }
 
   const std::vector<double> bounds_;
-  const std::size_t most_;
+  const std::size_t max_methods_;
   mutable std::shared_mutex mutex_;  // guards methods_
   std::map<std::string, std::unique_ptr<Method>, std::less<>> methods_;
 };

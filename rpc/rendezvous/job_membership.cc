@@ -359,18 +359,19 @@ void JobMembership::end_waiter(std::uint64_t id, ErrorKind kind) {
     if (found == waiters_.end()) return;
     promise = std::move(found->second.promise);
     waiters_.erase(found);
-    if (kind == ErrorKind::deadline_exceeded) why = who_has_not_gone();
+    if (kind == ErrorKind::deadline_exceeded) why = remaining_members_text();
   }
   publish_state();
   promise->fail(Error(kind, why));
 }
 
-std::string JobMembership::who_has_not_gone() const {
-  std::string who;
-  for (const std::string& name : awaited()) who += (who.empty() ? "'" : ", '") + name + "'";
-  const std::size_t come = roster_.joined(), world = rendezvous_.fixed_world ? rendezvous_.world_size : 0;
-  if (come < world) who += (who.empty() ? "" : ", and ") + std::to_string(world - come) + " that never came";
-  return "the others have not left in time: " + (who.empty() ? "the job's store did not say who" : who);
+std::string JobMembership::remaining_members_text() const {
+  std::string names;
+  for (const std::string& name : awaited()) names += (names.empty() ? "'" : ", '") + name + "'";
+  const std::size_t joined = roster_.joined(), world = rendezvous_.fixed_world ? rendezvous_.world_size : 0;
+  if (joined < world)
+    names += (names.empty() ? "" : ", and ") + std::to_string(world - joined) + " that never joined";
+  return "the others have not left in time: " + (names.empty() ? "the store does not name them" : names);
 }
 
 std::unique_ptr<MemberWatch> JobMembership::watch() {

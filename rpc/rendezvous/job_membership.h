@@ -73,7 +73,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   bool nobody_works() const;                 // likewise: every other member only serves or is gone
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
-  std::string who_has_not_gone() const;  // with the mutex locked
+  std::string remaining_members_text() const;  // with the mutex locked
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
   void answer();
   void released();

@@ -7,7 +7,7 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::size_t max_under_way = 2;  // pulls of one stream in flight
+constexpr std::size_t max_pulls_in_flight = 2;  // pulls of one stream in flight
 
 [[noreturn]] void malformed(const std::string& what) {
   throw Error(ErrorKind::protocol_error, "a malformed answer of a stream: " + what);
@@ -66,7 +66,7 @@ std::optional<Result<StreamReader::Item>> StreamReader::take() {
   if (consumed_ == received_) {
     if (ended_ && error_ != nullptr) return Result<Item>(error_);
     if (ended_) return std::optional<Result<Item>>(std::in_place, std::nullopt);
-    if (failure_ != nullptr && under_way_ == 0) return Result<Item>(failure_);
+    if (failure_ != nullptr && pulls_in_flight_ == 0) return Result<Item>(failure_);
     return std::nullopt;
   }
   const auto front = batches_.begin();
@@ -87,11 +87,11 @@ void StreamReader::pull() {
   std::unique_lock lock(mutex_);
   if (pulling_) return;  // the other thread checks again
   pulling_ = true;
-  while (!closed_ && !ended_ && failure_ == nullptr && under_way_ < max_under_way &&
+  while (!closed_ && !ended_ && failure_ == nullptr && pulls_in_flight_ < max_pulls_in_flight &&
          2 * (received_ - consumed_) <= window_.items - 1 && 2 * held_bytes_ < window_.bytes) {
     const StreamPull pull{stream_, next_pull_++, consumed_ + window_.items, consumed_bytes_ + window_.bytes};
     permitted_ = std::max(permitted_, pull.items);
-    ++under_way_;
+    ++pulls_in_flight_;
     lock.unlock();
     OutgoingCall call = source_.make_call(StreamTable::next_method, 4);
     call.upkeep = true;
@@ -161,7 +161,7 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
   bool give_up = false;
   {
     std::lock_guard lock(mutex_);
-    --under_way_;
+    --pulls_in_flight_;
     if (closed_) return;
     try {
       accept(read(std::move(reply).get()));
@@ -174,7 +174,7 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
       }
       // The lost reply may have contained everything that the source was permitted to send. A pull that has
       // reached the source over another connection would then wait forever.
-      give_up = under_way_ != 0 && dynamic_cast<const RemoteError*>(&error) == nullptr;
+      give_up = pulls_in_flight_ != 0 && dynamic_cast<const RemoteError*>(&error) == nullptr;
     } catch (...) {
       if (failure_ == nullptr) failure_ = std::current_exception();
     }

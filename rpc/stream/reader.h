@@ -61,9 +61,9 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   std::uint64_t held_bytes_ = 0;      // of memory on this agent
   std::uint64_t permitted_ = 0;       // items, according to the last pull
   std::uint64_t next_pull_ = 0;
-  std::size_t under_way_ = 0;  // pulls
-  bool pulling_ = false;       // only one thread sends pulls at a time
-  bool ended_ = false;         // the last item has been received
+  std::size_t pulls_in_flight_ = 0;
+  bool pulling_ = false;  // only one thread sends pulls at a time
+  bool ended_ = false;    // the last item has been received
   bool closed_ = false;
   bool found_nothing_ = false;  // failure_ is not_found
   std::exception_ptr error_;    // with which the stream ended

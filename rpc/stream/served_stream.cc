@@ -115,9 +115,9 @@ bool ServedStream::may_ask() const {
   const std::uint64_t kept = taken_ - sent_;
   if (over_ || asking_ || ended_ || taken_ >= items_ || sent_bytes_ >= bytes_) return false;
   if (kept == 0) return true;
-  if (item_bytes_ == 0 || kept >= most_.items) return false;
+  if (item_bytes_ == 0 || kept >= limit_.items) return false;
   const std::uint64_t guessed = kept * item_bytes_;
-  return guessed < most_.bytes && sent_bytes_ + guessed < bytes_;
+  return guessed < limit_.bytes && sent_bytes_ + guessed < bytes_;
 }
 
 bool ServedStream::may_answer() const {

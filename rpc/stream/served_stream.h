@@ -33,7 +33,7 @@ WEFT_CODEC(StreamFailure, kind, message, worker, type, payload_type, payload)
 
 class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStream> {
  public:
-  explicit ServedStream(StreamWindow most) : most_(most) {}
+  explicit ServedStream(StreamWindow limit) : limit_(limit) {}
   virtual ~ServedStream() = default;
 
   // Call before other objects know this one.
@@ -65,7 +65,7 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   void answer(const Call& call);
   void write(ValueWriter writer);
 
-  const StreamWindow most_;
+  const StreamWindow limit_;
   std::weak_ptr<StreamTable> table_;
   std::uint64_t id_ = 0;
   bool pumping_ = false, again_ = false;  // only one thread pumps at a time
@@ -87,8 +87,8 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
 template <class T>
 class ServedStreamOf final : public ServedStream {
  public:
-  ServedStreamOf(std::shared_ptr<StreamSource<T>> source, StreamWindow most)
-      : ServedStream(most), source_(std::move(source)) {}
+  ServedStreamOf(std::shared_ptr<StreamSource<T>> source, StreamWindow limit)
+      : ServedStream(limit), source_(std::move(source)) {}
   ~ServedStreamOf() override { source_->close(); }
 
  private:

@@ -192,9 +192,10 @@ ValueReader field(const ValueReader& record, std::string_view name, std::size_t 
   return value;
 }
 
-std::vector<std::int64_t> read_ints(const ValueReader& value, std::size_t most) {
+std::vector<std::int64_t> read_ints(const ValueReader& value, std::size_t max_count) {
   const std::size_t n = value.size();
-  if (n > most) throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(n) + " dimensions");
+  if (n > max_count)
+    throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(n) + " dimensions");
   std::vector<std::int64_t> numbers(n);
   for (std::size_t i = 0; i < n; ++i) numbers[i] = value.int_at(i);
   return numbers;

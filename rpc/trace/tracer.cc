@@ -136,10 +136,10 @@ void Tracer::add(Span span) {
   }
 }
 
-SpanBatch Tracer::take(std::size_t most) {
+SpanBatch Tracer::take(std::size_t max_spans) {
   SpanBatch batch{id_.name, id_.incarnation, 0, 0, {}};
   std::lock_guard lock(mutex_);
-  const auto end = spans_.begin() + static_cast<std::ptrdiff_t>(std::min(most, spans_.size()));
+  const auto end = spans_.begin() + static_cast<std::ptrdiff_t>(std::min(max_spans, spans_.size()));
   batch.spans.assign(std::make_move_iterator(spans_.begin()), std::make_move_iterator(end));
   spans_.erase(spans_.begin(), end);
   batch.left = spans_.size();

@@ -40,7 +40,7 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   // second installation throws failed_precondition.
   Layer layer();
 
-  SpanBatch take(std::size_t most = 10'000);
+  SpanBatch take(std::size_t max_spans = 10'000);
 
   // For higher layers, which record their work.
   static std::shared_ptr<Tracer> of(const CallHost& host);  // null: the agent has no tracer

@@ -178,7 +178,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   }
   void end() {
     if (std::exchange(closed_, true)) return;
-    stream_.let_go();
+    stream_.close();
     const Way in = std::exchange(in_, {}), out = std::exchange(out_, {});
   }
 
@@ -194,7 +194,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   std::vector<std::span<const std::byte>> from_;
 };
 
-void Lanes::Stream::let_go() {
+void Lanes::Stream::close() {
   if (stream_ == nullptr) return;
   // Posted, because this may run within a call from the stream.
   loop_->post([stream = std::shared_ptr<ByteStream>(std::move(stream_))] { stream->close(); });

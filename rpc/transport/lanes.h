@@ -29,16 +29,16 @@ class WEFT_EXPORT Lanes final {
         : stream_(std::move(stream)), loop_(std::move(loop)) {}
     Stream(Stream&&) noexcept = default;
     Stream& operator=(Stream&& other) noexcept {
-      let_go();
+      close();
       stream_ = std::move(other.stream_);
       loop_ = std::move(other.loop_);
       return *this;
     }
-    ~Stream() { let_go(); }
+    ~Stream() { close(); }
     explicit operator bool() const { return stream_ != nullptr; }
     ByteStream* operator->() const { return stream_.get(); }
     const std::shared_ptr<Loop>& loop() const { return loop_; }  // null without a stream
-    void let_go();                                               // closes the stream, on its loop
+    void close();                                                // closes the stream, on its loop
 
    private:
     std::unique_ptr<ByteStream> stream_;

@@ -72,7 +72,7 @@ void StreamConnection::send(OutboundFrame&& frame) {
     if (bulk_range_.contains(attachment.size())) {
       queued.addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
       queued.size += sizeof(std::uint64_t);
-    } else if (!beside(queued, attachment)) {
+    } else if (!leaves_stream(queued, attachment)) {
       queued.size += padded(attachment.size());
     }
   }
@@ -333,7 +333,7 @@ void StreamConnection::gather() {
     const Queued& queued = queue_[i];
     add(queued.frame.head.data(), queued.frame.head.size());
     for (const Buffer& attachment : queued.frame.attachments) {
-      if (beside(queued, attachment)) continue;
+      if (leaves_stream(queued, attachment)) continue;
       add(attachment.data(), attachment.size());
       add(zeros.data(), padded(attachment.size()) - attachment.size());
     }
@@ -422,7 +422,7 @@ std::unique_ptr<ByteStream> StreamConnection::take_stream() {
   return std::move(stream_);
 }
 
-bool StreamConnection::beside(const Queued& queued, const Buffer& attachment) const {
+bool StreamConnection::leaves_stream(const Queued& queued, const Buffer& attachment) const {
   return bulk_range_.contains(attachment.size()) || (queued.on_lanes && is_for_lanes(attachment));
 }
 

@@ -54,7 +54,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
     std::vector<std::uint64_t> addresses;  // of its bulk attachments
     bool on_lanes = false;                 // its large attachments travel on lanes
   };
-  bool beside(const Queued& queued, const Buffer& attachment) const;  // not on the stream
+  bool leaves_stream(const Queued& queued, const Buffer& attachment) const;  // uses lanes or memory instead
 
   void await_readable();
   void on_readable();

@@ -28,8 +28,9 @@ enum class FrameKind : std::uint8_t {
   pong = 7,
   credit = 8,
   lane = 9,
-  received = 10,  // call_id: the number of resumable frames that this side has accepted (rpc/endpoint/session.h)
-  resume = 11,    // call_id: the number of the next resumable frame on this connection
+  received =
+      10,  // call_id: the number of resumable frames that this side has accepted (rpc/endpoint/session.h)
+  resume = 11,  // call_id: the number of the next resumable frame on this connection
 };
 
 namespace frame_flags {

@@ -89,7 +89,7 @@ class Handshake {
     }
     // A peer that ends only its direction may be told things for as long as a handshake may take.
     if (!world_.run_until_idle(1h)) fail("does not come to rest");
-    if (under_way_ != 0) fail("a call did not end");
+    if (calls_in_flight_ != 0) fail("a call did not end");
     if (world_.network().open_streams(node_) != 0) fail("a connection stays open");
     const rpc::AgentCounts counts = agent_.counts();
     if ((input_.how & (greets | closes)) == greets && counts.connections_made != 1)
@@ -123,9 +123,9 @@ class Handshake {
   }
   template <class T>
   void watch(rpc::Future<T> future) {
-    ++under_way_;
+    ++calls_in_flight_;
     std::move(future).then([this](rpc::Result<T>&&) {
-      if (under_way_-- == 0) fail("a call ended twice");
+      if (calls_in_flight_-- == 0) fail("a call ended twice");
     });
   }
   void talk(std::unique_ptr<test::SimStream> stream) {
@@ -134,7 +134,7 @@ class Handshake {
   }
 
   const FrameInput& input_;
-  std::size_t under_way_ = 0;
+  std::size_t calls_in_flight_ = 0;
   test::SimWorld world_{1, {.trace = 0}};
   test::SimProcess& node_;
   rpc::Agent& agent_;

@@ -195,7 +195,8 @@ void Checkpoints::complete(const std::filesystem::path& folder, const std::vecto
   const SaveFailure failure =
       SaveFailure::of("", [&] { folder_.keep(static_cast<std::size_t>(options_.keep)); });
   if (failure.kind != 0)
-    group_.agent()->log().write(rpc::LogLevel::warning, "an old checkpoint cannot be removed: " + failure.text);
+    group_.agent()->log().write(rpc::LogLevel::warning,
+                                "an old checkpoint cannot be removed: " + failure.text);
 }
 
 std::optional<std::int64_t> Checkpoints::latest() {

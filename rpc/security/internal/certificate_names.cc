@@ -70,8 +70,8 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-bool is_plain_name(std::string_view name, std::size_t most) {
-  return !name.empty() && name.size() <= most &&
+bool is_plain_name(std::string_view name, std::size_t max_chars) {
+  return !name.empty() && name.size() <= max_chars &&
          std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < '\x7f'; });
 }
 
@@ -108,9 +108,9 @@ std::string names_for_people(const X509& certificate) {
   return name ? "'" + printable(*name) + "'" : "nobody";
 }
 
-std::string printable(std::string_view bytes, std::size_t most) {
+std::string printable(std::string_view bytes, std::size_t max_bytes) {
   std::string text;
-  for (const char c : bytes.substr(0, most)) {
+  for (const char c : bytes.substr(0, max_bytes)) {
     if (c >= ' ' && c < '\x7f' && c != '\\') {
       text += c;
     } else {
@@ -119,7 +119,7 @@ std::string printable(std::string_view bytes, std::size_t most) {
       text += escaped;
     }
   }
-  if (bytes.size() > most) text += "…";
+  if (bytes.size() > max_bytes) text += "…";
   return text;
 }
 

@@ -13,9 +13,9 @@
 
 namespace weft::rpc {
 
-// Printable ASCII without blanks, 1 to `most` characters: the permitted form of ids and of names in
+// Printable ASCII without blanks, 1 to `max_chars` characters: the permitted form of ids and of names in
 // certificates.
-bool is_plain_name(std::string_view name, std::size_t most);
+bool is_plain_name(std::string_view name, std::size_t max_chars);
 
 // The name that the certificate proves: from the first weft:// URI, otherwise the first DNS name in lower
 // case, otherwise the single common name; "" if none exists, or if it is not a plain name.
@@ -28,7 +28,7 @@ bool names_agent(const X509& certificate, std::string_view agent);
 // All names, for messages: "'worker1', '10.0.0.5'"; "nobody". The text is escaped and truncated.
 std::string names_for_people(const X509& certificate);
 
-// Untrusted bytes as text for a log: unprintable ones as \xNN, at most `most` bytes.
-std::string printable(std::string_view bytes, std::size_t most = 64);
+// Untrusted bytes as text for a log: unprintable ones as \xNN, at most `max_bytes`.
+std::string printable(std::string_view bytes, std::size_t max_bytes = 64);
 
 }  // namespace weft::rpc

@@ -175,7 +175,7 @@ void HttpClient::failed(const std::shared_ptr<Call>& call, const std::string& re
       return true;
     });
   }
-  let_go(*call);
+  release(*call);
   const auto now = loop_->now();
   const bool again = !call->flows && !call->request.server && (!sent || call->request.repeatable);
   if (again && --call->untried > 0 && now < call->request.until) {
@@ -203,14 +203,14 @@ void HttpClient::finish(const std::shared_ptr<Call>& call, Result<HttpResponse>&
       call->connection->close();
     }
   }
-  let_go(*call);
+  release(*call);
   Done done = std::move(call->done);
   const auto self = shared_from_this();  // keeps this object while `done` runs
   done(std::move(result));
   next_in_line();
 }
 
-void HttpClient::let_go(Call& call) {
+void HttpClient::release(Call& call) {
   call.connection = nullptr;
   if (call.timer != 0) loop_->cancel(std::exchange(call.timer, 0));
   if (std::exchange(call.has_place, false)) --busy_;
@@ -230,7 +230,7 @@ void HttpClient::stop(CallId id) {
   const auto call = std::move(found->second);
   calls_.erase(found);
   if (call->connection != nullptr) call->connection->close();
-  let_go(*call);
+  release(*call);
   std::erase(line_, call);
   next_in_line();
 }

@@ -75,7 +75,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   void timed_out(const std::shared_ptr<Call>& call);
   void failed(const std::shared_ptr<Call>& call, const std::string& reason, bool sent);
   void finish(const std::shared_ptr<Call>& call, Result<HttpResponse>&& result);
-  void let_go(Call& call);  // of its connection and timer
+  void release(Call& call);  // releases its connection and timer
   void next_in_line();
   void set_timer(const std::shared_ptr<Call>& call, Clock::time_point when,
                  void (HttpClient::*then)(const std::shared_ptr<Call>&));

@@ -6,8 +6,8 @@
 //   const rpc::Peer bert = anna.connect("sim://bert");
 //   EXPECT_EQ(world.got(bert.call<&Market::last>("ACME")), 5);
 //
-// An agent is kept by its process and crashes with it; SimProcess::let_go() shuts it down. Its loops and
-// handlers run in virtual time, and its incarnation depends on the seed. Thread-safety: none.
+// An agent is kept by its process and crashes with it; SimProcess::destroy_kept() shuts it down. Its loops
+// and handlers run in virtual time, and its incarnation depends on the seed. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

@@ -23,7 +23,7 @@ std::shared_ptr<Runner> SimProcess::make(const char* kind) {
 std::shared_ptr<SimLoop> SimProcess::make_loop() { return make<SimLoop>("loop"); }
 std::shared_ptr<SimExecutor> SimProcess::make_executor() { return make<SimExecutor>("executor"); }
 
-void SimProcess::let_go() {
+void SimProcess::destroy_kept() {
   while (!kept_.empty()) {
     const auto last = std::move(kept_.back());
     kept_.pop_back();
@@ -45,7 +45,7 @@ void SimProcess::stop() {
 }
 
 void SimProcess::clear() {
-  let_go();
+  destroy_kept();
   std::exchange(remains_, {}).clear();
 }
 

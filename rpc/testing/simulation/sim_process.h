@@ -44,7 +44,7 @@ class WEFT_EXPORT SimProcess {
     return *object;
   }
 
-  void let_go();  // destroys them now, as a process does at its orderly end
+  void destroy_kept();  // destroys them now, as a process does at its orderly end
 
   // Stops the process's threads for `span`, like a process that is stopped or swapped out; the network
   // continues.

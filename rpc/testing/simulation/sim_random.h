@@ -40,24 +40,24 @@ class SimRandom {
   // 0 <= number < bound; bound must not be 0. The bias of the remainder does not matter here.
   std::uint64_t below(std::uint64_t bound) { return next() % bound; }
   // Both limits are included.
-  std::uint64_t between(std::uint64_t least, std::uint64_t most) { return least + below(most - least + 1); }
-  std::chrono::nanoseconds between(std::chrono::nanoseconds least, std::chrono::nanoseconds most) {
-    return least + std::chrono::nanoseconds(below(static_cast<std::uint64_t>((most - least).count()) + 1));
+  std::uint64_t between(std::uint64_t min, std::uint64_t max) { return min + below(max - min + 1); }
+  std::chrono::nanoseconds between(std::chrono::nanoseconds min, std::chrono::nanoseconds max) {
+    return min + std::chrono::nanoseconds(below(static_cast<std::uint64_t>((max - min).count()) + 1));
   }
-  std::chrono::nanoseconds up_to(std::chrono::nanoseconds most) {
-    return between(std::chrono::nanoseconds{0}, most);
+  std::chrono::nanoseconds up_to(std::chrono::nanoseconds max) {
+    return between(std::chrono::nanoseconds{0}, max);
   }
   // chance(): true with that probability, in thousandths. coin(): with one half.
   bool chance(std::uint64_t per_thousand) { return below(1000) < per_thousand; }
   bool coin() { return (next() >> 63) != 0; }
 
-  // Between `least` and `most`, such that small offsets are about as likely as large ones: each power of two
+  // Between `min` and `max`, such that small offsets are about as likely as large ones: each power of two
   // is.
-  std::uint64_t spread(std::uint64_t least, std::uint64_t most) {
-    const auto bits = static_cast<std::uint64_t>(std::bit_width(most - least));
+  std::uint64_t spread(std::uint64_t min, std::uint64_t max) {
+    const auto bits = static_cast<std::uint64_t>(std::bit_width(max - min));
     const std::uint64_t width = below(bits + 1);
     const std::uint64_t offset = width == 0 ? 0 : next() >> (64 - width);
-    return least + (offset <= most - least ? offset : most - least);
+    return min + (offset <= max - min ? offset : max - min);
   }
 
   // One of the items, all with the same probability; there must be at least one.

@@ -51,7 +51,7 @@ std::string network_namespace() {
 }
 
 // Whether this process should sweep now: no, if the mark file shows that a process has swept recently.
-bool takes_the_broom(const std::string& place) {
+bool claim_sweep(const std::string& place) {
   constexpr auto often_enough = std::chrono::minutes{1};
   const std::string mark = place + "/.swept";
   struct stat info{};
@@ -66,11 +66,11 @@ bool takes_the_broom(const std::string& place) {
 }
 
 // Removes the sockets of killed processes, on which no process listens. Young sockets are kept, because their
-// owners may be about to listen. Each remaining socket is probed, so takes_the_broom() limits how often this
+// owners may be about to listen. Each remaining socket is probed, so claim_sweep() limits how often this
 // is done when thousands of agents start.
 void sweep(const std::string& place) {
   constexpr auto old_enough = std::chrono::minutes{1};
-  if (!takes_the_broom(place)) return;
+  if (!claim_sweep(place)) return;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(place, error)) {
     struct stat info{};

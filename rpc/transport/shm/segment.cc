@@ -39,10 +39,10 @@ ShmSegment ShmSegment::create(std::size_t capacity) {
   return ShmSegment(std::move(memory), capacity);
 }
 
-ShmSegment ShmSegment::open(Descriptor memory, std::size_t most) {
+ShmSegment ShmSegment::open(Descriptor memory, std::size_t max_bytes) {
   const std::uint64_t size = expect_sealed_memory(memory);
   const std::uint64_t capacity = size - std::min<std::uint64_t>(size, page_size());
-  if (!is_capacity(capacity) || capacity > most)
+  if (!is_capacity(capacity) || capacity > max_bytes)
     refuse_memory("a size of " + std::to_string(size) + " bytes");
   return ShmSegment(std::move(memory), capacity);
 }

@@ -25,8 +25,8 @@ class WEFT_EXPORT ShmSegment {
   // resource_exhausted if it has no descriptor or address space left.
   static ShmSegment create(std::size_t capacity);
   // Maps a segment that a peer created. Throws protocol_error if it was not created in the way of create(),
-  // or has more than `most` bytes of data.
-  static ShmSegment open(Descriptor memory, std::size_t most);
+  // or has more than `max_bytes` bytes of data.
+  static ShmSegment open(Descriptor memory, std::size_t max_bytes);
 
   ShmSegment(ShmSegment&& other) noexcept;
   ShmSegment& operator=(ShmSegment&& other) noexcept;

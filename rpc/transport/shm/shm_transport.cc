@@ -20,10 +20,10 @@ using Socket = ShmHandshake::Socket;
 // Limits the number of connections.
 class Places : public std::enable_shared_from_this<Places> {
  public:
-  explicit Places(std::size_t most) : most_(most) {}
+  explicit Places(std::size_t max) : max_(max) {}
   // Takes a place, which is released with the last copy of the pointer; null: all are taken.
   std::shared_ptr<void> take() {
-    if (taken_.fetch_add(1) >= most_) {
+    if (taken_.fetch_add(1) >= max_) {
       --taken_;
       return nullptr;
     }
@@ -31,7 +31,7 @@ class Places : public std::enable_shared_from_this<Places> {
   }
 
  private:
-  const std::size_t most_;
+  const std::size_t max_;
   std::atomic<std::size_t> taken_{0};
 };
 
@@ -146,13 +146,13 @@ class ShmTransport final : public Transport {
     const auto where = unix_endpoint(address);
     auto place = places_->take();
     if (place == nullptr)
-      return loop->post([done = std::move(done), target = address.text(),
-                         most = options_.max_connections]() mutable {
-        done(std::make_exception_ptr(Error(ErrorKind::resource_exhausted,
-                                           "cannot connect to " + target + ": there are " +
-                                               std::to_string(most) + " connections through shared memory",
-                                           Execution::not_sent)));
-      });
+      return loop->post(
+          [done = std::move(done), target = address.text(), max = options_.max_connections]() mutable {
+            done(std::make_exception_ptr(Error(ErrorKind::resource_exhausted,
+                                               "cannot connect to " + target + ": there are " +
+                                                   std::to_string(max) + " connections through shared memory",
+                                               Execution::not_sent)));
+          });
     auto attempt = std::make_shared<Attempt>(
         Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path, std::move(place),
         [loop, connection, target = address.text(),

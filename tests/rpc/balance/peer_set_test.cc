@@ -37,7 +37,7 @@ class Replica : public Twice {
   }
   Future<std::string> hang() { return hung(); }
   Future<std::string> hang_safely() { return hung(); }
-  void let_go() {
+  void release() {
     std::lock_guard lock(mutex_);
     promises_.clear();
   }
@@ -69,7 +69,7 @@ class PeerSetTest : public testing::Test {
     for (const char* name : {"a", "b", "c"}) start(name);
   }
   ~PeerSetTest() override {
-    for (const auto& [name, replica] : replicas) replica->let_go();
+    for (const auto& [name, replica] : replicas) replica->release();
     cluster.end_all();
   }
   void start(const std::string& name) {
@@ -154,14 +154,14 @@ TEST_F(PeerSetTest, ACallThatMayHaveRunGoesToAnotherOnlyIfItsMethodIsIdempotent)
   eventually("it hangs", [&] { return hanging() == 1; });
   std::string there = where_it_hangs();
   cluster.end(there);
-  replicas[there]->let_go();
+  replicas[there]->release();
   EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::peer_lost);
 
   auto safe = set.call<&Replica::hang_safely>();
   eventually("it hangs", [&] { return hanging() == 1; });
   there = where_it_hangs();
   cluster.end(there);
-  replicas[there]->let_go();
+  replicas[there]->release();
   eventually("it hangs elsewhere", [&] { return hanging() == 1; });
   EXPECT_FALSE(safe.ready());
 }

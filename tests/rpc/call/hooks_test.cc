@@ -185,7 +185,7 @@ class Desk {
     co_await waited_.future();
     record_.add("after");
   }
-  void let_go() { std::exchange(waited_, Promise<void>()).complete(Result<void>{}); }
+  void release() { std::exchange(waited_, Promise<void>()).complete(Result<void>{}); }
   void give_up() { std::exchange(waited_, Promise<void>()).fail(Error(ErrorKind::not_found, "given up")); }
   using Service = rpc::Service<"desk", Method<"note", &Desk::note>, Method<"note_at", &Desk::note_at>,
                                Method<"value", &Desk::value>, Method<"fail", &Desk::fail>,
@@ -426,7 +426,7 @@ TEST_F(ContextsTest, DoNotStayForAFuture) {
   auto call = to_b->call<&Desk::future>();
   eventually("it has been left", [&] { return record.lines().size() == 5; });
   EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "future", "leave inner", "leave outer"}));
-  desk->let_go();
+  desk->release();
   got(std::move(call));
   EXPECT_EQ(record.lines().size(), 5U);
 }
@@ -435,7 +435,7 @@ TEST_F(ContextsTest, AreLeftWhereATaskSuspends) {
   auto call = to_b->call<&Desk::task>();
   eventually("it waits", [&] { return record.lines().size() == 5; });
   EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "before", "leave inner", "leave outer"}));
-  desk->let_go();
+  desk->release();
   got(std::move(call));
   const auto lines = record.lines();
   EXPECT_EQ(Lines(lines.begin() + 5, lines.end()),

@@ -44,7 +44,7 @@ class Store {
     std::lock_guard lock(mutex_);
     return held_.size();
   }
-  void let_go() {
+  void release() {
     std::lock_guard lock(mutex_);
     for (auto& held : held_) held.promise.complete(held.bytes);
     held_.clear();
@@ -98,11 +98,11 @@ TEST_P(LimitsTest, OfWhatHandlersHoldMakeCallsWaitAtTheCaller) {
   EXPECT_EQ(store->held(), 2U) << "the third waits at a, and so does all that comes after it";
   EXPECT_FALSE(third.ready());
 
-  store->let_go();
+  store->release();
   EXPECT_EQ(got(std::move(first)), 80'000U);
   EXPECT_EQ(got(std::move(second)), 80'000U);
   test::eventually("the rest has come", [&] { return store->held() == 2; });
-  store->let_go();
+  store->release();
   EXPECT_EQ(got(std::move(third)), 10U);
 }
 
@@ -115,7 +115,7 @@ TEST_P(LimitsTest, OfCallsMakeThemWaitAtTheCaller) {
   EXPECT_EQ(test::kind_of([&] { got(std::move(calls[9])); }), ErrorKind::cancelled);
   for (std::size_t done = 0; done < 9; done += 3) {
     test::eventually("three more are held", [&] { return store->held() == 3; });
-    store->let_go();
+    store->release();
     for (std::size_t i = done; i < done + 3; ++i) EXPECT_EQ(got(std::move(calls[i])), i);
   }
   EXPECT_EQ(store->held(), 0U) << "the one that was cancelled never came";
@@ -130,7 +130,7 @@ TEST_P(LimitsTest, OfCallsCountCancelledOnesUntilTheyAreAnswered) {
   auto second = to_b->call<&Store::length>("ab");
   EXPECT_EQ(got(cluster->peer("b", "b").call<&Store::length>("b lives")), 7U);
   EXPECT_FALSE(second.ready()) << "b still works for the first";
-  store->let_go();
+  store->release();
   EXPECT_EQ(got(std::move(second)), 2U);
 }
 
@@ -151,7 +151,7 @@ TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseWhatIsBeyond) {
   expect_refused(error, "too many requests in flight, or too many bytes of them");
   EXPECT_EQ(error->execution(), Execution::not_sent);
   EXPECT_EQ((*cluster)["b"].counts().calls_shed, 1U);
-  store->let_go();
+  store->release();
   EXPECT_EQ(got(std::move(first)), 120'000U);
   test::eventually("there is room again", [&] { return (*cluster)["b"].counts().serving_bytes == 0; });
   EXPECT_EQ(got(cluster->peer("c", "b").call<&Store::length>("x")), 1U);
@@ -175,7 +175,7 @@ TEST_P(LimitsTest, OfAllCallsTogetherRefuseWhatIsBeyond) {
   }
   EXPECT_EQ((*cluster)["b"].counts().calls_shed, 2U);
   EXPECT_EQ(store->held(), 4U) << "who is served is served";
-  store->let_go();
+  store->release();
   for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(got(std::move(calls[i])), i);
   test::eventually("there is room again", [&] { return (*cluster)["b"].counts().serving == 0; });
   EXPECT_EQ(got(from_c.call<&Store::length>("x")), 1U);
@@ -192,10 +192,10 @@ TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   expect_refused(error, "too many calls in flight, or too many bytes of them");
   EXPECT_EQ(error->execution(), Execution::not_sent);
   calls.push_back(to_b->call<&Store::hold>(Buffer()));
-  expect_refused(error_of([&] { got(to_b->call<&Store::length>("a fourth")); }), "too many calls under way");
+  expect_refused(error_of([&] { got(to_b->call<&Store::length>("a fourth")); }), "too many calls in flight");
   test::eventually("three are held", [&] { return store->held() == 3; });
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 5500U);
-  store->let_go();
+  store->release();
   for (auto& call : calls) got(std::move(call));
   test::eventually("nothing is under way", idle);
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
@@ -215,7 +215,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
   EXPECT_EQ(got(to_b->call<&Store::length>("a short one")), 11U);
   test::eventually("three are held", [&] { return store->held() == 3; });
   EXPECT_GE((*cluster)["a"].counts().waiting_bytes, 12'000U);
-  store->let_go();
+  store->release();
   for (auto& call : calls) EXPECT_EQ(got(std::move(call)), 4000U);
   test::eventually("nothing is under way", idle);
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
@@ -225,7 +225,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
 TEST_P(LimitsTest, OfOneMessageAreToldToWhoSends) {
   const Limits limits{.message = 100'000, .header = 10'000, .attachments = 3};
   start(limits, limits);
-  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  auto in_flight = to_b->call<&Store::hold>(bytes(100));
   const auto refused = [&](auto call, const std::string& words) {
     const auto error = error_of([&] { got(std::move(call)); });
     expect_refused(error, words);
@@ -239,26 +239,26 @@ TEST_P(LimitsTest, OfOneMessageAreToldToWhoSends) {
           "bytes of small values (send large ones as tensors or Buffers): the limit is 10000");
   EXPECT_EQ(got(to_b->call<&Store::size>(std::vector{bytes(40'000), bytes(40'000)})), 80'000U);
   test::eventually("it is held", [&] { return store->held() == 1; });
-  store->let_go();
-  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+  store->release();
+  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
 TEST_P(LimitsTest, OfOneMessageHoldForAnswersToo) {
   const Limits limits{.message = 100'000, .header = 10'000};
   start(limits, limits);
-  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  auto in_flight = to_b->call<&Store::hold>(bytes(100));
   expect_refused(error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
                  "b: store.make: a message with 200000 bytes: the limit is 100000");
   expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "bytes of small values");
   EXPECT_EQ(got(to_b->call<&Store::make>(50'000)).size(), 50'000U);
   test::eventually("it is held", [&] { return store->held() == 1; });
-  store->let_go();
-  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+  store->release();
+  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
 TEST_P(LimitsTest, ThatOnlyTheReceiverHasAreKnownToTheSender) {
   start({}, {.message = 100'000, .header = 10'000, .attachments = 3});
-  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  auto in_flight = to_b->call<&Store::hold>(bytes(100));
   test::eventually("it is held", [&] { return store->held() == 1; });
   const auto refused = [&](auto call, const std::string& words) {
     const auto error = error_of([&] { got(std::move(call)); });
@@ -269,24 +269,24 @@ TEST_P(LimitsTest, ThatOnlyTheReceiverHasAreKnownToTheSender) {
           "store.size: a message with 200000 bytes: the peer's limit is 100000");
   refused(to_b->call<&Store::size>(std::vector(4, bytes(2000))), "the peer's limit is 3");
   refused(to_b->call<&Store::length>(std::string(20'000, 'x')), "the peer's limit is 10000");
-  store->let_go();
-  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+  store->release();
+  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
 TEST_P(LimitsTest, ThatOnlyTheCallerHasAreKnownToWhoAnswers) {
   start({.message = 100'000, .header = 10'000}, {});
-  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  auto in_flight = to_b->call<&Store::hold>(bytes(100));
   test::eventually("it is held", [&] { return store->held() == 1; });
   expect_refused(error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
                  "b: store.make: a message with 200000 bytes: the peer's limit is 100000");
   expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "the peer's limit is 10000");
-  store->let_go();
-  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+  store->release();
+  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
 TEST_P(LimitsTest, OfNestingEndACallAlone) {
   start({.nesting = 200}, {.nesting = 20});
-  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  auto in_flight = to_b->call<&Store::hold>(bytes(100));
   const auto tree = [](std::int64_t depth) {
     Tree tree;
     for (std::int64_t i = 1; i < depth; ++i) {
@@ -301,8 +301,8 @@ TEST_P(LimitsTest, OfNestingEndACallAlone) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::protocol_error) << error->what();
   test::eventually("it is held", [&] { return store->held() == 1; });
-  store->let_go();
-  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+  store->release();
+  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
 TEST(RoomOfAllConnections, IsAwaitedByLargeRequests) {
@@ -316,10 +316,10 @@ TEST(RoomOfAllConnections, IsAwaitedByLargeRequests) {
   const Peer from_c = cluster.peer("c", "b");
   auto second = from_c.call<&Store::hold>(Buffer::allocate(600'000));
   EXPECT_EQ(got(cluster.peer("a", "b").call<&Store::length>("small")), 5U);
-  store->let_go();
+  store->release();
   EXPECT_EQ(got(std::move(first)), 900'000U);
   test::eventually("the second is held", [&] { return store->held() == 1; });
-  store->let_go();
+  store->release();
   EXPECT_EQ(got(std::move(second)), 600'000U);
 }
 

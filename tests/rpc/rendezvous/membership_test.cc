@@ -119,7 +119,7 @@ TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
   const auto ends = [&](std::chrono::nanoseconds timeout) {
     return test::message_of([&] { return rpc::Job(job[0]).serve_until_shutdown(timeout); });
   };
-  EXPECT_EQ(ends(1ms), "the others have not left in time: 2 that never came");
+  EXPECT_EQ(ends(1ms), "the others have not left in time: 2 that never joined");
   for (const std::size_t rank : {1, 2}) rpc::Job(job.start(rank)).wait_for(rank + 1).get();
   rpc::Job(job[0]).wait_for(3).get();
   EXPECT_EQ(ends(1ms), "the others have not left in time: 'worker1', 'worker2'");

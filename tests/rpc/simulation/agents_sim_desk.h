@@ -199,7 +199,7 @@ class Program {
   // The agent is shut down, whatever is under way.
   void end() {
     ended_ = true;
-    process_.let_go();
+    process_.destroy_kept();
   }
 
  private:

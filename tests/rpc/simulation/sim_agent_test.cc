@@ -295,7 +295,7 @@ TEST(SimAgent, ShutsDownWithoutAThreadToWaitFor) {
   auto slow = bert.call<&Desk::slow>(5);
   world.run_for(1min);
   SimProcess& process = *world.find("bert");
-  process.let_go();
+  process.destroy_kept();
   EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost)
       << "it said no goodbye";
   EXPECT_TRUE(world.run_until_idle());

@@ -236,7 +236,7 @@ TEST_F(Sessions, AnAgentThatEndsSaysSo) {
   auto call = anna.connect("sim://bert").call<&Book::hold>(7);
   ASSERT_TRUE(noted(1));
   const auto begin = world_.now();
-  world_.find("bert")->let_go();
+  world_.find("bert")->destroy_kept();
   EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::peer_lost);
   EXPECT_LE(world_.now() - begin, 1s);
 }

@@ -221,7 +221,7 @@ class Side final : public rpc::ConnectionObserver, public std::enable_shared_fro
     connection_ = nullptr;
   }
 
-  void let_go() { connection_ = nullptr; }
+  void release() { connection_ = nullptr; }
 
   std::uint64_t received() const { return received_; }
   std::uint64_t sent() const { return sent_; }
@@ -262,7 +262,7 @@ void exchange_frames(SimWorld& world, Frames& frames) {
   struct State {
     State(SimWorld& w) : anna(w, "anna"), bert(w, "bert") {}
     ~State() {  // a side that crashed still holds its connection, and is held by it
-      for (const auto& side : sides) side->let_go();
+      for (const auto& side : sides) side->release();
     }
     Host anna, bert;
     std::vector<std::shared_ptr<Side>> sides;

@@ -61,8 +61,8 @@ void SimWire::check_use(Side side, const char* what) const {
     world().violation(describe(side) + ": " + what + " off its loop");
 }
 
-std::size_t SimWire::share(std::size_t most) const {
-  return random().chance(weather().short_io) ? static_cast<std::size_t>(random().spread(1, most)) : most;
+std::size_t SimWire::share(std::size_t max) const {
+  return random().chance(weather().short_io) ? static_cast<std::size_t>(random().spread(1, max)) : max;
 }
 
 std::size_t SimWire::read(Side side, std::span<const std::span<std::byte>> into, std::error_code& error) {
@@ -230,16 +230,16 @@ void SimWire::send(Side from, Segment::Kind kind, std::vector<std::byte> bytes) 
   std::chrono::nanoseconds wait = latency_[from] + random().up_to(latency_[from]);
   if (random().chance(weather().repeats)) wait += random().up_to(weather().repeat_after);
   pipe.last_arrival = std::max(pipe.last_arrival, rpc::later(world().now(), wait));
-  pipe.under_way.push_back({pipe.last_arrival, kind, std::move(bytes)});
+  pipe.in_flight.push_back({pipe.last_arrival, kind, std::move(bytes)});
   arm(from);
 }
 
 void SimWire::arm(Side from) {
   Pipe& pipe = pipes_[from];
-  if (pipe.armed || pipe.under_way.empty()) return;
+  if (pipe.armed || pipe.in_flight.empty()) return;
   if (blocked(from)) return watch(from);
   pipe.armed = true;
-  world().at(pipe.under_way.front().arrives, [weak = weak_from_this(), from] {
+  world().at(pipe.in_flight.front().arrives, [weak = weak_from_this(), from] {
     const auto wire = weak.lock();
     if (wire == nullptr || wire->network_ == nullptr) return;
     wire->pipes_[from].armed = false;
@@ -249,15 +249,15 @@ void SimWire::arm(Side from) {
 
 void SimWire::arrive(Side from) {
   Pipe& pipe = pipes_[from];
-  if (pipe.under_way.empty()) return;
+  if (pipe.in_flight.empty()) return;
   if (blocked(from)) return watch(from);
   // The first segment may differ from the awaited one, which may have been lost in a reset.
-  if (pipe.under_way.front().arrives <= world().now()) {
-    Segment segment = std::move(pipe.under_way.front());
-    pipe.under_way.pop_front();
+  if (pipe.in_flight.front().arrives <= world().now()) {
+    Segment segment = std::move(pipe.in_flight.front());
+    pipe.in_flight.pop_front();
     if (segment.kind == Segment::Kind::data && weather().resets != 0 && !ends_[from].reset_sent &&
         random().below(1'000'000) < weather().resets) {
-      pipe.under_way.clear();  // otherwise the segments behind this one would be delivered in its place
+      pipe.in_flight.clear();  // otherwise the segments behind this one would be delivered in its place
       reset();
     } else {
       deliver(other(from), std::move(segment));
@@ -319,8 +319,8 @@ void SimWire::send_reset(Side from) {
   if (std::exchange(ends_[from].reset_sent, true)) return;
   Pipe& pipe = pipes_[from];
   // It does not overtake segments, but some segments before it are lost.
-  if (!pipe.under_way.empty())
-    pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
+  if (!pipe.in_flight.empty())
+    pipe.in_flight.resize(static_cast<std::size_t>(random().between(0, pipe.in_flight.size())));
   send(from, Segment::Kind::reset);
 }
 
@@ -352,7 +352,7 @@ void SimWire::watch(Side writer) {
                        wire->blocked(other(writer)) || wire->ends_[other(writer)].gone;
     if (!stuck) return;
     if (here.progress != progress) return wire->watch(writer);
-    here.under_way.clear();  // no more retransmissions
+    here.in_flight.clear();  // no more retransmissions
     wire->break_end(writer, asio::error::timed_out);
   });
 }
@@ -368,8 +368,8 @@ void SimWire::crash(Side side, SimCrash how) {
     end.open = false;
     end.gone = true;
     Pipe& pipe = pipes_[side];
-    if (!pipe.under_way.empty())
-      pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
+    if (!pipe.in_flight.empty())
+      pipe.in_flight.resize(static_cast<std::size_t>(random().between(0, pipe.in_flight.size())));
     watch(other(side));  // a writer that waits for room probes the peer, and gets no reply either
   }
   end.jobs = std::move(jobs);
@@ -386,7 +386,7 @@ void SimWire::blackhole() {
   world().trace().add(world().now(), "blackhole", names_[0], number_);
   for (const Side side : {0U, 1U}) {
     pipes_[side].lost = true;
-    pipes_[side].under_way.clear();
+    pipes_[side].in_flight.clear();
     watch(side);
   }
 }

@@ -55,7 +55,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
     std::vector<std::byte> bytes;
   };
   struct Pipe {
-    std::deque<Segment> under_way;
+    std::deque<Segment> in_flight;
     rpc::Clock::time_point last_arrival{};
     bool armed = false;                          // the arrival of the first segment is an event of the world
     std::deque<std::vector<std::byte>> arrived;  // unread
@@ -88,7 +88,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   const SimWeather& weather() const { return network_->weather_; }
   bool blocked(Side from) const { return network_->blocked(names_[from], names_[other(from)]); }
   void check_use(Side side, const char* what) const;
-  std::size_t share(std::size_t most) const;  // a random part of `most`
+  std::size_t share(std::size_t max) const;  // a random part of `max`
   bool ready(Side side, Event event) const;
   void notify(Side side, Event event);
   void send(Side from, Segment::Kind kind, std::vector<std::byte> bytes = {});
