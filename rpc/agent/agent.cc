@@ -1,8 +1,8 @@
 #include <weft/rpc/agent/agent.h>
 
+#include <weft/rpc/agent/calls_in_flight.h>
 #include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/stats.h>
-#include <weft/rpc/agent/under_way.h>
 #include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/stream/stream_table.h>
 

@@ -1,6 +1,6 @@
 #include <weft/rpc/observe/quit_dump.h>
 
-#include <weft/rpc/agent/under_way.h>
+#include <weft/rpc/agent/calls_in_flight.h>
 
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
@@ -26,7 +26,7 @@ struct QuitDump::State {
     signals.async_wait([this](const asio::error_code& error, int) {
       if (error) return;
       if (const auto agent = core.lock(); agent != nullptr && !agent->ended())
-        print(rpc::text_of(rpc::under_way_within(agent, loops_timeout)));
+        print(rpc::text_of(rpc::calls_in_flight(agent, loops_timeout)));
       wait();
     });
   }

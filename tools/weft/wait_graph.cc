@@ -15,15 +15,15 @@ namespace {
 constexpr std::size_t deepest = 1000;  // that is shown: what peers tell is theirs
 
 using rpc::CallName;
-using rpc::CallsUnderWay;
+using rpc::CallsInFlight;
 using rpc::MadeCall;
 using rpc::ServedCall;
 
 // A call as its two sides tell of it.
 struct Sides {
-  const CallsUnderWay* caller = nullptr;
+  const CallsInFlight* caller = nullptr;
   const MadeCall* made = nullptr;
-  const CallsUnderWay* callee = nullptr;
+  const CallsInFlight* callee = nullptr;
   const ServedCall* served = nullptr;
 
   double age() const {
@@ -32,7 +32,7 @@ struct Sides {
 };
 using AllSides = std::map<CallName, Sides>;
 
-AllSides collect(const std::vector<CallsUnderWay>& agents) {
+AllSides collect(const std::vector<CallsInFlight>& agents) {
   AllSides all;
   for (const auto& agent : agents) {
     for (const auto& call : agent.made) {
@@ -77,7 +77,7 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
 
 // What a queued call waits for: those that its method's limit has let in, the one that runs on its object (or
 // has run, and may again), or those that have taken all threads.
-std::vector<CallName> ahead_of(const ServedCall& queued, const CallsUnderWay& agent) {
+std::vector<CallName> ahead_of(const ServedCall& queued, const CallsInFlight& agent) {
   std::vector<CallName> admitted, on_object, off_object, running;
   for (const auto& call : agent.served) {
     const bool runs = call.state == "running";
@@ -151,7 +151,7 @@ void append(std::string& out, const WaitGraph& graph, std::size_t call, std::siz
 
 }  // namespace
 
-WaitGraph wait_graph(const std::vector<CallsUnderWay>& agents, double older) {
+WaitGraph wait_graph(const std::vector<CallsInFlight>& agents, double older) {
   std::set<std::string> asked;
   for (const auto& agent : agents) asked.insert(agent.name);
   const AllSides all = collect(agents);

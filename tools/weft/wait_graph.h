@@ -8,7 +8,7 @@
 // still there when asked again. Thread-safety: values.
 #pragma once
 
-#include <weft/rpc/agent/under_way.h>
+#include <weft/rpc/agent/calls_in_flight.h>
 
 #include <string>
 #include <vector>
@@ -30,7 +30,7 @@ struct WaitGraph {
 };
 
 // older: calls under way for less (seconds) are left out.
-WaitGraph wait_graph(const std::vector<rpc::CallsUnderWay>& agents, double older);
+WaitGraph wait_graph(const std::vector<rpc::CallsInFlight>& agents, double older);
 
 // {"calls": [{"caller", "incarnation", "id", "text", "age", "waits_for": [index, ...]}, ...],
 //  "cycles": [[index, ...], ...]}

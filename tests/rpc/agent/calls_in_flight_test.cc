@@ -1,10 +1,10 @@
-#include <weft/rpc/agent/under_way.h>
+#include <weft/rpc/agent/calls_in_flight.h>
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc::under_way_test {
+namespace weft::rpc::calls_in_flight_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -29,24 +29,24 @@ struct Middle {
   std::optional<Peer> last;
 };
 
-class UnderWayTest : public testing::Test {
+class CallsInFlightTest : public testing::Test {
  protected:
-  UnderWayTest() {
+  CallsInFlightTest() {
     cluster["b"].serve(middle);
     cluster["c"].serve(last);
     middle->last = cluster.peer("b", "c");
   }
-  ~UnderWayTest() override { last->released.set(); }
+  ~CallsInFlightTest() override { last->released.set(); }
   // By an agent of its own, so that asking shows only there.
-  CallsUnderWay ask(const std::string& agent) { return got(calls_under_way(cluster.peer("asker", agent))); }
+  CallsInFlight ask(const std::string& agent) { return got(calls_in_flight(cluster.peer("asker", agent))); }
 
   std::shared_ptr<Middle> middle = std::make_shared<Middle>();
   std::shared_ptr<Last> last = std::make_shared<Last>();
   Cluster cluster{{}, {"a", "asker", "b", "c"}};
 };
 
-TEST_F(UnderWayTest, NothingOfAnIdleAgent) {
-  const CallsUnderWay calls = ask("b");
+TEST_F(CallsInFlightTest, NothingOfAnIdleAgent) {
+  const CallsInFlight calls = ask("b");
   EXPECT_EQ(calls.name, "b");
   EXPECT_EQ(calls.incarnation, cluster["b"].id().incarnation);
   EXPECT_EQ(calls.handler_threads, 2U);
@@ -55,15 +55,15 @@ TEST_F(UnderWayTest, NothingOfAnIdleAgent) {
   EXPECT_TRUE(calls.made.empty());
 }
 
-TEST_F(UnderWayTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
+TEST_F(CallsInFlightTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
   auto call = cluster.peer("a", "b").with({.timeout = 1h}).call<&Middle::ask>();
   last->began.wait();
   // The handler there has called on, and returns.
   eventually("it is suspended", [&] {
-    const CallsUnderWay b = ask("b");
+    const CallsInFlight b = ask("b");
     return b.served.size() == 1 && b.served[0].state == "suspended";
   });
-  const CallsUnderWay a = ask("a"), b = ask("b"), c = ask("c");
+  const CallsInFlight a = ask("a"), b = ask("b"), c = ask("c");
   ASSERT_EQ(a.made.size(), 1U);
   EXPECT_EQ(a.made[0].method, "middle.ask");
   EXPECT_EQ(a.made[0].peer, "b");
@@ -92,29 +92,29 @@ TEST_F(UnderWayTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
              [&] { return ask("a").made.empty() && ask("b").served.empty() && ask("c").served.empty(); });
 }
 
-TEST_F(UnderWayTest, WhatWaitsForAThreadIsQueued) {
+TEST_F(CallsInFlightTest, WhatWaitsForAThreadIsQueued) {
   std::vector<Future<void>> calls;
   for (int i = 0; i < 3; ++i)
     calls.push_back(cluster.peer("a", "c").call<&Last::block>());  // there are two threads
   const auto in_state = [&](const std::string& state) {
-    const CallsUnderWay c = ask("c");
+    const CallsInFlight c = ask("c");
     return std::count_if(c.served.begin(), c.served.end(),
                          [&](const auto& call) { return call.state == state; });
   };
   eventually("two run", [&] { return in_state("running") == 2; });
   eventually("one is queued", [&] { return in_state("queued") == 1; });
-  const CallsUnderWay c = ask("c");
+  const CallsInFlight c = ask("c");
   EXPECT_EQ(c.served[0].queue, c.served[2].queue);
   last->released.set();
   for (auto& call : calls) got(std::move(call));
 }
 
-TEST_F(UnderWayTest, WhatItsMethodsLimitHoldsBackIsQueuedThere) {
+TEST_F(CallsInFlightTest, WhatItsMethodsLimitHoldsBackIsQueuedThere) {
   cluster["c"].core()->methods().limit("last.block", {.running = 1, .waiting = 5});
   auto first = cluster.peer("a", "c").call<&Last::block>();
   last->began.wait();
   auto second = cluster.peer("a", "c").call<&Last::block>();
-  CallsUnderWay c;
+  CallsInFlight c;
   eventually("it has come", [&] { return (c = ask("c")).served.size() == 2; });
   EXPECT_EQ(c.served[0].on, "handlers");
   EXPECT_EQ(c.served[1].state, "queued");
@@ -124,11 +124,11 @@ TEST_F(UnderWayTest, WhatItsMethodsLimitHoldsBackIsQueuedThere) {
   got(std::move(second));
 }
 
-TEST_F(UnderWayTest, ACallThatWaitsForAConnectionIsNotSent) {
+TEST_F(CallsInFlightTest, ACallThatWaitsForAConnectionIsNotSent) {
   HeldLoop held(cluster["c"]);
   Agent& d = cluster.add("d");
   auto call = d.connect(cluster["c"].addresses().front()).call<&Last::block>();
-  CallsUnderWay calls;
+  CallsInFlight calls;
   eventually("it is seen", [&] { return (calls = ask("d")).made.size() == 1; });
   EXPECT_EQ(calls.made[0].state, "connecting");
   EXPECT_EQ(calls.made[0].method, "last.block");
@@ -138,13 +138,13 @@ TEST_F(UnderWayTest, ACallThatWaitsForAConnectionIsNotSent) {
   got(std::move(call));
 }
 
-TEST_F(UnderWayTest, ALoopThatHangsIsTold) {
+TEST_F(CallsInFlightTest, ALoopThatHangsIsTold) {
   auto call = cluster.peer("a", "c").call<&Last::block>();
   last->began.wait();
-  EXPECT_EQ(under_way_within(cluster["c"].core(), test::too_long).served.size(), 1U);
+  EXPECT_EQ(calls_in_flight(cluster["c"].core(), test::too_long).served.size(), 1U);
   {
     HeldLoop held(cluster["c"]);
-    const CallsUnderWay calls = under_way_within(cluster["c"].core(), 1ms);
+    const CallsInFlight calls = calls_in_flight(cluster["c"].core(), 1ms);
     EXPECT_EQ(calls.silent_loops, 1U);
     EXPECT_TRUE(calls.served.empty());
     EXPECT_EQ(calls.name, "c");
@@ -153,8 +153,8 @@ TEST_F(UnderWayTest, ALoopThatHangsIsTold) {
   got(std::move(call));
 }
 
-TEST_F(UnderWayTest, AsLines) {
-  CallsUnderWay calls;
+TEST_F(CallsInFlightTest, AsLines) {
+  CallsInFlight calls;
   calls.name = "b";
   calls.silent_loops = 1;
   calls.made.push_back({7, "last.block", "c", 2.5, "connecting", 4, {"a", 1, 3}});
@@ -168,8 +168,8 @@ TEST_F(UnderWayTest, AsLines) {
             "  serves middle.ask of a#3 since 2.750 s, queued for the object\n");
 }
 
-TEST_F(UnderWayTest, NamesOfPeersAreEscaped) {
-  CallsUnderWay calls;
+TEST_F(CallsInFlightTest, NamesOfPeersAreEscaped) {
+  CallsInFlight calls;
   calls.name = "b";
   calls.made.push_back({7, "ask\x1b[2J", "peer\x1b[2J", 1, "sent", -1, {"serving\x1b[2J", 1, 3}});
   calls.served.push_back({{"caller\x1b[2J", 1, 3}, "ask\x1b[2J", 1, "queued", "object", 9});
@@ -180,4 +180,4 @@ TEST_F(UnderWayTest, NamesOfPeersAreEscaped) {
 }
 
 }  // namespace
-}  // namespace weft::rpc::under_way_test
+}  // namespace weft::rpc::calls_in_flight_test

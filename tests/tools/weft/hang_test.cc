@@ -1,6 +1,6 @@
 // A deadlock between objects on two agents, from what the agents themselves tell of it (weft.pending) to what
 // `weft hang` prints.
-#include <weft/rpc/agent/under_way.h>
+#include <weft/rpc/agent/calls_in_flight.h>
 #include <weft/rref/rref.h>
 
 #include <gtest/gtest.h>
@@ -42,13 +42,13 @@ class HangTest : public testing::Test {
     cluster.peer("paris", "berlin");
   }
   // As `weft hang` asks them.
-  std::vector<rpc::CallsUnderWay> ask_all() {
-    std::vector<rpc::CallsUnderWay> all;
+  std::vector<rpc::CallsInFlight> ask_all() {
+    std::vector<rpc::CallsInFlight> all;
     for (const char* name : {"berlin", "paris", "clerk"})
-      all.push_back(got(rpc::calls_under_way(cluster.peer("looker", name))));
+      all.push_back(got(rpc::calls_in_flight(cluster.peer("looker", name))));
     return all;
   }
-  static std::vector<rpc::ServedCall> served(const rpc::CallsUnderWay& agent, const std::string& method,
+  static std::vector<rpc::ServedCall> served(const rpc::CallsInFlight& agent, const std::string& method,
                                              const std::string& state) {
     std::vector<rpc::ServedCall> found;
     for (const auto& call : agent.served)
@@ -62,7 +62,7 @@ class HangTest : public testing::Test {
 
 TEST_F(HangTest, ADeadlockOfObjectsOnTwoAgentsIsNamedAsACycle) {
   auto asked = berlin.call<&Desk::ask>(paris, berlin);
-  std::vector<rpc::CallsUnderWay> agents;
+  std::vector<rpc::CallsInFlight> agents;
   eventually("the call that comes back is queued", [&] {
     agents = ask_all();
     return served(agents[0], "desk.sign", "queued").size() == 1;

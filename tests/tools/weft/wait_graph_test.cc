@@ -6,12 +6,12 @@ namespace weft::tool::wait_graph_test {
 namespace {
 
 using rpc::CallName;
-using rpc::CallsUnderWay;
+using rpc::CallsInFlight;
 
 CallName call(const std::string& caller, std::uint64_t id) { return {caller, 1, id}; }
 
-CallsUnderWay agent(const std::string& name, std::uint64_t threads = 1) {
-  CallsUnderWay agent;
+CallsInFlight agent(const std::string& name, std::uint64_t threads = 1) {
+  CallsInFlight agent;
   agent.name = name;
   agent.incarnation = 1;
   agent.handler_threads = threads;
@@ -19,8 +19,8 @@ CallsUnderWay agent(const std::string& name, std::uint64_t threads = 1) {
 }
 
 // `a` calls f on b, whose handler calls g on c in its name.
-std::vector<CallsUnderWay> chain() {
-  CallsUnderWay a = agent("a"), b = agent("b"), c = agent("c");
+std::vector<CallsInFlight> chain() {
+  CallsInFlight a = agent("a"), b = agent("b"), c = agent("c");
   a.made.push_back({1, "f", "b", 9, "sent", 30, {}});
   b.served.push_back({call("a", 1), "f", 8.5, "running", "handlers", 5});
   b.made.push_back({4, "g", "c", 8, "sent", -1, call("a", 1)});
@@ -119,7 +119,7 @@ TEST(WaitGraph, CallsThatAreYoungAreLeftOut) {
 }
 
 TEST(WaitGraph, SaysWhatIsNotKnown) {
-  CallsUnderWay a = agent("a");
+  CallsInFlight a = agent("a");
   a.made.push_back({1, "f", "b", 3, "sent", -1, {}});
   a.made.push_back({2, "f", "tcp://h:1", 2, "connecting", -1, {}});
   EXPECT_EQ(text_of(wait_graph({a}, 0)),
@@ -131,13 +131,13 @@ TEST(WaitGraph, SaysWhatIsNotKnown) {
 }
 
 TEST(WaitGraph, ServedCallsOfACallerThatWasNotAsked) {
-  CallsUnderWay b = agent("b");
+  CallsInFlight b = agent("b");
   b.served.push_back({call("x", 3), "f", 2, "preparing", "", 0});
   EXPECT_EQ(text_of(wait_graph({b}, 0)), "x#3 f on b, 2.00 s, preparing\n");
 }
 
 TEST(WaitGraph, TwoCyclesAreTwo) {
-  CallsUnderWay a = agent("a", 64);
+  CallsInFlight a = agent("a", 64);
   for (const std::uint64_t i : {1, 2}) {  // a call that waits for a call of its own to its own object
     a.made.push_back({10 * i, "f", "a", 5, "sent", -1, {}});
     a.served.push_back({call("a", 10 * i), "f", 5, "running", "object", i});
@@ -150,7 +150,7 @@ TEST(WaitGraph, TwoCyclesAreTwo) {
 }
 
 TEST(WaitGraph, ALongChainAndAWideOne) {
-  CallsUnderWay a = agent("a", 1'000'000);
+  CallsInFlight a = agent("a", 1'000'000);
   constexpr std::uint64_t n = 3000;
   for (std::uint64_t i = 1; i <= n; ++i) {
     a.made.push_back({i, "f", "a", 5, "sent", -1, i == 1 ? CallName{} : call("a", i - 1)});

@@ -18,11 +18,11 @@ struct Options : AskedAgent {
 Exit run(Options& options) {
   const std::chrono::duration<double> older = parse_duration(options.older);
   Client& client = options.connect();
-  std::vector<rpc::Future<rpc::CallsUnderWay>> asked;  // all at once: the less changes meanwhile
-  asked.push_back(rpc::calls_under_way(client.peer()));
+  std::vector<rpc::Future<rpc::CallsInFlight>> asked;  // all at once: the less changes meanwhile
+  asked.push_back(rpc::calls_in_flight(client.peer()));
   for (const std::string& address : options.others)
-    asked.push_back(rpc::calls_under_way(client.peer_at(address)));
-  std::vector<rpc::CallsUnderWay> agents;
+    asked.push_back(rpc::calls_in_flight(client.peer_at(address)));
+  std::vector<rpc::CallsInFlight> agents;
   std::exception_ptr silent;
   for (auto& answer : asked) {
     try {

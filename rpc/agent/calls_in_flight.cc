@@ -1,4 +1,4 @@
-#include <weft/rpc/agent/under_way.h>
+#include <weft/rpc/agent/calls_in_flight.h>
 
 #include <weft/rpc/core/log.h>
 #include <weft/rpc/endpoint/link.h>
@@ -50,7 +50,7 @@ ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_poin
 // Collected by all loops, told by the last.
 class Collector {
  public:
-  Collector(std::shared_ptr<AgentCore> core, UniqueFunction<void(CallsUnderWay)> done,
+  Collector(std::shared_ptr<AgentCore> core, UniqueFunction<void(CallsInFlight)> done,
             const IncomingCall* asking)
       : core_(std::move(core)), done_(std::move(done)), asking_(asking) {
     calls_.name = core_->id().name;
@@ -90,21 +90,21 @@ class Collector {
     calls_.served.insert(calls_.served.end(), served.begin(), served.end());
     if (--silent_ != 0 || !done_) return;
     auto done = std::exchange(done_, nullptr);
-    CallsUnderWay calls = take();
+    CallsInFlight calls = take();
     lock.unlock();
     done(std::move(calls));
   }
 
   // What there is so far; done() is not called any more.
-  CallsUnderWay give_up() {
+  CallsInFlight give_up() {
     std::lock_guard lock(mutex_);
     done_ = nullptr;
     return take();
   }
 
  private:
-  CallsUnderWay take() {
-    CallsUnderWay calls = std::exchange(calls_, {});
+  CallsInFlight take() {
+    CallsInFlight calls = std::exchange(calls_, {});
     calls.silent_loops = silent_;
     const auto older = [](const auto& a, const auto& b) { return a.age > b.age; };
     std::stable_sort(calls.made.begin(), calls.made.end(), older);
@@ -114,14 +114,14 @@ class Collector {
 
   const std::shared_ptr<AgentCore> core_;
   std::mutex mutex_;  // guards what follows
-  UniqueFunction<void(CallsUnderWay)> done_;
+  UniqueFunction<void(CallsInFlight)> done_;
   const IncomingCall* const asking_;
-  CallsUnderWay calls_;
+  CallsInFlight calls_;
   std::size_t silent_ = 0;  // loops that have not told yet
 };
 
 std::shared_ptr<Collector> begin(const std::shared_ptr<AgentCore>& core,
-                                 UniqueFunction<void(CallsUnderWay)> done, const IncomingCall* asking) {
+                                 UniqueFunction<void(CallsInFlight)> done, const IncomingCall* asking) {
   auto collector = std::make_shared<Collector>(core, std::move(done), asking);
   for (const auto& loop : core->loops())
     loop->post([collector, loop = loop.get()] { collector->look(*loop); });
@@ -138,21 +138,21 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
-void look_under_way(const std::shared_ptr<AgentCore>& core, UniqueFunction<void(CallsUnderWay)> done,
-                    const IncomingCall* asking) {
+void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core, UniqueFunction<void(CallsInFlight)> done,
+                             const IncomingCall* asking) {
   begin(core, std::move(done), asking);
 }
 
-CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds timeout) {
+CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds timeout) {
   struct Told {
     std::mutex mutex;  // guards calls
     std::condition_variable changed;
-    std::optional<CallsUnderWay> calls;
+    std::optional<CallsInFlight> calls;
   };
   auto told = std::make_shared<Told>();
   const auto collector = begin(
       core,
-      [told](CallsUnderWay calls) {
+      [told](CallsInFlight calls) {
         std::lock_guard lock(told->mutex);
         told->calls = std::move(calls);
         told->changed.notify_all();
@@ -162,30 +162,30 @@ CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chro
   if (told->changed.wait_until(lock, later(Clock::now(), timeout), [&] { return told->calls.has_value(); }))
     return std::move(*told->calls);
   lock.unlock();
-  CallsUnderWay some = collector->give_up();
+  CallsInFlight some = collector->give_up();
   lock.lock();
   return told->calls ? std::move(*told->calls) : std::move(some);  // it may have completed just now
 }
 
 MethodEntry pending_entry() {
-  MethodEntry entry = detail::own_entry<CallsUnderWay>(pending_method);
+  MethodEntry entry = detail::own_entry<CallsInFlight>(pending_method);
   entry.run = [](std::shared_ptr<IncomingCall> call) {
     const auto core = AgentCore::of(*call);
     const IncomingCall* asking = call.get();
-    look_under_way(
+    collect_calls_in_flight(
         core,
-        [call = std::move(call)](CallsUnderWay calls) {
-          detail::answer<CallsUnderWay>(*call, std::move(calls));
+        [call = std::move(call)](CallsInFlight calls) {
+          detail::answer<CallsInFlight>(*call, std::move(calls));
         },
         asking);
   };
   return entry;
 }
 
-Future<CallsUnderWay> calls_under_way(const Peer& peer) { return peer.ask<CallsUnderWay>(pending_method); }
+Future<CallsInFlight> calls_in_flight(const Peer& peer) { return peer.ask<CallsInFlight>(pending_method); }
 
 // For a terminal: names are what peers call themselves.
-std::string text_of(const CallsUnderWay& calls) {
+std::string text_of(const CallsInFlight& calls) {
   std::string text = calls.name + ": " + std::to_string(calls.made.size()) + " calls waited for, " +
                      std::to_string(calls.served.size()) + " served";
   if (calls.silent_loops != 0) text += "; " + std::to_string(calls.silent_loops) + " loops do not answer";

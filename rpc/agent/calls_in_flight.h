@@ -1,4 +1,4 @@
-// CallsUnderWay: the calls that an agent waits for and the calls that it serves, at one moment: the method
+// CallsInFlight: the calls that an agent waits for and the calls that it serves, at one moment: the method
 // `weft.pending`. The reports of several agents show where a call hangs: a call has the same caller and id on
 // both sides.
 //
@@ -49,7 +49,7 @@ struct ServedCall {
 };
 WEFT_CODEC(ServedCall, call, method, age, state, on, queue)
 
-struct CallsUnderWay {
+struct CallsInFlight {
   std::string name;  // of the agent
   std::uint64_t incarnation = 0;
   std::uint64_t handler_threads = 0;
@@ -57,22 +57,22 @@ struct CallsUnderWay {
   std::vector<MadeCall> made;      // the oldest first
   std::vector<ServedCall> served;  // likewise; without the call that asks
 };
-WEFT_CODEC(CallsUnderWay, name, incarnation, handler_threads, silent_loops, made, served)
+WEFT_CODEC(CallsInFlight, name, incarnation, handler_threads, silent_loops, made, served)
 
 // Asks every loop of this agent. `done` is called on one of them when all have answered; a loop that hangs
 // does not answer. asking: a call to leave out.
-WEFT_EXPORT void look_under_way(const std::shared_ptr<AgentCore>& core,
-                                UniqueFunction<void(CallsUnderWay)> done,
-                                const IncomingCall* asking = nullptr);
+WEFT_EXPORT void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core,
+                                         UniqueFunction<void(CallsInFlight)> done,
+                                         const IncomingCall* asking = nullptr);
 // The same with a timeout. Not on a thread of the agent.
-WEFT_EXPORT CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core,
-                                           std::chrono::nanoseconds timeout);
+WEFT_EXPORT CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core,
+                                          std::chrono::nanoseconds timeout);
 
 // not_found: the agent has an older release of weft.
-WEFT_EXPORT Future<CallsUnderWay> calls_under_way(const Peer& peer);
+WEFT_EXPORT Future<CallsInFlight> calls_in_flight(const Peer& peer);
 
 // The report as text.
-WEFT_EXPORT std::string text_of(const CallsUnderWay& calls);
+WEFT_EXPORT std::string text_of(const CallsInFlight& calls);
 
 // The method that every agent serves.
 WEFT_EXPORT MethodEntry pending_entry();
