@@ -84,11 +84,11 @@ Future<void> Agent::leave() {
   auto membership = membership_;
   auto promise = std::make_shared<Promise<void>>(core->pick_loop());
   auto future = promise->future();
-  // The layers first: they still need the peers; then the job; then nothing new is accepted.
+  // First the layers, which still need the peers; then the job; then drain().
   core->hooks().leave(core->pick_loop()).then([core, membership, promise](Result<void>&& layers) {
     const auto drain = [core, promise](Result<void>&& left) {
       std::exception_ptr error = left.ok() ? nullptr : left.error();
-      // Where the job has failed nobody waits for what is still being served, and everybody is to end soon.
+      // If the job has failed, no peer waits for the calls that are still served, and all agents end soon.
       if (core->world_failure()) {
         promise->complete(error != nullptr ? error : std::make_exception_ptr(*core->world_failure()));
         return;

@@ -66,8 +66,8 @@ class WEFT_EXPORT Agent {
 
   // The agent's membership of a job, if the options have a rendezvous. Programs use a Job
   // (rpc/membership/job.h). Without a rendezvous: failed_precondition, except for leave().
-  Future<void> leave();  // of the layers and the job, then drain()
-  // After joining: the present members, as the store last reported them, and their changes.
+  Future<void> leave();  // the layers and then the job; drains afterwards
+  // Once the agent has joined: the present members, as the store last reported them, and their changes.
   std::vector<Member> members() const;
   std::unique_ptr<MemberWatch> watch_members();
 
@@ -78,7 +78,8 @@ class WEFT_EXPORT Agent {
     return here.run(std::move(task));
   }
 
-  // Accepts no new calls; completes when no call is in flight. deadline_exceeded: some still were.
+  // Accepts no new calls; completes when no call is in flight. deadline_exceeded: calls were still in flight
+  // after `timeout`.
   Future<void> drain(std::chrono::nanoseconds timeout);
   void shut_down();
 
@@ -86,7 +87,8 @@ class WEFT_EXPORT Agent {
   void set_call_timeout(std::chrono::nanoseconds limit);
 
   AgentCounts counts() const { return core_->counts(); }
-  // For layers, and for Job (rpc/membership/job.h). membership(): failed_precondition without a rendezvous.
+  // For layers, and for Job (rpc/membership/job.h). membership() throws failed_precondition without a
+  // rendezvous.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   operator const std::shared_ptr<AgentCore>&() const { return core_; }  // a PeerSet takes it
   Membership& membership() const;

@@ -47,7 +47,7 @@ ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_poin
   return served;
 }
 
-// Collected by all loops, told by the last.
+// Each loop adds its calls; the last one calls done().
 class Collector {
  public:
   Collector(std::shared_ptr<AgentCore> core, UniqueFunction<void(CallsInFlight)> done,
@@ -67,7 +67,8 @@ class Collector {
       for (const auto& call : calls)
         if (!call->finished()) made.push_back(describe(*call, state, now));
     };
-    // Copies: the last owner of a call that ends meanwhile may be here, and its end changes these tables.
+    // Copies: this may be the last owner of a call that completes meanwhile, and its end changes these
+    // tables.
     for (const auto& route : core_->routes().all())
       if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
     for (const auto& link : core_->links().all()) {
@@ -77,7 +78,7 @@ class Collector {
       for (const auto& call : link->incoming())
         if (call.get() != asking_ && !call->answered()) served.push_back(describe(*call, loop, now));
     }
-    // Resumable calls live on no loop: the first one tells of them.
+    // Resumable calls belong to no loop: the first loop reports them.
     if (&loop == core_->loops().front().get())
       for (const auto& session : core_->sessions().all()) {
         note(session->sent(), made_sent);
@@ -95,7 +96,7 @@ class Collector {
     done(std::move(calls));
   }
 
-  // What there is so far; done() is not called any more.
+  // Returns the calls so far; done() will not be called.
   CallsInFlight give_up() {
     std::lock_guard lock(mutex_);
     done_ = nullptr;
@@ -117,7 +118,7 @@ class Collector {
   UniqueFunction<void(CallsInFlight)> done_;
   const IncomingCall* const asking_;
   CallsInFlight calls_;
-  std::size_t silent_ = 0;  // loops that have not told yet
+  std::size_t silent_ = 0;  // loops that have not answered yet
 };
 
 std::shared_ptr<Collector> begin(const std::shared_ptr<AgentCore>& core,
@@ -184,7 +185,7 @@ MethodEntry pending_entry() {
 
 Future<CallsInFlight> calls_in_flight(const Peer& peer) { return peer.ask<CallsInFlight>(pending_method); }
 
-// For a terminal: names are what peers call themselves.
+// For a terminal: escaped, because peers choose their names.
 std::string text_of(const CallsInFlight& calls) {
   std::string text = calls.name + ": " + std::to_string(calls.made.size()) + " calls waited for, " +
                      std::to_string(calls.served.size()) + " served";

@@ -2,9 +2,9 @@
 // `weft.pending`. The reports of several agents show where a call hangs: a call has the same caller and id on
 // both sides.
 //
-// The loop answers, so also while every handler thread is busy. The agent's loops report one after another: a
-// call that begins or ends meanwhile may be missing. Thread-safety: values; the functions may be called from
-// any thread.
+// A loop serves the method, so it replies while every handler thread is busy. The agent's loops report one
+// after another: a call that begins or completes meanwhile may be missing. Thread-safety: values; the
+// functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -27,23 +27,23 @@ WEFT_CODEC(CallName, caller, incarnation, id)
 struct MadeCall {
   std::uint64_t id = 0;
   std::string method;
-  std::string peer;   // its name; an address, while that is all that is known
+  std::string peer;   // its name; its address while the name is unknown
   double age = 0;     // seconds, to a few milliseconds
-  std::string state;  // "sent", "connecting", "held" (the peer gives no more credit)
+  std::string state;  // "sent", "connecting", "held" (waits for credit)
   double left = -1;   // seconds until its deadline; -1: it has none
-  CallName serving;   // the call in whose name it was made; id 0: none
+  CallName serving;   // the served call whose handler made it; id 0: none
 };
 WEFT_CODEC(MadeCall, id, method, peer, age, state, left, serving)
 
 struct ServedCall {
   CallName call;
   std::string method;
-  double age = 0;  // seconds since it came, to a few milliseconds
-  // "preparing" (a layer holds it back: its references are not confirmed), "queued", "running", "suspended"
-  // (its handler has returned, or waits, without an answer and without a thread)
+  double age = 0;  // seconds since it arrived, to a few milliseconds
+  // "preparing" (waits for a layer: its references are not confirmed), "queued", "running", "suspended" (the
+  // handler has returned or suspended without an answer, and occupies no thread)
   std::string state;
-  // What it is queued for, or runs on: "object" (its calls run one by one), "handlers" (the agent's threads),
-  // "loop", "limit" (of its method, only queued); empty: nothing yet.
+  // The queue in which it waits or from which it runs: "object" (its calls run one by one), "handlers" (the
+  // agent's threads), "loop", "limit" (of its method, only queued); empty: none yet.
   std::string on;
   std::uint64_t queue = 0;  // the same for calls of the same object
 };
@@ -53,18 +53,18 @@ struct CallsInFlight {
   std::string name;  // of the agent
   std::uint64_t incarnation = 0;
   std::uint64_t handler_threads = 0;
-  std::uint64_t silent_loops = 0;  // without an answer within the timeout: their calls are missing
+  std::uint64_t silent_loops = 0;  // did not answer within the timeout: their calls are missing
   std::vector<MadeCall> made;      // the oldest first
-  std::vector<ServedCall> served;  // likewise; without the call that asks
+  std::vector<ServedCall> served;  // likewise; without this request
 };
 WEFT_CODEC(CallsInFlight, name, incarnation, handler_threads, silent_loops, made, served)
 
-// Asks every loop of this agent. `done` is called on one of them when all have answered; a loop that hangs
-// does not answer. asking: a call to leave out.
+// Collects the calls of every loop of this agent. `done` is called on one of the loops when all have
+// answered, and never if a loop hangs. asking: a call to omit.
 WEFT_EXPORT void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core,
                                          UniqueFunction<void(CallsInFlight)> done,
                                          const IncomingCall* asking = nullptr);
-// The same with a timeout. Not on a thread of the agent.
+// Blocks until all loops have answered, at most for `timeout`. Do not call it on a thread of the agent.
 WEFT_EXPORT CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core,
                                           std::chrono::nanoseconds timeout);
 

@@ -1,8 +1,8 @@
 // Health: the state of an agent, for health checks: the method `weft.health`.
 //
-// The loop answers, so also while every handler thread is busy. An agent that drains refuses new calls with
-// `shut_down`, this one too; only a call that arrived before is answered with "draining". Thread-safety:
-// values.
+// A loop serves the method, so it replies while every handler thread is busy. A draining agent refuses new
+// calls with `shut_down`, including this one; only a call that arrived earlier returns "draining".
+// Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -18,13 +18,13 @@ struct Health {
   std::string name;    // of the agent
   std::uint64_t incarnation = 0;
   std::string version;            // of weft, "0.1.0"
-  double uptime = 0;              // seconds since the agent was made
-  std::int64_t calls_served = 0;  // calls of peers in flight, without this one
+  double uptime = 0;              // seconds since the agent was created
+  std::int64_t calls_served = 0;  // calls of peers in flight, except this one
   std::int64_t calls_made = 0;    // calls of the agent in flight
 };
 WEFT_CODEC(Health, status, name, incarnation, version, uptime, calls_served, calls_made)
 
-// not_found: the agent has an older release of weft.
+// The health of a peer. Fails with not_found if the peer has an older release of weft.
 WEFT_EXPORT Future<Health> health(const Peer& peer);
 
 WEFT_EXPORT MethodEntry health_entry();  // every agent serves it

@@ -31,7 +31,7 @@ AgentStats stats_of(AgentCore& core) {
   stats.pool_misses = counts.memory.misses;
   stats.pool_bytes = counts.memory.kept_bytes;
   for (const auto& entry : core.methods().all()) {
-    // Answered first: never more than were accepted.
+    // `answered` is read first, so that it never exceeds `accepted`.
     MethodStats method{entry->name, 0, entry->counters->answered, entry->counters->failed};
     method.accepted = entry->counters->accepted;
     method.failed = std::min(method.failed, method.answered);

@@ -1,8 +1,8 @@
 // AgentStats: the counters of an agent, its calls in flight, and the figures of its layers: the method
 // `weft.stats`, and the same within the program.
 //
-// The loop answers, so also while every handler thread is busy. Counters start when the agent is made; the
-// difference of two reports gives rates. Thread-safety: values.
+// A loop serves the method, so it replies while every handler thread is busy. Counters start at 0 when the
+// agent is created; compute rates from the difference of two reports. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -14,14 +14,14 @@ inline constexpr std::string_view stats_method = "weft.stats";
 
 struct MethodStats {
   std::string name;
-  std::uint64_t accepted = 0, answered = 0, failed = 0;  // failed: of those answered, with an error
+  std::uint64_t accepted = 0, answered = 0, failed = 0;  // failed: answered with an error
 };
 WEFT_CODEC(MethodStats, name, accepted, answered, failed)
 
 struct AgentStats {
   std::string name;
   std::uint64_t incarnation = 0;
-  double uptime = 0;              // seconds since the agent was made
+  double uptime = 0;              // seconds since the agent was created
   std::uint64_t connections = 0;  // now
   std::uint64_t connections_made = 0, connections_refused = 0;
   std::uint64_t calls_made = 0, calls_served = 0;  // calls_served: requests that arrived, also refused ones
@@ -33,7 +33,7 @@ struct AgentStats {
   std::uint64_t bytes_sent = 0, bytes_received = 0;  // of requests and replies
   std::uint64_t pool_hits = 0, pool_misses = 0,
                 pool_bytes = 0;      // memory of arriving attachments; bytes: kept now
-  std::vector<MethodStats> methods;  // that are served, by name
+  std::vector<MethodStats> methods;  // the served methods, by name
   // Now, by LAYER.WHAT: docs/observability.md lists the figures of weft's own layers.
   LayerFigures layers;
 };
@@ -44,10 +44,10 @@ WEFT_CODEC(AgentStats, name, incarnation, uptime, connections, connections_made,
 
 class Agent;
 
-// Of an agent of this program. May be called from any thread.
+// The report of an agent of this process. May be called from any thread.
 WEFT_EXPORT AgentStats stats(const Agent& agent);
 
-// Of any agent. not_found: the agent has an older release of weft.
+// The report of any agent. Fails with not_found if the peer has an older release of weft.
 WEFT_EXPORT Future<AgentStats> stats(const Peer& peer);
 
 // The method that every agent serves.

@@ -114,7 +114,8 @@ void CallAccounts::end_drain(Result<void> result) {
     drain = std::exchange(drain_, nullptr);
   }
   if (drain == nullptr) return;
-  drain->loop->post([drain] { drain->loop->cancel(drain->timer); });  // after it was made: posted later
+  drain->loop->post(
+      [drain] { drain->loop->cancel(drain->timer); });  // posted later, so after the timer was set
   drain->promise.complete(std::move(result));
 }
 

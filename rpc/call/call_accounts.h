@@ -1,5 +1,4 @@
-// CallAccounts: what an agent's calls use at the moment, what they have used so far, and the wait for their
-// end (drain).
+// CallAccounts: counts the calls of an agent and the memory that they use, and waits for their end (drain).
 //
 // Every call is counted from its beginning to its end: calls of this agent by outgoing_began() and
 // outgoing_ended(), calls of its peers by an ActiveCall. Limits of the agent bound the counts. Owned by the
@@ -19,9 +18,9 @@ namespace weft::rpc {
 
 class Admission;
 
-// What an agent has done since it was made, for metrics and tests. A value.
+// The counters of an agent since it was created, for metrics and tests. A value.
 struct AgentCounts {
-  std::uint64_t connections_made = 0;  // whose handshake was completed, by either side
+  std::uint64_t connections_made = 0;  // with a completed handshake, from either side
   // Wrong, expired or missing credentials, a handshake that timed out, or too many pending handshakes.
   std::uint64_t connections_refused = 0;
   std::uint64_t connections = 0;           // now

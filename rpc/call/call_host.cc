@@ -20,7 +20,7 @@ void CallHost::blame(const Error& error) {
 }
 
 std::optional<Error> CallHost::world_failure() const {
-  if (!world_failed_) return std::nullopt;  // asked for every call
+  if (!world_failed_) return std::nullopt;  // called for every call
   std::lock_guard lock(failure_mutex_);
   return world_failure_;
 }

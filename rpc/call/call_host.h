@@ -26,7 +26,7 @@ class WEFT_EXPORT CallHost {
   Slots& layers() { return hooks_.layers(); }
   const Slots& layers() const { return hooks_.layers(); }
 
-  // The beginning of a call. Exact if an interceptor may look at it, otherwise to a few milliseconds.
+  // The start time of a call: exact if the agent has interceptors, otherwise to a few milliseconds.
   Clock::time_point call_time(const Loop& loop) const {
     return hooks_.interceptors().empty() ? loop.coarse_now() : loop.now();
   }
@@ -44,8 +44,8 @@ class WEFT_EXPORT CallHost {
   // it. Other calls continue. Later errors are ignored.
   void blame(const Error& error);
   std::optional<Error> world_failure() const;  // the first error of blame()
-  std::optional<Error> cause_of_ends()
-      const;  // what calls fail with if their peer is lost. nullopt: the loss
+  // The error with which calls fail if their peer is lost. nullopt: the loss itself.
+  std::optional<Error> cause_of_ends() const;
   // All calls fail with world_failure(): AgentCore::fail_world() was called.
   bool world_ended() const { return world_ended_; }
 

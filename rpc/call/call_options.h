@@ -1,5 +1,5 @@
-// CallOptions: how a call is made; Metadata: text that it carries. Peer::with() and Peer::with_metadata() set
-// them. Values.
+// CallOptions: deadline, retries and similar options of a call; Metadata: text that a call carries.
+// Peer::with() and Peer::with_metadata() set them. Values.
 #pragma once
 
 #include <weft/rpc/call/retry.h>
@@ -16,11 +16,10 @@ namespace weft::rpc {
 inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
 
 struct WEFT_EXPORT CallOptions {
-  // From the moment the call is made until its result is here; travels as remaining time. None:
-  // AgentOptions::call_timeout.
+  // From the call until its result; sent as remaining time. None: AgentOptions::call_timeout.
   std::optional<std::chrono::nanoseconds> timeout;
   std::optional<RetryPolicy> retry;  // none: AgentOptions::retry
-  // true: running it twice does no harm, although its method does not say so. None: false.
+  // true: the call may run twice, even if its method is not declared idempotent. None: false.
   std::optional<bool> idempotent;
   // While the peer cannot be reached, the call waits for a connection until its deadline. Otherwise the call
   // fails with the first failed attempt to connect, and at once while the next attempt is not due
@@ -34,8 +33,8 @@ struct WEFT_EXPORT CallOptions {
   void merge(const CallOptions& later);
 };
 
-// g++ 12 copies the bytes of an aggregate that is made by braces within a co_await expression, and destroys
-// it twice: options have no destructor. Metadata has one, so it is not among them.
+// g++ 12 copies the bytes of an aggregate that is initialized by braces within a co_await expression, and
+// destroys it twice. So the options have no destructor, and do not include Metadata, which has one.
 static_assert(std::is_trivially_copyable_v<CallOptions>);
 
 // Text by key that a call sends with its arguments: CallContext::metadata(key) at the callee.

@@ -21,7 +21,7 @@ CancelSource::CancelJobId CancelSource::on_cancel(Callback job) {
 }
 
 void CancelSource::forget_cancel(CancelJobId id) {
-  Callback job;  // ends after the lock
+  Callback job;  // destroyed after the lock
   std::lock_guard lock(mutex_);
   if (const auto found = jobs_.find(id); found != jobs_.end()) {
     job = std::move(found->second);

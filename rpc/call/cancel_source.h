@@ -1,6 +1,6 @@
 // CancelSource: cancels calls: the call that a handler serves (CallContext), or a CancelScope.
 //
-// Thread-safety: any thread.
+// Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -16,9 +16,9 @@ namespace weft::rpc {
 
 class WEFT_EXPORT CancelSource {
  public:
-  // Runs once, at cancellation (on a loop, or where cancel() was called; must neither block nor throw), or
-  // here if that has been; then the id is 0. A job that is no longer needed is forgotten by its id, else it
-  // goes with the source.
+  // The job runs once, at cancellation: on a loop or on the thread that calls cancel(). It must not block or
+  // throw. If the source has been cancelled, the job runs within on_cancel(), which then returns 0.
+  // forget_cancel() removes a job that is no longer needed.
   using CancelJobId = std::uint64_t;
   CancelJobId on_cancel(Callback job);
   void forget_cancel(CancelJobId id);
@@ -27,8 +27,8 @@ class WEFT_EXPORT CancelSource {
   CancelSource() = default;
   ~CancelSource() = default;
   bool was_cancelled() const;
-  void run_cancel_jobs();             // once; later ones do nothing
-  virtual void first_cancel_job() {}  // somebody waits, for the first time; on their thread
+  void run_cancel_jobs();             // once; later calls have no effect
+  virtual void first_cancel_job() {}  // the first job was added; on the thread that added it
   virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;  // by default a line on stderr
 
  private:

@@ -1,8 +1,8 @@
-// What carries calls: CallRoute, the way to one peer, takes calls of this agent; Carrier, a connection,
-// brought a call of a peer and takes its reply.
+// CallRoute: the path to one peer, which sends calls of this agent. Carrier: the connection over which a call
+// of a peer arrived, and which sends its reply.
 //
-// The endpoint implements both (rpc/endpoint: Route and Link). Calls use nothing else of connections.
-// Thread-safety: all functions may be called from any thread, unless stated otherwise.
+// rpc/endpoint implements both (Route and Link), so that rpc/call depends on no connection. Thread-safety:
+// all functions may be called from any thread, unless stated otherwise.
 #pragma once
 
 #include <weft/rpc/call/call_accounts.h>
@@ -16,7 +16,7 @@ namespace weft::rpc {
 
 class PendingCall;
 
-// Where a call that was sent is cancelled: its connection, or the session that keeps it.
+// Cancels a call that was sent: its connection, or the session that keeps it.
 class WEFT_EXPORT CancelTarget {
  public:
   virtual void cancel(std::uint64_t call_id) = 0;  // tells the callee; nothing if the call is unknown
@@ -29,7 +29,7 @@ class WEFT_EXPORT CallRoute : public Destination {
  public:
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   RetryBudget& retry_budget() { return retry_budget_; }
-  virtual std::string peer_name() const = 0;  // for messages; an address until the peer is connected
+  virtual std::string peer_name() const = 0;  // for error texts; an address until the peer is connected
   virtual void submit(std::shared_ptr<PendingCall> call) = 0;
   virtual void cancel(std::shared_ptr<PendingCall> call) = 0;
 
@@ -45,9 +45,7 @@ class WEFT_EXPORT CallRoute : public Destination {
 class WEFT_EXPORT Carrier : public CancelTarget {
  public:
   const std::shared_ptr<Loop>& loop() const { return loop_; }
-  std::uint64_t number() const {
-    return number_;
-  }  // of the agent's connections, in the order of their making
+  std::uint64_t number() const { return number_; }  // unique among the agent's connections, ascending
   virtual bool is_open() const = 0;
   virtual bool in_session() const = 0;  // replies may outlive the connection
   virtual void check_fits(

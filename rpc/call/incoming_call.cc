@@ -101,7 +101,7 @@ void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcep
   carrier_->loop()->exceptions()->take("a job of on_cancel()", exception);
 }
 
-// The caller cancels at the deadline too, but it may have fallen silent.
+// The caller cancels at the deadline too, but it may not be able to send.
 void IncomingCall::watch_deadline() {
   const std::shared_ptr<Loop> loop = carrier_->loop();
   if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
@@ -211,7 +211,7 @@ void IncomingCall::keep(KeptValue value) {
 void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   if (answered_.load()) return;
   if (is_notification()) {
-    // Nobody waits for it, and nothing may be handed over in a message that is never sent.
+    // No caller waits for the result, and parts must not pass references in a message that is never sent.
     if (!answered_.exchange(true)) note_answer(nullptr);
     return;
   }
@@ -256,10 +256,10 @@ void IncomingCall::fail(std::exception_ptr error) {
   failure.worker = host_->id().name;
   failure.method = method_->name;
   failure.not_run = !began_;
-  // Layers of an agent that shuts down have given up what calls refer to. An error that follows from that
-  // would hide from the caller that the agent is lost: the end of the connection is the answer.
+  // During shutdown, layers have released the objects of calls. An error because of that would hide the loss
+  // of the agent from the caller: the end of the connection is the answer.
   if (!host_->ended()) carrier_->send_failure(message_->prefix(), failure, std::move(active_));
-  // The caller learns first: what the sink does may send answers over the same link.
+  // The caller is answered first, because the sink may send answers over the same link.
   if (sink_ != nullptr) carrier_->loop()->post([sink = sink_, error] { sink->failed(error); });
 }
 

@@ -75,10 +75,10 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void add_context(std::unique_ptr<ContextSwitch> context) { contexts_.push_back(std::move(context)); }
   void set_sink(std::shared_ptr<ResultSink> sink) { sink_ = std::move(sink); }
   void replace_argument(std::size_t i, ValueReader value, std::shared_ptr<IncomingMessage> source);
-  // Asked on the executor when it is the call's turn: runs `proceed` there at once, or posts it to the
-  // executor later, or fails the call. May add contexts.
+  // Called on the executor, before the handler. It runs `proceed` there at once, posts it to the executor
+  // later, or fails the call. It may add contexts.
   void set_admission(UniqueFunction<void(Callback proceed)> admission) { admission_ = std::move(admission); }
-  void run();  // through the method's gate; then the handler, on the executor: at once where that is the loop
+  void run();  // after the method's gate: the handler on the executor, at once if that is the loop
 
   // For the handler's thunk.
   std::size_t argument_count() const { return message_->argument_count(); }
@@ -87,11 +87,11 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   }
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
-  std::shared_ptr<Executor> share_executor() const;  // for what goes on when the call has been answered
-  std::uint64_t connection() const;                  // that it came by: a number of this agent's. Any thread
-  bool connected() const;                            // and that has not ended
+  std::shared_ptr<Executor> share_executor() const;  // for work that continues after the call is answered
+  std::uint64_t connection() const;                  // over which it arrived: Carrier::number(). Any thread
+  bool connected() const;                            // that connection is open
   asio::execution_context& asio_context() const;
-  void release_object() { object_ = nullptr; }  // the handler has returned, and only its answer is missing
+  void release_object() { object_ = nullptr; }  // the handler has returned; the answer is pending
   ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
   bool keeps_result() const { return sink_ != nullptr; }
   void keep(KeptValue value);
@@ -104,7 +104,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
 
   bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
   bool is_resumable() const { return (message_->prefix().flags & frame_flags::resumable) != 0; }
-  void cancel() { run_cancel_jobs(); }  // by the caller (its deadline or its will) or its connection's end
+  void cancel() { run_cancel_jobs(); }  // by the caller, its deadline, or the end of its connection
   std::uint64_t id() const;
 
   // For reports of calls in flight; any thread.
@@ -125,14 +125,14 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   friend class MethodGate;
   void admitted(std::shared_ptr<MethodGate> gate);  // null: the method has no limit
   void begin();
-  void intercept(std::size_t next);  // by that interceptor, and those after it
+  void intercept(std::size_t next);  // calls that interceptor and the following ones
   void enter_queue();
   void note_answer(const std::exception_ptr& error);
   void execute();
   void first_cancel_job() override;
   void cancel_job_threw(const std::exception_ptr& exception) noexcept override;
   void watch_deadline();
-  void give_up_reply();  // what its parts handed over goes nowhere
+  void give_up_reply();  // the reply was not sent: its parts undo what they wrote
   class AllContexts final : public ContextSwitch {
    public:
     explicit AllContexts(IncomingCall& call) : call_(call) {}
@@ -143,7 +143,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
     IncomingCall& call_;
   };
 
-  ActiveCall active_;  // destroyed last: an agent has drained when nothing of its calls is left
+  ActiveCall active_;  // destroyed last: drain() completes when nothing of a call is left
   std::shared_ptr<CallHost> host_;
   std::shared_ptr<Carrier> carrier_;
   std::shared_ptr<const MethodEntry> method_;
@@ -152,9 +152,9 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   std::optional<Clock::time_point> deadline_;
   const Clock::time_point accepted_;
   const std::uint16_t attempt_;
-  std::shared_ptr<MethodGate> passed_;  // that admitted the call
-  std::vector<ValueReader> replaced_;   // all arguments, once one of them is not the message's own
-  std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that such ones live in
+  std::shared_ptr<MethodGate> passed_;                     // the gate that admitted the call
+  std::vector<ValueReader> replaced_;                      // all arguments, if one of them was replaced
+  std::vector<std::shared_ptr<IncomingMessage>> sources_;  // the messages that own replaced arguments
   std::vector<std::shared_ptr<CallPart>> parts_;
   std::vector<std::unique_ptr<ContextSwitch>> contexts_;
   AllContexts all_contexts_{*this};
@@ -167,8 +167,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   std::atomic<bool> began_{false};  // the handler may have run
   std::atomic<bool> returned_{false}, at_gate_{false};
   std::atomic<const Executor*> queue_{nullptr};
-  std::atomic<bool> deadline_struck_{false};  // and this is why it was cancelled
-  Loop::TimerId deadline_timer_ = 0;          // of the link's loop, once somebody waits for a cancellation
+  std::atomic<bool> deadline_struck_{false};  // the call was cancelled because of its deadline
+  Loop::TimerId deadline_timer_ = 0;          // on the link's loop, once a job waits for cancellation
 };
 
 }  // namespace weft::rpc

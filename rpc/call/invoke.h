@@ -13,7 +13,7 @@
 
 namespace weft::rpc::detail {
 
-// What the arguments given to a call must be, as a compile-time answer rather than a failed substitution.
+// Whether the given arguments fit the parameters: a value, so that the caller reports one clear error.
 template <class Given, class Parameter>
 concept Fits = StandsFor<std::decay_t<Given>, Parameter>::value || std::is_convertible_v<Given, Parameter>;
 
@@ -81,7 +81,7 @@ void throw_pointer(void* object) {
   throw static_cast<T*>(object);
 }
 
-// The value as an Object, where it is one or derived from it; else null.
+// The value as an Object, if its type is Object or derives from it; otherwise null.
 template <class Object>
 void* object_in(const KeptValue& kept) {
   const auto thrown = kept.type->throw_pointer;
@@ -117,7 +117,7 @@ KeptValue kept(std::shared_ptr<T> value) {
   return {std::move(value), &type};
 }
 
-// Ends a call with what its handler produced.
+// Answers a call with the result of its handler.
 template <class T>
 void answer(IncomingCall& call, Result<T>&& result) {
   if (!result.ok()) return call.fail(result.error());
@@ -130,7 +130,7 @@ void answer(IncomingCall& call, Result<T>&& result) {
   }
 }
 
-// The same as a function object, one for all methods of a result: what ends with it is compiled once.
+// The same as a function object, so that code for equal result types is compiled once.
 template <class T>
 struct Answer {
   std::shared_ptr<IncomingCall> call;
@@ -172,7 +172,7 @@ void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitabl
                  }));
 }
 
-// The arguments of a call; none: they could not be decoded, and the call has been refused.
+// The arguments of a call. nullopt: they could not be decoded, and the call has been refused.
 template <class Arguments>
 std::optional<Arguments> arguments_of(const std::shared_ptr<IncomingCall>& call) {
   try {
@@ -183,8 +183,7 @@ std::optional<Arguments> arguments_of(const std::shared_ptr<IncomingCall>& call)
   }
 }
 
-// Runs a method's function. Apart from run_handler(), which is compiled for a signature and not for each
-// method that has it.
+// Runs a method's function. Separate from run_handler(), which is compiled once for each signature.
 template <class M>
 typename M::Traits::Returned invoke(IncomingCall& call, typename M::Traits::Arguments& arguments) {
   using Traits = typename M::Traits;
@@ -260,7 +259,7 @@ void run_method(std::shared_ptr<IncomingCall> call) {
   run_handler<typename Traits::Returned, typename Traits::Result>(call, &invoke<M>);
 }
 
-// The entry of a method as it is described, without what runs it. service: empty for a free function.
+// The description of a method, without `run`. service: empty for a free function.
 WEFT_EXPORT MethodEntry described_entry(std::string_view service, std::string_view short_name,
                                         std::string signature, std::vector<std::string> parameters,
                                         std::string result);
@@ -300,7 +299,7 @@ MethodEntry method_entry(std::string_view service) {
   return entry;
 }
 
-// Serves every method of T's service on `object`; null: on what a layer above resolves.
+// Serves every method of T's service on `object`; null: on the object that a layer above resolves.
 template <class T>
 void serve_object(MethodTable& methods, const std::shared_ptr<T>& object) {
   [&]<class... Items>(std::tuple<Items...>*) {
@@ -315,7 +314,7 @@ void serve_object(MethodTable& methods, const std::shared_ptr<T>& object) {
   }(static_cast<typename T::Service::Entries*>(nullptr));
 }
 
-// The entry by which peers create a T; its result is the object, which the caller must ask to have kept.
+// The entry with which peers create a T. Its result is the object, which the caller must request to keep.
 template <class T>
 MethodEntry constructor_entry() {
   using Traits = typename ConstructorOf<T>::Traits;

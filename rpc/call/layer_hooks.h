@@ -1,4 +1,4 @@
-// LayerHooks: how the layers above RPC and the program's interceptors take part in the calls of one agent.
+// LayerHooks: the hooks of the layers above RPC and the program's interceptors, for the calls of one agent.
 //
 // Owned by the agent. The layers and interceptors are added before the agent listens and stay the same until
 // clear(), so reading them needs no mutex. Thread-safety: add functions and clear() on one thread, while no
@@ -27,7 +27,7 @@ class WEFT_EXPORT LayerHooks {
   explicit LayerHooks(Interceptors interceptors) : interceptors_(std::move(interceptors)) {}
 
   void add(std::shared_ptr<CallHook> hook) { hooks_.push_back(std::move(hook)); }
-  void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // after the ones of the options
+  void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // after those of AgentOptions
     interceptors_.push_back(std::move(interceptor));
   }
   void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
@@ -39,14 +39,14 @@ class WEFT_EXPORT LayerHooks {
   Slots& layers() { return layers_; }  // objects of layers that are attached to the agent
   const Slots& layers() const { return layers_; }
 
-  void prepare(const std::shared_ptr<IncomingCall>& call) const;  // asks all hooks, then runs the call
+  void prepare(const std::shared_ptr<IncomingCall>& call) const;  // calls all hooks, then runs the call
   // Passes deadline and sections of a served call on to a call that its handler makes. Before child.begin().
   void hand_on(CallContext& parent, OutgoingCall& child) const;
   void make_contexts(IncomingCall& call) const;
   std::string text_of(const std::exception_ptr& failure) const;  // for peers
   LayerFigures figures() const;
-  // The highest layer leaves first, and each layer after those above it: lower layers tell the peers what
-  // higher layers have released.
+  // Calls CallHook::leaving(), of the highest layer first: lower layers tell the peers what higher layers
+  // have released.
   Future<void> leave(const std::shared_ptr<Loop>& loop) const;
   // All members of a job of fixed size have joined. The error of the first layer that fails.
   Result<void> world_complete(const std::vector<std::string>& members) const;

@@ -29,9 +29,9 @@ class CallContext;
 struct Idempotent {};
 inline constexpr Idempotent idempotent{};  // running it twice does no harm: it may be retried
 struct NonBlocking {};
-inline constexpr NonBlocking non_blocking{};  // runs on the loop itself: must return at once
+inline constexpr NonBlocking non_blocking{};  // runs on the loop: must return at once
 struct Background {};
-// May stand open for as long as its agents live (a subscription): no work that Job::quiesce() waits for.
+// May stay open as long as its agents exist (a subscription): Job::quiesce() does not wait for it.
 inline constexpr Background background{};
 
 struct Resumable {};
@@ -39,12 +39,13 @@ struct Resumable {};
 // incarnation, and runs once. It fails when that incarnation is found to be gone (rpc/endpoint/session.h).
 inline constexpr Resumable resumable{};
 
-// Follows the parameters of a method with others; RRefs use it: what may stand where a T is declared.
+// Whether an argument of type Stand may be passed for a parameter of type T. RRefs specialize it.
 template <class Stand, class T>
 struct StandsFor : std::false_type {};
 
-// What travels of a handler's future result, where a layer wraps that: specialized for the wrapper, with the
-// Type within it and `static Type take(Wrapper&&, IncomingCall&)`, on the thread that completes the future.
+// The part of a handler's future result that is sent, if a layer wraps it. Specialize it for the wrapper,
+// with the Type within it and `static Type take(Wrapper&&, IncomingCall&)`, which runs on the thread that
+// completes the future.
 template <class T>
 struct FutureResult {
   using Type = T;
@@ -92,7 +93,7 @@ struct Signature {
       !runs_on<Return> || !(std::is_reference_v<Parameters> || ...),
       "weft: a handler that is a coroutine takes its parameters by value: it outlives its arguments");
   using Returned = Return;                          // as declared
-  using Result = typename Unwrapped<Return>::Type;  // what travels
+  using Result = typename Unwrapped<Return>::Type;  // what is sent
   using Arguments = std::tuple<std::decay_t<Parameters>...>;
   static constexpr std::size_t arity = sizeof...(Parameters);
 
@@ -171,7 +172,7 @@ using Method = detail::MethodOf<decltype(Target), Name, Target, Options...>;
 template <FixedString Name, auto Target, auto... Options>
 using Function = detail::FunctionOf<decltype(Target), Name, Target, Options...>;
 
-// A constructor that peers may use, where the agent allows the type.
+// A constructor that peers may call, if the agent allows the type (Agent::allow_create).
 template <class... Parameters>
 struct Constructor {
   using Traits = detail::Signature<void, Parameters...>;
@@ -217,7 +218,7 @@ concept NamedFunction = requires {
 
 namespace detail {
 
-// Where a member function stands among a service's entries.
+// The index of a member function among a service's entries.
 template <auto Target, class Entries>
 struct MethodFor;
 template <auto Target, class... Items>
@@ -230,13 +231,13 @@ struct MethodFor<Target, std::tuple<Items...>> {
       return std::same_as<Constant<I::target>, Constant<Target>>;
     }
   }
-  static constexpr std::size_t index() {  // consteval is more than clang 14 can do here
+  static constexpr std::size_t index() {  // clang 14 fails to compile consteval here
     std::size_t found = sizeof...(Items), i = 0;
     ((found = is_it<Items>() && found == sizeof...(Items) ? i : found, ++i), ...);
     return found;
   }
   static constexpr bool exists = index() < sizeof...(Items);
-  // If it is not among them, a method of its type takes its place, so that the compiler reports one error.
+  // If it is not listed, a method of its type is returned, so that the compiler reports one error.
   static constexpr auto type() {
     if constexpr (exists) {
       return std::type_identity<std::tuple_element_t<index(), std::tuple<Items...>>>{};
@@ -246,8 +247,8 @@ struct MethodFor<Target, std::tuple<Items...>> {
   }
 };
 
-// The class in whose service a method of an object of type T is called: T, where that lists the method (which
-// it may inherit), else the class that declares it.
+// The class whose service lists a method of an object of type T: T, if its service lists the method (which T
+// may inherit), otherwise the class that declares it.
 template <class T, auto Target, class TypeOfTarget = decltype(Target)>
 constexpr auto listing_class() {
   using Declaring = typename HandlerTraits<TypeOfTarget>::Object;

@@ -43,7 +43,7 @@ void MethodGate::leave() {
     next = std::move(waiting_.front());
     waiting_.pop_front();
   }
-  // Not here: where this is the end of a call that ran at once, the next one's end would come within it.
+  // Posted: if calls run and end at once, calling admitted() here would recurse.
   next->executor().post([gate = shared_from_this(), next] { next->admitted(gate); });
 }
 

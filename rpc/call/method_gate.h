@@ -1,8 +1,8 @@
-// MethodGate: how many calls of one method run at a time, and how many wait for their turn.
+// MethodGate: limits how many calls of one method run at a time, and how many wait.
 //
-// Beyond both, a call is refused with resource_exhausted before its handler or its queue sees it, so that a
-// method that is slow does not take the memory and the threads of others. First come, first served; a call
-// that is cancelled gives up its place. Thread-safety: any thread.
+// Further calls are refused with resource_exhausted before they are queued, so that a slow method does not
+// use the memory and the threads of others. Calls are admitted in the order of their arrival; a cancelled
+// call gives up its place. Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -27,7 +27,7 @@ class WEFT_EXPORT MethodGate : public std::enable_shared_from_this<MethodGate> {
 
   // Admits the call now, or later, or refuses it.
   void enter(const std::shared_ptr<IncomingCall>& call);
-  void leave();  // a call that was admitted has ended: the next one's turn
+  void leave();  // an admitted call has ended: admits the next one
 
  private:
   void give_up(const IncomingCall* call);

@@ -58,7 +58,7 @@ void MethodTable::clear() {
     entries.swap(entries_);
     replaced.swap(replaced_);
   }
-  // A served object may own the promise of an answer, and through it a call of its method, for ever.
+  // Breaks a cycle: a served object may own the promise of an answer, which owns the call and its entry.
   for (const auto& [id, entry] : entries) entry->object = nullptr;
   for (const auto& entry : replaced) entry->object = nullptr;
 }

@@ -21,7 +21,7 @@ class IncomingCall;
 struct KeptValue;
 
 struct MethodCounters {
-  std::atomic<std::uint64_t> accepted{0}, answered{0}, failed{0};  // failed: of those answered
+  std::atomic<std::uint64_t> accepted{0}, answered{0}, failed{0};  // failed: answered with an error
 };
 
 // One method, with its types erased.
@@ -36,8 +36,8 @@ struct MethodEntry {
   bool idempotent = false;
   bool non_blocking = false;
   bool upkeep = false;  // calls in flight need it: served until the agent has drained, without using credit
-  bool background = false;           // as the option of a method says
-  bool needs_object = false;         // a member function: runs on `object`, or on what a layer above resolves
+  bool background = false;    // the option `background` of a method
+  bool needs_object = false;  // a member function: runs on `object`, or on the object that a layer resolves
   std::shared_ptr<void> object;      // the served singleton
   std::shared_ptr<MethodGate> gate;  // of a method with a limit
   // The object within a value that a layer keeps. null: the value has another type.

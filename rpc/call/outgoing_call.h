@@ -1,6 +1,6 @@
-// OutgoingCall: a call while it is being made. Owned by its maker until it is handed to a peer's route.
+// OutgoingCall: a call under construction. Owned by the caller until it is passed to a peer's route.
 //
-// Layers above take part through parts; arguments that are not values but change the call (a pass) are
+// Layers above take part with CallParts; arguments that are not values but change the call (a pass) are
 // CallModifiers. Thread-safety: one thread at a time.
 #pragma once
 
@@ -20,14 +20,14 @@ namespace weft::rpc {
 class CallContext;
 class OutgoingCall;
 
-// Told once of a call's end.
+// Notified once when a call has ended.
 class WEFT_EXPORT CallWatch {
  public:
   virtual ~CallWatch() = default;
   virtual void ended(const std::exception_ptr& error) noexcept = 0;  // null: a value; any thread
 };
 
-// Stands before the arguments of a call and changes it: `peer.call<&T::f>(pass, x)`.
+// Precedes the arguments of a call and changes the call: `peer.call<&T::f>(pass, x)`.
 class WEFT_EXPORT CallModifier {
  public:
   virtual ~CallModifier() = default;
@@ -38,18 +38,19 @@ class WEFT_EXPORT CallModifier {
 struct CallSettings {
   std::uint64_t signature = 0;
   bool notify = false;
-  // Of such a method: made also to a peer that is leaving, and without credit, but never connects.
+  // Of a method with MethodEntry::upkeep: also sent to a peer that is leaving, without credit, but never
+  // connects.
   bool upkeep = false;
-  bool background = false;  // of such a method
-  bool resumable = false;   // likewise, or because of what the call carries
+  bool background = false;  // of a method with this option
+  bool resumable = false;   // likewise, or required by the call's contents
   std::optional<Clock::time_point> deadline;
-  std::shared_ptr<const AgentId> only;  // refuse to speak to another incarnation of the peer
+  std::shared_ptr<const AgentId> only;  // fail if another incarnation of the peer is reached
   std::shared_ptr<const RetryPolicy> retry;
-  bool idempotent = false;      // may be retried also where it may have run
+  bool idempotent = false;      // may be retried even if it may have run
   bool wait_for_ready = false;  // CallOptions, as the next
   std::optional<std::chrono::nanoseconds> connect_within;
-  std::uint16_t attempt = 0;           // how often it was tried before
-  std::weak_ptr<CallContext> serving;  // the call in whose name it is made
+  std::uint16_t attempt = 0;           // the number of earlier attempts
+  std::weak_ptr<CallContext> serving;  // the call on whose behalf it is made
 };
 
 class WEFT_EXPORT OutgoingCall : public CallSettings {
@@ -58,7 +59,7 @@ class WEFT_EXPORT OutgoingCall : public CallSettings {
   OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments);
   OutgoingCall(OutgoingCall&&) noexcept = default;
   OutgoingCall& operator=(OutgoingCall&&) = delete;
-  ~OutgoingCall();  // ends its parts where it was never handed over: an argument could not be encoded
+  ~OutgoingCall();  // ends its parts if it was never submitted: an argument could not be encoded
 
   std::string_view method() const { return method_; }
   OutgoingMessage& message() { return *message_; }
@@ -66,11 +67,11 @@ class WEFT_EXPORT OutgoingCall : public CallSettings {
   const std::vector<std::shared_ptr<CallPart>>& parts() const { return parts_; }
   Slots& slots() { return slots_; }
   void add_watch(std::unique_ptr<CallWatch> watch) { watches_.push_back(std::move(watch)); }
-  // For interceptors and layers: "traceparent" of a trace for example. Before end(). Programs give it with
+  // For interceptors and layers, for example "traceparent" of a trace. Call it before end(). Programs use
   // Peer::with_metadata().
   void set_metadata(std::string key, std::string value);
 
-  // Between these the values are encoded.
+  // Encode the values between these two calls.
   void begin();
   void end();
 

@@ -52,7 +52,7 @@ OutgoingSize size_of(OutgoingMessage& message) {
   return {.attached = message.attached_bytes(), .values = values > small ? values : 0};
 }
 
-// What the program at the callee lacks, where the failure does not say it.
+// The remedy at the callee, if the failure does not name it.
 std::string remedy(const std::string& method, const FailureInfo& failure) {
   const bool unknown = failure.kind == ErrorKind::not_found && failure.not_run && failure.method.empty();
   if (!unknown) return {};
@@ -84,18 +84,18 @@ void PendingCall::drop() {
 }
 
 bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources) {
-  // All are known before the first can end the call.
+  // Store all sources first: the first on_cancel() may end the call.
   for (std::size_t i = 0; i < sources.size(); ++i) call->served_[i].source = sources[i];
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (sources[i] == nullptr) continue;
     const auto job = sources[i]->on_cancel([weak = std::weak_ptr(call)] {
       if (auto pending = weak.lock()) pending->route()->cancel(std::move(pending));
     });
-    if (job == 0) {  // nobody wants its result
+    if (job == 0) {  // it was cancelled before
       call->lose(ErrorKind::cancelled, "what it serves was cancelled");
       return false;
     }
-    // It may have ended meanwhile.
+    // The call may have ended meanwhile.
     if (call->served_[i].job.exchange(job) == Served::over) sources[i]->forget_cancel(job);
   }
   return true;
@@ -157,7 +157,7 @@ bool PendingCall::lose_sent(ErrorKind kind, const std::string& reason) {
   const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
   if (before == Stage::over) return false;
   const bool sent = before == Stage::sent;
-  // A queue may still hold the call, but not the arguments that it has borrowed.
+  // A queue may still own the call; borrowed arguments must be released now.
   if (!sent) call_.message_.reset();
   complete(std::make_exception_ptr(
       Error(kind, title() + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),

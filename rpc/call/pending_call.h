@@ -1,8 +1,9 @@
 // PendingCall: a call that was made and has not ended yet. CallbackCall passes its result to a callback,
 // TypedCall to a future.
 //
-// The queue of its route, its connection and its timer share the call; the first of them that finishes it
-// wins, exactly once. A call that all of them have released fails as if its agent had shut down.
+// The queue of its route, its connection and its timer share the call. The first of them to finish the call
+// decides its result; later ones have no effect. A call that all of them have released fails as if its agent
+// had shut down.
 // Thread-safety: as stated for each function.
 #pragma once
 
@@ -18,7 +19,7 @@ namespace weft::rpc {
 
 class CallHost;
 
-// The method that a reply with sections answers; in the slots of the message.
+// The method whose reply has sections; in the slots of the message.
 struct AnsweredMethod {
   std::string name;
 };
@@ -31,7 +32,7 @@ class WEFT_EXPORT PendingCall {
   PendingCall(const PendingCall&) = delete;
   PendingCall& operator=(const PendingCall&) = delete;
 
-  // What cancels a call in addition to its future and deadline. Either may be null.
+  // Sources that cancel a call, in addition to its future and deadline. Either may be null.
   using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;
 
   std::uint64_t id() const { return id_; }
@@ -49,7 +50,7 @@ class WEFT_EXPORT PendingCall {
   std::optional<std::chrono::nanoseconds> connect_within() const { return call_.connect_within; }
   OutgoingSize size() const { return size_; }
   Clock::time_point made() const { return made_; }  // to some milliseconds, unless there is an interceptor
-  // The call that it is made in the name of, where that lives.
+  // The call on whose behalf it is made; null if that call no longer exists.
   std::shared_ptr<CallContext> served() const { return call_.serving.lock(); }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
 
@@ -57,16 +58,16 @@ class WEFT_EXPORT PendingCall {
   // been cancelled already, and this call has failed without being sent.
   static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
 
-  // Its timer, in place of the one before; cancelled at the call's end. On the loop of both, before the call
-  // is handed to a link. 0: none.
+  // Replaces the call's timer, which is cancelled at the call's end. On the loop of both timers, before the
+  // call is passed to a link. 0: no timer.
   void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
 
-  // Seals and hands over the frame; on the link's loop, once. From here on the callee may run it. Nothing
-  // where the call has ended: then it stays unsent. Throws what sealing throws.
+  // Seals and returns the frame; on the link's loop, once. From here on the callee may run the call. nullopt:
+  // the call has ended and is not sent. Throws what sealing throws.
   struct Sealed {
     OutboundFrame frame;
-    // Fails the call if a borrowed argument has changed: to be called whenever the frame has left. null: none
-    // is borrowed.
+    // Fails the call if a borrowed argument has changed: call it each time the frame was sent. null: no
+    // argument is borrowed.
     std::shared_ptr<UniqueFunction<void()>> check;
   };
   struct Departure {
@@ -77,19 +78,19 @@ class WEFT_EXPORT PendingCall {
   std::optional<Sealed> take_frame(const std::shared_ptr<PendingCall>& self, const Loop& loop,
                                    const Departure& departure);
 
-  // Any thread; false where it had ended before.
+  // Any thread. false: the call had ended before.
   bool finish(Result<Reply> result);
   bool fail(const Error& error) { return finish(std::make_exception_ptr(error)); }
   // Fails with an error that states what is known of the call's execution.
   void lose(ErrorKind kind, const std::string& reason) { lose_sent(kind, reason); }
-  // The same; a call that was sent is cancelled at the callee too.
+  // The same; if the call was sent, it is also cancelled at the callee.
   void give_up(ErrorKind kind, const std::string& reason);
 
  protected:
   PendingCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route);
-  // Its end, on whatever thread brought it about.
+  // Called once at the call's end, on the thread that ended it.
   virtual void done(Result<Reply> result) = 0;
-  // What the destructor of each final class begins with: the call ends, where nothing else ended it.
+  // For the destructor of each final class: fails the call if it has not ended.
   void drop();
 
  private:
@@ -100,15 +101,15 @@ class WEFT_EXPORT PendingCall {
   const std::shared_ptr<CallAccounts> accounts_;
   const std::uint64_t id_;
   const std::shared_ptr<CallRoute> route_;
-  OutgoingCall call_;  // its message until it is sent or has ended
+  OutgoingCall call_;  // with its message until it is sent or has ended
   const Clock::time_point made_;
   std::shared_ptr<Loop> timer_loop_;
   Loop::TimerId timer_ = 0;
   std::weak_ptr<CancelTarget> sent_by_;  // fixed once it was sent
   std::atomic<Stage> stage_{
       Stage::waiting};  // one step decides both who ends the call and whether it was sent
-  // What this call is cancelled with, and the job there that its end makes needless: 0 before it is known,
-  // `over` once this call has ended.
+  // A cancel source of this call, and the id of this call's job there: 0 before it is known, `over` once this
+  // call has ended.
   struct Served {
     static constexpr CancelSource::CancelJobId over = ~CancelSource::CancelJobId{0};
     std::weak_ptr<CancelSource> source;
@@ -131,7 +132,8 @@ class WEFT_EXPORT CallbackCall final : public PendingCall {
   Done done_;
 };
 
-// As a future of what Decode makes of the reply: (Result<Reply>&&[, const PendingCall&]) -> Result<Value>.
+// Completes a promise with the decoded reply. Decode: (Result<Reply>&&[, const PendingCall&]) ->
+// Result<Value>.
 template <class Value, class Decode>
 class TypedCall final : public PendingCall {
  public:

@@ -1,5 +1,5 @@
-// Ping: the method that every agent serves and that does nothing. peer.call<Ping>() completes once the peer
-// has answered. Thread-safety: stateless.
+// Ping: the method `weft.ping`, which every agent serves and which does nothing. peer.call<Ping>() completes
+// once the peer has answered. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/call/method.h>

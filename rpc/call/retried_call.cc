@@ -60,7 +60,7 @@ RetriedCall::RetriedCall(OutgoingCall call, std::shared_ptr<CallHost> host, std:
   request_ = call_.message().seal_request({}, 0, 0);
 }
 
-// The sources are asked once for all attempts, so that they also end the waits in between.
+// One cancel job for all attempts, so that cancellation also ends the waits in between.
 void RetriedCall::begin() {
   for (std::size_t i = 0; i < sources_.size(); ++i)
     if (sources_[i] != nullptr)
@@ -98,7 +98,7 @@ void RetriedCall::wait(std::chrono::nanoseconds span, std::shared_ptr<void> wait
   timer_ = loop->schedule(later(loop->now(), span), [self = shared_from_this()] { self->end_wait(); });
 }
 
-// The time has passed, or the call was cancelled: then the attempt fails with that.
+// The wait has ended, or the call was cancelled: then the attempt fails with `cancelled`.
 void RetriedCall::end_wait() {
   if (timer_ == 0) return;
   route_->loop()->cancel(std::exchange(timer_, 0));
@@ -116,7 +116,7 @@ bool RetriedCall::unchanged() {
 }
 
 void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& attempt) {
-  const bool refused = attempts_ == 1 && !attempt.within_limits();  // here: room is not to be waited for
+  const bool refused = attempts_ == 1 && !attempt.within_limits();  // by this agent: do not wait for room
   if (result.ok()) {
     route_->retry_budget().succeeded();
   } else if (is_retriable(result.error(), call_.idempotent) && !host_->ended() && !refused) {

@@ -1,8 +1,8 @@
-// RetriedCall: one call to its user, made as often as its RetryPolicy says.
+// RetriedCall: one call of a program with a RetryPolicy, made of one or more attempts.
 //
-// Keeps the request as it was encoded, and makes a PendingCall of it for each attempt. Its arguments are
-// borrowed until it ends. Thread-safety: begin() once; cancel() any thread; the rest happens on its route's
-// loop or where an attempt ends.
+// Keeps the encoded request, and creates a PendingCall from it for each attempt. Its arguments are borrowed
+// until it ends. Owned by its attempts and its timer. Thread-safety: begin() once; cancel() and title() from
+// any thread; the rest runs on its route's loop or on the thread that ends an attempt.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -13,10 +13,10 @@ namespace weft::rpc {
 
 class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<RetriedCall> {
  public:
-  // Gets the call's end, with the attempt that it ended with.
+  // Called once with the result and the last attempt.
   using Done = UniqueFunction<void(Result<PendingCall::Reply>, const PendingCall&)>;
 
-  // Calls that layers take part in are made once: see retry.h.
+  // Calls with parts of layers are not retried: see retry.h.
   static bool applies(const OutgoingCall& call) {
     return call.retry != nullptr && call.parts().empty() && !call.notify;
   }
@@ -25,7 +25,7 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
               PendingCall::CancelSources sources, Done done);
 
   void begin();
-  void cancel();              // any thread; ends a wait between two attempts, too
+  void cancel();              // any thread; also ends a wait between two attempts
   std::string title() const;  // as PendingCall's; any thread
 
  private:
@@ -42,13 +42,13 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   const std::shared_ptr<CallRoute> route_;
   const PendingCall::CancelSources sources_;
   std::array<CancelSource::CancelJobId, std::tuple_size_v<PendingCall::CancelSources>> cancel_jobs_{};
-  OutgoingCall call_;      // what every attempt is made like; its message has been sealed
-  OutboundFrame request_;  // as sealed once, never sent
+  OutgoingCall call_;      // the settings of every attempt; its message has been sealed
+  OutboundFrame request_;  // sealed once; each attempt sends a copy
   std::vector<UniqueFunction<bool()>> borrowed_;
   Done done_;
-  std::uint16_t attempts_ = 0;  // made so far
-  bool may_have_run_ = false;   // one of them
-  Loop::TimerId timer_ = 0;     // of the wait for the next one; on the loop, like the next
+  std::uint16_t attempts_ = 0;  // so far
+  bool may_have_run_ = false;   // any attempt so far
+  Loop::TimerId timer_ = 0;     // of the wait for the next attempt; on the loop, as waits_
   std::shared_ptr<void> waits_;
 
   std::mutex mutex_;  // guards what follows

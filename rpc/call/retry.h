@@ -1,11 +1,11 @@
-// Retries: when a call that failed is made once more; Backoff: the waits between repeated attempts.
+// Retries: which failed calls are repeated; Backoff: the waits between attempts.
 //
-// A call is retried where the failure is of the way and not of the work: the peer could not be reached, was
-// lost, was leaving, or had no room. One that may have run is retried only where that does no harm: its
-// method or CallOptions::idempotent declares it idempotent. Waits grow, with jitter; a budget for each peer
-// keeps retries a fraction of the calls, so that they never make an overload worse (token bucket as in gRPC's
-// retryThrottling, gRFC A6). Calls that carry references or a pass are not retried: their layers have undone
-// their part. Thread-safety: RetryBudget any thread; the rest values and pure functions.
+// A call is retried if the peer could not be reached, was lost, was leaving, or had no room. A call that may
+// have run is retried only if its method or CallOptions::idempotent declares it idempotent. The error of a
+// handler is never retried. Waits grow, with jitter. A budget for each peer limits retries to a fraction of
+// the calls, so that they do not make an overload worse (token bucket as in gRPC's retryThrottling, gRFC A6).
+// Calls with references or a pass are not retried, because their layers have undone their part.
+// Thread-safety: RetryBudget may be used from any thread; the rest are values and pure functions.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -19,8 +19,8 @@
 
 namespace weft::rpc {
 
-// Waits between attempts: they grow from `first` by the factor `growth` up to `max`. Each wait is drawn
-// between half of that value and all of it, so that callers that failed together do not return together.
+// Waits between attempts: they grow from `first` by the factor `growth` up to `max`. Each wait is random,
+// between half of that value and all of it, so that callers that failed together do not retry together.
 struct Backoff {
   std::chrono::nanoseconds first;
   double growth;
@@ -34,30 +34,30 @@ WEFT_EXPORT std::chrono::nanoseconds backoff_wait(const Backoff& backoff, std::u
 WEFT_EXPORT std::uint64_t jitter(std::uint64_t incarnation, std::uint64_t salt);
 
 struct RetryPolicy {
-  std::uint16_t attempts = 4;  // in all, the first one too
+  std::uint16_t attempts = 4;  // including the first one
   std::chrono::nanoseconds first_wait = std::chrono::milliseconds{50};
   double growth = 2;  // of the wait, from one attempt to the next
   std::chrono::nanoseconds max_wait = std::chrono::seconds{2};
 };
 
-// Whether a call that ended so may be made again. The error of a handler is its answer, whatever its kind.
+// Whether a call that failed with this error may be retried. Errors of handlers may not, whatever their kind.
 WEFT_EXPORT bool is_retriable(const std::exception_ptr& error, bool idempotent);
 
-// The wait after `attempts` attempts have failed. Nothing: no attempts are left.
+// The wait after `attempts` failed attempts. nullopt: no attempts are left.
 WEFT_EXPORT std::optional<std::chrono::nanoseconds> wait_before_retry(const RetryPolicy& policy,
                                                                       std::uint16_t attempts,
                                                                       std::uint64_t random);
 
 struct RetryBudgetOptions {
-  double max = 20;        // retries in a row, of a peer that has been well
-  double per_call = 0.1;  // retries that each call that succeeds allows
+  double max = 20;        // consecutive retries of calls to a healthy peer
+  double per_call = 0.1;  // retries that each successful call permits
 };
 
 class WEFT_EXPORT RetryBudget {
  public:
   explicit RetryBudget(RetryBudgetOptions options) : options_(options), tokens_(options.max) {}
   void succeeded();
-  bool take();  // false: spent
+  bool take();  // false: the budget is used up
 
  private:
   const RetryBudgetOptions options_;

@@ -1,4 +1,4 @@
-// AgentCore: how it is made, listens and ends.
+// AgentCore: construction, listening, shutdown.
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <weft/rpc/core/asio_loop.h>
@@ -35,7 +35,7 @@ void print(const LogRecord& record) {
                static_cast<int>(record.message.size()), record.message.data());
 }
 
-// Pending handshakes leave descriptors to connected peers.
+// The limit of pending handshakes, which leaves descriptors to connected peers.
 std::size_t half_of_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
@@ -46,7 +46,7 @@ std::size_t half_of_descriptors() {
 AgentOptions complete(AgentOptions options) {
   if (options.name.empty()) throw Error(ErrorKind::invalid_argument, "an agent needs a name");
   if (Address::looks_like(options.name) || options.name.size() > max_name_bytes)
-    throw Error(ErrorKind::invalid_argument, "an agent's name is no address, and has " +
+    throw Error(ErrorKind::invalid_argument, "an agent's name must not be an address, and has " +
                                                  std::to_string(max_name_bytes) + " bytes at most");
   if (!options.log) options.log = print;
   if (options.handler_threads == 0)
@@ -240,7 +240,8 @@ void AgentCore::shut_down() {
   for (const auto& listener : listeners) listener->close();
   for (const auto& [scheme, transport] : transports_) transport->shut_down();
   const Error reason(ErrorKind::shut_down, "this agent has shut down");
-  // Peers that have not heard of their job's failure yet learn its cause, rather than take this end for it.
+  // Peers that do not know yet that the job has failed get its cause, so that they do not report this
+  // shutdown as the cause.
   auto failure = world_failure();
   if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
   const auto end_on = [&](Loop& loop) {
@@ -251,8 +252,8 @@ void AgentCore::shut_down() {
   };
   for (const auto& loop : loops_) {
     if (!loop->owns_thread()) {
-      // The program's io_context, or a simulation's: the agent is destroyed on the thread that runs it, or
-      // when nobody does any more.
+      // The loop of the program or of a simulation: the agent is destroyed on the thread that runs the loop,
+      // or after the loop has stopped.
       end_on(*loop);
       continue;
     }
@@ -265,12 +266,12 @@ void AgentCore::shut_down() {
   }
   for (const auto& session : sessions_->close_all()) session->end(reason);
   listeners.clear();
-  // Handlers that waited for calls have been woken with an error; what is queued runs to its end.
+  // Handlers that waited for calls have received an error; queued jobs run to completion.
   if (own_handlers_ != nullptr) own_handlers_->join();
   for (const auto& loop : loops_) loop->stop();
   accounts()->fail_drain(Error(ErrorKind::shut_down, "the agent was shut down before it had drained"));
-  // Layers and methods own the core; nothing runs here any more. What they release is destroyed without
-  // locks.
+  // Layers and methods own the core: break the cycle. No thread of the agent runs any more. Their objects are
+  // destroyed without locks.
   methods().clear();
   hooks().clear();
   routes_.clear();

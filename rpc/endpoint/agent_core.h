@@ -1,9 +1,10 @@
-// AgentCore: one agent without its face: loops, transports, connections, and the ways to peers.
+// AgentCore: the implementation of an agent: loops, transports, connections and routes to peers. Layers use
+// it; programs use Agent.
 //
-// It joins the tables of the agent (LinkTable, RouteTable, Sessions, and those of CallHost): what happens to
-// a connection or to a peer is decided here and told to all of them. Shared by everything that belongs to the
-// agent. shut_down() ends it, once. Thread-safety: all functions may be called from any thread, unless stated
-// otherwise.
+// AgentCore decides about changes of connections and peers, and applies each change to the tables of the
+// agent (LinkTable, RouteTable, Sessions, and those of CallHost). All objects of the agent share its
+// ownership. shut_down() ends it, once. Thread-safety: all functions may be called from any thread, unless
+// stated otherwise.
 #pragma once
 
 #include <weft/rpc/call/call_host.h>
@@ -23,7 +24,7 @@ class Sessions;
 
 class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_from_this<AgentCore> {
  public:
-  AgentCore(AgentOptions options, asio::io_context* context);  // null: makes its own loops
+  AgentCore(AgentOptions options, asio::io_context* context);  // null: with its own loops
   AgentCore(AgentOptions options, Runtime runtime);
   ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
@@ -42,10 +43,10 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // expected_agent: the name that the peer's certificate must have. Empty: the host's name.
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
 
-  void listen();  // layers, interceptors and methods of the agent are complete
+  void listen();  // after all layers, interceptors and methods were added
   std::vector<std::string> addresses() const;
 
-  // A connection was made. route: that dialled; null: the connection was accepted.
+  // A connection was made. route: the route that dialled; null: the connection was accepted.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
   // A link's handshake has succeeded. On its loop.
   void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
@@ -55,7 +56,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
                   const Error& reason, bool may_return = false);
 
   bool expects(const AgentId& peer) const;  // it is connected, or absent (Sessions)
-  // This incarnation of a peer is gone: its session ends, and the layers learn it.
+  // This incarnation of a peer is gone: its session ends, and the layers are notified.
   void lose(const AgentId& peer, const Error& reason);
   // The job has declared this incarnation dead, even if its process still runs. Its connections end with
   // peer_lost, new ones are refused with lease_lost, and its name leads to the next incarnation.
@@ -88,7 +89,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   mutable std::mutex peers_mutex_;
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Listener>> listeners_;
-  std::vector<std::unique_ptr<Listener>> companions_;  // in shared memory, in addition to those
+  std::vector<std::unique_ptr<Listener>> companions_;  // of listeners_, in shared memory
 };
 
 }  // namespace weft::rpc

@@ -1,4 +1,4 @@
-// AgentCore: what happens to connections and to peers.
+// AgentCore: changes of connections and peers.
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <weft/rpc/endpoint/link.h>
@@ -81,7 +81,7 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
     }
     if (gone && link->had_session()) {
       session = sessions_->close(link->peer());
-      gone = session != nullptr;  // otherwise the layers know already
+      gone = session != nullptr;  // otherwise the layers have been notified
     }
   }
   if (!ready) {
@@ -126,7 +126,7 @@ void AgentCore::forget(const AgentId& peer, const std::string& reason) {
   const Error error(ErrorKind::lease_lost, to_string(peer) + " was taken for dead: " + reason);
   links_.forget(peer, error);
   if (const auto route = routes_.find(peer.name)) route->forget(peer);
-  // A link whose handshake completes meanwhile asks LinkTable::forgotten() afterwards.
+  // A link whose handshake completes meanwhile calls LinkTable::forgotten() afterwards.
   for (const auto& link : links_.all())
     link->loop()->post([link, peer, error] {
       if (link->ready() && link->peer() == peer) link->expel(error);

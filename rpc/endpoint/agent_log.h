@@ -22,8 +22,9 @@ class WEFT_EXPORT AgentLog final : public std::enable_shared_from_this<AgentLog>
   // Fields without a value are left out. Control characters of the message, which may be a peer's, are
   // escaped.
   void write(LogLevel level, const std::string& message, std::initializer_list<LogField> fields = {}) const;
-  // A warning that peers can cause at any rate. Ten of a topic are logged in ten seconds, then one line, on
-  // the loop, with the number of further ones. topic: a literal, as "connections refused".
+  // A warning that peers can cause at any rate. In ten seconds, ten warnings of a topic are logged, and then,
+  // on the loop, one line with the number of further ones. topic: a literal, for example "connections
+  // refused".
   void write_some(const char* topic, const std::shared_ptr<Loop>& loop, const std::string& message,
                   std::initializer_list<LogField> fields = {});
   // A heartbeat was late by `by` because its loop was busy. Logged once for all connections.

@@ -39,14 +39,14 @@ class CreditWindow {
   std::uint64_t calls_ = 0, bytes_ = 0;
 };
 
-// At the receiver, of notifications. What is not given back yet is less than a quarter of what was granted,
-// so the sender always gets on.
+// At the receiver, for notifications. Credit that is due is less than a quarter of the granted credit, so the
+// sender never blocks for ever.
 class CreditReturns {
  public:
   CreditReturns(std::uint32_t max_calls, std::uint64_t max_bytes)
       : batch_{std::max<std::uint32_t>(max_calls / 4, 1), std::max<std::uint64_t>(max_bytes / 4, 1)} {}
 
-  // A notification has ended; what is to be given back now, if anything.
+  // A notification has ended. Returns the credit to return now, if any.
   std::optional<CreditInfo> ended(std::uint64_t bytes) {
     ++due_.calls;
     due_.bytes += bytes;

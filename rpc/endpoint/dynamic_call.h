@@ -1,5 +1,5 @@
-// Calls of methods that are known by name alone, their arguments written value by value: for tools, gateways
-// and other programs without the header of the service. list_methods() returns the names and types.
+// call_by_name: calls a method by its name, with arguments written value by value. For tools, gateways and
+// other programs without the header of the service. list_methods() returns the names and types.
 //
 //   DynamicReply reply = call_by_name(peer, "market.last", 1, [](OutgoingMessage& message) {
 //                          message.argument(0).set_text("ACME");
@@ -7,7 +7,7 @@
 //   reply.result().find_field("price", 0, price);
 //
 // A result that is a stream is read with DynamicStream (rpc/stream/dynamic_stream.h).
-// Thread-safety: call_by_name() as Peer; a reply, one thread at a time.
+// Thread-safety: call_by_name() as Peer; a reply may be used by one thread at a time.
 #pragma once
 
 #include <weft/rpc/endpoint/peer.h>
@@ -15,7 +15,7 @@
 namespace weft::rpc {
 
 struct WEFT_EXPORT DynamicReply {
-  std::shared_ptr<IncomingMessage> message;                 // null: of a notification
+  std::shared_ptr<IncomingMessage> message;                 // null for a notification
   ValueReader result() const { return message->result(); }  // valid as long as the message
 };
 
@@ -24,8 +24,9 @@ struct DynamicCallOptions {
   bool notify = false;          // not answered: completes when the request has been sent
 };
 
-// `encode` writes every argument, here and at once; what it throws is thrown. Deadline, metadata and the call
-// that this one serves are the peer's (Peer::with, Peer::with_metadata). Errors are those of a typed call.
+// `encode` writes every argument, before call_by_name() returns; its exceptions are passed on. Set deadline,
+// metadata and the served call on the peer (Peer::with, Peer::with_metadata). Errors are those of a typed
+// call.
 WEFT_EXPORT Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method,
                                               std::size_t arguments,
                                               const std::function<void(OutgoingMessage&)>& encode,

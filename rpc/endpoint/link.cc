@@ -1,4 +1,4 @@
-// Link: the handshake, the frames that come in, heartbeats, and the ends of a connection.
+// Link: handshake, incoming frames, heartbeats, and the end of the connection.
 #include <weft/rpc/endpoint/link.h>
 
 #include <weft/rpc/core/while_alive.h>
@@ -44,9 +44,9 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
 Link::~Link() = default;
 
 void Link::open() {
-  const auto connection = connection_;  // which lives to the end of this, whatever it reports
+  const auto connection = connection_;  // keeps it alive until this function returns
   if (route_ == nullptr && core_->draining()) {
-    // Nobody new gets in: a call that waits for this connection ends as one that was not sent.
+    // No new peers: a call that waits for this connection fails as not sent.
     connection->start(shared_from_this());
     connection->send(OutgoingMessage::goodbye(std::nullopt));
     return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
@@ -95,7 +95,7 @@ void Link::on_frame(InboundFrame&& frame) {
     if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane");
     if (prefix.kind == FrameKind::goodbye) {
       const auto reason = message->goodbye();
-      // Not close(): the peer may have closed the connection right behind this.
+      // Not close(): the peer may have closed the connection after this frame.
       return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
                            : Error(ErrorKind::shut_down, "the peer is shutting down"));
     }
@@ -153,7 +153,7 @@ void Link::on_hello(IncomingMessage& message) {
     return finish(reason);
   }
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
-  if (Address::looks_like(hello.name))  // it would be confused with the agent that listens there
+  if (Address::looks_like(hello.name))  // it would be mistaken for the agent that listens there
     throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
   const std::string identity = connection_->identity();
   if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
@@ -185,7 +185,7 @@ void Link::on_hello(IncomingMessage& message) {
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
 }
 
-// What came in is no peer's connection, but a lane of one that is there.
+// The accepted connection is not a peer's, but a lane of an existing connection.
 void Link::become_lane() {
   const auto whole = core_->links().with_lanes(lane_->key);
   if (whole == nullptr)
@@ -221,8 +221,8 @@ void Link::await_beat() {
   heartbeat_ = loop()->schedule(beat_due_, while_alive(this, &Link::beat));
 }
 
-// Silence is counted in beats and not by the clock: a time in which this process itself stood still counts as
-// one. Between two beats of this side there may be none of the other's, so one alone is no silence.
+// Silence is counted in beats, not in time: a period in which this process was stopped counts as one beat.
+// The other side may send nothing between two beats of this side, so one beat alone proves nothing.
 void Link::beat() {
   heartbeat_ = 0;
   if (ended_) return;
@@ -234,7 +234,7 @@ void Link::beat() {
   if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.timeout) {
     AgentCounters::count(core_->counters().peers_silent);
     const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
-    end_is_proven_ = true;  // an absence lasts no longer than this silence has
+    end_is_proven_ = true;  // an absence must not add to this silence
     return close(Error(ErrorKind::peer_lost,
                        "nothing was heard from " + peer_.name + " for " + std::to_string(seconds) + " s"));
   }
@@ -243,8 +243,8 @@ void Link::beat() {
   await_beat();
 }
 
-// Ahead of what is queued, once the Hello has left, which comes first. One that still waits to leave says all
-// that another would: so a peer that asks on and on and reads nothing makes nothing grow.
+// Ahead of queued frames, but after the Hello. A beat that is still queued replaces later ones, so a peer
+// that sends pings and reads nothing causes no growth.
 void Link::send_beat(FrameKind kind, std::uint64_t id) {
   bool& queued = kind == FrameKind::ping ? ping_queued_ : pong_queued_;
   if (ended_ || std::exchange(queued, true)) return;
@@ -297,7 +297,7 @@ std::vector<std::shared_ptr<PendingCall>> Link::held() const {
   return calls;
 }
 
-// Kept until all have been seen: one that ends here leaves `incoming_`.
+// The result owns the calls, because a call that ends meanwhile removes itself from `incoming_`.
 std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
   std::map<std::uint64_t, std::shared_ptr<IncomingCall>> by_id;
   incoming_.for_each([&](std::uint64_t id, const Served& served) {
@@ -332,7 +332,7 @@ void Link::on_closed(const Error& reason) {
                          : ready_                                        ? ErrorKind::peer_lost
                          : reason.kind() == ErrorKind::peer_lost         ? ErrorKind::unavailable
                                                                          : reason.kind();
-  // The connection was lost, and nothing says that the peer was: it may return.
+  // The connection is lost, but the peer may exist and return.
   const bool may_return = ready_ && kind == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost &&
                           !end_is_proven_ && in_session();
   if (session_ != nullptr) {
@@ -347,7 +347,7 @@ void Link::on_closed(const Error& reason) {
       }
     }
     held_ = std::move(others);
-    // Before this link is reported as ended: a search for a call finds it here or in the session.
+    // Before the end of this link is reported: a search for a call finds it here or in the session.
     for (const auto& call : incoming())
       if (call->is_resumable()) session_->serve(call->id(), call);
     session_->leave(*this, std::move(resumable));
@@ -360,12 +360,13 @@ void Link::on_closed(const Error& reason) {
   for (auto& [id, asked] : pending_.take_all())
     if (asked.call != nullptr) lose(*asked.call);
   while (!held_.empty()) lose(*held_.pop());
-  // The sender of a notification may leave after it: the notification is served nevertheless.
+  // Notifications are served even if their sender has left.
   for (auto& [id, served] : incoming_.take_all())
     if (auto call = served.call.lock();
         call != nullptr && !call->is_notification() && !(call->is_resumable() && in_session()))
       call->cancel();
-  // It holds this link, until it has reported its own end: on the program's io_context that may never come.
+  // The connection owns this link until it has reported its end, which on the program's io_context may never
+  // happen.
   connection_ = nullptr;
   lanes_->end();
 }

@@ -26,8 +26,7 @@ class WEFT_EXPORT Link final : public Carrier,
                                public ConnectionObserver,
                                public std::enable_shared_from_this<Link> {
  public:
-  // route: the route that dialled; null for an accepted connection until the Hello tells whose it is.
-  // number: of the agent's links, in the order of their making.
+  // route: the route that dialled; null for an accepted connection. number: Carrier::number().
   Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
        std::shared_ptr<Route> route);
   ~Link() override;
@@ -39,40 +38,41 @@ class WEFT_EXPORT Link final : public Carrier,
   bool ready() const { return ready_; }                   // any thread
   bool is_open() const override { return !ended_; }       // any thread
   const AgentId& peer() const { return peer_; }           // any thread, once ready
-  const Protocol& protocol() const { return protocol_; }  // in force; likewise
-  // Throws where the frame is more than this side or the peer takes. Likewise.
+  const Protocol& protocol() const { return protocol_; }  // the negotiated one; likewise
+  // Throws resource_exhausted if the frame exceeds a limit of this side or of the peer. Likewise.
   void check_fits(const OutboundFrame& frame) const override;
   bool fits(const OutboundFrame& frame) const;
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
-  // The session with the peer, which resumable calls are part of. null: none exists, or it has ended. Any
-  // thread, once ready.
+  // The session with the peer, for resumable calls. null: none exists, or it has ended. Any thread, once
+  // ready.
   std::shared_ptr<Session> session() const { return in_session() ? session_ : nullptr; }
   bool in_session() const override { return session_ != nullptr && !session_->ended(); }
-  // Of a frame; null: it is not resumable.
+  // The session of a frame; null: the frame is not resumable.
   Session* session_of(const Prefix& frame) const {
     return (frame.flags & frame_flags::resumable) != 0 && in_session() ? session_.get() : nullptr;
   }
   bool had_session() const { return session_ != nullptr; }  // any thread, once ready
-  // With the hello. null: the session with this incarnation has ended.
+  // Called with the hello. null: the session with this incarnation has ended.
   void join(std::shared_ptr<Session> session);
-  void begin_session();  // sends over this link what the session has to send, unless another one does
-  void transmit();       // what the session has to send next, if this link is in use
+  void begin_session();  // sends the session's frames over this link, unless another link is in use
+  void transmit();       // sends the session's next frames, if this link is in use
   static void transmit_soon(const std::shared_ptr<Link>& link);  // the same, on its loop
-  void send_waiting();                                           // calls that wait in the session, likewise
-  void enter(const std::shared_ptr<PendingCall>& call);          // sends the call once there is credit
+  void send_waiting();                                   // likewise, for calls that wait in the session
+  void enter(const std::shared_ptr<PendingCall>& call);  // sends the call once there is credit
 
   void send(const std::shared_ptr<PendingCall>& call);
-  void cancel(std::uint64_t call_id) override;  // any thread; the call itself ends elsewhere
-  void cancel_resumable();                      // calls that are served here: their session has ended
-  void say_goodbye();                           // no new requests from here
+  void cancel(std::uint64_t call_id) override;  // at the callee; any thread
+  void cancel_resumable();                      // cancels calls that are served here: their session has ended
+  void say_goodbye();                           // tells the peer to send no new requests
   void close(const Error& reason);
-  void finish(const Error& reason);           // ends the calls, sends what is queued, closes
+  void finish(const Error& reason);           // fails the calls, sends queued frames, closes
   void expel(const Error& reason);            // the same, with peer_lost: tells the peer the reason
   void end_incarnation(const Error& reason);  // the same: tells the peer that this agent has ended
   void fail_pending(const Error& error);      // the calls in flight; the link stays open
 
-  // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
+  // Replies to calls that arrived here; any thread. `active` is destroyed when the reply has been sent, or
+  // cannot be sent any more.
   void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) override;
   // The failure of a notification is logged.
   void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) override;
@@ -80,13 +80,13 @@ class WEFT_EXPORT Link final : public Carrier,
 
   // Calls in flight over this connection, the oldest first.
   std::vector<std::shared_ptr<PendingCall>> sent() const;
-  std::vector<std::shared_ptr<PendingCall>> held() const;  // that wait for credit
+  std::vector<std::shared_ptr<PendingCall>> held() const;  // waiting for credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;
-  const CreditWindow& credit() const { return window_; }  // what this side uses of the peer's
+  const CreditWindow& credit() const { return window_; }  // the part of the peer's credit that this side uses
   // Requests so far, without those of background methods. Any thread.
   std::uint64_t requests_sent() const { return sent_; }
   std::uint64_t requests_received() const { return received_; }
-  std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; a secret
+  std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; secret
 
   void on_frame(InboundFrame&& frame) override;
   bool awaits(const Prefix& reply) override {
@@ -96,35 +96,36 @@ class WEFT_EXPORT Link final : public Carrier,
   void on_closed(const Error& reason) override;
 
  private:
-  // A resumable notification ends when it has left, if its attachments are copied: to wait for the
-  // acknowledgement would take longer than to copy so much.
+  // A resumable notification with at most this size of attachments copies them and completes when it was
+  // sent: waiting for the acknowledgement takes longer than copying.
   static constexpr std::uint64_t copied_bytes = 64 << 10;
 
   struct Served {
     std::weak_ptr<IncomingCall> call = {};
     std::uint64_t bytes = 0;
-    std::uint64_t expected_next = 0;  // expected_ after a resumable request; 0: it is not
+    std::uint64_t expected_next = 0;  // expected_ after a resumable request; 0: not resumable
     bool upkeep = false;
-    bool counted = true;  // below: until its answer is sent, which gives its credit back, or it has gone
+    bool counted = true;  // in unanswered_: until its reply, which returns its credit, or its destruction
   };
 
   void on_hello(IncomingMessage& message);
   void end_handshake();
-  void become_lane();  // of another link, once the hello has left
+  void become_lane();  // of another link, once the hello was sent
   void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
-  bool finish_call(std::uint64_t call_id,
-                   std::shared_ptr<IncomingMessage>&& answer);  // false: not made here, and `answer` is kept
+  bool finish_call(
+      std::uint64_t call_id,
+      std::shared_ptr<IncomingMessage>&& answer);  // false: made elsewhere; does not move from `answer`
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_cancel(std::uint64_t call_id, bool resumable);
-  std::shared_ptr<IncomingCall> serving(std::uint64_t call_id);  // null: none of that id
+  std::shared_ptr<IncomingCall> serving(std::uint64_t call_id);  // null: no such call
   void on_received(std::uint64_t count);
   void transmit(Session::Next&& next);
-  bool arrive(const Prefix& prefix);  // false: the frame is not to be delivered
+  bool arrive(const Prefix& prefix);  // false: do not deliver the frame
   void count_repeated(InboundFrame&& frame);
   void acknowledge();
   void acknowledge_soon();
   void give_back(const Session::Asked& asked);
-  void write(OutboundFrame&& frame);  // with an acknowledgement that is due
+  void write(OutboundFrame&& frame);  // with the acknowledgement that is due
   void on_credit(const CreditInfo& credit);
   void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit
   void send_held();
@@ -136,35 +137,35 @@ class WEFT_EXPORT Link final : public Carrier,
   void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
   void answer(OutboundFrame&& frame, bool upkeep = false);
 
-  // Counted on the loop alone.
+  // Written on the loop only.
   static void count(std::atomic<std::uint64_t>& requests) {
     requests.store(requests.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
   std::shared_ptr<AgentCore> core_;
-  std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
+  std::shared_ptr<Connection> connection_;  // null once it has ended; on the loop
   const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the Hello of the peer has arrived
   bool hello_left_ = false;         // this side's
-  std::optional<LaneInfo> lane_;    // it says that it is one
-  bool handshaking_;                // it came in, and counts as one that has not said who it is
+  std::optional<LaneInfo> lane_;    // the connection is a lane of another link
+  bool handshaking_;                // accepted, and its hello has not arrived
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};
-  bool end_is_proven_ = false;  // the loss of the connection is that of the peer
+  bool end_is_proven_ = false;  // the peer itself is lost, not only the connection
   AgentId peer_;
-  Limits peer_limits_;                    // of one frame, as its hello says
+  Limits peer_limits_;                    // of one frame, from its hello
   std::shared_ptr<const Caller> caller_;  // the peer, for handlers
   Loop::TimerId handshake_timer_ = 0;
   struct Asked {
-    std::shared_ptr<PendingCall> call;   // null: nobody waits any more, but its credit is still in use
+    std::shared_ptr<PendingCall> call;   // null: the call has ended, but its credit is still in use
     std::uint64_t calls = 0, bytes = 0;  // of credit
   };
   IdMap<Asked> pending_;
-  CreditWindow window_;                      // of what this side asks
+  CreditWindow window_;                      // for the requests of this side
   Fifo<std::shared_ptr<PendingCall>> held_;  // calls that wait for credit
   std::atomic<std::uint64_t> sent_{0}, received_{0};
-  std::size_t prune_held_at_ = 64;  // those that have ended meanwhile
+  std::size_t prune_held_at_ = 64;  // the size at which ended calls are removed from held_
   IdMap<Served> incoming_;
   struct {
     std::uint64_t calls = 0, bytes = 0;
@@ -180,10 +181,10 @@ class WEFT_EXPORT Link final : public Carrier,
   } unacknowledged_;
   Loop::TimerId acknowledge_timer_ = 0;
   Loop::TimerId heartbeat_ = 0;
-  std::uint64_t heard_ = 0;  // bytes, at the last beat
-  std::int64_t silent_ = 0;  // beats since anything was heard
-  bool spoken_ = false;      // since the last beat
-  Protocol protocol_;        // in force, as the two hellos say
+  std::uint64_t heard_ = 0;  // received bytes at the last beat
+  std::int64_t silent_ = 0;  // beats since anything was received
+  bool spoken_ = false;      // something was sent since the last beat
+  Protocol protocol_;        // negotiated by the two hellos
   bool ping_queued_ = false, pong_queued_ = false;
   Clock::time_point beat_due_;
 };

@@ -1,4 +1,4 @@
-// Link: calls that this side makes.
+// Link: calls of this side.
 #include <weft/rpc/endpoint/link.h>
 
 #include <weft/rpc/endpoint/agent_core.h>
@@ -6,7 +6,7 @@
 namespace weft::rpc {
 void Link::send(const std::shared_ptr<PendingCall>& call) {
   if (call->finished()) return;
-  // Asked here too: a call may have been on its way from its route's loop to this one when the world failed.
+  // Checked here too: the call may have been in transit from its route's loop when the world failed.
   if (core_->world_ended()) {
     call->fail(*core_->world_failure());
     return;
@@ -69,12 +69,12 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
     return;
   }
   OutboundFrame* frame = &sealed->frame;
-  std::uint64_t bytes = frame->head.size();  // what the other side counts too
+  std::uint64_t bytes = frame->head.size();  // as the other side counts
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
   if (session != nullptr) {
     unacknowledged_ = {};  // the request states what this side has accepted
-    // With larger attachments it ends once they are acknowledged: until then they may be sent again, and are
-    // borrowed.
+    // With larger attachments the notification completes once it is acknowledged: until then it may be sent
+    // again, and its attachments are borrowed.
     const bool ends_when_sent = call->notify() && bytes <= frame->head.size() + copied_bytes;
     if (ends_when_sent)
       for (Buffer& attachment : frame->attachments) attachment = Buffer::copy(attachment.bytes());
@@ -107,7 +107,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   if (call->notify()) {
     frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
       if (first) first();
-      // Nothing will come back but, some time, its credit.
+      // The peer sends no reply, and returns the credit later.
       if (const auto link = weak.lock()) link->pending_.take(call->id());
       call->finish(PendingCall::Reply{});
     };
@@ -134,7 +134,7 @@ void Link::cancel(std::uint64_t call_id) {
     return loop()->post([self = shared_from_this(), call_id] { self->cancel(call_id); });
   Asked* asked = pending_.find(call_id);
   if (asked == nullptr || asked->call == nullptr || ended_) return;
-  asked->call = nullptr;  // its answer still comes, and brings its credit
+  asked->call = nullptr;  // its answer, which returns its credit, will still arrive
   connection_->send(OutgoingMessage::plain(FrameKind::cancel, call_id));
 }
 
@@ -147,7 +147,7 @@ void Link::fail_pending(const Error& error) {
 }
 
 void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
-  if (message->has_sections())  // also if nobody waits: the reply may pass something to this agent
+  if (message->has_sections())  // also without a caller: the reply may pass references to this agent
     for (const auto& hook : core_->hooks().all()) hook->replied(*message, peer_);
   const std::uint64_t id = message->prefix().call_id;
   const bool resumable = (message->prefix().flags & frame_flags::resumable) != 0;
@@ -159,7 +159,7 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
       return;
     }
   if (!resumable || finish_call(id, std::move(message))) return;
-  // An answer takes the link that the peer's session uses. The call may have taken another one.
+  // The answer arrives over the link that the peer's session uses, perhaps not that of the call.
   for (const auto& other : core_->links().to(peer_))
     if (other.get() != this)
       other->loop()->post([other, id, message]() mutable { other->finish_call(id, std::move(message)); });

@@ -14,7 +14,7 @@ constexpr std::uint16_t max_lanes = 16;
 
 }  // namespace
 
-// One connection that is to become a lane, until it is one. On its own loop, except for cancel().
+// A connection that becomes a lane. Runs on its own loop, except for cancel().
 class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shared_from_this<Dial> {
  public:
   Dial(std::weak_ptr<LinkLanes> lanes, std::shared_ptr<Loop> home, std::shared_ptr<Loop> loop,
@@ -34,7 +34,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     connection_->send(std::move(frame));
     connection_->start(shared_from_this());
   }
-  // The other side's hello, which it says before it knows what comes.
+  // The other side's hello, which it sends before it knows that this is a lane.
   void on_frame(InboundFrame&& frame) override {
     if (frame.prefix.kind != FrameKind::hello)
       throw Error(ErrorKind::protocol_error, "bad frame: a lane was answered by something else than a Hello");
@@ -45,7 +45,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     connection_ = nullptr;
     tell([why = std::string(reason.what())](LinkLanes& lanes, std::size_t) { lanes.give_up(why); });
   }
-  // On `home`. Without a detour where that is its loop too: the program's io_context may never run again.
+  // On `home`; directly if that is also its loop, because the program's io_context may never run again.
   void cancel() {
     if (loop_ == home_) return drop();
     loop_->post([self = shared_from_this()] { self->drop(); });
@@ -86,7 +86,7 @@ LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection
   if (core_->options().lanes == 0 || !connection_->takes_lanes()) return;
   if (::getrandom(key_.data(), sizeof key_, 0) != static_cast<ssize_t>(sizeof key_)) {
     core_->log().write(LogLevel::warning,
-                       connection_->describe() + ": no lanes: the system gives no random key",
+                       connection_->describe() + ": no lanes: the system has no random key",
                        {{log_fields::connection, connection_->describe()}});
     return;
   }
@@ -140,13 +140,13 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
     throw Error(ErrorKind::protocol_error, "bad frame: a lane " + why);
   };
   if (connection_ == nullptr) return;
-  if (identity_ && identity != *identity_)  // a stranger who has learned the key is refused
+  if (identity_ && identity != *identity_)  // a stranger that knows the key is refused
     return core_->log().write_some(
         "lanes refused", connection_->loop(),
         connection_->describe() + ": a lane of another peer was refused",
         {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
   if (dialled_ || open_) refuse("that is not due");
-  if (!identity_) {  // the hello comes by another socket
+  if (!identity_) {  // the hello arrives over another socket
     if (early_.size() == offered_) refuse("beyond those that were offered");
     if (!core_->links().keep_early_lane())
       return core_->log().write(LogLevel::debug,
@@ -172,13 +172,13 @@ void LinkLanes::collect(std::size_t index, Lanes::Stream lane) {
 void LinkLanes::on_frame(const LaneInfo& info) {
   if (connection_ == nullptr) return;
   if (dialled_) {
-    if (given_up_) return;  // meanwhile: the other side had them all, and finds that they have ended
+    if (given_up_) return;  // meanwhile; the other side detects that its lanes have closed
     if (told_ || info.count != streams_.size() || streams_.empty())
       throw Error(ErrorKind::protocol_error, "bad frame: lanes that were not asked for");
     told_ = true;
     return open();
   }
-  if (!open_) throw Error(ErrorKind::protocol_error, "bad frame: lanes in use that are not there");
+  if (!open_) throw Error(ErrorKind::protocol_error, "bad frame: lanes in use that do not exist");
   connection_->use_lanes();
 }
 

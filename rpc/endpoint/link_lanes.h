@@ -1,4 +1,4 @@
-// LinkLanes: how a link makes lanes in addition to its connection (rpc/transport/lanes.h).
+// LinkLanes: makes the lanes of a link, in addition to its connection (rpc/transport/lanes.h).
 //
 // The hello of each side states its maximum number of lanes, and a key. The side that dialled makes further
 // connections to the same address, each on the agent's next loop, and states first on each whose lane it is.
@@ -23,20 +23,20 @@ class AgentCore;
 
 class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
  public:
-  // dialled: this side did.
+  // dialled: this side has dialled the connection.
   LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled);
 
   std::uint16_t offered() const { return offered_; }  // 0: this link has none. Any thread
   const LaneKey& key() const { return key_; }         // of this side; any thread
 
-  // With the other side's hello, which says who that is; at the side that dialled before dial(), where agent
-  // is the expected name, empty where an address was dialled. Errors as those of take().
+  // The hello of the other side has arrived, with its identity. On the side that dialled, call it before
+  // dial(). agent: the expected name; empty if an address was dialled. Errors as those of take().
   void peer_known(const std::string& identity);
   void dial(const HelloInfo& theirs, const Address& address, const std::string& agent);
-  // At the other side: one that came in with this link's key, from who proved to be `identity` there. It may
-  // be here before the hello. Refused by protocol_error.
+  // On the other side: a lane with this link's key has arrived, from a peer with the proven `identity`,
+  // perhaps before the hello. Throws protocol_error if it is refused.
   void take(const LaneInfo& info, const std::string& identity, Lanes::Stream lane);
-  void on_frame(const LaneInfo& info);  // what the peer says of them over the link
+  void on_frame(const LaneInfo& info);  // a frame of the peer about lanes, over the link
   void end();                           // with the link; idempotent
 
  private:
@@ -56,13 +56,13 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::shared_ptr<Connection> connection_;  // null: the link has ended
   std::uint16_t offered_ = 0;
   LaneKey key_{};
-  std::optional<std::string> identity_;  // of the peer, once its hello is here
-  std::vector<Early> early_;             // lanes that came before
-  bool told_ = false;                    // of the dialler: that the other side has them all
+  std::optional<std::string> identity_;  // of the peer, once its hello has arrived
+  std::vector<Early> early_;             // lanes that arrived before it
+  bool told_ = false;                    // on the side that dialled: the other side has all lanes
   bool given_up_ = false;
   bool open_ = false;
   std::vector<std::shared_ptr<Dial>> dials_;
-  std::vector<Lanes::Stream> streams_;  // those that are there, in their places
+  std::vector<Lanes::Stream> streams_;  // by index; missing ones are empty
   std::size_t missing_ = 0;
   Loop::TimerId timeout_ = 0;
 };

@@ -1,4 +1,4 @@
-// Link: calls of the peer, which are served here.
+// Link: calls of the peer, which this side serves.
 #include <weft/rpc/endpoint/link.h>
 
 #include <weft/rpc/endpoint/agent_core.h>
@@ -6,10 +6,10 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello, acknowledgements: less than answers that pile up
+constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello and acknowledgements, but no backlog of answers
 
-// In place of a method that is not served: layers above still read what the call carries, and it is they who
-// end what depends on it. The caller knows the method's name; the log of a notification has the id alone.
+// For a method that is not served: layers above still read the sections of the call, and end what depends on
+// it. The caller knows the method's name; the log line of a notification has only the id.
 std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   MethodEntry entry;
   entry.non_blocking = true;
@@ -28,12 +28,12 @@ std::shared_ptr<IncomingCall> Link::serving(std::uint64_t call_id) {
   return call == nullptr && session_ != nullptr ? session_->serving(call_id) : call;
 }
 
-// Another link may have carried a resumable call.
+// A resumable call may have arrived over another link.
 void Link::on_cancel(std::uint64_t call_id, bool resumable) {
   if (const auto call = serving(call_id)) return call->cancel();
   if (!resumable) return;
   const auto links = core_->links().to(peer_);
-  // A link that has ended since the search is no longer among them, and its calls are in the session by then.
+  // If that link has ended since the search began, it is not in the table, and its calls are in the session.
   if (const auto call = serving(call_id)) return call->cancel();
   for (const auto& other : links)
     if (other.get() != this)
@@ -47,7 +47,7 @@ void Link::cancel_resumable() {
     if (call->is_resumable() && !call->is_notification()) call->cancel();
 }
 
-// Nothing of it is known but its prefix.
+// Only the prefix of the message is known.
 void Link::on_skipped(const Prefix& request) {
   if (ended_ || !ready_ || core_->ended()) return;
   if (const auto session = session_of(request)) {
@@ -62,8 +62,7 @@ void Link::on_skipped(const Prefix& request) {
 }
 
 void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
-  // An agent that ends without a goodbye is lost to its peers: none of them hears an answer that one does
-  // not.
+  // If this agent ends without a goodbye, its peers consider it lost: no peer may get an answer afterwards.
   if (core_->ended()) return;
   const Prefix prefix = message->prefix();
   const RequestInfo info = message->request();
@@ -76,7 +75,8 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   if (const auto& permissions = core_->options().permissions;
       permissions && !permissions->allows(caller_->identity, method->name)) {
     AgentCounters::count(core_->counters().calls_denied);
-    const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
+    const std::string who =
+        caller_->identity.empty() ? "a peer without a proven identity" : caller_->identity;
     core_->log().write_some("calls denied", loop(),
                             peer_.name + " (" + who + ") may not call " + method->name,
                             {{log_fields::peer, peer_.name},
@@ -86,14 +86,14 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
                              {log_fields::kind, to_string(ErrorKind::permission_denied)}});
     return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
-  // Before draining() is asked: drain() sets it first, and counts the calls in flight afterwards.
+  // Before draining() is read: drain() sets it first, and then counts the calls in flight.
   ActiveCall active(core_->accounts(), method->background);
   if (core_->draining() && !method->upkeep)
     return refuse(prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
   const Limits& limits = core_->options().limits;
-  // Each open stream has two requests in flight, and some that came late.
+  // Each open stream has two requests in flight, and some late ones.
   const bool room = method->upkeep
                         ? unanswered_.upkeep / 4 < core_->options().streams.max_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
@@ -155,7 +155,7 @@ void Link::send_failure(const Prefix& request, const FailureInfo& failure, Activ
     return;
   }
   OutboundFrame frame = OutgoingMessage::failure(request.call_id, failure);
-  if (failure.payload != nullptr && !fits(frame)) {  // the error is worth more than its payload
+  if (failure.payload != nullptr && !fits(frame)) {  // the error is more important than its payload
     FailureInfo bare = failure;
     bare.payload = nullptr;
     frame = OutgoingMessage::failure(request.call_id, bare);
@@ -171,7 +171,7 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
     Served* call = link.incoming_.find(call_id);
     if (call != nullptr) link.count_no_more(*call);
     if (has_flag(reply.head.bytes(), frame_flags::resumable) && link.session_ != nullptr) {
-      // It acknowledges its request, and what came before.
+      // The reply acknowledges its request and earlier frames.
       if (call != nullptr && call->expected_next == link.expected_) link.unacknowledged_ = {};
       auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
       if (kept.next) link.transmit(std::move(*kept.next));
@@ -195,8 +195,8 @@ void Link::count_no_more(Served& call) {
   }
 }
 
-// A peer that asks on and on and takes no answers is cut off: they would pile up here. Those to upkeep are
-// bounded by what they belong to.
+// A peer that sends requests and reads no answers is disconnected, because answers would accumulate. Answers
+// to upkeep are bounded by the calls that they belong to.
 void Link::answer(OutboundFrame&& frame, bool upkeep) {
   if (ended_) return;
   const std::uint64_t bytes = frame.bytes();

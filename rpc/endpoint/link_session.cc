@@ -1,4 +1,4 @@
-// Link: its part of the session: resumable frames, their order and their acknowledgements.
+// Link: resumable frames of the session, their order and their acknowledgements.
 #include <weft/rpc/endpoint/link.h>
 
 #include <weft/rpc/core/while_alive.h>
@@ -30,7 +30,7 @@ void Link::join(std::shared_ptr<Session> session) {
 void Link::on_received(std::uint64_t count) {
   if (!protocol_.has(features::sessions))
     throw Error(ErrorKind::protocol_error, "bad frame: an acknowledgement without sessions");
-  if (session_ == nullptr) return;  // the peer has been told
+  if (session_ == nullptr) return;  // the peer has been notified
   if (count == Session::over)
     return core_->lose(peer_, Error(ErrorKind::lease_lost, peer_.name + " took this agent for gone"));
   if (!session_->acknowledged(count))
@@ -64,7 +64,7 @@ void Link::transmit() {
 }
 
 void Link::transmit(Session::Next&& next) {
-  // Frames that the peer acknowledges over another link while they wait here are left out.
+  // Frames that the peer has acknowledged over another link meanwhile are not sent.
   if (next.number != announced_) connection_->send(OutgoingMessage::plain(FrameKind::resume, next.number));
   announced_ = next.number + 1;
   if (next.counts) count(sent_);
@@ -76,7 +76,7 @@ void Link::transmit_soon(const std::shared_ptr<Link>& link) {
   link->loop()->dispatch([link] { link->transmit(); });
 }
 
-// With the session's turn.
+// Call with the session's turn() locked.
 bool Link::arrive(const Prefix& prefix) {
   const auto arrival = session_->arrive(expected_++);
   if (arrival == Session::Arrival::gap) {
@@ -93,7 +93,7 @@ bool Link::arrive(const Prefix& prefix) {
   return arrival == Session::Arrival::accepted;
 }
 
-// Its sender has counted it again, for this link (LinkTable::Requests).
+// The sender counts a repeated request again, for this link (LinkTable::Requests).
 void Link::count_repeated(InboundFrame&& frame) {
   if (frame.prefix.kind != FrameKind::request) return;
   const auto method =

@@ -24,7 +24,7 @@ struct AgentCounts;
 
 class WEFT_EXPORT LinkTable {
  public:
-  using Links = std::vector<std::shared_ptr<Link>>;  // in the order of their making
+  using Links = std::vector<std::shared_ptr<Link>>;  // in the order of their creation
 
   // max_handshakes: of accepted connections, and of early lanes.
   explicit LinkTable(std::size_t max_handshakes) : max_handshakes_(max_handshakes) {}

@@ -1,4 +1,5 @@
-// AgentOptions: how an agent is set up; Runtime: what it runs on. Plain data; all but the name has a default.
+// AgentOptions: the configuration of an agent; Runtime: its loops, executor and transports. Values.
+// Everything except the name has a default.
 #pragma once
 
 #include <weft/rpc/call/retry.h>
@@ -24,18 +25,18 @@ namespace weft::rpc {
 struct Rendezvous {
   static constexpr std::size_t no_rank = static_cast<std::size_t>(-1);
 
-  // tcp://host:port of the agent that keeps the store (any address of one is good), file:///path, or
-  // etcd://host:port[,host:port][/prefix]; each job has its own path or prefix.
+  // tcp://host:port of the agent that keeps the store (or any other address of that agent), file:///path, or
+  // etcd://host:port[,host:port][/prefix]. Each job has its own path or prefix.
   std::string store;
-  // Of this agent; agents of a job are named worker0, worker1, … unless named otherwise. Rank 0 is the host
-  // (membership.h). no_rank: it has none, where the world is not fixed.
+  // The rank of this agent. By default the agents of a job are named worker0, worker1, … Rank 0 is the host
+  // (membership.h). no_rank: no rank, in an elastic world.
   std::size_t rank = 0;
-  std::size_t world_size = 0;  // how many there are, where the world is fixed
+  std::size_t world_size = 0;  // the number of members of a fixed world
   bool fixed_world = true;     // the loss of any member ends the job with an error everywhere
-  std::map<std::string, std::string> metadata = {};  // what this member says of itself: see members.h
-  // How long a member of which nothing is heard is still taken to be here. It is kept up from the agent's
-  // loops, so that busy handlers do no harm; a program that runs an agent on its own io_context and blocks
-  // that for so long is lost. Long enough for the slowest pause of a healthy process; 0: for ever.
+  std::map<std::string, std::string> metadata = {};  // of this member: Member::metadata
+  // A member that does not renew its lease for this time is lost. The agent's loops renew it, so busy
+  // handlers do not delay it; a program that blocks its own io_context for this time is lost. Choose it
+  // longer than the longest pause of a healthy process. 0: no lease.
   std::chrono::nanoseconds lease = std::chrono::seconds{30};
 };
 
@@ -49,17 +50,18 @@ struct Heartbeat {
   std::chrono::nanoseconds timeout = std::chrono::seconds{30};
 };
 
-// How much of its streams an agent keeps in memory (rpc/stream/stream.h).
-// What may be in flight to a reader, or wait for it, before the stream's source must wait. The item that
-// reaches the limit of bytes may exceed it.
+// The limits of a stream (rpc/stream/stream.h): the items that may be in flight to a reader, or wait for it,
+// before the stream's source must wait. The item that reaches the limit of bytes may exceed it.
 struct StreamWindow {
   std::uint64_t items = 256;
   std::uint64_t bytes = std::uint64_t{16} << 20;
 };
 
+// The memory that streams of an agent may use.
 struct StreamOptions {
-  StreamWindow window;  // of each stream that is read here; and the most that one served here keeps
-  std::size_t max_per_peer = 1024;  // streams served to one peer at a time; more are resource_exhausted
+  StreamWindow window;  // of each stream that is read here; and the maximum of a stream that is served here
+  std::size_t max_per_peer =
+      1024;  // streams served to one peer at a time; further ones fail with resource_exhausted
 };
 
 class Interceptor;
@@ -69,67 +71,68 @@ struct AgentOptions {
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
   Limits limits;
   StreamOptions streams;
-  // What the agent proves itself with over every connection that leaves the process, and whom it lets in:
-  // mutual TLS 1.3, or a secret of the job (rpc/security/credentials.h). null: no TLS, and it listens on
-  // loopback and Unix sockets only.
+  // The identity of the agent on every connection that leaves the process, and the identities that it
+  // accepts: mutual TLS 1.3, or a secret of the job (rpc/security/credentials.h). null: no TLS, and the agent
+  // listens on loopback and Unix sockets only.
   std::shared_ptr<const Credentials> credentials;
-  std::optional<Permissions>
-      permissions;        // which peer may call what; none: every peer that gets in, everything
+  // The methods that each peer may call. nullopt: every accepted peer may call every method.
+  std::optional<Permissions> permissions;
   bool insecure = false;  // permit listening beyond this host without credentials
   // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
   // there are more, the oldest one is closed. The same number of early lanes is kept; further ones are
   // closed. Each costs about 10 KiB, more with TLS, until handshake_timeout. A job whose agents all start at
   // once needs as many as it has agents. At most half of the descriptors of the process are used.
   std::size_t max_handshakes = 16384;
-  std::size_t loops = 1;  // event loops of the agent's own
-  // How long a loop of the agent's own that has no work polls before it sleeps. nullopt: up to 50 µs, while
-  // events arrive within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
+  std::size_t loops = 1;  // event loops, if the agent has its own
+  // How long such a loop polls without work before it blocks. nullopt: up to 50 µs, while events arrive
+  // within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
   std::optional<std::chrono::nanoseconds> spin;
   // Further TCP connections to a peer, which carry attachments of 1 MiB and more, each on the agent's next
   // loop: for networks that are faster than one flow or one core. As many as both sides allow, at most 16.
   std::size_t lanes = 0;
-  // Agents of one user on one host connect through shared memory, whatever addresses they know of each other:
-  // each TCP and Unix address has a companion (rpc/transport/shm/companion.h). Not with credentials, which
-  // prove more than the kernel does.
+  // Agents of one user on one host connect through shared memory, whichever addresses they use: each TCP and
+  // Unix address has a companion (rpc/transport/shm/companion.h). Not used with credentials, which prove more
+  // than the kernel does.
   bool same_host = true;
-  // Connections through shared memory at a time, those that are being made and those of shm:// addresses too.
-  // Each costs two descriptors, four mappings and some pages on either side. Beyond, either side falls back
-  // to the address itself; to an shm:// address none is made.
+  // The maximum number of connections through shared memory, including pending ones and those of shm://
+  // addresses. Each costs two descriptors, four mappings and some pages on either side. Beyond it, agents
+  // connect to the address itself, and connections to shm:// addresses fail.
   std::uint32_t max_shared = 256;
   std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
-  std::size_t handler_threads = 0;                        // 0: as many as the machine has cores, at least 2
-  // Of one attempt to connect to one address, its host name's resolution included; the handshake that
+  std::size_t handler_threads = 0;                        // 0: the number of cores, at least 2
+  // Of one attempt to connect to one address, including the resolution of its host name; the handshake that
   // follows has handshake_timeout. TCP repeats a lost request after 1, 3 and 7 s, so the default survives
-  // the loss of three, and leaves several attempts within the heartbeat's timeout. 0: the system's own
-  // limit.
+  // the loss of three, and allows several attempts within the heartbeat's timeout. 0: the limit of the
+  // system.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds{10};
-  // After a failed attempt to reach a peer (each of its addresses was tried), the next attempt waits so long;
-  // a handshake that succeeds, from either side, ends the series. `first` is less than a RetryPolicy waits at
-  // first, `max` a fraction of the heartbeat's timeout.
+  // The wait after a failed attempt to reach a peer at any of its addresses. A successful handshake, from
+  // either side, resets it. Keep `first` below the first wait of RetryPolicy, and `max` at a fraction of the
+  // heartbeat's timeout.
   Backoff connect_backoff{std::chrono::milliseconds{20}, 1.6, std::chrono::seconds{5}};
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
   Heartbeat heartbeat;
-  // Of calls that the program makes and that do not say it themselves (Agent::set_call_timeout() changes it);
-  // none: they wait as long as their peer lives. What agents ask each other by themselves has none.
+  // The timeout of the program's calls that set none (Agent::set_call_timeout() changes it). nullopt: they
+  // wait until the peer answers or is lost. Internal calls of agents have no timeout.
   std::optional<std::chrono::nanoseconds> call_timeout;
-  std::optional<RetryPolicy> retry;       // of calls that do not say it themselves; none: a call is made once
+  std::optional<RetryPolicy> retry;       // of calls that set none; nullopt: one attempt
   RetryBudgetOptions retry_budget;        // for each peer
-  std::shared_ptr<Transport> in_process;  // an InProcess network shared with other agents of this process
+  std::shared_ptr<Transport> in_process;  // an InProcess network that agents of this process share
   std::optional<Rendezvous> rendezvous;
-  std::vector<std::shared_ptr<Interceptor>> interceptors;  // asked in this order (rpc/call/interceptor.h)
+  std::vector<std::shared_ptr<Interceptor>> interceptors;  // called in this order (rpc/call/interceptor.h)
   LogSink log;                                             // default: warnings and errors to stderr
 };
 
-// What an agent runs on. An agent makes its own, from threads, sockets and the system's randomness. A caller
-// that passes one (a simulation) runs it. It must outlive the agent's shut_down(), which then waits neither
-// for the loops nor for handlers: queued jobs run later, and find that the agent has ended.
+// The runtime of an agent. By default an agent creates its own, with threads, sockets and the system's
+// randomness. A caller that passes one (a simulation) runs it. It must outlive the agent's shut_down(), which
+// then does not wait for loops or handlers: queued jobs run later, and do nothing because the agent has
+// ended.
 struct Runtime {
-  std::vector<std::shared_ptr<Loop>> loops;  // one at least
+  std::vector<std::shared_ptr<Loop>> loops;  // at least one
   std::shared_ptr<Executor> handlers;
-  std::uint64_t incarnation = 0;  // no other incarnation of this name had it; never 0
-  std::uint64_t id_seed = 0;  // random, and told to nobody (rpc/core/id_map.h); a simulation repeats its own
+  std::uint64_t incarnation = 0;  // unique among the incarnations of this name; never 0
+  std::uint64_t id_seed = 0;      // random and secret (rpc/core/id_map.h); repeatable in a simulation
   std::vector<std::shared_ptr<Transport>> transports;
-  ProcessId process;  // that all this runs in, where peers on its host can look for it
+  ProcessId process;  // the process, which peers on this host may watch
 };
 
 }  // namespace weft::rpc

@@ -20,7 +20,7 @@ Peer Peer::with(CallOptions options) const {
 
 Peer Peer::with_metadata(Metadata metadata) const {
   Peer peer = *this;
-  metadata.merge(peer.metadata_);  // keeps its own value of a key that both have
+  metadata.merge(peer.metadata_);  // keeps the values of keys that both have
   peer.metadata_ = std::move(metadata);
   return peer;
 }

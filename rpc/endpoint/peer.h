@@ -1,10 +1,9 @@
-// Peer: a handle to a remote agent, by which its methods are called. Made by Agent::peer() and
-// Agent::connect().
+// Peer: a handle to a remote agent, for calls of its methods. Agent::peer() and Agent::connect() create it.
 //
-// Copyable and cheap; keeps the way to the peer, not a connection: the first call connects. with() returns a
-// handle whose calls have options, have metadata, or are made in the name of a call that is being served.
-// Handles accumulate options: `peer.with({.timeout = 1s}).with({.idempotent = true})` has both. Calls
-// without unresolved references reach the peer in the order in which one caller made them. Thread-safe.
+// Cheap to copy. It shares the route to the peer, not a connection: the first call connects. with() returns a
+// handle whose calls have options or metadata, or are made on behalf of a call that is being served. Handles
+// accumulate options: `peer.with({.timeout = 1s}).with({.idempotent = true})` has both. Calls without
+// unresolved references reach the peer in the order in which one caller made them. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/invoke.h>
@@ -31,7 +30,7 @@ struct NoService {
   using Service = rpc::Service<"">;
 };
 
-// What becomes of a reply that nobody waits for.
+// Discards a result.
 struct Ignored {
   template <class Result>
   void operator()(Result&&) const {}
@@ -47,28 +46,29 @@ class WEFT_EXPORT Peer {
       : core_(std::move(core)), route_(std::move(route)) {}
 
   const std::string& name() const { return route_->name(); }
-  Peer with(CallOptions options) const;  // options that are not set here stay as they are
-  // Other keys stay as they are; an interceptor may replace values. Within a co_await expression give the
+  Peer with(CallOptions options) const;  // options that are not set keep their values
+  // Other keys keep their values; an interceptor may replace values. In a co_await expression, give the
   // metadata a name: g++ 12 does not compile its braces there.
   Peer with_metadata(Metadata metadata) const;
-  Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
+  Peer with(CallContext& serving) const;  // passes on its deadline, cancellation and sections
   Peer with(const CancelScope& scope) const;
-  // Connects, where there is no connection, and tells which incarnation of the peer this is.
+  // Connects if there is no connection, and returns the peer's incarnation. identity(): the incarnation, if
+  // it is known already.
   Future<AgentId> ready() const;
   std::optional<AgentId> identity() const {
     const auto known = route_->identity();
     return known != nullptr ? std::optional(*known) : std::nullopt;
   }
-  Peer only(AgentId id) const;  // calls fail with peer_lost once another incarnation has taken the name
+  Peer only(AgentId id) const;  // calls fail with peer_lost if another incarnation has the name
 
-  // An eager future of the result. Leading arguments that are CallModifiers (a pass) change the call.
-  // (Type is never given: see MethodOf.)
+  // Starts the call and returns a future of its result. Leading arguments that are CallModifiers (a pass)
+  // change the call. Do not pass Type: see MethodOf.
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target>;
     return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
   }
-  // A method that T's service lists and T inherits: the type of &T::f names the base alone.
+  // For a method that T's service lists and T inherits: the type of &T::f names only the base class.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target, Type, T>;
@@ -78,7 +78,7 @@ class WEFT_EXPORT Peer {
   auto call(Given&&... given) const {
     return typed_call<F>(F::name, name_hash(F::name), false, std::forward<Given>(given)...);
   }
-  // Not answered: neither results nor errors come back.
+  // A call without a reply: neither results nor errors are returned.
   template <auto Target, class... Given, class Type = decltype(Target)>
   void notify(Given&&... given) const {
     using Found = FoundMethod<Target>;
@@ -96,20 +96,19 @@ class WEFT_EXPORT Peer {
     typed_call<F>(F::name, name_hash(F::name), true, std::forward<Given>(given)...).then(detail::Ignored{});
   }
 
-  // For layers: a call with these options, its message begun by begin() and ended by end() around the
-  // encoding.
+  // For layers: a call with the options of this handle. Encode its arguments between begin() and end().
   OutgoingCall make_call(std::string_view method, std::size_t arguments) const {
     return make_call(method, name_hash(method), arguments);
   }
   OutgoingCall make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const;
-  // Of a call that the program asked for: the agent's own deadline, where this peer's options say none.
+  // For a call of the program: sets the agent's default timeout if this handle has none.
   void add_default_timeout(OutgoingCall& call) const;
   void start(OutgoingCall&& call, CallbackCall::Done done) const;
   void submit(std::shared_ptr<PendingCall> call) const;
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   const std::shared_ptr<Route>& route() const { return route_; }
 
-  // The same as a future, of what `decode` (a Decoder: Result<Reply>&& -> Result<Value>) makes of the reply.
+  // The same as a future of the decoded reply. Decoder: Result<Reply>&& -> Result<Value>.
   template <class Value, class Decoder>
   Future<Value> start_typed(OutgoingCall&& call, Decoder decode) const {
     Promise<Value> promise(route_->loop());
@@ -140,7 +139,7 @@ class WEFT_EXPORT Peer {
     return start_typed<Value>(std::move(call), Decode<Value>{});
   }
 
-  // Encodes the arguments of method M into a call that was made for it, and sets what M's options say.
+  // Encodes the arguments of method M into its call, and sets the options of M.
   template <class M, class... Given>
   static void encode(OutgoingCall& call, Given&&... given) {
     using Arguments = typename M::Traits::Arguments;
@@ -177,7 +176,7 @@ class WEFT_EXPORT Peer {
     });
   }
 
-  // The same as a function object, one for all calls of a result: what is made of it is compiled once.
+  // The same as a function object, so that code for equal result types is compiled once.
   template <class Value>
   struct Decode {
     Result<Value> operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) const {
@@ -185,7 +184,7 @@ class WEFT_EXPORT Peer {
     }
   };
 
-  // In: the class whose service lists Target, where that is not the class that declares it.
+  // In: the class whose service lists Target, if it is not the class that declares Target.
   template <auto Target, class TypeOfTarget = decltype(Target),
             class In = typename detail::HandlerTraits<TypeOfTarget>::Object>
   struct FoundMethod {
@@ -212,12 +211,12 @@ class WEFT_EXPORT Peer {
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
     add_default_timeout(outgoing);
-    if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
+    if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not for calls of layers
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});
   }
 
-  // The same, made as often as its policy says.
+  // The same, with retries.
   template <class Value, class Decoder>
   void retry(OutgoingCall call, Promise<Value> promise, Decoder decode) const {
     struct Held {

@@ -12,8 +12,8 @@
 namespace weft::rpc {
 namespace {
 
-// Whether an attempt that failed so may succeed later without anybody changing anything here: the peer
-// starts, the network heals, its next incarnation comes.
+// Whether a later attempt may succeed without a change on this side: the peer starts, the network recovers,
+// or its next incarnation listens.
 bool is_transient(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::unavailable:
@@ -71,7 +71,7 @@ void Route::submit(std::shared_ptr<PendingCall> call) {
   loop()->post([self = shared_from_this(), kept = std::move(call)] { self->place_handed_in(); });
 }
 
-// One at a time: to place one may be to make others.
+// One at a time: placing a call may run code that makes further calls.
 void Route::place_handed_in() {
   while (has_handed_in_) {
     std::shared_ptr<PendingCall> call;
@@ -101,13 +101,12 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     watch_time(call, false);
     return session->submit(std::move(call));
   }
-  // An incarnation whose session has ended may have connected again: then plain calls reach it.
+  // An incarnation whose session has ended may have connected again: then ordinary calls reach it.
   if (call->only() != nullptr && core->sessions().is_gone(*call->only()) &&
       (call->resumable() || !core->links().is_linked(*call->only())))
     return fail(*call, gone(*call->only()));
   auto link = link_;
-  // The route leads to the incarnation of that name that was heard of last. Another one may still be there,
-  // or there already.
+  // The route leads to the latest known incarnation of that name. An older or a newer one may be connected.
   if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only())) {
     const auto same = core->links().to(*call->only());
     const auto usable =
@@ -116,12 +115,12 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   }
   if (link != nullptr && link->usable(call->upkeep())) {
     watch_time(call, false);
-    // Links of one route may live on another loop than the route where both sides dialled at once.
+    // The link may belong to another loop than the route, if both sides dialled at once.
     if (link->loop()->running_here()) return link->send(call);
     link->loop()->post([link, call] { link->send(call); });
     return;
   }
-  // What it is for ended with the last connection. An agent's way to itself is made when it is first used.
+  // Upkeep is for calls that ended with the last connection. An agent connects to itself at the first use.
   if (call->upkeep() && name_ != core->id().name) {
     call->lose(ErrorKind::peer_lost, "the connection has ended");
     return;
@@ -139,8 +138,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   dial();
 }
 
-// The session that a resumable call is part of, also while its peer is absent. null: none yet, so the call
-// waits for a connection as others do.
+// The session of a resumable call, also while its peer is absent. null: none yet, so the call waits for a
+// connection like other calls.
 std::shared_ptr<Session> Route::session_for(const AgentCore& core, const PendingCall& call) const {
   if (call.upkeep()) return nullptr;
   if (link_ != nullptr && link_->usable() && (call.only() == nullptr || link_->peer() == *call.only()))
@@ -150,8 +149,8 @@ std::shared_ptr<Session> Route::session_for(const AgentCore& core, const Pending
   return life == nullptr ? nullptr : core.sessions().find(*life);
 }
 
-// A call that ends stays in the queue until there are as many as were left over the last time: to look for it
-// would make the end of n calls cost n * n.
+// A call that has ended stays in the queue until the queue has doubled since the last pruning: searching for
+// each call would make n ends cost n * n.
 void Route::prune() {
   std::erase_if(waiting_, [](const auto& call) { return call->finished(); });
   prune_at_ = std::max<std::size_t>(64, 2 * waiting_.size());
@@ -186,10 +185,10 @@ void Route::cancel(std::shared_ptr<PendingCall> call) {
 void Route::learn(std::vector<Address> addresses) {
   if (addresses.empty() || addresses == addresses_) return;
   addresses_ = std::move(addresses);
-  end_backoff();  // nothing is known against the new ones
+  end_backoff();  // no failure of the new addresses is known
   if (dialling_ || (waiting_.empty() && !wanted_)) return;
   not_before_ = loop()->now();
-  dial_later();  // not at once: a link may be about to be reported
+  dial_later();  // not at once: a new link may be reported first
 }
 
 void Route::forget(const AgentId& life) {
@@ -246,7 +245,7 @@ void Route::dial() {
   });
 }
 
-// Each address, but its companion in shared memory first.
+// Each address, preceded by its companion in shared memory.
 void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
   untried_.clear();
   refused_ = false;
@@ -283,15 +282,15 @@ void Route::dial_next(const Error& last) {
   }
 }
 
-// Whether the call is kept although an attempt to connect has failed for that reason. A resumable call waits
-// for its first connection too, unless nobody listens there.
+// Whether the call waits on after an attempt to connect has failed with this error. A resumable call also
+// waits for its first connection, unless no process listens there.
 bool Route::waits(const PendingCall& call, const AgentCore& core, const Error& reason) const {
   if (call.wait_for_ready()) return true;
   return call.resumable() && reason.kind() != ErrorKind::not_found && !(refused_ && all_refused_) &&
          loop()->now() < later(call.made(), core.options().handshake_timeout);
 }
 
-// A name that led nowhere is looked up again for each call.
+// A name without an address is looked up again for each call.
 bool Route::in_backoff() const { return refusal_ && loop()->now() < not_before_; }
 
 void Route::end_backoff() {
@@ -310,11 +309,11 @@ void Route::dial_later() {
 }
 
 void Route::dial_ended(const Error& reason) {
-  place_handed_in();  // calls that were made before this end share it
+  place_handed_in();  // calls that were made before this failure share it
   dialling_ = false;
   wanted_ = false;
   const auto core = core_.lock();
-  const bool up = link_ != nullptr && link_->usable();  // meanwhile, by the peer
+  const bool up = link_ != nullptr && link_->usable();  // the peer has connected meanwhile
   if (core == nullptr || core->ended() || up) return fail_waiting(reason);
   reach_ = Reach::failing;
   ++failed_dials_;
@@ -327,7 +326,7 @@ void Route::dial_ended(const Error& reason) {
     if (rejoining_) dial_later();
     return fail_waiting(reason);
   }
-  // What a call's end causes may be another call.
+  // The end of a call may cause another call.
   std::vector<std::shared_ptr<PendingCall>> failed;
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;
@@ -364,8 +363,8 @@ void Route::connected(Result<std::shared_ptr<Connection>> made) {
   }
 }
 
-// That nobody listens where the peer has listened is proof of its end. An address that means this host, of a
-// peer on another one, proves nothing; shared memory may be missing for other reasons.
+// A refused connection at an address of the peer proves its end. Two cases prove nothing: a loopback address
+// of a peer on another host, and shared memory, which may be missing for other reasons.
 void Route::note_failure(const std::exception& error) {
   if (dialled_.scheme == "shm") return;
   const auto core = core_.lock();
@@ -388,7 +387,7 @@ void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   wanted_ = rejoining_ = false;
   reach_ = Reach::connected;
   end_backoff();
-  // An incarnation that is new here takes the place of one whose end may not have been noticed yet.
+  // A new incarnation replaces an earlier one, whose end may not have been detected yet.
   if (link_ == nullptr || !link_->usable() || link_->peer() != link->peer()) {
     link_ = std::move(link);
     identify(link_->peer());
@@ -403,7 +402,8 @@ void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
 void Route::link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other) {
   if (link_ != link) return;
   const auto core = core_.lock();
-  link_ = core != nullptr && !core->ended() ? other : nullptr;  // of an agent that ends nobody tells more
+  link_ = core != nullptr && !core->ended() ? other
+                                            : nullptr;  // null during shutdown: no further end is reported
   if (link_ != nullptr) return identify(link_->peer());
   reach_ = Reach::idle;
 }

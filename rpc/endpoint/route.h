@@ -1,4 +1,4 @@
-// Route: the way from this agent to one peer, by name or at an address: the live link, or the calls that wait
+// Route: the path from this agent to one peer, by name or by address: the live link, or the calls that wait
 // for one.
 //
 // Owned by RouteTable and by every Peer handle. It belongs to one loop; functions are called there unless
@@ -28,23 +28,20 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
         std::vector<Address> addresses);
 
-  const std::string& name() const {
-    return name_;
-  }  // the peer's name, or the address by which it was asked for
+  const std::string& name() const { return name_; }  // the peer's name, or the requested address
   // For messages: the peer's name, once it is known. Any thread.
   std::string peer_name() const override;
-  // Which incarnation of the peer this leads to, as far as is known: from a handshake or from the job's
-  // store. Any thread.
+  // The incarnation of the peer, from a handshake or from the job's store; null: unknown. Any thread.
   std::shared_ptr<const AgentId> identity() const override;
   void identify(AgentId id);
 
   void submit(std::shared_ptr<PendingCall> call) override;  // any thread
   void cancel(std::shared_ptr<PendingCall> call) override;  // any thread
-  // Connects without a call, once, as soon as the backoff permits; nothing where there is a link. Any thread.
+  // Connects without a call, once, as soon as the backoff permits. No effect if there is a link. Any thread.
   void connect();
   // The state of the connection, which may have changed by the time the caller looks at it. Any thread.
   enum class Reach : std::uint8_t {
-    idle,        // nothing is known against the peer: a call would connect
+    idle,        // no failure is known: a call would connect
     connecting,  // for the first time since the peer was connected
     connected,
     failing,  // the last attempt failed: waiting for the next one, or trying
@@ -52,22 +49,23 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   Reach reach() const { return reach_; }
 
   // On the loop.
-  const Address& dialled() const { return dialled_; }  // where it dialled last
+  const Address& dialled() const { return dialled_; }  // the address of the latest dial
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
-  // The peer is absent: connects again and again until it is there, or until end_of().
+  // The peer is absent: connects repeatedly until the peer returns, or until end_of().
   void rejoin();                     // any thread
   void end_of(const AgentId& life);  // the peer is gone. Any thread.
-  // It leads to a peer that connected by itself. Any thread.
+  // Whether the peer connected by itself. Any thread.
   bool is_to_visitor() const { return to_visitor_; }
   void set_to_visitor() { to_visitor_ = true; }
-  void forget(const AgentId& life);  // its address, unless another one is known. Any thread
+  void forget(
+      const AgentId& life);  // drops its addresses, unless the name has another incarnation. Any thread
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
   // other: another connection to an incarnation of that name. null: none.
   void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
-  void dial_failed(const Error& reason);   // at the address that was being tried: the next one is
+  void dial_failed(const Error& reason);   // at one address: tries the next one
   void fail_waiting(const Error& reason);  // also those that wait for readiness
-  void shut_down(const Error& reason);     // with the agent: nobody tells any more of links that end
+  void shut_down(const Error& reason);     // with the agent; ends of links are not reported any more
 
  private:
   void place(std::shared_ptr<PendingCall> call);
@@ -91,19 +89,19 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   const std::string name_;
   std::vector<Address> addresses_;
   std::shared_ptr<Link> link_;
-  std::deque<std::shared_ptr<PendingCall>> waiting_;  // some of which may have ended
+  std::deque<std::shared_ptr<PendingCall>> waiting_;  // some may have ended
   std::size_t prune_at_ = 64;
   bool dialling_ = false;
   std::uint32_t failed_dials_ = 0;  // in a row
   Clock::time_point not_before_{};  // the next dial
-  std::optional<Error> refusal_;    // what calls fail with until then; none where nobody was dialled
+  std::optional<Error> refusal_;    // the error of calls until then; nullopt: no address was dialled
   Loop::TimerId redial_ = 0;
-  std::atomic<bool> wanted_{false};  // a connection, without a call
+  std::atomic<bool> wanted_{false};  // connect() was called
   std::atomic<bool> to_visitor_{false};
   bool rejoining_ = false;
-  bool for_nobody_ = false;  // the latest dial was only to rejoin: no call waits because of it
-  // Of the current dial: whether an address refused, and whether all did. Then: dials in a row that all
-  // refused.
+  bool for_nobody_ = false;  // the latest dial was for rejoin() only
+  // Of the current dial: whether an address refused, and whether all did. refused_dials_: consecutive dials
+  // that all addresses refused.
   bool refused_ = false, all_refused_ = true;
   std::uint32_t refused_dials_ = 0;
   std::atomic<Reach> reach_{Reach::idle};
@@ -113,7 +111,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::atomic<bool> has_handed_in_{false};  // written under the mutex
   mutable std::mutex mutex_;                // guards what follows
   std::shared_ptr<const AgentId> identity_;
-  std::deque<std::weak_ptr<PendingCall>> handed_in_;  // by other threads; the jobs on their way keep them
+  std::deque<std::weak_ptr<PendingCall>> handed_in_;  // by other threads; posted jobs own them
 };
 
 }  // namespace weft::rpc

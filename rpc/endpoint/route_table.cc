@@ -64,7 +64,7 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
   const auto route = place = make_(name, {}, loop);
   route->set_to_visitor();
   if (routes_.size() < check_at_) return route;
-  // Also routes that an attempt to connect still referred to when their peers were found to be gone.
+  // Also routes that were in use by an attempt to connect when their peers were lost.
   std::erase_if(routes_, [this](const auto& entry) {
     if (!is_unused(entry.first, entry.second)) return false;
     addresses_.erase(entry.first);

@@ -1,8 +1,8 @@
 // RouteTable: the routes of one agent by name and by address, and the addresses that its peers have stated.
 //
-// Names are cheap for a peer to make up. The table drops a route to a peer that connected by itself when no
-// incarnation of the peer is left and no Peer handle refers to the route. Owned by AgentCore. Thread-safety:
-// all functions may be called from any thread.
+// A peer can invent any number of names. So the table drops a route to a peer that connected by itself when
+// no incarnation of the peer is left and no Peer handle refers to the route. Owned by AgentCore.
+// Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/endpoint/route.h>
@@ -36,14 +36,14 @@ class WEFT_EXPORT RouteTable {
   Routes all() const;                                          // each once
   void clear();
 
-  // A peer has connected and stated its name and addresses. dialled: the route that connected; null: the peer
-  // did, and a route on `loop` is made if the name has none. Returns the route of the name.
+  // A peer has connected and stated its name and addresses. dialled: the route that dialled; null: the peer
+  // dialled, and a route on `loop` is created if the name has none. Returns the route of the name.
   std::shared_ptr<Route> peer_connected(const std::string& name, const std::vector<std::string>& addresses,
                                         const std::shared_ptr<Route>& dialled,
                                         const std::shared_ptr<Loop>& loop);
   // Drops the route of that name, if nothing refers to it any more.
   void drop_unused(const std::string& name);
-  std::vector<std::string> addresses_of(const std::string& name) const;  // as the peer's last hello stated
+  std::vector<std::string> addresses_of(const std::string& name) const;  // from the peer's last hello
 
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;

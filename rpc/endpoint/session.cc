@@ -102,7 +102,7 @@ Session::Next Session::take_next() {
   if (!std::exchange(kept.transmitted, true)) {
     frame.sent = std::move(kept.frame.sent);
   } else {
-    remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // of the link before
+    remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // of the previous link
     if (kept.ends_when_sent) {
       frame.sent = [self = shared_from_this(), check = kept.check, id = kept.call_id] {
         if (check != nullptr) (*check)();
@@ -193,7 +193,7 @@ void Session::cancel(std::uint64_t call_id) {
     std::lock_guard lock(mutex_);
     Asked* asked = asked_.find(call_id);
     if (ended_ || asked == nullptr || asked->call == nullptr) return;
-    asked->call = nullptr;  // its answer still comes, and brings its credit
+    asked->call = nullptr;  // its answer, which returns its credit, will still arrive
     const std::uint64_t bytes = frame.bytes();
     keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::cancel});
     link = link_.lock();
@@ -272,7 +272,7 @@ void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> 
     });
     const auto used = link_.lock();
     if (used != nullptr && used.get() != &link) {
-      successor = used;  // takes what was held here
+      successor = used;  // takes over the held calls
     } else {
       link_.reset();
       in_use_ = nullptr;
@@ -312,7 +312,7 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
   for (const auto& [id, one] : asked)
     if (one.call != nullptr) lose(*one.call);
   for (const auto& call : waiting) lose(*call);
-  // A notification is served although its sender is gone.
+  // Notifications are served even if their sender is gone.
   for (const auto& [id, weak] : serving)
     if (const auto call = weak.lock(); call != nullptr && !call->is_notification()) call->cancel();
 }

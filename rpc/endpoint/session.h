@@ -1,12 +1,14 @@
-// Session: what this agent and one incarnation of a peer owe each other, whatever connections carry it.
+// Session: the resumable messages between this agent and one incarnation of a peer, over any number of
+// successive connections.
 //
 // A resumable frame (frame_flags::resumable) is kept until the peer has acknowledged it. Each side numbers
 // the resumable frames that it sends and counts those that it has accepted. A session sends over one link at
 // a time. When that link ends, the peer states its count on the next one (FrameKind::received), the sender
 // states the number with which it goes on (FrameKind::resume), and sends what the peer lacks in the same
-// order. The receiver drops what it has accepted already. docs/wire_protocol.md, "Sessions".
+// order. The receiver drops frames that it has accepted already. docs/wire_protocol.md, "Sessions".
 //
-// Resumable calls wait for their answers here and not at a link, since the answer may come over another one.
+// Resumable calls wait for their answers here and not in a link, because the answer may arrive over another
+// link.
 // When the incarnation is found to be gone (Sessions), the session ends: its calls fail, and calls that it
 // serves are cancelled. Owned by Sessions and by links. Thread-safe: one mutex guards the state; calls
 // complete outside it.
@@ -36,47 +38,47 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   bool used() const;   // a resumable frame was sent or accepted, or a call waits
   bool fresh() const;  // none was sent: the peer's count is known to be 0
   bool ended() const { return is_over_; }
-  std::uint64_t id_seed() const { return asked_.seed(); }  // of both tables; a secret
+  std::uint64_t id_seed() const { return asked_.seed(); }  // of both tables; secret
 
   // --- Sending ---
   struct Asked {
-    std::shared_ptr<PendingCall> call;  // null: nobody waits any more
+    std::shared_ptr<PendingCall> call;  // null: the call has ended
     std::uint64_t bytes = 0;            // of credit
-    std::weak_ptr<Link> charged = {};   // whose credit it uses; none: nobody's
+    std::weak_ptr<Link> charged = {};   // the link whose credit it uses; null: none
     std::uint64_t number = 0;
   };
-  // Calls leave in the order in which they come here: over the link in use, or once there is one. If the
-  // session has ended, the call fails.
+  // Calls are sent in the order of submit(): over the link in use, or once there is one. If the session has
+  // ended, the call fails.
   void submit(std::shared_ptr<PendingCall> call);
   std::shared_ptr<PendingCall> next_call(const Link& link);  // null: none waits, or another link is in use
-  // What a link has to send.
+  // A frame to send.
   struct Next {
     OutboundFrame frame;
     std::uint64_t number = 0;
-    bool counts = false;  // a request, but none of a background method
+    bool counts = false;  // a request of a method that is not in the background
   };
-  // over: the session has ended. too_many: answers and notifications that the peer has not acknowledged; the
-  // link is to be closed.
+  // over: the session has ended. too_many: the peer has not acknowledged too many answers and notifications;
+  // close the link.
   enum class Keep : std::uint8_t { yes, too_many, over };
   struct Kept {
     Keep keep = Keep::yes;
-    std::optional<Next> next = {};  // the frame, if the given link is in use and has nothing to send before
+    std::optional<Next> next = {};  // the frame, if the given link is in use and has no earlier frame to send
   };
   // Keeps a request for the link in use. If the session has ended, the call fails. ends_when_sent: a
   // notification that owns its attachments.
   Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link, bool ends_when_sent);
   // An answer, likewise. link: null if it has ended.
   Kept answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link);
-  // What `link` has to send next. Nothing: there is nothing, or another link is in use.
+  // The next frame for `link`. nullopt: no frame is unsent, or another link is in use.
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: more than were sent.
   bool acknowledged(std::uint64_t count);
-  // The same, by a request, which states the low 32 bits. A number below an earlier one does nothing: a
+  // The same, with the low 32 bits that a request states. A number below an earlier one has no effect: a
   // request that is sent again may state it.
   bool acknowledged_by_request(std::uint32_t low_bits);
-  // The answer has arrived: the peer has accepted the call, and what was sent before it.
+  // The answer has arrived: the peer has accepted the call and all earlier frames.
   std::optional<Asked> answered(std::uint64_t call_id);
-  // A notification has left.
+  // A notification was sent.
   void notified(std::uint64_t call_id);
   void cancel(std::uint64_t call_id) override;  // if the call waits for its answer
   bool awaits(std::uint64_t call_id) const;
@@ -87,23 +89,22 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
   enum class Arrival : std::uint8_t { accepted, repeated, gap };
   Arrival arrive(std::uint64_t number);
-  // A call whose link has ended: its answer takes another one.
+  // A call whose link has ended: its answer uses another link.
   void serve(std::uint64_t call_id, std::weak_ptr<IncomingCall> call);
   void served(std::uint64_t call_id);  // the call is gone
   std::shared_ptr<IncomingCall> serving(std::uint64_t call_id) const;
 
   // --- Links ---
-  // From now on the session sends over this link. Returns the bytes of each request that is sent again, which
-  // use the link's credit. Nothing: the link is in use already, or another one is, which this one may
-  // succeed.
+  // Makes this the link in use. Returns the bytes of each request that is sent again, which use the link's
+  // credit. nullopt: this link or another one is in use already; this one may replace it later.
   std::optional<std::vector<std::uint64_t>> use(const std::shared_ptr<Link>& link);
-  // The link has ended. held: calls that waited for credit there. A link that may succeed it does.
+  // The link has ended. held: calls that waited for credit there. Another link replaces it, if there is one.
   void leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held);
 
   // --- Its end ---
-  // cause: what calls fail with instead.
+  // cause: the error of the calls, if it is not `reason`.
   void end(const Error& reason, const std::optional<Error>& cause = std::nullopt);
-  void fail_calls(const Error& error);  // the session goes on
+  void fail_calls(const Error& error);  // the session continues
   std::uint64_t kept_bytes() const;     // of frames that the peer has not acknowledged
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> waiting() const;
@@ -147,7 +148,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   Fifo<std::shared_ptr<PendingCall>> waiting_;
   std::weak_ptr<Link> link_;                 // in use
   const Link* in_use_ = nullptr;             // the same, to compare
-  std::vector<std::weak_ptr<Link>> others_;  // that may succeed it
+  std::vector<std::weak_ptr<Link>> others_;  // that may replace it
   std::optional<Error> ended_;
   std::atomic<bool> is_over_{false};  // ended_ is set
 };

@@ -12,15 +12,15 @@
 namespace weft::rpc {
 namespace {
 
-// Names of peers are cheap to make up, so these bound what peers can make this agent keep.
+// Limits of the memory that peers with invented names can use.
 constexpr std::size_t max_absent_unused = 1024, max_over_unused = 4096;
-// More than a peer that keeps up leaves unacknowledged (link.cc).
+// More than a healthy peer leaves unacknowledged (link_session.cc).
 constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
 
 }  // namespace
 
-// One absence of a peer: ends with the timeout or with the peer's process. Lives on its loop; finish() may
-// be called from any thread.
+// An absence of a peer. The peer is gone after the timeout, or when its process ends. Belongs to its loop;
+// finish() may be called from any thread.
 class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
  public:
   Absence(std::weak_ptr<Sessions> sessions, AgentId life, std::shared_ptr<Loop> loop, std::string lost)

@@ -1,12 +1,11 @@
-// Sessions: which incarnations of peers an agent has sessions with (session.h), and which of them are absent.
+// Sessions: the sessions of an agent with incarnations of peers (session.h), and which of these are absent.
 //
-// A peer is absent from the end of its last connection until it connects again, as the same incarnation.
-// Meanwhile nothing is known of it but that it may return, so the session is kept. The peer is gone when
-// something proves it (AgentCore::lose) or when it was absent for the heartbeat's timeout. What proves it on
-// one host is the end of its process, which an absence watches. Sessions that carried nothing are waited for
-// too, since the peer's side may have sent something, but only a limited number of them at a time. Owned by
-// AgentCore. Thread-safe; AgentCore calls it under its own mutex, so it calls nothing of AgentCore but
-// `gone`, and that on a loop.
+// A peer is absent from the end of its last connection until the same incarnation connects again. Meanwhile
+// it may return, so the session is kept. The peer is gone when its end is proven (AgentCore::lose), or when
+// it was absent for the heartbeat's timeout. On one host the end of its process proves it; an absence watches
+// the process. Unused sessions are kept too, because the peer may have sent something, but only a limited
+// number of them. Owned by AgentCore. Thread-safe. AgentCore calls it with a mutex locked, so it calls no
+// function of AgentCore except `gone`, on a loop.
 #pragma once
 
 #include <weft/rpc/core/process_id.h>
@@ -21,17 +20,17 @@ namespace weft::rpc {
 
 class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions> {
  public:
-  // A peer is gone, and so is its entry.
+  // A peer is gone; its entry has been removed.
   using Gone = std::function<void(const std::shared_ptr<Session>& session, const Error& reason)>;
 
   Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone);
   ~Sessions();
 
-  // A connection to that incarnation came about: its absence ends. null: it is gone for good.
+  // A connection to that incarnation was made: ends its absence. null: the incarnation is gone.
   std::shared_ptr<Session> open(const AgentId& life, const ProcessId& process);
-  // Its last connection has ended: it is absent from now on. false: nothing waits for it.
+  // Its last connection has ended: begins its absence. false: no session is kept for it.
   bool begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop);
-  // It is gone: the caller ends the session that it gets. null: that is known.
+  // It is gone: the caller ends the returned session. null: it was gone before.
   std::shared_ptr<Session> close(const AgentId& life);
 
   std::shared_ptr<Session> find(const AgentId& life) const;
@@ -40,7 +39,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   std::vector<AgentId> absent(const std::string& name) const;  // incarnations of that name
   bool is_absent_on_this_host(const std::string& name) const;  // some incarnation of that name
   const ProcessId& own_process() const { return own_; }
-  // Random and secret; ids of calls are hashed with it.
+  // Random and secret; the tables of calls hash ids with it.
   std::uint64_t id_seed() const { return id_seed_; }
   std::vector<std::shared_ptr<Session>> all() const;
   std::vector<std::shared_ptr<Session>> close_all();
@@ -67,7 +66,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   std::map<AgentId, Entry> entries_;
   std::size_t absent_unused_ = 0;
   std::set<std::uint64_t> over_;           // incarnations: eight bytes of memory for each death
-  std::deque<std::uint64_t> over_unused_;  // the latest of these that had carried nothing
+  std::deque<std::uint64_t> over_unused_;  // the latest of these whose sessions were unused
 };
 
 }  // namespace weft::rpc

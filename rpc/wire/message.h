@@ -233,7 +233,7 @@ class WEFT_EXPORT CallPart {
   virtual void write(OutgoingMessage&) {}  // before the values are encoded
   virtual void seal(OutgoingMessage&) {}   // after
   virtual void read(IncomingMessage&) {}   // before the values are decoded
-  // The caller's part: the call is over. error: null where a reply without failure was read, or a
+  // The caller's part: the call has ended. error: null where a reply without failure was read, or a
   // notification has left. The callee's part: only where its reply was not sent, which is then the error.
   virtual void ended(const std::exception_ptr& error) { (void)error; }
 };
