@@ -1,8 +1,8 @@
 // The section "rref" of a request or reply: the references that it carries, and what the call does to them.
 //
 // Every call that creates or uses an object has one, so it is encoded briefly: empty fields are left out, and
-// so are agents that the message names already. docs/rref_protocol.md, "Messages", is the specification.
-// Thread-safety: values.
+// so are agents that the message names already. docs/internals/rref_protocol.md, "Messages", is the
+// specification. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/codec/agent_id_codec.h>

@@ -1,4 +1,4 @@
-// An all-reduce written with send and recv: the algorithm `ring_all_reduce` of docs/collectives.md.
+// An all-reduce written with send and recv: the algorithm `ring_all_reduce` of docs/internals/collectives.md.
 //
 // The tensor is split into P parts, where P is the number of ranks. First each part goes around the ring, and
 // each rank adds its own values: after P-1 steps each rank has the sum of one part. Then the sums go around,

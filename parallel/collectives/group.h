@@ -13,7 +13,7 @@
 //
 // Tensors may have any dtype (reductions: reduction.h), be contiguous or not, and be empty; inputs may be
 // expanded. They are borrowed until the future completes: do not write to an input or access an output
-// before. Tensors of a GPU use NCCL, on the current stream, and must be contiguous (prepare(); docs/nccl.md).
+// before. Tensors of a GPU use NCCL, on the current stream, and must be contiguous (docs/internals/nccl.md).
 // Autograd does not record these collectives (functional.h has those that it records). Results have the same
 // bits on every rank and in every run. Collectives run and their futures complete on threads of the agent and
 // of the group, except those of inlined(); cancel() aborts. A group is a handle: copies refer to the same

@@ -1,8 +1,8 @@
 // pack, unpack: a value as bytes, for agents that pass it on without knowing its type.
 //
-// The bytes are the frame of a reply (docs/wire_protocol.md): self-describing, and checked like a received
-// one. They contain a copy; the result of unpack() may share the memory of its argument. The codecs of types
-// that depend on their call (RRefs, streams) refuse to be packed. Thread-safety: stateless.
+// The bytes are the frame of a reply (docs/internals/wire_protocol.md): self-describing, and checked like a
+// received one. They contain a copy; the result of unpack() may share the memory of its argument. The codecs
+// of types that depend on their call (RRefs, streams) refuse to be packed. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>

@@ -1,5 +1,5 @@
-// Parses types and signatures from their canonical text (docs/wire_protocol.md, 4 and 5), which TypeText
-// writes, into a tree.
+// Parses types and signatures from their canonical text (docs/internals/wire_protocol.md, 4 and 5), which
+// TypeText writes, into a tree.
 //
 //   const ParsedSignature quote = ParsedSignature::parse("(str,f64?)->Quote{symbol:str,price:f64}");
 //   quote.parameters()[1]->kind;                 // TypeKind::optional

@@ -1,5 +1,5 @@
-// TypeText: writes a type in the canonical grammar of docs/wire_protocol.md, independent of the compiler's
-// names.
+// TypeText: writes a type in the canonical grammar of docs/internals/wire_protocol.md, independent of the
+// compiler's names.
 //
 //   bool i8…i64 u8…u64 f32 f64 str bytes | [T] | {K:V} | T? | (A,B) | <A|B> | enum(i32) | Name{field:T,…} |
 //   void | words of codecs in higher layers (tensor, rref<T>)

@@ -17,7 +17,7 @@ struct FixedString {
   constexpr std::string_view view() const { return {text, N - 1}; }  // without the terminating zero
 };
 
-// FNV-1a, 64 bits: identifies a method and a signature on the wire (docs/wire_protocol.md).
+// FNV-1a, 64 bits: identifies a method and a signature on the wire (docs/internals/wire_protocol.md).
 constexpr std::uint64_t name_hash(std::string_view text, std::uint64_t hash = 0xcbf29ce484222325ULL) {
   for (const char c : text) {
     hash ^= static_cast<unsigned char>(c);

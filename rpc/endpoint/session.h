@@ -5,7 +5,7 @@
 // the resumable frames that it sends and counts those that it has accepted. A session sends over one link at
 // a time. When that link ends, the peer states its count on the next one (FrameKind::received), the sender
 // states the number with which it goes on (FrameKind::resume), and sends what the peer lacks in the same
-// order. The receiver drops frames that it has accepted already. docs/wire_protocol.md, "Sessions".
+// order. The receiver drops frames that it has accepted already. docs/internals/wire_protocol.md, "Sessions".
 //
 // Resumable calls wait for their answers here and not in a link, because the answer may arrive over another
 // link.

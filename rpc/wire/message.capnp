@@ -1,4 +1,4 @@
-# The header of every weft frame (docs/wire_protocol.md). One Header per frame, in Cap'n Proto's stream framing,
+# The header of every weft frame (docs/internals/wire_protocol.md). One Header per frame, in Cap'n Proto's stream framing,
 # between the 32-byte prefix and the attachments. Fields are only ever added.
 
 @0xe6f1a4a3b0c55d11;
@@ -41,7 +41,7 @@ struct Hello {
   started @15 :UInt64;           # the start of that process, in clock ticks of its host
 }
 
-# Turns a connection into a lane of another one, or reports the progress (docs/wire_protocol.md, "Lanes").
+# Turns a connection into a lane of another one, or reports the progress (docs/internals/wire_protocol.md, "Lanes").
 struct Lane {
   key @0 :Data;
   index @1 :UInt16;
@@ -86,7 +86,7 @@ struct Failure {
   type @4 :Text;                 # the C++ type of the exception, if it was not an Error
   notRun @5 :Bool;               # the handler did not start
   payloadType @6 :Text;          # the type of a value that accompanies the error; empty: no value
-  payload @7 :Data;              # the value, packed (docs/wire_protocol.md, "Payloads of errors")
+  payload @7 :Data;              # the value, packed (docs/internals/wire_protocol.md, "Payloads of errors")
 }
 
 # The data of a layer above RPC. A receiver ignores an unknown section, unless it is required.

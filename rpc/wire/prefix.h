@@ -1,4 +1,4 @@
-// The first 32 bytes of every frame, little-endian (docs/wire_protocol.md):
+// The first 32 bytes of every frame, little-endian (docs/internals/wire_protocol.md):
 //
 //   0 magic "WEFT" | 4 version u8 | 5 kind u8 | 6 flags u16 | 8 header_words u32 | 12 crc32c u32 |
 //   16 call_id u64 | 24 body_bytes u64

@@ -1,5 +1,5 @@
 // Protocol: the protocol version and the features of a connection, negotiated from the two hellos
-// (docs/wire_protocol.md, 2). Values.
+// (docs/internals/wire_protocol.md, 2). Values.
 //
 // The version is increased for a change that an older peer cannot handle; an optional extension is a feature
 // bit. Both lists belong to this build. Changes to them must keep the promises of docs/compatibility.md.

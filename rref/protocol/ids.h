@@ -4,7 +4,7 @@
 // separately and without gaps, from a base that is derived from the other agent's random incarnation. The
 // bases keep ids unique over all agents. The density lets the other agent remember every number that it has
 // seen in a few ranges (number_set.h), so the protocol's messages are idempotent in bounded memory.
-// docs/rref_protocol.md, "Ids", is the specification. Thread-safety: values.
+// docs/internals/rref_protocol.md, "Ids", is the specification. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>

@@ -2,8 +2,8 @@
 //
 // Every message may arrive late, twice, or after a later one. The tables answer it in any case, and the layer
 // that sends it repeats it until it is answered or the receiver is gone. The sender's AgentId is not in the
-// message: it is the peer that the connection has authenticated. docs/rref_protocol.md, "Messages", is the
-// specification. Thread-safety: values.
+// message: it is the peer that the connection has authenticated. docs/internals/rref_protocol.md, "Messages",
+// is the specification. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>

@@ -5,7 +5,7 @@
 // above owns it (one per agent), executes the actions, and provides the clock and the network; user_table.h
 // is the other half. An object is deleted when no fork and no hold is left, and never before its creation has
 // ended. Thread-safety: none; one executor or mutex per agent. Errors: invalid ids from the layer itself
-// throw std::logic_error; all messages from the network are answered. docs/rref_protocol.md is the
+// throw std::logic_error; all messages from the network are answered. docs/internals/rref_protocol.md is the
 // specification.
 #pragma once
 

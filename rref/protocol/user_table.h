@@ -6,8 +6,8 @@
 // in flight and no unsettled child, and its owner has confirmed it. So the owner learns of every end, and a
 // parent outlives its child's confirmation. A fork that arrives a second time, or after its end, is refused.
 // Thread-safety: none; one executor or mutex per agent. Errors: invalid ids from the layer itself throw
-// std::logic_error; all messages from the network are answered or ignored. docs/rref_protocol.md is the
-// specification.
+// std::logic_error; all messages from the network are answered or ignored. docs/internals/rref_protocol.md is
+// the specification.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>

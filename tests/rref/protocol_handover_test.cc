@@ -1,4 +1,4 @@
-// The four hand-overs with the messages that docs/rref_protocol.md shows for them, and no others.
+// The four hand-overs with the messages that docs/internals/rref_protocol.md shows for them, and no others.
 #include <gtest/gtest.h>
 #include <weft/rref/protocol/owner_table.h>
 #include <weft/rref/protocol/user_table.h>

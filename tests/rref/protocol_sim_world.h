@@ -1,6 +1,6 @@
 // The simulation's layer above the tables: it carries their actions out over the simulated network, and makes
-// the calls of a program. It does what docs/rref_protocol.md asks of that layer ("Duties of the layer
-// above"); `Sabotage` leaves one duty undone at a time, to see that the ledger's checks notice.
+// the calls of a program. It does what docs/internals/rref_protocol.md asks of that layer ("Duties of the
+// layer above"); `Sabotage` leaves one duty undone at a time, to see that the ledger's checks notice.
 #pragma once
 
 #include <algorithm>

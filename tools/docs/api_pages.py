@@ -6,7 +6,7 @@ from api import is_type, needs_comment, outermost
 
 CODE = re.compile(r"`[^`]+`|https?://\S+[\w/]|\b(?:[\w]+(?:::\w+)+(?:<[^<>\s]*>)?(?:\(\))?|~?\w+(?:<[^<>]*>)?\(\)|[a-z]\w*_\w+(?:\.h)?|"
                   r"[A-Z]\w*(?:<[^<>]*>)+|[a-z_/]+/[a-z_/]+\.h)")
-PAGE = re.compile(r"\bdocs/(\w+)\.md\b")
+PAGE = re.compile(r"\bdocs/([\w/]+)\.md\b")
 
 
 def page_of(header):

@@ -1,5 +1,5 @@
 // The element types of tensors, without LibTorch: their names on the wire, and their elements as numbers
-// (docs/wire_protocol.md, 4). Floating-point formats of less than 32 bits are computed here.
+// (docs/internals/wire_protocol.md, 4). Floating-point formats of less than 32 bits are computed here.
 // Thread-safety: immutable.
 #pragma once
 

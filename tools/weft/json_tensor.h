@@ -1,4 +1,4 @@
-// Tensors as JSON, without LibTorch: their record on the wire (docs/wire_protocol.md, 4) to and from
+// Converts tensors on the wire (docs/internals/wire_protocol.md, 4) to JSON and back, without LibTorch:
 //
 //   {"dtype": "float32", "shape": [2, 2], "data": [[1.0, 2.0], [3.0, 4.0]]}
 //

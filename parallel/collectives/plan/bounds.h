@@ -1,5 +1,5 @@
-// Bounds: the sizes at which collectives by messages change the algorithm. docs/collectives.md has the
-// measurements for the defaults; `./dev bench collectives --cases algorithm` repeats them.
+// Bounds: the sizes at which collectives by messages change the algorithm. docs/internals/collectives.md has
+// the measurements for the defaults; `./dev bench collectives --cases algorithm` repeats them.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,8 @@
 // Elements are counted in items of `item_size` bytes. If every rank's result needs data of every other rank
 // (all_reduce, all_gather, reduce_scatter), a small collective detects by its own messages whether the ranks
 // agree: if they do not, it completes on none. All others begin with a barrier, so that nothing is written
-// before all ranks have agreed; the first data of a rank are sent together with it. docs/collectives.md has
-// the table.
+// before all ranks have agreed; the first data of a rank are sent together with it.
+// docs/internals/collectives.md has the table.
 #pragma once
 
 #include <weft/parallel/collectives/plan/algorithms.h>

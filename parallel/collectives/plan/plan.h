@@ -61,7 +61,7 @@ struct Plan {
 // without waiting, up to `ahead` elements, are sent at once. This is the same on all ranks, as plans are.
 WEFT_EXPORT Plan in_sequence(Plan first, Plan second, std::size_t ahead = 0);
 
-// The cost of a plan for its rank: docs/collectives.md has formulas for these figures.
+// The cost of a plan for its rank: docs/internals/collectives.md has formulas for these figures.
 struct PlanCost {
   std::size_t messages_sent = 0, elements_sent = 0;
   std::size_t messages_received = 0, elements_received = 0;

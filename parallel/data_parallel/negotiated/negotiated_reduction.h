@@ -44,7 +44,7 @@ struct NegotiationOptions {
   // After this time the reduction fails on all ranks with deadline_exceeded. 0: never.
   std::chrono::nanoseconds stall_limit{0};
   // This rank's devices whose tensors it reduces, in addition to those in host memory. Equally many on all
-  // ranks: tensors of the devices at one place of the lists are reduced together, by NCCL (docs/nccl.md).
+  // ranks: NCCL reduces the tensors at one place of the lists together (docs/internals/nccl.md).
   std::vector<c10::Device> devices = {};
 };
 

@@ -1,5 +1,5 @@
 // The numbers of resumable frames on the wire, from a peer whose connections are written by hand
-// (docs/wire_protocol.md, "Sessions").
+// (docs/internals/wire_protocol.md, "Sessions").
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/session.h>
 

@@ -30,7 +30,7 @@ OutboundFrame request(std::uint64_t id, const std::vector<std::size_t>& attachme
   return message->seal_request({1, 1, 0}, id, 0);
 }
 
-// A frame as docs/wire_protocol.md has it for n lanes.
+// A frame as docs/internals/wire_protocol.md has it for n lanes.
 struct Travelling {
   explicit Travelling(const OutboundFrame& frame, std::size_t n) : lanes(n) {
     Buffer head = Buffer::copy(frame.head.bytes());

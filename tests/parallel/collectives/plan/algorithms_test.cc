@@ -244,7 +244,7 @@ TEST(BarrierPlan, EndsForNobodyBeforeAllHaveCome) {
   }
 }
 
-// Formulas of docs/collectives.md, for jobs that no machine here could run.
+// Formulas of docs/internals/collectives.md, for jobs that no machine here could run.
 TEST(PlanCosts, AreWhatTheFormulasSayFrom8To1024Ranks) {
   for (const int ranks : {8, 64, 256, 1024}) {
     const std::size_t p = static_cast<std::size_t>(ranks), n = 4096 * p;
