@@ -1,5 +1,5 @@
-// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks.md says
-// what each does. Thread-safety: values.
+// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks_details.md
+// says what each does. Thread-safety: values.
 #pragma once
 
 #include "bench/harness/hosts.h"

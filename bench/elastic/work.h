@@ -1,5 +1,5 @@
 // Peers: what is measured in each case of this bench, one file for the jobs of each system and one for
-// commits. docs/benchmarks.md describes the cases. Values.
+// commits. docs/benchmarks_details.md describes the cases. Values.
 #pragma once
 
 #include "bench/harness/bench.h"

@@ -1,6 +1,6 @@
-// Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks.md describes the
-// cases. A step is zero_grad, forward and backward of one transformer block; the optimizer is not part of it.
-// Values.
+// Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks_details.md
+// describes the cases. A step is zero_grad, forward and backward of one transformer block; the optimizer is
+// not part of it. Values.
 #pragma once
 
 #include "bench/harness/ranks.h"

@@ -2,8 +2,8 @@
 // already.
 //
 // Mapping a new page costs more than copying into it: large tensors arrive in new memory with 0.6 of the
-// bandwidth of mapped memory (docs/benchmarks.md, `raw-fresh`). A block returns to the pool when the last
-// copy of its Buffer is destroyed, which may be after the pool. Up to max_kept bytes are kept for later
+// bandwidth of mapped memory (docs/benchmarks_details.md, `raw-fresh`). A block returns to the pool when the
+// last copy of its Buffer is destroyed, which may be after the pool. Up to max_kept bytes are kept for later
 // attachments of about the same size; the oldest are freed first. Thread-safe.
 #pragma once
 
