@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from documented_programs import command_of, extract, programs_of, run
+from documented_programs import SKIPPED, command_of, extract, no_namespaces, programs_of, run, run_commands
 
 PROGRAM = "int main() {}\n"
 
@@ -67,7 +67,25 @@ class DocumentedPrograms(unittest.TestCase):
     def test_without_the_launcher_a_launched_program_is_skipped(self):
         with self.assertRaises(SystemExit) as end:
             self.run_script("echo hello", "$ weft launch ./program\nhello\n")
-        self.assertEqual(end.exception.code, 77)
+        self.assertEqual(end.exception.code, SKIPPED)
+
+    def test_the_commands_of_a_page_run_in_one_shell_and_a_network_of_their_own(self):
+        if no_namespaces(self.folder):
+            self.skipTest("no network namespaces here")
+        (self.folder / "greet").write_text("#!/bin/sh\necho hello\n")
+        (self.folder / "greet").chmod(0o755)
+        setup = ("sh", "ip link add weft-page type bridge\nname=weft-page\n")
+
+        def commands(command, expected):
+            (self.folder / "page.md").write_text(page(setup, ("sh", command), ("text", expected)))
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                run_commands(self.folder / "page.md", "/bin/true", {"greet": self.folder / "greet"})
+
+        commands("./greet $name > /dev/null\nip -o link show $name | grep -o $name\n", "weft-page\n")
+        with self.assertRaisesRegex(SystemExit, "page.md:6: the page shows"):
+            commands("./greet\n", "goodbye\n")
+        with self.assertRaisesRegex(SystemExit, "page.md:6: exit status 1"):
+            commands("./greet\nfalse\n", "hello\n")
 
 
 if __name__ == "__main__":
