@@ -29,7 +29,7 @@ foreach(_layer IN LISTS _layers)
   get_property(CPACK_COMPONENT_${_upper}_DEPENDS GLOBAL PROPERTY weft_${_layer}_depends)
 endforeach()
 # What the headers, the .pc files and the CMake targets need; shlibdeps adds what shared libraries link.
-set(CPACK_DEBIAN_RPC_PACKAGE_DEPENDS "libasio-dev, libcapnp-dev, libssl-dev")
+set(CPACK_DEBIAN_RPC_PACKAGE_DEPENDS "libasio-dev, libcapnp-dev, libcurl4-openssl-dev, libssl-dev")
 set(CPACK_DEBIAN_OBSERVE_PACKAGE_DEPENDS "libspdlog-dev, prometheus-cpp-dev")
 if(WEFT_TOOLS)
   list(APPEND CPACK_COMPONENTS_ALL tools)

@@ -35,7 +35,7 @@ if [ "$kind" = deb ]; then
       [[ $depends =~ ,\ $needed(\ \(|,) ]] || { echo "$1 does not depend on $needed: ${depends:2}"; exit 1; }
     done
   }
-  expect_depends libweft-rpc-dev libasio-dev libcapnp-dev libssl-dev libc6
+  expect_depends libweft-rpc-dev libasio-dev libcapnp-dev libcurl4-openssl-dev libssl-dev libc6
   expect_depends libweft-rref-dev libweft-rpc-dev
   expect_depends weft libweft-planner-dev libweft-rref-dev
   observe=$(find "$work/system" -name weft-observe.pc)

@@ -1,4 +1,4 @@
-// HttpClient: HTTP/1.1 POST to one of several equal servers, over persistent connections.
+// HttpClient: HTTP/1.1 POST to one of several equal servers, over persistent connections, by libcurl.
 //
 // It uses one server until that fails, then the next. A request that was not sent is tried on all servers,
 // and again after a pause, until its deadline. A request that may have been executed is repeated only if it
@@ -20,7 +20,7 @@
 
 namespace weft::rpc::detail {
 
-class HttpConnection;
+class CurlMulti;
 
 struct HttpServer {
   std::string host, port;
@@ -54,11 +54,13 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, HttpClientOptions options);
   ~HttpClient();
 
-  CallId post(HttpRequest request, Done done);
+  CallId post(HttpRequest request, Done done) { return begin(std::move(request), {}, std::move(done)); }
   // A response without an end: its body is passed on in parts, and not stored. After the first part, the
   // request's times no longer apply. `ended` receives the result (for a status other than 200, with the
   // body), or the Error that `part` threw.
-  CallId stream(HttpRequest request, Part part, Done ended);
+  CallId stream(HttpRequest request, Part part, Done ended) {
+    return begin(std::move(request), std::move(part), std::move(ended));
+  }
   void stop(CallId call);  // no further callbacks
   void next_server() { current_ = (current_ + 1) % servers_.size(); }
   std::size_t server_of(CallId stream) const;  // its index, once a part has been received
@@ -66,16 +68,14 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
 
  private:
   struct Call;
-  CallId begin(std::shared_ptr<Call> call);
+  CallId begin(HttpRequest request, Part part, Done done);
   void start(const std::shared_ptr<Call>& call);
-  void connect(const std::shared_ptr<Call>& call);
-  void send(const std::shared_ptr<Call>& call);
-  void on_part(Call& call, unsigned status, std::string_view part);
-  void exchanged(const std::shared_ptr<Call>& call, Result<unsigned>&& status);
+  void pass_on(const std::shared_ptr<Call>& call);
+  void transferred(const std::shared_ptr<Call>& call, int result);
   void timed_out(const std::shared_ptr<Call>& call);
-  void failed(const std::shared_ptr<Call>& call, const std::string& reason, bool sent);
+  void failed(const std::shared_ptr<Call>& call, const std::string& reason);
   void finish(const std::shared_ptr<Call>& call, Result<HttpResponse>&& result);
-  void release(Call& call);  // releases its connection and timer
+  void release(Call& call);  // its transfer, its timer and its place
   void next_in_line();
   void set_timer(const std::shared_ptr<Call>& call, Clock::time_point when,
                  void (HttpClient::*then)(const std::shared_ptr<Call>&));
@@ -83,11 +83,11 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   const std::shared_ptr<Loop> loop_;
   const std::vector<HttpServer> servers_;
   const HttpClientOptions options_;
-  std::size_t current_ = 0;  // the server that is used until it fails
+  std::size_t current_ = 0;           // the server that is used until it fails
+  std::shared_ptr<CurlMulti> multi_;  // for new transfers; replaced when the current server fails
   std::map<CallId, std::shared_ptr<Call>> calls_;
   CallId last_call_ = 0;
-  std::vector<std::shared_ptr<HttpConnection>> idle_;
-  std::size_t busy_ = 0;  // connections of calls
+  std::size_t busy_ = 0;  // calls with a transfer, not counting streams
   std::deque<std::shared_ptr<Call>> line_;
   bool closed_ = false;
 };

@@ -144,6 +144,64 @@ TEST_F(HttpClientTest, WhatMayHaveBeenExecutedIsRepeatedOnlyIfItSaysSo) {
   EXPECT_EQ(asked, 2);
 }
 
+// libcurl by itself repeats a request if a kept connection is closed without a reply.
+TEST_F(HttpClientTest, RepeatsARequestOnAKeptConnectionOnlyIfItIsRepeatable) {
+  std::atomic<int> asked = 0;
+  Server server([&](const Server::Request&) {
+    return ++asked == 2 ? Server::Answer{"", true} : Server::Answer{Server::ok("")};
+  });
+  connect_to({server.port()});
+  EXPECT_EQ(post(request()).status, 200U);
+  const Error error = failure(request());
+  EXPECT_EQ(error.kind(), ErrorKind::unavailable);
+  EXPECT_EQ(error.execution(), Execution::maybe_executed);
+  EXPECT_EQ(asked, 2);
+  asked = 0;
+  connect_to({server.port()});
+  EXPECT_EQ(post(request()).status, 200U);
+  EXPECT_EQ(post(request(30s, true)).status, 200U);
+  EXPECT_EQ(asked, 3);
+}
+
+TEST_F(HttpClientTest, ClosesTheIdleConnectionsToAFailedServer) {
+  std::atomic<int> asked = 0;
+  Server server([&](const Server::Request& r) {
+    return ++asked < 4 ? Server::Answer{} : Server::Answer{Server::ok(std::to_string(r.connection))};
+  });
+  connect_to({server.port()});
+  const auto first = begin(request()), second = begin(request());
+  test::eventually("two were asked", [&] { return asked == 2; });
+  server.send(Server::ok(""));
+  EXPECT_EQ(first->take().get().status, 200U);
+  EXPECT_EQ(second->take().get().status, 200U);
+  EXPECT_EQ(failure(request(1s)).kind(), ErrorKind::unavailable);
+  EXPECT_EQ(post(request()).body, "3");
+}
+
+TEST_F(HttpClientTest, ABrokenResponseIsAFailure) {
+  const std::string ok = "HTTP/1.1 200 OK\r\n";
+  for (const std::string& bytes :
+       {std::string(), std::string("SSH-2.0-OpenSSH\r\n"), ok + "Content-Length: 5\r\n\r\nhell",
+        ok + "Content-Length: -1\r\n\r\n", ok + "X: " + std::string(1'000'000, 'x'),
+        Server::chunked + std::string("5\r\nhello\r\n"), Server::chunked + std::string("x\r\n")}) {
+    Server server([&](const Server::Request&) { return Server::Answer{bytes, true}; });
+    connect_to({server.port()});
+    const Error error = failure(request());
+    EXPECT_EQ(error.kind(), ErrorKind::unavailable) << bytes.substr(0, 100);
+    EXPECT_EQ(error.execution(), Execution::maybe_executed) << bytes.substr(0, 100);
+  }
+}
+
+TEST_F(HttpClientTest, IgnoresTheEnvironmentsProxy) {
+  Server server([](const Server::Request&) { return Server::Answer{Server::ok("")}; });
+  connect_to({server.port()});
+  const ClosedPort proxy;
+  setenv("http_proxy", ("http://127.0.0.1:" + proxy.port()).c_str(), 1);
+  const auto response = begin(request(1s))->take();
+  unsetenv("http_proxy");
+  EXPECT_TRUE(response.ok());
+}
+
 TEST_F(HttpClientTest, AServerThatDoesNotAnswerHasItsTimeAndNoMore) {
   Server silent([](const Server::Request&) { return Server::Answer{}; });
   Server server([](const Server::Request&) { return Server::Answer{Server::ok("")}; });
@@ -152,6 +210,12 @@ TEST_F(HttpClientTest, AServerThatDoesNotAnswerHasItsTimeAndNoMore) {
   EXPECT_EQ(error.kind(), ErrorKind::unavailable);
   EXPECT_EQ(error.execution(), Execution::maybe_executed);
   EXPECT_STREQ(error.what(), ("not reached: " + silent.server() + " (no answer)").c_str());
+  // The last attempt is not sent, but the one before was.
+  const ClosedPort closed;
+  connect_to({silent.port(), closed.port()});
+  HttpRequest hurried = request(90ms, true);
+  hurried.attempt = 50ms;
+  EXPECT_EQ(failure(hurried).execution(), Execution::maybe_executed);
   connect_to({silent.port(), server.port()});
   HttpRequest ask = request(30s, true);
   ask.attempt = 50ms;
@@ -180,9 +244,14 @@ TEST_F(HttpClientTest, NoMoreConnectionsThanAllowed) {
 }
 
 TEST_F(HttpClientTest, AResponseIsNoLongerThanAllowed) {
-  Server server([](const Server::Request&) { return Server::Answer{Server::ok(std::string(101, 'x'))}; });
-  connect_to({server.port()}, {.max_body = 100});
-  EXPECT_EQ(failure(request()).kind(), ErrorKind::resource_exhausted);
+  const std::string body(101, 'x');
+  for (const std::string& bytes : {Server::ok(body), Server::chunked + Server::chunk(body) + "0\r\n\r\n"}) {
+    Server server([&](const Server::Request&) { return Server::Answer{bytes}; });
+    connect_to({server.port()}, {.max_body = 100});
+    EXPECT_EQ(failure(request()).kind(), ErrorKind::resource_exhausted);
+    connect_to({server.port()}, {.max_body = 101});
+    EXPECT_EQ(post(request()).body, body);
+  }
   // Nor is what it says it will be believed.
   Server boaster([](const Server::Request&) {
     return Server::Answer{"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\nx"};
@@ -240,7 +309,59 @@ TEST_F(HttpClientTest, AStreamGoesOnUntilItEndsOrIsStopped) {
   EXPECT_FALSE(ended->given());
 }
 
-TEST_F(HttpClientTest, CloseEndsWhatIsUnderWay) {
+TEST_F(HttpClientTest, TheLastPartPrecedesTheEnd) {
+  Server server([](const Server::Request&) { return Server::Answer{Server::ok("all")}; });
+  connect_to({server.port()});
+  Handover<Result<HttpResponse>> ended;
+  std::string all;
+  on_loop([&] {
+    return client_->stream(
+        request(), [&](std::string_view part) { all += part; },
+        [&](Result<HttpResponse>&& result) { ended.give(std::move(result)); });
+  });
+  EXPECT_EQ(ended.take().get().status, 200U);
+  EXPECT_EQ(all, "all");
+}
+
+TEST_F(HttpClientTest, APartMayEndItsStream) {
+  Server server(
+      [](const Server::Request&) { return Server::Answer{Server::chunked + Server::chunk("one")}; });
+  connect_to({server.port()});
+  auto ended = std::make_shared<Handover<Result<HttpResponse>>>();
+  const auto open = [&](HttpClient::Part part) {
+    on_loop([&] {
+      return client_->stream(request(), std::move(part),
+                             [ended](Result<HttpResponse>&& result) { ended->give(std::move(result)); });
+    });
+  };
+  open([](std::string_view) { throw Error(ErrorKind::type_mismatch, "no"); });
+  EXPECT_EQ(test::kind_of([&] { return ended->take().get(); }), ErrorKind::type_mismatch);
+  auto stopped = std::make_shared<test::Event>();
+  open([this, stopped](std::string_view) {
+    client_->stop(2);
+    stopped->set();
+  });
+  stopped->wait();
+  server.close_connections();
+  on_loop([] { return 0; });
+  EXPECT_FALSE(ended->given());
+}
+
+TEST_F(HttpClientTest, AStreamThatIsRefusedEndsWithTheAnswer) {
+  Server server([](const Server::Request&) { return Server::Answer{Server::status(404, "not here")}; });
+  connect_to({server.port()});
+  auto ended = std::make_shared<Handover<Result<HttpResponse>>>();
+  on_loop([&] {
+    return client_->stream(
+        request(), [](std::string_view) { ADD_FAILURE() << "a part"; },
+        [ended](Result<HttpResponse>&& result) { ended->give(std::move(result)); });
+  });
+  const HttpResponse response = ended->take().get();
+  EXPECT_EQ(response.status, 404U);
+  EXPECT_EQ(response.body, "not here");
+}
+
+TEST_F(HttpClientTest, CloseFailsCallsInFlight) {
   Server silent([](const Server::Request&) { return Server::Answer{}; });
   connect_to({silent.port()}, {.connections = 1});
   const auto first = begin(request()), second = begin(request());
