@@ -30,7 +30,7 @@ foreach(_layer IN LISTS _layers)
 endforeach()
 # What the headers, the .pc files and the CMake targets need; shlibdeps adds what shared libraries link.
 set(CPACK_DEBIAN_RPC_PACKAGE_DEPENDS "libasio-dev, libcapnp-dev, libcurl4-openssl-dev, libssl-dev")
-set(CPACK_DEBIAN_OBSERVE_PACKAGE_DEPENDS "libspdlog-dev, prometheus-cpp-dev")
+set(CPACK_DEBIAN_OBSERVE_PACKAGE_DEPENDS "libspdlog-dev, prometheus-cpp-dev, libcivetweb-dev")
 if(WEFT_TOOLS)
   list(APPEND CPACK_COMPONENTS_ALL tools)
   set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME weft)

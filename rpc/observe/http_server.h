@@ -1,9 +1,10 @@
-// HttpServer: answers GET requests for a few fixed paths over HTTP/1.1, for Prometheus and for probes only.
+// HttpServer: answers GET and HEAD requests for a few fixed paths over HTTP/1.1, with civetweb.
 //
-// Its own thread makes the pages, one at a time, so it answers even if the agent's loops do not. A request
-// may take 5 s and have 8 KiB, and each connection has one reply. At most 64 connections are open: a further
-// one replaces the oldest that has not sent its request, otherwise the oldest, so that silent clients do not
-// block a probe. The destructor waits for a page that is being made. Thread-safe.
+// civetweb's threads read the requests. A page is made on one of them, one page at a time, so the server
+// answers even if the agent's loops do not. A request may take 5 s and have 8 KiB, and each connection has
+// one reply. 32 connections are served at the same time, those that have sent nothing yet included; further
+// ones wait until one of these is closed. The destructor waits for a page that is being made, and up to 2 s
+// if a connection is open. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -29,7 +30,7 @@ class WEFT_EXPORT HttpServer {
 
   // address: "127.0.0.1:9464", "[::1]:0"; port 0: any free port. remote: permits an address that other hosts
   // can reach; it answers all of them. Throws rpc::Error: invalid_argument, permission_denied (without
-  // `remote`), unavailable.
+  // `remote`), unavailable: also for IPv6 if civetweb was built without it, as Debian's is.
   HttpServer(const std::string& address, Pages pages, bool remote = false);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
@@ -38,7 +39,6 @@ class WEFT_EXPORT HttpServer {
   const std::string& address() const { return address_; }  // host:port, as bound
 
  private:
-  class Exchange;
   struct State;
   std::string address_;
   std::unique_ptr<State> state_;

@@ -5,7 +5,7 @@ This table is the architecture. What else is checked:
   - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/, parallel/schedule/,
     parallel/partition/, parallel/planner/, parallel/elastic/plan/;
   - a folder `internal` holds the implementation of the folder that it is in, and counts as a part of it;
-  - spdlog and prometheus-cpp stay inside rpc/observe;
+  - spdlog, prometheus-cpp and civetweb stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
   - OpenSSL's headers likewise, so that a program that includes weft need not compile them;
@@ -75,7 +75,7 @@ WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "rref/protocol", "p
                  "parallel/partition", "parallel/planner", "parallel/elastic/plan"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")
-OBSERVE = re.compile(r"(spdlog|prometheus)/")
+OBSERVE = re.compile(r"(spdlog/|prometheus/|civetweb\.h|CivetServer\.h)")
 DEFINITION = re.compile(r"^(?:class|struct) (?:WEFT_EXPORT )?(?:\[\[nodiscard\]\] )?(\w+)(?: final)?\b[^;{]*\{", re.MULTILINE)
 DECLARATION = re.compile(r"^(?:class|struct) (\w+);", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

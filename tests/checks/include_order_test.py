@@ -32,6 +32,7 @@ WRONG = [
     ("parallel/collectives/nccl/a.h", "#include <weft/parallel/collectives/shm/shared_run.h>", "comes before"),
     ("parallel/collectives/plan/a.h", "#include <ATen/core/Tensor.h>", "without LibTorch"),
     ("rpc/agent/a.h", "#include <spdlog/spdlog.h>", "belongs into"),
+    ("rpc/agent/a.h", "#include <civetweb.h>", "belongs into"),
     ("rpc/wire/a.h", "#include <weft/rpc/wire/frame.capnp.h>", "is generated"),
     ("rpc/security/a.h", "#include <openssl/ssl.h>", "internal"),
     ("dist_autograd/a.cc", "#include <torch/torch.h>", "12 s"),
