@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/stats.h>
 
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/gauges.h>
 
 #include <algorithm>
 
@@ -40,6 +41,7 @@ AgentStats stats_of(AgentCore& core) {
   std::sort(stats.methods.begin(), stats.methods.end(),
             [](const MethodStats& a, const MethodStats& b) { return a.name < b.name; });
   stats.layers = core.hooks().figures();
+  if (const auto* gauges = core.layers().find<Gauges>()) stats.gauges = gauges->values();
   return stats;
 }
 

@@ -36,11 +36,12 @@ struct AgentStats {
   std::vector<MethodStats> methods;  // the served methods, by name
   // Now, by LAYER.WHAT: docs/observability.md lists the figures of weft's own layers.
   LayerFigures layers;
+  std::map<std::string, double> gauges;  // that the program publishes (gauges.h)
 };
 WEFT_CODEC(AgentStats, name, incarnation, uptime, connections, connections_made, connections_refused,
            calls_made, calls_served, calls_denied, calls_shed, calls_retried, peers_silent, serving, waiting,
            bytes_sent, bytes_received, pool_hits, pool_misses, pool_bytes, methods, layers,
-           exceptions_dropped)
+           exceptions_dropped, gauges)
 
 class Agent;
 

@@ -1,5 +1,7 @@
 #include <weft/rpc/observe/metrics.h>
 
+#include <weft/rpc/agent/gauges.h>
+
 #include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
 
@@ -198,6 +200,10 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   for (const auto& [name, figure] : core->hooks().figures())
     out.add("weft_layer", "What a layer tells of itself now.", MetricType::Gauge, {{"figure", name}})
         .gauge.value = static_cast<double>(figure);
+  if (const auto* gauges = core->layers().find<rpc::Gauges>())
+    for (const auto& [name, value] : gauges->values())
+      out.add("weft_gauge", "A number that the program publishes.", MetricType::Gauge, {{"name", name}})
+          .gauge.value = value;
   const auto loops = loops_->ask(options_.timeout);
   for (std::size_t i = 0; i < loops.size(); ++i)
     out.add("weft_loop_delay_seconds", "How long the loop takes to turn to something new.", MetricType::Gauge,

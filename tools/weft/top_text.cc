@@ -69,6 +69,14 @@ std::string layers_text(const rpc::LayerFigures& figures) {
   return text;
 }
 
+// "loss 0.31, rate 0.001".
+std::string gauges_text(const std::map<std::string, double>& gauges) {
+  std::string text;
+  for (const auto& [name, value] : gauges)
+    text += (text.empty() ? "" : ", ") + printable(name) + formatted(" %.4g", value);
+  return text;
+}
+
 }  // namespace
 
 std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, std::size_t width,
@@ -95,6 +103,8 @@ std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, 
   text.push_back(bytes);
   if (const std::string layers = layers_text(now.layers); !layers.empty())
     text.push_back("layers   " + layers);
+  if (const std::string gauges = gauges_text(now.gauges); !gauges.empty())
+    text.push_back("gauges   " + gauges);
   text.emplace_back();
   text.push_back(formatted("%10s %9s %9s %12s  METHOD", "CALLS/s", "FAILED/s", "UNDER WAY", "CALLS"));
   const std::vector<Row> all = rows(before, now, rate);

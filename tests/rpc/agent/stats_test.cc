@@ -1,5 +1,9 @@
+#include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/agent/stats.h>
+#include <weft/rpc/codec/packed.h>
 #include <weft/rpc/rpc.h>
+
+#include <thread>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
@@ -116,6 +120,69 @@ TEST(StatsOfLayers, AreInThemByName) {
   EXPECT_GT(here.uptime, 0);
   EXPECT_EQ(here.connections, got(stats(b)).connections);
   EXPECT_TRUE(stats(cluster["a"]).layers.empty());
+}
+
+using Values = std::map<std::string, double>;
+
+TEST(GaugesOfAProgram, AreInTheStatsOfTheirAgent) {
+  const auto gauges = std::make_shared<Gauges>();
+  Cluster cluster{{}, {"a"}};
+  cluster.add("b", {gauges->layer()});
+  const Peer b = cluster.peer("a", "b");
+  EXPECT_EQ(got(stats(b)).gauges, Values{});
+  gauges->set("loss", 0.5);
+  gauges->set("rate", -1e-9);
+  EXPECT_EQ(got(stats(b)).gauges, (Values{{"loss", 0.5}, {"rate", -1e-9}}));
+  gauges->set("loss", 0.25);
+  gauges->remove("rate");
+  EXPECT_EQ(got(stats(b)).gauges, (Values{{"loss", 0.25}}));
+  EXPECT_EQ(stats(cluster["b"]).gauges, gauges->values());
+  EXPECT_TRUE(stats(cluster["a"]).gauges.empty());
+}
+
+TEST(GaugesOfAProgram, SeveralAgentsMayHaveThemAndTheyOutliveTheAgents) {
+  const auto gauges = std::make_shared<Gauges>();
+  {
+    Cluster cluster{{.layers = {gauges->layer()}}, {"a", "b"}};
+    gauges->set("loss", 1);
+    EXPECT_EQ(stats(cluster["a"]).gauges, stats(cluster["b"]).gauges);
+  }
+  EXPECT_EQ(gauges->values(), (Values{{"loss", 1}}));
+}
+
+TEST(GaugesOfAProgram, AreSetByManyThreads) {
+  Gauges gauges;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      for (int k = 0; k < 500; ++k) {
+        gauges.set(std::to_string(i), k);
+        gauges.set("common", k);
+        if (gauges.values().empty()) ADD_FAILURE() << "a value was lost";
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(gauges.values(), (Values{{"0", 499}, {"1", 499}, {"2", 499}, {"3", 499}, {"common", 499}}));
+}
+
+// The stats of an agent before gauges, as far as it matters here.
+struct EarlierStats {
+  std::string name;
+  LayerFigures layers;
+  std::uint64_t exceptions_dropped = 0;
+};
+WEFT_CODEC(EarlierStats, name, layers, exceptions_dropped)
+
+TEST(GaugesOfAProgram, AgentsWithAndWithoutThemUnderstandEachOther) {
+  const AgentStats later = unpack<AgentStats>(pack(EarlierStats{"a", {{"x.y", 3}}, 7}));
+  EXPECT_EQ(later.name, "a");
+  EXPECT_EQ(later.exceptions_dropped, 7U);
+  EXPECT_TRUE(later.gauges.empty());
+
+  AgentStats stats;
+  stats.name = "b";
+  stats.gauges = {{"loss", 0.5}};
+  EXPECT_EQ(unpack<EarlierStats>(pack(stats)).name, "b");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <weft/rpc/observe/metrics.h>
 
+#include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
@@ -95,6 +96,15 @@ TEST_F(MetricsTest, WhatLayersTell) {
   cluster.add("c", {metrics->layer(),
                     [](rpc::Agent& agent) { agent.core()->hooks().add(std::make_shared<Gauge>()); }});
   EXPECT_EQ(value(*metrics, R"(weft_layer{agent="c",figure="gauge.level"})"), 3);
+}
+
+TEST_F(MetricsTest, GaugesOfTheProgram) {
+  auto metrics = std::make_shared<Metrics>();
+  auto gauges = std::make_shared<rpc::Gauges>();
+  cluster.add("c", {metrics->layer(), gauges->layer()});
+  EXPECT_EQ(value(*metrics, R"(weft_gauge{agent="c",name="loss"})"), std::nullopt);
+  gauges->set("loss", 0.25);
+  EXPECT_EQ(value(*metrics, R"(weft_gauge{agent="c",name="loss"})"), 0.25);
 }
 
 TEST_F(MetricsTest, TheHitRateOfThePool) {

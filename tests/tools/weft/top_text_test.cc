@@ -60,6 +60,14 @@ TEST(TopText, WhatLayersTellWhereItIsNotZero) {
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }
 
+TEST(TopText, GaugesOfTheProgram) {
+  rpc::AgentStats now = later();
+  now.gauges = {{"loss", 0.3125}, {"rate\x1b", 1e-5}};
+  const std::string text = top_text(earlier(), now, wide, 0);
+  EXPECT_NE(text.find("1.0 MiB kept\ngauges   loss 0.3125, rate"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+}
+
 TEST(TopText, FitsTheTerminal) {
   rpc::AgentStats now = later();
   for (int i = 0; i < 30; ++i) now.methods.push_back({"m" + std::to_string(i), 1, 1, 0});

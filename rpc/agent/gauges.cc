@@ -1,0 +1,24 @@
+#include <weft/rpc/agent/gauges.h>
+
+namespace weft::rpc {
+
+Layer Gauges::layer() {
+  return [self = shared_from_this()](Agent& agent) { agent.core()->layers().put(self); };
+}
+
+void Gauges::set(const std::string& name, double value) {
+  const std::scoped_lock lock(mutex_);
+  values_[name] = value;
+}
+
+void Gauges::remove(const std::string& name) {
+  const std::scoped_lock lock(mutex_);
+  values_.erase(name);
+}
+
+std::map<std::string, double> Gauges::values() const {
+  const std::scoped_lock lock(mutex_);
+  return values_;
+}
+
+}  // namespace weft::rpc
