@@ -8,6 +8,7 @@
 #include <asio/ip/tcp.hpp>
 
 #include <chrono>
+#include <fstream>
 #include <future>
 #include <mutex>
 #include <string_view>
@@ -46,15 +47,48 @@ void send(mg_connection* connection, const HttpReply& reply, bool with_body = tr
   mg_write(connection, text.data(), text.size());
 }
 
+constexpr const char* realm = "weft";
+
+// Whether "user:realm:hash" is a line of the file.
+bool has_user(const std::string& password_file) {
+  std::ifstream file(password_file);
+  for (std::string line; std::getline(file, line);)
+    if (!line.starts_with(':') && line.find(":" + std::string(realm) + ":") != std::string::npos) return true;
+  return false;
+}
+
+// Whether the Host header of a request names this host: "localhost:8080", or the server's own "127.0.0.1".
+bool is_own(std::string_view asked, std::string_view host) {
+  const auto colon = asked.rfind(':');
+  if (colon != std::string_view::npos && asked.find(']', colon) == std::string_view::npos)
+    asked = asked.substr(0, colon);
+  return asked == "localhost" || asked == host;
+}
+
 }  // namespace
 
 struct HttpServer::State {
-  explicit State(Pages made) : pages(std::move(made)) {}
+  State(Pages made, HttpAccess given) : pages(std::move(made)), access(std::move(given)) {}
+
+  // Sends the refusal, and returns its status; 0: it is permitted.
+  int refused(mg_connection* connection) const {
+    const char* asked = mg_get_header(connection, "Host");
+    if (access.own_host_only && !is_own(asked == nullptr ? "" : asked, host)) {
+      send(connection, {403, {}, "the Host header is neither " + host + " nor localhost\n"});
+      return 403;
+    }
+    if (access.password_file.empty() ||
+        mg_check_digest_access_authentication(connection, realm, access.password_file.c_str()) == 1)
+      return 0;
+    mg_send_digest_access_authentication_request(connection, realm);
+    return 401;
+  }
 
   // Called by civetweb, on its threads, for each request that it has parsed. Returns the status: civetweb
   // itself answers nothing and serves no files.
   static int answer(mg_connection* connection) {
     State& state = *static_cast<State*>(mg_get_user_data(mg_get_context(connection)));
+    if (const int status = state.refused(connection); status != 0) return status;
     const mg_request_info& request = *mg_get_request_info(connection);
     HttpReply reply;
     {
@@ -83,9 +117,9 @@ struct HttpServer::State {
 
   // False if civetweb cannot listen there: `problem` says why.
   bool start(const tcp::endpoint& endpoint) {
-    const std::string host = endpoint.address().to_string();
-    const std::string port =
-        (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(endpoint.port());
+    host = endpoint.address().to_string();
+    if (endpoint.address().is_v6()) host = "[" + host + "]";
+    const std::string port = host + ":" + std::to_string(endpoint.port());
     const char* options[] = {"listening_ports",
                              port.c_str(),  //
                              "num_threads",
@@ -111,17 +145,26 @@ struct HttpServer::State {
   }
 
   const Pages pages;
+  const HttpAccess access;
+  std::string host;  // of the server's address; set before it starts
   std::mutex making;
   std::string problem;  // guarded by making
   mg_context* context = nullptr;
 };
 
 HttpServer::HttpServer(const std::string& address, Pages pages, bool remote)
-    : state_(std::make_unique<State>(std::move(pages))) {
+    : HttpServer(address, std::move(pages), HttpAccess{.remote = remote}) {}
+
+HttpServer::HttpServer(const std::string& address, Pages pages, HttpAccess access)
+    : state_(std::make_unique<State>(std::move(pages), std::move(access))) {
   const rpc::Address parsed =
       rpc::Address::parse(rpc::Address::looks_like(address) ? address : "tcp://" + address);
   if (parsed.scheme != "tcp")
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "HTTP is answered at host:port, not at " + address);
+  if (!state_->access.password_file.empty() && !has_user(state_->access.password_file))
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "no user of the realm " + std::string(realm) + " in " + state_->access.password_file +
+                         ": make the file with htdigest -c FILE " + realm + " USER");
   static const unsigned features =
       mg_init_library(MG_FEATURES_DEFAULT);  // counts its calls, which may not race
   (void)features;
@@ -131,7 +174,7 @@ HttpServer::HttpServer(const std::string& address, Pages pages, bool remote)
   state_->problem = "the host has no address";
   for (const auto& entry : tcp::resolver(context).resolve(parsed.host, parsed.port, failure)) {
     const tcp::endpoint endpoint = entry.endpoint();
-    if (!remote && !endpoint.address().is_loopback())
+    if (!state_->access.remote && !endpoint.address().is_loopback())
       throw rpc::Error(rpc::ErrorKind::permission_denied,
                        "answering at " + address + " would tell any host: `remote` accepts that");
     if (endpoint.address().is_v6() && mg_check_feature(MG_FEATURES_IPV6) == 0) {

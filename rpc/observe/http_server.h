@@ -23,6 +23,17 @@ struct HttpReply {
   std::string body;
 };
 
+// Which requests a server answers.
+struct HttpAccess {
+  bool remote = false;  // it may listen on an address that other hosts can reach
+  // Only requests whose Host header is the host of the server's own address or localhost, with any port;
+  // others get 403. Protects a server on loopback from pages of other sites (DNS rebinding).
+  bool own_host_only = false;
+  // Only users in this file, by HTTP digest authentication; others get 401. Lines as htdigest writes them,
+  // user:weft:MD5 of "user:weft:password"; the file is read for each request. Empty: everyone.
+  std::string password_file = {};
+};
+
 class WEFT_EXPORT HttpServer {
  public:
   using Pages =
@@ -32,6 +43,8 @@ class WEFT_EXPORT HttpServer {
   // can reach; it answers all of them. Throws rpc::Error: invalid_argument, permission_denied (without
   // `remote`), unavailable: also for IPv6 if civetweb was built without it, as Debian's is.
   HttpServer(const std::string& address, Pages pages, bool remote = false);
+  // Also throws invalid_argument if the password file has no user or cannot be read.
+  HttpServer(const std::string& address, Pages pages, HttpAccess access);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

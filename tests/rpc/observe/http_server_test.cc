@@ -3,8 +3,11 @@
 #include <weft/rpc/core/error.h>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -154,6 +157,54 @@ TEST(HttpServerAddress, SaysWhyItCannotListen) {
     EXPECT_EQ(error.kind(), rpc::ErrorKind::unavailable);
     EXPECT_NE(std::string(error.what()).find("without IPv6"), std::string::npos) << error.what();
   }
+}
+
+TEST(HttpServerAccess, OnlyRequestsThatNameItsOwnHost) {
+  HttpServer server("127.0.0.1:0", {{"/", [] { return HttpReply{}; }}}, HttpAccess{.own_host_only = true});
+  const auto status = [&](const std::string& host) {
+    return asked(server.address(), "GET / HTTP/1.1\r\n" + host + "\r\n").status;
+  };
+  for (const std::string own : {"localhost", "localhost:9000", "127.0.0.1", "127.0.0.1:80"})
+    EXPECT_EQ(status("Host: " + own + "\r\n"), 200) << own;
+  EXPECT_EQ(status("Host: " + server.address() + "\r\n"), 200);
+  for (const std::string other : {"evil.example", "evil.example:80", "localhost.evil.example",
+                                  "127.0.0.1.evil.example:80", "127.0.0.2", "[::1]:80", ":80"})
+    EXPECT_EQ(status("Host: " + other + "\r\n"), 403) << other;
+  EXPECT_EQ(status(""), 403);
+  EXPECT_EQ(get(server.address(), "/unknown").status, 404);
+}
+
+// tests/tools/weft/dash_program_test.py logs in.
+TEST(HttpServerAccess, OnlyUsersOfThePasswordFile) {
+  const std::string file = testing::TempDir() + "weft_http_passwords_" + std::to_string(::getpid());
+  std::ofstream(file) << ":#comment\nanna:weft:00000000000000000000000000000000\n";
+  bool made = false;
+  {
+    HttpServer server("127.0.0.1:0",
+                      {{"/",
+                        [&] {
+                          made = true;
+                          return HttpReply{};
+                        }}},
+                      HttpAccess{.password_file = file});
+    const Answer none = get(server.address(), "/");
+    EXPECT_EQ(none.status, 401);
+    EXPECT_EQ(none.body, "");
+    EXPECT_NE(none.head.find("WWW-Authenticate: Digest qop=\"auth\", realm=\"weft\""), std::string::npos)
+        << none.head;
+    for (const std::string wrong : {"Basic YW5uYTp4", "Digest username=\"anna\"", "Digest"})
+      EXPECT_EQ(asked(server.address(), "GET / HTTP/1.1\r\nAuthorization: " + wrong + "\r\n\r\n").status, 401)
+          << wrong;
+    EXPECT_EQ(get(server.address(), "/unknown").status, 401);
+    std::filesystem::remove(file);
+    EXPECT_EQ(get(server.address(), "/").status, 401) << "without the file nobody is let in";
+  }
+  EXPECT_FALSE(made);
+  const auto serve = [&] { HttpServer("127.0.0.1:0", {}, HttpAccess{.password_file = file}); };
+  EXPECT_EQ(kind_of(serve), rpc::ErrorKind::invalid_argument);
+  std::ofstream(file) << "anna:another realm:0\n";
+  EXPECT_EQ(kind_of(serve), rpc::ErrorKind::invalid_argument);
+  std::filesystem::remove(file);
 }
 
 }  // namespace
