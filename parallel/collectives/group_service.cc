@@ -93,4 +93,16 @@ bool GroupService::standing(rpc::CallContext&, GroupId group, std::uint64_t sequ
   return core != nullptr && core->has_begun(sequence);
 }
 
+std::vector<std::string> GroupService::flight(rpc::CallContext&, std::uint64_t latest) {
+  std::vector<std::string> dumps;
+  for (const auto& group : layer->all()) {
+    FlightDump dump = group->flight();
+    auto& entries = dump.records.entries;
+    std::size_t left = entries.size();
+    std::erase_if(entries, [&](const FlightEntry& entry) { return left-- > latest && !entry.is_open(); });
+    dumps.push_back(json_of(dump));
+  }
+  return dumps;
+}
+
 }  // namespace weft::collectives

@@ -8,6 +8,7 @@
 //  failed    the group has failed, to all: a member died, a collective's deadline has passed, it was aborted
 //  left      the member has left its job and takes no further part
 //  standing  a question of a waiting member: has this member started that collective
+//  flight    a question of any agent, as of `weft dash`: the flight recorders of the groups here
 //
 // All run on the loop, in the order in which one member sent them.
 #pragma once
@@ -33,6 +34,9 @@ struct WEFT_EXPORT GroupService {
   void failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text);
   void left(rpc::CallContext& call, GroupId group);
   bool standing(rpc::CallContext& call, GroupId group, std::uint64_t sequence);
+  // A dump of each group as JSON (flight_dump.h), with its operations that have not completed and the latest
+  // ones, `latest` of them.
+  std::vector<std::string> flight(rpc::CallContext& call, std::uint64_t latest);
 
   using Service = rpc::Service<
       "weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking, rpc::resumable>,
@@ -42,7 +46,8 @@ struct WEFT_EXPORT GroupService {
       rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking, rpc::resumable>,
       rpc::Method<"failed", &GroupService::failed, rpc::non_blocking, rpc::resumable>,
       rpc::Method<"left", &GroupService::left, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>>;
+      rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"flight", &GroupService::flight, rpc::idempotent, rpc::non_blocking>>;
 
   std::shared_ptr<CollectivesLayer> layer;
 };

@@ -276,6 +276,28 @@ TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
   std::filesystem::remove_all(folder);
 }
 
+// As `weft dash` asks.
+TEST_P(GroupEnds, ThatHaveNotComeAreToldToAnyAgentWithTheLatestOperations) {
+  for (int i = 0; i < 6; ++i) together(groups, [](const Group& group) { return group.barrier(); });
+  Futures waiting = but(2, [](const Group& group) { return group.barrier(); });
+  const rpc::Peer worker0 = company.agent(2).peer("worker0");
+  const auto ask = [&](std::uint64_t latest) {
+    const auto dumps = got(worker0.call<&GroupService::flight>(latest));
+    return dumps.size() == 1 ? flight_dump_of(dumps.front()) : FlightDump{};
+  };
+  test::eventually("worker0 has begun its barrier", [&] { return ask(0).records.begun == 7; });
+  for (const std::uint64_t latest : {0, 4, 100}) {
+    const FlightDump dump = ask(latest);
+    EXPECT_EQ(dump.rank, 0);
+    EXPECT_EQ(dump.members, groups[0].members());
+    ASSERT_EQ(dump.records.entries.size(), latest == 0 ? 1U : latest == 4 ? 4U : 7U);
+    EXPECT_EQ(dump.records.entries.back().what(), "#6 barrier()");
+    EXPECT_TRUE(dump.records.entries.back().is_open());
+  }
+  waiting.push_back(groups[2].barrier());
+  for (auto& future : waiting) got(std::move(future));
+}
+
 // The file that rank 0 writes first is a pipe, so that rank 0 waits until the test reads it.
 TEST_P(GroupEnds, AreToldToOtherMembersBeforeFilesAreWritten) {
   const auto folder =
