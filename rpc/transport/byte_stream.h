@@ -10,16 +10,26 @@
 
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/core/loop.h>
-#include <weft/rpc/transport/bulk_range.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <system_error>
 
 namespace weft::rpc {
+
+// The range of the sizes of attachments that do not travel in the stream (BulkAccess). The default is the
+// empty range.
+struct BulkRange {
+  static constexpr std::size_t no_end = std::numeric_limits<std::size_t>::max();
+
+  std::size_t begin = no_end, end = no_end;  // bytes
+  bool contains(std::size_t size) const { return size >= begin && size < end; }
+  friend bool operator==(const BulkRange&, const BulkRange&) = default;
+};
 
 // Transfers large attachments outside the stream, if the other side is a process on this host that permits
 // reading its memory: only the address travels in the stream, and the receiver copies the data once, to its

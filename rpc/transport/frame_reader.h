@@ -18,7 +18,7 @@
 #pragma once
 
 #include <weft/rpc/core/memory_pool.h>
-#include <weft/rpc/transport/bulk_range.h>
+#include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <array>

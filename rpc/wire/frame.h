@@ -33,9 +33,6 @@ struct InboundFrame {
   std::shared_ptr<void> charge = nullptr;  // of Admission, if it was charged there
 };
 
-// Allocates the memory of arriving attachments, on the right device; called on the connection's loop.
-using AttachmentAllocator = UniqueFunction<Buffer(std::size_t bytes)>;
-
 // The distance in bytes from the start of an attachment to the next one.
 constexpr std::uint64_t padded(std::uint64_t bytes) {
   return (bytes + Buffer::alignment - 1) / Buffer::alignment * Buffer::alignment;

@@ -55,7 +55,6 @@ class CredentialSnapshot {
   openssl::Ssl make_client(HandshakeNotes& notes) const;  // verifies notes.host and notes.expected_agent
 
   bool has_certificate() const { return certificate_ != nullptr; }
-  bool has_secret() const { return !secrets_.empty(); }
   std::optional<std::chrono::system_clock::time_point> expires() const;
   std::string name() const;
   std::string describe() const;

@@ -32,7 +32,6 @@ using Bio = std::unique_ptr<BIO, Free<BIO_free>>;
 using BioMethod = std::unique_ptr<BIO_METHOD, Free<BIO_meth_free>>;
 using Certificate = std::unique_ptr<X509, Free<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-using KeyContext = std::unique_ptr<EVP_PKEY_CTX, Free<EVP_PKEY_CTX_free>>;
 using Kdf = std::unique_ptr<EVP_KDF, Free<EVP_KDF_free>>;
 using KdfContext = std::unique_ptr<EVP_KDF_CTX, Free<EVP_KDF_CTX_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Free<free_names>>;

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
-#include <weft/rpc/transport/bulk_range.h>
+#include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/transport/shm/peer_memory.h>
 
 #include <array>
