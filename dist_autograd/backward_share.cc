@@ -138,8 +138,8 @@ struct Gradients final : rpc::CallModifier {
 };
 
 // The data of a backward's message in addition to its arguments.
-struct Beside final : rpc::CallModifier {
-  Beside(const rpc::CallModifier* w, Trace t) : way(w), trace(std::move(t)) {}
+struct MessageData final : rpc::CallModifier {
+  MessageData(const rpc::CallModifier* w, Trace t) : way(w), trace(std::move(t)) {}
   void apply(rpc::OutgoingCall& call) const override {
     if (way != nullptr) way->apply(call);
     if (trace) rpc::Under(*trace).apply(call);
@@ -162,8 +162,8 @@ void BackwardShare::tell(const rpc::AgentId& worker, const rpc::CallModifier* wa
         [pass, share, report = std::move(report)]() mutable { share->acknowledged(std::move(report)); });
   };
   try {
-    const Beside beside(way, trace_);
-    pass_.layer().ask<Method>(worker, pass_.id(), beside, std::forward<Given>(given)...).then(answered);
+    const MessageData data(way, trace_);
+    pass_.layer().ask<Method>(worker, pass_.id(), data, std::forward<Given>(given)...).then(answered);
   } catch (...) {
     answered(std::current_exception());
   }

@@ -18,7 +18,7 @@ std::exception_ptr released_error(const PassId& id) {
       rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released"));
 }
 
-rpc::Error under_way_error(const PassId& id) {
+rpc::Error running_error(const PassId& id) {
   return {rpc::ErrorKind::failed_precondition, to_string(id) + ": another backward is running"};
 }
 
@@ -211,7 +211,7 @@ BackwardId PassState::begin_backward() {
   std::lock_guard lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
   if (finished_) throw graph_used_error(id_);
-  if (leading_ || closed_) throw under_way_error(id_);
+  if (leading_ || closed_) throw running_error(id_);
   leading_ = true;
   return {layer_->core()->id().incarnation, ++begun_};
 }
@@ -237,7 +237,7 @@ BackwardShare& PassState::share_in(const Backward& backward) {
       if (share_->backward().id == backward.id) return *share_;
       // If the graph was kept, the previous backward has finished on all workers; otherwise none may follow
       // it.
-      if (share_->backward().options.keeps_graph()) throw under_way_error(id_);
+      if (share_->backward().options.keeps_graph()) throw running_error(id_);
     }
     if (finished_) throw graph_used_error(id_);
     closed_ = true;

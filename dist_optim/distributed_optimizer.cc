@@ -98,7 +98,7 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   std::mutex mutex;  // guards the rest
   std::optional<std::exception_ptr> ended;
   std::vector<rpc::Promise<void>> waiting;
-  std::size_t steps_under_way = 0;
+  std::size_t steps_in_flight = 0;
   rpc::Callback after_last_step;  // one at most: its job holds `order`
 };
 
@@ -167,7 +167,7 @@ void DistributedOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
                                       std::shared_ptr<rpc::Promise<StepResult>> promise) {
   {
     std::lock_guard lock(mutex);
-    ++steps_under_way;
+    ++steps_in_flight;
   }
   StepCall::start(
       StepCall::Modules(shared_from_this(), &modules), std::move(request), std::move(rows),
@@ -186,7 +186,7 @@ void DistributedOptimizer::Core::step_ended() {
   rpc::Callback job;
   {
     std::lock_guard lock(mutex);
-    if (--steps_under_way == 0) job = std::exchange(after_last_step, nullptr);
+    if (--steps_in_flight == 0) job = std::exchange(after_last_step, nullptr);
   }
   if (job) job();
 }
@@ -194,7 +194,7 @@ void DistributedOptimizer::Core::step_ended() {
 void DistributedOptimizer::Core::after_steps(rpc::Callback job) {
   {
     std::lock_guard lock(mutex);
-    if (steps_under_way > 0) {
+    if (steps_in_flight > 0) {
       after_last_step = std::move(job);
       return;
     }

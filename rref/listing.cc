@@ -43,16 +43,16 @@ ReferenceStats count(const std::vector<protocol::LiveObject>& objects,
   return stats;
 }
 
-ReferenceListing listing_of(const RRefLayer& layer, std::uint64_t most) {
+ReferenceListing listing_of(const RRefLayer& layer, std::uint64_t limit) {
   auto objects = layer.live_objects();
   ReferenceListing listing;
   listing.agent = layer.core()->id().name;
   listing.stats = count(objects, layer.live_forks());
   std::stable_sort(objects.begin(), objects.end(),
                    [](const auto& a, const auto& b) { return a.info.made < b.info.made; });
-  if (objects.size() > most) {
-    listing.more = objects.size() - most;
-    objects.resize(most);
+  if (objects.size() > limit) {
+    listing.more = objects.size() - limit;
+    objects.resize(limit);
   }
   std::map<RRefId, std::optional<std::uint64_t>> bytes;
   for (const auto& [id, stored] : layer.stored_objects()) bytes[id] = stored->bytes();
@@ -75,8 +75,8 @@ ReferenceListing listing_of(const RRefLayer& layer, std::uint64_t most) {
 }
 
 struct ListingService {
-  ReferenceListing list(std::optional<std::uint64_t> most) {
-    return listing_of(*layer, most.value_or(all_objects));
+  ReferenceListing list(std::optional<std::uint64_t> limit) {
+    return listing_of(*layer, limit.value_or(all_objects));
   }
   using Service =
       rpc::Service<"weft.rref",
@@ -91,12 +91,12 @@ ReferenceStats stats(const rpc::Agent& agent) {
   return count(layer->live_objects(), layer->live_forks());
 }
 
-ReferenceListing list(const rpc::Agent& agent, std::uint64_t most) {
-  return listing_of(*RRefLayer::of(*agent.core()), most);
+ReferenceListing list(const rpc::Agent& agent, std::uint64_t limit) {
+  return listing_of(*RRefLayer::of(*agent.core()), limit);
 }
 
-rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t most) {
-  return peer.call<&ListingService::list>(std::optional(most));
+rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t limit) {
+  return peer.call<&ListingService::list>(std::optional(limit));
 }
 
 void RRefLayer::figures(rpc::LayerFigures& to) const {

@@ -58,9 +58,9 @@ inline constexpr std::uint64_t all_objects = std::numeric_limits<std::uint64_t>:
 
 // Of an agent of this program. failed_precondition if it has no RRefs.
 WEFT_EXPORT ReferenceStats stats(const rpc::Agent& agent);
-WEFT_EXPORT ReferenceListing list(const rpc::Agent& agent, std::uint64_t most = all_objects);
+WEFT_EXPORT ReferenceListing list(const rpc::Agent& agent, std::uint64_t limit = all_objects);
 // Of any agent. not_found if it has no RRefs.
-WEFT_EXPORT rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t most = all_objects);
+WEFT_EXPORT rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t limit = all_objects);
 
 // Called by the layer.
 WEFT_EXPORT void serve_listing(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer);

@@ -331,7 +331,7 @@ rpc::Future<void> RRefLayer::leaving() {
   auto loop = core_->pick_loop();
   loop->post([loop, weak = weak_from_this()] {
     loop->schedule(loop->now() + leaving_timeout, [weak] {
-      if (const auto self = weak.lock()) self->tell_who_leaves(true);
+      if (const auto self = weak.lock()) self->announce_leaving(true);
     });
   });
   act([&](protocol::Actions& out) {
@@ -341,7 +341,7 @@ rpc::Future<void> RRefLayer::leaving() {
   return future;
 }
 
-void RRefLayer::tell_who_leaves(bool timed_out) {
+void RRefLayer::announce_leaving(bool timed_out) {
   std::vector<rpc::Promise<void>> done;
   {
     std::lock_guard lock(mutex_);
@@ -375,7 +375,7 @@ void RRefLayer::shut_down() {
     core_->log().write(rpc::LogLevel::warning, "leak: " + text,
                        {{rpc::log_fields::object, to_string(object.id)}});
   }
-  tell_who_leaves();
+  announce_leaving();
   const auto error = std::make_exception_ptr(ended());
   for (auto& [fork, waiters] : confirmations)
     for (auto& waiter : waiters) waiter(error);

@@ -113,7 +113,7 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   template <class F>
   auto act(F&& f);
   void perform(protocol::Actions actions);
-  void tell_who_leaves(bool timed_out = false);
+  void announce_leaving(bool timed_out = false);
   void wake(const ForkId& fork, const std::exception_ptr& error);
   template <class Message>
   void send(rpc::AgentId to, Message message);
@@ -174,13 +174,13 @@ auto RRefLayer::act(F&& f) {
     const bool leaving = !leaving_.empty();
     lock.unlock();
     perform(std::move(actions));
-    if (leaving) tell_who_leaves();
+    if (leaving) announce_leaving();
   } else {
     auto result = f(actions);
     const bool leaving = !leaving_.empty();
     lock.unlock();
     perform(std::move(actions));
-    if (leaving) tell_who_leaves();
+    if (leaving) announce_leaving();
     return result;
   }
 }

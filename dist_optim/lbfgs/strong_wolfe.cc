@@ -11,16 +11,16 @@ constexpr double c1 = 1e-4, c2 = 0.9;
 constexpr std::uint64_t max_trials = 25;  // beyond the first
 constexpr double least_change = 1e-9;
 
-// The minimum, within [least, most], of the cubic that has these losses and slopes at a and b.
-double interpolate(const StrongWolfe::Point& a, const StrongWolfe::Point& b, double least, double most) {
+// The minimum, within [low, high], of the cubic that has these losses and slopes at a and b.
+double interpolate(const StrongWolfe::Point& a, const StrongWolfe::Point& b, double low, double high) {
   const double d1 = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.t - b.t);
   const double square = d1 * d1 - a.slope * b.slope;
-  if (!(square >= 0)) return (least + most) / 2;
+  if (!(square >= 0)) return (low + high) / 2;
   const double d2 = std::sqrt(square);
   const auto& [left, right] = a.t <= b.t ? std::tie(a, b) : std::tie(b, a);
   const double t =
       right.t - (right.t - left.t) * ((right.slope + d2 - d1) / (right.slope - left.slope + 2 * d2));
-  return std::min(std::max(t, least), most);
+  return std::min(std::max(t, low), high);
 }
 
 }  // namespace

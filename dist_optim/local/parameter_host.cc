@@ -259,7 +259,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
     gate_.enter(*reading.retained_);
   } catch (...) {
     std::lock_guard lock(mutex_);
-    ledger_.let_go(*reading.retained_);
+    ledger_.unretain(*reading.retained_);
     throw;
   }
   streams_.follow();
@@ -292,7 +292,7 @@ void ParameterHost::Reading::leave() {
   bool dropped = false;
   if (retained_) {
     std::lock_guard lock(host->mutex_);
-    host->ledger_.let_go(*retained_);
+    host->ledger_.unretain(*retained_);
     dropped = host->tidy(after);
   }
   host->finish(after, dropped);

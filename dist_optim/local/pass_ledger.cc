@@ -157,7 +157,7 @@ bool PassLedger::pause() {
   return paused_ = true;
 }
 
-void PassLedger::let_go(Version version) {
+void PassLedger::unretain(Version version) {
   auto found = references_.find(version);
   if (--found->second > 0) return;
   references_.erase(found);
@@ -308,7 +308,7 @@ void PassLedger::close(PassKey pass) {
   }
   Version pin = found->second.pin;
   open_.erase(found);
-  let_go(pin);
+  unretain(pin);
 }
 
 }  // namespace weft::dist_optim

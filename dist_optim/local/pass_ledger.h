@@ -95,7 +95,7 @@ class WEFT_EXPORT PassLedger {
 
   // Keeps a version in addition to its pins, for a reader that is inside or about to enter.
   void retain(Version version) { ++references_[version]; }
-  void let_go(Version version);
+  void unretain(Version version);
 
   // The staleness of a step of these passes now. `failed_precondition`, which names pass and trainer, if one
   // of them is not open, if the mode's bound is broken, or if the bound would break for a pass that stays

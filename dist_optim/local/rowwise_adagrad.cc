@@ -6,7 +6,7 @@ namespace weft::dist_optim {
 namespace {
 
 // As many rows as `values` has, each wide enough to multiply them.
-torch::Tensor beside(const torch::Tensor& of_rows, const torch::Tensor& values) {
+torch::Tensor as_column(const torch::Tensor& of_rows, const torch::Tensor& values) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(values.dim()), 1);
   if (!shape.empty()) shape[0] = values.size(0);
   return of_rows.reshape(shape);
@@ -38,7 +38,7 @@ void RowwiseAdagrad::update(at::Tensor& parameter, const at::Tensor& gradient,
                             const RowwiseAdagradOptions& options, RowwiseAdagradParamState& state) const {
   torch::Tensor& sum = state.sum();
   const auto change = [&](const torch::Tensor& of_rows, const torch::Tensor& g) {
-    return adagrad_rate(beside(of_rows, g), options.lr(), options.eps()) * g;
+    return adagrad_rate(as_column(of_rows, g), options.lr(), options.eps()) * g;
   };
   if (!gradient.is_sparse()) {
     sum.add_(mean_square(gradient).reshape(sum.sizes()));

@@ -570,7 +570,7 @@ void JobMembership::store_is_gone() {
   {
     std::lock_guard lock(mutex_);
     store_gone_ = true;
-    if (version_ != 0 && nobody_works()) spared = Spared::who_only_serves;  // answer() completes their wait
+    if (version_ != 0 && nobody_works()) spared = Spared::serving_only;  // answer() completes their wait
     for (const std::string& name : awaited())
       if (!host_ || name != host_->name) who += (who.empty() ? "" : ", ") + name;
     who = "'" + (host_ ? host_->name : rendezvous_.store) + "' keeps this job's store and has left" +

@@ -77,7 +77,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
   void answer();
   void released();
-  enum class Spared { nobody, who_only_serves };
+  enum class Spared { nobody, serving_only };
   void fail_all(const Error& error, Spared spared = Spared::nobody);
   void publish_state();
   void store_is_gone();

@@ -26,7 +26,8 @@ namespace weft::rpc {
 struct BulkRange {
   static constexpr std::size_t no_end = std::numeric_limits<std::size_t>::max();
 
-  std::size_t begin = no_end, end = no_end;  // bytes
+  std::size_t begin = no_end, end = no_end;  // bytes; the end is not part of the range
+  // Whether an attachment of this size does not travel in the stream.
   bool contains(std::size_t size) const { return size >= begin && size < end; }
   friend bool operator==(const BulkRange&, const BulkRange&) = default;
 };

@@ -14,7 +14,7 @@
 namespace weft::rref::protocol {
 
 // Whether the user has the fork: it has; it is in transit from the owner; the owner has asked (ForkProbe).
-enum class Transit : std::uint8_t { arrived, under_way, probing };
+enum class Transit : std::uint8_t { arrived, in_transit, probing };
 
 // A fork, as its owner sees it.
 struct Fork {

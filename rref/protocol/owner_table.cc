@@ -189,7 +189,7 @@ std::optional<Handover> OwnerTable::lend(const RRefId& rref, const rpc::AgentId&
   Object& object = known(rref);
   if (fenced(user.incarnation)) return std::nullopt;
   const ForkId fork{self_.incarnation, lend_base(user.incarnation) + watch(user, out).next_lend++};
-  object.forks.add({fork, user.incarnation, Transit::under_way});
+  object.forks.add({fork, user.incarnation, Transit::in_transit});
   return Handover{rref, fork, self_, object.kind->first.creator, object.state == ObjectState::live};
 }
 
@@ -281,7 +281,7 @@ Standing OwnerTable::on_fork_fence(const rpc::AgentId& from, const ForkFence& me
 void OwnerTable::connection_ended(const rpc::AgentId& peer, Actions& out) {
   for (auto& [rref, object] : objects_) {
     for (Fork& fork : object.forks) {
-      if (fork.transit != Transit::under_way || user_of(fork) != peer) continue;
+      if (fork.transit != Transit::in_transit || user_of(fork) != peer) continue;
       fork.transit = Transit::probing;
       out.push_back(Send<ForkProbe>{peer, {rref, fork.id}});
     }

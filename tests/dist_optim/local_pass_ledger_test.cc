@@ -196,7 +196,7 @@ TEST(PassLedger, says_when_a_version_is_read_by_others_and_when_nobody_needs_it)
   step(ledger, "a", {key(1)});
   ledger.release(key(2));
   EXPECT_TRUE(ledger.take_dropped().empty());
-  ledger.let_go(0);
+  ledger.unretain(0);
   EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
   EXPECT_TRUE(ledger.take_dropped().empty());
 }
