@@ -32,6 +32,8 @@ class WEFT_EXPORT Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
+  // The name and the incarnation stay the same. addresses(): the addresses on which the agent listens, with
+  // their actual ports; empty if the agent only connects, and after shut_down().
   const AgentId& id() const { return core_->id(); }
   const std::string& name() const { return core_->id().name; }
   std::vector<std::string> addresses() const { return core_->addresses(); }
@@ -81,11 +83,16 @@ class WEFT_EXPORT Agent {
   // Accepts no new calls; completes when no call is in flight. deadline_exceeded: calls were still in flight
   // after `timeout`.
   Future<void> drain(std::chrono::nanoseconds timeout);
+  // Fails calls in flight with shut_down, and blocks until running handlers have returned (see Runtime for
+  // agents that do not own their handler threads). The destructor calls it. Throws failed_precondition on a
+  // thread of the agent.
   void shut_down();
 
   // Changes AgentOptions::call_timeout, for later calls that set no timeout. no_timeout: none.
   void set_call_timeout(std::chrono::nanoseconds limit);
 
+  // Counters since the agent was created, and the calls in flight now. They are read one after another, so
+  // they may disagree by calls that begin or complete meanwhile.
   AgentCounts counts() const { return core_->counts(); }
   // For layers, and for Job (rpc/membership/job.h). membership() throws failed_precondition without a
   // rendezvous.
@@ -109,6 +116,8 @@ struct MethodInfo {
 };
 WEFT_CODEC(MethodInfo, name, signature, parameters, result, idempotent, on_object)
 
+// The methods that the peer serves, by name, including those of weft. Handler threads of the peer serve the
+// call, so it waits while all of them are busy. It has no default deadline.
 WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
 
 }  // namespace weft::rpc

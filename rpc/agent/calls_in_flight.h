@@ -12,6 +12,7 @@
 
 namespace weft::rpc {
 
+// The method that calls_in_flight() calls, and the values of MadeCall::state.
 inline constexpr std::string_view pending_method = "weft.pending";
 inline constexpr std::string_view made_sent = "sent", made_connecting = "connecting", made_held = "held";
 
@@ -24,6 +25,7 @@ struct CallName {
 };
 WEFT_CODEC(CallName, caller, incarnation, id)
 
+// A call that the agent has made and whose result it waits for.
 struct MadeCall {
   std::uint64_t id = 0;
   std::string method;
@@ -35,6 +37,7 @@ struct MadeCall {
 };
 WEFT_CODEC(MadeCall, id, method, peer, age, state, left, serving)
 
+// A call of a peer that the agent has accepted and not answered yet.
 struct ServedCall {
   CallName call;
   std::string method;

@@ -10,6 +10,7 @@
 
 namespace weft::rpc {
 
+// The method that health() calls, and the values of Health::status.
 inline constexpr std::string_view health_method = "weft.health";
 inline constexpr std::string_view health_serving = "serving", health_draining = "draining";
 

@@ -10,8 +10,10 @@
 
 namespace weft::rpc {
 
+// The method that stats() calls.
 inline constexpr std::string_view stats_method = "weft.stats";
 
+// The calls of one method since the agent has served it, as MethodCounters counts them.
 struct MethodStats {
   std::string name;
   std::uint64_t accepted = 0, answered = 0, failed = 0;  // failed: answered with an error

@@ -48,6 +48,7 @@ struct AgentCounters {
       peers_silent{0}, exceptions_dropped{0};
   std::atomic<std::uint64_t> bytes_sent{0}, bytes_received{0};
 
+  // Adds `more` to a counter. Relaxed: it orders no other access to memory.
   static void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
     counter.fetch_add(more, std::memory_order_relaxed);
   }
@@ -63,8 +64,10 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
  public:
   explicit CallAccounts(const Limits& limits);
 
+  // The counters that the agent's other objects increment.
   AgentCounters& counters() { return counters_; }
   void add_to(AgentCounts& counts) const;  // all of AgentCounts that depends on calls
+  // The id of a new call of this agent: 1, 2, 3 and so on. Their number is AgentCounts::calls_made.
   std::uint64_t next_call_id() { return next_call_++; }
   // Bytes of requests that connections are reading.
   const std::shared_ptr<Admission>& admission() const { return admission_; }
@@ -80,6 +83,7 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   // connection has reserved the bytes. false: a limit of the agent is exceeded.
   bool hold(std::uint64_t bytes, bool upkeep, bool admitted);
   void release(std::uint64_t bytes, bool upkeep);
+  // For ActiveCall: a call of a peer begins and ends.
   void call_began(bool background) { ++(background ? served_.background : served_.work); }
   void call_ended(bool background);
 
@@ -93,6 +97,8 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   // `begun` is called, draining() is true. failed_precondition: the second call.
   Future<void> drain(const std::shared_ptr<Loop>& loop, std::chrono::nanoseconds timeout,
                      const std::function<void()>& begun);
+  // draining(): drain() or set_draining() was called. fail_drain(): fails the future of drain(), if it has
+  // not completed.
   bool draining() const { return draining_; }
   void set_draining() { draining_ = true; }
   void fail_drain(const Error& reason);

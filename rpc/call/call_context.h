@@ -31,8 +31,11 @@ class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_f
  public:
   virtual ~CallContext() = default;
 
+  // The caller, and the name of the method ("service.method"). Both are valid until the call is answered.
   virtual const Caller& peer() const = 0;
   virtual std::string_view method() const = 0;
+  // By this agent's clock: the time that the caller had left is counted from the arrival of the request.
+  // nullopt: none.
   virtual std::optional<Clock::time_point> deadline() const = 0;
   // The number of earlier attempts of this call. Above 0, the call is a retry, and an earlier attempt may
   // have run.
@@ -43,6 +46,7 @@ class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_f
   // the caller did not set this key.
   virtual std::optional<std::string> metadata(const std::string& key) = 0;
   virtual const std::shared_ptr<CallHost>& host() const = 0;  // the agent that serves the call
+  // Data of layers.
   Slots& slots() { return slots_; }
 
  private:

@@ -16,11 +16,15 @@ class WEFT_EXPORT CallHost {
   CallHost(const CallHost&) = delete;
   CallHost& operator=(const CallHost&) = delete;
 
+  // The parts of the agent. They exist as long as the host. handlers(): the handler threads, on which
+  // handlers run unless their method is non_blocking or a layer sets another executor.
   const AgentId& id() const { return id_; }
   Executor& handlers() const { return *handlers_; }
   const std::shared_ptr<CallAccounts>& accounts() const { return accounts_; }
   AgentCounters& counters() const { return accounts_->counters(); }
   MethodTable& methods() { return methods_; }
+  // layers(): objects of layers that are attached to the agent. Hooks and objects are added while the agent
+  // is created.
   LayerHooks& hooks() { return hooks_; }
   const LayerHooks& hooks() const { return hooks_; }
   Slots& layers() { return hooks_.layers(); }
@@ -37,6 +41,7 @@ class WEFT_EXPORT CallHost {
   }
   void set_default_timeout(std::chrono::nanoseconds limit) { default_timeout_ = limit.count(); }
 
+  // The agent refuses new calls of peers, except upkeep: drain() or shut_down() was called.
   bool draining() const { return accounts_->draining(); }
   bool ended() const { return ended_; }  // the agent has shut down
 
@@ -50,6 +55,7 @@ class WEFT_EXPORT CallHost {
   bool world_ended() const { return world_ended_; }
 
  protected:
+  // interceptors, retry, timeout: of AgentOptions. timeout: no_timeout: none.
   CallHost(AgentId id, std::shared_ptr<Executor> handlers, const Limits& limits,
            LayerHooks::Interceptors interceptors, const std::optional<RetryPolicy>& retry,
            std::chrono::nanoseconds timeout);

@@ -26,7 +26,7 @@ class WEFT_EXPORT CancelSource {
  protected:
   CancelSource() = default;
   ~CancelSource() = default;
-  bool was_cancelled() const;
+  bool was_cancelled() const;         // run_cancel_jobs() was called
   void run_cancel_jobs();             // once; later calls have no effect
   virtual void first_cancel_job() {}  // the first job was added; on the thread that added it
   virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;  // by default a line on stderr
@@ -45,8 +45,8 @@ class WEFT_EXPORT CancelScope {
  public:
   CancelScope() : shared_(std::make_shared<Shared>()) {}
   void cancel() { shared_->cancel(); }
-  bool cancelled() const { return shared_->cancelled(); }
-  std::shared_ptr<CancelSource> source() const { return shared_; }
+  bool cancelled() const { return shared_->cancelled(); }           // cancel() was called
+  std::shared_ptr<CancelSource> source() const { return shared_; }  // the same for all copies
 
  private:
   class Shared final : public CancelSource {

@@ -27,13 +27,19 @@ class WEFT_EXPORT CancelTarget {
 
 class WEFT_EXPORT CallRoute : public Destination {
  public:
+  // loop(): constant. The deadlines of calls and their cancellation run on it. retry_budget(): shared by all
+  // calls to the peer.
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   RetryBudget& retry_budget() { return retry_budget_; }
   virtual std::string peer_name() const = 0;  // for error texts; an address until the peer is connected
+  // Sends the call once there is a connection. If the call cannot be sent, it fails. Does not block.
   virtual void submit(std::shared_ptr<PendingCall> call) = 0;
+  // The call fails with `cancelled`, later and on the loop; if it was sent, it is also cancelled at the
+  // callee. No effect on a call that has ended.
   virtual void cancel(std::shared_ptr<PendingCall> call) = 0;
 
  protected:
+  // budget: of retry_budget().
   CallRoute(std::shared_ptr<Loop> loop, RetryBudgetOptions budget)
       : loop_(std::move(loop)), retry_budget_(budget) {}
 
@@ -44,8 +50,10 @@ class WEFT_EXPORT CallRoute : public Destination {
 
 class WEFT_EXPORT Carrier : public CancelTarget {
  public:
+  // Constant: the loop and the number of the connection.
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   std::uint64_t number() const { return number_; }  // unique among the agent's connections, ascending
+  // The connection has not ended. It may end at any time.
   virtual bool is_open() const = 0;
   virtual bool in_session() const = 0;  // replies may outlive the connection
   virtual void check_fits(
@@ -62,6 +70,7 @@ class WEFT_EXPORT Carrier : public CancelTarget {
   virtual void call_ended(const Gone& gone) = 0;
 
  protected:
+  // loop: of the connection.
   Carrier(std::uint64_t number, std::shared_ptr<Loop> loop) : number_(number), loop_(std::move(loop)) {}
   ~Carrier() = default;
 

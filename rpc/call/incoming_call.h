@@ -44,7 +44,11 @@ struct KeptValue {
 class WEFT_EXPORT ResultSink {
  public:
   virtual ~ResultSink() = default;
+  // The result of the handler, or the object that it created. On the thread that answers the call. If it
+  // throws, the call fails with that exception.
   virtual void keep(KeptValue value) = 0;
+  // The call has failed, perhaps after keep(): the reply could not be sent. Called after the caller was
+  // answered, on the loop of the call's connection.
   virtual void failed(std::exception_ptr error) = 0;
 };
 
@@ -64,6 +68,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   std::optional<std::string> metadata(const std::string& key) override;
   const std::shared_ptr<CallHost>& host() const override { return host_; }
 
+  // The method and the request, which exist as long as the call. share(): an owner of this call.
   const MethodEntry& entry() const { return *method_; }
   IncomingMessage& message() { return *message_; }
   std::shared_ptr<IncomingCall> share() { return std::static_pointer_cast<IncomingCall>(shared_from_this()); }
@@ -94,6 +99,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void release_object() { object_ = nullptr; }  // the handler has returned; the answer is pending
   ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
   bool keeps_result() const { return sink_ != nullptr; }
+  // Answer the call. Only the first answer has an effect. keep(): passes the result to the sink, if
+  // keeps_result().
   void keep(KeptValue value);
   void reply(UniqueFunction<void(ValueWriter)> encode);
   void fail(std::exception_ptr error);
@@ -102,9 +109,14 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void refuse(std::exception_ptr error);
   void refuse(const Error& error) { refuse(std::make_exception_ptr(error)); }
 
+  // The caller waits for no reply.
   bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
+  // The call outlives the loss of its connection (session.h).
   bool is_resumable() const { return (message_->prefix().flags & frame_flags::resumable) != 0; }
-  void cancel() { run_cancel_jobs(); }  // by the caller, its deadline, or the end of its connection
+  // Called when the caller cancels the call, at its deadline, and at the end of its connection. Only the
+  // first call has an effect.
+  void cancel() { run_cancel_jobs(); }
+  // The caller's id of the call: unique among the calls of the caller's incarnation.
   std::uint64_t id() const;
 
   // For reports of calls in flight; any thread.

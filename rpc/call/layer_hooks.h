@@ -19,13 +19,18 @@ namespace weft::rpc {
 
 class WEFT_EXPORT LayerHooks {
  public:
+  // Makes the context in which the handler of a call runs; null: none. Called on the call's executor, before
+  // the handler. If it throws, the call fails with that exception.
   using MakeContext = std::function<std::unique_ptr<ContextSwitch>(IncomingCall&)>;
   // The text of an exception for peers. nullopt: its what() is suitable.
   using ExplainFailure = std::function<std::optional<std::string>(const std::exception_ptr&)>;
-  using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
+  using Interceptors = std::vector<std::shared_ptr<Interceptor>>;  // in the order in which they are called
 
+  // interceptors: AgentOptions::interceptors.
   explicit LayerHooks(Interceptors interceptors) : interceptors_(std::move(interceptors)) {}
 
+  // Call these before the agent listens. Contexts are entered in the order in which they were added, and left
+  // in the reverse order. The first explanation that returns a text is used.
   void add(std::shared_ptr<CallHook> hook) { hooks_.push_back(std::move(hook)); }
   void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // after those of AgentOptions
     interceptors_.push_back(std::move(interceptor));
@@ -42,9 +47,9 @@ class WEFT_EXPORT LayerHooks {
   void prepare(const std::shared_ptr<IncomingCall>& call) const;  // calls all hooks, then runs the call
   // Passes deadline and sections of a served call on to a call that its handler makes. Before child.begin().
   void hand_on(CallContext& parent, OutgoingCall& child) const;
-  void make_contexts(IncomingCall& call) const;
+  void make_contexts(IncomingCall& call) const;                  // adds the context of each MakeContext
   std::string text_of(const std::exception_ptr& failure) const;  // for peers
-  LayerFigures figures() const;
+  LayerFigures figures() const;                                  // of all layers
   // Calls CallHook::leaving(), of the highest layer first: lower layers tell the peers what higher layers
   // have released.
   Future<void> leave(const std::shared_ptr<Loop>& loop) const;

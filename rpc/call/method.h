@@ -34,9 +34,9 @@ struct Background {};
 // May stay open as long as its agents exist (a subscription): Job::quiesce() does not wait for it.
 inline constexpr Background background{};
 
-struct Resumable {};
 // A call outlives the loss of its connection: it is sent again over the next connection to the same
 // incarnation, and runs once. It fails when that incarnation is found to be gone (rpc/endpoint/session.h).
+struct Resumable {};
 inline constexpr Resumable resumable{};
 
 // Whether an argument of type Stand may be passed for a parameter of type T. RRefs specialize it.
@@ -175,7 +175,7 @@ using Function = detail::FunctionOf<decltype(Target), Name, Target, Options...>;
 // A constructor that peers may call, if the agent allows the type (Agent::allow_create).
 template <class... Parameters>
 struct Constructor {
-  using Traits = detail::Signature<void, Parameters...>;
+  using Traits = detail::Signature<void, Parameters...>;  // of its parameters
   static constexpr std::string_view short_name = "new";
 };
 
@@ -201,15 +201,18 @@ template <FixedString Name, class... Items>
 struct Service {
   static_assert(detail::names_differ<Items...>(), "weft: two methods of this service have the same name");
   static constexpr std::string_view name = Name.view();
-  using Entries = std::tuple<Items...>;
+  using Entries = std::tuple<Items...>;  // the listed methods and constructors
+  // The id on the wire of the method with this short name, whether or not the service lists it.
   static constexpr std::uint64_t id_of(std::string_view method) {
     return name_hash(method, name_hash(".", name_hash(name)));
   }
 };
 
+// A class that has a Service.
 template <class T>
 concept Served = requires { typename T::Service::Entries; };
 
+// A Function: it has a name and a target.
 template <class F>
 concept NamedFunction = requires {
   { F::name } -> std::convertible_to<std::string_view>;

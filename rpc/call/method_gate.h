@@ -16,9 +16,10 @@ namespace weft::rpc {
 
 class IncomingCall;
 
+// The limits of one method, in calls of all peers together.
 struct MethodLimit {
   std::size_t running = 0;  // at a time, from admission until the answer; at least 1
-  std::size_t waiting = 0;
+  std::size_t waiting = 0;  // for admission; further calls are refused
 };
 
 class WEFT_EXPORT MethodGate : public std::enable_shared_from_this<MethodGate> {

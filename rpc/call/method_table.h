@@ -20,6 +20,8 @@ namespace weft::rpc {
 class IncomingCall;
 struct KeptValue;
 
+// The calls of one method since it was served. accepted: without requests that the agent refused because of
+// permissions, its own limits, or draining. answered: includes failed calls, and completed notifications.
 struct MethodCounters {
   std::atomic<std::uint64_t> accepted{0}, answered{0}, failed{0};  // failed: answered with an error
 };
@@ -55,8 +57,8 @@ class WEFT_EXPORT MethodTable {
   // Also applies to methods that are served later.
   void limit(const std::string& name, MethodLimit limit);
   std::shared_ptr<const MethodEntry> find(std::uint64_t id) const;  // null: no such method
-  std::vector<std::shared_ptr<const MethodEntry>> all() const;
-  void clear();  // releases all served objects
+  std::vector<std::shared_ptr<const MethodEntry>> all() const;      // in no order
+  void clear();                                                     // releases all served objects
 
  private:
   using Entries = std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>>;

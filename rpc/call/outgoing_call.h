@@ -31,6 +31,8 @@ class WEFT_EXPORT CallWatch {
 class WEFT_EXPORT CallModifier {
  public:
   virtual ~CallModifier() = default;
+  // Called once, on the caller's thread, before the arguments are encoded. If it throws, the call is not made
+  // and the caller receives the exception.
   virtual void apply(OutgoingCall& call) const = 0;
 };
 
@@ -41,13 +43,13 @@ struct CallSettings {
   // Of a method with MethodEntry::upkeep: also sent to a peer that is leaving, without credit, but never
   // connects.
   bool upkeep = false;
-  bool background = false;  // of a method with this option
-  bool resumable = false;   // likewise, or required by the call's contents
-  std::optional<Clock::time_point> deadline;
-  std::shared_ptr<const AgentId> only;  // fail if another incarnation of the peer is reached
-  std::shared_ptr<const RetryPolicy> retry;
-  bool idempotent = false;      // may be retried even if it may have run
-  bool wait_for_ready = false;  // CallOptions, as the next
+  bool background = false;                    // of a method with this option
+  bool resumable = false;                     // likewise, or required by the call's contents
+  std::optional<Clock::time_point> deadline;  // nullopt: none
+  std::shared_ptr<const AgentId> only;        // fail if another incarnation of the peer is reached
+  std::shared_ptr<const RetryPolicy> retry;   // null: no retries
+  bool idempotent = false;                    // may be retried even if it may have run
+  bool wait_for_ready = false;                // CallOptions, as the next
   std::optional<std::chrono::nanoseconds> connect_within;
   std::uint16_t attempt = 0;           // the number of earlier attempts
   std::weak_ptr<CallContext> serving;  // the call on whose behalf it is made
@@ -61,11 +63,15 @@ class WEFT_EXPORT OutgoingCall : public CallSettings {
   OutgoingCall& operator=(OutgoingCall&&) = delete;
   ~OutgoingCall();  // ends its parts if it was never submitted: an argument could not be encoded
 
+  // The name of the method ("service.method"), and the request. Valid until the call is submitted.
   std::string_view method() const { return method_; }
   OutgoingMessage& message() { return *message_; }
+  // The parts of layers in this call. Add them before begin(); end() adds those of the arguments.
   void add_part(std::shared_ptr<CallPart> part) { parts_.push_back(std::move(part)); }
   const std::vector<std::shared_ptr<CallPart>>& parts() const { return parts_; }
+  // Data that layers attach to the call until it is submitted.
   Slots& slots() { return slots_; }
+  // The watch is notified at the end of the call, after all retries, or if the call is never submitted.
   void add_watch(std::unique_ptr<CallWatch> watch) { watches_.push_back(std::move(watch)); }
   // For interceptors and layers, for example "traceparent" of a trace. Call it before end(). Programs use
   // Peer::with_metadata().

@@ -26,6 +26,7 @@ struct AnsweredMethod {
 
 class WEFT_EXPORT PendingCall {
  public:
+  // Null for a notification, which completes once it was sent.
   using Reply = std::shared_ptr<IncomingMessage>;
 
   virtual ~PendingCall();
@@ -35,6 +36,8 @@ class WEFT_EXPORT PendingCall {
   // Sources that cancel a call, in addition to its future and deadline. Either may be null.
   using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;
 
+  // The properties of the call, which stay the same (CallSettings). Any thread. id(): unique among the calls
+  // of this agent. only(): null: any incarnation. size(): the bytes that count towards the limits.
   std::uint64_t id() const { return id_; }
   bool within_limits() const { return within_limits_; }  // of this agent's outgoing calls
   const std::string& method() const { return call_.method_; }
@@ -62,19 +65,21 @@ class WEFT_EXPORT PendingCall {
   // call is passed to a link. 0: no timer.
   void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
 
-  // Seals and returns the frame; on the link's loop, once. From here on the callee may run the call. nullopt:
-  // the call has ended and is not sent. Throws what sealing throws.
+  // The frame of a call.
   struct Sealed {
     OutboundFrame frame;
     // Fails the call if a borrowed argument has changed: call it each time the frame was sent. null: no
     // argument is borrowed.
     std::shared_ptr<UniqueFunction<void()>> check;
   };
+  // How the frame is sent.
   struct Departure {
     std::weak_ptr<CancelTarget> sent_by;  // the connection, or the session that keeps the frame
     const AgentId& peer;
     std::optional<std::uint64_t> accepted;  // frames that the session has accepted. nullopt: no session
   };
+  // Seals and returns the frame; on the link's loop, once. From here on the callee may run the call. nullopt:
+  // the call has ended and is not sent. Throws what sealing throws.
   std::optional<Sealed> take_frame(const std::shared_ptr<PendingCall>& self, const Loop& loop,
                                    const Departure& departure);
 
@@ -87,6 +92,8 @@ class WEFT_EXPORT PendingCall {
   void give_up(ErrorKind kind, const std::string& reason);
 
  protected:
+  // Counts the call until its end. If within_limits() is false, the creator must fail the call and not submit
+  // it.
   PendingCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route);
   // Called once at the call's end, on the thread that ended it.
   virtual void done(Result<Reply> result) = 0;
@@ -122,6 +129,7 @@ class WEFT_EXPORT PendingCall {
 
 class WEFT_EXPORT CallbackCall final : public PendingCall {
  public:
+  // Called once, at the end of the call, on the thread that ended it.
   using Done = UniqueFunction<void(Result<Reply>)>;
   CallbackCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route, Done done)
       : PendingCall(std::move(call), host, std::move(route)), done_(std::move(done)) {}

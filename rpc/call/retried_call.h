@@ -21,6 +21,7 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
     return call.retry != nullptr && call.parts().empty() && !call.notify;
   }
 
+  // call: applies() is true and its arguments are encoded. Throws if the request cannot be sealed.
   RetriedCall(OutgoingCall call, std::shared_ptr<CallHost> host, std::shared_ptr<CallRoute> route,
               PendingCall::CancelSources sources, Done done);
 

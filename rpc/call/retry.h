@@ -33,6 +33,7 @@ WEFT_EXPORT std::chrono::nanoseconds backoff_wait(const Backoff& backoff, std::u
 // Randomness for jitter: differs between agents and between salts, and repeats in each run of a simulation.
 WEFT_EXPORT std::uint64_t jitter(std::uint64_t incarnation, std::uint64_t salt);
 
+// How often and when a call is repeated; a value. The waits are those of Backoff.
 struct RetryPolicy {
   std::uint16_t attempts = 4;  // including the first one
   std::chrono::nanoseconds first_wait = std::chrono::milliseconds{50};
@@ -48,6 +49,7 @@ WEFT_EXPORT std::optional<std::chrono::nanoseconds> wait_before_retry(const Retr
                                                                       std::uint16_t attempts,
                                                                       std::uint64_t random);
 
+// The size of a RetryBudget, in retries.
 struct RetryBudgetOptions {
   double max = 20;        // consecutive retries of calls to a healthy peer
   double per_call = 0.1;  // retries that each successful call permits
@@ -56,8 +58,8 @@ struct RetryBudgetOptions {
 class WEFT_EXPORT RetryBudget {
  public:
   explicit RetryBudget(RetryBudgetOptions options) : options_(options), tokens_(options.max) {}
-  void succeeded();
-  bool take();  // false: the budget is used up
+  void succeeded();  // a call has succeeded: adds per_call, up to max
+  bool take();       // false: the budget is used up
 
  private:
   const RetryBudgetOptions options_;

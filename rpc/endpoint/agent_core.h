@@ -29,6 +29,8 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
 
+  // options(): with a log, and with numbers of loops and of handler threads above 0. loops(): at least one.
+  // Both are constant. pick_loop(): the next loop in turn. counts(): as Agent::counts().
   const AgentOptions& options() const { return options_; }
   const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
   std::shared_ptr<Loop> pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
@@ -36,6 +38,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   AgentCounts counts() const;
   std::chrono::duration<double> uptime() const { return loops_.front()->now() - made_; }
 
+  // The tables and the transports of the agent, which exist as long as the agent.
   LinkTable& links() { return links_; }
   RouteTable& routes() { return routes_; }
   Sessions& sessions() const { return *sessions_; }
@@ -44,6 +47,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
 
   void listen();  // after all layers, interceptors and methods were added
+  // As Agent::addresses().
   std::vector<std::string> addresses() const;
 
   // A connection was made. route: the route that dialled; null: the connection was accepted.
@@ -62,7 +66,9 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // peer_lost, new ones are refused with lease_lost, and its name leads to the next incarnation.
   void forget(const AgentId& peer, const std::string& reason);
 
+  // As Agent::drain().
   Future<void> drain(std::chrono::nanoseconds timeout);
+  // As Agent::shut_down(). No effect after the first call.
   void shut_down();
   // All calls in flight and all later calls fail with this error, or with an earlier one of blame().
   void fail_world(const Error& reason);

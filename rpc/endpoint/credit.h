@@ -17,11 +17,14 @@ namespace weft::rpc {
 // At the sender. Without a grant there is always room.
 class CreditWindow {
  public:
+  // As the peer's hello states them. 0: no limit.
   void grant(std::uint32_t max_calls, std::uint64_t max_bytes) {
     if (max_calls != 0) max_calls_ = max_calls;
     if (max_bytes != 0) max_bytes_ = max_bytes;
   }
+  // A request may be sent, whatever its size.
   bool has_room() const { return calls_ < max_calls_ && bytes_ < max_bytes_; }
+  // A request of that size is sent.
   void use(std::uint64_t bytes) {
     ++calls_;
     bytes_ += bytes;
@@ -32,7 +35,7 @@ class CreditWindow {
     bytes_ -= std::min(bytes_, bytes);
   }
   std::uint64_t calls() const { return calls_; }  // in use
-  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t bytes() const { return bytes_; }  // likewise
 
  private:
   std::uint64_t max_calls_ = ~std::uint64_t{0}, max_bytes_ = ~std::uint64_t{0};

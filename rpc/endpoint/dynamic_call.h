@@ -19,6 +19,7 @@ struct WEFT_EXPORT DynamicReply {
   ValueReader result() const { return message->result(); }  // valid as long as the message
 };
 
+// Options of one call_by_name(), in addition to those of the peer.
 struct DynamicCallOptions {
   std::uint64_t signature = 0;  // name_hash() of the canonical text; 0: unknown
   bool notify = false;          // not answered: completes when the request has been sent

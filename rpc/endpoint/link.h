@@ -31,7 +31,11 @@ class WEFT_EXPORT Link final : public Carrier,
        std::shared_ptr<Route> route);
   ~Link() override;
 
+  // Called once: sends the hello and begins to receive. The link closes with deadline_exceeded if the peer's
+  // hello does not arrive within AgentOptions::handshake_timeout. An accepted link of a draining agent ends
+  // at once.
   void open();
+
   bool usable(bool upkeep = false) const {  // any thread
     return ready_ && !ended_ && (upkeep || !peer_leaving_);
   }
@@ -41,7 +45,7 @@ class WEFT_EXPORT Link final : public Carrier,
   const Protocol& protocol() const { return protocol_; }  // the negotiated one; likewise
   // Throws resource_exhausted if the frame exceeds a limit of this side or of the peer. Likewise.
   void check_fits(const OutboundFrame& frame) const override;
-  bool fits(const OutboundFrame& frame) const;
+  bool fits(const OutboundFrame& frame) const;                        // whether check_fits() does not throw
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
   // The session with the peer, for resumable calls. null: none exists, or it has ended. Any thread, once
@@ -61,11 +65,11 @@ class WEFT_EXPORT Link final : public Carrier,
   void send_waiting();                                   // likewise, for calls that wait in the session
   void enter(const std::shared_ptr<PendingCall>& call);  // sends the call once there is credit
 
-  void send(const std::shared_ptr<PendingCall>& call);
-  void cancel(std::uint64_t call_id) override;  // at the callee; any thread
-  void cancel_resumable();                      // cancels calls that are served here: their session has ended
-  void say_goodbye();                           // tells the peer to send no new requests
-  void close(const Error& reason);
+  void send(const std::shared_ptr<PendingCall>& call);  // once there is credit; fails it on an ended link
+  void cancel(std::uint64_t call_id) override;          // at the callee; any thread
+  void cancel_resumable();                    // cancels calls that are served here: their session has ended
+  void say_goodbye();                         // tells the peer to send no new requests
+  void close(const Error& reason);            // at once: drops queued frames, fails the calls
   void finish(const Error& reason);           // fails the calls, sends queued frames, closes
   void expel(const Error& reason);            // the same, with peer_lost: tells the peer the reason
   void end_incarnation(const Error& reason);  // the same: tells the peer that this agent has ended
@@ -168,8 +172,8 @@ class WEFT_EXPORT Link final : public Carrier,
   std::size_t prune_held_at_ = 64;  // the size at which ended calls are removed from held_
   IdMap<Served> incoming_;
   struct {
-    std::uint64_t calls = 0, bytes = 0;
-    std::uint64_t upkeep = 0;  // calls that use no credit
+    std::uint64_t calls = 0, bytes = 0;  // that use credit
+    std::uint64_t upkeep = 0;            // calls that use no credit
   } unanswered_;
   CreditReturns returns_;
   std::shared_ptr<Session> session_;  // fixed once ready
@@ -177,7 +181,7 @@ class WEFT_EXPORT Link final : public Carrier,
   std::uint64_t expected_ = 0;        // the number of the next resumable frame that arrives here
   std::uint64_t announced_ = 0;       // the same, of the peer
   struct {
-    std::uint64_t frames = 0, bytes = 0;
+    std::uint64_t frames = 0, bytes = 0;  // resumable ones that have arrived
   } unacknowledged_;
   Loop::TimerId acknowledge_timer_ = 0;
   Loop::TimerId heartbeat_ = 0;

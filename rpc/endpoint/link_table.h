@@ -29,6 +29,7 @@ class WEFT_EXPORT LinkTable {
   // max_handshakes: of accepted connections, and of early lanes.
   explicit LinkTable(std::size_t max_handshakes) : max_handshakes_(max_handshakes) {}
 
+  // The number of a new link: 1, 2, 3 and so on.
   std::uint64_t next_number() { return ++last_link_; }
   // accepted: the link counts as a pending handshake until handshake_over(). Returns the oldest one if there
   // are too many. The oldest one is closed, so that silent connections cannot keep out others.
@@ -37,15 +38,15 @@ class WEFT_EXPORT LinkTable {
   void add_ready(const AgentId& peer);  // the handshake has succeeded
   // The link has ended. Returns whether it was the last ready one to that incarnation.
   bool remove(const std::shared_ptr<Link>& link);
-  Links clear();
+  Links clear();  // removes all links and returns them
 
-  Links all() const;
+  Links all() const;                    // also those whose handshake is not complete
   Links to(const AgentId& peer) const;  // ready ones
   // The latest usable link to any incarnation of that name. null: none.
   std::shared_ptr<Link> latest_to(const std::string& name) const;
   std::shared_ptr<Link> with_lanes(const LaneKey& key) const;  // null: none
-  bool is_linked(const AgentId& peer) const;
-  bool is_linked(const std::string& name) const;  // with any incarnation of that name
+  bool is_linked(const AgentId& peer) const;                   // by at least one ready link
+  bool is_linked(const std::string& name) const;               // with any incarnation of that name
 
   // Lanes that arrived before the hello of their connection.
   bool keep_early_lane();  // false: there are too many

@@ -109,15 +109,16 @@ struct AgentOptions {
   // either side, resets it. Keep `first` below the first wait of RetryPolicy, and `max` at a fraction of the
   // heartbeat's timeout.
   Backoff connect_backoff{std::chrono::milliseconds{20}, 1.6, std::chrono::seconds{5}};
-  std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
-  Heartbeat heartbeat;
+
+  std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};  // until the peer's hello arrives
+  Heartbeat heartbeat;  // of every connection with a completed handshake
   // The timeout of the program's calls that set none (Agent::set_call_timeout() changes it). nullopt: they
   // wait until the peer answers or is lost. Internal calls of agents have no timeout.
   std::optional<std::chrono::nanoseconds> call_timeout;
   std::optional<RetryPolicy> retry;       // of calls that set none; nullopt: one attempt
   RetryBudgetOptions retry_budget;        // for each peer
   std::shared_ptr<Transport> in_process;  // an InProcess network that agents of this process share
-  std::optional<Rendezvous> rendezvous;
+  std::optional<Rendezvous> rendezvous;   // nullopt: the agent is part of no job
   std::vector<std::shared_ptr<Interceptor>> interceptors;  // called in this order (rpc/call/interceptor.h)
   LogSink log;                                             // default: warnings and errors to stderr
 };

@@ -45,13 +45,13 @@ class WEFT_EXPORT Peer {
   Peer(std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
       : core_(std::move(core)), route_(std::move(route)) {}
 
-  const std::string& name() const { return route_->name(); }
-  Peer with(CallOptions options) const;  // options that are not set keep their values
+  const std::string& name() const { return route_->name(); }  // or the requested address
+  Peer with(CallOptions options) const;                       // options that are not set keep their values
   // Other keys keep their values; an interceptor may replace values. In a co_await expression, give the
   // metadata a name: g++ 12 does not compile its braces there.
   Peer with_metadata(Metadata metadata) const;
-  Peer with(CallContext& serving) const;  // passes on its deadline, cancellation and sections
-  Peer with(const CancelScope& scope) const;
+  Peer with(CallContext& serving) const;      // passes on its deadline, cancellation and sections
+  Peer with(const CancelScope& scope) const;  // scope.cancel() cancels the calls
   // Connects if there is no connection, and returns the peer's incarnation. identity(): the incarnation, if
   // it is known already.
   Future<AgentId> ready() const;
@@ -74,6 +74,7 @@ class WEFT_EXPORT Peer {
     using Found = FoundMethod<Target, Type, T>;
     return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
   }
+  // For a free function.
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
     return typed_call<F>(F::name, name_hash(F::name), false, std::forward<Given>(given)...);
@@ -103,8 +104,11 @@ class WEFT_EXPORT Peer {
   OutgoingCall make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const;
   // For a call of the program: sets the agent's default timeout if this handle has none.
   void add_default_timeout(OutgoingCall& call) const;
+  // Sends the call, with retries if its options and contents permit them. done: as CallbackCall::Done.
   void start(OutgoingCall&& call, CallbackCall::Done done) const;
+  // Sends the call once, without retries. It fails with resource_exhausted beyond the limits of this agent.
   void submit(std::shared_ptr<PendingCall> call) const;
+  // The agent that makes the calls, and the path to the peer.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   const std::shared_ptr<Route>& route() const { return route_; }
 
@@ -179,6 +183,7 @@ class WEFT_EXPORT Peer {
   // The same as a function object, so that code for equal result types is compiled once.
   template <class Value>
   struct Decode {
+    // call: its method and peer are part of errors.
     Result<Value> operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) const {
       return decode<Value>(std::move(reply), call.method(), call.route().get());
     }
@@ -188,7 +193,7 @@ class WEFT_EXPORT Peer {
   template <auto Target, class TypeOfTarget = decltype(Target),
             class In = typename detail::HandlerTraits<TypeOfTarget>::Object>
   struct FoundMethod {
-    using Class = In;
+    using Class = In;  // it lists Target
     static_assert(
         Served<Class>,
         "weft: the class that declares this member function has no Service; for an inherited method "
@@ -198,7 +203,8 @@ class WEFT_EXPORT Peer {
     using Entries = typename Service::Entries;
     static_assert(!Served<Class> || detail::MethodFor<Target, Entries>::exists,
                   "weft: this member function is not among the methods of its class's Service");
-    using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
+    using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;  // as listed
+    // The name of the method ("service.method") and its id on the wire.
     static inline const std::string name = std::string(Service::name) + "." + std::string(Type::short_name);
     static constexpr std::uint64_t id = name_hash(Type::short_name, name_hash(".", name_hash(Service::name)));
   };

@@ -33,7 +33,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::string peer_name() const override;
   // The incarnation of the peer, from a handshake or from the job's store; null: unknown. Any thread.
   std::shared_ptr<const AgentId> identity() const override;
-  void identify(AgentId id);
+  void identify(AgentId id);  // sets identity(); any thread
 
   void submit(std::shared_ptr<PendingCall> call) override;  // any thread
   void cancel(std::shared_ptr<PendingCall> call) override;  // any thread

@@ -17,7 +17,10 @@ namespace weft::rpc {
 
 class WEFT_EXPORT RouteTable {
  public:
-  using Routes = std::vector<std::shared_ptr<Route>>;
+  using Routes = std::vector<std::shared_ptr<Route>>;  // in the order of their names or addresses
+
+  // Looks up the addresses of an agent. Calls the function once, at once or later, on any thread. Empty: none
+  // are known.
   using FindAddresses =
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
   // loop: null: any of the agent's.
@@ -29,12 +32,18 @@ class WEFT_EXPORT RouteTable {
   RouteTable(std::string own_name, MakeRoute make, IsExpected is_expected)
       : own_name_(std::move(own_name)), make_(std::move(make)), is_expected_(std::move(is_expected)) {}
 
+  // The route to the agent of that name. If none exists, it is created, which does not connect. addresses: if
+  // not empty, they replace those of an existing route, except the agent's route to itself. to_name() throws
+  // invalid_argument if one is malformed.
   std::shared_ptr<Route> to_name(const std::string& name, const std::vector<std::string>& addresses = {});
   std::shared_ptr<Route> find_or_make(const std::string& name, std::vector<Address> addresses);
+  // The route to the agent that listens there, whatever its name; created likewise. Throws invalid_argument
+  // if the address is malformed.
   std::shared_ptr<Route> to_address(const std::string& address);
+
   std::shared_ptr<Route> find(const std::string& name) const;  // null: none
   Routes all() const;                                          // each once
-  void clear();
+  void clear();                                                // also drops the directory
 
   // A peer has connected and stated its name and addresses. dialled: the route that dialled; null: the peer
   // dialled, and a route on `loop` is created if the name has none. Returns the route of the name.
@@ -45,6 +54,8 @@ class WEFT_EXPORT RouteTable {
   void drop_unused(const std::string& name);
   std::vector<std::string> addresses_of(const std::string& name) const;  // from the peer's last hello
 
+  // The directory in which routes without addresses look up their peer: the job's membership sets it.
+  // find_addresses(): calls done() as FindAddresses does; without a directory at once, with no address.
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;
 

@@ -34,10 +34,10 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept);
   ~Session();
 
-  const AgentId& peer() const { return peer_; }
-  bool used() const;   // a resumable frame was sent or accepted, or a call waits
-  bool fresh() const;  // none was sent: the peer's count is known to be 0
-  bool ended() const { return is_over_; }
+  const AgentId& peer() const { return peer_; }  // constant
+  bool used() const;                             // a resumable frame was sent or accepted, or a call waits
+  bool fresh() const;                            // none was sent: the peer's count is known to be 0
+  bool ended() const { return is_over_; }        // end() was called
   std::uint64_t id_seed() const { return asked_.seed(); }  // of both tables; secret
 
   // --- Sending ---
@@ -60,6 +60,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // over: the session has ended. too_many: the peer has not acknowledged too many answers and notifications;
   // close the link.
   enum class Keep : std::uint8_t { yes, too_many, over };
+  // What became of a frame that was passed to the session.
   struct Kept {
     Keep keep = Keep::yes;
     std::optional<Next> next = {};  // the frame, if the given link is in use and has no earlier frame to send
@@ -81,12 +82,14 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // A notification was sent.
   void notified(std::uint64_t call_id);
   void cancel(std::uint64_t call_id) override;  // if the call waits for its answer
-  bool awaits(std::uint64_t call_id) const;
+  bool awaits(std::uint64_t call_id) const;     // its answer is still expected
 
   // --- Receiving ---
   std::uint64_t accepted() const;
   // Held while a frame is delivered, so that frames of two links are delivered in their order.
   std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
+  // Counts the frame of that number, unless it was accepted before (repeated) or an earlier one has not
+  // arrived (gap).
   enum class Arrival : std::uint8_t { accepted, repeated, gap };
   Arrival arrive(std::uint64_t number);
   // A call whose link has ended: its answer uses another link.
@@ -106,6 +109,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   void end(const Error& reason, const std::optional<Error>& cause = std::nullopt);
   void fail_calls(const Error& error);  // the session continues
   std::uint64_t kept_bytes() const;     // of frames that the peer has not acknowledged
+  // Resumable calls in flight: those that wait for an answer, and those that wait to be sent.
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> waiting() const;
   std::vector<std::shared_ptr<IncomingCall>> orphans() const;  // calls served for links that have ended

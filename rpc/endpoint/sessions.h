@@ -23,6 +23,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   // A peer is gone; its entry has been removed.
   using Gone = std::function<void(const std::shared_ptr<Session>& session, const Error& reason)>;
 
+  // id_seed, own: Runtime::id_seed and Runtime::process.
   Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone);
   ~Sessions();
 
@@ -33,14 +34,16 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   // It is gone: the caller ends the returned session. null: it was gone before.
   std::shared_ptr<Session> close(const AgentId& life);
 
-  std::shared_ptr<Session> find(const AgentId& life) const;
-  bool is_absent(const AgentId& life) const;
-  bool is_gone(const AgentId& life) const;
+  std::shared_ptr<Session> find(const AgentId& life) const;  // null: neither connected nor absent
+  bool is_absent(const AgentId& life) const;  // its last connection has ended, and it may return
+  bool is_gone(const AgentId& life) const;    // its session was closed; the oldest unused ones are forgotten
   std::vector<AgentId> absent(const std::string& name) const;  // incarnations of that name
   bool is_absent_on_this_host(const std::string& name) const;  // some incarnation of that name
-  const ProcessId& own_process() const { return own_; }
+  const ProcessId& own_process() const { return own_; }        // of this agent
   // Random and secret; the tables of calls hash ids with it.
   std::uint64_t id_seed() const { return id_seed_; }
+
+  // Of connected and absent peers. close_all() removes all of them; the caller ends the returned sessions.
   std::vector<std::shared_ptr<Session>> all() const;
   std::vector<std::shared_ptr<Session>> close_all();
 
