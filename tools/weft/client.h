@@ -21,6 +21,7 @@ class Client {
          const rpc::CredentialOptions& credentials = {}, bool verbose = false);
 
   const std::string& address() const { return address_; }
+  const std::string& name() const { return agent_.name(); }  // by which agents know it
   void restart() { began_ = rpc::Clock::now(); }
   rpc::Peer peer() { return timed(peer_); }  // whose calls have what is left of the time
   rpc::Peer peer_at(const std::string& address) { return timed(agent_.connect(complete_address(address))); }

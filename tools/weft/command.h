@@ -29,6 +29,7 @@ Command add_top(CLI::App& program);
 Command add_hang(CLI::App& program);
 Command add_trace(CLI::App& program);
 Command add_rrefs(CLI::App& program);
+Command add_dash(CLI::App& program);
 Command add_flight(CLI::App& program);
 Command add_launch(CLI::App& program);
 Command add_schedule(CLI::App& program);

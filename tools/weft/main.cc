@@ -16,11 +16,11 @@ int main(int argc, char** argv) {
       "looked at is in trouble; 2 nothing was called, since the command or an argument is wrong; 3 no\n"
       "answer: unreachable, refused, lost, or not in time. That of launch is the status of the first\n"
       "worker that failed.");
-  const Command commands[] = {add_list(program),   add_call(program),     add_ping(program),
-                              add_health(program), add_top(program),      add_hang(program),
-                              add_trace(program),  add_rrefs(program),    add_flight(program),
-                              add_launch(program), add_schedule(program), add_partition(program),
-                              add_plan(program)};
+  const Command commands[] = {add_list(program),      add_call(program),   add_ping(program),
+                              add_health(program),    add_top(program),    add_hang(program),
+                              add_trace(program),     add_rrefs(program),  add_dash(program),
+                              add_flight(program),    add_launch(program), add_schedule(program),
+                              add_partition(program), add_plan(program)};
   std::vector<std::string> words(argv + 1, argv + argc);
   for (const Command& command : commands)
     if (command.rest != nullptr && !words.empty() && words.front() == command.app->get_name()) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/rpc/agent/invoke.h>
+#include <weft/rpc/call/invoke.h>
 #include <weft/rpc/core/error.h>
 
 namespace weft::elastic::detail {

@@ -115,7 +115,7 @@ TEST_P(PeersTest, OfAnUnknownNameAreNotFound) {
   EXPECT_EQ(got(cluster["a"].peer("b").call<&Greeter::greet>("a")), "b greets a");
 }
 
-TEST_P(PeersTest, ThatDieAreLostWithTheCallsUnderWay) {
+TEST_P(PeersTest, ThatDieAreLostWithTheCallsInFlight) {
   const Peer peer = cluster.peer("a", "b");
   auto call = peer.call<&Greeter::hang>();
   greeters["b"]->began.wait();

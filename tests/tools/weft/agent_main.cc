@@ -1,6 +1,7 @@
 // The agent that tests of the program `weft` ask: a method for every kind of type, and for every way to end.
 //
-//   weft_test_agent [--traced] ADDRESS...      says "listens at ADDRESS" for each; ends on SIGTERM
+//   weft_test_agent [--traced] [--gauges] ADDRESS...      says "listens at ADDRESS" for each; ends on SIGTERM
+#include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/trace/tracer.h>
 
@@ -157,6 +158,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> addresses(argv + 1, argv + argc);
   rpc::Layers layers;
   if (std::erase(addresses, "--traced") != 0) layers.push_back(std::make_shared<rpc::Tracer>()->layer());
+  if (std::erase(addresses, "--gauges") != 0) {
+    auto gauges = std::make_shared<rpc::Gauges>();
+    gauges->set("loss", 0.5);
+    gauges->set("<b>odd</b>", 1);
+    layers.push_back(gauges->layer());
+  }
   rpc::Agent agent{{.name = "tested\x1b[1m", .listen = addresses, .log = [](const rpc::LogRecord&) {}},
                    layers};
   ends->agent = &agent;

@@ -1,0 +1,179 @@
+#include "tools/weft/dash/collector.h"
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/endpoint/dynamic_call.h>
+#include <weft/rpc/store/remote_store.h>
+#include <weft/rpc/trace/tracer.h>
+
+#include <algorithm>
+
+#include "tools/weft/errors.h"
+
+namespace weft::tool {
+namespace {
+
+constexpr std::string_view flight_method = "weft.collectives.flight", references_method = "weft.rref.list",
+                           store_method = "weft.store.list";
+constexpr std::uint64_t max_references = 50, max_operations = 8;
+
+rpc::Future<rpc::DynamicReply> ask_flight(const rpc::Peer& peer) {
+  return rpc::call_by_name(peer, flight_method, 1, [](rpc::OutgoingMessage& message) {
+    rpc::Codec<std::uint64_t>::encode(message.argument(0), max_operations);
+  });
+}
+
+std::vector<collectives::FlightDump> dumps_of(const rpc::DynamicReply& reply) {
+  std::vector<collectives::FlightDump> dumps;
+  for (const auto& text : rpc::Codec<std::vector<std::string>>::decode(reply.result()))
+    dumps.push_back(collectives::flight_dump_of(text));
+  return dumps;
+}
+
+// Of a member, the first address that this process can call; empty: none.
+std::string address_of(const rpc::MemberRecord& member) {
+  for (const std::string& address : member.addresses) {
+    try {
+      return complete_address(address);
+    } catch (const UsageError&) {
+    }
+  }
+  return {};
+}
+
+// The questions to one agent; those that it does not serve are absent.
+struct Asked {
+  rpc::Peer peer;
+  rpc::Future<rpc::AgentStats> stats;
+  rpc::Future<rpc::CallsInFlight> calls;
+  std::optional<rpc::Future<rref::ReferenceListing>> references;
+  std::optional<rpc::Future<rpc::DynamicReply>> flight;
+  bool traced = false;
+};
+
+// An agent may refuse a question, by its permissions, and answer the others.
+template <class Ask>
+void unless_refused(Ask&& ask) {
+  try {
+    ask();
+  } catch (const rpc::Error&) {
+  }
+}
+
+AgentSample sample_of(const std::string& address, Asked asked) {
+  AgentSample sample;
+  sample.address = address;
+  try {
+    sample.stats = asked.stats.get();
+  } catch (const rpc::Error& error) {
+    sample.silent = error.what();
+    return sample;
+  }
+  unless_refused([&] { sample.calls = asked.calls.get(); });
+  if (asked.references) unless_refused([&] { sample.references = asked.references->get(); });
+  if (asked.flight) unless_refused([&] { sample.groups = dumps_of(asked.flight->get()); });
+  if (asked.traced) unless_refused([&] { sample.spans = rpc::collect_spans(asked.peer); });
+  return sample;
+}
+
+}  // namespace
+
+Collector::Collector(Client& client, const std::vector<std::string>& others)
+    : client_(client), given_{client.address()} {
+  for (const std::string& other : others) given_.push_back(complete_address(other));
+}
+
+JobSample Collector::collect() {
+  client_.restart();
+  JobSample sample;
+  std::map<std::string, std::string> silent;
+  learn_methods(given_, silent);
+  sample.members = ask_store();
+
+  if (sample.members) members_ = *sample.members;
+  std::vector<std::string> addresses = given_;
+  for (const rpc::MemberRecord& member : members_) {
+    const bool given =
+        std::any_of(member.addresses.begin(), member.addresses.end(), [&](const auto& address) {
+          return std::find(given_.begin(), given_.end(), address) != given_.end();
+        });
+    const std::string address = member.here() && !given ? address_of(member) : "";
+    if (!address.empty()) addresses.push_back(address);
+  }
+  learn_methods(addresses, silent);
+  sample.agents = ask(addresses, silent);
+  sample.time = rpc::Clock::now().time_since_epoch().count();
+  return sample;
+}
+
+// An agent's methods do not change in practice; those of the next agent at its address may differ.
+void Collector::learn_methods(const std::vector<std::string>& addresses,
+                              std::map<std::string, std::string>& silent) {
+  std::map<std::string, rpc::Future<std::vector<rpc::MethodInfo>>> asked;
+  for (const std::string& address : addresses)
+    if (known_[address].methods.empty() && !silent.contains(address) && !asked.contains(address))
+      asked.emplace(address, rpc::list_methods(client_.peer_at(address)));
+  for (auto& [address, answer] : asked) {
+    try {
+      for (const rpc::MethodInfo& method : answer.get()) known_[address].methods.insert(method.name);
+    } catch (const rpc::Error& error) {
+      silent[address] = error.what();
+    }
+  }
+}
+
+std::optional<std::vector<rpc::MemberRecord>> Collector::ask_store() {
+  for (const std::string& address : given_) {
+    if (!known_[address].methods.contains(std::string(store_method))) continue;
+    try {
+      rpc::RemoteStore store(client_.peer_at(address));
+      const rpc::Roster roster(store.list(std::string(rpc::membership_keys::members)).get());
+      std::vector<rpc::MemberRecord> members;
+      for (const auto& [name, record] : roster.members()) members.push_back(*record);
+      return members;
+    } catch (const rpc::Error&) {  // the agent that keeps the store has ended, or the record is malformed
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<AgentSample> Collector::ask(const std::vector<std::string>& addresses,
+                                        const std::map<std::string, std::string>& silent) {
+  std::map<std::string, Asked> asked;
+  for (const std::string& address : addresses) {
+    if (silent.contains(address) || asked.contains(address)) continue;
+    const auto& methods = known_[address].methods;
+    const auto serves = [&](std::string_view method) { return methods.contains(std::string(method)); };
+    const rpc::Peer peer = client_.peer_at(address);
+    Asked questions{peer, rpc::stats(peer), rpc::calls_in_flight(peer), {}, {}, serves(rpc::spans_method)};
+    if (serves(references_method)) questions.references = rref::list(peer, max_references);
+    if (serves(flight_method)) questions.flight = ask_flight(peer);
+    asked.emplace(address, std::move(questions));
+  }
+
+  std::vector<AgentSample> samples;
+  std::set<std::pair<std::string, std::uint64_t>> seen;  // an agent may have several of the addresses
+  for (auto& [address, questions] : asked) {
+    AgentSample sample = sample_of(address, std::move(questions));
+    if (!sample.silent.empty()) {
+      known_.erase(address);
+      samples.push_back(std::move(sample));
+      continue;
+    }
+    Known& known = known_[address];
+    if (known.incarnation != 0 && known.incarnation != sample.stats.incarnation) known.methods.clear();
+    known.incarnation = sample.stats.incarnation;
+    std::erase_if(sample.calls.served,
+                  [&](const rpc::ServedCall& call) { return call.call.caller == client_.name(); });
+    if (seen.emplace(sample.stats.name, sample.stats.incarnation).second)
+      samples.push_back(std::move(sample));
+  }
+  for (const auto& [address, why] : silent) {
+    AgentSample sample;
+    sample.address = address;
+    sample.silent = why;
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+}  // namespace weft::tool

@@ -1,0 +1,42 @@
+// Collector: asks the agents of a job for the data of `weft dash`, again and again.
+//
+// It asks the given agents. If one of them keeps the store of a job, the Collector also asks the members that
+// are registered there. Agents are asked at the same time, each for at most the client's timeout. The spans
+// of tracers are taken from their agents, as `weft trace` takes them. Thread-safety: one thread.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/weft/client.h"
+#include "tools/weft/dash/sample.h"
+
+namespace weft::tool {
+
+class Collector {
+ public:
+  // others: addresses in addition to the client's own. Throws UsageError.
+  Collector(Client& client, const std::vector<std::string>& others);
+
+  // Never throws for an agent that does not answer: AgentSample::silent.
+  JobSample collect();
+
+ private:
+  struct Known {  // about the agent at an address
+    std::uint64_t incarnation = 0;
+    std::set<std::string> methods;  // empty: not known yet
+  };
+  void learn_methods(const std::vector<std::string>& addresses, std::map<std::string, std::string>& silent);
+  std::optional<std::vector<rpc::MemberRecord>> ask_store();
+  std::vector<AgentSample> ask(const std::vector<std::string>& addresses,
+                               const std::map<std::string, std::string>& silent);
+
+  Client& client_;
+  std::vector<std::string> given_;
+  std::vector<rpc::MemberRecord> members_;  // as last read
+  std::map<std::string, Known> known_;      // by address
+};
+
+}  // namespace weft::tool
