@@ -9,6 +9,7 @@
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/data_parallel/distributed_sampler.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/membership/run_job.h>
 
 #include <utility>
@@ -26,7 +27,7 @@ namespace rpc = weft::rpc;
 
 namespace {
 
-void train(rpc::Agent& agent, const Settings& settings) {
+void train(rpc::Agent& agent, rpc::Gauges& gauges, const Settings& settings) {
   auto group = collectives::Group::create(agent).get();  // 1
   torch::manual_seed(settings.seed);
   auto model = std::make_shared<ResNet18>(10, settings.width, 1, settings.group_norm);
@@ -66,6 +67,7 @@ void train(rpc::Agent& agent, const Settings& settings) {
       optimizer.step();
 
       progress.advance(batch.size(), loss.item<double>());
+      gauges.set("loss", loss.item<double>());
       recent += loss.item<double>() / 10;
       if (++step % 10 == 0)
         points.push_back({agent.name(), progress.state().images, state.images, progress.seconds(),
@@ -90,7 +92,8 @@ void train(rpc::Agent& agent, const Settings& settings) {
 int main(int argc, char** argv) {
   const Settings settings = parse_settings(argc, argv);
   at::set_num_threads(settings.threads);
-  return rpc::run_job(argc, argv, {collectives::layer()}, [&](rpc::Agent& agent) {
-    settings.shard.empty() ? train(agent, settings) : train_sharded(agent, settings);
+  const auto gauges = std::make_shared<rpc::Gauges>();  // for `weft dash`
+  return rpc::run_job(argc, argv, {collectives::layer(), gauges->layer()}, [&](rpc::Agent& agent) {
+    settings.shard.empty() ? train(agent, *gauges, settings) : train_sharded(agent, *gauges, settings);
   });
 }

@@ -106,7 +106,7 @@ std::unique_ptr<Trainer> make_trainer(const collectives::Group& group, const Set
 
 }  // namespace
 
-void train_sharded(weft::rpc::Agent& agent, const Settings& settings) {
+void train_sharded(weft::rpc::Agent& agent, weft::rpc::Gauges& gauges, const Settings& settings) {
   const auto group = collectives::Group::create(agent).get();
   const auto trainer = make_trainer(group, settings);
   Dataset data(settings.data, "train");
@@ -152,6 +152,7 @@ void train_sharded(weft::rpc::Agent& agent, const Settings& settings) {
       const at::Tensor mean = loss.detach().to(at::kDouble);  // over the ranks
       group.all_reduce(mean, collectives::ReduceOp::avg).get();
       progress.advance(batch.size(), mean.item<double>());
+      gauges.set("loss", mean.item<double>());
       recent += mean.item<double>() / 10;
       if (++step % 10 == 0)
         points.push_back({agent.name(), progress.state().images, images_before, progress.seconds(),

@@ -1,8 +1,8 @@
 // The training with a state that is split over the ranks.
 #pragma once
 
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/gauges.h>
 
 #include "ddp_train/settings.h"
 
-void train_sharded(weft::rpc::Agent& agent, const Settings& settings);
+void train_sharded(weft::rpc::Agent& agent, weft::rpc::Gauges& gauges, const Settings& settings);

@@ -6,6 +6,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/elastic/leave_on_signal.h>
 #include <weft/parallel/elastic/run.h>
+#include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/membership/job_place.h>
 #include <weft/rpc/membership/run_job.h>
 
@@ -21,8 +22,8 @@ namespace rpc = weft::rpc;
 
 namespace {
 
-elastic::Outcome train(rpc::Job& job, const Settings& settings) {
-  Training training(settings, job.name());
+elastic::Outcome train(rpc::Job& job, const std::shared_ptr<rpc::Gauges>& gauges, const Settings& settings) {
+  Training training(settings, job.name(), gauges);
   const elastic::LeaveOnSignal leave(training.state());
   const auto outcome =
       elastic::run(job, training.state(), [&](const collectives::Group& group) { training.train(group); },
@@ -42,8 +43,9 @@ int main(int argc, char** argv) {
   at::set_num_threads(settings.threads);
   if (settings.float64) c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
   auto outcome = elastic::Outcome::finished;
-  const int status = rpc::run_job(argc, argv, {collectives::layer()},
-                                  [&](rpc::Job& job) { outcome = train(job, settings); });
+  const auto gauges = std::make_shared<rpc::Gauges>();  // for `weft dash`
+  const int status = rpc::run_job(argc, argv, {collectives::layer(), gauges->layer()},
+                                  [&](rpc::Job& job) { outcome = train(job, gauges, settings); });
   // A worker that exits with 0 has ended the job.
   return status == 0 && outcome == elastic::Outcome::left ? 128 + SIGTERM : status;
 }

@@ -35,9 +35,10 @@ Dataset images(const Settings& settings) {
 
 }  // namespace
 
-Training::Training(const Settings& settings, std::string worker)
+Training::Training(const Settings& settings, std::string worker, std::shared_ptr<weft::rpc::Gauges> gauges)
     : settings_(settings),
       worker_(std::move(worker)),
+      gauges_(std::move(gauges)),
       data_(images(settings)),
       model_(network(settings.seed)),
       optimizer_(model_->parameters(), torch::optim::SGDOptions(settings.learning_rate).momentum(0.9)),
@@ -78,6 +79,7 @@ void Training::train(const collectives::Group& group) {
       const at::Tensor of_all = loss.detach().clone();
       group.all_reduce(of_all, collectives::ReduceOp::avg).get();
       losses_ += of_all.item<double>();
+      gauges_->set("loss", of_all.item<double>());
       if (++step_ % row_steps != 0) continue;
       history_.push_back({step_, std::exchange(losses_, 0) / row_steps, generation_, group.members()});
       if (group.rank() == 0) fmt::print("{}\n", to_line(history_.back()));

@@ -6,8 +6,10 @@
 #include <weft/parallel/elastic/elastic_sampler.h>
 #include <weft/parallel/elastic/run.h>
 #include <weft/parallel/elastic/state.h>
+#include <weft/rpc/agent/gauges.h>
 
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,7 @@
 
 class Training {
  public:
-  Training(const Settings& settings, std::string worker);
+  Training(const Settings& settings, std::string worker, std::shared_ptr<weft::rpc::Gauges> gauges);
 
   weft::elastic::State& state() { return state_; }
   void begin(const weft::elastic::Change& change);  // before train(), in each generation
@@ -31,6 +33,7 @@ class Training {
 
   const Settings& settings_;
   const std::string worker_;
+  const std::shared_ptr<weft::rpc::Gauges> gauges_;
   Dataset data_;
   torch::nn::Sequential model_;
   torch::optim::SGD optimizer_;
