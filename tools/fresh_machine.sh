@@ -34,7 +34,7 @@ done
 [ "$(id -u)" = 0 ] || die "needs root, for chroot: sudo $0 $suite"
 command -v debootstrap >/dev/null || die 'needs debootstrap: apt-get install debootstrap'
 
-# A mount and process namespace of its own: whatever is mounted or started below ends with this script.
+# Separate mount and process namespaces: mounts and processes that follow end with this script.
 if [ -z "${WEFT_FRESH_INSIDE:-}" ]; then
   WEFT_FRESH_INSIDE=1 exec unshare --mount --propagation private --pid --fork --kill-child "$0" "$suite" \
     $([ $worktree = no ] || echo --worktree) $([ $keep = no ] || echo --keep) ${with:+--with "$with"} "${commands[@]}"

@@ -46,7 +46,7 @@ WEFT_EXPORT void read_checkpoint(const std::filesystem::path& directory, const C
                                  RowStore& rows);
 
 // The newest checkpoint that has the files of every owner: for each owner its full file and the later
-// incremental ones, in order. Empty if there is none.
+// incremental ones, in order. Empty if no checkpoint is complete.
 struct CheckpointChains {
   std::uint64_t sequence = 0;
   std::vector<std::vector<CheckpointFile>> chains;  // by the index of the owner that wrote them

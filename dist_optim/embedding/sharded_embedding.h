@@ -83,7 +83,7 @@ class WEFT_EXPORT ShardedEmbedding {
   // owner without a file there writes all rows. Complete once the future completes.
   rpc::Future<SavedRows> save(const std::string& directory, bool incremental = false) const;
   // Loads the newest complete checkpoint of any number of owners, into an embedding without rows. not_found
-  // if there is none. Returns the number of rows.
+  // if no checkpoint is complete. Returns the number of rows.
   rpc::Future<std::uint64_t> load(const std::string& directory) const;
 
   // To step it with a DistributedOptimizer.

@@ -195,7 +195,7 @@ void GroupCore::fail_written(const ExchangePtr& exchange) {
   writing_ ? failing_.push_back(exchange) : fail_one(*exchange, *ended_);
 }
 
-// --- What was under way ---
+// --- Operations in flight when the group ended ---
 
 void GroupCore::note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error) {
   error == nullptr ? recorder_.done(ticket) : recorder_.failed(ticket, core_->hooks().text_of(error));

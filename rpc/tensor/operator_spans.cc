@@ -45,8 +45,8 @@ std::string shapes_of(c10::ArrayRef<const c10::IValue> inputs) {
   return text + "]";
 }
 
-// The open operators of one line of work. As it is the thread's profiler state, LibTorch refuses to start a
-// profiler of its own within the line, and allocators report to it.
+// The open operators of one line of work. As it is the thread's profiler state, LibTorch refuses to start
+// another profiler within the line, and allocators report to it.
 class Line final : public profiler::ProfilerStateBase, public std::enable_shared_from_this<Line> {
  public:
   Line(std::shared_ptr<rpc::Tracer> tracer, rpc::TraceContext under, OperatorDetails details,

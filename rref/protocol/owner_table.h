@@ -81,7 +81,8 @@ class WEFT_EXPORT OwnerTable {
   // A request through a peer's fork arrives. If it takes a hold, unhold() ends it when the request is
   // answered.
   Access begin_request(const rpc::AgentId& from, const Handover& target, Actions& out);
-  // A peer hands this agent an RRef to one of its own objects. The hold, if taken, is that of the new handle.
+  // A peer hands this agent an RRef to an object that this agent owns. The hold, if taken, is that of the new
+  // handle.
   Access receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
 
   // --- Lending: the owner hands its object to a user ---

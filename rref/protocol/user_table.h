@@ -55,7 +55,7 @@ class WEFT_EXPORT UserTable {
   // --- Where forks come from ---
   // A new object at `owner`: send the creation with the returned ids. The fork has one handle. Returns
   // nothing if the owner is known to be lost. `accepted` means that the object lives; after any other end,
-  // the owner is asked for the state of the creation.
+  // this agent asks the owner for the state of the creation.
   std::optional<Handover> create(const rpc::AgentId& owner, Actions& out);
   void create_ended(const ForkId& fork, Outcome outcome, Actions& out);
   // A call or reply from `from` carries an RRef to another agent's object. Fault::none: the fork has a

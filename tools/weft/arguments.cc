@@ -81,7 +81,7 @@ bool fits(const Type& type, const GivenJson& json) {
   }
 }
 
-// Whether a list that does not fit the only parameter is that argument, with a mistake in it, all the same.
+// Whether a list that does not fit the only parameter is nevertheless that argument, with a mistake in it.
 bool is_meant(const Method& method, const GivenJson& list) {
   const Type& type = type_of(method, 0);
   if (list.empty()) return type.kind != TypeKind::optional;

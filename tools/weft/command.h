@@ -1,5 +1,5 @@
-// Command: one subcommand of `weft`, in a file of its own: its options as CLI11 has them, and what it does.
-// main.cc lists them all. Thread-safety: none needed.
+// Command: one subcommand of `weft`: its options as CLI11 has them, and its function. Each is in a separate
+// file. main.cc lists them all. Thread-safety: none needed.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -11,8 +11,7 @@ using rpc::ErrorKind;
 
 Exit exit_of(ErrorKind kind, bool remote) {
   switch (kind) {
-    // Also as an agent's answer: whether it hears first that the time is over, or that it is to end, is
-    // chance.
+    // Also as the answer of an agent: the timeout and the end of the agent may come in either order.
     case ErrorKind::deadline_exceeded:
     case ErrorKind::shut_down:
       return Exit::no_answer;

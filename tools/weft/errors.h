@@ -1,4 +1,4 @@
-// How a command ends: exit statuses, and errors as they are told. Thread-safety: none needed.
+// How a command ends: exit statuses, and the texts of errors. Thread-safety: none needed.
 #pragma once
 
 #include <exception>

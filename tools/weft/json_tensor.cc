@@ -23,7 +23,7 @@ constexpr std::size_t max_nested = 8;  // dimensions that are printed as lists w
 
 std::string text(const Sizes& sizes) { return on_one_line(PrintedJson(sizes)); }
 
-// How many elements that shape has; nothing where it is none, or its bytes cannot be counted.
+// The number of elements of that shape. Empty if it is not a shape, or the number of its bytes overflows.
 std::optional<std::size_t> count(const Sizes& shape, std::size_t item) {
   std::uint64_t elements = 1;
   for (const std::int64_t size : shape) {

@@ -18,8 +18,8 @@ namespace weft::tool {
 // Throws Error(invalid_argument).
 PlainValue tensor_from_json(const GivenJson& json);
 
-// A tensor's record; nothing where the value is none, or malformed. Of more than `most` elements only the
-// first are printed, beside "elided": how many are not. Its bytes are taken from the budget.
+// The record of a tensor. Empty if the value is not a tensor, or malformed. Of more than `most` elements only
+// the first are printed, and "elided" is the number of the others. Its bytes are taken from the budget.
 std::optional<PrintedJson> tensor_to_json(const rpc::ValueReader& value, std::size_t most,
                                           std::uint64_t& budget);
 

@@ -29,7 +29,7 @@ std::string excerpt(std::string text);
 // What fits into a line of `width` is on one line; numbers that do not are several to a line.
 std::string on_lines(const PrintedJson& json, std::size_t width);
 
-// A text that a peer sent, for the terminal: control characters are escaped, but for the end of a line.
+// A text that a peer sent, for the terminal: control characters except the end of a line are escaped.
 std::string printable(std::string_view text);
 
 }  // namespace weft::tool

@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   if (std::fflush(stdout) != 0 && told.exit == Exit::ok)
     told = {Exit::failed, "the output cannot be written"};
   if (!told.text.empty()) std::fprintf(stderr, "weft: %s\n", told.text.c_str());
-  // Where no answer came in time, something may still be waited for, which has a time of its own.
+  // After a timeout, destructors might wait longer for calls that are still in flight.
   if (told.exit == Exit::no_answer) std::_Exit(static_cast<int>(told.exit));
   return static_cast<int>(told.exit);
 }

@@ -14,7 +14,7 @@ namespace weft::tool {
 struct PlainValue;
 
 struct PlainBytes {
-  rpc::Buffer bytes;  // beside the header where they are many
+  rpc::Buffer bytes;  // separate from the header if they are many
 };
 struct PlainList {
   std::vector<PlainValue> elements;

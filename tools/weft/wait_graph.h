@@ -29,7 +29,7 @@ struct WaitGraph {
   std::vector<std::vector<std::size_t>> cycles;  // each call waits for the next, the last for the first
 };
 
-// older: calls under way for less (seconds) are left out.
+// older: seconds. Calls that have been in flight for less are left out.
 WaitGraph wait_graph(const std::vector<rpc::CallsInFlight>& agents, double older);
 
 // {"calls": [{"caller", "incarnation", "id", "text", "age", "waits_for": [index, ...]}, ...],

@@ -149,7 +149,7 @@ FlightRecords FlightRecorder::records() const {
       renders.push_back(slot.operation.render);
     };
     for (const auto& [ticket, slot] : kept_) add(slot);
-    // From the oldest of the ring: if it is not full, there are none before.
+    // From the oldest operation of the ring. A ring that is not full begins with its first slot.
     for (std::size_t i = 0; i < ring_.size(); ++i)
       if (const Slot& slot = ring_[(next_ + i) & (ring_.size() - 1)]; slot.ticket != none) add(slot);
     records.taken = scale.taken();

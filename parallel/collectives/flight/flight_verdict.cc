@@ -364,7 +364,7 @@ class Judge {
     verdict_.findings.push_back(std::move(finding));
   }
 
-  // --- Who is late ---
+  // --- Ranks that are late ---
 
   void note_late(const FlightGroup& group) {
     const auto ranks = group.with_dump();

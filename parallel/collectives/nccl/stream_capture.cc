@@ -11,7 +11,8 @@ StreamCapture StreamCapture::of_cuda() {
   if (runtime == nullptr) return {};
 
   StreamCapture capture;
-  // cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*): 0 is none
+  // cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*): 0 means that no capture is
+  // active
   if (void* symbol = dlsym(runtime, "cudaStreamIsCapturing"))
     capture.captures = [ask = reinterpret_cast<int (*)(Stream, int*)>(symbol)](Stream stream) {
       int status = 0;

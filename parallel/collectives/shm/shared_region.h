@@ -47,8 +47,8 @@ class WEFT_EXPORT SharedRegion {
 
   std::byte* base() const { return base_; }     // initially the token, then zeros
   std::size_t bytes() const { return bytes_; }  // as given to create() or unshared()
-  // Allocates the memory of these addresses now: resource_exhausted if there is none, instead of a later
-  // SIGBUS.
+  // Allocates the memory of these addresses now: resource_exhausted if the host has no memory left, instead
+  // of a later SIGBUS.
   void provide(std::size_t begin, std::size_t bytes) const;
 
  private:

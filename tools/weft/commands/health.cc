@@ -44,7 +44,7 @@ Exit run(Options& options) {
   try {
     health = rpc::health(client.peer()).get();
   } catch (const rpc::Error& error) {
-    // An agent that drains takes no more questions, and says so.
+    // An agent that drains refuses further calls with shut_down.
     if (error.kind() != rpc::ErrorKind::shut_down) throw;
     health.status = rpc::health_draining;
     std::puts(options.json ? R"({"status": "draining"})" : "draining");

@@ -34,7 +34,7 @@ Exit run(Options& options) {
       const std::string text = live ? top_text(before, now, terminal_width(), terminal_height())
                                     : top_text(before, now, std::numeric_limits<std::size_t>::max(), 0);
       std::printf("%s%s%s", live ? clear_screen : "", text.c_str(), live || count == 1 ? "" : "\n");
-      if (std::fflush(stdout) != 0) return Exit::failed;  // whoever read it has gone
+      if (std::fflush(stdout) != 0) return Exit::failed;  // the reader of the output has ended
       ++shown;
     }
     before = std::move(now);

@@ -16,7 +16,7 @@ void become_subreaper();
 // That run or are stopped; not those that have ended and only wait to be asked for their status.
 std::vector<pid_t> descendants();
 
-// Kills and reaps until there are none. Blocks meanwhile.
+// Kills and reaps all descendants. Blocks until none is left.
 void kill_descendants();
 
 }  // namespace weft::tool::launch

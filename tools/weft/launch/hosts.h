@@ -40,7 +40,8 @@ class Hosts {
   explicit Hosts(const HostsOptions& options);  // throws UsageError, rpc::Error
   ~Hosts();
 
-  // Waits until all have come; theirs by host number. Throws UsageError where they do not agree.
+  // Blocks until all hosts have connected. Returns their greetings by host number. Throws UsageError if they
+  // do not agree.
   std::vector<HostGreeting> meet(const HostGreeting& own);
   void watch(std::function<void(const Failure&)> failed);
   void tell(const Failure& failure);  // returns at once

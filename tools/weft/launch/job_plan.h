@@ -1,4 +1,4 @@
-// The plan of a job that `weft launch` starts: which workers this host runs, and what each of them is told.
+// The plan of a job that `weft launch` starts: the workers of this host, and the environment of each.
 //
 // Pure: from the shares of all hosts, the same on each, follow ranks that no two workers share. Ranks go host
 // by host, and within one in the order of its shares; a worker's rank within its role goes the same way.
@@ -60,7 +60,7 @@ struct WorkerPlan {
   std::string title() const;  // for messages: "rank 3", "trainer1 (rank 3)", "trainer0"
 };
 
-// The workers of this host. Throws UsageError where there are none, or fewer cores than pinning needs.
+// The workers of this host. Throws UsageError if the host has none, or fewer cores than pinning needs.
 std::vector<WorkerPlan> plan_workers(const JobSettings& job);
 
 }  // namespace weft::tool::launch

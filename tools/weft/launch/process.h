@@ -17,7 +17,7 @@
 
 namespace weft::tool::launch {
 
-// The file that a command's name stands for, by PATH as shells do it. Throws UsageError where there is none.
+// The file of a command's name, found in PATH as shells do it. Throws UsageError if no file is found.
 std::string find_program(const std::string& name);
 
 // This process's variables with these changes; an empty value takes one away. "NAME=value" each.
