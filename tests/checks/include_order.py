@@ -31,7 +31,7 @@ UP_TO_GROUPS = [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES,
 UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
 
-# Folder -> what it may include beside itself.
+# Folder -> the folders that it may include, in addition to itself.
 LAYERS = {
     **{folder: RPC[:place] for place, folder in enumerate(RPC)},
     "rpc/testing": RPC,

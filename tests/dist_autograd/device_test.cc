@@ -19,7 +19,7 @@ c10::Device fake(int index) { return FakeAccelerator::device(index); }
 at::Tensor on(int index, const at::Tensor& tensor) { return tensor.to(fake(index)); }
 FakeAccelerator& accelerator() { return FakeAccelerator::install(); }
 
-// The sum, once the handler's stream has come so far.
+// Returns a sum that the handler's stream computes asynchronously.
 at::Tensor late_sum(at::Tensor a, at::Tensor b) {
   at::Tensor sum = at::empty(a.sizes(), a.options());
   accelerator().launch(a.device(), [sum, a, b] {
@@ -108,7 +108,7 @@ TEST_P(DeviceRRefs, AResultIsRelayedByAThirdWorker) {
 }
 
 TEST_P(DeviceRRefs, AReferenceIsHandedOnByAThirdWorker) {
-  // What worker1 leaves at worker2 is on the device of whoever made the first call.
+  // The object that worker1 creates at worker2 is on the same device as the tensors of the first caller.
   Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), fake(here).str()}}}}),
                       maps({{"worker2", map.inverse()}})});
   serve(cluster);
@@ -314,7 +314,7 @@ TEST_F(DevicePasses, OfOneWorker) {
   expect_equal(pass.gradient(leaf).cpu(), 2 * x, "x");
 }
 
-// worker1 has no map of its own: what goes back goes by the reverse of the caller's.
+// worker1 has no device map. Its gradients return by the inverse of the caller's map.
 TEST_F(DevicePasses, GradientsGoBackByTheReverseOfTheMap) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}, {"fake:1", "fake:0"}}}})});
   const auto weights = rref::create<Weights>(cluster.peer(0, 1), on(0, w1));
@@ -377,7 +377,7 @@ TEST_P(MixedPass, GoesBetweenTheCpuAndAnAccelerator) {
 }
 INSTANTIATE_TEST_SUITE_P(Roots, MixedPass, ::testing::Values(true, false));
 
-// Forward and backward are there once their streams have come so far.
+// The streams compute the results of forward and backward asynchronously.
 struct LateTwice : torch::autograd::Function<LateTwice> {
   static at::Tensor twice(const at::Tensor& x) { return late_sum(x.contiguous(), x.contiguous()); }
   static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return twice(x); }

@@ -35,9 +35,9 @@ struct Recv : torch::autograd::Node {
 };
 
 enum class Mode {
-  fast,   // every send of the pass is expected; a receiver that no root reaches answers with nothing
+  fast,   // every send of the pass is expected; a receiver that no root reaches replies without gradients
   smart,  // the live sends are found from the roots; a send carries several tensors, used or not
-  smart_per_tensor,  // each tensor has nodes of its own, so that unused ones are not live: exactly what uncut
+  smart_per_tensor,  // each tensor has its own nodes, so that unused ones are not live: exactly what uncut
                      // graphs run
 };
 
@@ -149,7 +149,7 @@ class Cluster {
   std::size_t idle_ = 0;
 };
 
-// Exact but for the order in which gradients add up.
+// Exact, except for the order in which gradients are summed.
 void expect_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   ASSERT_EQ(actual.defined(), expected.defined()) << what;
   if (!expected.defined()) return;

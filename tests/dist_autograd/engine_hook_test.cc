@@ -261,7 +261,7 @@ TEST(EngineHook, PostAccumulateHooksRunOnlyWhereGradIsWritten) {
 }
 
 TEST(EngineHook, ANodeWithoutGradientStillRunsItsHooks) {
-  // The second output's chain gets no gradient: its nodes run all the same, on undefined ones.
+  // The chain of the second output gets no gradient. Its nodes run nevertheless, on undefined gradients.
   struct Drop : torch::autograd::Function<Drop> {
     static variable_list forward(torch::autograd::AutogradContext*, const at::Tensor& a,
                                  const at::Tensor& b) {

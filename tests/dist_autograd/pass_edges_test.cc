@@ -280,7 +280,7 @@ TEST_F(PassEdges, TheDeathOfAWorkerThatOnlyANestedCallMet) {
   cluster.kill(3);
   EXPECT_THROW(got(pass.backward(sum.sum())), rpc::Error);
   EXPECT_NE(message_of([&] { got(told.backward(other.sum())); }).find("worker3"), std::string::npos)
-      << "the news has come by now";
+      << "worker0 has heard of the loss by now";
   Pass next{cluster[0]};
   const at::Tensor x = leaf();
   got(next.backward(along(next, {"worker2"}, x).sum()));

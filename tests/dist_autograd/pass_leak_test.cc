@@ -71,9 +71,9 @@ TEST_F(PassLeak, ManyPassesLeaveNothingBehind) {
   const std::size_t before = allocated();
   run_many(passes());
   const std::size_t after = allocated();
-  // A pass that left one tensor of its own behind would leave over 500 bytes, an entry of a table over 32, of
-  // which 600 passes show the first and 100,000 the second; buffers and threads' caches go on growing a
-  // little.
+  // A leaked tensor per pass takes over 500 bytes: 600 passes are enough to detect it. A leaked table entry
+  // per pass takes over 32 bytes: detecting it needs 100,000 passes. Buffers and the threads' caches keep
+  // growing slightly.
   const std::size_t grown = after - std::min(before, after);
   RecordProperty("grown_bytes", static_cast<int>(grown));
   EXPECT_LT(grown, 8 * static_cast<std::size_t>(passes()) + (std::size_t{1} << 18));

@@ -82,7 +82,7 @@ TEST_P(PassMessages, WithoutGradMakeNoNodes) {
   EXPECT_EQ(sent(0, pass), 0U);
   EXPECT_EQ(sent(1, pass), 0U);
   EXPECT_EQ(functions[1]->last_arrival().origins, (std::vector<std::string>{"", ""}));
-  EXPECT_EQ(state(1, pass).id(), pass.id()) << "the callee is in the pass all the same";
+  EXPECT_EQ(state(1, pass).id(), pass.id()) << "the callee is in the pass nevertheless";
 }
 
 TEST_P(PassMessages, OfAListOfWhichSomeRequireGrad) {

@@ -1,5 +1,5 @@
-// How long a silent death may go unnoticed: a host vanishes while a pass is under way, and within its peers'
-// timeout every survivor has given the pass up. In virtual time.
+// The time until a silent death is detected: a host vanishes while a pass is running. Within the heartbeat
+// timeout of its peers, every survivor has aborted the pass. In virtual time.
 #include <gtest/gtest.h>
 
 #include "tests/dist_autograd/pass_sim.h"
@@ -10,7 +10,8 @@ namespace {
 
 using namespace sim;
 
-// Patience, the interval at which it is looked at, and a second for who heard of it to tell the others.
+// The heartbeat timeout, the heartbeat interval, and one second until the detecting worker has notified the
+// others.
 constexpr auto bound = 20s + 5s + 1s;
 
 TEST(PassSilence, EndsItsPassOnAllSurvivorsWithinTheHeartbeatsPatience) {
@@ -62,7 +63,7 @@ TEST(PassSilence, EndsItsPassOnAllSurvivorsWithinTheHeartbeatsPatience) {
         const auto kind = weft::test::kind_of([&] { std::rethrow_exception(step->error); });
         if (kind != rpc::ErrorKind::peer_lost && kind != rpc::ErrorKind::aborted &&
             kind != rpc::ErrorKind::unavailable)
-          world.violation("a silent death is told as " + weft::test::text_of(step->error));
+          world.violation("a silent death is reported as " + weft::test::text_of(step->error));
       });
   EXPECT_TRUE(report.ok()) << report.text;
   EXPECT_GT(failed, 100U) << "steps that the death came into";

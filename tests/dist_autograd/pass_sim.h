@@ -1,7 +1,7 @@
-// Passes over agents of a simulated world, whose network and processes fail in every way. Whatever happens:
-// every step of a program ends; one that ends well has the gradients of the same computation in one place, on
-// every worker; one fails only for a reason; and when all has come to rest, no pass is alive, and no tensor
-// of one.
+// Passes over agents of a simulated world, whose network and processes fail in all kinds of ways. Invariants:
+// every step of a program completes. A step that succeeds has, on every worker, the gradients of the same
+// computation in one process. A step fails only if a fault occurred. When the world is quiescent, no pass and
+// no tensor of a pass is alive.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -67,7 +67,7 @@ bool any_of(const Plan& plan, const Predicate& holds) {
                                     [&](const Plan& next) { return any_of(next, holds); });
 }
 
-// Tensors that must be gone when all is at rest.
+// Tensors that must be freed when the world is quiescent.
 using Tensors = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>>;
 inline void watch(Tensors& tensors, const at::Tensor& tensor) {
   tensors.emplace_back(tensor.getIntrusivePtr());

@@ -345,7 +345,7 @@ TEST_F(PassEnds, ReleaseFreesThePassEverywhere) {
   weft::test::eventually("no pass is left", [&] { return cluster.live_passes() == 0; });
 }
 
-// One report: what the agent, its RRefs and its passes tell.
+// One report with the statistics of the agent, its RRefs and its passes.
 TEST_F(PassEnds, StatsCountPassesAndBackwardsBesideObjects) {
   const auto figure = [this](std::size_t worker, const char* name) {
     return rpc::stats(cluster[worker]).layers.at(name);
@@ -357,7 +357,7 @@ TEST_F(PassEnds, StatsCountPassesAndBackwardsBesideObjects) {
     const auto out = a.remote<&Weights::multiply>(pass, sent);
     EXPECT_EQ(figure(0, "dist_autograd.passes"), 1U);
     EXPECT_EQ(figure(0, "dist_autograd.backwards"), 0U);
-    weft::test::Event entered, left;  // of the gradient that has come back
+    weft::test::Event entered, left;  // by the hook of the returned gradient
     sent.register_hook([&](at::Tensor gradient) {
       entered.set();
       left.wait();

@@ -62,7 +62,7 @@ TEST(PassTrace, CallsHaveSpansInEitherOrderOfTheLayers) {
   EXPECT_EQ(c[0].trace_low, a[0].trace_low);
 }
 
-// Three workers whose backwards and operators are traced, but for those that are said not to be.
+// Three workers whose backwards and operators are traced, except those that a test excludes.
 class BackwardTrace : public ::testing::Test {
  protected:
   void start(const std::set<std::string>& untraced = {}) {

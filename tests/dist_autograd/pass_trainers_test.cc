@@ -1,4 +1,4 @@
-// Several trainers, each with a pass of its own, over one parameter of another worker.
+// Several trainers, each with its own pass, over one parameter of another worker.
 #include <ATen/core/grad_mode.h>
 
 #include <deque>
@@ -10,7 +10,7 @@ namespace {
 
 using weft::test::got;
 
-// Served by every agent: an iteration of training that it is asked for; its pass lives on until the end.
+// Served by every agent: runs one training iteration for the caller. Its pass lives until the test ends.
 struct Trainer {
   explicit Trainer(rpc::Agent& a) : agent(&a) {}
   rpc::Task<PassId> train(rref::RRef<at::Tensor> parameter, at::Tensor data) {

@@ -100,7 +100,8 @@ TEST_P(RemoteOperators, AResultIsFetchedLaterThanADeadline) {
   }
 }
 
-// Its maker's own timer says so, or its owner, which has then given it up: whichever is first.
+// The creator's timer or the owner reports the expired deadline, whichever is first. The owner has then
+// abandoned the operator.
 TEST_P(RemoteOperators, AnOperatorPastItsOwnDeadlineIsTheRRefsError) {
   for (const std::size_t owner : {1, 0}) {
     SCOPED_TRACE(owner);

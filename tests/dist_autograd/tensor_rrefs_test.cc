@@ -8,7 +8,7 @@ namespace {
 using weft::test::got;
 using Value = rref::RRef<at::Tensor>;
 
-// Served by every agent beside Functions.
+// Served by every agent, in addition to Functions.
 struct Results {
   explicit Results(rpc::Agent& a) : agent(&a) {}
 

@@ -49,7 +49,7 @@ class TwoLayers {
 
 at::Tensor input(int i) { return numbers({3, 4}, 0.3 * i); }
 
-// The second layer beside the first one's owner, or on an owner of its own.
+// The second layer is on the same owner as the first one, or on a separate owner.
 class DistStep : public testing::TestWithParam<std::size_t> {
  protected:
   Agents agents{3};
@@ -146,7 +146,7 @@ TEST_P(DistStep, ARateHoldsFromTheNextStepOn) {
   DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(1), layers.a,
                                  layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
-  // All passes first, so that the steps and the rate are under way together.
+  // All passes run first, so that the steps and the rate change are in flight together.
   const auto first = layers.pass(input(0)), second = layers.pass(input(1));
   auto one = optimizer.step(first);
   auto rate = optimizer.set_learning_rate(0.01);

@@ -52,7 +52,7 @@ class OwnersTest : public testing::Test {
   rpc::Peer owner(const std::string& name) { return cluster.peer("trainer", name); }
   static at::Tensor draw() { return torch::rand({3, 3}, at::kDouble); }
 
-  // A step over two matrices, of which the second may be frozen, beside LibTorch's on one process.
+  // Compares a step over two matrices with LibTorch's step in one process. The second matrix may be frozen.
   template <class Optimizer, class Options>
   void expect_as_on_one_process(const Options& options, bool second_trained) {
     const at::Tensor v = draw(), w = draw(), x = draw();

@@ -189,7 +189,7 @@ TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
   {
     const auto reading = host.read_newest();
     stepping = std::thread([&] { commit("a", 1); });
-    test::eventually("the step is under way", [&] {
+    test::eventually("the step is running", [&] {
       try {
         prepare("a", 2, pass_1);
       } catch (const rpc::Error& error) {

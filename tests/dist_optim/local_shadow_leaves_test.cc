@@ -243,7 +243,7 @@ TEST(ShadowLeaves, save_and_load_their_state) {
 
     auto others = copies(parameters);
     ShadowLeaves second(others, test.spec);
-    second.step(random_gradients(others));  // a state of its own, which must go
+    second.step(random_gradients(others));  // its own state, which set_state() must replace
     for (std::size_t i = 0; i < others.size(); ++i) others[i].tensor.data().copy_(parameters[i].tensor);
     second.set_state(state);
     EXPECT_EQ(second.learning_rate(), 0.07);

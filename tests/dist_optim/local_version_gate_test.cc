@@ -15,7 +15,8 @@
 namespace weft::dist_optim::local_version_gate_test {
 namespace {
 
-// What the gate guards: `value` is the loaded version. Not atomic, so that TSan sees a reader beside a load.
+// The data that the gate guards: `value` is the loaded version. It is not atomic, so that TSan detects a read
+// that is concurrent with a load.
 struct Tensors {
   std::uint64_t value = 0;
 };
@@ -29,8 +30,8 @@ void expect_refused(const std::function<void()>& code) {
   }
 }
 
-// Until so many threads stand in line. A gate that lets in whom it should not never gets there: the test
-// hangs.
+// Waits until this number of threads is queued. If the gate admits a thread too early, the number is never
+// reached, and the test hangs.
 void wait_in_line(const VersionGate& gate, std::size_t threads) {
   while (gate.waiting() < threads) std::this_thread::yield();
 }

@@ -43,7 +43,7 @@ class Resume(unittest.TestCase):
             end = time.monotonic() + PATIENCE
             while max(self.whole_steps(name), default=0) < after:
                 self.assertLess(time.monotonic(), end, job.output())
-                self.assertIsNone(job.process.poll(), "it has come to its end before it was killed")
+                self.assertIsNone(job.process.poll(), "the program exited before it was killed")
                 time.sleep(0.01)
             processes = job.children()
             for pid in [job.process.pid, *processes.values()]:

@@ -117,7 +117,7 @@ std::vector<std::filesystem::path> files_of(const std::vector<std::filesystem::p
     for (const auto& entry : std::filesystem::directory_iterator(path))
       if (entry.is_regular_file()) files.push_back(entry.path());
   }
-  std::sort(files.begin(), files.end());  // mutations go by number
+  std::sort(files.begin(), files.end());  // so that mutation numbers are reproducible
   return files;
 }
 

@@ -68,7 +68,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool closes_ = false;
 };
 
-// An agent with methods of every kind, and a process beside it that says what the input holds.
+// An agent with methods of every kind, and a peer process that sends the bytes of the input.
 class Handshake {
  public:
   explicit Handshake(const FrameInput& input)

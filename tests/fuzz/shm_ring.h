@@ -37,8 +37,8 @@ class Input {
   std::size_t size_;
 };
 
-// Aborts where a victim moves more than it was asked to, writes beside its memory, or ends in another way
-// than it may. The segment is made once.
+// Aborts if a victim moves more bytes than requested, writes outside its memory, or fails with an error that
+// is not allowed. The segment is created once.
 inline int fuzz_ring(const std::uint8_t* data, std::size_t size) {
   static const rpc::ShmSegment segment = rpc::ShmSegment::create(rpc::ShmSegment::smallest);
   std::memset(segment.control(), 0, sizeof(rpc::RingControl));

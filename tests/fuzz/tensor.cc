@@ -87,7 +87,7 @@ void write_tensor(rpc::ValueWriter writer, Fields& fields, int depth) {
   }
 }
 
-// Looks at the first and the last of its elements, as far as they are memory of its own.
+// Reads the first and the last element, if the tensor owns the memory.
 void look_at(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   if (tensor.layout() == at::kSparse) {

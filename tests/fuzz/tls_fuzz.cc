@@ -165,8 +165,8 @@ int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size) {
 
   must(up.starts_with(server.received()), "the server received what the client had not sent");
   must(down.starts_with(client.received()), "the client received what the server had not sent");
-  must(!server.ended() || server.received() == up, "the server believes in an end that is none");
-  must(!client.ended() || client.received() == down, "the client believes in an end that is none");
+  must(!server.ended() || server.received() == up, "the server sees an end that the client did not send");
+  must(!client.ended() || client.received() == down, "the client sees an end that the server did not send");
   must(server.received().empty() || !server.stream().identity().empty(), "the server takes bytes of nobody");
   must(client.received().empty() || !client.stream().identity().empty(), "the client takes bytes of nobody");
   if (!honest) return 0;

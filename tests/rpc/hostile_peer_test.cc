@@ -38,7 +38,7 @@ TEST(HostilePeer, MayNotHaveAnAddressForAName) {
   another.send(hello(std::string(1000, 'n')));  // nor one of any length
   another.send(plain(FrameKind::ping, 1));
   another.end_sending();
-  EXPECT_LE(another.frames_to_end(), 1U) << "a pong beside the Hello";
+  EXPECT_LE(another.frames_to_end(), 1U) << "at most a pong after the Hello";
 }
 
 TEST(HostilePeer, ThatTakesNoAnswersToItsPingsCostsOne) {

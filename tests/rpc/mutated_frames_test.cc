@@ -1,8 +1,8 @@
-// Frames that no well-behaved peer sends, made by the thousand from ones that it does (FrameMutator): against
-// an agent that serves and an agent that calls. Nothing ends the process, every connection that is refused is
-// closed, every call ends, nothing stays behind.
+// Thousands of invalid frames, mutated from valid ones (FrameMutator), sent to an agent that serves and to an
+// agent that calls. The process survives, the agent closes every connection that it refuses, every call
+// completes, and nothing leaks.
 //
-// Each frame goes by its number, which a failure and a crash print; WEFT_SEED=number runs that one alone.
+// Each frame has a number, which a failure and a crash print. WEFT_SEED=number runs that frame alone.
 #include "tests/support/cluster.h"
 #include "tests/support/raw_peer.h"
 
@@ -38,7 +38,7 @@ class ServingTest : public testing::TestWithParam<FrameKind> {
     if (made.place != Place::first) {
       const Bytes& greeting = samples(FrameKind::hello).front();
       add(greeting, greeting.size());
-      if (random.one_in(4)) {  // calls under way
+      if (random.one_in(4)) {  // with a call in flight
         const Bytes waiting = sealed(request(), "probe.wait", 5);
         add(waiting, waiting.size());
       }
@@ -178,7 +178,7 @@ TEST(MutatedFrames, EveryCallEndsWhateverComesInsteadOfItsReply) {
                   test::bytes_of(OutgoingMessage::failure(id, {ErrorKind::cancelled, "no", "w", "m", "t"}));
             if (random.one_in(6)) answer = any_sample(random);
             answer = random.mutate(answer, any_sample(random));
-            if (random.one_in(8)) answer = {};  // none, and the others all the same
+            if (random.one_in(8)) answer = {};  // no reply to this call; the other replies are sent
           }
           replies.push_back(std::move(answer));
         }

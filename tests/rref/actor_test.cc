@@ -1,5 +1,5 @@
-// Objects behind RRefs are actors: handlers of one object take turns, in their callers' order, and let others
-// in where they suspend.
+// Objects behind RRefs are actors: handlers of one object run one at a time, in their callers' order. A
+// handler that suspends lets other handlers run.
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref.h>
 
@@ -27,7 +27,7 @@ struct Enter {
   ~Enter() { --stage->inside; }
 };
 
-// Methods that an actor and a type that is none have in common.
+// The methods shared by an actor type and a type that is not an actor.
 struct Body {
   void work(std::int64_t i) {
     Enter enter;

@@ -1,7 +1,7 @@
-// Agents that create objects at each other and hand RRefs around, in a simulated world whose network and
-// processes fail in every way. Whatever happens: every action ends; an object that somebody holds answers,
-// unless its holder is told that its owner is lost; and when nobody holds anything any more and all has come
-// to rest, no object is alive.
+// Agents that create objects on each other and pass RRefs on, in a simulated world whose network and
+// processes fail in all kinds of ways. Invariants: every action completes. An object that an agent holds
+// replies, or its holder learns that the owner is lost. When no agent holds a reference and the world is
+// quiescent, no object is alive.
 #pragma once
 
 #include <weft/rref/protocol_service.h>
@@ -72,11 +72,11 @@ class Desk {
   std::vector<Held> held;
 };
 
-// Faults that are planted on purpose, beside those of the connections.
+// Faults that a test injects, in addition to those of the connections.
 enum class Misuse : std::uint8_t {
   none,
   ends_what_it_holds,  // a program tells an owner that it no longer holds what it holds
-  keeps_for_ever,      // a program never lets go of what it has given away
+  keeps_for_ever,      // a program never releases a reference that it has handed over
   retry_is_lost,       // an owner that has refused the end of a fork ignores it when it comes again
 };
 
@@ -293,8 +293,8 @@ class Simulation {
     }
   }
 
-  // All is calm: what is held answers, or its owner is lost, or its creation, or whoever it was taken from
-  // before the owner had heard of it.
+  // The world is quiescent. A held object replies, except in three cases: its owner is lost, its creation
+  // failed, or the agent that handed it over was lost before the owner knew of the fork.
   void check_lost(const std::string& name, const Program::Action& action) {
     try {
       std::rethrow_exception(action.error);

@@ -12,7 +12,7 @@ struct Shelf {
   std::vector<RRef<Box>> others;
   std::map<std::string, RRef<Box>> labelled;
   std::optional<RRef<Box>> spare;
-  std::string rref;  // a field's name means nothing
+  std::string rref;  // the name of a field has no effect
 };
 WEFT_CODEC(Shelf, first, others, labelled, spare, rref)
 

@@ -349,8 +349,8 @@ TEST_F(CallsTest, ACreationWhoseDeadlinePassesBeforeItIsServed) {
   owner.release();
   try {
     got(std::move(ready));
-    EXPECT_EQ(got(made.call<&Box::get>()), 5) << "the owner made it all the same";
-  } catch (const rpc::Error& error) {  // or it refused to, and says so
+    EXPECT_EQ(got(made.call<&Box::get>()), 5) << "the owner created it nevertheless";
+  } catch (const rpc::Error& error) {  // or it refused to, with an error
     EXPECT_NE(error.kind(), ErrorKind::internal) << error.what();
   }
 }

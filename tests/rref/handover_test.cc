@@ -1,5 +1,5 @@
-// Hand-overs between agents: an object lives exactly as long as somebody holds it, anywhere, whoever gave it
-// to whom.
+// Hand-overs between agents: an object lives exactly as long as any agent holds a reference, independent of
+// the path of the hand-overs.
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref.h>
 
@@ -158,7 +158,7 @@ TEST_F(HandoverOf, TheGiverNeedNotWait) {
 
 TEST_F(HandoverOf, ANotificationCarriesReferencesToo) {
   auto box = box_of("anna");
-  HeldLoop owner(agent("owner"));  // the owner does not learn of bert's fork before anna has let go of hers
+  HeldLoop owner(agent("owner"));  // the owner hears of bert's fork only after anna has released hers
   peer("anna", "bert").notify<&Keeper::keep>(box);
   peer("anna", "anna").notify<&Keeper::keep>(box);
   box = {};

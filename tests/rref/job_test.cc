@@ -35,7 +35,7 @@ std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& networ
   return agent;
 }
 
-// What it let go of is not taken for a leak by owners that end when it has left.
+// A member releases its references before it leaves, so an owner that shuts down later reports no leak.
 TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
   test::Event begun, may_end;
   Slow::begun = &begun;

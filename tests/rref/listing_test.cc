@@ -43,7 +43,7 @@ TEST_F(ListingTest, NamesTypeUsersSiteSizeAndAge) {
   const auto table = create<Table>(peer("anna", "owner"));
   const std::string line = std::to_string(__LINE__ - 1);
   got(table.call<&Table::put>(5));
-  eventually("its creation's own answer has come too", [&] { return table.is_confirmed(); });
+  eventually("the reply to its creation has arrived too", [&] { return table.is_confirmed(); });
   got(peer("anna", "bert").call<&Keeper::keep>(RRef<Box>(table.reference())));
   for (const ReferenceListing& listing :
        {list(agent("owner")), got(list(peer("bert", "owner"))), got(list(agent("owner").peer("owner")))}) {

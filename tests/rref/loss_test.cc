@@ -98,7 +98,7 @@ TEST_P(LossTest, AUserThatWasTakenForDeadIsToldSo) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::lease_lost) << error->what();
   EXPECT_EQ(got(berts.call<&Box::get>()), 1) << "others go on";
-  eventually("the owner has let go of anna's fork",
+  eventually("the owner has released anna's fork",
              [&] { return context("owner")->live_objects().at(0).forks.size() == 1; });
 }
 
@@ -238,7 +238,7 @@ TEST_P(LossTest, AnRRefMayOutliveItsAgent) {
   EXPECT_THROW(got(own.local()), rpc::Error);
   box.notify<&Box::set>(1);
   own = {};
-  EXPECT_EQ(pointer->value, 2) << "the object itself is still there for who has it";
+  EXPECT_EQ(pointer->value, 2) << "the object itself is alive while a pointer to it exists";
   pointer = nullptr;
   eventually("both objects are gone", [] { return Counted::alive == 0; });
 }

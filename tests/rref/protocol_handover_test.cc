@@ -22,7 +22,7 @@ class HandoverTest : public testing::Test {
 
   UserTable& user(const rpc::AgentId& id) { return id == kAnna ? anna : bert; }
 
-  // Delivers every message, and the answers, until there is none left.
+  // Delivers every message and the replies, until no message is left.
   void deliver(const rpc::AgentId& from, const Actions& actions) {
     deleted += count<DeleteObject>(actions);
     for (const auto& send : all<Send<ForkAdd>>(actions)) {

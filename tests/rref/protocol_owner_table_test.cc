@@ -78,7 +78,7 @@ TEST_F(OwnerTableTest, FailedCreationIsToldToEveryUser) {
   EXPECT_EQ(told[0].to, kAnna);
   EXPECT_EQ(told[1].to, kBert);
   EXPECT_EQ(told[1].message.failure, "out of memory");
-  // Who comes later is told in the answer; the failure stays until all have gone.
+  // A later user learns of the failure from the reply. The owner keeps the failure until all users have gone.
   EXPECT_EQ(add(kCora, rref, fork(kAnna, 2), kAnna).creation_failure, "out of memory");
   EXPECT_EQ(table.begin_request(kBert, request_target(rref), out), Access::failed);
   EXPECT_EQ(table.failure(rref), "out of memory");
@@ -219,8 +219,8 @@ TEST_F(OwnerTableTest, WatchesEveryoneWhomAnExpectationDependsOn) {
   const auto watched = all<WatchAgent>(out);
   ASSERT_EQ(watched.size(), 3U);
   EXPECT_EQ(watched[0].agent, kCora);
-  EXPECT_EQ(watched[1].agent, kBert) << "who made the fork";
-  EXPECT_EQ(watched[2].agent, kAnna) << "who is to create the object";
+  EXPECT_EQ(watched[1].agent, kBert) << "the agent that made the fork";
+  EXPECT_EQ(watched[2].agent, kAnna) << "the agent that is to create the object";
 }
 
 // --- Fences ---

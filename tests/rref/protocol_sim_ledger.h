@@ -22,7 +22,7 @@
 
 namespace weft::rref::protocol::sim {
 
-// A handle of the program: a fork of another agent's object, or a hold on an object of its own agent.
+// A handle of the program: a fork of another agent's object, or a hold on an object of the same agent.
 struct Handle {
   bool local = false;
   RRefId rref;

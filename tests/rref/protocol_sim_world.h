@@ -101,7 +101,8 @@ class World : public Ledger {
     std::erase_if(open_calls, [&](const auto& call) { return call->from == number(node); });
     note(node, "dies");
   }
-  // `node` learns that `dead` is dead. Its tables are told only if they asked; a connection ends in any case.
+  // `node` learns that `dead` is dead. Its connection breaks. It notifies its tables only if they watch
+  // `dead`.
   void announce_death(Node& node, Node& dead) {
     if (!node.dead.insert(dead.id.incarnation).second) return;
     break_connection(node, dead);
@@ -474,7 +475,7 @@ class World : public Ledger {
   void act(Node& node, const WatchAgent& action) {
     Node& peer = at(action.agent);
     node.watched.insert(peer.id.incarnation);
-    // A layer that is asked to watch an agent which it knows to be gone says so.
+    // Watching an agent that is already known to be dead reports its death.
     if (node.dead.contains(peer.id.incarnation)) {
       after(node, [this, &node, &peer] { report_death(node, peer); });
     } else if (peer.alive && peer.lost.contains(node.id.incarnation)) {

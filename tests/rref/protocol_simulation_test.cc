@@ -32,7 +32,7 @@ void hand_over_something(World& world, Node& node, Node& callee) {
     handles.push_back(world.random.below(node.handles.size()));
   }
   world.invoke(node, callee, handles);
-  if (world.random.chance(50)) world.drop_handle(node, handles[0]);  // while the call is under way
+  if (world.random.chance(50)) world.drop_handle(node, handles[0]);  // while the call is in flight
 }
 
 void act_at_random(World& world, bool disasters) {
@@ -66,7 +66,7 @@ void act_at_random(World& world, bool disasters) {
   }
 }
 
-// --- What must hold when everything has come to rest ---
+// --- Invariants of a quiescent world ---
 
 bool settle(World& world) {
   world.network.faulty = false;
@@ -118,7 +118,7 @@ void check_user(World& world, const Node& user) {
     if (fork.children > 0) world.violation(name + " still waits for a child");
     if (fork.handles == 0) world.violation(name + " is held by nobody");
     if (fork.stage == Stage::pending || fork.stage == Stage::releasing)
-      world.violation(name + " is under way");
+      world.violation(name + " is pending or being released");
     if (fork.stage == Stage::confirmed && World::bound(owner, user) &&
         !owner.owner.has_fork(fork.rref, fork.fork)) {
       world.violation(name + " is not known to its owner");

@@ -32,7 +32,7 @@ class UserTableTest : public testing::Test {
   Handover from_bert(std::uint64_t n) {
     return {{3000, birth_base(1000)}, {3000, birth_base(1000) + 1 + n}, kOwner, kBert, false};
   }
-  // The n-th fork that the owner lends to Anna, of an object of its own.
+  // The n-th fork that the owner lends to Anna, of an object that the owner itself created.
   Handover lent(std::uint64_t n, bool settled = true) {
     return {{1000, birth_base(1000)}, {1000, lend_base(2000) + n}, kOwner, kOwner, settled};
   }

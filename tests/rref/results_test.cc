@@ -188,7 +188,7 @@ TEST_F(RRefResults, OfASlowCreationAreFetchedLaterThanADeadlineOnOneselfToo) {
   }
 }
 
-// Both threads of the owner are busy until the creation's deadline is over: it never begins.
+// Both threads of the owner are busy until the creation's deadline has passed, so the creation never starts.
 TEST_F(RRefResults, OfACreationWhoseDeadlinePassesBeforeItBeginsAreErrors) {
   SlowBox::gate->set();
   auto first = to_owner().call<&Later::wait>();
@@ -234,7 +234,7 @@ TEST_F(RRefTraces, OfCreationsAndResultsThatStay) {
     const auto value = box.remote<&Box::get>();
     EXPECT_EQ(got(value.to_here()), 5);
     for (const std::string method : {"box.new", "box.get"}) {
-      eventually("the answer to its creator has come too",
+      eventually("the reply to its creator has arrived too",
                  [&] { return !spans("user", method, false).empty(); });
       const auto made = spans("user", method, false), served = spans(owner, method, true);
       ASSERT_EQ(made.size(), 1U) << method << " on " << owner;

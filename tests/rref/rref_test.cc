@@ -1,5 +1,5 @@
-// What a program does with an RRef: create, call, remote, notify, to_here, local, ready; and what it is told
-// when it asks for what cannot be.
+// The operations of an RRef: create, call, remote, notify, to_here, local, ready. Also the errors of invalid
+// requests.
 #include <weft/rref/rref.h>
 
 #include "tests/rref/rref_support.h"
@@ -61,7 +61,7 @@ TEST_F(RRefUse, CreatesAndCalls) {
     got(box.call<&Box::set>(7));
     EXPECT_EQ(got(box.call<&Box::add>(3)), 10);
     got(box.ready());
-    eventually("its creation's own answer has come too", [&] { return box.is_confirmed(); });
+    eventually("the reply to its creation has arrived too", [&] { return box.is_confirmed(); });
     EXPECT_EQ(Counted::alive, 1);
   }
   expect_nothing_left();

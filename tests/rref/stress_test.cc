@@ -14,7 +14,7 @@ const std::vector<std::string> names{"owner", "anna", "bert", "cora"};
 
 class Stress : public RRefTest, public testing::WithParamInterface<bool> {
  protected:
-  // One thread's work: on a few handles of its own, and on what the agents keep for everybody.
+  // The work of one thread, on a few private handles and on the objects that all threads share.
   void work(std::uint32_t seed) {
     std::mt19937 random(seed);
     const auto any = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
@@ -42,7 +42,7 @@ class Stress : public RRefTest, public testing::WithParamInterface<bool> {
           peers.at({holder, whom}).notify<&Keeper::keep>(box);
           break;
         }
-        case 5: {  // one box keeps another: always the older one, so that there is no cycle
+        case 5: {  // one box keeps another, always the older one, to avoid a cycle
           const auto i = any(mine.size()), j = any(mine.size());
           if (i != j && mine[i].first == mine[j].first)
             under_way.push_back(mine[std::max(i, j)].second.call<&Box::keep>(mine[std::min(i, j)].second));

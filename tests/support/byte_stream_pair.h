@@ -1,7 +1,7 @@
-// ByteStreams for tests: two connected ends in memory, and a loop that runs when the test says so.
+// ByteStreams for tests: two connected ends in memory, and a loop that the test runs by hand.
 //
-// An end moves as little at a time as it is told to, and now and then says would_block for nothing, so that
-// what stands on it sees its bytes split at every place. The two ends may live on two loops of two threads.
+// The options limit the bytes that an end moves per call, and make an end return spurious would_block errors,
+// so that its user sees the bytes split at every position. The two ends may run on two loops of two threads.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -21,7 +21,7 @@
 
 namespace weft::test {
 
-// Runs its jobs in order, on the thread that calls run(). Its clock stands still unless it is moved.
+// Runs its jobs in order, on the thread that calls run(). Its clock advances only if the test advances it.
 class ManualLoop final : public rpc::Loop {
  public:
   void post(rpc::Callback job) override { jobs_.push_back(std::move(job)); }

@@ -1,8 +1,9 @@
 // The contract of ByteStream, as a suite of tests to run against every kind of stream.
 //
-// A kind is a class that, default-constructed, has loop(0) and loop(1) (std::shared_ptr<rpc::Loop>, each run
-// by a thread of its own) and connect(), which any thread but those may call and which returns two connected
-// streams, of which the first belongs on loop(0). Its static missing() says why the system lacks it, or "".
+// A kind is a default-constructible class with these functions. loop(0) and loop(1) return
+// std::shared_ptr<rpc::Loop>; a separate thread runs each loop. connect() returns two connected streams, of
+// which the first belongs to loop(0); any other thread may call it. The static missing() returns why the
+// system does not support this kind, or "".
 //   INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, ByteStreamTest, weft::test::TcpKind);
 #pragma once
 

@@ -1,4 +1,4 @@
-// What tests of agents share beside weft::testing.
+// Helpers that tests of agents share, in addition to weft::testing.
 #pragma once
 
 #include <weft/rpc/testing/cluster.h>

@@ -9,12 +9,12 @@
 
 namespace weft::test {
 
-// What a watch has told so far.
+// The events of a watch so far.
 class History {
  public:
   explicit History(rpc::Agent& agent) : watch_(agent.watch_members()) {}
 
-  // Reads on until so many events have come.
+  // Reads until the watch has reported this number of events.
   const std::vector<rpc::MemberEvent>& until(std::size_t events) {
     while (told_.size() < events)
       for (rpc::MemberEvent& event : got(watch_->next())) told_.push_back(std::move(event));

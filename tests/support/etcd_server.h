@@ -1,5 +1,5 @@
-// Debian's etcd-server for a test: one process, on free ports of an address of the test's own, its data in a
-// folder of its own; all gone at the end.
+// Debian's etcd-server for a test: one process, on free ports of an address that only this test uses, with
+// its data in a temporary folder. The destructor removes everything.
 #pragma once
 
 #include <sys/prctl.h>

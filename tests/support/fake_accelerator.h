@@ -40,7 +40,7 @@ class FakeAccelerator {
  public:
   static constexpr c10::DeviceType type = c10::DeviceType::PrivateUse1;
   static constexpr int devices = 4;
-  static constexpr int pooled = 8;  // streams of a device, beside its default one
+  static constexpr int pooled = 8;  // streams of a device, in addition to its default one
 
   static FakeAccelerator& install() {
     static auto* accelerator = new FakeAccelerator;  // for ever, as LibTorch keeps what is registered

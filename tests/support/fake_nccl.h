@@ -254,7 +254,7 @@ class FakeNccl {
     clique->members.resize(size, nullptr);
     return clique;
   }
-  // The communicators of all who have come, in that order; written where they said.
+  // Creates the communicators of all ranks that have called, in that order, and stores each in its slot.
   void make_of(const std::vector<FakeClique::Split>& parts) {
     const auto clique = clique_of(parts.size());
     int rank = 0;
@@ -399,7 +399,7 @@ inline void FakeNccl::finish(std::vector<FakeOp>& ops) {
   for (FakeOp& op : ops) op.work->ended = true;
 }
 
-// The stream has come to it.
+// The stream has reached the operation.
 inline void FakeNccl::arrive(FakeOp op) {
   using Kind = FakeOp::Kind;
   std::lock_guard lock(mutex_);

@@ -1,7 +1,7 @@
-// HandLoop: a Loop, or an Executor, that the test turns by hand, in a time of its own.
+// HandLoop: a Loop, or an Executor, that the test runs by hand, with its own clock.
 //
-// post() and schedule() from any thread; turn() and advance() by the test's thread. run_until() goes on, a
-// millisecond at a time, until something holds, or fails the test.
+// Any thread may call post() and schedule(). The test's thread calls turn() and advance(). run_until()
+// advances the clock by one millisecond at a time until a condition holds, or fails the test.
 #pragma once
 
 #include <weft/rpc/core/loop.h>

@@ -7,8 +7,8 @@
 
 namespace weft::test {
 
-// For a port that is let go and bound again, or that nobody is to listen at: whoever binds any free port of
-// 127.0.0.1 meanwhile cannot take it. Linux has all of 127.0.0.0/8.
+// An address for a port that the test releases and binds again, or on which no process may listen. A process
+// that binds any free port of 127.0.0.1 in the meantime cannot get it. Linux serves all of 127.0.0.0/8.
 inline std::string own_loopback() {
   const int pid = ::getpid();
   const auto part = [pid](int shift) { return std::to_string(pid >> shift & 255); };

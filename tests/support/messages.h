@@ -31,8 +31,8 @@ inline rpc::InboundFrame inbound(const rpc::OutboundFrame& frame, const rpc::Lim
   return in;
 }
 
-// What a frame brought beside its header, as its message has it: where all of them are empty, so is the
-// frame.
+// The attachments of a frame, as its message returns them. If all of them are empty, the frame carries no
+// bytes after its header.
 inline std::vector<rpc::Buffer> attachments_of(const rpc::InboundFrame& frame) {
   const rpc::IncomingMessage message(frame, {});
   std::vector<rpc::Buffer> all;

@@ -1,4 +1,4 @@
-// Who sends a pattern through a stream and who compares what arrives.
+// PatternSender sends a pattern through a stream. PatternReceiver compares the received bytes.
 #pragma once
 
 #include <weft/rpc/testing/wait.h>

@@ -110,7 +110,7 @@ struct Everything {
 };
 WEFT_CODEC(Everything, flag, tiny, count, ratio, color, text, bytes, reals, floats, ints, uints, three,
            shelves, marks, twice, triple, choice)
-struct ValueTree {  // as deep as whoever sends it likes
+struct ValueTree {  // as deep as its sender chooses
   std::int64_t number = 0;
   std::vector<ValueTree> below;
 };

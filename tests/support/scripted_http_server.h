@@ -23,9 +23,9 @@ class ScriptedHttpServer {
  public:
   struct Request {
     std::string target, body;
-    int connection = 0;  // the how-manieth it came over, from 1
+    int connection = 0;  // the number of the connection that carried it, from 1
   };
-  // Of one request: what is to be sent, and whether the connection is then closed. Nothing: no answer.
+  // The reply to one request: the bytes to send, and whether the connection is then closed. Empty: no reply.
   struct Answer {
     std::string bytes;
     bool close = false;

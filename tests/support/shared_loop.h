@@ -72,7 +72,7 @@ class SharedLoop {
   std::thread thread_;
 };
 
-// How many descriptors this process may have, once it has asked for so many.
+// Raises the limit of open descriptors to `wanted` if possible. Returns the limit.
 inline std::size_t descriptors_permitted(std::size_t wanted) {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);

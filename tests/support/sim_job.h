@@ -29,15 +29,15 @@ class SimTally : public std::map<std::string, std::uint64_t> {
   }
 };
 
-// What goes wrong in a world.
+// The faults of a world.
 enum class Troubles : std::uint8_t {
   any,     // or nothing
   resets,  // connections are reset at any time, and nothing else: then nothing may fail
 };
 
 struct SimFate {
-  bool silent = false;  // hosts may crash, and connections die, without a word
-  bool beats = false;   // and heartbeats see it. A world that has them never comes to rest
+  bool silent = false;  // hosts may crash, and connections die, without a notification to their peers
+  bool beats = false;   // heartbeats detect this; a world with heartbeats never becomes idle
 
   static SimFate noticed(bool silent) { return {.silent = silent, .beats = silent}; }
   rpc::Heartbeat heartbeat() const {

@@ -17,7 +17,7 @@
 
 namespace weft::test {
 
-// One store of its own for each test.
+// A separate store for each test.
 struct StoreBackend {
   virtual ~StoreBackend() = default;
   std::shared_ptr<rpc::Store> mine, theirs;

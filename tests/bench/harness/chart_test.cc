@@ -78,7 +78,7 @@ TEST(Chart, names_peers_that_failed_and_is_well_formed) {
 TEST(Chart, is_readable_on_dark_pages) {
   const auto svg = chart({}, "weft", "");
   EXPECT_NE(svg.find("prefers-color-scheme: dark"), std::string::npos);
-  EXPECT_NE(svg.find("class=\"page\""), std::string::npos);  // a background of its own
+  EXPECT_NE(svg.find("class=\"page\""), std::string::npos);  // its own background
 }
 
 TEST(Chart, ticks_enclose_the_values) {

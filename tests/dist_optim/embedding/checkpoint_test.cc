@@ -108,7 +108,7 @@ TEST(EmbeddingCheckpointFile, DamageIsNoticed) {
   EXPECT_EQ(kind(good, RowOptimizer::sgd(1)), rpc::ErrorKind::invalid_argument);
 }
 
-// Trained further from a checkpoint, an embedding becomes what it would have become, whoever owns its rows.
+// Training that resumes from a checkpoint gives the same embedding, whichever owners hold its rows.
 TEST(EmbeddingCheckpoint, GoesOnWithAnotherNumberOfOwners) {
   constexpr std::int64_t ids = 1500;
   TemporaryDirectory directory;

@@ -97,9 +97,9 @@ struct StepByStep : testing::Test {
 
 TEST_F(StepByStep, OnlyCallsAboutRowsUnderWayWait) {
   auto first = hand_over(0);
-  test::eventually("its rows have come",
+  test::eventually("its rows have arrived",
                    [&] { return stats(added).rows == static_cast<std::uint64_t>(moving(0).numel()); });
-  // Those that stay, and those that have come, are served.
+  // The shards serve the rows that stay and the rows that have arrived.
   touch(owners.trainer(), embedding, moving(0));
   EXPECT_EQ(embedding.shards().size(), 3u);
   auto waiting = embedding.read(torch::arange(300));
@@ -117,7 +117,7 @@ TEST_F(StepByStep, OnlyCallsAboutRowsUnderWayWait) {
 
 TEST_F(StepByStep, GoesBackWhereItIsAbandoned) {
   auto first = hand_over(0);
-  test::eventually("its rows have come", [&] { return stats(added).rows > 0; });
+  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
   got(embedding.read(moving(0)));  // and the trainer knows of the third shard
   auto waiting = embedding.read(torch::arange(300));
   test::eventually("the read waits", [&] { return stats(added).waited >= 1; });
@@ -131,14 +131,14 @@ TEST_F(StepByStep, GoesBackWhereItIsAbandoned) {
   EXPECT_EQ(embedding.shards().size(), 2u);
   touch(owners.trainer(), embedding, torch::arange(300));
   EXPECT_TRUE(torch::equal(got(embedding.read(torch::arange(300))), at::full({300, 1}, -2.0f)));
-  // And may grow after all.
+  // A later growth succeeds.
   got(embedding.grow(owners.peer(2)));
   EXPECT_TRUE(torch::equal(got(embedding.read(torch::arange(300))), at::full({300, 1}, -2.0f)));
 }
 
 TEST_F(StepByStep, GoesBackWhereTheNewOwnerIsLost) {
   auto first = hand_over(0);
-  test::eventually("its rows have come", [&] { return stats(added).rows > 0; });
+  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
   owners.cluster.end("owner2");
   EXPECT_EQ(test::kind_of([&] { return got(std::move(first)), 0; }), rpc::ErrorKind::owner_lost);
   EXPECT_EQ(stats(embedding.shards()[0]).owners, 2u);
@@ -149,7 +149,7 @@ TEST_F(StepByStep, OneGrowthAtATime) {
   const TemporaryDirectory saved;
   got(embedding.save(saved.path));
   auto first = hand_over(0);
-  test::eventually("its rows have come", [&] { return stats(added).rows > 0; });
+  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
   const auto kind = [](auto&& f) { return test::kind_of([&] { return f(), 0; }); };
   EXPECT_EQ(kind([&] { got(embedding.grow(owners.peer(2))); }), rpc::ErrorKind::failed_precondition);
   TemporaryDirectory directory;

@@ -254,7 +254,7 @@ TEST(RowStore, BlocksMoveRowsWithTheirStateAndAge) {
 TEST(RowStore, ForgetsErasuresThatNobodyAsksFor) {
   RowStore store(1, RowOptimizer::sgd(1), {});
   const RowStore::Epoch since = store.close_epoch();
-  EXPECT_FALSE(store.remembers(since)) << "nothing is remembered before it is asked for";
+  EXPECT_FALSE(store.remembers(since)) << "the store remembers nothing before it is requested";
   store.remember(since);
   EXPECT_TRUE(store.remembers(since));
   const float gradient = 1;

@@ -143,8 +143,8 @@ class GlooMatrix {
   }
 
  private:
-  // The next of a pack of so many cards, each of which comes once before any comes again: nothing is left out
-  // by chance.
+  // Draws the next card from a shuffled pack of `cards` cards. Each card is drawn once before any card is
+  // drawn again, so that no choice is left out by chance.
   std::size_t draw(const std::string& pack, std::size_t cards) {
     std::vector<std::size_t>& left = packs_[pack];
     if (left.empty()) {

@@ -19,7 +19,8 @@ constexpr std::uint64_t seed = 20'252;
 
 class Oracle {
  public:
-  // Empty, or why there is none. While this process has one thread.
+  // Asks Gloo for all results. Returns an empty string, or why Gloo is not available. Call it while this
+  // process has one thread.
   std::string ask(const std::vector<GlooCase>& cases) {
     std::ofstream(folder_.path() + "/cases.json") << json_of(cases);
     const std::string missing = test::run_torch_python(
@@ -162,8 +163,8 @@ Tensors run(const GlooCase& c, const Tensors& inputs, const Side& side, int firs
   return results;
 }
 
-// Calls visit(case, inputs, sides) with all cases that are chosen; a side for each backend that so many ranks
-// have.
+// Calls visit(case, inputs, sides) for each chosen case. `sides` has one element per backend that supports
+// the number of ranks.
 template <class Chosen, class Visit>
 void for_each(const std::vector<GlooCase>& cases, Chosen chosen, Visit visit) {
   at::set_num_threads(1);

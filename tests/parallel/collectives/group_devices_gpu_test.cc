@@ -7,7 +7,7 @@
 namespace weft::collectives::testing {
 namespace group_devices_gpu_test {
 
-// Members in this process, each on a GPU of its own.
+// Members in this process, each on a separate GPU.
 class GroupsOnGpus : public ::testing::Test {
  protected:
   static c10::Device gpu(int rank) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(rank)}; }

@@ -62,7 +62,7 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend>, protected Fake
       if (rpc::Clock::now() > until) return false;
     return true;
   }
-  // Each on a thread of its own, which has ended.
+  // Calls `f` for each group on a separate thread. The threads have exited when this returns.
   template <class F>
   Futures begin_on_threads(F f, const std::function<void()>& meanwhile = [] {}) {
     Futures futures(groups.size());

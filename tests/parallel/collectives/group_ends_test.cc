@@ -228,7 +228,7 @@ TEST(GroupTimeouts, OfALaterCollectiveHoldAfterAnEarlierOneSucceeded) {
              {"was not done within 2.05 s", "rank 1 (worker1) has not begun it"});
 }
 
-// --- What was under way, for people ---
+// --- Reports of the collectives in flight ---
 
 TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
   const auto folder = std::filesystem::temp_directory_path() / ("weft-flights-" + std::to_string(::getpid()));

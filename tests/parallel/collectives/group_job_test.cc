@@ -1,4 +1,5 @@
-// Groups in a job: several of the same members, of some, beside calls, over TCP.
+// Groups in a job: several groups with the same members, groups of some members, groups next to calls, groups
+// over TCP.
 #include "tests/parallel/collectives/operations.h"
 #include "tests/support/lost_connections.h"
 
@@ -232,7 +233,7 @@ TEST(GroupsOverTcp, MoveMuch) {
   for (const at::Tensor& tensor : tensors) expect_equal(tensor, sum_of(2, {3'000'000}));
 }
 
-// What is large goes by other connections than what is small, and what is begun in order ends well.
+// Large messages use other connections than small ones. Collectives that start in order still succeed.
 TEST(GroupsOverLanes, EveryOperation) {
   constexpr int ranks = 3;
   constexpr std::uint64_t lanes = 2;

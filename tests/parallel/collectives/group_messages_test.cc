@@ -167,7 +167,7 @@ TEST_P(GroupMessages, ATensorThatNobodySendsEndsTheGroup) {
 
 TEST_P(GroupMessages, ASendEndsWhenItHasBeenReceived) {
   auto sent = groups[0].send(at::zeros({4}), 1);
-  together(groups, [](const Group& group) { return group.barrier(); });  // what was sent before has come
+  together(groups, [](const Group& group) { return group.barrier(); });  // rank 1 has got the message
   EXPECT_FALSE(sent.ready());
   got(groups[1].recv(at::zeros({4}), 0));
   got(std::move(sent));

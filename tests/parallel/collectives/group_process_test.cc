@@ -1,4 +1,4 @@
-// Groups of processes: results, and what the others learn when one is killed or stands still.
+// Groups of processes: results, and the errors of the other ranks when one process is killed or stopped.
 #include <weft/rpc/membership/job.h>
 
 #include <atomic>
@@ -103,14 +103,14 @@ TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
         say(error.kind() == ErrorKind::peer_lost && named ? "well" : error.what());
       }
       if (killer.joinable()) killer.join();
-      while (true) ::pause();  // who ended now would be lost to others that have not heard of the victim yet
+      while (true) ::pause();  // its exit could be reported before the victim's
     });
     for (int rank = 0; rank < ranks; ++rank)
       EXPECT_EQ(members[static_cast<std::size_t>(rank)].line(), rank == victim ? "" : "well") << rank;
   }
 }
 
-// A process that stands still is alive: only the deadline ends what waits for it.
+// A stopped process is alive, so its peers wait for it until their deadline.
 TEST_P(Processes, AStoppedOneIsNamedOnceTheDeadlineHasPassed) {
   const int ranks = few(GetParam());
   start(ranks, [](const Group& group, const auto& say) {
@@ -133,8 +133,8 @@ TEST_P(Processes, AStoppedOneIsNamedOnceTheDeadlineHasPassed) {
     }
 }
 
-// Rank 0, which gathers what all give, is the one that says who is missing; nobody else can say that of it.
-// Objects go by messages, whatever the tensors do.
+// Rank 0 gathers the values and names missing ranks. If rank 0 itself is stopped, the senders name it. Object
+// collectives use messages, whichever backend the tensors use.
 class ProcessesOfMessages : public Processes {};
 INSTANTIATE_TEST_SUITE_P(Backends, ProcessesOfMessages, ::testing::Values(Backend::messages),
                          ::testing::PrintToStringParamName());

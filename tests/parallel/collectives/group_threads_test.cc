@@ -67,7 +67,7 @@ TEST_P(GroupThreads, HaveAGroupEach) {
   });
 }
 
-// Whose turn it is: the program's order, alike on all ranks.
+// Runs the operations of all threads in the program's order, which is the same on all ranks.
 class Order {
  public:
   template <class F>
@@ -85,8 +85,8 @@ class Order {
   int next_ = 0;
 };
 
-// Two groups, both used by all threads; what is begun in order is waited for out of it. Messages need no
-// order: each thread has a tag of its own.
+// Two groups, both used by all threads. Collectives start in order, and the threads wait for them out of
+// order. Messages need no order: each thread has its own tag.
 TEST_P(GroupThreads, ShareGroups) {
   const std::vector<Group> others = company.groups({.name = "other"});
   std::deque<Order> orders(static_cast<std::size_t>(ranks));

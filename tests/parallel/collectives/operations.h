@@ -33,7 +33,7 @@ struct Round {
     return filled(group, shape, of(group.rank()));
   }
   at::Tensor zeros(const Group& group, at::IntArrayRef shape) const { return filled(group, shape, 0); }
-  Tensors for_all(const Group& group, std::int64_t more = 0) const {  // for rank i so many more elements × i
+  Tensors for_all(const Group& group, std::int64_t more = 0) const {  // rank i gets `more` × i more elements
     Tensors tensors;
     for (int to = 0; to < group.size(); ++to)
       tensors.push_back(filled(group, {n + more * to}, from_to(group.rank(), to)));

@@ -37,7 +37,7 @@ class CallsInFlightTest : public testing::Test {
     middle->last = cluster.peer("b", "c");
   }
   ~CallsInFlightTest() override { last->released.set(); }
-  // By an agent of its own, so that asking shows only there.
+  // A separate agent asks, so that the query itself appears only there.
   CallsInFlight ask(const std::string& agent) { return got(calls_in_flight(cluster.peer("asker", agent))); }
 
   std::shared_ptr<Middle> middle = std::make_shared<Middle>();

@@ -84,7 +84,7 @@ TEST_F(DrainTest, WaitsForTheCallsThatItServes) {
   EXPECT_FALSE(drained.ready());
   at("b").answer(5);
   got(std::move(drained));
-  EXPECT_EQ(got(std::move(call)), 5) << "whoever waits gets the answer, though the agent is about to end";
+  EXPECT_EQ(got(std::move(call)), 5) << "the caller gets the reply although the agent is draining";
 }
 
 TEST_F(DrainTest, WaitsUntilTheAnswersHaveLeft) {
@@ -263,7 +263,7 @@ TEST(Notification, IsServedThoughItsSenderHasLeft) {
     peer.notify<&Bell::block>();
     bell->began.wait();
     peer.notify<&Bell::ring>();
-    test::eventually("both have come", [&] { return server.counts().calls_served == 2; });
+    test::eventually("both notifications have arrived", [&] { return server.counts().calls_served == 2; });
   }
   test::eventually("the sender has gone", [&] { return server.counts().connections == 0; });
   bell->released.set();

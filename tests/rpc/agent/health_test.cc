@@ -38,8 +38,8 @@ TEST_F(HealthTest, IsServedByEveryAgent) {
   EXPECT_EQ(found.incarnation, cluster["b"].id().incarnation);
   EXPECT_FALSE(found.version.empty());
   EXPECT_EQ(found.calls_made, 0);
-  // A call is under way until its answer has left, which is after it has arrived.
-  eventually("nothing is under way", [&] { return ask().calls_served == 0; });
+  // A call counts as in flight until its reply has been sent. The client may receive the reply before that.
+  eventually("no call is in flight", [&] { return ask().calls_served == 0; });
 }
 
 TEST_F(HealthTest, UptimeGrows) {
@@ -56,7 +56,7 @@ TEST_F(HealthTest, IsAnsweredWhileEveryHandlerThreadIsBusy) {
   for (int i = 0; i < 5; ++i)  // there are two threads
     calls.push_back(cluster.peer("a", "b").call<&Worker::block>());
   worker->began.wait();
-  eventually("five calls are under way", [&] { return ask().calls_served == 5; });
+  eventually("five calls are in flight", [&] { return ask().calls_served == 5; });
   EXPECT_EQ(got(health(cluster.peer("b", "a"))).calls_made, 5);
   worker->released.set();
   for (auto& call : calls) got(std::move(call));

@@ -94,7 +94,7 @@ TEST_F(StatsTest, AreAnsweredWhileEveryHandlerThreadIsBusy) {
   std::vector<Future<void>> calls;
   for (int i = 0; i < 4; ++i) calls.push_back(b.call<&Worker::block>());  // there are two threads
   worker->began.wait();
-  eventually("all have come", [&] { return ask("worker.block").accepted == 4; });
+  eventually("all calls have arrived", [&] { return ask("worker.block").accepted == 4; });
   worker->released.set();
   for (auto& call : calls) got(std::move(call));
 }

@@ -14,7 +14,7 @@ using Outcome = ReplicaPlan::Outcome;
 
 class ReplicaPlanTest : public testing::Test {
  protected:
-  // The name of who is chosen, whose call ends at once.
+  // Chooses a replica and completes its call at once. Returns the name of the replica.
   std::string once(ReplicaPlan& plan, Outcome outcome = Outcome::good,
                    std::optional<std::uint64_t> key = {}) {
     const auto choice = plan.choose(now, key);

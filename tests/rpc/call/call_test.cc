@@ -46,7 +46,7 @@ class Station {
   Future<void> chained(std::string line) {
     return own_.peer("b").call<&Station::log>(line).then([](Result<void>&& done) { return std::move(done); });
   }
-  // Twenty steps after a call of its own.
+  // Makes a call to `b`, then runs twenty continuations.
   Future<std::int64_t> steps(std::int64_t from) {
     auto last = own_.peer("b").call<&Station::zero>().then(
         [from](Result<std::int64_t>&& zero) { return std::move(zero).get() + from; });

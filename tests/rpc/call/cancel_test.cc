@@ -46,7 +46,7 @@ class Patient {
     if (handed_on) to = to.with(call);
     co_await to.call<&Patient::hang>();
   }
-  // Once it is cancelled: looks at what it is told then, and makes a call.
+  // Waits for its cancellation, then records what the context reports and makes a nested call.
   Task<void> go_on(CallContext& call) {
     began.set();
     auto to_come = std::make_shared<Promise<void>>();
@@ -98,7 +98,7 @@ using Ping = Function<"weft.ping", &ping>;  // every agent serves it, on its loo
 
 class CancelTest : public testing::Test {
  protected:
-  // Agents with one handler thread: calls of values take turns.
+  // Agents with one handler thread, which serves calls of values one at a time.
   CancelTest() : cluster({.adjust = [](AgentOptions& options) { options.handler_threads = 1; }}) {
     for (const char* name : {"a", "b", "c"}) {
       Agent& agent = cluster.add(name);
@@ -133,7 +133,7 @@ TEST_F(CancelTest, OfAScopeReachesAllItsCallsAndThoseToCome) {
   EXPECT_EQ(late->execution(), Execution::not_sent);
 }
 
-// How a program ends what is under way of many calls when one has failed.
+// How a program cancels the other calls that are in flight when one of them has failed.
 TEST_F(CancelTest, OfAScopeEndsTheOthersWhenOneHasFailed) {
   CancelScope scope;
   std::vector<Future<void>> calls;

@@ -77,7 +77,7 @@ CallOptions within(std::chrono::nanoseconds time) { return {.timeout = time}; }
 
 class DeadlineTest : public testing::Test {
  protected:
-  // Agents with one handler thread: calls of values take turns.
+  // Agents with one handler thread, which serves calls of values one at a time.
   DeadlineTest() : cluster({.adjust = [](AgentOptions& options) { options.handler_threads = 1; }}) {
     for (const char* name : {"a", "b", "c"}) {
       Agent& agent = cluster.add(name);
@@ -158,7 +158,7 @@ TEST_F(DeadlineTest, IsHandedOnToTheCallsOfAHandler) {
   const Left taken = nested(hurried, std::nullopt, true);
   ASSERT_TRUE(taken);
   EXPECT_LE(*taken, hour);
-  EXPECT_EQ(nested(hurried, std::nullopt, false), std::nullopt) << "only where it is asked for";
+  EXPECT_EQ(nested(hurried, std::nullopt, false), std::nullopt) << "only if the context is passed on";
   EXPECT_EQ(nested(*to_b, std::nullopt, true), std::nullopt);
 
   EXPECT_LE(nested(hurried, 2 * hour, true).value_or(3 * hour), hour) << "no longer than the outer one";

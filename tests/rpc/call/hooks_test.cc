@@ -39,7 +39,7 @@ using Lines = std::vector<std::string>;
 
 std::string text_in(const ValueReader& reader) { return Codec<std::string>::decode(reader); }
 
-// Writes a note beside the arguments of a call, and takes the one that comes back.
+// Writes a note next to the arguments of a call, and reads the note of the reply.
 class NotePart final : public CallPart {
  public:
   NotePart(std::string text, bool required, Record* record)

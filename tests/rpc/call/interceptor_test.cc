@@ -21,13 +21,13 @@ using Twice = Function<"twice", &twice>;
 std::string tenant(CallContext& call) { return call.metadata("tenant").value_or("none"); }
 using Tenant = Function<"tenant", &tenant>;
 
-// Writes down what it is told, and does what it is asked.
+// Records each hook invocation. Refuses or delays calls if its flags say that it should.
 class Recorder final : public Interceptor {
  public:
   explicit Recorder(std::string name) : name_(std::move(name)) {}
 
   Task<void> accept(CallContext& call) override {
-    std::optional<Future<void>> gate = take_gate();  // before the note: whoever reads it may make a call
+    std::optional<Future<void>> gate = take_gate();  // before the note: its reader may make a call
     note("accept " + std::string(call.method()));
     if (refuse) throw Error(ErrorKind::permission_denied, "not today");
     if (gate) co_await std::move(*gate);

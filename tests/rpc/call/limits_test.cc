@@ -101,7 +101,7 @@ TEST_P(LimitsTest, OfWhatHandlersHoldMakeCallsWaitAtTheCaller) {
   store->release();
   EXPECT_EQ(got(std::move(first)), 80'000U);
   EXPECT_EQ(got(std::move(second)), 80'000U);
-  test::eventually("the rest has come", [&] { return store->held() == 2; });
+  test::eventually("the remaining two are held", [&] { return store->held() == 2; });
   store->release();
   EXPECT_EQ(got(std::move(third)), 10U);
 }
@@ -174,7 +174,7 @@ TEST_P(LimitsTest, OfAllCallsTogetherRefuseWhatIsBeyond) {
     EXPECT_EQ(error->execution(), Execution::not_sent);
   }
   EXPECT_EQ((*cluster)["b"].counts().calls_shed, 2U);
-  EXPECT_EQ(store->held(), 4U) << "who is served is served";
+  EXPECT_EQ(store->held(), 4U) << "calls that are already served continue";
   store->release();
   for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(got(std::move(calls[i])), i);
   test::eventually("there is room again", [&] { return (*cluster)["b"].counts().serving == 0; });
@@ -184,7 +184,7 @@ TEST_P(LimitsTest, OfAllCallsTogetherRefuseWhatIsBeyond) {
 TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   start({.outgoing_calls = 3, .outgoing_bytes = 2000}, {});
   const auto idle = [&] { return (*cluster)["a"].counts().waiting == 0; };
-  test::eventually("the call that connected is over", idle);
+  test::eventually("the call that connected is complete", idle);
   std::vector<Future<std::uint64_t>> calls;
   calls.push_back(to_b->call<&Store::hold>(bytes(1500)));
   calls.push_back(to_b->call<&Store::hold>(bytes(4000)));
@@ -197,16 +197,16 @@ TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 5500U);
   store->release();
   for (auto& call : calls) got(std::move(call));
-  test::eventually("nothing is under way", idle);
+  test::eventually("no call is in flight", idle);
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
   EXPECT_EQ(got(to_b->call<&Store::length>("again")), 5U);
 }
 
-// Text, numbers and structs have no attachments, but are kept all the same.
+// Text, numbers and structs have no attachments, but their calls also hold memory.
 TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
   start({.outgoing_values = 10'000}, {});
   const auto idle = [&] { return (*cluster)["a"].counts().waiting == 0; };
-  test::eventually("the call that connected is over", idle);
+  test::eventually("the call that connected is complete", idle);
   std::vector<Future<std::uint64_t>> calls;
   for (int i = 0; i < 3; ++i) calls.push_back(to_b->call<&Store::hold_text>(std::string(4000, 'x')));
   const auto error = error_of([&] { got(to_b->call<&Store::hold_text>(std::string(4000, 'x'))); });
@@ -217,7 +217,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
   EXPECT_GE((*cluster)["a"].counts().waiting_bytes, 12'000U);
   store->release();
   for (auto& call : calls) EXPECT_EQ(got(std::move(call)), 4000U);
-  test::eventually("nothing is under way", idle);
+  test::eventually("no call is in flight", idle);
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
   EXPECT_EQ(got(to_b->call<&Store::length>(std::string(4000, 'x'))), 4000U);
 }

@@ -47,7 +47,7 @@ class MethodGateTest : public testing::Test {
     peer.emplace(cluster.peer("client", "server"));
   }
   void wait_for_served(std::size_t n) {
-    test::eventually("so many were served", [&] { return desk->served().size() == n; });
+    test::eventually("the expected number of calls was served", [&] { return desk->served().size() == n; });
   }
   std::shared_ptr<Desk> desk = std::make_shared<Desk>();
   Cluster cluster{{}};

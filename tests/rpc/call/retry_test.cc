@@ -122,8 +122,8 @@ TEST_F(RetryTest, ACallThatFindsNobodyIsMadeAgainUntilSomebodyIsThere) {
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 3; });
   EXPECT_FALSE(call.ready());
   start_server();
-  EXPECT_GE(got(std::move(call)), 3) << "the handler is told which attempt it serves";
-  test::eventually("nothing is under way", [&] { return cluster["client"].counts().waiting == 0; });
+  EXPECT_GE(got(std::move(call)), 3) << "the handler sees which attempt it serves";
+  test::eventually("no call is in flight", [&] { return cluster["client"].counts().waiting == 0; });
 }
 
 TEST_F(RetryTest, ACallThatMayHaveRunIsMadeAgainOnlyWhereItsMethodIsIdempotent) {

@@ -133,7 +133,7 @@ TEST(AsioLoop, JobsPostedAfterStopRunOnTheirPostersThread) {
   EXPECT_EQ(ran, std::this_thread::get_id());
 }
 
-// No job is lost, and none runs beside another, however posting and stopping fall.
+// For every interleaving of post() and stop(), no job is lost, and no two jobs run at the same time.
 TEST(AsioLoop, ThreadsMayPostWhileItStops) {
   for (int round = 0; round < 50; ++round) {
     AsioLoop loop;

@@ -427,7 +427,7 @@ TEST(Future, AsioCoroutinesAwaitIt) {
     EXPECT_EQ(error, nullptr);
     total = value;
   });
-  std::thread other([&] {  // run() waits for it: the operation under way counts as work
+  std::thread other([&] {  // run() waits for it: the pending operation counts as work
     a.complete(20);
     b.complete(Result<void>{});
     failing.fail(Error(ErrorKind::unavailable, "not now"));

@@ -116,7 +116,7 @@ TEST(MemoryPool, BlockSizesWasteAnEighthAtMost) {
     const std::size_t block = MemoryPool::block_size(bytes);
     ASSERT_GE(block, bytes);
     ASSERT_LE(block - bytes, bytes / 8) << bytes;
-    ASSERT_EQ(MemoryPool::block_size(block), block) << "a block is of its own size";
+    ASSERT_EQ(MemoryPool::block_size(block), block) << "a block size maps to itself";
   }
   EXPECT_EQ(MemoryPool::block_size(~std::size_t{0}), ~std::size_t{0});
 }

@@ -196,7 +196,7 @@ struct ContextBody {
     context->steps += '1';
     co_await std::move(ready);  // does not suspend
     context->steps += '2';
-    co_await give(1);  // a task of its own, in the same context
+    co_await give(1);  // a separate task in the same context
     context->steps += '3';
     co_await nested(std::move(later), context);
     context->steps += '6';

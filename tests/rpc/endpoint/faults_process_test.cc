@@ -1,4 +1,4 @@
-// Peers that die, stand still, take nothing, or come by the thousand, in processes of their own.
+// Peers in separate processes that die, are stopped, do not read, or connect by the thousand.
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
@@ -61,13 +61,13 @@ AgentOptions options(const std::string& name, const std::string& listen = "tcp:/
   return options;
 }
 
-// Of agents that hundreds of others dial at once.
+// Options of agents to which hundreds of others connect at once.
 AgentOptions patient(AgentOptions options) {
   options.connect_timeout = options.handshake_timeout = test::too_long;
   return options;
 }
 
-// A vault in a process of its own, which says where it listens.
+// Runs a vault in this process and writes its address to the pipe.
 void keep_vault(int pipe, const std::string& listen, Heartbeat heartbeat = {}) {
   auto with = options("vault", listen);
   with.heartbeat = heartbeat;
@@ -108,7 +108,7 @@ TEST_P(DeathTest, InTheMiddleOfATensorIsToldToTheCaller) {
   auto put = peer.call<&Vault::put>(bytes);
   bytes = {};
   auto take = peer.call<&Vault::take>(std::size_t{64} << 20);
-  eventually("both are under way", [&] { return client.counts().waiting == 2; });
+  eventually("both calls are in flight", [&] { return client.counts().waiting == 2; });
   server.kill();
   const auto error = error_of([&] { got(std::move(put)); });
   ASSERT_TRUE(error);
@@ -123,7 +123,7 @@ TEST_P(DeathTest, InTheMiddleOfATensorIsToldToTheCaller) {
     EXPECT_EQ(second->kind(), ErrorKind::peer_lost);
   }
   eventually("nothing is kept", [&] { return kept.expired() && client.counts().connections == 0; });
-  eventually("nothing is under way", [&] { return client.counts().waiting_bytes == 0; });
+  eventually("no call holds memory", [&] { return client.counts().waiting_bytes == 0; });
 }
 
 TEST_P(DeathTest, OfACallerInTheMiddleOfATensorLeavesNothingHeld) {
@@ -383,7 +383,7 @@ TEST(DescriptorsTest, AnAgentThatHasNoneLeftGoesOnOnceItHas) {
   EXPECT_EQ(got(peer.call<&Vault::one>()), 1);
   std::vector<Socket> greedy;
   for (int i = 0; i < 10; ++i) greedy.push_back(Socket::connected(address));
-  EXPECT_EQ(got(peer.call<&Vault::one>()), 1) << "who is connected is served";
+  EXPECT_EQ(got(peer.call<&Vault::one>()), 1) << "a connected client is served";
   greedy.clear();
   Agent late(options("late", ""));
   EXPECT_EQ(got(late.connect(address).call<&Vault::one>()), 1);

@@ -1,4 +1,4 @@
-// Lanes between agents: how they come to be, what goes by them, and what becomes of those that fail.
+// Lanes between agents: how they are opened, which attachments they carry, and how failures are handled.
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/lanes.h>
 
@@ -427,7 +427,7 @@ TEST_F(DiallingLanesTest, ThatAreLostInACallLetItBeTriedAgain) {
   auto call = agent_->connect(listener_.address())
                   .with({.retry = soon, .idempotent = true})
                   .call<&Mirror::size>(sent);
-  ASSERT_TRUE(next(FrameKind::request));  // but for its attachment, which nobody reads
+  ASSERT_TRUE(next(FrameKind::request));  // without its attachment, which nobody reads
   lanes_.pop_back();
   connection_.emplace(listener_.accept());
   connection_->send(test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5})));

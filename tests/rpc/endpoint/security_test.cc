@@ -1,4 +1,4 @@
-// Who gets in and who may call what: agents with credentials and permissions.
+// Agents with credentials and permissions: which peers are accepted, and which methods they may call.
 #include <weft/rpc/testing/cluster.h>
 #include <weft/rpc/testing/test_authority.h>
 
@@ -430,7 +430,7 @@ TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
   const asio::ip::tcp::endpoint where(asio::ip::make_address(address.host),
                                       static_cast<unsigned short>(std::stoi(address.port)));
   for (int i = 0; i < 6; ++i) silent.emplace_back(context).connect(where);
-  // The oldest make room.
+  // The agent closes the oldest connections to make room.
   std::byte byte[4096];
   asio::error_code error;
   for (std::size_t i = 0; i < 2; ++i) {
@@ -438,7 +438,7 @@ TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
     while (!error) silent[i].read_some(asio::buffer(byte), error);
   }
   test::eventually("both are counted", [&] { return agent("vault").counts().connections_refused == 2; });
-  EXPECT_TRUE(call("anna", "vault").ok()) << "who speaks gets in";
+  EXPECT_TRUE(call("anna", "vault").ok()) << "a client that sends its handshake is accepted";
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(SlowReader, OfSingleBytesMakesNothingGrowAndDelaysNobodyElse) {
     ASSERT_EQ(reader.receive(next), 1U);
     frames.advance(1);
     if (const auto frame = frames.next(); frame && frame->prefix.kind == FrameKind::request) {
-      // What it has not answered is within its credit, but for one frame.
+      // The bytes of unanswered requests stay within its credit, plus one frame.
       const std::uint64_t to_others = calls_to_other * 1024, answers = answered * (each + 1024);
       EXPECT_LE(client.counts().bytes_sent - sent_before, credit + each + 1024 + answers + to_others);
       ASSERT_TRUE(reader.send(probe::reply<std::uint64_t>(each, frame->prefix.call_id)));

@@ -94,7 +94,7 @@ TEST_P(RecordedTest, ItsServerIsUnderstood) {
   auto answers = recorded::call_all(client.connect(listener.address()));
   Socket server = listener.accept();
   const auto says = read(GetParam() / "server.frames");
-  // Its hello, then, once all has come, its answers.
+  // Send the recorded Hello. Send the recorded replies once all requests have arrived.
   const Prefix hello = decode(std::span(says).first<Prefix::size>(), Limits{});
   const std::size_t end = Prefix::size + hello.header_words * std::size_t{8};
   ASSERT_TRUE(server.send(std::span(says).first(end)));
@@ -219,7 +219,7 @@ TEST(EvolutionTest, WhoDialsAPeerOfAnotherProtocolVersionIsToldWhy) {
   EXPECT_NE(std::string(error->what()).find("'client' speaks 1, 'server' 2 to 4"), std::string::npos)
       << error->what();
   const auto reason = farewell(server);
-  ASSERT_TRUE(reason) << "the peer is told, too";
+  ASSERT_TRUE(reason) << "the peer also receives the reason";
   EXPECT_EQ(reason->kind(), ErrorKind::unsupported);
 }
 

@@ -40,7 +40,7 @@ class Flow {
   std::uint64_t notes_ = 0;
 };
 
-// Takes four calls at a time, so that each notification gives its credit back by a frame of its own.
+// Admits four calls at a time, so that the credit of each notification is returned in a separate frame.
 inline AgentOptions flow_server() {
   AgentOptions options;
   options.name = "server";
@@ -77,7 +77,7 @@ inline FlowAnswers talk(const Peer& flow) {
   return answers;
 }
 inline constexpr std::uint64_t flow_counted = 6, flow_cancelled = 7;
-inline const std::set<std::uint64_t> flow_calls{1, flow_counted, flow_cancelled, 8, 9};  // but for pulls
+inline const std::set<std::uint64_t> flow_calls{1, flow_counted, flow_cancelled, 8, 9};  // without pulls
 inline const std::vector<std::int64_t> flow_items{-1, 0, 3};
 
 }  // namespace weft::rpc::recorded

@@ -163,7 +163,7 @@ TEST_P(FixedCollectives, ALossEndsItOnAllWithTheWorld) {
 TEST_P(FixedCollectives, TheLeadersLossEndsItOnAllWithTheWorld) {
   const CollectiveOptions three{.among = {"worker1", "worker2", "worker3"}};
   auto second = rpc::Job(job[2]).barrier(three), third = rpc::Job(job[3]).barrier(three);
-  // They have come to it once it has answered what they asked after that.
+  // The leader has received both arrivals once it has replied to calls that were sent after them.
   for (const std::size_t rank : {2, 3}) got(job[rank].peer(1).call<&test::Worker::who>());
   job.end(1);
   expect_error(std::move(second), ErrorKind::peer_lost, "worker1");
@@ -266,7 +266,7 @@ TEST_P(OpenCollectives, WhoDiesAfterItCameEndsIt) {
 
 TEST_P(OpenCollectives, TheLeadersDeathEndsIt) {
   auto bert = barrier("bert"), carl = barrier("carl");
-  // They have come to it once it has answered what they asked after that.
+  // The leader has received both arrivals once it has replied to calls that were sent after them.
   for (const char* name : {"bert", "carl"}) got(job[name].peer("anna").call<&test::Worker::who>());
   job.end("anna");
   expect_error(std::move(bert), ErrorKind::peer_lost, "barrier, led by 'anna'");

@@ -180,7 +180,7 @@ TEST(JobUrl, SaysWhichNumberNobodyStates) {
 
 // --- A job ---
 
-// Three agents, by what each is told; they meet, and know each other's ranks.
+// Starts three agents with the given options. Checks that they join one job and know each other's ranks.
 void meet(const std::function<AgentOptions(std::size_t rank)>& options_of) {
   std::vector<std::unique_ptr<Agent>> agents;
   for (std::size_t rank = 0; rank < 3; ++rank) agents.push_back(std::make_unique<Agent>(options_of(rank)));

@@ -195,11 +195,11 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
   for (auto& watch : watches) looks += got(std::move(watch));
   told("each has set a key, and seen those of all in " + std::to_string(looks / stores.size()) + " looks");
 
-  // Half of the bad ones are gone at once, the others live, but their connections end.
+  // Half of the faulty members die at once. The other half live, but their connections are cut.
   for (auto& [rank, member] : others_) member.watch = member.agent->watch_members();
   for (auto& [rank, member] : others_) ASSERT_EQ(got(member.watch->next()).size(), members);
   const std::set<std::size_t> dead = some(2), cut = some(3);
-  std::vector<std::pair<std::size_t, Future<void>>> barriers;  // led by who comes first of these
+  std::vector<std::pair<std::size_t, Future<void>>> barriers;  // led by the first of these by name
   for (auto& [rank, member] : others_)
     if (!dead.contains(rank) && !cut.contains(rank))
       barriers.emplace_back(rank, rpc::Job(*member.agent).barrier({.among = names_}));

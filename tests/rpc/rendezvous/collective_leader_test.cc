@@ -109,7 +109,7 @@ TEST_F(CollectiveLeaderTest, ADeadlineOfARoundThatIsOverDoesNothing) {
   got(std::move(first));
   slow.round = 1;
   slow.timeout *= 3;
-  // Its own deadline is the later one: the loop has come past the other.
+  // The deadline of round 1 is the later one. When it fires, the loop has passed the deadline of round 0.
   expect_error(come(a, slow), ErrorKind::deadline_exceeded,
                "all_gather 'x': 'b' did not come before its deadline");
 }

@@ -13,7 +13,7 @@
 
 namespace weft::test {
 
-// Etcd takes half a second to start: tests share one, each under a prefix of its own.
+// Starting etcd takes half a second, so the tests share one server. Each test uses a separate prefix.
 struct EtcdJobStore : JobStore {
   EtcdJobStore() {
     static EtcdServer server;
@@ -94,8 +94,9 @@ TEST_F(MembershipProcesses, SixtyFourMeetAndCallAllToAll) {
   for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
 }
 
-// What members see of one that is killed, or stopped for longer than its lease and then goes on. The second
-// joins once the first is lost, and wherever it is stopped, while it joins too, it is told in the end.
+// One member is killed. A second member joins once the first is lost, is stopped for longer than its lease,
+// and then continues. The others see both as lost. The second member fails with `lease_lost`, even if it is
+// stopped while it joins.
 TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
   test::TcpJobStore store;
   const auto body = [&store](std::chrono::nanoseconds lease, const char* name) {

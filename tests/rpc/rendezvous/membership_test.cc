@@ -1,4 +1,4 @@
-// Jobs of a fixed size, over each kind of store that needs no process of its own; open ones:
+// Jobs of a fixed size, over each kind of store that needs no separate process. Elastic jobs are tested in
 // tests/rpc/membership/elastic_world_test.cc.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/rendezvous/membership.h>
@@ -244,7 +244,7 @@ TEST_P(MembershipTest, ALossBeforeAllHaveJoinedReachesThoseWhoWait) {
   for (std::size_t rank = 0; rank < 2; ++rank)
     expect_error(std::move(waits[rank]), ErrorKind::peer_lost, "worker2 was lost",
                  "worker" + std::to_string(rank));
-  // And who comes later.
+  // A member that starts later fails in the same way.
   expect_error(rpc::Job(job.start(3)).wait_for(4), ErrorKind::peer_lost, "worker2 was lost", "worker3");
 }
 
@@ -259,7 +259,7 @@ TEST_P(MembershipTest, AWaitForMoreThanComeIsCancelled) {
   expect_error(std::move(wait), ErrorKind::cancelled, "cancelled");
   expect_error(rpc::Job(job[1]).wait_for(5), ErrorKind::invalid_argument, "a world of 4 never has 5 agents");
   EXPECT_EQ(job[1].peer("worker0").call<&Worker::who>().get(), "worker0");  // still a member
-  job[1].leave().get();  // and nothing is left under way that would keep it from draining
+  job[1].leave().get();  // no operation is left in flight that would block the drain
 }
 
 TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
@@ -370,7 +370,7 @@ TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
             ErrorKind::failed_precondition);
 }
 
-// --- What depends on who keeps the store ---
+// --- Behaviour that depends on which agent keeps the store ---
 
 std::shared_ptr<RemoteStore> store_of(Agent& client, Agent& host) {
   return std::make_shared<RemoteStore>(client.connect(host.addresses().front()));

@@ -124,8 +124,8 @@ class QuiescenceTest : public testing::TestWithParam<JobKind> {
     for (std::size_t rank = 0; rank < world; ++rank) all.push_back(rpc::Job(job[rank]).quiesce(options));
     return all;
   }
-  // By when a member that is passive now has come to a wave, and has heard of its end: so many barriers take
-  // longer than it waits between two looks.
+  // When this returns, each member that is passive now has taken part in a wave and knows its result: 500
+  // barriers take longer than the interval between two waves.
   void let_waves_come_round() {
     for (int i = 0; i < 500; ++i) {
       std::vector<Future<void>> barriers;
@@ -145,8 +145,8 @@ class QuiescenceTest : public testing::TestWithParam<JobKind> {
 };
 INSTANTIATE_TEST_SUITE_P(Stores, QuiescenceTest, testing::ValuesIn(kinds), name_of);
 
-// Twenty links, of which the tenth is held until the others wait for the end, and the next one, at one of
-// them then, until the first wave is over.
+// A chain of twenty links. The first held link is released after all members have begun to wait for
+// quiescence. The next link is held at one of these members until the first wave has finished.
 TEST_P(QuiescenceTest, TheEndWaitsForAChainOfTwentyLinks) {
   chains[2]->holds_at = 10;
   chains[1]->holds_at = 9;

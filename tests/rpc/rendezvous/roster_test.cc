@@ -171,7 +171,7 @@ TEST(RosterEvents, LeavingAndDyingAreToldApart) {
   const Roster after = roster(
       {member("a", MemberState::left), member("b", MemberState::lost), member("d", MemberState::serving)});
   EXPECT_EQ(text(events_between(before, after)), "a#7 left, b#7 lost, c#7 lost");
-  // That is over: that they are forgotten is no news.
+  // The removal of their records is not an event: their loss was reported before.
   EXPECT_EQ(text(events_between(after, roster({member("d", MemberState::serving)}))), "");
 }
 

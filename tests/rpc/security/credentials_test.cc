@@ -137,7 +137,8 @@ TEST_F(CredentialsTest, what_is_missing_is_named) {
             "credentials: certificate_file '" + options.certificate_file + "': No such file or directory");
   options.certificate_file = folder_;
   EXPECT_NE(why(options).find("it is not a file"), std::string::npos);
-  // Not the same as none: who has a secret too would go on without the certificate.
+  // An empty certificate file is an error. Otherwise an agent that also has a secret would continue without
+  // its certificate.
   EXPECT_NE(why({.certificate_file = file("empty", ""), .secrets = {{.id = "a", .bytes = secret_bytes}}})
                 .find("it is empty"),
             std::string::npos);

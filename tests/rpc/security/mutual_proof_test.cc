@@ -1,4 +1,4 @@
-// Who gets in and who does not, on both sides, and what is said about it.
+// Which peers each side accepts or refuses, and the error of each refusal.
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/transport/tls_stream.h>
 
@@ -74,8 +74,8 @@ TEST_F(MutualProof, identity_is_the_uri_then_the_dns_name_then_the_common_name) 
   EXPECT_EQ(identity_of({.common_name = "c", .addresses = {"10.0.0.1"}}), "cert:c");
 }
 
-// Names that could be taken for another, or break a log's line. The certificate is refused by whoever loads
-// it, so the peer that tests the other side must be one without scruples: here only the loading is.
+// Names that could be confused with another name, or break a log line. An agent refuses to load such a
+// certificate, so testing the verifying side needs a peer without this check. This test covers only loading.
 TEST_F(MutualProof, a_certificate_with_a_misleading_name_is_not_even_loaded) {
   const auto refused = [&](const Request& request) {
     return message_of([&] { return with(request).describe(); }).find("names no agent") != std::string::npos;

@@ -1,7 +1,7 @@
-// Several agents that call each other in every way, while their network and their processes fail in every
-// way. Whatever happens: every call ends exactly once, and says truly whether it may have run; what is lent
-// to a call is not looked at once it has ended; and when all has come to rest, nothing is held, nothing is
-// under way, and everybody reaches everybody.
+// Several agents that make all kinds of calls to each other, while their network and their processes fail in
+// all kinds of ways. Invariants: every call completes exactly once and reports correctly whether its handler
+// may have run. weft does not read memory that was lent to a call after the call has completed. When the
+// world is quiescent, no memory is held, no call is in flight, and every agent reaches every other agent.
 #pragma once
 
 #include <weft/rpc/endpoint/link.h>
@@ -121,10 +121,11 @@ class Simulation {
     job_.expect_none(program, "bytes of its pool lent", counts.memory.lent_bytes);
   }
 
-  // But for what the other side keeps of notifications until it is worth a frame: less than a quarter.
+  // All credit has been returned, except the credit of notifications that the receiver has not sent back yet:
+  // less than a quarter.
   void credit_is_back(const Program& program) {
-    if (fate_.silent && !fate_.beats) return;           // of a connection that is dead, and not known to be
-    const rpc::Limits& granted = ways_.options.limits;  // by everybody
+    if (fate_.silent && !fate_.beats) return;           // the connection is dead, and not all agents
+    const rpc::Limits& granted = ways_.options.limits;  // know it
     for (const auto& link : program.agent().core()->links().all()) {
       if (!link->usable()) continue;
       const auto out = [&](const char* what, std::uint64_t used, std::uint64_t most) {
@@ -165,7 +166,7 @@ class Simulation {
       try {
         world_.got(program->agent().drain(1s));
       } catch (const rpc::Error& error) {
-        world_.violation(name + " has calls under way when all is at rest: " + error.what());
+        world_.violation(name + " has calls in flight although the world is quiescent: " + error.what());
       }
     }
     for (const auto& [name, program] : job_.programs()) program->end();

@@ -196,7 +196,7 @@ class Program {
       if (!ended_) call(names);
     });
   }
-  // The agent is shut down, whatever is under way.
+  // Shuts the agent down, even if calls are in flight.
   void end() {
     ended_ = true;
     process_.destroy_kept();

@@ -1,7 +1,8 @@
-// Faults that are planted in the agents of a simulation, to see that it finds them: each breaks one promise.
+// Faults that a test injects into the agents of a simulation, to verify that the simulation detects them.
+// Each fault violates one guarantee.
 //
-// Most sit in a connection between the agent and its real one. A fault strikes now and then, by a random
-// number of its own, so that much else goes well.
+// Most faults are injected by a connection that wraps the agent's real one. A fault occurs with a given
+// probability, drawn from a separate random generator, so that most operations still succeed.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_agent.h>
@@ -16,17 +17,17 @@ namespace weft::test {
 
 enum class Fault : std::uint8_t {
   none,
-  answer_is_lost,             // a connection swallows a reply
+  answer_is_lost,             // a connection drops a reply
   request_comes_twice,        // a connection delivers a frame twice
-  completes_twice,            // a caller takes its cancel() for the end
+  completes_twice,            // a caller treats its cancel() as completion
   says_not_sent,              // a caller states that what it sent was not sent
-  memory_is_let_go_early,     // a connection lets go of attachments when they are queued, not when they have
-                              // left
+  memory_is_let_go_early,     // a connection releases attachments when they are queued, not when they have
+                              // been sent
   touches_what_it_delivered,  // a connection writes into attachments that it has handed over
-  memory_is_kept,             // a connection never lets go of what it sent
+  memory_is_kept,             // a connection never releases the attachments that it sent
   call_is_kept,               // a handler that waits for its cancellation does not see it
   connection_is_kept,         // a connection that is closed stays open
-  credit_is_lost,             // a connection swallows the credit that comes back
+  credit_is_lost,             // a connection drops the credit that is returned
 };
 
 // The fault of a world, and what is kept by it. Lives as long as its world.

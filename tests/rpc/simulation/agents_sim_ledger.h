@@ -1,9 +1,9 @@
-// The books of a simulation of agents: every call that was made and what became of it, and all memory that
-// was lent to a call. What the agents do is judged by these books alone.
+// The ledger of a simulation of agents: every call with its outcome, and all memory that was lent to a call.
+// The simulation checks the agents against this ledger alone.
 //
-// A call that ended well, or with an error of its handler, is over: its memory is spoilt at once, and who
-// still reads it sees that. Memory that is let go of is spoilt, then freed, so that AddressSanitizer sees
-// later reads too.
+// When a call has succeeded, or failed with an error of its handler, the ledger overwrites its memory at
+// once, so that a late read sees wrong bytes. Memory that is released is overwritten, then freed, so that
+// AddressSanitizer also reports later reads.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -48,7 +48,7 @@ struct CallRecord {
 
 class Ledger {
  public:
-  // quarantine: memory that is let go of is spoilt, and freed with the world.
+  // quarantine: released memory is overwritten at once, but freed only with the world.
   explicit Ledger(SimWorld& world, bool quarantine = false) : world_(world), quarantine_(quarantine) {}
 
   std::uint64_t begin(SimProcess& from, const char* method) {
@@ -60,8 +60,8 @@ class Ledger {
   CallRecord& operator[](std::uint64_t number) { return calls_.at(number); }
   const std::map<std::uint64_t, CallRecord>& calls() const { return calls_; }
 
-  // Memory of a process with the pattern of `key`: an argument of the call, or a result (0). what: whose it
-  // is, for who reads that it is held.
+  // Memory of a process, filled with the pattern of `key`. call: the call whose argument it is; 0 for a
+  // result. what: its name in the report of memory that is still held.
   rpc::Buffer lend(SimProcess& process, std::uint64_t call, std::size_t size, std::uint64_t key,
                    const char* what = "bytes") {
     const std::uint64_t loan = ++last_loan_;
@@ -124,14 +124,14 @@ class Ledger {
       violation(call, "its caller is told that it was not sent, though its handler ran");
     world_.trace().add(world_.now(), result.ok() ? "ends well" : "fails", record.from->name(), call,
                        record.error ? static_cast<std::uint64_t>(*record.error) : 0);
-    // The answer is here, so the arguments have long been read. Whoever looks at them again is at fault.
+    // The reply has arrived, so the arguments were read before. A second read of them is an error.
     if (const auto memory = record.lent.lock(); memory != nullptr && answered && !record.notify)
       std::memset(memory.get(), spoilt, record.lent_size);
   }
 
   void wrong(std::uint64_t call, const std::string& what) { violation(call, what); }
 
-  // All has come to rest.
+  // Call it when the world is quiescent.
   void check_at_rest() {
     for (const auto& [number, record] : calls_) {
       if (!record.from->alive() || record.dropped) continue;

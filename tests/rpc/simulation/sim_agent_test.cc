@@ -155,7 +155,7 @@ TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna", {.loops = 2, .heartbeat = {0s, 0s}});
   int on_two_loops = 0;
-  bool skip = false;  // every second time, since the agent's loops take turns
+  bool skip = false;  // every second time, since the agent uses its loops round-robin
   for (const char* name : {"bert", "carl", "dora", "emil"}) {
     rpc::Agent& callee = start(world, name);
     const rpc::Peer peer = anna.peer(name).with({.timeout = 5h});
@@ -283,7 +283,7 @@ TEST(SimAgent, AHostThatVanishedIsNoticedByItsSilence) {
   EXPECT_LE(world.now() - begin, 6s + 100ms) << "timeout, and one interval";
   EXPECT_EQ(anna.counts().peers_silent, 1U);
   EXPECT_EQ(world.got(carl.call<&Desk::twice>(1)), 2)
-      << "one that sends no heartbeats of its own answers them";
+      << "a peer that sends no heartbeats itself replies to them";
   EXPECT_EQ(anna.counts().connections, 1U);
 }
 

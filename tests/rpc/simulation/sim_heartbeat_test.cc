@@ -1,5 +1,5 @@
-// Heartbeats of an agent whose peer is written by hand, in virtual time: they overtake what is queued, any
-// byte is a sign of life, and an agent that was kept from them says so.
+// Heartbeats of an agent whose peer is hand-written, in virtual time. Heartbeats overtake queued frames, any
+// received byte counts as a sign of life, and an agent that could not send its heartbeats reports this.
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_transport.h>
 
@@ -157,7 +157,7 @@ TEST(SimHeartbeat, EachByteOfAnUnfinishedFrameIsASignOfLife) {
     world.run_for(1s);
     ASSERT_EQ(bert.counts().connections, 1U) << "after " << i << " s";
   }
-  EXPECT_EQ(store->made, 0U) << "it has not come to its end";
+  EXPECT_EQ(store->made, 0U) << "the request is not complete yet";
   EXPECT_EQ(bert.counts().peers_silent, 0U);
   world.run_for(10s);
   EXPECT_EQ(bert.counts().connections, 0U) << "and then nothing came any more";

@@ -49,7 +49,7 @@ TEST(SimSeeds, ASeedIsOneRun) {
   EXPECT_EQ(hashes.size(), 200U);
 }
 
-// Runs with an environment of its own.
+// Sets an environment variable for the lifetime of this object.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) {

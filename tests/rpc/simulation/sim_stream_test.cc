@@ -168,13 +168,13 @@ TEST(SimStream, AWriterGivesUpOnAPartitionThatDoesNotEnd) {
     Pair pair(world);
     world.network().cut(from, from == std::string("anna") ? "bert" : "anna");
     pair.write("is anybody there", Then::stay);
-    pair.read();  // who takes it cannot say so, or nothing comes
+    pair.read();  // either no bytes arrive, or their acknowledgement is lost
     const auto reader = pair.read(false);
     const auto start = world.now();
     ASSERT_TRUE(world.run_until_idle());
     EXPECT_EQ(reader->error, asio::error::timed_out);
     EXPECT_GE(world.now() - start, 15min);
-    // Who only reads learns nothing, until it writes to who has given up.
+    // bert only reads, so it does not learn that anna has given up until it writes.
     EXPECT_EQ(world.network().open_streams(pair.bert), 1U);
     world.network().heal();
     const auto late = std::make_shared<TextWriter>(pair.at_bert, "here", Then::stay);

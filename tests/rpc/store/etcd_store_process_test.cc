@@ -1,5 +1,5 @@
-// The store in etcd, against Debian's etcd-server: the suite; and what becomes of who uses it while etcd is
-// stopped, killed, started again, emptied.
+// The etcd store, tested against Debian's etcd-server: the store suite, and the behaviour of clients while
+// etcd is stopped, killed, restarted or emptied.
 #include <weft/rpc/store/etcd_store.h>
 
 #include "tests/support/cluster.h"
@@ -8,7 +8,7 @@
 
 namespace weft::test {
 
-// Etcd takes half a second to start: tests share one, each under a prefix of its own.
+// Starting etcd takes half a second, so the tests share one server. Each test uses a separate prefix.
 EtcdServer& shared_server() {
   static EtcdServer server;
   if (!server.running()) server.start();

@@ -126,7 +126,7 @@ TEST(FileStore, RenewalsDoNotLetTheFileGrow) {
   const std::string after = contents(file.path());
   EXPECT_EQ(after.size(), before.size());
   EXPECT_NE(after, before);
-  FileStore other(file.path());  // who reads it anew finds nothing wrong with it
+  FileStore other(file.path());  // a second store reads the file without an error
   other.renew(lease.id).get();
   other.set("key", "", lease.id).get();
   EXPECT_EQ(store.get("key").get(), "");
@@ -234,7 +234,7 @@ TEST(FileStore, DiscardRemovesTheName) {
   store.set("a", "1").get();
   store.discard().get();
   EXPECT_FALSE(std::filesystem::exists(file.path()));
-  EXPECT_EQ(store.get("a").get(), "1");  // who has it open goes on
+  EXPECT_EQ(store.get("a").get(), "1");  // a store that has the file open keeps working
 }
 
 }  // namespace

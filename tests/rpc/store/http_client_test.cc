@@ -234,7 +234,7 @@ TEST_F(HttpClientTest, NoMoreConnectionsThanAllowed) {
   server.send(Server::ok("a"));
   test::eventually("four were asked", [&] { return asked == 4; });
   EXPECT_EQ(server.connections(), 2);
-  // Who has waited in line for too long says so.
+  // A request that waits too long for a free connection fails.
   const Error error = failure(request(20ms));
   EXPECT_STREQ(error.what(), "not reached: all connections were busy");
   server.send(Server::ok("b"));

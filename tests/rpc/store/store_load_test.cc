@@ -28,7 +28,7 @@ std::size_t clients_that_fit() {
   return files < 400 ? 0 : std::min(max_clients, (files - 200) / 2);
 }
 
-// A client with a connection of its own; all live on one thread.
+// A client with its own connection. All clients run on one thread.
 struct Client {
   Client(test::SharedLoop& loop, std::size_t number, const std::string& server)
       : agent(loop.runtime(), AgentOptions{.name = "client" + std::to_string(number), .same_host = false}),
@@ -78,9 +78,10 @@ TEST(StoreLoad, ThousandsOfClientsWaitAndSurviveADeath) {
   loop.run([&] { all.clear(); });
 }
 
-// What each of many clients does at the same time as all others: keys of its own, keys of all, and a
-// neighbour's that it waits for.
-// Who counts up against 16 others tries as often as they are, so that ThreadSanitizer needs fewer of them.
+// Many clients run the following at the same time: each uses its own keys, shared keys, and a key of its
+// neighbour, for which it waits.
+// A client that increments a shared number retries once per competitor, so ThreadSanitizer runs use fewer
+// clients.
 constexpr std::size_t workers = test::under_tsan ? 128 : 256, shared_numbers = 16;
 
 std::string own_key(std::size_t worker, std::size_t round) {

@@ -35,7 +35,7 @@ TEST(StoreResolver, ReplicasComeAndGoWithTheirKeys) {
   const PeerSet set(cluster["client"], store_resolver(store, "services/replica/"),
                     {.refresh = 1ms, .soonest = 0ns});
   EXPECT_EQ(got(set.call<&Replica::who>()), "a");
-  ASSERT_EQ(set.replicas().size(), 1U) << "what is under another prefix is none";
+  ASSERT_EQ(set.replicas().size(), 1U) << "a key with another prefix is not a replica";
   got(store->set("services/replica/b", "inproc://b"));
   eventually("b is called", [&] { return got(set.call<&Replica::who>()) == "b"; });
   got(store->revoke(lease.id));

@@ -78,7 +78,7 @@ TEST_F(StoreTableTest, AWaitForKeysIsKeptAtTheFirstThatIsMissing) {
   EXPECT_EQ(table_.waits(), 1U);
   table_.set("a", "", no_lease, jobs_);
   EXPECT_EQ(table_.waits(), 0U);
-  EXPECT_FALSE(waiting.future.ready());  // whoever has the lock still has to let go of it
+  EXPECT_FALSE(waiting.future.ready());  // the job runs after the caller has released its lock
   run_jobs();
   EXPECT_TRUE(waiting.future.ready());
 }

@@ -315,7 +315,7 @@ TEST_P(StreamCallTest, ACallThatIsCancelledTakesItsArgumentsWithIt) {
 TEST_P(StreamCallTest, TheDeadlineOfItsCallIsNotTheStreams) {
   const Peer hurried = server->with({.timeout = 30s});
   auto items = got(hurried.call<&Market::held>());
-  // The call is over: nothing of its deadline or cancellation reaches the stream.
+  // The call is complete: its deadline and its cancellation no longer affect the stream.
   got(market->writer().write(7));
   EXPECT_EQ(got(items.next()), 7);
 }

@@ -93,7 +93,7 @@ TEST(StreamFlow, StreamsUseNoCredit) {
   eventually("the generator is gone", [&] { return *source->alive == 0; });
 }
 
-// A call whose answer was a stream is over, however long the stream lives.
+// A call that returned a stream is complete, even while the stream is open.
 TEST(StreamFlow, StreamsThatAreOpenDoNotCountAsCalls) {
   Cluster cluster({.adjust = [](AgentOptions& options) { options.limits.calls = 2; }}, {"server", "client"});
   auto source = std::make_shared<Source>();

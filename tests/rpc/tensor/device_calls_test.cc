@@ -49,7 +49,7 @@ struct Devices {
     for (const at::Tensor& each : given) results.push_back(each + 1);
     return results;
   }
-  // Its result is there once the handler's stream has come so far.
+  // Its result is computed asynchronously on the handler's stream.
   at::Tensor late(at::Tensor x) {
     at::Tensor result = at::empty(x.sizes(), x.options());
     FakeAccelerator::install().launch(x.device(), [] {});

@@ -1,4 +1,4 @@
-// Device maps in jobs: their names are those of members, and who comes later has its map as well.
+// Device maps in jobs: the keys are member names, and the map also applies to a member that joins later.
 #include <weft/rpc/tensor/device_layer.h>
 #include <weft/rpc/tensor/layers.h>
 

@@ -37,7 +37,7 @@ c10::Stream other_stream(int index) {
 
 class OnStreamsTest : public ::testing::Test {
  protected:
-  // All 7 once its device's current stream has come so far.
+  // A tensor that the device's current stream fills with 7 asynchronously.
   at::Tensor late(int device = 0) {
     at::Tensor made = at::empty({3}, at::TensorOptions().device(fake(device)));
     accelerator.fill_later(made, 7);
@@ -117,7 +117,7 @@ TEST_F(OnStreamsTest, AContinuationMovesItToAnotherDevice) {
 // --- Handlers whose results are completed elsewhere ---
 
 struct Elsewhere {
-  // By a thread of its own, before its streams have come so far.
+  // Completes on a separate thread, before its streams have executed the work.
   rpc::Future<OnStreams<at::Tensor>> add_one(at::Tensor x) {
     rpc::Promise<OnStreams<at::Tensor>> promise;
     auto future = promise.future();

@@ -74,7 +74,7 @@ TEST_F(OperatorsTest, EveryKindOfArgumentAndResult) {
                   .equal(a.index_select(1, rows)));
 }
 
-// As whoever knows nothing but the listing does: an alternative of a number, and an optional, are wrapped.
+// Encodes arguments from the listing alone: numbers as a variant, and optional values wrapped.
 TEST_F(OperatorsTest, ArgumentsMayBeSentAsTheListingSays) {
   allow({"aten::add.Tensor", "aten::clamp"});
   const at::Tensor a = at::tensor({1.0, 2.0, 3.0});
@@ -111,7 +111,7 @@ TEST_F(OperatorsTest, WrongArgumentsAreErrorsThatNameThem) {
   EXPECT_EQ(std::string(shapes->what()).find("frame #"), std::string::npos) << "no backtrace of the callee";
 }
 
-// The first error ends the wait, though an operator of an agent that does nothing now is still under way.
+// The wait fails with the first error, while an operator is still in flight at an agent that is blocked.
 TEST_F(OperatorsTest, OneThatFailsEndsTheWaitForAll) {
   allow({"aten::mm"});
   rpc::Agent& busy = cluster_.add("busy");

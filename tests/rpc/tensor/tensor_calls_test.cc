@@ -1,4 +1,4 @@
-// Tensors in calls: in every kind of container, many under way at once, and operators in traces.
+// Tensors in calls: in every kind of container, with many calls in flight at once, and operators in traces.
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/operators.h>

@@ -71,7 +71,7 @@ TEST(ChromeTrace, WorkStandsInTheLaneOfItsParentWhereItFits) {
       work(10, 1, 12, 18),      work(12, 1, 18, 19),  // one after the other
       span(1, 0, true, 10, 20),                       // a call
       span(2, 0, true, 11, 30), work(20, 2, 11, 30),  // another, and work as long as it
-      work(13, 1, 15, 19),   // beside what the call runs already: a thread of its own
+      work(13, 1, 15, 19),   // parallel to other work of the call: in a separate lane
       work(14, 1, 19, 25),   // longer than its call
       work(30, 99, 40, 50),  // its parent is elsewhere
   };
@@ -81,7 +81,7 @@ TEST(ChromeTrace, WorkStandsInTheLaneOfItsParentWhereItFits) {
 TEST(ChromeTrace, WorkIsDrawnWithItsNotesAndWithoutAnArrow) {
   AgentSpans a{"a", 1, {}, 0, {span(32, 16, true, 5'000, 9'000), work(48, 32, 6'000, 8'000)}};
   a.spans[1].notes = {{"shapes", "[[2]]"}};
-  // The caller's side of the same call, so that there is an arrow to it.
+  // The caller's span of the same call, so that the trace contains an arrow to it.
   const std::string json = chrome_trace({a, {"b", 2, {}, 0, {span(16, 0, false, 4'000, 9'900)}}});
   EXPECT_NE(
       json.find(R"({"ph":"X","name":"f","cat":"work","pid":1,"tid":100001,"ts":2.000,"dur":2.000,"args":{)"

@@ -36,10 +36,10 @@ struct Case {
   std::string (*listen)();                       // an address to listen on
   std::string (*nobody)();                       // an address where nobody listens
   const char* (*missing)() = [] { return ""; };  // why this machine lacks it
-  std::size_t lanes = 0;                         // beside each connection
+  std::size_t lanes = 0;                         // per connection
 };
 
-constexpr std::size_t large = Lanes::least_bytes + 1;  // goes by lanes where there are any
+constexpr std::size_t large = Lanes::least_bytes + 1;  // sent over lanes if the connection has lanes
 
 std::string socket_path() {
   static int number = 0;

@@ -160,7 +160,7 @@ TEST(FrameReader, RefusesABadHeaderBeforeItMakesRoomForAttachments) {
   EXPECT_EQ(kind_of([&] { return reader.next(); }), ErrorKind::protocol_error);
 }
 
-// --- Bulk beside the stream ---
+// --- Bulk data next to the stream ---
 
 // The stream of a frame whose attachments of some sizes travel as their address.
 std::vector<std::byte> bytes_with_addresses(const OutboundFrame& frame, BulkRange bulk) {

@@ -1,4 +1,5 @@
-// Lanes beside a connection whose other side is written by hand: what travels where, and how both end.
+// Lanes of a connection whose peer is hand-written: which bytes use which lane, and how connection and lanes
+// close.
 #include <weft/rpc/transport/lanes.h>
 
 #include <weft/rpc/transport/stream_connection.h>

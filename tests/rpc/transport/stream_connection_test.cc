@@ -44,7 +44,7 @@ class Reader : public ConnectionObserver {
   bool closed = false;
 };
 
-// Two connections, of which `here` is started; the other one reads once read() says so.
+// Two connections. `here` is started at construction, `there` by read().
 struct Ends {
   explicit Ends(const test::PairOptions& options) {
     auto streams = PairedStream::make(loop, options);

@@ -52,13 +52,13 @@ TEST_F(TcpTransportTest, AHostThatDoesNotExistIsUnavailable) {
   EXPECT_EQ(kind_of([&] { return made->take().get(); }), ErrorKind::unavailable);
 }
 
-// A listener that accepts nobody leaves connects without an answer: an agent's end must not wait for them.
+// A listener that accepts no connection leaves connects pending. Shutdown must not wait for them.
 TEST_F(TcpTransportTest, ShutDownFailsConnectsInFlight) {
   const test::FullBacklog full;
   auto made = connect(full.address(), {});
   transport_->shut_down();
   EXPECT_EQ(kind_of([&] { return made->take().get(); }), ErrorKind::unavailable);
-  loop_->stop();  // returns: nothing is under way on it
+  loop_->stop();  // returns: no operation is pending on it
 }
 
 TEST_F(TcpTransportTest, AConnectWithoutAnAnswerTimesOut) {

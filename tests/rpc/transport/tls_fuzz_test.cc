@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-// A fuzzer links it as a source of its own; here it is part of this one.
+// A fuzzer links this file as a separate source. This test includes it.
 #include "tests/fuzz/tls_fuzz.cc"
 
 namespace weft::test::tls_fuzz_test {

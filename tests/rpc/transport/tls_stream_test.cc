@@ -147,7 +147,7 @@ TEST_F(TlsStreamTest, ending_before_the_handshake_ends_after_it) {
   EXPECT_EQ(pair.client->identity(), "cert:server");
 }
 
-// Nobody asks again: what was taken goes its way all the same, and no more than a batch is taken ahead.
+// Bytes that write() has accepted are sent without another write(). write() accepts at most one batch ahead.
 TEST_F(TlsStreamTest, what_was_taken_follows_by_itself) {
   const rpc::TlsSettings settings{.batch = 32 << 10};
   Bare pair(client_, server_, {.capacity = 1000}, settings);
@@ -448,7 +448,7 @@ TEST_F(TlsStreamTest, plaintext_instead_of_TLS) {
         EXPECT_EQ(ours.received(), "");
         EXPECT_EQ(ours.read_error(), TlsError::no_tls) << ours.explained();
         EXPECT_EQ(ours.explained(), words);
-        EXPECT_TRUE(plain.ended());  // the lower stream's direction is over
+        EXPECT_TRUE(plain.ended());  // the lower stream has ended in this direction
         EXPECT_EQ(plain.received().find("never"), std::string::npos);
       }
     }

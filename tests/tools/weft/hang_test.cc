@@ -88,7 +88,7 @@ TEST_F(HangTest, ADeadlockOfObjectsOnTwoAgentsIsNamedAsACycle) {
   EXPECT_NE(text.find("cycle of 3 calls:\n"), std::string::npos) << text;
   EXPECT_NE(text.find("a deadlock, if it stays"), std::string::npos) << text;
 
-  // Who only waits for those in the cycle is in none.
+  // A call that only waits for calls of the cycle is not part of a cycle.
   auto late = berlin.call<&Desk::sign>();
   eventually("another call is queued", [&] {
     agents = ask_all();
@@ -97,11 +97,11 @@ TEST_F(HangTest, ADeadlockOfObjectsOnTwoAgentsIsNamedAsACycle) {
   EXPECT_EQ(wait_graph(agents, 0).cycles.size(), 1U);
   EXPECT_FALSE(late.ready());
 
-  // The first call's end takes the others with it, which were made in its name.
+  // When the first call is cancelled, the calls that its handlers made are cancelled too.
   asked.cancel();
   EXPECT_EQ(test::kind_of([&] { got(std::move(asked)); }), rpc::ErrorKind::cancelled);
   EXPECT_EQ(got(std::move(late)), "signed");
-  eventually("nothing is under way", [&] { return wait_graph(ask_all(), 0).calls.empty(); });
+  eventually("no call is in flight", [&] { return wait_graph(ask_all(), 0).calls.empty(); });
 }
 
 TEST_F(HangTest, ChainsThatEndAreNoCycle) {

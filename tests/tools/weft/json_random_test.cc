@@ -1,6 +1,6 @@
-// Types and values by the thousand: JSON made for a type is printed as it was given; JSON made for another
-// one is refused; values of the wire that fit no type are printed all the same. A failure names its number;
-// WEFT_SEED=number runs that one alone.
+// Thousands of random types and values. JSON that matches a type is printed unchanged. JSON that matches
+// another type is rejected. Wire values that match no type are printed nevertheless. A failure names its
+// number; WEFT_SEED=number runs that one alone.
 #include <cstdlib>
 #include <random>
 

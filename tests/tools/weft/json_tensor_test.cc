@@ -157,7 +157,7 @@ TEST(JsonTensor, SaysWhatIsWrong) {
             "a tensor has no \"x\": it is {\"dtype\": …, \"shape\": …, \"data\": …}");
 }
 
-// What is called a tensor and is none is printed as the record that it is.
+// A malformed tensor is printed as a plain record.
 TEST(JsonTensor, MalformedOnesArePrintedAsRecords) {
   const auto is_record = [](const Record& record) {
     return printed_of(record, "tensor").find("base64") != std::string::npos;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""launch_program_test.py WEFT [WORKER]: weft launch with real processes: how they are told, how they end, and that none is left."""
+"""launch_program_test.py WEFT [WORKER]: weft launch with real processes: how they receive their rank and addresses, how they exit, and that no process is left."""
 import os
 import pathlib
 import pty
@@ -126,7 +126,7 @@ class Start(unittest.TestCase):
 
 class Ends(unittest.TestCase):
     def tell(self, pipe):
-        """Lets go on whoever opens it, now or later; does not wait where nobody does."""
+        """Unblocks the process that opens the pipe, now or later. Does not wait if no process does."""
         file = os.open(pipe, os.O_RDWR)
         self.addCleanup(os.close, file)
 
@@ -139,7 +139,7 @@ signal.signal(signal.SIGTERM, lambda *_: (print("told to end", flush=True), os._
 print("up", flush=True)
 time.sleep(3600)
 """
-        # Rank 2 may be faster than the others are at their handlers: they are told all the same.
+        # Rank 2 may exit before the others have installed their handlers. They are terminated nevertheless.
         status, output, errors = launch("-n", "3", code=code)
         self.assertEqual(status, 1)
         self.assertEqual(errors.splitlines()[1:], ["weft: first failure: rank 2 ended with status 1; its last errors:",
@@ -373,7 +373,7 @@ while True: print("x" * 1000, flush=True)
 
 
 class StalledReader(unittest.TestCase):
-    """Who has the launcher's standard output does not read it, as behind Ctrl-S or a pager."""
+    """The process that holds the launcher's standard output does not read it, as with Ctrl-S or a pager."""
 
     PRINT = """
 import os, signal, time

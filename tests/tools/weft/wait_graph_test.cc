@@ -138,7 +138,7 @@ TEST(WaitGraph, ServedCallsOfACallerThatWasNotAsked) {
 
 TEST(WaitGraph, TwoCyclesAreTwo) {
   CallsInFlight a = agent("a", 64);
-  for (const std::uint64_t i : {1, 2}) {  // a call that waits for a call of its own to its own object
+  for (const std::uint64_t i : {1, 2}) {  // a call that waits for a nested call to its own object
     a.made.push_back({10 * i, "f", "a", 5, "sent", -1, {}});
     a.served.push_back({call("a", 10 * i), "f", 5, "running", "object", i});
     a.made.push_back({10 * i + 1, "g", "a", 4, "sent", -1, call("a", 10 * i)});

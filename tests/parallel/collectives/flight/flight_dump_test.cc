@@ -196,10 +196,10 @@ TEST(FlightDump, RefusesWhatMakesNoSense) {
   }
 }
 
-// Any part of one, and one with any byte changed, is a dump or an error.
+// A truncated dump fails to parse. A dump with one changed byte parses or fails with an error.
 TEST(FlightDump, SurvivesWhatWasDamaged) {
   const std::string json = json_of(dump_of_all());
-  for (std::size_t i = 0; i + 2 < json.size(); ++i) {  // but for the last brace
+  for (std::size_t i = 0; i + 2 < json.size(); ++i) {  // without the last brace
     EXPECT_THROW(flight_dump_of(std::string_view(json).substr(0, i)), rpc::Error);
     for (const char c : {'\0', '9', '"', '-', '[', '\xff'}) {
       std::string damaged = json;

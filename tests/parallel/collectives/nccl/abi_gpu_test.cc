@@ -1,5 +1,5 @@
-// weft's declarations of NCCL's C interface against NCCL's own: what can be told is told when this is
-// compiled.
+// Compares weft's declarations of NCCL's C interface with NCCL's header, at compile time where this is
+// possible.
 #include <weft/parallel/collectives/nccl/api.h>
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace weft::collectives::nccl::testing {
 namespace abi_gpu_test {
 
-// Two types that a call passes alike: of one size, and both pointers, or both numbers, or both structs.
+// Two types that a call passes in the same way: of one size, and both pointers, both numbers or both structs.
 template <class Ours, class Theirs>
 constexpr bool alike =
     sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&

@@ -34,7 +34,7 @@ TEST(NcclLibrary, HasWhatWeftCalls) {  // needs no GPU
   std::cout << "NCCL " << api->version_text() << "\n";
 }
 
-// Ranks in this process, each on a GPU of its own.
+// Ranks in this process, each on a separate GPU.
 class NcclGpu : public ::testing::Test {
  protected:
   void need(int count) {

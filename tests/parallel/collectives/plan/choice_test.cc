@@ -105,7 +105,7 @@ TEST(PlanChoice, TakesFewRoundsForLittleAndFewBytesForMuch) {
   const PlanCost little = cost_of(plan_all_reduce({0, 8, 4}, 100)),
                  much = cost_of(plan_all_reduce({0, 8, 4}, 1 << 20));
   EXPECT_EQ(little.messages_sent, 3U) << "log2 of the ranks, and no barrier";
-  EXPECT_EQ(much.elements_sent, 2 * 7 * ((1U << 20) / 8)) << "twice, but for its own share";
+  EXPECT_EQ(much.elements_sent, 2 * 7 * ((1U << 20) / 8)) << "twice, without its own share";
 }
 
 }  // namespace choice_test

@@ -7,7 +7,7 @@
 namespace weft::collectives::testing {
 namespace traffic_test {
 
-// One of each operation, among so many ranks; all_to_all_v as each rank sees it.
+// One layout of each operation for this number of ranks. all_to_all_v has one layout per rank.
 std::vector<Layout> layouts_of(Operation operation, int ranks) {
   Layout layout{.operation = operation, .root = -1, .elements = 0, .blocks = {}, .from = {}};
   switch (operation) {

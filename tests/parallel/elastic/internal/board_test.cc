@@ -120,7 +120,7 @@ TEST_F(BoardOfAJob, AWaitEndsWithAChange) {
 
 TEST_F(BoardOfAJob, AWaitEndsInTime) {
   while (anna.board->wait(anna.board->view().version, rpc::Clock::now() + 1ms)) {
-  }  // until the board has looked at all that there is
+  }  // until the board has read all records
 }
 
 TEST_F(BoardOfAJob, TheEndOfTheMembershipIsThrown) {

@@ -70,8 +70,8 @@ TEST(ShmHello, BulkIsOfTheSizesThatBothSidesSay) {
 TEST(ShmHello, ANewerOneThatSpeaksThisVersionIsUnderstood) {
   ShmHello::Bytes bytes = some_hello().encode();
   set_at<std::uint16_t>(bytes, 8, 7);
-  set_at<std::uint32_t>(bytes, 12, 0xffffffff);          // flags of its own
-  set_at<std::uint64_t>(bytes, 56, 0x0123456789abcdef);  // and fields
+  set_at<std::uint32_t>(bytes, 12, 0xffffffff);          // flags of the newer version
+  set_at<std::uint64_t>(bytes, 56, 0x0123456789abcdef);  // and its fields
   EXPECT_TRUE(ShmHello::decode(bytes).bulk);
 }
 

@@ -80,7 +80,7 @@ class Windows {
   std::byte* base_ = nullptr;
 };
 
-// More than one call is asked for.
+// Reads 300 MiB, which needs more than one system call.
 TEST_F(PeerMemoryTest, ReadsMoreThanOneCallCan) {
   const Windows from(300), into(300);
   const test::Pattern pattern(1);

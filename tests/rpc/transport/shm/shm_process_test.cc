@@ -198,7 +198,7 @@ TEST_F(ShmProcessTest, BulkIsPulledAndAcknowledged) {
   EXPECT_EQ(wait(), 0);
 }
 
-// The kernel names who made a socket, which need not be who speaks on it.
+// The kernel reports the process that created a socket. Another process may use it.
 TEST_F(ShmProcessTest, WhoOnlyMadeTheSocketIsNotRead) {
   const auto sockets = test::socket_pair();  // by this process, so that it is named at both ends
   start([&] {

@@ -85,7 +85,7 @@ TEST(ShmStreamCost, AnIdleStreamTouchesAFewPages) {
   EXPECT_EQ(resident(), before);
 }
 
-// --- Bulk beside the stream ---
+// --- Bulk data next to the stream ---
 
 template <class Kind>
 class ShmBulkTest : public testing::Test {

@@ -46,7 +46,7 @@ class ShmTransportTest : public testing::Test {
       made_.give(std::move(made));
     });
   }
-  // A connection is let go of on its loop, like everything that is done to it.
+  // A connection is released on its loop, as all its operations run there.
   static std::shared_ptr<Connection> kept(std::shared_ptr<Connection> connection) {
     Connection* const alias = connection.get();
     return {alias, [connection = std::move(connection)](Connection*) mutable {
@@ -149,7 +149,7 @@ TEST_F(ShmTransportTest, ShutDownEndsWhatIsUnderWay) {
   EXPECT_EQ(kind_of([&] { made_.take().get(); }), ErrorKind::shut_down);
 }
 
-// Else the loops, which wait for what is under way, would wait for a peer that says nothing.
+// The loops wait for handshakes in flight. Without this, they would wait for a peer that sends nothing.
 TEST_F(ShmTransportTest, CloseOfTheListenerEndsHandshakesThatAreUnderWay) {
   auto listener = listen();
   asio::io_context io;

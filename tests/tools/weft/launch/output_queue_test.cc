@@ -94,7 +94,7 @@ TEST(OutputQueue, ItsEndWaitsForNoReader) {
     queue.close();
     EXPECT_TRUE(queue.empty());
   }
-  pipe.read(OutputQueue::most - 1);  // the thread comes to its end
+  pipe.read(OutputQueue::most - 1);  // the thread exits
 }
 
 }  // namespace
