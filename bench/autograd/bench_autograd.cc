@@ -1,4 +1,4 @@
-// ./dev bench autograd: passes, their backwards and RRefs, weft beside PyTorch's.
+// ./dev bench autograd: compares weft's passes, backwards and RRefs with PyTorch's.
 #include "bench/autograd/work.h"
 
 #include <stdexcept>

@@ -1,6 +1,6 @@
-// Crowd: processes beside this one that serve with it, each on its cores. They die with it.
+// Crowd: additional server processes, each on its own cores. They die with this process.
 //
-// Forked, so this process must have started no thread. Thread-safety: one thread.
+// The processes are forked, so this process must not have started a thread. Thread-safety: one thread.
 #pragma once
 
 #include <functional>

@@ -50,14 +50,14 @@ rpc::Task<at::Tensor> Layer::chain(rpc::CallContext& call, std::vector<rref::RRe
   co_return co_await next.with(call).call<&Layer::chain>(rest, here);
 }
 
-// What is created and let go of.
+// The object that `churn` creates and releases.
 struct Thing {
   std::int64_t value = 0;
   std::int64_t get() const { return value; }
   using Service = rpc::Service<"bench.thing", rpc::Constructor<>, rpc::Method<"get", &Thing::get>>;
 };
 
-// What a process has allocated and not given back.
+// The bytes that a process has allocated and not freed.
 struct Memory {
   std::int64_t bytes() {
     const auto info = mallinfo2();
@@ -208,7 +208,7 @@ rpc::Task<Figures> live(const World* world) {
                     {"owner_B", static_cast<double>(owned[1] - owned[0]) / more}};
 }
 
-// A pass of so many calls, each of whose results is used; what each of them takes with its part of the
+// A pass of `calls` calls, whose results are all used. Reports the time per call, including its part of the
 // backward.
 rpc::Task<Figures> wide(const World* world, Budget budget, std::size_t calls) {
   std::vector<double> microseconds;

@@ -1,5 +1,5 @@
-// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks_details.md
-// says what each does. Thread-safety: values.
+// Work: the task that each case of this bench gives to a peer. Each peer has its own file.
+// docs/benchmarks_details.md describes the cases. Thread-safety: values.
 #pragma once
 
 #include "bench/harness/pair.h"
@@ -12,9 +12,9 @@ enum class Kind {
   chain,    // a pass over workers that call each other, and its backward
   fan_out,  // a pass that calls every worker, and its backward
   passes,   // many passes at a time, each with one call
-  to_here,  // a result that stays at its worker, and is fetched
-  churn,    // objects created on a worker, and let go of
-  live,     // what RRefs to objects of a worker take, while they live
+  to_here,  // a result that stays at its worker, and a to_here() that fetches it
+  churn,    // objects created on a worker, and released
+  live,     // the memory of live RRefs to objects of a worker
   wide,     // a pass of many messages, and its backward
   lookup,   // rows of a ShardedEmbedding whose owners are the workers, in a pass
   update,   // the same, its backward, and a step of the rows
@@ -23,12 +23,12 @@ enum class Kind {
 struct Work {
   std::string name;
   Kind kind;
-  std::size_t workers = 1;   // beside the client, each a process
+  std::size_t workers = 1;   // without the client; each is a process
   std::size_t size = 32;     // products are of size x size matrices
-  bool half_unused = false;  // the workers also give what nobody uses
+  bool half_unused = false;  // the workers also return tensors that nobody uses
   std::size_t calls = 0;     // of a wide pass
   std::int64_t rows = 0;     // of an embedding
-  bool skewed = false;       // few of its rows are most of a batch
+  bool skewed = false;       // a few of its rows make up most of a batch
 
   bool is_table() const { return kind == Kind::lookup || kind == Kind::update; }
 };

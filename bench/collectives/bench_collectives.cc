@@ -1,5 +1,5 @@
-// ./dev bench collectives: groups of processes that act together, weft's beside Gloo's, OpenMPI's and bare
-// memory.
+// ./dev bench collectives: compares the collectives of weft's groups with those of Gloo and OpenMPI, and with
+// bare memory.
 #include "bench/collectives/work.h"
 
 #include <stdexcept>

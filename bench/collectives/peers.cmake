@@ -1,10 +1,10 @@
-# What bench_collectives has beside its sources: the program that mpirun starts, left out where OpenMPI is missing.
+# Additional parts of bench_collectives: the program that mpirun starts. It is skipped if OpenMPI is missing.
 
 if(NOT TARGET bench_collectives)
   return()
 endif()
 
-# Debian's openmpi-bin has the compiler's wrapper without the headers: there FindMPI ends the whole configuration.
+# Debian's openmpi-bin has the compiler's wrapper without the headers: FindMPI then fails the whole configuration.
 find_program(WEFT_MPICXX mpicxx)
 mark_as_advanced(WEFT_MPICXX)
 set(mpi_folders)

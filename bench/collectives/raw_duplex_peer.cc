@@ -83,7 +83,7 @@ std::optional<Contender> raw_duplex_peer(const Work& work) {
   if (!tcp || work.ranks != 2 || work.operation != Operation::all_reduce) return std::nullopt;
   return Contender{"raw-duplex", {{"caller", "main"}}, [work](const Setting& setting) {
                      const auto hosts = work.make_hosts();
-                     // In a thread of its own, which stays on that host until it ends.
+                     // A separate thread, because a thread stays on a host until it exits.
                      const auto [one, other] =
                          std::async(std::launch::async, [&] { return connected_pair(hosts.get()); }).get();
                      const int ends[] = {one, other};

@@ -56,7 +56,7 @@ void measure_rounds(RankEnd& end, const Work& work, Collective collective, Tell 
   if (end.rank() == 0) report(end, work, rounds.figures());
 }
 
-// Each gives nothing where the work does not concern that peer.
+// Each returns nothing if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> raw_peer(const Work& work);         // processes that reduce in one shared memory
@@ -64,8 +64,8 @@ std::optional<Contender> raw_duplex_peer(const Work& work);  // as many bytes ov
 std::optional<Contender> gloo_peer(const Work& work);        // by way of PyTorch in Python
 std::optional<Contender> openmpi_peer(const Work& work);
 
-// weft's own choice beside what it could have chosen.
+// The algorithm that weft chooses, and its alternatives.
 std::vector<Contender> weft_algorithms(Work work);
-std::vector<Contender> weft_messages(Work work);  // of which length
+std::vector<Contender> weft_messages(Work work);  // one contender per message length
 
 }  // namespace weft::bench

@@ -21,13 +21,13 @@ struct Outcome {
   Figures figures;
   std::string threads;  // as in Row
   std::string error;
-  Notes notes;  // beside the contender's: what was found out on the way
+  Notes notes;  // in addition to the contender's: facts found during the measurement
 };
 
 struct Contender {
   std::string peer;
   Notes notes;
-  std::function<Outcome(const Setting&)> measure;  // one round, in processes of its own
+  std::function<Outcome(const Setting&)> measure;  // one round, in separate processes
 };
 
 struct Case {
@@ -37,7 +37,7 @@ struct Case {
 
 struct Bench {
   std::string name;
-  std::string subject = "weft";  // which ratios are about
+  std::string subject = "weft";  // the peer that ratios compare with the others
   std::size_t processes = 2;     // of one measurement, for the default pins
   std::vector<Case> cases;
 };

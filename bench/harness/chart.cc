@@ -16,7 +16,7 @@ constexpr double top = 62, row_height = 18, panel_head = 30, panel_foot = 26;
 constexpr double narrowest_scale = 8;       // greatest over least
 constexpr std::size_t longest_reason = 90;  // characters
 
-// Blue and orange are told apart by almost everybody.
+// Almost all readers can distinguish blue and orange.
 constexpr std::string_view style = R"(<style>
   text { font: 12px system-ui, sans-serif; fill: #1f2328 }
   .title { font-size: 16px; font-weight: 600 } .case { font-weight: 600 } .small { font-size: 10px; fill: #59636e }

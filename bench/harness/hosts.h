@@ -1,6 +1,6 @@
-// Hosts: network namespaces of this machine, each with an address of its own on one bridge, for the time of a
-// measurement. Needs iproute2 and the right to make them: std::runtime_error says what is missing.
-// Thread-safety: one thread, which enters a namespace alone.
+// Hosts: network namespaces of this machine for one measurement, each with its own address on one bridge.
+// They need iproute2 and the permission to create namespaces. If one is missing, std::runtime_error names it.
+// Thread-safety: one thread. Entering a namespace affects only the calling thread.
 #pragma once
 
 #include <string>

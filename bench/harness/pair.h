@@ -41,12 +41,12 @@ class ClientEnd {
 struct Pair {
   std::function<void(ServerEnd&)> serve;    // announces, serves, and returns after wait_for_client()
   std::function<void(ClientEnd&)> measure;  // and reports
-  // What the client may take beside the measurement itself, to get ready and to end.
+  // The time that the client may use for setup and shutdown, in addition to the measurement.
   std::chrono::milliseconds timeout = std::chrono::seconds{60};
 };
 
-// Whatever goes wrong in either process is the outcome's error: a client whose server has died is not waited
-// for.
+// A failure of either process becomes the error of the outcome. If the server dies, this does not wait for
+// the client.
 Outcome measure_pair(const Pair& pair, const Setting& setting);
 
 Contender contender(std::string peer, Notes notes, Pair pair);

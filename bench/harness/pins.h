@@ -13,15 +13,16 @@ class Pins {
   Pins() = default;  // none: the system chooses
   // "0/1": process 0 on core 0, process 1 on core 1; "0-1/2,3"; "none". Throws std::invalid_argument.
   static Pins parse(std::string_view text);
-  // One core each, of those given, from the beginning again where there are more processes than cores.
+  // One of the given cores per process. If there are more processes than cores, the cores are reused in
+  // order.
   static Pins one_each(const std::vector<int>& cores, std::size_t processes);
 
-  // Of the process with this number. Throws std::system_error where a core is not to be had.
+  // Pins the process with this number. Throws std::system_error if a core is not available.
   void apply(std::size_t process) const;
   std::string text() const;
 
  private:
-  std::vector<std::vector<int>> cores_;  // by process; those beyond the end begin again
+  std::vector<std::vector<int>> cores_;  // by process; processes beyond the end wrap around
 };
 
 std::vector<int> allowed_cores();  // of this process

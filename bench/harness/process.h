@@ -32,10 +32,10 @@ class Channel {
   ~Channel();
 
   void send(const std::string& message);
-  // Nothing: the other end has gone. Throws std::runtime_error where the time is over.
+  // Returns nothing if the other end is closed. Throws std::runtime_error on a timeout.
   std::optional<std::string> receive(std::chrono::milliseconds timeout = std::chrono::hours{24});
-  // The calling process goes on as another program, which has this end as its descriptor
-  // `inherited_channel`. Throws std::system_error where it cannot be started.
+  // Replaces the calling process with another program, which has this end as its descriptor
+  // `inherited_channel`. Throws std::system_error if the program cannot be started.
   [[noreturn]] void become(const std::vector<std::string>& command);
 
  private:
@@ -46,7 +46,8 @@ class Channel {
 
 inline constexpr int inherited_channel = 3;
 
-// Which of them is the first to have a message, or to have lost its other end; nothing: the time is over.
+// Returns the index of the first channel that has a message or whose other end is closed. Returns nothing on
+// a timeout.
 std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> channels,
                                        std::chrono::milliseconds timeout);
 

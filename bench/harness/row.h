@@ -24,15 +24,15 @@ struct Row {
   std::string error;  // why there are no figures
 };
 
-std::string to_json(const Row& row);  // one line, without its end
+std::string to_json(const Row& row);  // one line, without a newline
 
-// Rates are better higher, times and memory lower.
+// For rates, higher is better. For times and memory, lower is better.
 bool higher_is_better(std::string_view figure);
-// In the order in which they are shown: times and memory before rates.
+// Sorts figures into display order: times and memory before rates.
 std::vector<std::string> in_order(std::vector<std::string> figures);
-// The one that a measurement is compared by, the first of them; empty where there is none.
+// The figure by which measurements are compared: the first of them. Empty if there are no figures.
 std::string leading_figure(const Figures& figures);
 std::string heading(const std::string& figure);  // "p50_us" -> "p50 us"
-std::string number(double value);                // three digits that count
+std::string number(double value);                // three significant digits
 
 }  // namespace weft::bench

@@ -22,7 +22,7 @@ using Tcp = asio::ip::tcp;
 using Local = asio::local::stream_protocol;
 using Clock = std::chrono::steady_clock;
 
-// Without a condition that says so, async_read and async_write move 64 KiB a system call.
+// Without a completion condition, async_read and async_write move 64 KiB per system call.
 template <class Buffers>
 auto all_of(const Buffers& buffers) {
   return [bytes = asio::buffer_size(buffers)](const error_code& error, std::size_t done) {
@@ -86,7 +86,7 @@ class Server {
   void start() { batches_ ? read_batch() : read_call(); }
 
  private:
-  // However many requests have come, their replies leave in one write.
+  // Sends the replies to all pending requests in one write.
   void read_batch() {
     const auto room = asio::buffer(requests_) + pending_;
     socket_.async_read_some(room, [this](const error_code& error, std::size_t n) {

@@ -1,4 +1,4 @@
-// ./dev bench rpc: remote calls, weft beside its peers and the floors under them.
+// ./dev bench rpc: compares the remote calls of weft with those of its peers, and with lower bounds.
 #include "bench/rpc/work.h"
 
 #include <filesystem>

@@ -1,6 +1,6 @@
-// Cap'n Proto's RPC: two vats, each on an event loop of its own in its main thread, and promises. Tensors are
-// Data, which the client lends to its message instead of copying. Between processes of one host: a Unix
-// socket.
+// Cap'n Proto's RPC: two vats with promises, each on its own event loop in the main thread of its process.
+// Tensors are Data, which the client lends to its message instead of copying. Processes of one host use a
+// Unix socket.
 #include "bench/rpc/work.h"
 
 #include <capnp/rpc-twoparty.h>
@@ -181,7 +181,7 @@ void with_reasons(Body body) {
 
 std::optional<Contender> capnp_peer(const Work& work) {
   if (!is_plain(work.kind) || work.wire == Wire::shared_memory) return std::nullopt;
-  // It cannot spin. What it has for one host is shown beside what can.
+  // It cannot spin. Its transport within a host is compared with peers that can.
   if (work.wait == Wait::spinning && work.wire != Wire::same_host) return std::nullopt;
   return contender("capnp", notes_of(Wait::blocking, "promises on main's loop"),
                    {.serve = [=](ServerEnd& end) { with_reasons([&] { serve(work, end); }); },

@@ -244,7 +244,8 @@ class QueueCall {
   grpc::Status status_;
 };
 
-// `calls` at a time; `begins` and `ended` (false: enough) are told of each.
+// Keeps `calls` calls in flight. Invokes `begins` before each call and `ended` after it. Stops when `ended`
+// returns false.
 template <class Method, class Begins, class Ended>
 void call_by_queue(Stub& stub, const Method& method, std::size_t calls, Begins begins, Ended ended) {
   Queue queue;
@@ -403,7 +404,7 @@ Way way(const Work& work, Style style) {
 
 std::optional<Contender> grpc_peer(const Work& work) {
   if (!is_plain(work.kind) || work.wire == Wire::shared_memory) return std::nullopt;
-  // It cannot spin. What it has for one host is shown beside what can.
+  // It cannot spin. Its transport within a host is compared with peers that can.
   if (work.wait == Wait::spinning && work.wire != Wire::same_host) return std::nullopt;
   std::vector<Way> ways{way(work, Style::queue)};
   if (work.kind != Kind::throughput) ways.push_back(way(work, Style::callback));

@@ -1,5 +1,5 @@
-# What bench_rpc has beside its sources: the program that counts allocations, and the peers that need a package of their
-# own, which are left out, source and all, where it is missing.
+# Additional parts of bench_rpc: the program that counts allocations, and the peers that need additional packages. A
+# peer whose package is missing is not built.
 
 if(NOT TARGET bench_rpc)
   return()

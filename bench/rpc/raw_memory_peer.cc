@@ -1,4 +1,4 @@
-// The floor under shared memory: a number there and a number back, each in a cache line of its own.
+// The lower bound for shared memory: a number in each direction, each in a separate cache line.
 #include "bench/rpc/socket.h"
 #include "bench/rpc/turn.h"
 

@@ -42,7 +42,7 @@ void answer_calls(const Socket& socket, const Shape& shape, bool fresh) {
   }
 }
 
-// However many requests have come, their replies leave in one write.
+// Sends the replies to all pending requests in one write.
 void answer_batches(const Socket& socket, const Shape& shape) {
   std::vector<char> requests(in_flight * shape.request), replies(in_flight * shape.reply);
   std::size_t pending = 0;

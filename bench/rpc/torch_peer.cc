@@ -27,10 +27,10 @@ constexpr int worker_threads = 16;  // PyTorch's default
 constexpr float timeout_seconds = 60;
 constexpr torch_rpc::worker_id_t server_id = 0, client_id = 1;
 
-// What a message says beside its tensors.
+// The fields of a message next to its tensors.
 struct Text {
-  std::int64_t call = 0;      // the answer repeats it
-  std::int64_t elements = 0;  // of the answer: of all tensors that came
+  std::int64_t call = 0;      // the reply repeats it
+  std::int64_t elements = 0;  // of a reply: the elements of all received tensors
   bool tensors_back = false;
 };
 
@@ -170,7 +170,7 @@ class Client {
   const torch_rpc::WorkerInfo& to_;
   const Work& work_;
   std::vector<at::Tensor> tensors_;
-  std::mutex mutex_;  // guards what follows while calls are under way
+  std::mutex mutex_;  // guards the members below while calls are in flight
   LatencyMeter latency_;
   RateMeter rate_;
   bool over_ = false;
@@ -181,14 +181,14 @@ void measure(const Work& work, Transports how, ClientEnd& end) {
   TensorPipeAgent& agent = start_agent(end.address(), client_id, how);
   Client client(agent, work, end.budget());
   end.report(client.run());
-  _exit(0);  // before the callbacks of calls that are still under way find their client gone
+  _exit(0);  // before callbacks of calls in flight use the destroyed client
 }
 
 std::optional<Contender> make(const char* peer, const Work& work, Transports how) {
   if (!is_plain(work.kind) || work.wire == Wire::unix_socket) return std::nullopt;
   if (how.tcp_only && work.wire != Wire::tcp) return std::nullopt;
-  // As it comes it polls its shared memory, and cannot do else. It is shown beside TCP all the same: it is
-  // what its users have.
+  // The default agent always polls its shared memory. It is compared with TCP nevertheless, because it is the
+  // default of its users.
   const Wait wait = how.tcp_only ? Wait::blocking : Wait::spinning;
   if (work.wait != (work.wire == Wire::tcp ? Wait::blocking : wait)) return std::nullopt;
   Notes notes = notes_of(wait, work.kind == Kind::get ? "wait() on main" : "callback of the reply's future");

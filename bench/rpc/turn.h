@@ -20,12 +20,12 @@ inline void relax() {  // tells the core that this loop waits
 
 class Turn {
  public:
-  // What was written before is seen by whoever this wakes. Who sleeps needs a system call to be woken.
+  // Earlier writes are visible to the thread that this wakes. Waking a blocked thread needs a system call.
   void advance(std::uint32_t to, Wait wait) {
     number_.store(to, std::memory_order_release);
     if (wait == Wait::blocking) syscall(SYS_futex, &number_, FUTEX_WAKE, 1, nullptr, nullptr, 0);
   }
-  // Until the number is at least `at`.
+  // Waits until the number is at least `at`.
   void await(std::uint32_t at, Wait wait) const {
     while (true) {
       const std::uint32_t now = number_.load(std::memory_order_acquire);

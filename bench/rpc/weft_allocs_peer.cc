@@ -1,5 +1,5 @@
-// allocs/tiny: how often a tiny call allocates. Counted in a program of its own (allocs/main.cc), so that no
-// other measurement runs with a malloc that counts.
+// allocs/tiny: the number of allocations of a tiny call. A separate program (allocs/main.cc) counts them, so
+// that no other measurement runs with a counting malloc.
 #include "bench/rpc/work.h"
 
 namespace weft::bench {

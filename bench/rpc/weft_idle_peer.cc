@@ -1,5 +1,6 @@
-// idle: what a connection costs that has been used once and is kept. One agent is connected to by thousands,
-// which live in several client processes; its own memory is asked for, by a call, before they come and after.
+// idle: the memory of a connection that is idle after one call. Thousands of agents in several client
+// processes connect to one agent. A call returns the memory of that agent, before they connect and
+// afterwards.
 #include "bench/rpc/work.h"
 
 #include <weft/rpc/rpc.h>
@@ -15,10 +16,10 @@
 namespace weft::bench {
 namespace {
 
-constexpr std::size_t crowds = 4;              // client processes beside the one that asks
-constexpr std::size_t other_descriptors = 64;  // what a process has open besides
-constexpr std::size_t sample_every = 100;      // which connections are used again in the end
-constexpr std::size_t at_a_time = 50;          // connections of a crowd that are being made
+constexpr std::size_t crowds = 4;              // client processes, in addition to the measuring one
+constexpr std::size_t other_descriptors = 64;  // other open descriptors of a process
+constexpr std::size_t sample_every = 100;      // one connection in this many is used again at the end
+constexpr std::size_t at_a_time = 50;          // concurrent connects of a crowd
 constexpr auto timeout = std::chrono::seconds{150};
 
 class Door {
@@ -47,7 +48,7 @@ void need_descriptors(std::size_t connections) {
   getrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
-  limit.rlim_max = std::max(limit.rlim_max, wanted);  // for who may raise that too
+  limit.rlim_max = std::max(limit.rlim_max, wanted);  // only a privileged process may raise this
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
     throw std::runtime_error("needs " + std::to_string(wanted) +
                              " file descriptors, and the limit (RLIMIT_NOFILE) cannot be raised");

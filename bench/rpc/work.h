@@ -65,16 +65,16 @@ inline constexpr Shape shape_of(const Work& work) {
   }
 }
 
-// Every answer is checked: it must be what that very call asked for.
+// Checks every reply: it must match the request of the same call.
 void expect_answer(bool right);  // throws std::runtime_error
 inline Notes notes_of(Wait wait, std::string caller) {
   return {{"wait", wait == Wait::spinning ? "spinning" : "blocking"}, {"caller", std::move(caller)}};
 }
 
-// Of a program beside this one in the build tree.
+// The path of a program in the same folder of the build tree.
 std::string program_path(const std::string& name);
 
-// Each gives nothing where the work does not concern that peer.
+// Each returns nothing if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_reference_peer(
