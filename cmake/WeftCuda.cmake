@@ -1,5 +1,6 @@
-# weft's own kernels, *.cu beside their users, where WEFT_CUDA is on. Each has a twin on the CPU (*.cc) that it is to
-# equal bit for bit, so neither compiler may fuse a multiplication with an addition, and nvcc may not approximate.
+# weft's CUDA kernels, if WEFT_CUDA is on. Each *.cu file is in the folder of its users. Each kernel has a CPU version
+# (*.cc) with bitwise equal results. Neither compiler may therefore fuse a multiplication with an addition, and nvcc may
+# not approximate.
 #
 # weft_cuda_sources(TARGET source...): adds them to TARGET.
 

@@ -47,7 +47,7 @@ function(weft_install_layer NAME)
   endforeach()
 endfunction()
 
-# weft-NAME.pc, for builds without CMake: of the layers without LibTorch. Relocatable: paths go by the file's own place.
+# weft-NAME.pc, for builds without CMake: of the layers without LibTorch. Relocatable: paths are relative to the file.
 function(weft_install_pkgconfig NAME DESCRIPTION)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "REQUIRES;CFLAGS;LIBS")
   if(NOT TARGET weft_${NAME})

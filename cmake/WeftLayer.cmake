@@ -1,9 +1,9 @@
 # weft_layer(NAME FOLDERS folder... [EXCEPT folder...] DEPENDS target...)
 #
 # Makes the library weft_NAME with the alias weft::NAME from every source below the folders: *.cc, and *.capnp by way of
-# C++ generated into the build tree; with WEFT_CUDA *.cu too. A layer without sources is skipped, and its absence is seen
-# by `if(TARGET weft::NAME)`.
-# It is installed as a component NAME with an export set of its own, so that a layer installs without those after it.
+# C++ generated into the build tree; with WEFT_CUDA *.cu too. A layer without sources is skipped;
+# test `if(TARGET weft::NAME)`.
+# It is installed as a component NAME with a separate export set, so that a layer installs without the layers above it.
 #
 # Headers are included as <weft/FOLDER/FILE.h>: include/weft/ in the build tree holds links to the source folders.
 # Generated Cap'n Proto headers are <weft/FOLDER/FILE.capnp.h>; only sources may include them, and they are not installed.

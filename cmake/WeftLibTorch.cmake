@@ -3,11 +3,11 @@
 # find_package(Torch) is not used: for the PyPI wheel it wants a CUDA toolkit and links libtorch_cuda.so, which
 # fails against a system NCCL older than the wheel's. libtorch_cpu.so and libc10.so are all that weft needs.
 #
-# Where LibTorch is looked for, first match wins:
+# The places to search for LibTorch; the first match wins:
 #   WEFT_LIBTORCH (cache, then environment)   the wheel's `torch` folder or an unpacked LibTorch
 #   CMAKE_PREFIX_PATH                         also as printed by `torch.utils.cmake_prefix_path`
-#   weft_libtorch_defaults                    set by whoever includes this file
-# Where there is none, weft_libtorch_problem says why, and the target is not made.
+#   weft_libtorch_defaults                    set by the file that includes this one
+# If no LibTorch is found, weft_libtorch_problem holds the reason, and the target does not exist.
 #
 # This file is installed too: the package configuration of weft includes it for the components that need it.
 

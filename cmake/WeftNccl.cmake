@@ -1,11 +1,11 @@
-# weft_nccl_headers: NCCL's header and CUDA's, for the test that holds weft's own declarations against them. weft
-# itself needs neither: it finds NCCL when it runs.
+# weft_nccl_headers: the headers of NCCL and CUDA, for the test that compares weft's declarations with them. weft
+# itself needs neither: it loads NCCL at run time.
 #
-# Where nccl.h is looked for, first match wins:
+# The places to search for nccl.h; the first match wins:
 #   WEFT_NCCL_INCLUDE_DIR (cache)     the folder that holds it
 #   .venv                             of the wheel nvidia-nccl-cu13
-#   beside CUDA's toolkit, and where the system has headers
-# Where something is missing, weft_nccl_headers is empty, and weft_nccl_problem says what.
+#   the folders of the CUDA toolkit, and the system's include folders
+# If a header is missing, weft_nccl_headers is empty, and weft_nccl_problem describes the problem.
 
 set(weft_nccl_headers "")
 find_package(CUDAToolkit QUIET)
