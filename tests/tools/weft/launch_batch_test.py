@@ -64,7 +64,8 @@ class Slurm(unittest.TestCase):
             self.assertEqual(sorted(line for line in job.lines if " met " in line), MET)
 
     def test_two_steps_at_the_same_time_are_two_jobs(self):
-        script = f"srun -n3 --overlap {WORKER} meet & srun -n3 --overlap {WORKER} meet & wait -n && wait -n"
+        srun = f"srun -n3 --overlap {WORKER} meet"
+        script = f"{srun} & first=$!; {srun} & wait $first && wait $!"
         with Program("salloc", "-N2", "-n3", "bash", "-c", script, env=self.cluster.env) as job:
             self.assertEqual(job.end(), 0, job.output())
             self.assertEqual(sorted(line for line in job.lines if " met " in line), sorted(MET * 2))
