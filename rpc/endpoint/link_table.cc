@@ -9,6 +9,11 @@ namespace {
 
 constexpr std::size_t max_forgotten = 1024;
 
+bool has_name(const std::map<AgentId, int>& ready, const std::string& name) {
+  const auto first = ready.lower_bound(AgentId{name, 0});
+  return first != ready.end() && first->first.name == name;
+}
+
 }  // namespace
 
 bool LinkTable::ByNumber::operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const {
@@ -63,6 +68,7 @@ LinkTable::Links LinkTable::to(const AgentId& peer) const {
 
 std::shared_ptr<Link> LinkTable::latest_to(const std::string& name) const {
   std::lock_guard lock(mutex_);
+  if (!has_name(ready_, name)) return nullptr;  // the usual case when one of many connections ends
   const auto found = std::find_if(links_.rbegin(), links_.rend(), [&](const auto& link) {
     return link->usable() && link->peer().name == name;
   });
@@ -84,8 +90,7 @@ bool LinkTable::is_linked(const AgentId& peer) const {
 
 bool LinkTable::is_linked(const std::string& name) const {
   std::lock_guard lock(mutex_);
-  const auto first = ready_.lower_bound(AgentId{name, 0});
-  return first != ready_.end() && first->first.name == name;
+  return has_name(ready_, name);
 }
 
 bool LinkTable::keep_early_lane() {
