@@ -39,7 +39,10 @@ if [ "$kind" = deb ]; then
   expect_depends libweft-rref-dev libweft-rpc-dev
   expect_depends weft libweft-planner-dev libweft-rref-dev
   observe=$(find "$work/system" -name weft-observe.pc)
-  [ -z "$observe" ] || expect_depends libweft-observe-dev libweft-rpc-dev libspdlog-dev prometheus-cpp-dev libcivetweb-dev
+  if [ -n "$observe" ]; then
+    expect_depends libweft-observe-dev libweft-rpc-dev libspdlog-dev prometheus-cpp-dev libcivetweb-dev
+    expect_depends weft libweft-observe-dev
+  fi
   libdir=$(dirname "$(find "$work/system" -name 'libweft_rpc.so')")
   soname=$(objdump -p "$libdir/libweft_rpc.so" | awk '$1 == "SONAME" {print $2}')
   version=$(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --modversion weft-rref)
