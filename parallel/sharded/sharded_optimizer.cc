@@ -38,6 +38,23 @@ std::string text_of(const dist_optim::Parameter& parameter) {
   return text.str();
 }
 
+// Why the ranks with these descriptions (describe()) cannot step together. Empty: they can.
+std::string difference_of(const std::vector<std::vector<std::string>>& descriptions) {
+  for (std::size_t rank = 0; rank < descriptions.size(); ++rank)
+    if (const std::string& refusal = descriptions[rank].front(); !refusal.empty())
+      return "rank " + std::to_string(rank) + ": " + refusal;
+  const auto& first = descriptions.front();
+  for (std::size_t rank = 1; rank < descriptions.size(); ++rank) {
+    const auto& other = descriptions[rank];
+    const auto [expected, actual] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    if (expected == first.end() && actual == other.end()) continue;
+    return "rank 0 has " + (expected == first.end() ? "no further parameter" : *expected) + ", rank " +
+           std::to_string(rank) + " has " + (actual == other.end() ? "no further parameter" : *actual) +
+           ", expected the same on all ranks";
+  }
+  return {};
+}
+
 }  // namespace
 
 at::Tensor ShardedOptimizer::Slice::of(const at::Tensor& gradient) const {
@@ -63,9 +80,6 @@ ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::
                                                     : placement->splits);
   }
   start();
-  std::vector<std::string> stepped;
-  for (const auto& parameter : parameters_) stepped.push_back(parameter.name);
-  expect_groups(spec_, stepped);
   if (options_.overlap) replica_.set_on_reduced([this](std::size_t parameter) { on_reduced(parameter); });
 }
 
@@ -112,7 +126,11 @@ std::vector<std::string> ShardedOptimizer::describe() const {
   std::vector<std::string> texts{"", "optimizer " + to_string(spec_),
                                  "buckets of " + std::to_string(options_.bucket_bytes) + " bytes",
                                  std::string("overlap ") + (options_.overlap ? "on" : "off")};
-  for (const auto& parameter : parameters_) texts.push_back(text_of(parameter));
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters_) {
+    texts.push_back(text_of(parameter));
+    names.push_back(parameter.name);
+  }
   try {
     for (const auto& [group, spec] : spec_.by_group()) (void)spec.make({});
     if (!spec_.is_elementwise())
@@ -120,6 +138,7 @@ std::vector<std::string> ShardedOptimizer::describe() const {
              " steps rows, expected one that steps each element alone: use SGD, "
              "Adam, AdamW, Adagrad, RMSprop, Adadelta, Adamax or Rprop");
     FlatParameters::check(parameters_);
+    expect_groups(spec_, names);
   } catch (const std::exception& error) {
     texts.front() = error.what();
   }
@@ -127,17 +146,12 @@ std::vector<std::string> ShardedOptimizer::describe() const {
 }
 
 void ShardedOptimizer::compare() const {
-  const auto all = group_->all_gather_object(describe()).get();
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].front().empty()) refuse("rank " + std::to_string(rank) + ": " + all[rank].front());
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const auto [first, other] =
-        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
-    if (first == all[0].end() && other == all[rank].end()) continue;
-    refuse("rank 0 has " + (first == all[0].end() ? "no further parameter" : *first) + ", rank " +
-           std::to_string(rank) + " has " + (other == all[rank].end() ? "no further parameter" : *other) +
-           ", expected the same on all ranks");
-  }
+  const std::string difference = difference_of(group_->all_gather_object(describe()).get());
+  if (difference.empty()) return;
+  // The exception may destroy the replica, which then aborts its groups. The barrier delays this until all
+  // ranks have the descriptions, so that each of them throws this error and not that of the abort.
+  (void)rpc::capture([&] { group_->barrier().get(); });
+  refuse(difference);
 }
 
 void ShardedOptimizer::set_group(const std::vector<dist_optim::OptimizerState>& states) {
