@@ -170,11 +170,7 @@ void HttpClient::pass_on(const std::shared_ptr<Call>& call) {
   const std::string part = std::exchange(call->response.body, {});
   if (part.empty()) return;
   if (!std::exchange(call->flows, true)) loop_->cancel(std::exchange(call->timer, 0));
-  try {
-    call->part(part);
-  } catch (const Error&) {
-    finish(call, std::current_exception());
-  }
+  if (const auto passed = capture([&] { call->part(part); }); !passed) finish(call, passed.error());
 }
 
 void HttpClient::transferred(const std::shared_ptr<Call>& call, int result) {
