@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 #include "tests/parallel/data_parallel/ranks.h"
 
 namespace weft::tensor_parallel::testing {

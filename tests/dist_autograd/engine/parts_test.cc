@@ -6,7 +6,7 @@
 #include <weft/dist_autograd/activation_checkpoint.h>
 #include <weft/rpc/core/error.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function_hook.h>

@@ -1,7 +1,7 @@
 // NodeExecutor's life: sources and deliveries, wrong use, failures.
 #include <torch/torch.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 #include <weft/rpc/core/error.h>
 

@@ -1,7 +1,7 @@
 // Sources that get no gradients: what waits for them goes on with what comes from elsewhere.
 #include <torch/torch.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 #include <weft/rpc/core/error.h>
 

@@ -1,7 +1,7 @@
 // Custom functions, saved variables and higher orders under NodeExecutor, against LibTorch's engine.
 #include <torch/torch.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 namespace weft::dist_autograd::engine_function_test {
 namespace {

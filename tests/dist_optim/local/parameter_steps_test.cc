@@ -12,7 +12,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include "tests/dist_optim/local_host_support.h"
+#include "tests/dist_optim/local/host_support.h"
 #include "tests/support/cluster.h"
 #include "tests/support/fake_accelerator.h"
 

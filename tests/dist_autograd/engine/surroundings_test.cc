@@ -1,7 +1,7 @@
 // What surrounds the nodes that NodeExecutor runs: threads, thread-local state, anomaly mode.
 #include <torch/torch.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>

@@ -1,7 +1,7 @@
 // NodeExecutor against LibTorch's engine: shapes of graphs, kinds of roots, kinds of gradients.
 #include <torch/torch.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 #include <c10/util/irange.h>
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tests/rref/protocol_support.h"
+#include "tests/rref/protocol/support.h"
 
 namespace weft::rref::protocol::protocol_owner_table_test {
 namespace {

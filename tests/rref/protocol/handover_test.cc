@@ -3,7 +3,7 @@
 #include <weft/rref/protocol/owner_table.h>
 #include <weft/rref/protocol/user_table.h>
 
-#include "tests/rref/protocol_support.h"
+#include "tests/rref/protocol/support.h"
 
 namespace weft::rref::protocol::protocol_handover_test {
 namespace {

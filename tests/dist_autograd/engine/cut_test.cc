@@ -3,7 +3,7 @@
 // Recv stand for what the layer above will insert.
 #include <torch/torch.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 #include <algorithm>
 #include <memory>

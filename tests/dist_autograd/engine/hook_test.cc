@@ -1,7 +1,7 @@
 // Hooks of every kind: how often, in which order and on which gradient they run, against LibTorch's engine.
 #include <torch/torch.h>
 
-#include "tests/dist_autograd/engine_support.h"
+#include "tests/dist_autograd/engine/support.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>

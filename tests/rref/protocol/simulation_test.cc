@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/rref/protocol_sim_world.h"
+#include "tests/rref/protocol/sim_world.h"
 #include "tests/support/sanitizer.h"
 
 namespace weft::rref::protocol::sim::protocol_simulation_test {

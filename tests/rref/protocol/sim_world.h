@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "tests/rref/protocol_sim_ledger.h"
-#include "tests/rref/protocol_sim_network.h"
+#include "tests/rref/protocol/sim_ledger.h"
+#include "tests/rref/protocol/sim_network.h"
 
 namespace weft::rref::protocol::sim {
 

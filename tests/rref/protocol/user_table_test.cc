@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "tests/rref/protocol_support.h"
+#include "tests/rref/protocol/support.h"
 
 namespace weft::rref::protocol::protocol_user_table_test {
 namespace {

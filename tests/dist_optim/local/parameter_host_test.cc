@@ -20,7 +20,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include "tests/dist_optim/local_host_support.h"
+#include "tests/dist_optim/local/host_support.h"
 
 namespace weft::dist_optim::local_parameter_host_test {
 namespace {
