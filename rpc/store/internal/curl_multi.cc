@@ -7,13 +7,27 @@
 
 #include <asio/posix/stream_descriptor.hpp>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 namespace weft::rpc::detail {
 
+// Waits on a duplicate of libcurl's socket: libcurl 7.88 closes a socket that is still connecting before it
+// reports CURL_POLL_REMOVE, and then another thread's new descriptor may already have the number.
 struct CurlMulti::Watched {
   explicit Watched(asio::io_context& context) : descriptor(context) {}
-  ~Watched() { release(); }
-  void release() {
-    if (descriptor.is_open()) descriptor.release();  // libcurl closes the socket
+  ~Watched() { close(); }
+  bool open(curl_socket_t socket) {
+    const int duplicate = fcntl(socket, F_DUPFD_CLOEXEC, 0);
+    if (duplicate < 0) return false;
+    asio::error_code error;
+    descriptor.assign(duplicate, error);
+    if (error) ::close(duplicate);
+    return !error;
+  }
+  // Not descriptor.close(): it leaves the duplicate to epoll, which keeps it while libcurl's socket is open.
+  void close() {
+    if (descriptor.is_open()) ::close(descriptor.release());
   }
 
   asio::posix::stream_descriptor descriptor;
@@ -48,16 +62,17 @@ void CurlMulti::stop(CURL* transfer) {
 int CurlMulti::on_socket(CURL*, curl_socket_t socket, int wanted, void* self, void*) noexcept {
   auto& multi = *static_cast<CurlMulti*>(self);
   if (wanted == CURL_POLL_REMOVE) {
-    // Now, though a handler may still have it: libcurl's next socket may have the same number.
-    if (const auto found = multi.sockets_.extract(socket)) found.mapped()->release();
+    // Now, though a handler may still hold it: the connection ends only when the duplicate is closed, too.
+    if (const auto found = multi.sockets_.extract(socket)) found.mapped()->close();
     return 0;
   }
   auto& watched = multi.sockets_[socket];
   if (watched == nullptr) {
     watched = std::make_shared<Watched>(multi.context_);
-    asio::error_code error;
-    watched->descriptor.assign(socket, error);
-    if (error) return -1;  // all transfers fail
+    if (!watched->open(socket)) {
+      multi.sockets_.erase(socket);
+      return -1;  // all transfers fail
+    }
   }
   watched->wanted = wanted;
   multi.wait(socket, watched);
