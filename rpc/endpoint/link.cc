@@ -195,7 +195,7 @@ void Link::become_lane() {
   auto stream = connection_->take_stream();
   if (stream == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane"));
   whole->loop()->post(
-      [whole, info = *lane_, identity, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
+      [whole, info = *lane_, identity, lane = Lanes::Stream{stream.release(), {loop()}}]() mutable {
         try {
           whole->lanes_->take(info, identity, std::move(lane));
         } catch (const Error& bad) {

@@ -64,7 +64,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     if (stream == nullptr)
       return connection->close(Error(ErrorKind::protocol_error, "more than a hello came"));
     connection_ = nullptr;
-    tell([lane = Lanes::Stream{std::move(stream), connection->loop()}](
+    tell([lane = Lanes::Stream{stream.release(), {connection->loop()}}](
              LinkLanes& lanes, std::size_t index) mutable { lanes.collect(index, std::move(lane)); });
   }
   template <class F>

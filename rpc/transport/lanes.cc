@@ -58,7 +58,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   };
 
   Lane(std::shared_ptr<Shared> shared, Stream stream)
-      : shared_(std::move(shared)), loop_(stream.loop()), stream_(std::move(stream)) {}
+      : shared_(std::move(shared)), loop_(stream.get_deleter().loop), stream_(std::move(stream)) {}
 
   void start() {
     loop_->post([self = shared_from_this()] { self->move(true); });
@@ -178,7 +178,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   }
   void end() {
     if (std::exchange(closed_, true)) return;
-    stream_.close();
+    stream_.reset();
     const Way in = std::exchange(in_, {}), out = std::exchange(out_, {});
   }
 
@@ -194,10 +194,9 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   std::vector<std::span<const std::byte>> from_;
 };
 
-void Lanes::Stream::close() {
-  if (stream_ == nullptr) return;
+void Lanes::CloseOnLoop::operator()(ByteStream* stream) const {
   // Posted, because this may run within a call from the stream.
-  loop_->post([stream = std::shared_ptr<ByteStream>(std::move(stream_))] { stream->close(); });
+  loop->post([stream = std::shared_ptr<ByteStream>(stream)] { stream->close(); });
 }
 
 Lanes::Lanes(std::shared_ptr<Loop> home, std::vector<Stream> streams)

@@ -21,29 +21,12 @@ class WEFT_EXPORT Lanes final {
   // it.
   static constexpr std::size_t least_bytes = std::size_t{1} << 20;
 
-  // A stream and its loop, on which it is also closed.
-  class Stream {
-   public:
-    Stream() = default;
-    Stream(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop)
-        : stream_(std::move(stream)), loop_(std::move(loop)) {}
-    Stream(Stream&&) noexcept = default;
-    Stream& operator=(Stream&& other) noexcept {
-      close();
-      stream_ = std::move(other.stream_);
-      loop_ = std::move(other.loop_);
-      return *this;
-    }
-    ~Stream() { close(); }
-    explicit operator bool() const { return stream_ != nullptr; }
-    ByteStream* operator->() const { return stream_.get(); }
-    const std::shared_ptr<Loop>& loop() const { return loop_; }  // null without a stream
-    void close();                                                // closes the stream, on its loop
-
-   private:
-    std::unique_ptr<ByteStream> stream_;
-    std::shared_ptr<Loop> loop_;
+  // Closes a stream on its loop.
+  struct CloseOnLoop {
+    std::shared_ptr<Loop> loop;
+    void operator()(ByteStream* stream) const;
   };
+  using Stream = std::unique_ptr<ByteStream, CloseOnLoop>;
   // Called with the reason why a lane was lost: see start().
   using Lost = UniqueFunction<void(const std::string& why, bool idle)>;
 

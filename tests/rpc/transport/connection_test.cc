@@ -137,8 +137,8 @@ class ConnectionTest : public testing::TestWithParam<Case> {
     for (std::size_t i = 0; i < GetParam().lanes; ++i) {
       auto lane = test::PairedStream::make(lane_loop_, theirs_,
                                            {.max_a_call = 200'000, .would_block_one_in = 10, .seed = i});
-      first.emplace_back(std::move(lane.first), lane_loop_);
-      second.emplace_back(std::move(lane.second), theirs_);
+      first.emplace_back(lane.first.release(), Lanes::CloseOnLoop{lane_loop_});
+      second.emplace_back(lane.second.release(), Lanes::CloseOnLoop{theirs_});
     }
     const auto set = [](End& end, std::vector<Lanes::Stream> streams) {
       on(end.loop(), [&] {

@@ -80,7 +80,7 @@ class LanesTest : public testing::Test {
     std::vector<Lanes::Stream> ours;
     for (std::size_t i = 0; i < lanes; ++i) {
       auto lane = PairedStream::make(loop_, {.capacity = capacity});
-      ours.emplace_back(std::move(lane.first), loop_);
+      ours.emplace_back(lane.first.release(), Lanes::CloseOnLoop{loop_});
       lanes_.push_back(std::move(lane.second));
     }
     connection_->start(observer_);
@@ -238,8 +238,8 @@ TEST_F(LanesTest, BothEndsMayFinishWithFramesOnThem) {
   std::vector<Lanes::Stream> ours, theirs;
   for (int i = 0; i < 2; ++i) {
     auto lane = PairedStream::make(loop_, {.capacity = 64 << 10});
-    ours.emplace_back(std::move(lane.first), loop_);
-    theirs.emplace_back(std::move(lane.second), loop_);
+    ours.emplace_back(lane.first.release(), Lanes::CloseOnLoop{loop_});
+    theirs.emplace_back(lane.second.release(), Lanes::CloseOnLoop{loop_});
   }
   std::vector<std::shared_ptr<Ended>> ends;
   const auto start = [&](std::unique_ptr<PairedStream> stream, std::vector<Lanes::Stream> lanes) {
