@@ -19,9 +19,24 @@ void run(const std::string& command) {
 
 void ip(const std::string& words) { run("ip " + words); }
 
+// A host makes its connections from 16 ports, each with a separate class of HTB.
+void limit_flows(const std::string& host, const std::string& rate) {
+  constexpr int first = 40'000, ports = 16;
+  run("ip netns exec " + host + " sh -c 'echo " + std::to_string(first) + " " +
+      std::to_string(first + ports - 1) + " > /proc/sys/net/ipv4/ip_local_port_range'");
+  const std::string tc = "tc -n " + host + " ", device = " add dev eth0 ";
+  run(tc + "qdisc" + device + "root handle 1: htb");
+  for (int i = 0; i < ports; ++i) {
+    const std::string id = "1:" + std::to_string(i + 1);
+    run(tc + "class" + device + "parent 1: classid " + id + " htb rate " + rate + " quantum 60000");
+    run(tc + "filter" + device + "parent 1: protocol ip u32 match ip sport " + std::to_string(first + i) +
+        " 0xffff flowid " + id);
+  }
+}
+
 }  // namespace
 
-Hosts::Hosts(int count, const std::string& rate) {
+Hosts::Hosts(int count, const std::string& rate, Limit limit) {
   const std::string name = "weft_bench" + std::to_string(getpid()) + "_";
   try {
     const std::string bridge = name + "bridge";
@@ -38,8 +53,12 @@ Hosts::Hosts(int count, const std::string& rate) {
       ip("-n " + own + " address add " + address(host) + "/24 dev eth0");
       ip("-n " + own + " link set eth0 up");
       ip("-n " + own + " link set lo up");
-      if (!rate.empty())
+      if (rate.empty()) continue;
+      if (limit == Limit::flow) {
+        limit_flows(own, rate);
+      } else {
         run("tc -n " + own + " qdisc add dev eth0 root tbf rate " + rate + " burst 128kb latency 50ms");
+      }
     }
   } catch (...) {
     remove();

@@ -10,8 +10,9 @@ namespace weft::bench {
 
 class Hosts {
  public:
-  // rate: how much each host may send, as tc writes it: "1gbit". Empty: as much as it can.
-  explicit Hosts(int count, const std::string& rate = {});
+  enum class Limit { host, flow };  // everything that a host sends; each of the connections that it makes
+  // rate: how much may be sent, as tc writes it: "1gbit". Empty: as much as possible.
+  explicit Hosts(int count, const std::string& rate = {}, Limit limit = Limit::host);
   ~Hosts();
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;

@@ -38,12 +38,15 @@ std::vector<Work> works() {
     all.push_back({"growth/" + std::to_string(peers), Kind::growth, Wire::tcp, Wait::blocking, 0, peers});
   all.push_back({"idle/10000", Kind::idle, Wire::tcp, Wait::blocking, 0, 10'000});
   all.push_back({"allocs/tiny", Kind::allocations});
+  for (const std::size_t size : {1, 16, 64})
+    all.push_back(
+        {"flow/" + std::to_string(size) + "MiB", Kind::flow, Wire::tcp, Wait::blocking, size * MiB});
   return all;
 }
 
 constexpr MakeContender peers[] = {
-    weft_peer,  weft_lanes_peer, weft_idle_peer,    weft_allocs_peer, weft_reference_peer,
-    raw_peer,   raw_memory_peer, raw_copy_peer,     raw_fresh_peer,   asio_peer,
+    weft_peer,  weft_lanes_peer, weft_4_lanes_peer, weft_idle_peer, weft_allocs_peer, weft_reference_peer,
+    raw_peer,   raw_memory_peer, raw_copy_peer,     raw_fresh_peer, asio_peer,
 #ifdef WEFT_BENCH_GRPC
     grpc_peer,
 #endif

@@ -1,4 +1,5 @@
 // weft itself: agents, typed calls.
+#include "bench/harness/hosts.h"
 #include "bench/rpc/work.h"
 
 #include <weft/rpc/rpc.h>
@@ -14,6 +15,8 @@
 namespace weft::bench {
 namespace {
 
+constexpr const char* flow_rate = "200mbit";
+
 std::int64_t echo(std::int64_t x) { return x; }
 using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;
 
@@ -28,10 +31,12 @@ rpc::AgentOptions with_features(rpc::AgentOptions options, const Work& work) {
   options.same_host = work.wire == Wire::same_host;  // what is measured over TCP stays there
   options.lanes = work.lanes;
   options.loops = 1 + work.lanes;
+  options.insecure = work.kind == Kind::flow;
   return options;
 }
 
 std::string listen_address(const Work& work) {
+  if (work.kind == Kind::flow) return "tcp://" + Hosts::address(0) + ":0";
   switch (work.wire) {
     case Wire::shared_memory:
       return "shm://" + scratch_path(".sock");
@@ -44,7 +49,8 @@ std::string listen_address(const Work& work) {
 
 // As each would be used: small calls by a service, tensors by a program that trains.
 rpc::Layers layers(const Work& work) {
-  const bool tensors = work.kind == Kind::bulk || work.kind == Kind::echo || work.kind == Kind::small_tensor;
+  const bool tensors = work.kind == Kind::bulk || work.kind == Kind::flow || work.kind == Kind::echo ||
+                       work.kind == Kind::small_tensor;
   return tensors ? tensor::layers() : rpc::Layers{};
 }
 
@@ -136,6 +142,12 @@ Figures figures(const Work& work, const rpc::Peer& peer, const Budget& budget) {
       return call_many({peer}, budget, &loop).start(loop).get();
     case Kind::bulk:
       return send_tensors(peer, budget, work.bytes).start(loop).get();
+    case Kind::flow: {
+      auto tensors = send_tensors(peer, budget, work.bytes).start(loop);
+      Figures both = call_one_by_one(peer, budget).start(loop).get();
+      both.merge(std::move(tensors).get());
+      return both;
+    }
     case Kind::small_tensor:
       return echo_tensors(peer, budget, small_elements).start(loop).get();
     case Kind::echo:
@@ -204,6 +216,21 @@ std::optional<Contender> make(const char* peer, const Work& work) {
   if (work.kind == Kind::idle || work.kind == Kind::allocations) return std::nullopt;
   const std::string caller = work.kind == Kind::get ? "get() on main" : "coroutine on the loop";
   const bool growth = work.kind == Kind::growth;
+  if (work.kind == Kind::flow)
+    return Contender{peer, notes_of(work.wait, caller), [work](const Setting& setting) {
+                       const Hosts hosts(2, flow_rate, Hosts::Limit::flow);
+                       return measure_pair({.serve =
+                                                [&](ServerEnd& end) {
+                                                  hosts.enter(0);
+                                                  serve(work, end);
+                                                },
+                                            .measure =
+                                                [&](ClientEnd& end) {
+                                                  hosts.enter(1);
+                                                  measure(work, end);
+                                                }},
+                                           setting);
+                     }};
   return contender(
       peer, notes_of(work.wait, caller),
       {.serve = [work](ServerEnd& end) { serve(work, end); },
@@ -211,15 +238,22 @@ std::optional<Contender> make(const char* peer, const Work& work) {
                    growth](ClientEnd& end) { growth ? measure_growth(work, end) : measure(work, end); }});
 }
 
+std::optional<Contender> make_with_lanes(const char* peer, Work work, std::size_t lanes) {
+  work.lanes = lanes;
+  return make(peer, work);
+}
+
 }  // namespace
 
 std::optional<Contender> weft_peer(const Work& work) { return make("weft", work); }
 
 std::optional<Contender> weft_lanes_peer(const Work& work) {
-  if (work.kind != Kind::bulk || work.wire != Wire::tcp) return std::nullopt;
-  Work with_lanes = work;
-  with_lanes.lanes = 2;
-  return make("weft-lanes", with_lanes);
+  if ((work.kind != Kind::bulk && work.kind != Kind::flow) || work.wire != Wire::tcp) return std::nullopt;
+  return make_with_lanes("weft-lanes", work, 2);
+}
+
+std::optional<Contender> weft_4_lanes_peer(const Work& work) {
+  return work.kind == Kind::flow ? make_with_lanes("weft-4-lanes", work, 4) : std::nullopt;
 }
 
 std::optional<Contender> weft_reference_peer(const Work& work) {

@@ -19,6 +19,7 @@ enum class Kind {
   growth,        // 64 calls at a time from each of several peers
   idle,          // connections that have been used once
   allocations,   // tiny calls, and what they take from malloc
+  flow,          // like bulk, and tiny calls at the same time, between hosts with a limit for each connection
 };
 // A server and a client, one connection: what every peer can do.
 inline constexpr bool is_plain(Kind kind) { return kind <= Kind::echo; }
@@ -78,8 +79,9 @@ std::string program_path(const std::string& name);
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_reference_peer(
-    const Work& work);                                       // what a case of weft's is to be held against
-std::optional<Contender> weft_lanes_peer(const Work& work);  // large tensors over TCP by two lanes
+    const Work& work);                                         // what a case of weft's is to be held against
+std::optional<Contender> weft_lanes_peer(const Work& work);    // large tensors over TCP by two lanes
+std::optional<Contender> weft_4_lanes_peer(const Work& work);  // the same by four, between hosts
 std::optional<Contender> weft_idle_peer(const Work& work);
 std::optional<Contender> weft_allocs_peer(const Work& work);
 std::optional<Contender> raw_peer(const Work& work);

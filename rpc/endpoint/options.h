@@ -88,7 +88,8 @@ struct AgentOptions {
   // within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
   std::optional<std::chrono::nanoseconds> spin;
   // Further TCP connections to a peer, which carry attachments of 1 MiB and more, each on the agent's next
-  // loop: for networks that are faster than one flow or one core. As many as both sides allow, at most 16.
+  // loop: for networks that limit each connection or lose packets (docs/performance.md). As many as both
+  // sides allow, at most 16.
   std::size_t lanes = 0;
   // Agents of one user on one host connect through shared memory, whichever addresses they use: each TCP and
   // Unix address has a companion (rpc/transport/shm/companion.h). Not used with credentials, which prove more
