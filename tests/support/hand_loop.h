@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace weft::test {
@@ -50,6 +51,16 @@ class HandLoop final : public rpc::Loop {
       any = true;
     }
     return any;
+  }
+  // Destroys what has not run, which may own this loop.
+  void drop() {
+    for (bool any = true; any;) {
+      std::unique_lock lock(mutex_);
+      const auto jobs = std::exchange(jobs_, {});
+      const auto timers = std::exchange(timers_, {});
+      lock.unlock();
+      any = !jobs.empty() || !timers.empty();
+    }
   }
   void advance(std::chrono::nanoseconds by) {
     std::lock_guard lock(mutex_);

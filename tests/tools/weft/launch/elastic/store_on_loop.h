@@ -97,6 +97,10 @@ class TroubledStore final : public rpc::Store {
 };
 
 struct StoreOnLoop {
+  ~StoreOnLoop() {
+    store->abandon();
+    loop->drop();
+  }
   bool until(const std::function<bool()>& holds) {
     return test::run_until({loop.get()}, holds, std::chrono::minutes{10});
   }
