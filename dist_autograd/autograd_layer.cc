@@ -48,9 +48,9 @@ AutogradLayer::AutogradLayer(std::shared_ptr<rpc::AgentCore> core)
 std::shared_ptr<AutogradLayer> AutogradLayer::of(const rpc::CallHost& host) {
   auto layer = host.layers().share<AutogradLayer>();
   if (layer == nullptr)
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        "this agent was made without distributed autograd: give its constructor dist_autograd::layers()");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "this agent was created without distributed autograd: pass dist_autograd::layers() to "
+                     "its constructor");
   return layer;
 }
 
@@ -66,8 +66,8 @@ std::shared_ptr<PassState> AutogradLayer::find(const PassId& id) {
   std::lock_guard lock(mutex_);
   const auto found = passes_.find(id);
   if (found == passes_.end())
-    throw rpc::Error(rpc::ErrorKind::not_found,
-                     to_string(id) + " is not known on " + core_->id().name + " (any more)");
+    throw rpc::Error(rpc::ErrorKind::not_found, to_string(id) + " does not exist on " + core_->id().name +
+                                                    ": it was released, or never reached this agent");
   return found->second;
 }
 
@@ -79,13 +79,14 @@ std::shared_ptr<PassState> AutogradLayer::find_if_known(const PassId& id) {
 
 std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, std::uint64_t oldest) {
   if (oldest > id.number)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " is over, as its own message says");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     to_string(id) + " has ended: its message names a later pass as the oldest one");
   std::lock_guard lock(mutex_);
   if (const auto found = passes_.find(id); found != passes_.end()) return found->second;
   bool ended = true;
   if (is_own(id)) {
     if (id.number > next_)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " was never made");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " was never created");
   } else {
     Ended& known = ended_[id.origin];
     if (oldest > known.below) {

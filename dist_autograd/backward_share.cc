@@ -249,7 +249,7 @@ void BackwardShare::enter(Stage stage) {
       pass_.turns().inputs_ran();
       return run_weights();
   }
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward has no such stage");
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "unknown stage of a backward");
 }
 
 // All workers of the pass enter this stage, notified by those with which they exchanged calls. This includes

@@ -29,7 +29,7 @@ class MessagePart::Recorder final : public tensor::TensorHook {
     return {tensor.detach(), sent.size() - 1};
   }
   at::Tensor received(at::Tensor, std::uint64_t) override {
-    throw rpc::Error(rpc::ErrorKind::internal, "a message that is written is read");
+    throw rpc::Error(rpc::ErrorKind::internal, "a message that is being written was read");
   }
   std::vector<at::Tensor> sent;
 };
@@ -42,11 +42,12 @@ class MessagePart::Joiner final : public tensor::TensorHook {
         node_(make_node<RecvBackward>(pass, section.pass, section.message, sender, std::move(back))) {}
 
   Sent sending(const at::Tensor&) override {
-    throw rpc::Error(rpc::ErrorKind::internal, "a message that is read is written");
+    throw rpc::Error(rpc::ErrorKind::internal, "a message that is being read was written");
   }
   at::Tensor received(at::Tensor tensor, std::uint64_t mark) override {
     if (mark >= tensors_)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a tensor that its message does not count");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "a tensor beyond the number that its message states");
     return node_->join(node_, std::move(tensor), mark);
   }
 
@@ -101,10 +102,10 @@ void MessagePart::read(rpc::IncomingMessage& message) {
   if (!value) return;
   const auto section = rpc::Codec<PassSection>::decode(*value);
   if (section.pass != pass_->id())
-    throw rpc::Error(rpc::ErrorKind::protocol_error, "a reply of another pass than its call");
+    throw rpc::Error(rpc::ErrorKind::protocol_error, "the reply belongs to another pass than its call");
   if (section.wants_finalize) pass_->hooks().note_wants_finalize();
   if (section.tensors > message.bytes())
-    throw rpc::Error(rpc::ErrorKind::protocol_error, "a message of more tensors than it has bytes");
+    throw rpc::Error(rpc::ErrorKind::protocol_error, "the message states more tensors than it has bytes");
   if (section.tensors != 0)
     message.slots().put<tensor::TensorHook>(
         std::make_shared<Joiner>(pass_, section, *peer_, tensor::device_map_back(message)));

@@ -203,11 +203,11 @@ class Initiator {
       if (!unreached[i].empty())
         missed += (missed.empty() ? "" : "; ") + join(unreached[i]) + " on " + workers_[i].name;
     if (!missed.empty())
-      throw rpc::Error(
-          rpc::ErrorKind::failed_precondition,
-          to_string(pass_->id()) + ": no gradient ever reached " + missed +
-              ": what was sent there takes no part in the loss (make that call without the pass, detach() "
-              "its result, or use BackwardMode::smart)");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       to_string(pass_->id()) + ": no gradient ever reached " + missed +
+                           ": the loss does not depend on the tensors sent there (make that call without the "
+                           "pass, detach() "
+                           "its result, or use BackwardMode::smart)");
   }
 
   const std::shared_ptr<AutogradLayer> layer_;
@@ -275,8 +275,8 @@ class Limited final : public std::enable_shared_from_this<Limited> {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%g s", std::chrono::duration<double>(timeout_).count());
     const auto error = std::make_exception_ptr(rpc::Error(
-        rpc::ErrorKind::deadline_exceeded, to_string(pass_->id()) + ": backward: not over after " + seconds +
-                                               ": it waits for " +
+        rpc::ErrorKind::deadline_exceeded, to_string(pass_->id()) + ": backward: not complete after " +
+                                               seconds + ": it waits for " +
                                                (awaited.empty() ? "calls, nodes or reductions of this worker"
                                                                 : join(awaited) + ", or for workers behind") +
                                                " (BackwardOptions::timeout)"));
@@ -342,8 +342,7 @@ Pass::Pass(rpc::Agent& agent) : layer_(AutogradLayer::of(*agent.core())), state_
 
 Pass Pass::of(rpc::CallContext& call) {
   const auto* in = call.slots().find<InPass>();
-  if (in == nullptr)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, "this call was made without a pass");
+  if (in == nullptr) throw rpc::Error(rpc::ErrorKind::failed_precondition, "this call belongs to no pass");
   Pass pass(AutogradLayer::of(*call.host()), in->pass, false);
   pass.trace_under(rpc::trace_of(call));
   return pass;

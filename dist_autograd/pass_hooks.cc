@@ -55,7 +55,7 @@ void PassHooks::reached(const at::Tensor& leaf, at::Tensor& gradient) {
   (*hook)(gradient);
   if (!gradient.defined() || gradient.sizes() != leaf.sizes())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "on_gradient: the hook put a tensor of another shape in the gradient's place");
+                     "on_gradient: the hook replaced the gradient by a tensor of another shape");
 }
 
 void PassHooks::finalize() {

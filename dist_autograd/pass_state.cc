@@ -86,7 +86,7 @@ void PassState::check_open() const {
   std::lock_guard lock(mutex_);
   if (closed_ || finished_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     to_string(id_) + " takes no more calls: its backward has begun");
+                     to_string(id_) + " accepts no more calls: its backward has begun");
 }
 
 MessageId PassState::next_message() {

@@ -99,7 +99,7 @@ rpc::Task<LBFGSResult> DistLBFGS::Step::run(std::shared_ptr<Core> core, Closure 
   if (core->refused != nullptr) std::rethrow_exception(core->refused);
   if (core->broken)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "an owner was lost in a step before: make another optimizer");
+                     "an owner was lost in an earlier step: create another DistLBFGS");
   Step step(*core, std::move(closure));
   std::exception_ptr failure;
   try {
@@ -191,18 +191,18 @@ StepError DistLBFGS::Core::error(const std::exception_ptr& failure, const Answer
     (answers[i].ok() ? answered : unknown).push_back(i);
     if (answers[i].ok()) continue;
     if (first == nullptr) first = answers[i].error();
-    lost += "; not known of module " + std::to_string(i) + " on " + modules[i]->owner().name + ": " +
+    lost += "; unknown for module " + std::to_string(i) + " on " + modules[i]->owner().name + ": " +
             text_of(answers[i].error());
   }
   const std::string what = "a step of L-BFGS over " + std::to_string(answers.size()) + " modules has ";
   if (failure == nullptr)
-    return {kind_of(first), what + "ended on a part of them only" + lost, answered, {}, unknown};
+    return {kind_of(first), what + "completed on only some of them" + lost, answered, {}, unknown};
   return {kind_of(first), what + "failed and was undone: " + text_of(failure) + lost, {}, answered, unknown};
 }
 
 DistLBFGS::DistLBFGS(rpc::Agent& agent, const torch::optim::LBFGSOptions& options,
                      std::vector<rref::ReferencePtr> modules) {
-  require(!modules.empty(), "an optimizer of no modules");
+  require(!modules.empty(), "DistLBFGS: no modules, expected at least one");
   core_ =
       std::make_shared<Core>(OptimizerLayer::of(*agent.core()), LbfgsOptions(options), std::move(modules));
   core_->order->run([core = core_]() mutable {

@@ -29,13 +29,13 @@ rpc::Task<Objects> own_modules(std::vector<rref::ReferencePtr> references) {
   for (std::size_t i = 0; i < references.size(); ++i) {
     const std::string name = "module " + std::to_string(i) + " of an owner's snapshot ";
     if (!references[i]->is_owner())
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       name + "lives on " + references[i]->owner().name + ": take and restore it there");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, name + "lives on " + references[i]->owner().name +
+                                                             ": call take and restore on that agent");
     objects.push_back(co_await object_of(references[i]));
     if (objects.back()->as<torch::nn::Module>() == nullptr)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, name + "is no torch::nn::Module");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, name + "is not a torch::nn::Module");
     if (std::count(objects.begin(), objects.end(), objects.back()) > 1)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, name + "is there twice");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, name + "occurs twice");
   }
   co_return objects;
 }

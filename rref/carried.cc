@@ -47,7 +47,7 @@ std::shared_ptr<Carried> Carried::of(rpc::OutgoingMessage& message, const std::s
 
 Carried::~Carried() {
   if (over_ || (reply_ && sealed_)) return;
-  ended(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the message was given up",
+  ended(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the message was dropped",
                                            sealed_ ? rpc::Execution::unknown : rpc::Execution::not_sent)));
 }
 

@@ -196,7 +196,7 @@ struct HoldingsService {
 }  // namespace
 
 std::string to_string(const Cycle& cycle) {
-  std::string text = cycle.garbage ? "a cycle that nobody else holds:" : "a cycle:";
+  std::string text = cycle.garbage ? "a cycle without references from outside:" : "a cycle:";
   for (const CycleMember& member : cycle.members) {
     text += " " + member.type + " " + to_string(member.id) + " on " + member.owner;
     if (!member.site.empty()) text += " made at " + member.site;

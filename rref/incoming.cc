@@ -186,7 +186,7 @@ RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::Ag
                 from == self_ ? transit_.extract(section.local[i]) : decltype(transit_)::node_type{}) {
           reference = std::move(node.mapped());
         } else {
-          refuse(error(rpc::ErrorKind::invalid_argument, "a reference that is not on its way"));
+          refuse(error(rpc::ErrorKind::invalid_argument, "a reference that is not in flight"));
           continue;
         }
       } else if (handover.owner == self_) {

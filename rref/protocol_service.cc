@@ -236,7 +236,7 @@ void ProtocolService::creation_failed(rpc::CallContext& call, protocol::Creation
 
 void ProtocolService::taken_for_gone(rpc::CallContext& call) {
   layer->peer_gone(call.peer().id,
-                   rpc::Error(rpc::ErrorKind::lease_lost, call.peer().id.name + " took this agent for gone"));
+                   rpc::Error(rpc::ErrorKind::lease_lost, call.peer().id.name + " declared this agent gone"));
 }
 
 void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {
@@ -249,7 +249,7 @@ void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& laye
         if (value.type->encode == nullptr)
           return call.fail(std::make_exception_ptr(
               rpc::Error(rpc::ErrorKind::unsupported,
-                         "an object of type " + value.type->name + " does not travel: call its methods")));
+                         "an object of type " + value.type->name + " cannot be sent: call its methods")));
         call.reply([&](rpc::ValueWriter writer) { value.type->encode(writer, value.value.get()); });
       }));
   core.methods().serve(object_method(detail::touch_method, [](rpc::IncomingCall& call, const StoredObject&) {

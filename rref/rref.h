@@ -352,7 +352,7 @@ template <auto Target, class Value, class Decode, class... Given>
 rpc::Future<Value> RRef<T>::call_raw(bool notify, Decode decode, Given&&... given) const {
   using Found = Method<Target>;
   static_assert(std::derived_from<T, typename Found::Class>,
-                "weft: this is no method of the object behind the RRef");
+                "weft: this is not a method of the object behind the RRef");
   return start<Value>(
       Found::name, detail::values<Given...>, notify,
       [&](rpc::OutgoingCall& call) {
@@ -368,7 +368,7 @@ template <auto Target, class... Given>
 auto RRef<T>::remote(Given&&... given) const {
   using Found = Method<Target>;
   static_assert(std::derived_from<T, typename Found::Class>,
-                "weft: this is no method of the object behind the RRef");
+                "weft: this is not a method of the object behind the RRef");
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
       owner_peer(), Found::name, reference_, {}, {}, std::forward<Given>(given)...);
 }
@@ -376,7 +376,7 @@ auto RRef<T>::remote(Given&&... given) const {
 template <class T>
 template <class... Modifiers>
 rpc::Future<T> RRef<T>::to_here(const Modifiers&... modifiers) const {
-  static_assert(rpc::Transferable<T>, "weft: a value of this type cannot travel; call its methods instead");
+  static_assert(rpc::Transferable<T>, "weft: a value of this type cannot be sent; call its methods instead");
   return start<T>(
       detail::fetch_method, 0, false,
       [&](rpc::OutgoingCall& call) {

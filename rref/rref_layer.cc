@@ -40,7 +40,7 @@ std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::Slots& layers) {
   auto layer = layers.share<RRefLayer>();
   if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "this agent was made without the RRef layer: give its constructor rref::layers()");
+                     "this agent was created without the RRef layer: pass rref::layers() to its constructor");
   return layer;
 }
 
@@ -80,10 +80,10 @@ std::exception_ptr RRefLayer::fault(protocol::Fault fault, const std::string& te
           lost(rpc::ErrorKind::owner_lost, owner, id, text.empty() ? "its owner is gone" : text));
     case Fault::lease_lost:
       return std::make_exception_ptr(
-          lost(rpc::ErrorKind::lease_lost, owner, id, "its owner took this agent for dead"));
+          lost(rpc::ErrorKind::lease_lost, owner, id, "its owner declared this agent dead"));
     case Fault::refused:
-      return std::make_exception_ptr(
-          lost(rpc::ErrorKind::not_found, owner, id, "it ended before this reference arrived"));
+      return std::make_exception_ptr(lost(rpc::ErrorKind::not_found, owner, id,
+                                          "the object was destroyed before this reference arrived"));
     case Fault::released:
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::shut_down, owner, id, "this agent has left and has released its references"));
@@ -232,10 +232,10 @@ ReferencePtr RRefLayer::decode(rpc::IncomingMessage& message, std::uint64_t inde
   if (received == nullptr)
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
-        "an RRef that nobody took care of: its sender or this agent was made without rref::layers()");
+        "an RRef outside of the RRef layer: its sender or this agent was created without rref::layers()");
   if (received->failed != nullptr) std::rethrow_exception(received->failed);
   if (index >= received->references.size())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "an RRef that its message does not carry");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "an RRef that is not part of its message");
   return received->references[index];
 }
 

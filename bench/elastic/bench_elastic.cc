@@ -1,4 +1,4 @@
-// ./dev bench elastic: seconds until training goes on after a worker has died or joined, weft's next to
+// ./dev bench elastic: seconds until training resumes after a worker has died or joined, weft's next to
 // torchelastic's, and what a commit costs.
 #include "bench/elastic/work.h"
 

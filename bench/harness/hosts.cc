@@ -14,7 +14,7 @@ namespace {
 
 void run(const std::string& command) {
   if (std::system((command + " 2>/dev/null >&2").c_str()) != 0)
-    throw std::runtime_error("hosts cannot be made here: " + command);
+    throw std::runtime_error("cannot create hosts: " + command);
 }
 
 void ip(const std::string& words) { run("ip " + words); }

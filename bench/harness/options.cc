@@ -29,7 +29,7 @@ void check_names(const std::vector<std::string>& asked, const std::vector<std::s
   for (const std::string& one : asked)
     if (std::none_of(names.begin(), names.end(),
                      [&](const std::string& name) { return chosen(name, {one}); }))
-      throw CLI::ValidationError(option, "there is no '" + one + "': see --list");
+      throw CLI::ValidationError(option, "unknown '" + one + "': see --list");
 }
 
 void choose(Bench& bench, const std::vector<std::string>& cases, const std::vector<std::string>& peers) {
@@ -56,21 +56,21 @@ std::optional<Options> parse_options(int argc, char** argv, Bench& bench, int& s
   std::string pins;
   double seconds = 0.5;
   bool quick = false, only_list = false;
-  CLI::App app("Measures weft beside its peers: " + bench.name);
-  auto* rounds = app.add_option("--rounds", options.rounds, "Rounds; ratios are taken within one")
+  CLI::App app("Measures weft and its peers: " + bench.name);
+  auto* rounds = app.add_option("--rounds", options.rounds, "Rounds; ratios are computed within a round")
                      ->check(CLI::PositiveNumber)
                      ->capture_default_str();
-  app.add_option("--cases", cases, "Only these: names or their beginnings, with commas between")
+  app.add_option("--cases", cases, "Only these: names or prefixes of names, separated by commas")
       ->delimiter(',');
-  app.add_option("--peers", peers, "Only these, with commas between")->delimiter(',');
+  app.add_option("--peers", peers, "Only these, separated by commas")->delimiter(',');
   auto* duration = app.add_option("--seconds", seconds, "Length of one measurement, after its warm-up")
                        ->check(CLI::PositiveNumber)
                        ->capture_default_str();
   app.add_option("--pins", pins, "Cores of each process: 0/1, 0-3/4-7, none. By default one core each");
-  app.add_option("--json", options.json, "Write one JSON object a measurement into this file");
+  app.add_option("--json", options.json, "Write one JSON object for each measurement into this file");
   app.add_option("--svg", options.svg, "Draw the comparison into this file");
   app.add_flag("--quick", quick, "2 rounds of 0.1 s, to see that everything runs");
-  app.add_flag("--list", only_list, "Say which cases and peers there are");
+  app.add_flag("--list", only_list, "List the cases and peers");
   try {
     app.parse(argc, argv);
     choose(bench, cases, peers);

@@ -52,7 +52,7 @@ Channel::~Channel() {
 
 void Channel::send(const std::string& message) {
   if (::send(descriptor_, message.data(), message.size(), MSG_NOSIGNAL) < 0)
-    fail("the other process has gone");
+    fail("the other process has exited");
 }
 
 std::optional<std::string> Channel::receive(std::chrono::milliseconds timeout) {

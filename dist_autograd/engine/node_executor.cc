@@ -459,7 +459,7 @@ void NodeExecutor::abandon(const NodePtr& source) {
   impl_->require_phase(Impl::Phase::running, "a source was abandoned");
   auto found = impl_->sources.find(source.get());
   if (found == impl_->sources.end() || found->second.settled)
-    throw Error(ErrorKind::invalid_argument, "what is abandoned is a source that waits for its gradients");
+    throw Error(ErrorKind::invalid_argument, "only a source that waits for its gradients can be abandoned");
   found->second.settled = true;
   impl_->miss(source.get());
   impl_->end_if_complete();

@@ -133,7 +133,7 @@ void ModuleService::to(rpc::CallContext& call, std::optional<std::string> device
     if (device) where = at::Device(*device);
   } catch (const c10::Error& error) {
     throw refused(rpc::ErrorKind::invalid_argument,
-                  "no device: '" + *device + "': " + error.what_without_backtrace());
+                  "not a device: '" + *device + "': " + error.what_without_backtrace());
   }
   if (where && !where->is_cpu()) {
     if (!where->has_index()) where->set_index(0);

@@ -24,7 +24,7 @@ std::string prefix_of(const char* what, std::size_t index) {
 }
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, "this is no checkpoint of these modules: " + why);
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "this is not a checkpoint of these modules: " + why);
 }
 
 TensorFile contents_of(std::vector<StateDict> modules, std::optional<DistributedOptimizerState> optimizer,

@@ -103,7 +103,7 @@ void read_checkpoint(const std::filesystem::path& directory, const CheckpointFil
   Header header;
   file.read(&header, sizeof header);
   if (std::memcmp(header.word, magic, sizeof magic) != 0 || header.version != 1)
-    file.fail("is no checkpoint of an embedding that this version reads");
+    file.fail("is not a checkpoint of an embedding that this version can read");
   if (header.dimension != rows.dimension() || header.record != rows.record_size() ||
       header.optimizer != static_cast<std::uint64_t>(rows.optimizer().kind))
     throw rpc::Error(rpc::ErrorKind::invalid_argument,

@@ -60,7 +60,7 @@ rpc::Task<void> EmbeddingClient::ask_owners(Ptr self, std::shared_ptr<const std:
   std::iota(open.begin(), open.end(), std::size_t{0});
   for (int round = 0; !open.empty(); ++round) {
     if (round == max_rounds)
-      throw rpc::Error(rpc::ErrorKind::aborted, "embedding: its owners do not agree how many they are");
+      throw rpc::Error(rpc::ErrorKind::aborted, "embedding: its owners disagree on the number of owners");
     const std::vector<Shard> shards = self->shards();
     std::vector<OwnerBatch> batches = split_by_owner(*ids, open, static_cast<std::uint32_t>(shards.size()));
     std::vector<rpc::Future<ShardAnswer>> asked;
@@ -169,7 +169,7 @@ std::vector<StepRows> EmbeddingClient::step_rows(std::span<const dist_autograd::
   if (const std::size_t now = shards().size(); now != owners)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "step: the embedding has " + std::to_string(now) + " owners, and this handle steps " +
-                         std::to_string(owners) + ": make the DistributedOptimizer again");
+                         std::to_string(owners) + ": create the DistributedOptimizer again");
   const PassRows rows = gradients_of(passes);
   std::vector<std::size_t> all(rows.sums.ids.size());
   std::iota(all.begin(), all.end(), std::size_t{0});

@@ -16,7 +16,7 @@ double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-
 }  // namespace
 
 void RowInitializer::check() const {
-  if (kind > Kind::normal) throw rpc::Error(rpc::ErrorKind::invalid_argument, "no such row initializer");
+  if (kind > Kind::normal) throw rpc::Error(rpc::ErrorKind::invalid_argument, "unknown row initializer");
   if (!std::isfinite(scale) || scale < 0)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "row initializer: the scale is negative or not finite");

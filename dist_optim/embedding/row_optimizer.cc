@@ -29,7 +29,7 @@ void RowOptimizer::check() const {
   const auto refuse = [](const std::string& what) {
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "row optimizer: " + what);
   };
-  if (kind > Kind::adam) refuse("there is no such kind");
+  if (kind > Kind::adam) refuse("unknown kind");
   for (const double number : {learning_rate, eps, initial_accumulator, weight_decay})
     if (!std::isfinite(number) || number < 0) refuse("an option is negative or not finite");
   for (const double beta : {beta1, beta2})

@@ -133,7 +133,7 @@ void EmbeddingShard::check_gradient(const at::Tensor& ids, const at::Tensor& gra
   if (!owns(some) || is_still_to_come(some))
     throw refused_state(
         "shard " + std::to_string(index_) + " of " + std::to_string(owners_) +
-        " does not have all rows of this step: an owner was added; make the DistributedOptimizer "
+        " does not have all rows of this step: an owner was added; create the DistributedOptimizer "
         "again, over the embedding as it is now");
 }
 
@@ -298,7 +298,7 @@ rpc::Future<void> EmbeddingShard::next_arrival(rpc::CallContext& call) {
   call.on_cancel([weak = std::weak_ptr(waiting)] {
     if (const auto waits = weak.lock())
       waits->end(std::make_exception_ptr(
-          rpc::Error(rpc::ErrorKind::cancelled, "embedding: nobody waits for this answer any more")));
+          rpc::Error(rpc::ErrorKind::cancelled, "embedding: the caller has cancelled this call")));
   });
   return future;
 }

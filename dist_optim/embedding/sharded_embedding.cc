@@ -143,7 +143,7 @@ rpc::Task<std::uint64_t> load_all(Client::Ptr client, std::string directory) {
   for (const ShardStats& one : stats)
     if (one.rows != 0)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "embedding: a checkpoint is loaded where there are no rows yet");
+                       "embedding: load() of an embedding that has rows, expected an empty one");
   const auto shards = client->shards();
   auto listing = ask_all<&EmbeddingShard::list>(shards, directory);
   const std::vector<std::vector<CheckpointFile>> lists = co_await std::move(listing);
@@ -169,7 +169,7 @@ rpc::Task<std::uint64_t> load_all(Client::Ptr client, std::string directory) {
   }
   if (readers.size() != newest->chains.size())
     throw rpc::Error(rpc::ErrorKind::not_found,
-                     "embedding: the files of one owner's checkpoint lie on several owners");
+                     "embedding: the files of one owner's checkpoint are spread over several owners");
   co_return co_await shards.front().call<&EmbeddingShard::load_all>(directory, newest->chains, readers,
                                                                     shards);
 }
@@ -250,11 +250,10 @@ rpc::Future<StepResult> ShardedEmbedding::step(std::span<const dist_autograd::Pa
     Client::PassRows rows = client_->gradients_of(passes);
     for (const auto& pass : passes)
       if (std::find(rows.passes.begin(), rows.passes.end(), pass.id()) == rows.passes.end())
-        throw rpc::Error(
-            rpc::ErrorKind::failed_precondition,
-            to_string(pass.id()) +
-                " has no gradients for this embedding: nothing was looked up in it, its backward "
-                "has not run, or it was stepped with already");
+        throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                         to_string(pass.id()) +
+                             " has no gradients for this embedding: it looked up no rows, its backward "
+                             "has not run, or it was stepped with already");
     Gradients gradients;
     gradients[0] = tensor_of(rows.sums.gradients, client_->dimension());
     prepare_gradients(gradients, passes.size(), options);

@@ -18,7 +18,7 @@ double largest(const at::Tensor& vector) {
 }
 
 rpc::Error out_of_turn(const std::string& why) {
-  return {rpc::ErrorKind::failed_precondition, "L-BFGS cannot go on here: " + why};
+  return {rpc::ErrorKind::failed_precondition, "L-BFGS cannot continue: " + why};
 }
 
 }  // namespace
@@ -124,8 +124,7 @@ LbfgsMeasures LbfgsVectors::settle(Point point) {
   at::NoGradGuard no_grad;
   const auto found = points_.find(point);
   at::Tensor chosen = point == 0 ? base_gradient_ : found != points_.end() ? found->second : at::Tensor();
-  if (!chosen.defined())
-    throw out_of_turn("the gradient of point " + std::to_string(point) + " is not there");
+  if (!chosen.defined()) throw out_of_turn("the gradient of point " + std::to_string(point) + " is missing");
   gradient_ = std::move(chosen);
   points_.clear();
   if (direction_.defined()) {
@@ -139,7 +138,7 @@ LbfgsMeasures LbfgsVectors::settle(Point point) {
 
 double LbfgsVectors::direct(const LbfgsDirection& direction, double t, bool stay) {
   at::NoGradGuard no_grad;
-  if (!gradient_.defined()) throw out_of_turn("no gradient was settled");
+  if (!gradient_.defined()) throw out_of_turn("no gradient was chosen");
   if (direction.joins && !new_s_.defined()) throw out_of_turn("there is no new pair");
   if (direction.joins) {
     if (s_.size() == history_size_) {

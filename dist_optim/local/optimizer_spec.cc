@@ -203,8 +203,8 @@ std::unique_ptr<torch::optim::Optimizer> OptimizerSpec::make(std::vector<at::Ten
   if (name == "Rprop") return make_as<Rprop, RpropOptions>(*this, std::move(parameters));
   refuse(
       *this,
-      "there is no such optimizer (SGD, Adam, AdamW, Adagrad, RMSprop, SparseAdam, RowwiseAdagrad, Adadelta, "
-      "Adamax and Rprop are known)");
+      "unknown optimizer, expected SGD, Adam, AdamW, Adagrad, RMSprop, SparseAdam, RowwiseAdagrad, Adadelta, "
+      "Adamax or Rprop");
 }
 
 bool OptimizerSpec::takes_sparse_gradients() const {

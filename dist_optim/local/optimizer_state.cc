@@ -87,7 +87,7 @@ class Loader {
     const at::Tensor tensor = find(field);
     require(tensor.defined() && tensor.scalar_type() == at::kLong && tensor.dim() == 0 &&
                 tensor.layout() == at::kStrided && tensor.item<std::int64_t>() >= 0,
-            field, "is no count");
+            field, "is not a count");
     value = tensor.item<std::int64_t>();
   }
   void elementwise(const char* field, at::Tensor& tensor) {
@@ -141,7 +141,7 @@ void with_state_of(const std::string& name, With with) {
   if (name == "Adadelta") return with(std::make_unique<AdadeltaParamState>());
   if (name == "Adamax") return with(std::make_unique<AdamaxParamState>());
   if (name == "Rprop") return with(std::make_unique<RpropParamState>());
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, "the state of " + name + " is not known");
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "unknown optimizer state: " + name);
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   };
   if (claimed_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + *claimed_ + " alone steps these parameters");
+                     "trainer " + *claimed_ + " has claimed these parameters");
   if (ledger_.paused())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + shown +
@@ -139,15 +139,14 @@ void ParameterHost::claim(const std::string& name) {
   if (!has_tensors_)
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
-        "trainer " + name + " cannot have an embedding's rows alone: their own optimizer steps them");
+        "trainer " + name + " cannot claim the rows of an embedding: the embedding's optimizer steps them");
   std::lock_guard lock(mutex_);
   if (ledger_.paused())
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        "trainer " + name + " cannot have these parameters alone: a restore is in flight; try again");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "trainer " + name + " cannot claim these parameters: a restore is in flight; try again");
   if (claimed_ || !handles_.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + name + " cannot have these parameters alone: trainer " +
+                     "trainer " + name + " cannot claim these parameters: trainer " +
                          (claimed_ ? *claimed_ : name_of(handles_.begin()->first)) + " steps them");
   claimed_ = name;
 }

@@ -63,7 +63,7 @@ void ParameterHost::begin_restore(const OptimizerSpec& spec) {
     refuse(rpc::ErrorKind::invalid_argument,
            "the rows of an embedding have a state of their own: call the ShardedEmbedding's load()");
   if (claimed_)
-    refuse(rpc::ErrorKind::failed_precondition, "trainer " + *claimed_ + " alone steps the parameters");
+    refuse(rpc::ErrorKind::failed_precondition, "trainer " + *claimed_ + " has claimed the parameters");
   if (!handles_.empty() && !optimizer_.is(spec))
     refuse(rpc::ErrorKind::invalid_argument, "the snapshot's optimizer is " + to_string(spec) +
                                                  ", but attached trainers step with " +

@@ -82,12 +82,13 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
   for (PassKey pass : step.passes) {
     if (committed_.contains(pass))
       refuse("pass " + to_string(pass) + " has stepped these parameters already");
-    if (preparing(pass) != prepared_.end()) refuse("pass " + to_string(pass) + " is in a step under way");
+    if (preparing(pass) != prepared_.end())
+      refuse("pass " + to_string(pass) + " belongs to another step that is in flight");
   }
   if (round_) {
     round_->expect(trainer);
     for (const auto& [key, other] : prepared_)
-      if (key.first == trainer) refuse("another step of it is under way in this round");
+      if (key.first == trainer) refuse("another of its steps is in flight in this round");
   }
   if (ledger_.paused()) refuse("a restore is in flight; try again");
   if (prepared_.contains({trainer, number}))

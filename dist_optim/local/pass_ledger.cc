@@ -214,8 +214,8 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
 
   if (!keeps_bound(newest_ + 1, stepping, 0)) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + name_of(trainer) + " cannot step only " + count_of(passes.size(), "pass") +
-                         ": with those that it keeps open, a pass would read parameters older than " +
+                     "trainer " + name_of(trainer) + " cannot step " + count_of(passes.size(), "pass") +
+                         " alone: a pass that stays open would read parameters older than " +
                          to_string(*mode_) + " allows; step them together or release them first");
   }
   return staleness;

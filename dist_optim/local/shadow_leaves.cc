@@ -55,7 +55,7 @@ torch::optim::Optimizer& ShadowLeaves::optimizer_of(std::size_t parameter) const
 torch::optim::Optimizer& ShadowLeaves::optimizer_of_group(const std::string& group) const {
   auto found = optimizers_.find(group);
   if (found == optimizers_.end())
-    throw rpc::Error(rpc::ErrorKind::not_found, "there is no parameter group " + group);
+    throw rpc::Error(rpc::ErrorKind::not_found, "unknown parameter group " + group);
   return *found->second;
 }
 
@@ -70,7 +70,7 @@ void ShadowLeaves::check(const Gradients& gradients) const {
     } else if (!fits_momentum(optimizer_of(index), shadows_[index], gradient)) {
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "the gradient of parameter " + parameters_[index].name +
-                           " is sparse where its momentum is dense, or the other way about");
+                           " is sparse and its momentum dense, or vice versa");
     }
   }
 }
@@ -164,9 +164,10 @@ void ShadowLeaves::set_state(const OptimizerState& state) {
   std::size_t taken = 0;
   for (std::size_t i = 0; i < shadows_.size(); ++i)
     taken += write_state(state, parameters_[i].name, shadows_[i], *loaded.at(groups_[i]));
-  if (taken != state.tensors.size()) refuse("the state has tensors that are of none of these parameters");
+  if (taken != state.tensors.size()) refuse("the state has tensors that belong to none of these parameters");
   for (const auto& [group, rate] : state.learning_rates) {
-    if (!loaded.contains(group)) refuse("the state has a parameter group " + group + ", which there is not");
+    if (!loaded.contains(group))
+      refuse("the state has a parameter group " + group + ", which this optimizer does not have");
     if (!std::isfinite(rate) || rate < 0) refuse("the state's learning rate is not finite, or negative");
     loaded.at(group)->param_groups().front().options().set_lr(rate);
   }

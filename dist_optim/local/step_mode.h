@@ -82,7 +82,7 @@ inline void check(const StepMode& mode) {
   bool known = mode.kind == StepMode::Kind::synchronous || mode.kind == StepMode::Kind::bounded_staleness ||
                (mode.kind == StepMode::Kind::hogwild && mode.count == 0);
   if (!known || mode.count < 0 || (mode.mean && mode.kind != StepMode::Kind::synchronous)) {
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "no such step mode: " + to_string(mode));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "unknown step mode: " + to_string(mode));
   }
 }
 

@@ -13,9 +13,9 @@ void StepRound::join(const std::string& trainer, const std::string& given) {
     if (vacated_ == 0) {
       std::string names;
       for (const auto& [key, joined] : trainers_) names += (names.empty() ? "" : ", ") + joined;
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "trainer " + name + " is one too many: a round has " + std::to_string(seats_) +
-                           " trainers, and these have joined: " + names);
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "trainer " + name + " cannot join: a round has " +
+                                                             std::to_string(seats_) +
+                                                             " trainers, and these have joined: " + names);
     }
     --vacated_;
   }

@@ -14,8 +14,8 @@ void VersionGate::enter(Version version) {
     if (version != loaded_) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "a thread that reads version " + std::to_string(loaded_) +
-                           " of the parameters asks for version " + std::to_string(version) +
-                           " before it has left");
+                           " of the parameters requests version " + std::to_string(version) +
+                           " before it leaves");
     }
     ++inside->second;
     return;
@@ -47,7 +47,7 @@ void VersionGate::exclusive(const std::function<std::optional<Version>()>& secti
     std::unique_lock lock(mutex_);
     if (inside_.contains(std::this_thread::get_id())) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "a thread that reads the parameters asks to change them before it has left");
+                       "a thread that reads the parameters requests to change them before it leaves");
     }
     wait_in_line(lock, Waiter::Kind::exclusive, 0);
   }
@@ -93,7 +93,7 @@ std::uint64_t VersionGate::loads() const {
 void VersionGate::wait_in_line(std::unique_lock<std::mutex>& lock, Waiter::Kind kind, Version version) {
   if (exclusive_ == std::this_thread::get_id()) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "a thread that changes the parameters asks to enter again before it has done");
+                     "a thread that changes the parameters requests them again before it is done");
   }
   Waiter waiter{kind, version, std::this_thread::get_id()};
   waiting_.push_back(&waiter);

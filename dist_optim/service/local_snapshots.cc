@@ -25,8 +25,8 @@ void LocalSnapshots::abort(const Key& key) {
     std::lock_guard lock(mutex_);
     if (auto found = arrived_.extract(key)) all = std::move(found.mapped());
   }
-  const auto error = std::make_exception_ptr(
-      rpc::Error(rpc::ErrorKind::aborted, "the snapshot was given up by its trainer"));
+  const auto error =
+      std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the trainer has aborted the snapshot"));
   for (const Object& object : all)
     if (object.done) object.done(error);
 }

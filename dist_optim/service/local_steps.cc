@@ -133,7 +133,7 @@ void LocalSteps::carry_out(const Key& key, Step& step, const StepDecision& decis
 void LocalSteps::fail(const Key& key, Step step) {
   for (Object& object : step.objects) {
     if (object.part.ok()) object.guard->host().abort(key.first, key.second);
-    object.promise->fail(rpc::Error(rpc::ErrorKind::aborted, "the step was given up: nothing has stepped"));
+    object.promise->fail(rpc::Error(rpc::ErrorKind::aborted, "the step was aborted: nothing has stepped"));
   }
 }
 

@@ -15,8 +15,8 @@ std::shared_ptr<OptimizerLayer> OptimizerLayer::of(const rpc::CallHost& host) {
   auto layer = host.layers().share<OptimizerLayer>();
   if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "this agent was made without distributed optimizers: give its constructor "
-                     "dist_optim::layers()");
+                     "this agent was created without distributed optimizers: pass "
+                     "dist_optim::layers() to its constructor");
   return layer;
 }
 

@@ -1,4 +1,4 @@
-// SteppedObject: an object behind an RRef that optimizers step although it is no torch::nn::Module. It
+// SteppedObject: an object behind an RRef that optimizers step although it is not a torch::nn::Module. It
 // supplies its own StepTarget. The shards of an embedding are such objects.
 //
 // Owner: the agent that has the object, by RRef. Thread-safety: make_step_target() is called in the object's

@@ -15,7 +15,7 @@ Settings parse_settings(int argc, char** argv) {
   app.add_option("--batch-size", settings.batch_size, "of each rank")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--images", settings.images, "how many training images, over all ranks")
+  app.add_option("--images", settings.images, "number of training images, over all ranks")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
   app.add_option("--width", settings.width, "channels of the first stage; 64 in the paper")

@@ -1,4 +1,4 @@
-// Trains a small network on Fashion-MNIST with workers that come and go:  elastic_train
+// Trains a small network on Fashion-MNIST with workers that join and leave:  elastic_train
 //
 // Without a launcher it starts `weft launch` of itself and a storm of kills, stops and joins (storm.cc).
 // Under `weft launch` it is one of the workers. The training loop is in training.cc.

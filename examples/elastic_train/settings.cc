@@ -6,7 +6,7 @@
 Settings parse_settings(int argc, char** argv) {
   Settings settings;
   CLI::App app{
-      "Trains a small network on Fashion-MNIST with workers that come and go.\n"
+      "Trains a small network on Fashion-MNIST with workers that join and leave.\n"
       "Without a launcher it starts `weft launch --min 2 --max 4` of itself, and a storm: it kills, stops, "
       "adds and "
       "removes workers. Under `weft launch` it is one of the workers."};
@@ -15,7 +15,7 @@ Settings parse_settings(int argc, char** argv) {
                  "of all workers together, so that the training does not depend on their number")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--images", settings.images, "how many training images")
+  app.add_option("--images", settings.images, "number of training images")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
   app.add_option("--learning-rate", settings.learning_rate, "at the beginning; it falls to 0")
@@ -34,7 +34,7 @@ Settings parse_settings(int argc, char** argv) {
                  "folder, shared by all workers: saved to when workers are stopped, and resumed from");
   const char* const storm = "The storm, without a launcher";
   app.add_option("--storm", settings.storm, "seed of the storm")->capture_default_str()->group(storm);
-  app.add_option("--changes", settings.changes, "how many; 0: nothing disturbs the training")
+  app.add_option("--changes", settings.changes, "number of changes; 0: nothing disturbs the training")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(storm);

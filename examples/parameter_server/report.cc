@@ -21,7 +21,7 @@ dist_optim::Notes Report::notes() const {
 void Report::go_on(const dist_optim::Notes& notes) {
   progress_.go_on(
       {std::stoll(notes.at("images")), std::stoll(notes.at("batches")), std::stod(notes.at("loss"))});
-  fmt::print("{}: goes on after {} images\n", trainer_, notes.at("images"));
+  fmt::print("{}: resumes after {} images\n", trainer_, notes.at("images"));
   std::fflush(stdout);
 }
 

@@ -32,15 +32,16 @@ Settings parse_settings(int argc, char** argv) {
       ->check(CLI::IsMember({"synchronous", "bounded-staleness", "hogwild"}))
       ->capture_default_str();
   app.add_option("--staleness", settings.staleness,
-                 "by how many steps gradients may be late (bounded-staleness, pull-push)")
+                 "number of steps by which gradients may be late (bounded-staleness, pull-push)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--epochs", settings.epochs)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--batch-size", settings.batch_size)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--images", settings.images, "how many training images, over all trainers")
+  app.add_option("--images", settings.images, "number of training images, over all trainers")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
-  app.add_option("--learning-rate", settings.learning_rate, "of Adam, at first")->capture_default_str();
+  app.add_option("--learning-rate", settings.learning_rate, "of Adam, at the beginning")
+      ->capture_default_str();
   app.add_option("--seed", settings.seed)->capture_default_str();
   app.add_option("--threads", settings.threads, "threads within an operation, in each process")
       ->capture_default_str();
@@ -51,12 +52,12 @@ Settings parse_settings(int argc, char** argv) {
                  "folder of the data set, if it is not where Debian's package puts it");
   app.add_option("--out", settings.out, "folder for the loss curve")->capture_default_str();
   app.add_option("--checkpoint", settings.checkpoint,
-                 "folder to save to and to go on from (mode autograd, synchronous)");
+                 "folder to save to and to resume from (mode autograd, synchronous)");
   app.add_option("--checkpoint-every", settings.checkpoint_every, "steps")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--rank", rank, "this process's number: 0 serves");
-  app.add_option("--world-size", world_size, "how many processes there are, with the server");
+  app.add_option("--world-size", world_size, "number of processes, including the server");
   app.add_option("--master", master, "ADDRESS:PORT of rank 0");
   app.add_flag("--insecure", insecure, "permit addresses beyond this host, without credentials");
   try {

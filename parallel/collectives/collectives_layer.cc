@@ -14,8 +14,9 @@ CollectivesLayer::CollectivesLayer(std::shared_ptr<rpc::AgentCore> core, nccl::D
 std::shared_ptr<CollectivesLayer> CollectivesLayer::of(const rpc::CallHost& host) {
   auto layer = host.layers().share<CollectivesLayer>();
   if (layer == nullptr)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "this agent was made without the layer of collectives: collectives::layer()");
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "this agent was created without collectives: pass collectives::layer() to its constructor");
   return layer;
 }
 
@@ -79,7 +80,7 @@ std::optional<rpc::Error> CollectivesLayer::keep_early(const GroupId& id, std::s
     rpc::Error refused(rpc::ErrorKind::resource_exhausted,
                        "other members have sent " + std::to_string(early_messages_ + 1) + " messages of " +
                            std::to_string(early_bytes_ + bytes) + " bytes before " + core_->id().name +
-                           " made the group, more than max_early_messages (" +
+                           " created the group, more than max_early_messages (" +
                            std::to_string(limits.messages) + ") or max_early_bytes (" +
                            std::to_string(limits.bytes) +
                            ") of GroupOptions: wait for results before further messages, or raise the limit");
@@ -138,7 +139,7 @@ std::optional<rpc::Error> CollectivesLayer::deliver(const GroupId& id, std::size
   }
   if (group == nullptr)
     return rpc::Error(rpc::ErrorKind::aborted,
-                      core_->id().name + " has released this group: it has no handle of it any more");
+                      core_->id().name + " has released this group: no handle of the group is left there");
   event(*group);
   return std::nullopt;
 }

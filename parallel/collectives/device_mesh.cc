@@ -14,8 +14,8 @@ constexpr std::size_t max_dimensions = 16;
 void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensions) {
   if (dimensions.size() > max_dimensions)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh of " + std::to_string(dimensions.size()) +
-                                                           " dimensions, where " +
-                                                           std::to_string(max_dimensions) + " are most");
+                                                           " dimensions, expected at most " +
+                                                           std::to_string(max_dimensions));
   std::int64_t ranks = 1;
   std::set<std::string> names;
   for (const auto& [name, size] : dimensions) {
@@ -26,9 +26,9 @@ void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensi
     ranks *= size;
   }
   if (ranks != group.size())
-    throw rpc::Error(
-        rpc::ErrorKind::invalid_argument,
-        "a mesh of " + std::to_string(ranks) + " over a group of " + std::to_string(group.size()));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "a mesh of " + std::to_string(ranks) + " ranks over a group of " +
+                         std::to_string(group.size()) + ", expected equal numbers");
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ std::size_t DeviceMesh::index_of(const std::string& dimension) const {
   const auto found = std::find_if(dimensions_.begin(), dimensions_.end(),
                                   [&](const Dimension& each) { return each.name == dimension; });
   if (found == dimensions_.end())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh without a dimension '" + dimension + "'");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the mesh has no dimension '" + dimension + "'");
   return static_cast<std::size_t>(found - dimensions_.begin());
 }
 

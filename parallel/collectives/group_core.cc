@@ -171,7 +171,7 @@ rpc::Error GroupCore::difference(const std::map<int, std::string>& signatures) c
     text += ": " + signature;
   }
   return rpc::Error(rpc::ErrorKind::invalid_argument,
-                    prefix() + "the ranks do not mean the same collective: " + text);
+                    prefix() + "the ranks call different collectives: " + text);
 }
 
 void GroupCore::failed(const ExchangePtr& exchange, const std::exception_ptr& error) {

@@ -119,7 +119,8 @@ void GroupCore::has_left(int rank) {
   devices_.has_left(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " has left"));
   backend_->member_left();
   if (is_awaited(rank))
-    fail_all(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " left before all was done"),
+    fail_all(rpc::Error(rpc::ErrorKind::shut_down,
+                        prefix() + describe(rank) + " left before all operations had completed"),
              true);
 }
 
@@ -291,7 +292,7 @@ void GroupCore::look_at_deadlines() {
   }
   const auto too_late = [&](const std::string& what) {
     fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
-                        prefix() + describe(rank_) + ": " + what + " was not done in time"),
+                        prefix() + describe(rank_) + ": " + what + " did not complete in time"),
              true);
   };
   if (const auto* receive = mailbox_.overdue(now)) return too_late(std::string(receive->what));
@@ -302,16 +303,16 @@ void GroupCore::look_at_deadlines() {
     for (const int rank : overdue->missing)
       who += (who.empty() ? "" : ", ") + describe(rank) + " has not begun it";
     return fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
-                               prefix() + overdue->what + " was not done in time: " + who),
+                               prefix() + overdue->what + " did not complete in time: " + who),
                     true);
   }
   for (const auto& [round, given] : given_) {
     if (rank_ == 0) break;
     if (given.deadline <= now)
-      return fail_all(
-          rpc::Error(rpc::ErrorKind::deadline_exceeded,
-                     prefix() + given.what + " was not done in time: " + describe(0) + " does not answer"),
-          true);
+      return fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
+                                 prefix() + given.what + " did not complete in time: " + describe(0) +
+                                     " does not answer"),
+                      true);
     next = next ? std::min(*next, given.deadline) : given.deadline;
   }
   if (const auto deadline = values_.next_deadline()) next = next ? std::min(*next, *deadline) : deadline;
@@ -334,7 +335,7 @@ void GroupCore::ask_who_is_missing(const ExchangePtr& exchange) {
     for (const auto& [missing, text] : answers->missing) who += (who.empty() ? "" : ", ") + text;
     if (who.empty()) who = "all ranks have begun it";
     self->fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
-                              self->prefix() + exchange->text() + " was not done within " +
+                              self->prefix() + exchange->text() + " did not complete within " +
                                   seconds_text(self->limit_of(*exchange)) + ": " + who),
                    true);
   };

@@ -136,7 +136,7 @@ rpc::Future<void> GroupCore::message(const rpc::AgentId& from, std::uint64_t tag
   const int rank = rank_of(from);
   if (rank < 0)
     return rpc::Future<void>::made(std::make_exception_ptr(
-        rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is no member")));
+        rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is not a member")));
   auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
   turns_.run([self = shared_from_this(), promise, rank, tag, type = std::move(type), bytes = std::move(bytes),
@@ -182,8 +182,8 @@ rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string mea
     if (self->given_.contains(round))
       return promise.fail(rpc::Error(rpc::ErrorKind::invalid_argument,
                                      self->prefix() + meaning + " at " + site +
-                                         ": a launch of this name waits for other ranks already: use another "
-                                         "name, or wait until that one has begun"));
+                                         ": a launch of this name already waits for other ranks: use another "
+                                         "name, or wait until that launch has begun"));
     std::optional<FlightRecorder::Ticket> ticket;
     if (round.launch.empty())
       ticket = self->recorder_.begin({.kind = FlightKind::values,
@@ -239,7 +239,7 @@ rpc::Future<ValueRounds::Values> GroupCore::value(const rpc::AgentId& from, Roun
   const int rank = rank_of(from);
   if (rank < 0)
     return rpc::Future<ValueRounds::Values>::made(std::make_exception_ptr(
-        rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is no member")));
+        rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is not a member")));
   return take_value(rank, std::move(round), std::move(meaning), std::move(site), std::move(bytes), wants_all,
                     limit);
 }

@@ -79,7 +79,7 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
       making = claim(device);
     } else if (on_->device != device || !on_->ranks) {
       throw Error(ErrorKind::failed_precondition,
-                  "group '" + core_.name() + "' is being prepared for " + on_->device.str() + " already");
+                  "group '" + core_.name() + "' is already being prepared for " + on_->device.str());
     }
   });
   if (!there.ok() || !making) return Future<void>::made(rpc::Result<void>(there));
@@ -362,10 +362,11 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
     std::function<void()> compare = [&] { sides.push_back(compared(core_.start(std::move(comparison)))); };
     if (!found(device)) {
       if (must_not_block())
-        throw Error(ErrorKind::failed_precondition,
-                    what + " makes the communicator of group '" + core_.name() +
-                        "' and blocks until all have come, which a thread of an agent may not: prepare(" +
-                        device.str() + ") first");
+        throw Error(ErrorKind::failed_precondition, what + " creates the communicator of group '" +
+                                                        core_.name() +
+                                                        "' and blocks until all ranks have joined it, which "
+                                                        "a thread of an agent must not do: await prepare(" +
+                                                        device.str() + ") first");
       std::exchange(compare, nullptr)();
       bool mine = false;
       {

@@ -22,7 +22,7 @@ std::vector<std::string> members_by_rank(const rpc::Job& job) {
   if (names.empty() || names.size() != job.world_size())
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
-        "a group of all members needs a world of fixed size whose members have all joined: await job.join()");
+        "a group of all members needs a fixed world whose members have all joined: await job.join()");
   return names;
 }
 
@@ -82,9 +82,10 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
   std::vector<std::string>& names = options.members;
   if (names.empty()) names = members_by_rank(rpc::Job(agent));
   if (options.wire_dtype && *options.wire_dtype != at::kHalf && *options.wire_dtype != at::kBFloat16)
-    refuse("group '" + options.name + "': the wire is float16, bfloat16 or nothing");
+    refuse("group '" + options.name +
+           "': GroupOptions::wire_dtype has another value, expected float16, bfloat16 or none");
   const auto self = std::find(names.begin(), names.end(), agent.name());
-  if (self == names.end()) refuse("group '" + options.name + "': '" + agent.name() + "' is no member of it");
+  if (self == names.end()) refuse("group '" + options.name + "': '" + agent.name() + "' is not a member");
   if (std::set(names.begin(), names.end()).size() != names.size())
     refuse("group '" + options.name + "' has a member twice");
 

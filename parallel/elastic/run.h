@@ -88,7 +88,7 @@ WEFT_EXPORT Outcome run(rpc::Job& job, State& state, const std::function<void(co
 // committed before, or holds what a checkpoint gave: then its commits count.
 //
 // Throws failed_precondition in a job of fixed size; deadline_exceeded, as options.patience says; lease_lost
-// if the others consider this worker dead; unavailable if the job's store is gone; what the body
+// if the others consider this worker dead; unavailable if the host of the job's store is gone; what the body
 // throws, except the errors of groups and peers (peer_lost, unavailable, shut_down, aborted, cancelled,
 // deadline_exceeded). These are thrown too when three generations of the same workers have failed without a
 // commit between them.

@@ -37,7 +37,7 @@ std::int64_t rows_of(const Values& inputs, const Values& targets) {
       };
       if (tensors[i].dim() == 0 || tensors[i].size(0) == 0) refuse(" has no rows");
       if (tensors[i].requires_grad())
-        refuse(" requires grad, expected data: put what computes it into the first stage");
+        refuse(" requires grad, expected data: put its computation into the first stage");
       if (tensors[i].size(0) != rows.value_or(tensors[i].size(0)))
         refuse(" has " + std::to_string(tensors[i].size(0)) + " rows, expected " + std::to_string(*rows) +
                " as the tensors before it");

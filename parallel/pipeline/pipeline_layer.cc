@@ -12,7 +12,7 @@ std::shared_ptr<PipelineLayer> PipelineLayer::of(const rpc::CallHost& host) {
   auto layer = host.layers().share<PipelineLayer>();
   if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "this agent was made without the layer of pipelines: pipeline::layers()");
+                     "this agent was created without pipelines: pass pipeline::layers() to its constructor");
   return layer;
 }
 

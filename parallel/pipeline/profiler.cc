@@ -75,9 +75,9 @@ struct AllocatedBytes final : c10::MemoryReportingInfoBase {
 double kept_bytes(StageRunner& runner, const Values& inputs) {
   const auto kind = c10::DebugInfoKind::PROFILER_STATE;
   if (c10::ThreadLocalDebugInfo::get(kind) != nullptr)
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        "profile: a profiler of LibTorch runs, which is in the place of the counter of kept bytes");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "profile: a profiler of LibTorch is running, which replaces the counter of kept bytes: "
+                     "stop the profiler");
   const auto allocated = std::make_shared<AllocatedBytes>();
   const c10::DebugInfoGuard guard(kind, allocated);
   const Values outputs = runner.forward(0, inputs, StageRunner::Keep::activations);

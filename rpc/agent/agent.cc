@@ -71,7 +71,7 @@ Peer Agent::peer(std::size_t rank) {
 Membership& Agent::membership() const {
   if (membership_ == nullptr)
     throw Error(ErrorKind::failed_precondition,
-                "'" + name() + "' is part of no job: its options have no rendezvous");
+                "'" + name() + "' has no job: AgentOptions::rendezvous is not set");
   return *membership_;
 }
 

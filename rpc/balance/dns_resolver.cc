@@ -40,7 +40,8 @@ void ask(Loop& loop, const Address& address, bool certified, const std::shared_p
 PeerSet::Resolver dns_resolver(const std::shared_ptr<AgentCore>& agent, std::string_view text) {
   const Address address = Address::parse(text);
   if (address.scheme != "tcp")
-    throw Error(ErrorKind::invalid_argument, "'" + address.text() + "' is not tcp://host:port");
+    throw Error(ErrorKind::invalid_argument,
+                "'" + address.text() + "' is not an address for DNS, expected tcp://host:port");
   return [weak = std::weak_ptr(agent), address] {
     const auto promise = std::make_shared<Promise<Names>>();
     auto future = promise->future();

@@ -85,7 +85,7 @@ Future<void> CallAccounts::drain(const std::shared_ptr<Loop>& loop, std::chrono:
   {
     std::lock_guard lock(mutex_);
     if (drain_ != nullptr) {
-      drain->promise.fail(Error(ErrorKind::failed_precondition, "the agent is draining already"));
+      drain->promise.fail(Error(ErrorKind::failed_precondition, "drain: the agent is already draining"));
       return future;
     }
     drain_ = drain;
@@ -95,10 +95,11 @@ Future<void> CallAccounts::drain(const std::shared_ptr<Loop>& loop, std::chrono:
   loop->post([self = shared_from_this(), drain, timeout] {
     drain->timer = drain->loop->schedule(later(drain->loop->now(), timeout), [weak = std::weak_ptr(self)] {
       if (const auto accounts = weak.lock())
-        accounts->end_drain(std::make_exception_ptr(
-            Error(ErrorKind::deadline_exceeded,
-                  std::to_string(accounts->served()) + " calls were still being served, and " +
-                      std::to_string(accounts->made()) + " waited for, when the time to drain was over")));
+        accounts->end_drain(std::make_exception_ptr(Error(
+            ErrorKind::deadline_exceeded, std::to_string(accounts->served()) +
+                                              " calls are still served, and " +
+                                              std::to_string(accounts->made()) +
+                                              " made calls are in flight, after the timeout of drain()")));
     });
     self->check_drained();
   });

@@ -51,7 +51,7 @@ void CancelSource::run_cancel_jobs() {
 }
 
 void CancelSource::cancel_job_threw(const std::exception_ptr& exception) noexcept {
-  ExceptionSink().take("a job of on_cancel()", exception);
+  ExceptionSink().take("a callback of on_cancel()", exception);
 }
 
 }  // namespace weft::rpc

@@ -55,7 +55,7 @@ IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carri
 }
 
 IncomingCall::~IncomingCall() {
-  if (!answered_) fail(Error(ErrorKind::internal, "the call was dropped without an answer"));
+  if (!answered_) fail(Error(ErrorKind::internal, "the handler dropped the call without a reply"));
   carrier_->call_ended({.id = id(),
                         .bytes = message_->bytes(),
                         .notification = is_notification(),
@@ -98,7 +98,7 @@ void IncomingCall::first_cancel_job() {
 }
 
 void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcept {
-  carrier_->loop()->exceptions()->take("a job of on_cancel()", exception);
+  carrier_->loop()->exceptions()->take("a callback of on_cancel()", exception);
 }
 
 // The caller cancels at the deadline too, but it may not be able to send.
@@ -129,8 +129,9 @@ void IncomingCall::replace_argument(std::size_t i, ValueReader value,
 
 void IncomingCall::run() {
   if (method_->needs_object && object_ == nullptr)
-    return fail(Error(ErrorKind::not_found,
-                      "'" + method_->name + "' needs an object: this agent serves none of that type"));
+    return fail(
+        Error(ErrorKind::not_found,
+              "'" + method_->name + "' is a method of objects, and this agent serves no object of its type"));
   if (method_->gate != nullptr) {
     at_gate_ = true;
     return method_->gate->enter(share());
@@ -150,7 +151,7 @@ void IncomingCall::begin() {
   if (cancelled())
     return fail(Error(deadline_ && carrier_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded
                                                                          : ErrorKind::cancelled,
-                      "ended before its handler ran"));
+                      "the call ended before its handler ran"));
   if (host_->hooks().interceptors().empty()) return enter_queue();
   intercept(0);
 }

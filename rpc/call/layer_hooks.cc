@@ -34,7 +34,7 @@ void LayerHooks::prepare(const std::shared_ptr<IncomingCall>& call) const {
   });
   if (unknown)
     return call->fail(Error(ErrorKind::unsupported,
-                            "the call needs a layer that this agent was made without: " + *unknown));
+                            "the call needs a layer that this agent was created without: " + *unknown));
   ask_next(hooks_, hooks_.size(), call);
 }
 
@@ -57,7 +57,7 @@ std::string LayerHooks::text_of(const std::exception_ptr& failure) const {
   } catch (const std::exception& known) {
     return known.what();
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 

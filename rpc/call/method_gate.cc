@@ -10,7 +10,7 @@ namespace weft::rpc {
 
 MethodGate::MethodGate(MethodLimit limit) : limit_(limit) {
   if (limit.running == 0)
-    throw Error(ErrorKind::invalid_argument, "a method's limit admits at least one call at a time");
+    throw Error(ErrorKind::invalid_argument, "a method's limit of running calls is 0, expected at least 1");
 }
 
 void MethodGate::enter(const std::shared_ptr<IncomingCall>& call) {
@@ -57,7 +57,7 @@ void MethodGate::give_up(const IncomingCall* call) {
     gone = std::move(*found);
     waiting_.erase(found);
   }
-  gone->refuse(Error(ErrorKind::cancelled, "ended before its handler ran"));
+  gone->refuse(Error(ErrorKind::cancelled, "the call ended before its handler ran"));
 }
 
 }  // namespace weft::rpc

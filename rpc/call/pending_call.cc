@@ -13,7 +13,7 @@ OutgoingCall::~OutgoingCall() {
   if (message_ == nullptr) return;  // handed over
   const auto given_up = [this] {
     return std::make_exception_ptr(Error(
-        ErrorKind::aborted, method_ + ": the call was given up before it was made", Execution::not_sent));
+        ErrorKind::aborted, method_ + ": the call was dropped before it was made", Execution::not_sent));
   };
   for (const auto& watch : watches_) watch->ended(given_up());
   for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
@@ -92,7 +92,7 @@ bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSo
       if (auto pending = weak.lock()) pending->route()->cancel(std::move(pending));
     });
     if (job == 0) {  // it was cancelled before
-      call->lose(ErrorKind::cancelled, "what it serves was cancelled");
+      call->lose(ErrorKind::cancelled, "the call that it serves was cancelled");
       return false;
     }
     // The call may have ended meanwhile.

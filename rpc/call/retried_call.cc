@@ -28,7 +28,7 @@ std::exception_ptr with_earlier_attempts(const std::exception_ptr& error) {
     return std::make_exception_ptr(std::move(error));
   } catch (const Error& own) {
     return std::make_exception_ptr(Error(own.kind(),
-                                         std::string(own.what()) + "; an attempt before it may have run",
+                                         std::string(own.what()) + "; an earlier attempt may have run",
                                          Execution::maybe_executed));
   }
 }
@@ -84,7 +84,7 @@ void RetriedCall::attempt() {
     pending->lose(ErrorKind::cancelled, "cancelled by the caller");
   } else if (attempts_ == 1 && !pending->within_limits()) {
     pending->lose(ErrorKind::resource_exhausted,
-                  "this agent has too many outgoing calls, or too many bytes of them");
+                  "this agent has too many outgoing calls, or too many bytes in them");
   } else {
     if (attempts_ != 1) AgentCounters::count(host_->counters().calls_retried);
     route_->submit(std::move(pending));

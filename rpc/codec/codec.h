@@ -38,7 +38,7 @@ namespace detail {
 template <class T>
 struct WithoutCodec {  // one error for each type, at its first use
   static_assert(!std::same_as<T, T>,
-                "weft: values of this type do not travel: it has no Codec (WEFT_CODEC makes one)");
+                "weft: values of this type cannot be sent: it has no Codec (WEFT_CODEC defines one)");
 };
 
 }  // namespace detail
@@ -97,7 +97,7 @@ template <Integer T, class Wide>
 T narrow(Wide value) {
   if (!std::in_range<T>(value))
     throw Error(ErrorKind::type_mismatch,
-                "expected " + std::string(number_name<T>()) + ", found an integer out of its range");
+                "expected " + std::string(number_name<T>()) + ", found an integer out of range");
   return static_cast<T>(value);
 }
 

@@ -11,9 +11,9 @@ std::shared_ptr<const ErrorPayload> make_payload(const Error& error, std::string
   if (packed.size() + type.size() > max_error_payload)
     throw Error(
         ErrorKind::resource_exhausted,
-        "with_payload: a '" + type + "' packs to " + std::to_string(packed.size()) + " bytes, of " +
-            std::to_string(max_error_payload) +
-            " that may accompany an error: throw the error with less; the error was: " + error.what());
+        "with_payload: a '" + type + "' packs to " + std::to_string(packed.size()) +
+            " bytes, more than the " + std::to_string(max_error_payload) +
+            " that an error can carry: throw the error with a smaller value; the error was: " + error.what());
   const auto bytes = packed.bytes();
   return std::make_shared<const ErrorPayload>(
       ErrorPayload{std::move(type), std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});

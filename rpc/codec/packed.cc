@@ -21,7 +21,7 @@ Buffer packed(const OutboundFrame& frame) {
 
 std::unique_ptr<IncomingMessage> unpacked(const Buffer& bytes) {
   const Limits limits;
-  const auto refuse = [] { throw Error(ErrorKind::protocol_error, "these bytes are no packed value"); };
+  const auto refuse = [] { throw Error(ErrorKind::protocol_error, "unpack: malformed packed value"); };
   if (bytes.size() < Prefix::size) refuse();
   const auto start = bytes.bytes().first<Prefix::size>();
   InboundFrame frame;

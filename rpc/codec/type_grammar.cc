@@ -152,7 +152,7 @@ class Parser {
     expect("(");
     const Type* number = type();
     if (number->kind != TypeKind::integer && number->kind != TypeKind::boolean)
-      fail("the number of an enum is an integer");
+      fail("expected an integer type for an enum");
     expect(")");
     return make(TypeKind::enumeration, {number});
   }

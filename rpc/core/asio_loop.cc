@@ -91,7 +91,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     try {
       job();
     } catch (...) {
-      exceptions->take("a job of the event loop", std::current_exception());
+      exceptions->take("a task of the event loop", std::current_exception());
     }
   }
 

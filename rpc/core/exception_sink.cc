@@ -11,7 +11,7 @@ std::string what(const std::exception_ptr& exception) {
   } catch (const std::exception& known) {
     return known.what();
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 

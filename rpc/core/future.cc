@@ -47,7 +47,7 @@ void timed_out(const std::string& title, std::chrono::nanoseconds timeout) {
   std::ostringstream text;
   if (!title.empty()) text << title << ": ";
   text << "get(): no result within the timeout of " << Milliseconds(timeout).count()
-       << " ms; the work goes on: wait again, or cancel() it";
+       << " ms; the operation continues: wait again, or cancel() it";
   throw Error(ErrorKind::deadline_exceeded, text.str());
 }
 

@@ -200,7 +200,7 @@ class Promise {
 
  private:
   void abandon() {
-    if (state_ != nullptr) fail(Error(ErrorKind::aborted, "the work was abandoned without a result"));
+    if (state_ != nullptr) fail(Error(ErrorKind::aborted, "the promise was destroyed without a result"));
   }
   std::shared_ptr<detail::FutureState<T>> state_;
 };

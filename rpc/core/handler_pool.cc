@@ -36,7 +36,7 @@ void HandlerPool::run() {
     try {
       job();
     } catch (...) {
-      exceptions_->take("a job of the handler threads", std::current_exception());
+      exceptions_->take("a task of the handler threads", std::current_exception());
     }
     job = nullptr;
     lock.lock();

@@ -44,10 +44,12 @@ std::size_t half_of_descriptors() {
 }
 
 AgentOptions complete(AgentOptions options) {
-  if (options.name.empty()) throw Error(ErrorKind::invalid_argument, "an agent needs a name");
+  if (options.name.empty())
+    throw Error(ErrorKind::invalid_argument, "AgentOptions::name is empty, expected a name");
   if (Address::looks_like(options.name) || options.name.size() > max_name_bytes)
-    throw Error(ErrorKind::invalid_argument, "an agent's name must not be an address, and has " +
-                                                 std::to_string(max_name_bytes) + " bytes at most");
+    throw Error(ErrorKind::invalid_argument,
+                "an agent's name must not be an address, and must have at most " +
+                    std::to_string(max_name_bytes) + " bytes");
   if (!options.log) options.log = print;
   if (options.handler_threads == 0)
     options.handler_threads = std::max(2U, std::thread::hardware_concurrency());
@@ -146,7 +148,7 @@ std::unique_ptr<Listener> AgentCore::listen_at(const Address& address) {
   if (options_.credentials != nullptr && !way->checks_credentials())
     throw Error(ErrorKind::permission_denied,
                 "listening on " + address.text() +
-                    " would let in peers that prove nothing: this agent has credentials, and transport '" +
+                    " would admit peers without credentials: this agent has credentials, but transport '" +
                     address.scheme + "' does not check them");
   return way->listen(
       address,
@@ -167,7 +169,7 @@ void AgentCore::listen() {
   const ExceptionSink::Handler dropped = while_alive(this, [](AgentCore& core, const std::string& text) {
     AgentCounters::count(core.counters().exceptions_dropped);
     core.log().write(LogLevel::error,
-                     text + "; handle the error in the continuation, or return from it what it throws");
+                     text + "; handle the error in the continuation, or return a future that fails");
   });
   for (const auto& loop : loops_) loop->exceptions()->set_handler(dropped);
   if (const auto exceptions = handlers().exceptions()) exceptions->set_handler(dropped);
@@ -225,7 +227,7 @@ void AgentCore::shut_down() {
     throw Error(
         ErrorKind::failed_precondition,
         "'" + id().name +
-            "' cannot be shut down, or destroyed, on one of its own threads: it waits for them to end");
+            "' cannot be shut down or destroyed on one of its threads: shutdown waits for these threads");
   if (!end()) return;
   accounts()->set_draining();
   for (auto hook = hooks().all().rbegin(); hook != hooks().all().rend(); ++hook) (*hook)->shut_down();
@@ -269,7 +271,7 @@ void AgentCore::shut_down() {
   // Handlers that waited for calls have received an error; queued jobs run to completion.
   if (own_handlers_ != nullptr) own_handlers_->join();
   for (const auto& loop : loops_) loop->stop();
-  accounts()->fail_drain(Error(ErrorKind::shut_down, "the agent was shut down before it had drained"));
+  accounts()->fail_drain(Error(ErrorKind::shut_down, "drain: the agent was shut down before it had drained"));
   // Layers and methods own the core: break the cycle. No thread of the agent runs any more. Their objects are
   // destroyed without locks.
   methods().clear();

@@ -45,7 +45,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
   if (has_session) link->join(std::move(session));
   // A name has one incarnation at a time.
   for (const AgentId& peer : sessions_->absent(hello.name))
-    lose(peer, Error(ErrorKind::peer_lost, to_string(link->peer()) + " took its place"));
+    lose(peer, Error(ErrorKind::peer_lost, to_string(link->peer()) + " has replaced it"));
   // A route that dialled runs on the link's loop.
   if (dialled != nullptr) dialled->link_up(link, true);
   if (hello.name == id().name) return;
@@ -123,7 +123,7 @@ void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error
 }
 
 void AgentCore::forget(const AgentId& peer, const std::string& reason) {
-  const Error error(ErrorKind::lease_lost, to_string(peer) + " was taken for dead: " + reason);
+  const Error error(ErrorKind::lease_lost, to_string(peer) + " was declared dead: " + reason);
   links_.forget(peer, error);
   if (const auto route = routes_.find(peer.name)) route->forget(peer);
   // A link whose handshake completes meanwhile calls LinkTable::forgotten() afterwards.

@@ -103,7 +103,8 @@ void Link::on_frame(InboundFrame&& frame) {
       lane_ = message->lane();
       return become_lane();
     }
-    if (prefix.kind != FrameKind::hello) throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
+    if (prefix.kind != FrameKind::hello)
+      throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello");
     return on_hello(*message);
   }
   switch (prefix.kind) {
@@ -157,15 +158,15 @@ void Link::on_hello(IncomingMessage& message) {
     throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
   const std::string identity = connection_->identity();
   if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
-    const Error reason(ErrorKind::permission_denied,
-                       "the certificate is that of '" + identity.substr(certified.size()) +
-                           "', and not of '" + hello.name + "', as this peer calls itself");
+    const Error reason(ErrorKind::permission_denied, "the certificate is for '" +
+                                                         identity.substr(certified.size()) +
+                                                         "', but the peer calls itself '" + hello.name + "'");
     connection_->send(OutgoingMessage::goodbye(reason));
     return finish(reason);
   }
   if (route_ != nullptr && !Address::looks_like(route_->name()) && hello.name != route_->name())
     return finish(Error(ErrorKind::unavailable,
-                        "'" + hello.name + "' answers at the address of '" + route_->name() + "'"));
+                        "'" + hello.name + "' was found at the address of '" + route_->name() + "'"));
   if (const auto gone = core_->links().forgotten({hello.name, hello.incarnation})) return expel(*gone);
   peer_ = {hello.name, hello.incarnation};
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
@@ -236,7 +237,7 @@ void Link::beat() {
     const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
     end_is_proven_ = true;  // an absence must not add to this silence
     return close(Error(ErrorKind::peer_lost,
-                       "nothing was heard from " + peer_.name + " for " + std::to_string(seconds) + " s"));
+                       "nothing was received from " + peer_.name + " for " + std::to_string(seconds) + " s"));
   }
   if (unacknowledged_.frames != 0) acknowledge();
   if (!std::exchange(spoken_, false)) send_beat(FrameKind::ping, 0);

@@ -13,7 +13,7 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
   }
   if (call->only() && *call->only() != peer_) {
     call->lose(ErrorKind::peer_lost,
-               to_string(*call->only()) + " is gone: " + to_string(peer_) + " took its place");
+               to_string(*call->only()) + " is gone: " + to_string(peer_) + " has replaced it");
     return;
   }
   if (call->resumable() && in_session()) return session_->submit(call);

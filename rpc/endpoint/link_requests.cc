@@ -58,7 +58,7 @@ void Link::on_skipped(const Prefix& request) {
   AgentCounters::count(core_->counters().calls_shed);
   refuse(request, MethodEntry{}, ErrorKind::resource_exhausted,
          "no room for a request of " + std::to_string(request.message_bytes()) +
-             " bytes: this agent holds as many as its limit allows (Limits::in_flight_total)");
+             " bytes: this agent has reached Limits::in_flight_total");
 }
 
 void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
@@ -67,7 +67,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   const Prefix prefix = message->prefix();
   const RequestInfo info = message->request();
   if (const auto session = session_of(prefix); session && !session->acknowledged_by_request(info.accepted))
-    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges more than was sent");
+    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges frames that were not sent");
   auto method = core_->methods().find(info.method);
   if (method == nullptr) method = no_method(info.method);
   AgentCounters::count(core_->counters().calls_served);
@@ -100,7 +100,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   if (!room || !core_->accounts()->hold(message->bytes(), method->upkeep, admitted)) {
     AgentCounters::count(core_->counters().calls_shed);
     return refuse(prefix, *method, ErrorKind::resource_exhausted,
-                  "too many requests in flight, or too many bytes of them");
+                  "too many requests in flight, or too many bytes in them");
   }
   std::optional<Clock::time_point> deadline;
   if (info.timeout_ns != 0)
@@ -176,7 +176,7 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
       auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
       if (kept.next) link.transmit(std::move(*kept.next));
       if (kept.keep == Session::Keep::too_many)
-        link.close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+        link.close(Error(ErrorKind::resource_exhausted, "the peer does not read its replies"));
       return;
     }
     link.answer(std::move(reply), call != nullptr && call->upkeep);
@@ -202,7 +202,7 @@ void Link::answer(OutboundFrame&& frame, bool upkeep) {
   const std::uint64_t bytes = frame.bytes();
   const std::uint64_t unsent = connection_->unsent_bytes();
   if (!upkeep && unsent > few_unsent_bytes && unsent + bytes > core_->options().limits.in_flight)
-    return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+    return close(Error(ErrorKind::resource_exhausted, "the peer does not read its replies"));
   AgentCounters::count(core_->counters().bytes_sent, bytes);
   write(std::move(frame));
 }

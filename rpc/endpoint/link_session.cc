@@ -29,12 +29,12 @@ void Link::join(std::shared_ptr<Session> session) {
 
 void Link::on_received(std::uint64_t count) {
   if (!protocol_.has(features::sessions))
-    throw Error(ErrorKind::protocol_error, "bad frame: an acknowledgement without sessions");
+    throw Error(ErrorKind::protocol_error, "bad frame: an acknowledgement on a connection without sessions");
   if (session_ == nullptr) return;  // the peer has been notified
   if (count == Session::over)
-    return core_->lose(peer_, Error(ErrorKind::lease_lost, peer_.name + " took this agent for gone"));
+    return core_->lose(peer_, Error(ErrorKind::lease_lost, peer_.name + " declared this agent gone"));
   if (!session_->acknowledged(count))
-    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges more than was sent");
+    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges frames that were not sent");
   if (!std::exchange(counted_, true)) begin_session();
 }
 

@@ -103,7 +103,7 @@ void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {
 void Peer::submit(std::shared_ptr<PendingCall> call) const {
   if (!call->within_limits()) {
     call->lose(ErrorKind::resource_exhausted,
-               "this agent has too many calls in flight, or too many bytes of them");
+               "this agent has too many calls in flight, or too many bytes in them");
     return;
   }
   if ((serving_ != nullptr || scope_ != nullptr) && !PendingCall::serve(call, cancel_sources())) return;

@@ -233,7 +233,7 @@ void Route::dial() {
   dialling_ = true;
   for_nobody_ = waiting_.empty() && !wanted_;
   if (reach_ != Reach::failing) reach_ = Reach::connecting;
-  const Error nowhere(ErrorKind::not_found, "no agent named '" + name_ + "' is known here");
+  const Error nowhere(ErrorKind::not_found, "this agent knows no address of '" + name_ + "'");
   if (!addresses_.empty()) return dial_all(*core, addresses_, nowhere);
   core->routes().find_addresses(name_, [self = shared_from_this(), nowhere](std::vector<Address> found) {
     self->loop()->post([self, nowhere, found = std::move(found)] {
@@ -269,8 +269,9 @@ void Route::dial_next(const Error& last) {
   if (transport == nullptr)
     return dial_next(Error(ErrorKind::unsupported, "this agent has no transport for " + address.text()));
   if (core->options().credentials != nullptr && !transport->checks_credentials())
-    return dial_next(Error(ErrorKind::permission_denied,
-                           "this agent has credentials, and " + address.text() + " would not check them"));
+    return dial_next(
+        Error(ErrorKind::permission_denied,
+              "this agent has credentials, which the transport of " + address.text() + " does not check"));
   try {
     transport->connect(address, loop(),
                        core->connection_options(Address::looks_like(name_) ? std::string() : name_),

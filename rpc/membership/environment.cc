@@ -26,7 +26,7 @@ class Environment {
   }
   std::string require(const std::string& name, const std::string& meaning) const {
     if (auto value = find(name)) return *std::move(value);
-    throw Error(ErrorKind::invalid_argument, "the environment lacks " + name + ", " + meaning);
+    throw Error(ErrorKind::invalid_argument, "the environment has no " + name + ": " + meaning);
   }
   static std::uint64_t number(const std::string& name, const std::string& value, std::uint64_t min,
                               std::uint64_t max) {
@@ -75,8 +75,8 @@ std::uint64_t stated(const detail::JobUrl& url, const Environment& environment, 
                      const std::string& meaning) {
   const auto number = parameter == "rank" ? url.rank : url.world_size;
   if (!number && !url.text.empty() && !environment.find(name))
-    throw Error(ErrorKind::invalid_argument, "neither '" + url.text + "' says " + parameter +
-                                                 ", nor the environment " + name + ": " + meaning);
+    throw Error(ErrorKind::invalid_argument, "'" + url.text + "' has no " + parameter +
+                                                 ", and the environment has no " + name + ": " + meaning);
   if (!number) return Environment::number(name, environment.require(name, meaning), min, max);
   if (*number >= min && *number <= max) return *number;
   throw Error(ErrorKind::invalid_argument, "'" + url.text + "': " + parameter + "='" +
@@ -121,8 +121,8 @@ std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) 
       problems += std::string("; ") + error.what();
     }
   }
-  throw Error(ErrorKind::invalid_argument, "the environment lacks MASTER_ADDR, the host of rank 0, and " +
-                                               place.system + " does not say it" + problems);
+  throw Error(ErrorKind::invalid_argument, "the environment has no MASTER_ADDR: the host of rank 0, which " +
+                                               place.system + " does not state" + problems);
 }
 
 std::string store_address(const detail::JobUrl& url, const Environment& environment, const Place& place,

@@ -137,7 +137,7 @@ JobPlace place_by_tf_config(const Lookup& lookup) {
       std::uint16_t port = 0;
       const char* const last = first.data() + first.size();
       if (colon == std::string::npos || std::from_chars(first.data() + colon + 1, last, port).ptr != last)
-        throw malformed("'" + first + "' is no address HOST:PORT");
+        throw malformed("'" + first + "' is not an address, expected HOST:PORT");
       place.hosts.push_back(first.substr(0, colon));
       place.port = port;
     }

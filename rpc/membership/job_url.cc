@@ -28,10 +28,10 @@ void read_parameter(JobUrl& url, std::string_view parameter) {
   const std::size_t equals = parameter.find('=');
   const std::string_view name = parameter.substr(0, equals);
   if (name != "rank" && name != "world_size")
-    refuse(url.text, "'" + std::string(name) + "' is no parameter: rank and world_size are");
+    refuse(url.text, "'" + std::string(name) + "' is not a parameter, expected rank or world_size");
   if (equals == std::string_view::npos) refuse(url.text, std::string(name) + " has no value");
   auto& place = name == "rank" ? url.rank : url.world_size;
-  if (place) refuse(url.text, std::string(name) + " is said twice");
+  if (place) refuse(url.text, std::string(name) + " is given twice");
   const std::string_view value = parameter.substr(equals + 1);
   place = name == "rank" ? number(url.text, name, value, 0, max_agents - 1)
                          : number(url.text, name, value, 1, max_agents);
@@ -51,12 +51,11 @@ void read_parameters(JobUrl& url, std::string_view list) {
 void check_store(const JobUrl& url, std::string_view scheme, std::string_view rest) {
   if (scheme == "tcp") {
     if (Address::parse(url.store).port == "0")
-      refuse(url.text, "a port that all agents know is needed, not 0");
+      refuse(url.text, "port 0, expected a port that all agents know");
   } else if (scheme == "file") {
-    if (rest.size() < 2 || rest.front() != '/')
-      refuse(url.text, "a file is said by its whole path: file:///path");
+    if (rest.size() < 2 || rest.front() != '/') refuse(url.text, "expected an absolute path: file:///path");
   } else if (rest.empty() || rest.front() == '/' || rest.front() == ',') {
-    refuse(url.text, "etcd is said by where it is: etcd://host:port[,host:port][/prefix]");
+    refuse(url.text, "expected the addresses of etcd: etcd://host:port[,host:port][/prefix]");
   }
 }
 
@@ -67,13 +66,13 @@ JobUrl job_url(const std::string& text) {
   const std::string_view all(text), scheme = all.substr(0, separator);
   if (separator == std::string::npos ||
       (scheme != "env" && scheme != "tcp" && scheme != "file" && scheme != "etcd"))
-    refuse(text, "a job is found by env://, tcp://host:port, file:///path or etcd://host:port[/prefix]");
+    refuse(text, "expected env://, tcp://host:port, file:///path or etcd://host:port[/prefix]");
   const std::size_t question = std::min(text.find('?', separator), text.size());
   const std::size_t begin = separator + std::string_view("://").size();
   const std::string_view rest = all.substr(begin, question - begin);
   JobUrl url{.text = text};
   if (scheme == "env") {
-    if (!rest.empty()) refuse(text, "env:// has no address: the environment says it");
+    if (!rest.empty()) refuse(text, "env:// has no address: the environment states it");
   } else {
     url.store = text.substr(0, question);
     check_store(url, scheme, rest);

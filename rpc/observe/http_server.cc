@@ -20,12 +20,12 @@ using asio::ip::tcp;
 
 HttpReply reply_to(const mg_request_info& request, const HttpServer::Pages& pages) {
   const std::string_view method = request.request_method;
-  if (method != "GET" && method != "HEAD") return {405, {}, "only GET\n"};
+  if (method != "GET" && method != "HEAD") return {405, {}, "only GET and HEAD are supported\n"};
   const auto page = pages.find(std::string(request.local_uri));
   if (page == pages.end()) {
     std::string all;
     for (const auto& [path, make] : pages) all += path + "\n";
-    return {404, {}, "here are:\n" + all};
+    return {404, {}, "not found; the paths are:\n" + all};
   }
   try {
     return page->second();
@@ -160,7 +160,7 @@ HttpServer::HttpServer(const std::string& address, Pages pages, HttpAccess acces
   const rpc::Address parsed =
       rpc::Address::parse(rpc::Address::looks_like(address) ? address : "tcp://" + address);
   if (parsed.scheme != "tcp")
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "HTTP is answered at host:port, not at " + address);
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "HttpServer: expected host:port, found " + address);
   if (!state_->access.password_file.empty() && !has_user(state_->access.password_file))
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "no user of the realm " + std::string(realm) + " in " + state_->access.password_file +
@@ -176,7 +176,7 @@ HttpServer::HttpServer(const std::string& address, Pages pages, HttpAccess acces
     const tcp::endpoint endpoint = entry.endpoint();
     if (!state_->access.remote && !endpoint.address().is_loopback())
       throw rpc::Error(rpc::ErrorKind::permission_denied,
-                       "answering at " + address + " would tell any host: `remote` accepts that");
+                       "listening on " + address + " would answer any host: set `remote` to accept that");
     if (endpoint.address().is_v6() && mg_check_feature(MG_FEATURES_IPV6) == 0) {
       state_->problem = "civetweb was built without IPv6";
       continue;

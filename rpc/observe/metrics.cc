@@ -125,7 +125,7 @@ rpc::Layer Metrics::layer() {
   return [self = shared_from_this()](rpc::Agent& agent) {
     if (self->installed_.exchange(true))
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "these metrics are those of '" + self->agent_ + "'");
+                       "these Metrics already belong to '" + self->agent_ + "'");
     self->core_ = agent.core();
     self->agent_ = agent.name();
     self->loops_ = std::make_unique<LoopWatch>(agent.core());
@@ -161,10 +161,10 @@ std::vector<MetricFamily> Metrics::Collect() const {
   std::vector<MetricFamily> families;
   collect_agent(families);
   const Families out(families, agent_);
-  served_->collect(out, "weft_served_seconds", "Calls served, from their arrival to their answer.",
-                   "weft_served_failures_total", "Calls served that were answered with an error.");
-  made_->collect(out, "weft_made_seconds", "Calls made, until they were over.", "weft_made_failures_total",
-                 "Calls made that ended with an error.");
+  served_->collect(out, "weft_served_seconds", "Calls served, from arrival to reply.",
+                   "weft_served_failures_total", "Calls served whose reply was an error.");
+  made_->collect(out, "weft_made_seconds", "Calls made, from start to completion.",
+                 "weft_made_failures_total", "Calls made that failed.");
   return families;
 }
 
@@ -173,32 +173,34 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   if (core == nullptr) return;
   const rpc::AgentCounts counts = core->counts();
   Families out(families, agent_);
-  out.gauge("weft_connections", "Connections now.", counts.connections);
+  out.gauge("weft_connections", "Open connections.", counts.connections);
   out.counter("weft_connections_made_total", "Handshakes completed, by either side.",
               counts.connections_made);
-  out.counter("weft_connections_refused_total", "Connections refused: credentials, silence, or too many.",
+  out.counter("weft_connections_refused_total",
+              "Connections refused: bad credentials, handshake timeout, or too many.",
               counts.connections_refused);
   out.counter("weft_calls_made_total", "Calls made.", counts.calls_made);
-  out.counter("weft_calls_received_total", "Requests that came in, refused ones too.", counts.calls_served);
+  out.counter("weft_calls_received_total", "Requests received, including refused ones.", counts.calls_served);
   out.counter("weft_calls_denied_total", "Requests refused by permissions.", counts.calls_denied);
-  out.counter("weft_calls_shed_total", "Requests refused for want of room.", counts.calls_shed);
-  out.counter("weft_calls_retried_total", "Attempts after the first of calls made.", counts.calls_retried);
+  out.counter("weft_calls_shed_total", "Requests refused because a limit was reached.", counts.calls_shed);
+  out.counter("weft_calls_retried_total", "Attempts of calls made, without the first attempt.",
+              counts.calls_retried);
   out.counter("weft_lanes_made_total", "Connections that became lanes of others.", counts.lanes_made);
-  out.counter("weft_peers_silent_total", "Connections given up for want of a heartbeat.",
+  out.counter("weft_peers_silent_total", "Connections closed because heartbeats were missing.",
               counts.peers_silent);
-  out.counter("weft_exceptions_dropped_total", "Exceptions thrown by continuations and by jobs of loops.",
+  out.counter("weft_exceptions_dropped_total", "Exceptions thrown by continuations and by tasks of loops.",
               counts.exceptions_dropped);
-  out.gauge("weft_calls_serving", "Calls being served now.", counts.serving);
-  out.gauge("weft_calls_waiting", "Calls waited for now.", counts.waiting);
+  out.gauge("weft_calls_serving", "Calls in progress here.", counts.serving);
+  out.gauge("weft_calls_waiting", "Calls made that are in flight.", counts.waiting);
   out.counter("weft_sent_bytes_total", "Bytes of requests and replies sent.", counts.bytes_sent);
   out.counter("weft_received_bytes_total", "Bytes of requests and replies received.", counts.bytes_received);
   out.counter("weft_pool_hits_total", "Large attachments received into memory that was used before.",
               counts.memory.hits);
   out.counter("weft_pool_misses_total", "Large attachments received into fresh memory.",
               counts.memory.misses);
-  out.gauge("weft_pool_kept_bytes", "Bytes kept for attachments to come.", counts.memory.kept_bytes);
+  out.gauge("weft_pool_kept_bytes", "Bytes kept for future attachments.", counts.memory.kept_bytes);
   for (const auto& [name, figure] : core->hooks().figures())
-    out.add("weft_layer", "What a layer tells of itself now.", MetricType::Gauge, {{"figure", name}})
+    out.add("weft_layer", "A figure that a layer reports.", MetricType::Gauge, {{"figure", name}})
         .gauge.value = static_cast<double>(figure);
   if (const auto* gauges = core->layers().find<rpc::Gauges>())
     for (const auto& [name, value] : gauges->values())
@@ -206,7 +208,7 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
           .gauge.value = value;
   const auto loops = loops_->ask(options_.timeout);
   for (std::size_t i = 0; i < loops.size(); ++i)
-    out.add("weft_loop_delay_seconds", "How long the loop takes to turn to something new.", MetricType::Gauge,
+    out.add("weft_loop_delay_seconds", "Time until the loop runs a new task.", MetricType::Gauge,
             {{"loop", std::to_string(i)}})
         .gauge.value = seconds(loops[i].delay);
   for (std::size_t i = 0; i < loops.size(); ++i)

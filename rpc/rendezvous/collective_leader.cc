@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t max_named = 8;  // names of missing members in an error
 
 std::string type_of(const CollectiveArrival& arrival) {
-  return arrival.type.empty() ? "is at a barrier" : "gathers " + arrival.type;
+  return arrival.type.empty() ? "calls barrier" : "calls all_gather of " + arrival.type;
 }
 
 std::string missing_from(const CollectiveArrival& arrival, const CollectiveLeader::Gathered& values) {
@@ -60,8 +60,8 @@ Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
     if (open == rounds.open.end() && arrival.round < rounds.failed) {
       refused = rounds.failure;
     } else if (open != rounds.open.end() && open->second.values.contains(who.name)) {
-      refused =
-          Error(ErrorKind::invalid_argument, to_string(arrival) + ": '" + who.name + "' has come already");
+      refused = Error(ErrorKind::invalid_argument,
+                      to_string(arrival) + ": '" + who.name + "' has called it already");
     } else if (open != rounds.open.end() && open->second.first.type != arrival.type) {
       const std::string other = open->second.values.begin()->first;
       const std::string clash =
@@ -106,7 +106,7 @@ void CollectiveLeader::expire(const CollectiveArrival& arrival) {
     std::lock_guard lock(mutex_);
     if (const Round* round = find(arrival))
       ended = fail(arrival, ErrorKind::deadline_exceeded,
-                   missing_from(arrival, round->values) + " did not come before its deadline");
+                   missing_from(arrival, round->values) + " did not call it before the deadline");
   }
   if (ended) tell(*std::move(ended));
 }

@@ -186,7 +186,7 @@ bool JobMembership::take(const StoreChanges& changes) {
     lose_membership(Error(ErrorKind::lease_lost, "its record is gone from the job's store"));
     return false;
   }
-  if (lost != nullptr) fail(loss_of(lost->name, "nothing was heard of it for the time of its lease"));
+  if (lost != nullptr) fail(loss_of(lost->name, "its lease has expired"));
   return lost == nullptr;
 }
 
@@ -201,7 +201,7 @@ void JobMembership::tell_routes(const MemberEvent& event) const {
         if (const auto route = core_->routes().find(member.name)) route->forget(member.id());
       return;
     case MemberChange::lost:  // in a fixed world, the loss ends the job
-      if (!rendezvous_.fixed_world) core_->forget(member.id(), "the job's store says that it was lost");
+      if (!rendezvous_.fixed_world) core_->forget(member.id(), "the job's store reports it as lost");
       return;
   }
 }
@@ -223,7 +223,7 @@ void JobMembership::not_seen(const Error& error) {
         blind_since_.reset();
         if (!core_->draining()) then = Then::look;
         if (of_host && host_ && self_.keeper != nullptr && self_.keeper->silence() > rendezvous_.lease)
-          silent = loss_of(host_->name, "it has not answered for the time of a lease");
+          silent = loss_of(host_->name, "it has not answered for the duration of a lease");
         break;
       case ErrorKind::cancelled:
         break;
@@ -242,7 +242,7 @@ void JobMembership::not_seen(const Error& error) {
         hopeless = loop_->now() - *blind_since_ >=
                    (self_.keeper != nullptr ? rendezvous_.lease : std::chrono::nanoseconds(reach_timeout));
         if (self_.keeper != nullptr)
-          reason = "the job's store has not answered for the time of a lease: " + reason;
+          reason = "the job's store has not answered for the duration of a lease: " + reason;
         break;
       default:
         hopeless = true;
@@ -310,8 +310,8 @@ std::exception_ptr JobMembership::why_not() const {
 Future<void> JobMembership::wait_for(std::size_t agents) {
   if (rendezvous_.fixed_world && agents > rendezvous_.world_size)
     return Future<void>::made(std::make_exception_ptr(
-        Error(ErrorKind::invalid_argument, "a world of " + std::to_string(rendezvous_.world_size) +
-                                               " never has " + std::to_string(agents) + " agents")));
+        Error(ErrorKind::invalid_argument, "wait_for: a world of " + std::to_string(rendezvous_.world_size) +
+                                               " cannot have " + std::to_string(agents) + " agents")));
   return add_waiter(std::max<std::size_t>(agents, 1), no_timeout);
 }
 
@@ -371,7 +371,8 @@ std::string JobMembership::remaining_members_text() const {
   const std::size_t joined = roster_.joined(), world = rendezvous_.fixed_world ? rendezvous_.world_size : 0;
   if (joined < world)
     names += (names.empty() ? "" : ", and ") + std::to_string(world - joined) + " that never joined";
-  return "the others have not left in time: " + (names.empty() ? "the store does not name them" : names);
+  return "other members have not left before the deadline: " +
+         (names.empty() ? "the store has no list of them" : names);
 }
 
 std::unique_ptr<MemberWatch> JobMembership::watch() {
@@ -402,13 +403,14 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
     std::lock_guard lock(mutex_);
     error = why_not();
     if (error == nullptr && store_gone_)
-      error = std::make_exception_ptr(Error(ErrorKind::unavailable, "the job's store is gone"));
+      error = std::make_exception_ptr(Error(ErrorKind::unavailable, "the host of the job's store is gone"));
     if (error == nullptr && phase_ == Phase::apart)
-      error = std::make_exception_ptr(Error(ErrorKind::failed_precondition,
-                                            "'" + own_name() + "' has not joined its job: wait_for() does"));
+      error = std::make_exception_ptr(
+          Error(ErrorKind::failed_precondition,
+                "'" + own_name() + "' has not joined its job: await wait_for() first"));
     if (error == nullptr && onlooker->promise != nullptr)
-      error =
-          std::make_exception_ptr(Error(ErrorKind::failed_precondition, "this watch is waited for already"));
+      error = std::make_exception_ptr(
+          Error(ErrorKind::failed_precondition, "a next() of this watch is in flight: await it first"));
     if (error == nullptr) {
       events = events_between(onlooker->seen, roster_);
       onlooker->seen = roster_;
@@ -424,16 +426,15 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
 
 std::string JobMembership::name_of(std::size_t rank) const {
   if (!rendezvous_.fixed_world)
-    throw Error(ErrorKind::failed_precondition,
-                "members have ranks of their own in a world of fixed size only");
+    throw Error(ErrorKind::failed_precondition, "members have ranks in a fixed world only");
   if (rank >= rendezvous_.world_size)
-    throw Error(ErrorKind::not_found, "no member of a world of " + std::to_string(rendezvous_.world_size) +
-                                          " has rank " + std::to_string(rank));
+    throw Error(ErrorKind::not_found, "rank " + std::to_string(rank) + " is not within a world of " +
+                                          std::to_string(rendezvous_.world_size));
   std::lock_guard lock(mutex_);
   for (const auto& [name, member] : roster_.members())
     if (member->rank == rank && member->state != MemberState::claimed) return name;
   throw Error(ErrorKind::not_found,
-              "who has rank " + std::to_string(rank) + " is not known yet: wait_for() waits for it");
+              "the member with rank " + std::to_string(rank) + " is unknown: await wait_for() first");
 }
 
 std::vector<std::string> JobMembership::awaited() const { return roster_.awaited_by(own_name(), is_host()); }

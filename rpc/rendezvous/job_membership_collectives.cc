@@ -26,24 +26,25 @@ std::vector<AgentId> JobMembership::incarnations_among(const CollectiveOptions& 
   std::vector<std::string> names = options.among;
   if (names.empty()) {
     if (!rendezvous_.fixed_world)
-      throw Error(ErrorKind::invalid_argument,
-                  "which members meet is to be said where the world is not fixed");
+      throw Error(
+          ErrorKind::invalid_argument,
+          "CollectiveOptions::among is empty, expected the members of an elastic world that take part");
     for (const auto& [name, member] : roster_.members())
       if (member->state != MemberState::claimed) names.push_back(name);
     if (names.size() < rendezvous_.world_size)
       throw Error(ErrorKind::failed_precondition, std::to_string(names.size()) + " of " +
                                                       std::to_string(rendezvous_.world_size) +
-                                                      " members are known: wait_for() waits for the others");
+                                                      " members are known: await wait_for() first");
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (!std::binary_search(names.begin(), names.end(), own_name()))
-    throw Error(ErrorKind::invalid_argument, "'" + own_name() + "' is not among those who meet");
+    throw Error(ErrorKind::invalid_argument, "'" + own_name() + "' is not in CollectiveOptions::among");
   std::vector<AgentId> incarnations;
   for (const std::string& name : names) {
     const MemberRecord* member = roster_.find(name);
     if (member == nullptr || member->state == MemberState::claimed)
-      throw Error(ErrorKind::not_found, "'" + name + "' is no member of this job, or is not known yet");
+      throw Error(ErrorKind::not_found, "'" + name + "' is not a known member of this job");
     if (member->gone()) throw gone(*member);
     incarnations.push_back(member->id());
   }
@@ -53,10 +54,10 @@ std::vector<AgentId> JobMembership::incarnations_among(const CollectiveOptions& 
 CollectiveArrival JobMembership::next_arrival(const CollectiveOptions& options, std::string type) {
   std::lock_guard lock(mutex_);
   if (const auto error = why_not()) std::rethrow_exception(error);
-  if (store_gone_) throw Error(ErrorKind::unavailable, "the job's store is gone");
+  if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
   if (phase_ != Phase::joined || version_ == 0)
     throw Error(ErrorKind::failed_precondition,
-                "'" + own_name() + "' has not joined its job: wait_for() does");
+                "'" + own_name() + "' has not joined its job: await wait_for() first");
   CollectiveArrival arrival{.name = options.name, .among = incarnations_among(options), .seen = version_};
   arrival.type = std::move(type);
   arrival.round = rounds_[{arrival.name, arrival.among}]++;
@@ -117,14 +118,15 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
                        return a.name >= b.name;
                      }) == among.end();
   if (!sound || among.empty() || among.front() != core_->id())
-    throw Error(ErrorKind::invalid_argument, "'" + own_name() + "' does not lead " + to_string(arrival));
+    throw Error(ErrorKind::invalid_argument,
+                "'" + own_name() + "' is not the leader of " + to_string(arrival));
   if (std::find(among.begin(), among.end(), who) == among.end())
-    throw Error(ErrorKind::permission_denied, "'" + who.name + "' takes no part in " + to_string(arrival));
+    throw Error(ErrorKind::permission_denied, "'" + who.name + "' is not a member of " + to_string(arrival));
   {
     std::lock_guard lock(mutex_);
     if (const auto error = why_not(); error != nullptr && phase_ != Phase::ended)
       std::rethrow_exception(error);
-    if (store_gone_) throw Error(ErrorKind::unavailable, "the job's store is gone");
+    if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
   }
   auto all = leader_->arrive(who, arrival, std::move(value));
   // The call exists until its cancellation has been reported.

@@ -63,7 +63,7 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
     text = to_text(record);
   }
   look.cancel();
-  fail_all(Error(ErrorKind::shut_down, "this agent leaves its job"));
+  fail_all(Error(ErrorKind::shut_down, "this agent is leaving its job"));
   arrivals_.cancel();
   if (failure) return done->fail(*failure);
   if (gone) return done->complete(Result<void>{});
@@ -229,14 +229,15 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
 void JobMembership::attend() const {
   std::lock_guard lock(mutex_);
   if (failure_) throw *failure_;
-  if (!is_host()) throw Error(ErrorKind::failed_precondition, "'" + own_name() + "' does not host this job");
+  if (!is_host())
+    throw Error(ErrorKind::failed_precondition, "'" + own_name() + "' is not the host of this job");
 }
 
 void JobMembership::told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
     if (!host_ || host_->id() != teller)
-      throw Error(ErrorKind::permission_denied, "'" + teller.name + "' does not host this job");
+      throw Error(ErrorKind::permission_denied, "'" + teller.name + "' is not the host of this job");
     if (phase_ == Phase::left || phase_ == Phase::ended) return;
   }
   fail(loss_of(name, reason));
@@ -253,7 +254,7 @@ void JobMembership::fail(const Error& error) {
 
 // The other members consider this agent dead, so it must not continue as a member.
 void JobMembership::lose_membership(const Error& reason) {
-  const Error error(ErrorKind::lease_lost, std::string("this agent was taken for dead: ") + reason.what());
+  const Error error(ErrorKind::lease_lost, std::string("this agent was declared dead: ") + reason.what());
   std::shared_ptr<Joining> joining;
   {
     std::lock_guard lock(mutex_);

@@ -151,21 +151,22 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
 
 Error Joining::of_another_world(const std::string& world, const std::string& own) const {
   const auto text = [](const std::string& kind) {
-    return kind == "elastic" ? "an elastic world"
-                             : "a world of fixed size (" + kind.substr(kind.find(' ') + 1) + ")";
+    return kind == "elastic" ? "an elastic world" : "a fixed world (" + kind.substr(kind.find(' ') + 1) + ")";
   };
   return Error(
       ErrorKind::failed_precondition,
-      "this job is " + text(world) + ", and '" + record_.name + "' came to join " + text(own) +
-          (place_.with_host ? "" : " (if " + rendezvous_.store + " is of an earlier job, remove it)"));
+      "this job is " + text(world) + ", and '" + record_.name + "' tried to join " + text(own) +
+          (place_.with_host ? ""
+                            : " (if the store " + rendezvous_.store + " is from an earlier job, remove it)"));
 }
 
 Error Joining::name_taken(const MemberRecord& other) const {
   const bool elsewhere = !place_.with_host && rendezvous_.fixed_world;
-  return Error(ErrorKind::already_exists,
-               "'" + other.name + "' has joined this job already, as " + to_string(other.id()) +
-                   (other.gone() ? ", and has left: a world of fixed size takes nobody back" : "") +
-                   (elsewhere ? " (if " + rendezvous_.store + " is of an earlier job, remove it)" : ""));
+  return Error(
+      ErrorKind::already_exists,
+      "'" + other.name + "' has joined this job already, as " + to_string(other.id()) +
+          (other.gone() ? ", and has left: a member of a fixed world cannot join again" : "") +
+          (elsewhere ? " (if the store " + rendezvous_.store + " is from an earlier job, remove it)" : ""));
 }
 
 // The name belongs to an earlier incarnation of this agent, or to another agent. If it answers a ping, it is

@@ -35,13 +35,13 @@ bool proves_quiet(const Wave& before, const Wave& now) {
 std::optional<Error> given_up(const Wave& wave) {
   std::string busy;
   for (const auto& [name, work] : wave) {
-    if (work.cancelled) return Error(ErrorKind::aborted, "'" + name + "' no longer waits");
+    if (work.cancelled) return Error(ErrorKind::aborted, "'" + name + "' has cancelled quiesce()");
     if (work.given_up)
       busy += (busy.empty() ? "'" : ", '") + name + "' (" + calls(work.served) + " served, " +
               calls(work.made) + " made)";
   }
   if (busy.empty()) return std::nullopt;
-  return Error(ErrorKind::deadline_exceeded, "calls were still under way at " + busy);
+  return Error(ErrorKind::deadline_exceeded, "quiesce: calls are still in flight at " + busy);
 }
 
 Future<void> Quiescence::of(std::shared_ptr<AgentCore> core, std::shared_ptr<Membership> membership,

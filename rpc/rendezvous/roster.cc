@@ -119,7 +119,7 @@ MemberRecord from_text(std::string name, const std::string& text) {
   }
   if (read) record.state = static_cast<MemberState>(found - std::begin(state_names));
   for (std::string line; read && std::getline(lines, line);) read = read_line(line, record);
-  if (!read) throw Error(ErrorKind::protocol_error, "the store's record of '" + name + "' is none: " + text);
+  if (!read) throw Error(ErrorKind::protocol_error, "malformed store record for '" + name + "': " + text);
   record.name = std::move(name);
   return record;
 }

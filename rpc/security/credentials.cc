@@ -42,7 +42,7 @@ std::string read_file(const std::string& path, const std::string& source, bool c
   const File file(path);
   struct stat status{};
   if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) refuse(source, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) refuse(source, "it is not a file");
+  if (!S_ISREG(status.st_mode)) refuse(source, "it is not a regular file");
   if (status.st_size == 0) refuse(source, "it is empty");  // otherwise it would count as not given
   if (status.st_size > largest_file) refuse(source, "it is larger than 1 MiB");
   if (confidential && (status.st_mode & S_IRWXO) != 0)
@@ -60,7 +60,8 @@ std::string read_file(const std::string& path, const std::string& source, bool c
 CredentialMaterial::Text load(const char* name, const std::string& file, const std::string& pem,
                               bool confidential) {
   const std::string named = std::string("credentials: ") + name;
-  if (!file.empty() && !pem.empty()) refuse(named + "_file", "the same is given as text, too");
+  if (!file.empty() && !pem.empty())
+    refuse(named + "_file", "the same is also given as text, expected one of them");
   if (file.empty()) return {pem, named + "_pem"};
   const std::string source = named + "_file '" + file + "'";
   return {read_file(file, source, confidential), source};
@@ -76,7 +77,7 @@ CredentialMaterial::Secret load(const SharedSecret& secret) {
   std::string source = "credentials: secret '" + printable(secret.id) + "'";
   if (secret.file.empty()) return {secret.id, secret.bytes, std::move(source)};
   source += " of file '" + secret.file + "'";
-  if (!secret.bytes.empty()) refuse(source, "its bytes are given, too");
+  if (!secret.bytes.empty()) refuse(source, "its bytes are also given, expected one of them");
   return {secret.id, without_line_break(read_file(secret.file, source, true)), source};
 }
 
@@ -110,7 +111,8 @@ std::shared_ptr<const CredentialSnapshot> read(const CredentialOptions& options)
       .trust = load("trust", options.trust_file, options.trust_pem, false)};
   if (!options.secret_file.empty()) {
     if (!options.secrets.empty())
-      refuse("credentials: secret_file '" + options.secret_file + "'", "secrets are given, too");
+      refuse("credentials: secret_file '" + options.secret_file + "'",
+             "secrets are also given, expected one of them");
     material.secrets = load_all(options.secret_file);
   }
   for (const SharedSecret& secret : options.secrets) material.secrets.push_back(load(secret));

@@ -59,7 +59,7 @@ Permissions::Permissions(const std::vector<PermissionRule>& rules, bool otherwis
   for (const PermissionRule& rule : rules) {
     if (rule.identity.empty() || rule.method.empty())
       throw Error(ErrorKind::invalid_argument,
-                  "permissions: a rule with an empty pattern fits nobody: * fits all");
+                  "permissions: a rule has an empty pattern, which matches nothing: use * to match all");
     rules_.push_back({rule.allow, Glob(rule.identity), Glob(rule.method)});
   }
 }
@@ -78,17 +78,18 @@ Permissions Permissions::parse(std::string_view text) {
     };
     const auto verdict = [&](std::string_view word) {
       if (word != "allow" && word != "deny")
-        refuse("'" + std::string(word) + "' where allow or deny was expected");
+        refuse("found '" + std::string(word) + "', expected allow or deny");
       return word == "allow";
     };
-    if (otherwise) refuse("nothing comes after the default");
+    if (otherwise) refuse("found a rule after the default, expected the default last");
     if (words[0] == "default") {
-      if (words.size() != 2) refuse("a default is 'default allow' or 'default deny'");
+      if (words.size() != 2) refuse("malformed default, expected 'default allow' or 'default deny'");
       otherwise = verdict(words[1]);
       continue;
     }
     const bool allow = verdict(words[0]);
-    if (words.size() != 3) refuse("a rule is 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
+    if (words.size() != 3)
+      refuse("malformed rule, expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
     rules.push_back({allow, std::string(words[1]), std::string(words[2])});
   }
   return Permissions(rules, otherwise.value_or(false));

@@ -27,7 +27,8 @@ std::vector<detail::HttpServer> servers_of(const EtcdStoreOptions& options) {
     Address address = Address::parse("tcp://" + text);
     servers.push_back({std::move(address.host), std::move(address.port)});
   }
-  if (servers.empty()) throw Error(ErrorKind::invalid_argument, "a store in etcd needs a server");
+  if (servers.empty())
+    throw Error(ErrorKind::invalid_argument, "EtcdStoreOptions::servers is empty, expected at least one");
   return servers;
 }
 
@@ -281,7 +282,8 @@ EtcdStoreOptions EtcdStore::options_of(std::string_view url) {
   constexpr std::string_view scheme = "etcd://";
   const auto refuse = [&] {
     throw Error(ErrorKind::invalid_argument,
-                "'" + std::string(url) + "' is no store in etcd: etcd://host:port[,host:port][/prefix]");
+                "'" + std::string(url) +
+                    "' is not the URL of a store in etcd, expected etcd://host:port[,host:port][/prefix]");
   };
   if (!url.starts_with(scheme)) refuse();
   std::string_view rest = url.substr(scheme.size());

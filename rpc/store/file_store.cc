@@ -230,7 +230,8 @@ FileStore::~FileStore() { close(); }
 std::string FileStore::path_of(std::string_view url) {
   constexpr std::string_view scheme = "file://";
   if (!url.starts_with("file:///") || url.size() == scheme.size() + 1)
-    throw Error(ErrorKind::invalid_argument, "'" + std::string(url) + "' is no file store: file:///path");
+    throw Error(ErrorKind::invalid_argument,
+                "'" + std::string(url) + "' is not the URL of a file store, expected file:///path");
   return std::string(url.substr(scheme.size()));
 }
 

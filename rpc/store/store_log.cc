@@ -121,7 +121,7 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
   struct stat status{};
   if (::fstat(file_, &status) != 0) failed("the store ");
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (size < position_) damaged("it is shorter than it was");
+  if (size < position_) damaged("its file has become shorter");
   std::string bytes(size - position_, '\0');
   for (std::size_t filled = 0; filled < bytes.size();) {
     const ssize_t n =
@@ -133,7 +133,8 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
   }
   std::string_view rest = bytes;
   if (position_ == 0) {
-    if (!magic.starts_with(rest.substr(0, magic.size()))) damaged("it does not begin as a store does");
+    if (!magic.starts_with(rest.substr(0, magic.size())))
+      damaged("its file does not begin with the header of a store");
     if (rest.size() < magic.size()) return;
     rest.remove_prefix(magic.size());
     position_ = magic.size();
@@ -147,7 +148,7 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
                       : std::nullopt;
     if (!record) {
       if (payload_size == rest.size() - prefix_size) return;  // the last one: incomplete
-      damaged("a record at " + std::to_string(position_) + " is wrong");
+      damaged("malformed record at byte " + std::to_string(position_));
     }
     rest.remove_prefix(prefix_size + payload_size);
     position_ += prefix_size + payload_size;
@@ -177,7 +178,7 @@ std::uint64_t StoreLog::beat(std::uint64_t at) const {
     n = ::pread(file_, bytes, sizeof bytes, static_cast<off_t>(at));
   } while (n < 0 && errno == EINTR);
   if (n < 0) failed("the store ");
-  if (n != sizeof bytes) damaged("it is shorter than it was");
+  if (n != sizeof bytes) damaged("its file has become shorter");
   return number_at<std::uint64_t>(std::string_view(bytes, sizeof bytes), 0);
 }
 

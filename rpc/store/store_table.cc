@@ -31,7 +31,7 @@ std::int64_t detail::sum_of(const std::string& key, const std::string* value, st
     const char* const last = value->data() + value->size();
     const auto [end, error] = std::from_chars(value->data(), last, number);
     if (error != std::errc{} || end != last)
-      throw Error(ErrorKind::invalid_argument, "add: '" + key + "' holds no number");
+      throw Error(ErrorKind::invalid_argument, "add: '" + key + "' is not a number");
   }
   if (__builtin_add_overflow(number, delta, &number))
     throw Error(ErrorKind::invalid_argument, "add: '" + key + "' would overflow");
@@ -40,7 +40,7 @@ std::int64_t detail::sum_of(const std::string& key, const std::string* value, st
 
 void detail::check_ttl(std::chrono::nanoseconds ttl) {
   if (ttl <= std::chrono::nanoseconds::zero())
-    throw Error(ErrorKind::invalid_argument, "grant: a lease needs a time to live");
+    throw Error(ErrorKind::invalid_argument, "grant: the time to live of a lease is not positive");
 }
 
 Error detail::lease_lost(LeaseId lease) {

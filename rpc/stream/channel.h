@@ -20,7 +20,7 @@ class Channel final : public StreamSource<T> {
     std::optional<Promise<Item>> reading;
     {
       std::lock_guard lock(mutex_);
-      if (reader_gone_) return refused(ErrorKind::cancelled, "nobody reads this stream any more");
+      if (reader_gone_) return refused(ErrorKind::cancelled, "the reader has closed this stream");
       if (ended_) return refused(ErrorKind::failed_precondition, "the stream was closed by its writer");
       if (!reading_) {
         if (items_.size() < capacity_) {
@@ -66,7 +66,7 @@ class Channel final : public StreamSource<T> {
       std::lock_guard lock(mutex_);
       if (reader_gone_) return failed(stream_error(ErrorKind::cancelled, "the stream was closed"));
       if (reading_)
-        return failed(stream_error(ErrorKind::failed_precondition, "a next() is under way already"));
+        return failed(stream_error(ErrorKind::failed_precondition, "a next() is in flight: await it first"));
       if (items_.empty()) {
         if (error_ != nullptr) return failed(error_);
         if (ended_) return Future<Item>::made(Item());
@@ -92,7 +92,7 @@ class Channel final : public StreamSource<T> {
       reading.swap(reading_);
       writing.swap(writing_);
     }
-    if (writing) writing->fail(Error(ErrorKind::cancelled, "nobody reads this stream any more"));
+    if (writing) writing->fail(Error(ErrorKind::cancelled, "the reader has closed this stream"));
     if (reading) reading->fail(Error(ErrorKind::cancelled, "the stream was closed"));
   }
 

@@ -179,10 +179,10 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
         auto error = why_over();
         return Future<Item>::made(error != nullptr ? Result<Item>(error) : Result<Item>(Item()));
       }
-      if (asked_) return failed(ErrorKind::failed_precondition, "a next() is under way already");
+      if (asked_) return failed(ErrorKind::failed_precondition, "a next() is in flight: await it first");
       if (home().executor == nullptr)
         return failed(ErrorKind::failed_precondition,
-                      "a generator that is read where it was made needs an executor: Stream::on()");
+                      "a generator that is read on its own agent needs an executor: call Stream::on()");
       asked_.emplace();
       future = asked_->future();
     }

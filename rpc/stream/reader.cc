@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t max_pulls_in_flight = 2;  // pulls of one stream in flight
 
 [[noreturn]] void malformed(const std::string& what) {
-  throw Error(ErrorKind::protocol_error, "a malformed answer of a stream: " + what);
+  throw Error(ErrorKind::protocol_error, "malformed reply of a stream: " + what);
 }
 
 ErrorKind kind_of_number(std::uint16_t number) {
@@ -48,8 +48,8 @@ Future<StreamReader::Item> StreamReader::next() {
   {
     std::lock_guard lock(mutex_);
     if (asked_)
-      return Future<Item>::made(
-          Result<Item>(stream_error(ErrorKind::failed_precondition, "a next() is under way already")));
+      return Future<Item>::made(Result<Item>(
+          stream_error(ErrorKind::failed_precondition, "a next() is in flight: await it first")));
     if (auto now = take()) {
       future = Future<Item>::made(std::move(*now));
     } else {
@@ -113,7 +113,7 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
   const ValueReader record = reply->result();
   ValueReader field;
   const auto find = [&](std::string_view name, std::size_t guess) -> ValueReader& {
-    if (!record.find_field(name, guess, field)) malformed("without '" + std::string(name) + "'");
+    if (!record.find_field(name, guess, field)) malformed("'" + std::string(name) + "' is missing");
     return field;
   };
   batch.first = find("first", 0).get_uint();
@@ -121,7 +121,7 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
   batch.count = find("count", 2).get_uint();
   batch.bytes = find("bytes", 3).get_uint();
   batch.last = find("end", 4).get_bool();
-  if (batch.count > batch.items.size()) malformed("fewer items than it says");
+  if (batch.count > batch.items.size()) malformed("fewer items than announced");
   batch.held = std::max(batch.bytes, reply->bytes());
   if (const ValueReader& error = find("error", 5); !error.is_nil()) {
     auto failure = Codec<StreamFailure>::decode(error);
@@ -137,7 +137,7 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
 
 void StreamReader::accept(Batch batch) {
   if (batch.first < received_ || batch.first > permitted_ || batch.count > permitted_ - batch.first)
-    malformed("items that were not asked for");
+    malformed("items that were not requested");
   if (batch.count == 0 && !batch.last) malformed("neither items nor an end");
   if (batch.count == 0 && ended_) return;  // the reply to a second pull at the end
   if (batch.count != 0) held_bytes_ += batch.held;

@@ -36,7 +36,7 @@ StreamFailure describe_failure(const std::exception_ptr& error, const std::strin
   } catch (const std::exception& other) {
     return failure(ErrorKind::handler_failed, other.what(), worker, {});
   } catch (...) {
-    return failure(ErrorKind::handler_failed, "an exception that is no std::exception", worker, {});
+    return failure(ErrorKind::handler_failed, "an exception that is not a std::exception", worker, {});
   }
 }
 
@@ -50,7 +50,7 @@ void ServedStream::pull(const Call& call, const StreamPull& pull) {
     if (over_) {
       refused = why_over_ != nullptr ? why_over_ : stream_error(ErrorKind::not_found, "the stream has ended");
     } else if (pull.number < next_pull_ || early != early_pulls_.end()) {
-      refused = stream_error(ErrorKind::permission_denied, "the stream is read by somebody else already");
+      refused = stream_error(ErrorKind::permission_denied, "another peer already reads this stream");
     } else if (waiting_.size() >= max_pulls || early_pulls_.size() >= max_pulls) {
       refused = stream_error(ErrorKind::resource_exhausted, "too many pulls of one stream");
     } else {

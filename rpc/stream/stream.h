@@ -49,7 +49,7 @@ class [[nodiscard]] Stream {
   Future<std::optional<T>> next() {
     if (source_ != nullptr) return source_->next();
     return Future<std::optional<T>>::made(Result<std::optional<T>>(detail::stream_error(
-        ErrorKind::failed_precondition, "not a stream: it was handed over, closed, or never made")));
+        ErrorKind::failed_precondition, "this Stream is empty: it was sent, closed, or never had a source")));
   }
   // The reader wants no more items. The destructor does the same.
   void close() {
@@ -148,7 +148,8 @@ struct Codec<Stream<T>> {
   static void encode(ValueWriter writer, const Stream<T>& stream) {
     auto source = stream.hand_over();
     if (source == nullptr)
-      throw Error(ErrorKind::failed_precondition, "not a stream: it was handed over, closed, or never made");
+      throw Error(ErrorKind::failed_precondition,
+                  "this Stream is empty: it was sent, closed, or never had a source");
     const auto table = detail::StreamTable::of(writer.message());
     auto served = std::make_shared<detail::ServedStreamOf<T>>(source, table->window());
     source->bind(table->home(writer.message()));

@@ -8,7 +8,7 @@ namespace detail {
 namespace {
 
 Error no_stream(std::uint64_t id) {
-  return Error(ErrorKind::not_found, "no stream " + std::to_string(id) + " is open here");
+  return Error(ErrorKind::not_found, "stream " + std::to_string(id) + " is not open on this agent");
 }
 Error foreign(std::uint64_t id) {
   return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
@@ -43,7 +43,7 @@ class StreamTable::Carried final : public CallPart {
       : table_(std::move(table)), reply_(reply) {}
   ~Carried() override {
     if (!over_ && !(reply_ && sealed_))
-      ended(stream_error(ErrorKind::aborted, "the message with this stream was given up"));
+      ended(stream_error(ErrorKind::aborted, "the message with this stream was dropped"));
   }
   static Carried& of(OutgoingMessage& message, const std::shared_ptr<StreamTable>& table) {
     if (auto* carried = message.slots().find<Carried>()) return *carried;
@@ -123,8 +123,7 @@ StreamTable::StreamTable(const std::shared_ptr<AgentCore>& core)
 std::shared_ptr<StreamTable> StreamTable::of(OutgoingMessage& message) {
   auto table = message.layers() == nullptr ? nullptr : message.layers()->share<StreamTable>();
   if (table == nullptr)
-    throw Error(ErrorKind::failed_precondition,
-                "a stream travels in a call or its answer, and in nothing else");
+    throw Error(ErrorKind::failed_precondition, "a stream can be sent only in a call or its reply");
   return table;
 }
 
@@ -160,7 +159,7 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
   } else if (const auto* route = dynamic_cast<const Route*>(message.route())) {
     entry.counted_as = route->name();
   } else {
-    throw Error(ErrorKind::failed_precondition, "a stream is handed to a peer");
+    throw Error(ErrorKind::failed_precondition, "a stream can be sent only to a peer");
   }
   entry.stream = stream;
   std::uint64_t id = 0;
@@ -190,8 +189,7 @@ std::shared_ptr<StreamReader> StreamTable::receive(ValueReader value) {
   IncomingMessage& message = value.message();
   auto* received = message.slots().find<Received>();
   if (received == nullptr)
-    throw Error(ErrorKind::failed_precondition,
-                "a stream travels in a call or its answer, and in nothing else");
+    throw Error(ErrorKind::failed_precondition, "a stream can be sent only in a call or its reply");
   {
     std::lock_guard lock(received->mutex);
     if (received->left.erase(id) == 0)

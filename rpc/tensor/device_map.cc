@@ -15,7 +15,8 @@ namespace {
 c10::Device checked(c10::Device device) {
   if (device.is_cpu()) return c10::Device(c10::kCPU);
   if (device.is_meta()) refuse("tensors on the meta device have no elements to send");
-  if (!device.has_index()) refuse("'" + device.str() + "' says no index: '" + device.str() + ":0' does");
+  if (!device.has_index())
+    refuse("'" + device.str() + "' has no index, expected for example '" + device.str() + ":0'");
   return device;
 }
 
@@ -26,10 +27,10 @@ c10::Device device_from_name(std::string_view name) {
     const c10::Device device{std::string(name)};
     // LibTorch stores an index in 8 bits and drops the rest.
     if (!device.is_cpu() && device.has_index() && !name.ends_with(":" + std::to_string(device.index())))
-      refuse("'" + std::string(name) + "' names no device: its index is out of range");
+      refuse("'" + std::string(name) + "' is not a device: its index is out of range");
     return checked(device);
   } catch (const c10::Error& error) {
-    refuse("'" + std::string(name) + "' names no device: " + error.what_without_backtrace());
+    refuse("'" + std::string(name) + "' is not a device: " + error.what_without_backtrace());
   }
 }
 

@@ -48,15 +48,16 @@ void AgentDevices::check_names(const std::vector<std::string>& members) const {
   for (const auto& [peer, map] : options_.maps)
     if (!rpc::Address::looks_like(peer) && std::find(members.begin(), members.end(), peer) == members.end())
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "a device map for '" + peer + "', and no member of this job has that name");
+                       "a device map for '" + peer + "', but no member of this job has that name");
 }
 
 void AgentDevices::check(c10::Device device, const std::string& whose) const {
   if (device.is_cpu()) return;
   const int count = devices_of(device.type());
   if (device.index() >= count)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, whose + " names " + device.str() + ", and there are " +
-                                                           std::to_string(count) + " such devices here");
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        whose + " names " + device.str() + ", but this host has " + std::to_string(count) + " such devices");
   const auto& ours = options_.devices;
   if (!ours.empty() && std::find(ours.begin(), ours.end(), device) == ours.end())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,

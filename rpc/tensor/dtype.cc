@@ -40,14 +40,14 @@ std::string_view dtype_name(ScalarType type) {
   for (const auto& [known, name] : names)
     if (known == type) return name;
   throw rpc::Error(rpc::ErrorKind::unsupported,
-                   std::string("tensors of type ") + c10::toString(type) + " do not travel");
+                   std::string("tensors of type ") + c10::toString(type) + " cannot be sent");
 }
 
 ScalarType dtype_from_name(std::string_view name) {
   for (const auto& [type, known] : names)
     if (known == name) return type;
   throw rpc::Error(rpc::ErrorKind::unsupported,
-                   "tensors of type '" + std::string(name) + "' are not known here");
+                   "tensors of type '" + std::string(name) + "' are not supported");
 }
 
 }  // namespace weft::tensor

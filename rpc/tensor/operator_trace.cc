@@ -23,7 +23,7 @@ rpc::Layer trace_operators(OperatorTraceOptions options) {
     auto tracer = rpc::Tracer::of(*core);
     if (tracer == nullptr)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "operators are noted by a tracer: give the agent a Tracer's layer() before "
+                       "trace_operators: this agent has no tracer: give it a Tracer's layer() before "
                        "trace_operators()");
     const auto trace = std::make_shared<OperatorTrace>(std::move(tracer), options);
     core->layers().put(trace);
@@ -66,7 +66,7 @@ OperatorRecording OperatorTrace::stop(const rpc::AgentId& peer, const OperatorRe
   const auto found = open_.find(recording.number);
   if (found == open_.end() || found->second.by != peer)
     throw rpc::Error(rpc::ErrorKind::not_found,
-                     "no such recording of operators: " + std::to_string(recording.number));
+                     "unknown recording of operators: " + std::to_string(recording.number));
   const OperatorRecording whole{recording.number, found->second.at, tracer_->now()};
   open_.erase(found);
   *wanted_ = options_.always || !open_.empty();

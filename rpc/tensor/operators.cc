@@ -90,7 +90,7 @@ class ArgumentType {
       for (std::size_t i = 0; i < items.size(); ++i) element_->encode(list[i], items[i]);
       return;
     }
-    throw Error(ErrorKind::unsupported, "a result of type " + value.tagKind() + " cannot travel");
+    throw Error(ErrorKind::unsupported, "a result of type " + value.tagKind() + " cannot be sent");
   }
 
  private:
@@ -183,13 +183,13 @@ Operator find(std::string_view name) {
       ++found.travelling;
     } else if (!argument.default_value()) {
       throw Error(ErrorKind::unsupported, std::string(name) + ": parameter '" + argument.name() +
-                                              "' cannot travel and has no default");
+                                              "' cannot be sent and has no default");
     }
   }
   for (const c10::Argument& result : schema.returns()) {
     found.results.emplace_back(result.type(), result.real_type());
     if (!found.results.back().travels())
-      throw Error(ErrorKind::unsupported, std::string(name) + ": its result cannot travel");
+      throw Error(ErrorKind::unsupported, std::string(name) + ": its result cannot be sent");
   }
   return found;
 }

@@ -145,7 +145,7 @@ c10::Device place_of(const at::Tensor& tensor, const tensor::OutgoingDevices* de
                      : tensor.is_cpu()  ? std::optional(tensor.device())
                                         : std::nullopt;
   if (place) return *place;
-  const std::string tensor_there = "a tensor on " + tensor.device().str() + " has no place at " +
+  const std::string tensor_there = "a tensor on " + tensor.device().str() + " has no device at " +
                                    (devices != nullptr ? "'" + devices->receiver + "'"
                                     : reply            ? "the caller"
                                                        : "the callee");
@@ -225,7 +225,7 @@ at::Tensor laid_out(const at::Tensor& tensor, const std::vector<std::int64_t>& o
   for (auto next = order.rbegin(); next != order.rend(); ++next) {
     const std::int64_t d = *next;
     if (d < 0 || d >= tensor.dim() || strides[static_cast<std::size_t>(d)] >= 0)
-      throw Error(ErrorKind::invalid_argument, "a tensor whose order is none of its dimensions");
+      throw Error(ErrorKind::invalid_argument, "a tensor with a malformed order of its dimensions");
     strides[static_cast<std::size_t>(d)] = stride;
     stride *= std::max<std::int64_t>(tensor.size(d), 1);
   }
@@ -327,7 +327,7 @@ at::Tensor decode_placed(const ValueReader& reader, std::string_view name) {
   const auto on_it = [&](const c10::Stream& stream) { return stream.device() == place; };
   if (devices == nullptr || std::none_of(devices->streams.begin(), devices->streams.end(), on_it))
     throw Error(ErrorKind::invalid_argument,
-                "a tensor for " + place.str() + ", which its call's device map does not name");
+                "a tensor for " + place.str() + ", which the device map of the call does not name");
   const c10::MultiStreamGuard on_streams(devices->streams);
   return decode_plain(reader, &place);
 }

@@ -31,7 +31,7 @@ class Handover {
   T take() {
     std::unique_lock lock(mutex_);
     if (!given_.wait_for(lock, too_long, [this] { return value_.has_value(); }))
-      throw std::runtime_error("waited a minute for what should have come at once");
+      throw std::runtime_error("no value arrived within a minute");
     return std::move(*std::exchange(value_, std::nullopt));
   }
   // Whether take() would return at once.
@@ -64,7 +64,7 @@ class Event {
   void wait() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, too_long, [this] { return set_; }))
-      throw std::runtime_error("waited a minute for what should have come at once");
+      throw std::runtime_error("no value arrived within a minute");
   }
 
  private:

@@ -15,7 +15,8 @@ std::int64_t nanoseconds_now() {
 }  // namespace
 
 ClockOffset clock_offset(const std::vector<ClockSample>& samples) {
-  if (samples.empty()) throw Error(ErrorKind::invalid_argument, "a clock's offset needs a sample");
+  if (samples.empty())
+    throw Error(ErrorKind::invalid_argument, "clock_offset: no samples, expected at least one");
   const auto best = std::min_element(samples.begin(), samples.end(), [](const auto& a, const auto& b) {
     return a.came - a.sent < b.came - b.sent;
   });

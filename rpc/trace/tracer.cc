@@ -85,7 +85,7 @@ Tracer::~Tracer() = default;
 Layer Tracer::layer() {
   return [self = shared_from_this()](Agent& agent) {
     if (self->installed_.exchange(true))
-      throw Error(ErrorKind::failed_precondition, "this tracer is that of '" + self->id_.name + "'");
+      throw Error(ErrorKind::failed_precondition, "this tracer already belongs to '" + self->id_.name + "'");
     const auto core = agent.core();
     self->id_ = core->id();
     self->loop_ = core->loops().front();

@@ -8,10 +8,9 @@ namespace weft::rpc {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text) {
-  throw Error(
-      ErrorKind::invalid_argument,
-      "'" + std::string(text) +
-          "' is no address: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path or inproc://name");
+  throw Error(ErrorKind::invalid_argument, "'" + std::string(text) +
+                                               "' is not an address, expected tcp://host:port, "
+                                               "tcp://[v6]:port, unix:///path, shm:///path or inproc://name");
 }
 
 bool is_port(std::string_view port) {

@@ -119,7 +119,7 @@ std::optional<InboundFrame> FrameReader::next() {
 void FrameReader::check_greeting() const {
   const FrameKind kind = frame_.prefix.kind;
   if (kind != FrameKind::hello && kind != FrameKind::goodbye && kind != FrameKind::lane)
-    throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
+    throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello");
 }
 
 void FrameReader::begin_header() {

@@ -161,7 +161,8 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   auto their_loop = entry == nullptr ? nullptr : entry->pick();
   if (their_loop == nullptr) {
     loop->post([done = std::move(done), target = address.text()]() mutable {
-      done(std::make_exception_ptr(ConnectionRefused("cannot connect to " + target + ": nobody listens")));
+      done(std::make_exception_ptr(
+          ConnectionRefused("cannot connect to " + target + ": no agent listens there")));
     });
     return;
   }
@@ -193,7 +194,7 @@ std::unique_ptr<Listener> InProcess::listen(const Address& address, PickLoop pic
   entry->accepted = std::move(accepted);
   std::lock_guard lock(mutex_);
   if (!entries_.emplace(address.path, entry).second)
-    throw Error(ErrorKind::already_exists, address.text() + " is taken");
+    throw Error(ErrorKind::already_exists, address.text() + ": address in use");
   return std::make_unique<NameListener>(shared_from_this(), address, entry);
 }
 

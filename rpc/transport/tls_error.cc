@@ -21,9 +21,9 @@ class TlsCategory final : public std::error_category {
       case TlsError::truncated:
         return "the stream was cut off: it ended without the peer's TLS close";
       case TlsError::damaged:
-        return "a TLS record was changed on its way";
+        return "a TLS record was modified in transit";
       case TlsError::protocol:
-        return "the peer broke the rules of TLS";
+        return "the peer violated the TLS protocol";
       case TlsError::internal:
         return "OpenSSL failed on this side";
       case TlsError::certificate_missing:
@@ -37,23 +37,24 @@ class TlsCategory final : public std::error_category {
       case TlsError::certificate_for_another:
         return "the peer's certificate is for another name";
       case TlsError::certificate_unfit:
-        return "the peer's certificate is not fit for this use";
+        return "the peer's certificate is not valid for this use";
       case TlsError::secret_missing:
         return "the peer offered no pre-shared secret";
       case TlsError::secret_unknown:
         return "unknown pre-shared secret";
       case TlsError::secret_wrong:
-        return "the peer's pre-shared secret is not the one of this side";
+        return "the peer's pre-shared secret differs from the secret of this side";
       case TlsError::own_certificate_missing:
         return "the peer demands a certificate, and this side has none";
       case TlsError::own_certificate_expired:
         return "the peer refused this side's certificate: it is expired";
       case TlsError::own_certificate_untrusted:
-        return "the peer refused this side's certificate: it does not trust its authority";
+        return "the peer refused this side's certificate: the peer does not trust its authority";
       case TlsError::own_certificate_refused:
         return "the peer refused this side's certificate";
       case TlsError::own_secret_refused:
-        return "the peer refused this side's pre-shared secret: it does not know it, or has another of that "
+        return "the peer refused this side's pre-shared secret: it is unknown to the peer, or differs for "
+               "that "
                "id";
       case TlsError::refused:
         return "the peer refused the TLS handshake";

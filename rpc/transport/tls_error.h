@@ -18,7 +18,7 @@ enum class TlsError {
   handshake_ended,  // the peer closed the connection during the handshake
   truncated,        // the stream ended without the peer's TLS close: an attacker may have cut it off
   damaged,          // a record was changed in transit
-  protocol,         // the peer broke the rules of TLS
+  protocol,         // the peer violated the TLS protocol
   internal,         // OpenSSL failed on this side
 
   // This side refuses the peer's credentials.

@@ -74,7 +74,7 @@ class Records {
 void check(const ExpectedPeer& expected) {
   if (expected.host.empty() && expected.agent.empty() && !expected.any)
     throw Error(ErrorKind::invalid_argument,
-                "a TLS client must say whom it expects: the host that it dials, or an agent");
+                "a TLS client needs the expected name of the peer: the host of its address, or an agent");
   // OpenSSL interprets a name that begins with a dot as any subdomain.
   if (expected.host.starts_with('.') || (!expected.host.empty() && !is_plain_name(expected.host, 255)) ||
       (!expected.agent.empty() && !is_plain_name(expected.agent, 255)))

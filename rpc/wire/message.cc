@@ -434,7 +434,7 @@ LaneInfo IncomingMessage::lane() const {
 std::size_t IncomingMessage::argument_count() const { return content_->arguments.size(); }
 
 ValueReader IncomingMessage::argument(std::size_t i) {
-  if (i >= content_->arguments.size()) refuse("an argument that is not there");
+  if (i >= content_->arguments.size()) refuse("an argument that does not exist");
   return detail::ValueAccess::reader(content_->arguments[static_cast<unsigned>(i)], *this);
 }
 
@@ -483,7 +483,7 @@ std::size_t IncomingMessage::attachment_count() const { return content_->frame.a
 
 const Buffer& IncomingMessage::attachment(std::uint32_t index) const {
   const auto& attachments = content_->frame.attachments;
-  if (index >= attachments.size()) refuse("an attachment that is not there");
+  if (index >= attachments.size()) refuse("an attachment that does not exist");
   return attachments[index];
 }
 

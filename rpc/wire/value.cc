@@ -188,7 +188,7 @@ std::int64_t ValueReader::get_int() const {
   if (kind() == ValueKind::int_) return value.getInt();
   if (kind() != ValueKind::uint) mismatch("an integer");
   if (value.getUint() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-    throw Error(ErrorKind::type_mismatch, "expected i64, found an integer out of its range");
+    throw Error(ErrorKind::type_mismatch, "expected i64, found an integer out of range");
   return static_cast<std::int64_t>(value.getUint());
 }
 std::uint64_t ValueReader::get_uint() const {

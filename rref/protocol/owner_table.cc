@@ -144,13 +144,13 @@ void OwnerTable::finish_create(const RRefId& rref, const std::optional<std::stri
 
 void OwnerTable::hold(const RRefId& rref) {
   Object& object = known(rref);
-  if (object.holds == 0) throw std::logic_error("OwnerTable: nobody here holds " + to_string(rref));
+  if (object.holds == 0) throw std::logic_error("OwnerTable: no hold on " + to_string(rref));
   ++object.holds;
 }
 
 void OwnerTable::unhold(const RRefId& rref, Actions& out) {
   Object& object = known(rref);
-  if (object.holds == 0) throw std::logic_error("OwnerTable: nobody here holds " + to_string(rref));
+  if (object.holds == 0) throw std::logic_error("OwnerTable: no hold on " + to_string(rref));
   --object.holds;
   collect(rref, out);
 }
@@ -270,7 +270,7 @@ Standing OwnerTable::on_fork_fence(const rpc::AgentId& from, const ForkFence& me
   if (!never) return standing(message.rref, message.fork);
   Object* object = find(message.rref);
   if (object != nullptr && message.fork == creators_fork(message.rref)) {
-    fail(message.rref, *object, "the creation never reached the owner", out);
+    fail(message.rref, *object, "the creation never arrived at the owner", out);
     collect(message.rref, out);
   }
   return {Verdict::ended, {}};

@@ -31,7 +31,7 @@ const UserTable::Fork& UserTable::known(const ForkId& fork) const {
 UserTable::Fork& UserTable::in_use(const ForkId& fork) {
   Fork& entry = known(fork);
   if (entry.handles + entry.requests == 0)
-    throw std::logic_error("UserTable: nobody holds fork " + to_string(fork));
+    throw std::logic_error("UserTable: no handle or request on fork " + to_string(fork));
   return entry;
 }
 
@@ -105,7 +105,7 @@ void UserTable::create_ended(const ForkId& id, Outcome outcome, Actions& out) {
 
 Fault UserTable::receive(const rpc::AgentId& from, const Handover& handover, Actions& out) {
   if (handover.owner == self_)
-    throw std::logic_error("UserTable: an object of this agent is the OwnerTable's");
+    throw std::logic_error("UserTable: an object of this agent belongs to its OwnerTable");
   const bool lent = handover.fork.origin == handover.owner.incarnation;
   if (auto lost = lost_.find(handover.owner.incarnation); lost != lost_.end()) {
     if (!lent) out.push_back(Send<ChildSettled>{from, {handover.fork, false}});
@@ -239,7 +239,8 @@ void UserTable::answered(const rpc::AgentId& owner, const ForkAdd& message, cons
     confirm(message.fork, entry->second, answer.creation_failure, out);
   } else {
     tell_parent(message.fork, entry->second, true, out);
-    end(message.fork, entry->second, Fault::refused, "the hand-over or the object had ended", out);
+    end(message.fork, entry->second, Fault::refused, "the owner no longer knows the hand-over or the object",
+        out);
   }
 }
 
@@ -263,7 +264,7 @@ void UserTable::answered(const rpc::AgentId& owner, const ForkFence& message, co
   if (answer.verdict == Verdict::registered) {
     confirm(message.fork, entry->second, answer.creation_failure, out);
   } else {
-    end(message.fork, entry->second, Fault::creation_failed, "the creation never reached the owner", out);
+    end(message.fork, entry->second, Fault::creation_failed, "the creation never arrived at the owner", out);
   }
 }
 
@@ -287,7 +288,7 @@ void UserTable::lease_lost(const rpc::AgentId& owner, Actions& out) { lose(owner
 void UserTable::lose(const rpc::AgentId& owner, Fault fault, Actions& out) {
   if (!lost_.emplace(owner.incarnation, fault).second) return;
   owners_.erase(owner.incarnation);
-  const std::string text = fault == Fault::lease_lost ? to_string(owner) + " took this agent for dead"
+  const std::string text = fault == Fault::lease_lost ? to_string(owner) + " declared this agent dead"
                                                       : to_string(owner) + " is lost";
   std::vector<ForkId> touched;
   for (auto& [id, fork] : forks_) {

@@ -1,5 +1,5 @@
 // A parameter of a type that does not travel: it has no Codec.
-// expect: weft: values of this type do not travel: it has no Codec (WEFT_CODEC makes one)
+// expect: weft: values of this type cannot be sent: it has no Codec (WEFT_CODEC defines one)
 #include <weft/rpc/rpc.h>
 
 struct Quote {

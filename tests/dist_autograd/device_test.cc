@@ -139,7 +139,7 @@ TEST_F(DeviceRRefErrors, AResultThatHasNoPlaceIsAnErrorOfItsFetch) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
   serve(cluster);
   const auto kept = rref::remote<MadeOn>(cluster.peer(0, 1), "fake:3");
-  EXPECT_EQ(test::kind_of([&] { kept.to_here().get(); }, "a tensor on fake:3 has no place at 'worker0'"),
+  EXPECT_EQ(test::kind_of([&] { kept.to_here().get(); }, "a tensor on fake:3 has no device at 'worker0'"),
             rpc::ErrorKind::failed_precondition);
   EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
 }
@@ -160,7 +160,7 @@ TEST_F(DeviceRRefErrors, AnArgumentThatHasNoPlaceIsAnErrorOfTheResultThatStays) 
   serve(cluster);
   const at::Tensor lost = on(2, at::ones({2}));
   EXPECT_EQ(test::kind_of([&] { rref::remote<LateSum>(cluster.peer(0, 1), lost, lost).to_here().get(); },
-                          "a tensor on fake:2 has no place at 'worker1'"),
+                          "a tensor on fake:2 has no device at 'worker1'"),
             rpc::ErrorKind::failed_precondition);
   EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
 }
@@ -289,10 +289,9 @@ TEST_F(DeviceModules, OnNoDeviceAreAnError) {
   const auto error_on = [&](const char* device, const char* words) {
     return test::kind_of([&] { create_module<Scale>(cluster.peer(0, 1), device, 3.0).get(); }, words);
   };
-  EXPECT_EQ(error_on("moon:1", "no device: 'moon:1'"), rpc::ErrorKind::invalid_argument);
-  EXPECT_EQ(error_on("fake:x", "no device: 'fake:x'"), rpc::ErrorKind::invalid_argument);
-  EXPECT_EQ(error_on("fake:9", "fake:9, and there are 4 such devices here"),
-            rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(error_on("moon:1", "not a device: 'moon:1'"), rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(error_on("fake:x", "not a device: 'fake:x'"), rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(error_on("fake:9", "fake:9, but this host has 4 such devices"), rpc::ErrorKind::invalid_argument);
   EXPECT_EQ(error_on("fake:3", "not among the devices of this agent"), rpc::ErrorKind::invalid_argument);
 }
 

@@ -23,9 +23,9 @@ rpc::Error ended_with(rpc::Future<int> future) {
 }
 
 TEST(Participant, ThatCannotBeReachedAnyMoreIsLost) {
-  const auto error = ended_with(failed(rpc::Error(ErrorKind::unavailable, "nobody listens")));
+  const auto error = ended_with(failed(rpc::Error(ErrorKind::unavailable, "no agent listens there")));
   EXPECT_EQ(error.kind(), ErrorKind::peer_lost);
-  EXPECT_STREQ(error.what(), "pass 12345678:7: worker1 took part and is gone: nobody listens");
+  EXPECT_STREQ(error.what(), "pass 12345678:7: worker1 took part and is gone: no agent listens there");
 }
 
 TEST(Participant, WhatItAnswersStays) {

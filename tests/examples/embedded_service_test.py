@@ -92,7 +92,7 @@ class EmbeddedService(Services):
         self.assertRegex(lines[-1], "^not_found: .*XYZ")
 
     def test_drain_loses_no_accepted_call(self):
-        self.rates.signal(signal.SIGSTOP)  # so that the call below stays under way
+        self.rates.signal(signal.SIGSTOP)  # so that the call below stays in flight
         with Program(PROGRAM, "convert", self.address, "8", "EUR") as accepted:
             self.market.wait_for("converting 8 EUR")
             self.market.signal(signal.SIGTERM)
@@ -165,7 +165,7 @@ class WithCertificates(Services):
     def test_certificates_are_exchanged_under_way(self):
         old, file = self.certificates()
         self.assertEqual(old, file)
-        self.rates.signal(signal.SIGSTOP)  # so that the call below stays under way
+        self.rates.signal(signal.SIGSTOP)  # so that the call below stays in flight
         with Program(PROGRAM, "convert", self.address, "8", "EUR", env=self.env) as accepted:
             self.market.wait_for("converting 8 EUR")
             self.make_certificates(self.env["WEFT_CERTIFICATES"], "market")

@@ -62,7 +62,7 @@ class Resume(unittest.TestCase):
         status, lines = run(*self.command("killed"))
         self.assertEqual(status, 0, lines)
         for trainer in TRAINERS:
-            self.assertIn(f"{trainer}: goes on after {newest * 32} images", lines)
+            self.assertIn(f"{trainer}: resumes after {newest * 32} images", lines)
         self.assertEqual(self.result("killed", lines), want)
 
     def test_needs_one_step_for_all(self):

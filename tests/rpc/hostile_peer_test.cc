@@ -124,7 +124,7 @@ TEST(HostilePeer, CausesFewWarnings) {
   options.log = [&](const LogRecord& record) {
     const auto says = [&](const char* words) { return record.message.find(words) != std::string_view::npos; };
     if (record.level == LogLevel::warning) {
-      if (says("a Hello was due")) ++refusals;
+      if (says("expected a Hello")) ++refusals;
       if (says("a second Hello")) ++bad_frames;
       if (says("a notification from")) ++notifications;
     }

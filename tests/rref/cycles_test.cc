@@ -63,7 +63,8 @@ TEST_F(CyclesTest, OfObjectsOnTwoOwners) {
     return cycles.size() == 1 && cycles[0].garbage;
   });
   EXPECT_EQ(Counted::alive, 2);
-  EXPECT_NE(to_string(find().at(0)).find("a cycle that nobody else holds: cycles.node "), std::string::npos);
+  EXPECT_NE(to_string(find().at(0)).find("a cycle without references from outside: cycles.node "),
+            std::string::npos);
   free();
   expect_nothing_left();
 }

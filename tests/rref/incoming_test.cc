@@ -93,11 +93,11 @@ TEST_F(IncomingTest, SectionsThatAreNone) {
 
 TEST_F(IncomingTest, ReferencesThatTheMessageDoesNotCarry) {
   expect(send("owner", "keeper.look", {reference(0)}, RRefSection{}), ErrorKind::invalid_argument,
-         "does not carry");
+         "is not part of its message");
   expect(send("owner", "keeper.look", {reference(std::uint64_t{1} << 60)}, RRefSection{}),
-         ErrorKind::invalid_argument, "does not carry");
+         ErrorKind::invalid_argument, "is not part of its message");
   expect(send("owner", "keeper.sum", {reference(3), reference(3)}, RRefSection{}),
-         ErrorKind::invalid_argument, "does not carry");
+         ErrorKind::invalid_argument, "is not part of its message");
   expect(send("owner", "keeper.sum",
               {[](rpc::ValueWriter w) { w.set_record(1).field(0, value_field).set_text("x"); },
                [](rpc::ValueWriter w) { w.set_int(1); }},
@@ -135,8 +135,7 @@ TEST_F(IncomingTest, OwnersThatDoNotExist) {
 TEST_F(IncomingTest, ReferencesWithinAnAgentStayWithinIt) {
   RRefSection section = carrying({box.id(), {}, id("owner"), id("owner"), true});
   section.local = {1};
-  expect(send("owner", "keeper.look", {reference(0)}, section), ErrorKind::invalid_argument,
-         "not on its way");
+  expect(send("owner", "keeper.look", {reference(0)}, section), ErrorKind::invalid_argument, "not in flight");
 }
 
 TEST_F(IncomingTest, OneBadReferenceEndsTheGoodOnesBesideIt) {
@@ -213,7 +212,7 @@ TEST_F(IncomingTest, RepliesWithBadSections) {
     return [this, section](rpc::ValueWriter writer) { section.write(writer, id("owner"), id("mallory")); };
   };
   serve_reply("empty", written({}));
-  expect(ask("empty"), ErrorKind::invalid_argument, "does not carry");
+  expect(ask("empty"), ErrorKind::invalid_argument, "is not part of its message");
   serve_reply("stale", written(carrying({box.id(), {1, 2}, id("owner"), id("mallory"), true})));
   expect(ask("stale"), ErrorKind::not_found, "ended");
 }

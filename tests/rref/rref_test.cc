@@ -271,12 +271,12 @@ TEST_F(RRefUse, AgentsWithoutTheLayerSaySo) {
   says(error_of([&] { local(plain, 1); }), ErrorKind::failed_precondition, "rref::layers()");
   const auto box = create<Box>(*to_owner, 5);
   says(error_of([&] { got(peer("user", "plain").call<&Keeper::keep>(box)); }), ErrorKind::unsupported,
-       "needs a layer that this agent was made without: rref");
+       "needs a layer that this agent was created without: rref");
   says(error_of([&] { got(create<Box>(peer("user", "plain"), 1).ready()); }), ErrorKind::unsupported,
        "without: rref");
   got(to_owner->call<&Keeper::keep>(box));
   says(error_of([&] { got(peer("plain", "owner").call<&Keeper::give>()); }), ErrorKind::failed_precondition,
-       "made without rref::layers()");
+       "created without rref::layers()");
   EXPECT_EQ(got(box.call<&Box::get>()), 5);
 }
 

@@ -171,8 +171,8 @@ TEST_P(ElasticWorld, WhoWasTakenForDeadIsToldSo) {
   EXPECT_EQ(theirs.until(4).back().change, rpc::MemberChange::lost);
   EXPECT_EQ(kind_of([&] { return got(std::move(to_a)); }), rpc::ErrorKind::peer_lost);
   held.release();
-  expect_error(std::move(wait), rpc::ErrorKind::lease_lost, "this agent was taken for dead");
-  expect_error(own.watch().next(), rpc::ErrorKind::lease_lost, "this agent was taken for dead");
+  expect_error(std::move(wait), rpc::ErrorKind::lease_lost, "this agent was declared dead");
+  expect_error(own.watch().next(), rpc::ErrorKind::lease_lost, "this agent was declared dead");
   // Nobody takes it for a member again.
   eventually("b refuses it", [&] {
     return kind_of([&] { return got(a.peer("b").call<&Worker::who>()); }) == rpc::ErrorKind::lease_lost;
@@ -223,7 +223,8 @@ TEST_P(ElasticWorld, AWatchIsWaitedForOnceAndEndsWithItsAgent) {
   History seen(a);
   seen.until(2);
   auto next = seen.watch().next();
-  expect_error(seen.watch().next(), rpc::ErrorKind::failed_precondition, "is waited for already");
+  expect_error(seen.watch().next(), rpc::ErrorKind::failed_precondition,
+               "a next() of this watch is in flight");
   next.cancel();
   expect_error(std::move(next), rpc::ErrorKind::cancelled, "cancelled");
   next = seen.watch().next();

@@ -31,7 +31,8 @@ double parse_bytes(std::string_view text) {
   for (const auto& [name, bytes] : byte_units)
     if (name == unit) factor = bytes;
   if (error != std::errc{} || factor == 0 || !std::isfinite(number * factor) || number < 0)
-    throw UsageError("'" + printable(text) + "' is not a number of bytes: 40GiB, 12.5GB, 1e9");
+    throw UsageError("'" + printable(text) +
+                     "' is not a number of bytes, expected for example 40GiB, 12.5GB or 1e9");
   return number * factor;
 }
 

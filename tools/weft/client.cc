@@ -44,8 +44,8 @@ std::string complete_address(const std::string& address) {
                                                                                     : "tcp://" + address;
   try {
     const rpc::Address parsed = rpc::Address::parse(whole);
-    if (parsed.scheme == "inproc") throw UsageError("inproc:// addresses are within one process");
-    if (parsed.port == "0") throw UsageError("port 0 is no address to call");
+    if (parsed.scheme == "inproc") throw UsageError("inproc:// addresses exist only within one process");
+    if (parsed.port == "0") throw UsageError("port 0 is not an address to call");
     return parsed.text();
   } catch (const rpc::Error& error) {
     throw UsageError(printable(error.what()));

@@ -15,19 +15,19 @@ void AskedAgent::add_to(CLI::App& command) {
   const std::string forms =
       "host:port or [v6]:port, also with tcp:// before it; unix:///path, /path or ./path; shm:///path";
   command.add_option("ADDRESS", address, forms)->required();
-  command.add_option("--timeout", timeout, "How long to wait for the answer: 5s, 300ms, 2m; 0: for ever")
+  command.add_option("--timeout", timeout, "How long to wait for the reply: 5s, 300ms, 2m; 0: without limit")
       ->type_name("TIME")
       ->capture_default_str();
-  command.add_flag("-v,--verbose", verbose, "Tell what happens to the connection");
+  command.add_flag("-v,--verbose", verbose, "Log the events of the connection");
   const auto file = [&](const char* name, std::string& into, const char* variable, const char* what) {
     command.add_option(name, into, what)->type_name("FILE")->envname(variable)->group("Credentials");
   };
   file("--certificate", credentials.certificate_file, "WEFT_CERTIFICATE",
-       "The certificate to be known by, PEM");
-  file("--key", credentials.key_file, "WEFT_KEY", "Its key");
+       "The certificate of this client, PEM");
+  file("--key", credentials.key_file, "WEFT_KEY", "The key of the certificate");
   file("--trust", credentials.trust_file, "WEFT_TRUST", "The authorities to trust");
   file("--secret", credentials.secret_file, "WEFT_SECRET",
-       "The job's secret, instead of these or beside them");
+       "The job's secret, instead of these or in addition");
 }
 
 Client& AskedAgent::connect() {

@@ -28,7 +28,7 @@ std::chrono::nanoseconds parse_duration(std::string_view text) {
   for (const auto& [name, nanoseconds] : units)
     if (name == unit) factor = nanoseconds;
   if (error != std::errc{} || factor == 0 || !std::isfinite(number) || number < 0)
-    throw UsageError("'" + std::string(text) + "' is no time: 5s, 300ms, 1.5m");
+    throw UsageError("'" + std::string(text) + "' is not a duration, expected for example 5s, 300ms or 1.5m");
   const double nanoseconds = number * factor;
   if (nanoseconds >= static_cast<double>(std::numeric_limits<std::int64_t>::max()))
     return std::chrono::nanoseconds::max();

@@ -43,21 +43,21 @@ std::optional<std::size_t> count(const Sizes& shape, std::size_t item) {
 
 const Dtype& dtype_named(const std::string& name) {
   const Dtype* found = Dtype::find(name);
-  if (found == nullptr) refuse("there is no dtype " + excerpt(GivenJson(name)));
+  if (found == nullptr) refuse("unknown dtype " + excerpt(GivenJson(name)));
   return *found;
 }
 
 // The shape of nested lists, of which every one on a level has the same length.
 void measure(const GivenJson& data, std::size_t level, Sizes& shape) {
   if (!data.is_array()) {
-    if (level != shape.size()) refuse("lists of different depth are no tensor");
+    if (level != shape.size()) refuse("lists of different depth, expected a tensor");
     return;
   }
   const auto size = static_cast<std::int64_t>(data.size());
-  if (level == shape.size()) refuse("lists of different depth are no tensor");
+  if (level == shape.size()) refuse("lists of different depth, expected a tensor");
   if (shape[level] != size)
     refuse("lists of " + std::to_string(shape[level]) + " and of " + std::to_string(size) +
-           " elements are no tensor");
+           " elements, expected equal lengths");
   for (const GivenJson& one : data) measure(one, level + 1, shape);
 }
 Sizes shape_of(const GivenJson& data) {
@@ -202,7 +202,7 @@ std::optional<PrintedJson> sparse_to_json(const rpc::ValueReader& value, std::st
 
 void spend(std::uint64_t& budget, std::uint64_t bytes) {
   if (bytes > budget)
-    throw Error(ErrorKind::protocol_error, "a message that names its attachments again and again");
+    throw Error(ErrorKind::protocol_error, "a message that refers to its attachments too many times");
   budget -= bytes;
 }
 
@@ -245,7 +245,7 @@ PlainValue tensor_from_json(const GivenJson& json) {
     expanded = sizes_from(json["expanded"], "expanded");
     for (const std::int64_t d : expanded) {
       if (d >= static_cast<std::int64_t>(shape.size()))
-        refuse("expanded along a dimension that is not there");
+        refuse("expanded along a dimension that does not exist");
       auto& size = stored[static_cast<std::size_t>(d)];
       size = std::min<std::int64_t>(size, 1);
     }

@@ -25,7 +25,7 @@ constexpr std::size_t max_value_levels = 100;  // of values within values; a mes
 constexpr std::size_t max_guesses = 20'000'000, max_wrong_guesses = 4000;
 
 constexpr std::string_view too_much =
-    "too much to guess which alternatives are meant: state them as {\"index\": …, \"value\": …}";
+    "too many possible alternatives: state them as {\"index\": …, \"value\": …}";
 
 // Where a value is, from the outermost on.
 struct Place {
@@ -111,7 +111,7 @@ class Converter {
       case TypeKind::word:
         fail(place, "a value of type " + excerpt(rpc::text_of(type)) + " cannot be written in JSON");
     }
-    fail(place, "a type that is not known here");
+    fail(place, "an unknown type");
   }
 
  private:
@@ -207,7 +207,7 @@ class Converter {
       if (!json[i].is_array() || json[i].size() != 2)
         fail(here, "expected [key, value], found " + excerpt(json[i]));
       if (!keys.insert(on_one_line(json[i][0])).second)
-        fail(here, "the key " + excerpt(json[i][0]) + " stands twice");
+        fail(here, "the key " + excerpt(json[i][0]) + " occurs twice");
       map.entries.emplace_back(convert(key, json[i][0], in(here, 0), level + 1),
                                convert(value, json[i][1], in(here, 1), level + 1));
     }

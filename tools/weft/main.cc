@@ -8,14 +8,14 @@
 using namespace weft::tool;
 
 int main(int argc, char** argv) {
-  CLI::App program("Asks and calls agents of weft, without their headers.", "weft");
+  CLI::App program("Inspects and calls agents of weft, without their headers.", "weft");
   program.require_subcommand(1);
   program.set_version_flag("--version", WEFT_VERSION);
   program.footer(
-      "Exit status: 0 all is well; 1 the agent answered with an error or is not serving, or what was\n"
-      "looked at is in trouble; 2 nothing was called, since the command or an argument is wrong; 3 no\n"
-      "answer: unreachable, refused, lost, or not in time. That of launch is the status of the first\n"
-      "worker that failed.");
+      "Exit status: 0 success; 1 the agent replied with an error or does not serve, or the command has a\n"
+      "finding, such as a deadlock; 2 malformed command or argument, nothing was called; 3 no reply: the\n"
+      "agent is unreachable or lost, has refused the connection, or the timeout has passed. The exit\n"
+      "status of launch is that of the first worker that failed.");
   const Command commands[] = {add_list(program),      add_call(program),   add_ping(program),
                               add_health(program),    add_top(program),    add_hang(program),
                               add_trace(program),     add_rrefs(program),  add_dash(program),

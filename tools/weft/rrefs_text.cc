@@ -32,7 +32,7 @@ std::string rrefs_text(const rref::ReferenceListing& listing) {
   const rref::ReferenceStats& stats = listing.stats;
   const auto number = [](std::uint64_t n) { return std::to_string(n); };
   std::string text = printable(listing.agent) + "  " + number(stats.objects) + " objects, " +
-                     number(stats.creating) + " in the making, " + number(stats.failed) + " failed; " +
+                     number(stats.creating) + " being created, " + number(stats.failed) + " failed; " +
                      number(stats.forks) + " forks elsewhere, " + number(stats.holds) + " holds here\n" +
                      "references  " + number(stats.references) + " to objects elsewhere, " +
                      number(stats.pending) + " not confirmed, " + number(stats.children) + " handed on\n";

@@ -89,10 +89,10 @@ std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, 
                                                  text_of(up).c_str(), number(now.connections),
                                                  number(now.connections_made),
                                                  number(now.connections_refused)));
-  text.push_back(formatted("served   %10.1f/s  %6llu under way  %llu denied, %llu shed",
+  text.push_back(formatted("served   %10.1f/s  %6llu in flight  %llu denied, %llu shed",
                            rate(before.calls_served, now.calls_served), number(now.serving),
                            number(now.calls_denied), number(now.calls_shed)));
-  text.push_back(formatted("made     %10.1f/s  %6llu under way", rate(before.calls_made, now.calls_made),
+  text.push_back(formatted("made     %10.1f/s  %6llu in flight", rate(before.calls_made, now.calls_made),
                            number(now.waiting)));
   std::string bytes = "bytes    " + bytes_text(rate(before.bytes_received, now.bytes_received)) + "/s in, " +
                       bytes_text(rate(before.bytes_sent, now.bytes_sent)) + "/s out";
@@ -106,7 +106,7 @@ std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, 
   if (const std::string gauges = gauges_text(now.gauges); !gauges.empty())
     text.push_back("gauges   " + gauges);
   text.emplace_back();
-  text.push_back(formatted("%10s %9s %9s %12s  METHOD", "CALLS/s", "FAILED/s", "UNDER WAY", "CALLS"));
+  text.push_back(formatted("%10s %9s %9s %12s  METHOD", "CALLS/s", "FAILED/s", "IN FLIGHT", "CALLS"));
   const std::vector<Row> all = rows(before, now, rate);
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (lines != 0 && text.size() + 2 >= std::max<std::size_t>(lines, 8) && i + 1 < all.size()) {

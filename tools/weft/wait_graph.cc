@@ -67,9 +67,9 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
   } else if (sides.made->state == rpc::made_held) {
     text += ", not sent: no credit";
   } else if (!asked.contains(where)) {
-    text += ", not asked there";
+    text += ", state unknown: that agent was not asked";
   } else {
-    text += ", not there: on its way, or over";
+    text += ", not at that agent: in transit or completed";
   }
   if (sides.made != nullptr && sides.made->left >= 0) text += ", deadline in " + time_text(sides.made->left);
   return printable(text);
@@ -204,7 +204,7 @@ std::string text_of(const WaitGraph& graph) {
       out += "  " + printable(graph.calls[call].name.caller) + "#" +
              std::to_string(graph.calls[call].name.id) + " " + graph.calls[call].text + ", waits for\n";
     out += "  " + printable(graph.calls[cycle.front()].name.caller) + "#" +
-           std::to_string(graph.calls[cycle.front()].name.id) + ": a deadlock, if it stays\n";
+           std::to_string(graph.calls[cycle.front()].name.id) + ": a deadlock, if it persists\n";
   }
   return out;
 }

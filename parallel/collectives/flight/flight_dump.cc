@@ -26,7 +26,7 @@ constexpr std::int64_t latest_time = std::int64_t{1} << 62;  // so that differen
 constexpr std::size_t longest_name = 100;                    // of a group, in the name of its file
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, "no dump of a flight recorder: " + why);
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "malformed dump of a flight recorder: " + why);
 }
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
   throw rpc::Error(rpc::ErrorKind::failed_precondition, path.string() + ": " + what);
@@ -48,7 +48,7 @@ const Json& field(const Json& object, const char* name) {
 
 std::string text(const Json& object, const char* name) {
   const Json& value = field(object, name);
-  if (!value.is_string()) refuse(std::string("'") + name + "' is no text");
+  if (!value.is_string()) refuse(std::string("'") + name + "' is not a string");
   return value.get<std::string>();
 }
 
@@ -63,7 +63,7 @@ Number integer(const Json& value, const char* name, Number least, Number most) {
     return static_cast<Number>(value.get<std::uint64_t>());
   if (value.is_number_integer() && !value.is_number_unsigned() && within(value.get<std::int64_t>()))
     return static_cast<Number>(value.get<std::int64_t>());
-  refuse(std::string("'") + name + "' is no number within its range");
+  refuse(std::string("'") + name + "' is not a number within its range");
 }
 std::uint64_t count(const Json& object, const char* name, std::uint64_t most = ~std::uint64_t{0}) {
   return integer<std::uint64_t>(field(object, name), name, 0, most);
@@ -74,7 +74,7 @@ std::int64_t time(const Json& object, const char* name) {
 
 const Json& list(const Json& object, const char* name) {
   const Json& value = field(object, name);
-  if (!value.is_array()) refuse(std::string("'") + name + "' is no list");
+  if (!value.is_array()) refuse(std::string("'") + name + "' is not a list");
   return value;
 }
 
@@ -94,7 +94,7 @@ FlightEntry entry_of(const Json& object, int ranks, const FlightRecords& records
   if (!entry.is_message()) {
     const bool is_collective = entry.kind == FlightKind::collective;
     const std::uint64_t begun = is_collective ? records.begun : records.begun_values;
-    if (begun == 0) refuse("a collective where none has been begun");
+    if (begun == 0) refuse("a collective, but the number of begun collectives is 0");
     entry.sequence = count(object, "sequence", begun - 1);
   } else {
     entry.peer = integer<int>(field(object, "peer"), "peer", -1, ranks - 1);
@@ -194,7 +194,7 @@ FlightDump flight_dump_of(std::string_view source) {
   const Json json = Json::parse(source, nullptr, false);
   if (json.is_discarded()) refuse("it is not JSON, or has been cut off");
   if (!json.is_object() || !json.contains("format") || json["format"] != format_name)
-    refuse("it does not say that it is one");
+    refuse("'format' is not weft.flight");
   if (const auto version = count(json, "version"); version != format_version)
     refuse("it is of version " + std::to_string(version) + ", this program reads " +
            std::to_string(format_version));
@@ -202,11 +202,11 @@ FlightDump flight_dump_of(std::string_view source) {
   dump.group = text(json, "group");
   const std::string origin = text(json, "origin");
   if (origin.size() != 16 || origin.find_first_not_of("0123456789abcdef") != std::string::npos)
-    refuse("'origin' is no id");
+    refuse("'origin' is not an id");
   dump.origin = std::stoull(origin, nullptr, 16);
   dump.number = count(json, "number");
   for (const Json& member : list(json, "members")) {
-    if (!member.is_string()) refuse("'members' are no names");
+    if (!member.is_string()) refuse("'members' are not names");
     dump.members.push_back(member.get<std::string>());
   }
   const int ranks = static_cast<int>(dump.members.size());

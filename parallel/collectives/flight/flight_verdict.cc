@@ -143,11 +143,11 @@ class Judge {
     const auto& entries = dump.records.entries;
     const auto last = std::max_element(entries.begin(), entries.end(),
                                        [](const auto& a, const auto& b) { return a.number < b.number; });
-    if (last == entries.end()) return places.add(dump.rank, "has begun nothing");
+    if (last == entries.end()) return places.add(dump.rank, "has begun no operation");
     if (last->state != FlightState::done)  // if ranks have different signatures
       return places.add(dump.rank,
                         (last->state == FlightState::failed ? "failed in " : "in ") + last->what_and_where());
-    places.add(dump.rank, "done with " + last->what_and_where() + " and in no other",
+    places.add(dump.rank, "done with " + last->what_and_where() + " and in no other operation",
                dump.records.taken - last->ended);
   }
 
@@ -192,9 +192,9 @@ class Judge {
       case FlightShift::left_out:
         return group.describe(rank) + " seems to have left out " + name(*theirs);
       case FlightShift::one_more:
-        return group.describe(rank) + " seems to have done one more, " + name(*own);
+        return group.describe(rank) + " seems to have called one more, " + name(*own);
       case FlightShift::swapped:
-        return group.describe(rank) + " seems to have done " + name(*theirs) + " and " +
+        return group.describe(rank) + " seems to have called " + name(*theirs) + " and " +
                name(*group.entry(other, ordinal + 1)) + " in the other order";
       case FlightShift::none:
         break;
@@ -224,7 +224,7 @@ class Judge {
       if (text != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
     std::sort(others.begin(), others.end());
     FlightFinding& finding =
-        add(Kind::mismatch, group, others, number_of(ordinal) + ": the ranks do not mean the same");
+        add(Kind::mismatch, group, others, number_of(ordinal) + ": the ranks call different operations");
     set(finding, ordinal);
     finding.details = places.lines(group);
     const auto same = [](const FlightEntry& a, const FlightEntry& b) { return a.text == b.text; };
@@ -328,8 +328,8 @@ class Judge {
         FlightFinding& finding =
             add(unlike ? Kind::unlike : Kind::in_transit, group, {wait.rank, wait.partner_rank},
                 wait.entry->what() + " of " + group.describe(wait.rank) +
-                    (unlike ? " and its receive are of different things"
-                            : " and its receive are both under way"));
+                    (unlike ? " and its receive have different tensors or objects"
+                            : " and its receive are both in flight"));
         finding.details = {group.describe(wait.rank) + ": " + wait.entry->what_and_where(),
                            group.describe(wait.partner_rank) + ": " + wait.partner->what_and_where()};
         continue;
@@ -337,7 +337,7 @@ class Judge {
       const int peer = wait.entry->peer;
       std::vector<int> ranks{wait.rank};
       if (peer >= 0) ranks.push_back(peer);
-      const std::string who = peer < 0 ? "nobody" : group.describe(peer);
+      const std::string who = peer < 0 ? "no rank" : group.describe(peer);
       FlightFinding& finding =
           add(is_send ? Kind::unreceived : Kind::unsent, group, ranks,
               wait.entry->what_and_where() + " of " + group.describe(wait.rank) + ": " + who +
@@ -351,8 +351,8 @@ class Judge {
   void tell_cycle(const FlightCycle& cycle) {
     FlightFinding finding{.kind = Kind::cycle};
     finding.text = "cycle of " + counted(cycle.size(), "wait") +
-                   ": a deadlock, where each is waited for before "
-                   "the member goes on";
+                   ": a deadlock, if each member waits for "
+                   "one operation before it begins the next";
     for (const FlightLink& link : cycle) {
       const FlightGroup& group = *link.wait->group;
       const std::string& member = group.members[static_cast<std::size_t>(link.wait->rank)];
@@ -394,9 +394,9 @@ class Judge {
       const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
       std::nth_element(times.begin(), middle, times.end());
       if (*middle < least_late) continue;
-      verdict_.groups.back().notes.push_back(group.describe(rank) + " came last to " +
+      verdict_.groups.back().notes.push_back(group.describe(rank) + " was the last rank to begin " +
                                              std::to_string(times.size()) + " of " +
-                                             counted(compared, "collective") + ", half of the times by " +
+                                             counted(compared, "collective") + ", in half of them by " +
                                              time_text(*middle) + " or more (by the hosts' clocks)");
     }
   }
@@ -453,7 +453,7 @@ std::string text_of(const FlightVerdict& verdict) {
       append(out, finding, "  ");
       well = false;
     }
-    if (well) out += "  all ranks did the same, and nothing is under way\n";
+    if (well) out += "  all ranks called the same operations, and none is in flight\n";
     for (const std::string& note : group.notes) out += "  " + note + "\n";
   }
   for (const std::string& note : verdict.notes) out += note + "\n";

@@ -195,10 +195,11 @@ bool PlanRun::take(const Step& step, const rpc::Buffer& message) {
   const bool reduces = step.kind == Step::Kind::reduce;
   const bool accumulated = reduces && message.size() == n * reduction_->accumulator_size();
   if (!accumulated && message.size() != n * memory_.item_size) {
-    end(std::make_exception_ptr(rpc::Error(
-        rpc::ErrorKind::protocol_error,
-        "rank " + std::to_string(step.peer) + " sent " + std::to_string(message.size()) + " bytes where " +
-            std::to_string(n) + " elements of " + std::to_string(memory_.item_size) + " bytes are due")));
+    end(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::protocol_error,
+                                           "rank " + std::to_string(step.peer) + " sent " +
+                                               std::to_string(message.size()) + " bytes where " +
+                                               std::to_string(n) + " elements of " +
+                                               std::to_string(memory_.item_size) + " bytes are expected")));
     return false;
   }
   if (n == 0) return true;

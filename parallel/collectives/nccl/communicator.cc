@@ -81,7 +81,7 @@ void Communicator::refuse_if_over() const {
   std::lock_guard lock(mutex_);
   if (over_) throw Error(*over_);
   if (busy_)
-    throw Error(ErrorKind::failed_precondition, prefix() + "it is being split, shrunk, grown or closed");
+    throw Error(ErrorKind::failed_precondition, prefix() + "a split, shrink, grow or close is in progress");
 }
 
 // --- Launching ---
@@ -236,7 +236,7 @@ bool Communicator::look_within(Clock::time_point now) {
         continue;
       }
       if (!failed && !over_ && flight->deadline <= now)
-        failed = Error(ErrorKind::deadline_exceeded, prefix() + flight->what + " did not end in time");
+        failed = Error(ErrorKind::deadline_exceeded, prefix() + flight->what + " did not complete in time");
       ++flight;
     }
     more = !flights_.empty() && !over_;

@@ -140,7 +140,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
   bool go_on(bool overdue) {
     if (!overdue) return true;
-    return give_up(Error(ErrorKind::deadline_exceeded, text("not all ranks came in time")));
+    return give_up(Error(ErrorKind::deadline_exceeded, text("not all ranks joined in time")));
   }
 
   bool finish(Ptr made) {
@@ -244,8 +244,10 @@ Future<Communicator::Ptr> Communicator::make_of_this(std::string what, bool abor
     std::lock_guard lock(mutex_);
     if (over_ && (!aborts || aborting_)) throw Error(*over_);
     if (busy_ || (!aborts && !flights_.empty()))
-      throw Error(ErrorKind::failed_precondition,
-                  prefix() + what + (busy_ ? ": it is at something else" : ": work is in flight"));
+      throw Error(
+          ErrorKind::failed_precondition,
+          prefix() + what +
+              (busy_ ? ": another operation on the communicator is in progress" : ": work is in flight"));
     busy_ = true;
   }
   return make({device_, prefix() + what, std::move(options), std::move(begin), shared_from_this(), aborts,
@@ -269,7 +271,7 @@ Future<Communicator::Ptr> Communicator::shrink(std::vector<int> gone, bool abort
   for (const int rank : gone)
     if (rank < 0 || rank >= size_ || rank == rank_)
       throw Error(ErrorKind::invalid_argument,
-                  prefix() + "shrink: rank " + std::to_string(rank) + " cannot go");
+                  prefix() + "shrink: rank " + std::to_string(rank) + " cannot be removed");
   return make_of_this(
       "shrink", abort, false,
       [api = device_.api, gone = std::move(gone), abort](Comm* parent, Comm** made, Config* config) mutable {
@@ -332,7 +334,8 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
         failed = error_of(api(), state, comm_->handle_, comm_->prefix() + "close");
     }
     if (!failed && state == Result::in_progress && deadline_ <= now)
-      failed = Error(ErrorKind::deadline_exceeded, comm_->prefix() + "close: not all ranks came in time");
+      failed =
+          Error(ErrorKind::deadline_exceeded, comm_->prefix() + "close: not all ranks called it in time");
     if (failed) return give_up(*failed);
     if (state == Result::in_progress) return true;
     comm_->device_.background->post([self = shared_from_this()] { self->destroy(); });
@@ -409,7 +412,8 @@ Future<void> Communicator::close(std::optional<std::chrono::nanoseconds> limit) 
     if (over_) throw Error(*over_);
     if (busy_ || !flights_.empty())
       throw Error(ErrorKind::failed_precondition,
-                  prefix() + (busy_ ? "close: it is at something else" : "close: work is in flight"));
+                  prefix() + (busy_ ? "close: another operation on the communicator is in progress"
+                                    : "close: work is in flight"));
     busy_ = true;
   }
   return std::make_shared<Closing>(shared_from_this(), limit.value_or(options_.timeout))->start();

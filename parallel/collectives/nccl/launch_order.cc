@@ -17,7 +17,7 @@ void LaunchTurn::wait(rpc::Clock::time_point deadline) {
   if (deadline == rpc::Clock::time_point::max()) return order_->changed_.wait(lock, mine);
   if (!order_->changed_.wait_until(lock, deadline, mine))
     throw rpc::Error(rpc::ErrorKind::deadline_exceeded,
-                     "NCCL: what was to be launched on this device before has not been launched");
+                     "NCCL: an earlier operation on this device was not launched in time");
 }
 
 bool LaunchTurn::is_mine() const {

@@ -139,8 +139,8 @@ c10::Device existing(c10::Device device) {
     const int count = all.deviceCount();
     if (!device.has_index() && count != 0) return all.getDevice();
     if (device.index() >= 0 && device.index() < count) return device;
-    throw Error(ErrorKind::unsupported,
-                "there is no " + device.str() + ": this process has " + std::to_string(count) + " of these");
+    throw Error(ErrorKind::unsupported, "there is no " + device.str() + ": this process has " +
+                                            std::to_string(count) + " devices of this type");
   } catch (const c10::Error& error) {  // LibTorch was built without them
     throw Error(ErrorKind::unsupported,
                 "there is no " + device.str() + ": " + error.what_without_backtrace());
@@ -240,7 +240,7 @@ Future<void> TensorCollectives::run(const CollectiveCall& call, Timeout timeout)
 }
 
 Future<void> TensorCollectives::exchange(std::vector<PointToPoint> messages, Timeout timeout) const {
-  if (messages.empty()) refuse("NCCL: messages: none are given");
+  if (messages.empty()) refuse("NCCL: no messages, expected at least one");
   Tensors tensors;
   for (const PointToPoint& each : messages) {
     check_tensor("a message", each.tensor);

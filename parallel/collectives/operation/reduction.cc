@@ -345,7 +345,7 @@ Reduction::Reduction(ReduceOp op, ScalarType type) : op_(op), type_(type), wide_
       with_accumulator(accumulator, [&](auto sample) { return has<decltype(sample)>(op.kind); });
   if (!known) {
     throw rpc::Error(rpc::ErrorKind::unsupported,
-                     op.name() + " has no meaning for elements of type " + c10::toString(type));
+                     op.name() + " is not supported for elements of type " + c10::toString(type));
   }
   item_size_ = c10::elementSize(type);
   accumulator_size_ = c10::elementSize(accumulator);

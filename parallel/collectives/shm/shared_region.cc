@@ -62,7 +62,7 @@ std::shared_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address) {
   std::shared_ptr<SharedRegion> region(new SharedRegion(std::move(memory), bytes));
   // Its process may have ended and another may have its number.
   if (std::memcmp(region->base_, address.token.data(), sizeof address.token) != 0)
-    rpc::refuse_memory("it is not the one that was told");
+    rpc::refuse_memory("it is not the memory that the other rank announced");
   region->close_descriptor();
   return region;
 }

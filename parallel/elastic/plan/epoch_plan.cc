@@ -45,7 +45,7 @@ void EpochPlan::set_ranks(int rank, int ranks, std::vector<int> resting) {
   if (ranks < 1 || rank < 0 || rank >= ranks || resting.size() >= static_cast<std::size_t>(ranks))
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: rank " + std::to_string(rank) + " of " +
                                                            std::to_string(ranks) + ", of which " +
-                                                           std::to_string(resting.size()) + " rest");
+                                                           std::to_string(resting.size()) + " are idle");
   rank_ = rank;
   ranks_ = ranks;
   resting_ = std::move(resting);
@@ -56,7 +56,7 @@ void EpochPlan::set_ranks(int rank, int ranks, std::vector<int> resting) {
 void EpochPlan::set_progress(const EpochProgress& progress) {
   if (progress.processed > order_.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: " + std::to_string(progress.processed) +
-                                                           " samples are processed of " +
+                                                           " samples are processed, expected at most " +
                                                            std::to_string(order_.size()));
   if (progress.epoch != progress_.epoch) order_ = epoch_order(order_.size(), shuffle_, seed_, progress.epoch);
   progress_ = progress;

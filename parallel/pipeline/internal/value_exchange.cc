@@ -11,7 +11,7 @@ namespace {
 
 std::exception_ptr over_error() {
   return std::make_exception_ptr(
-      rpc::Error(rpc::ErrorKind::aborted, "the step of the stage that takes the value has ended"));
+      rpc::Error(rpc::ErrorKind::aborted, "the step of the stage that receives the value has ended"));
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ Values ValueExchange::take(const Key& key, std::chrono::nanoseconds timeout) {
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
     throw rpc::Error(rpc::ErrorKind::deadline_exceeded, (key.gradient ? "the gradient" : "the activation") +
                                                             (" from stage " + std::to_string(key.from())) +
-                                                            " has not come within " +
+                                                            " has not arrived within " +
                                                             std::to_string(limit.count()) + " ms");
   }
   entry = std::move(values_.extract(key).mapped());

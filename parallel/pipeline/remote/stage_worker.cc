@@ -88,11 +88,11 @@ rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> 
     if (ended_) {
       refused = std::make_exception_ptr(*ended_);
     } else if (step = step_of(part.step); step == nullptr) {
-      refused = over_error(part.step, "a later one has begun");
+      refused = over_error(part.step, "a later step has begun");
     } else if (step->asked.contains(stage) || step->is_posted) {
       refused = std::make_exception_ptr(
           Error(ErrorKind::failed_precondition,
-                "stage " + std::to_string(stage) + " runs step " + std::to_string(part.step) + " already"));
+                "stage " + std::to_string(stage) + " is already running step " + std::to_string(part.step)));
     } else {
       for (auto other = steps_.begin(); other->first < part.step; other = steps_.erase(other))
         before.push_back(other->second);
@@ -111,7 +111,7 @@ rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> 
       is_complete = step->is_posted = step->asked.size() == stages_.size();
     }
   }
-  for (const auto& each : before) give_up(each, over_error(each->number, "a later one has begun"));
+  for (const auto& each : before) give_up(each, over_error(each->number, "a later step has begun"));
   if (refused != nullptr) {
     promise.complete(refused);
     return future;

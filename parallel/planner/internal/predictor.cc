@@ -103,7 +103,7 @@ void check_options(const Options& options) {
   expect_not_negative("the size of the optimizer's state", options.optimizer_bytes);
   expect_positive("the time of a split backward", options.split_backward);
   expect_positive("the size of a bucket", options.bucket_bytes);
-  if (options.plans == 0) refuse_plan("0 plans are asked for, expected at least 1");
+  if (options.plans == 0) refuse_plan("0 plans were requested, expected at least 1");
 }
 
 // The layers of each stage, by the bytes that a rank holds of them.

@@ -111,7 +111,7 @@ Manifest CheckpointFolder::manifest(std::int64_t step) const {
   }
   dist_optim::TensorFile file = dist_optim::read_tensor_file(path);
   const auto note = file.notes.find(manifest_note);
-  if (!file.proven || note == file.notes.end()) fail_at(path, "is no manifest of a checkpoint");
+  if (!file.proven || note == file.notes.end()) fail_at(path, "is not a manifest of a checkpoint");
   Manifest manifest;
   try {
     const ManifestJson about = ManifestJson::parse(note->second);

@@ -61,7 +61,7 @@ openssl::Key key_in(const CredentialMaterial::Text& from) {
     return -1;
   };
   openssl::Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, &encrypted));
-  if (encrypted) refuse(from, "the key is encrypted, and weft knows no password");
+  if (encrypted) refuse(from, "the key is encrypted, expected one without a password");
   if (key == nullptr) refuse(from, "there is no private key (PEM) in it: " + openssl::first_error());
   return key;
 }
@@ -129,7 +129,7 @@ CredentialSnapshot::CredentialSnapshot(const CredentialMaterial& material)
   if (!certificate && !material.key.text.empty())
     refuse(material.key, "the certificate of this key is missing: certificate_file");
   if (!certificate && !material.trust.text.empty())
-    refuse(material.trust, "both sides prove themselves, and certificate_file is missing");
+    refuse(material.trust, "certificate_file is missing: both sides must authenticate");
   if (!certificate && material.secrets.empty())
     throw Error(ErrorKind::invalid_argument, "credentials without a certificate and without a secret");
   if (certificate) {
@@ -163,7 +163,7 @@ void CredentialSnapshot::use_certificate(const CredentialMaterial& material) {
   const openssl::Key key = key_in(material.key);
   ERR_clear_error();
   if (X509_check_private_key(own, key.get()) != 1)
-    refuse(material.key, "the key is not that of the certificate in " + material.certificate.source);
+    refuse(material.key, "the key does not match the certificate in " + material.certificate.source);
   if (SSL_CTX_use_certificate(context_.get(), own) != 1)
     refuse(material.certificate, "OpenSSL refuses the certificate: " + openssl::first_error());
   if (SSL_CTX_use_PrivateKey(context_.get(), key.get()) != 1)
@@ -187,7 +187,7 @@ void CredentialSnapshot::use_trust(const CredentialMaterial::Text& trust) {
 void CredentialSnapshot::use_secrets(const std::vector<CredentialMaterial::Secret>& secrets) {
   if (secrets.size() > 2)
     throw Error(ErrorKind::invalid_argument,
-                std::to_string(secrets.size()) + " secrets: at most two hold at once, a new and an old one");
+                std::to_string(secrets.size()) + " secrets, expected at most two: a new and an old one");
   for (const auto& secret : secrets) {
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorKind::invalid_argument, secret.source + ": " + why);
@@ -197,7 +197,7 @@ void CredentialSnapshot::use_secrets(const std::vector<CredentialMaterial::Secre
              "' is not 1 to 128 printable ASCII characters without blanks");
     if (secret.bytes.size() < least_secret)
       refuse("the secret '" + secret.id + "' has " + std::to_string(secret.bytes.size()) +
-             " bytes: it needs at least " + std::to_string(least_secret) + ", which nobody can guess");
+             " bytes, expected at least " + std::to_string(least_secret) + " random bytes");
     if (std::any_of(secrets_.begin(), secrets_.end(), [&](const auto& old) { return old.id == secret.id; }))
       refuse("there are two secrets with the id '" + secret.id + "'");
     secrets_.push_back({secret.id, derive(secret)});

@@ -17,7 +17,7 @@ constexpr std::size_t max_line = 64 * 1024 * 1024;      // of a watch: one revis
 // --- Reading: missing fields have their default; 64-bit numbers are text ---
 
 [[noreturn]] void no_etcd(const std::string& what) {
-  throw Error(ErrorKind::protocol_error, "what answers is no etcd: " + what);
+  throw Error(ErrorKind::protocol_error, "not a reply of etcd: " + what);
 }
 
 const Json& field(const Json& object, const char* name) {
@@ -30,19 +30,19 @@ const Json& field(const Json& object, const char* name) {
 std::uint64_t to_number(const Json& value) {
   if (value.is_null()) return 0;
   if (value.is_number_unsigned()) return value.get<std::uint64_t>();
-  if (!value.is_string()) no_etcd("a number is none");
+  if (!value.is_string()) no_etcd("malformed number");
   const auto& text = value.get_ref<const std::string&>();
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) no_etcd("a number is none");
+  if (error != std::errc{} || end != text.data() + text.size()) no_etcd("malformed number");
   return number;
 }
 
 std::string to_bytes(const Json& value) {
   if (value.is_null()) return {};
-  if (!value.is_string()) no_etcd("bytes are no text");
+  if (!value.is_string()) no_etcd("expected bytes as base64");
   auto bytes = from_base64(value.get_ref<const std::string&>());
-  if (!bytes) no_etcd("bytes are no base64");
+  if (!bytes) no_etcd("malformed base64");
   return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
 }
 
@@ -56,7 +56,7 @@ EtcdEntry to_entry(const Json& kv) {
 
 std::uint64_t version_of(const Json& answer) {
   const std::uint64_t version = to_number(field(field(answer, "header"), "revision"));
-  if (version == 0) no_etcd("it has no revision");
+  if (version == 0) no_etcd("no revision");
   return version;
 }
 
@@ -78,7 +78,7 @@ std::string text_of(const Json& value) {
 Error to_error(const Json& failure) {
   std::string message = text_of(field(failure, "message"));
   if (message.empty()) message = text_of(field(failure, "error"));
-  if (message.empty()) no_etcd("an error says nothing");
+  if (message.empty()) no_etcd("an error without a message");
   const std::uint64_t code =
       to_number(field(failure, field(failure, "grpc_code").is_null() ? "code" : "grpc_code"));
   const ErrorKind kind = [&] {
@@ -360,14 +360,15 @@ EtcdClient::WatchId EtcdClient::watch(const std::string& prefix, std::uint64_t f
           if (const std::string whole = std::exchange(line, {}); !whole.empty()) read(whole);
         }
         if (part.size() > max_line - line.size())
-          throw Error(ErrorKind::resource_exhausted, "one change is longer than this client takes");
+          throw Error(ErrorKind::resource_exhausted, "a change is longer than " + std::to_string(max_line) +
+                                                         " bytes, the limit of this client");
         line += part;
       },
       [names = names_, ended = std::move(ended)](Result<HttpResponse>&& result) mutable {
         const Result<void> reason = capture([&] {
           const HttpResponse response = std::move(result).get();
           if (response.status != 200) throw to_error(parse(response.body));
-          throw Error(ErrorKind::unavailable, "it has ended the watch");
+          throw Error(ErrorKind::unavailable, "the server has ended the watch");
         });
         try {
           std::rethrow_exception(reason.error());

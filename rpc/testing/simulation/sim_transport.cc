@@ -58,7 +58,7 @@ class SimTransport::DoorListener final : public rpc::Listener {
 void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loop> loop,
                            const rpc::ConnectionOptions& options, Connected done) {
   if (address.scheme != scheme() || address.path.empty())
-    throw Error(ErrorKind::invalid_argument, address.text() + " is no simulated address");
+    throw Error(ErrorKind::invalid_argument, address.text() + " is not a simulated address");
   auto attempt = std::make_shared<Attempt>(Attempt{sim_loop(loop), address.text(), std::move(done)});
   std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
   attempts_.push_back(attempt);
@@ -90,7 +90,7 @@ std::unique_ptr<rpc::Listener> SimTransport::listen(const rpc::Address& address,
                                                     const rpc::ConnectionOptions& options, bool,
                                                     Accepted accepted) {
   if (address.scheme != scheme() || address.path.empty())
-    throw Error(ErrorKind::invalid_argument, address.text() + " is no simulated address");
+    throw Error(ErrorKind::invalid_argument, address.text() + " is not a simulated address");
   auto door = std::make_shared<SimNetwork::Door>();
   door->process = &process_;
   auto picked = std::make_shared<std::shared_ptr<SimLoop>>();

@@ -42,7 +42,7 @@ SimWorld::~SimWorld() {
 // --- Processes ---
 
 SimProcess& SimWorld::start(const std::string& name) {
-  if (find(name) != nullptr) throw SimFailure("'" + name + "' lives already");
+  if (find(name) != nullptr) throw SimFailure("'" + name + "' is already running");
   processes_.emplace_back(new SimProcess(*this, name, processes_.size() + 1));
   trace_.add(now_, "start", processes_.back()->name(), processes_.back()->incarnation());
   return *processes_.back();

@@ -96,7 +96,7 @@ class WEFT_EXPORT SimWorld {
   template <class T>
   T got(rpc::Future<T> future, std::chrono::nanoseconds timeout = std::chrono::hours{1}) {
     if (!run_until([&] { return future.ready(); }, timeout))
-      throw SimFailure("a future brought nothing for too long");
+      throw SimFailure("a future did not complete in time");
     return future.get();
   }
 

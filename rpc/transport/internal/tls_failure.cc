@@ -28,9 +28,9 @@ int reason_of_queue(std::string& words) {
 
 TlsFailure of_verification(const HandshakeNotes& notes) {
   const bool own = notes.verify_depth == 0;
-  const std::string whose =
-      own ? "the peer's certificate, for " + notes.certificate_names + ","
-          : "an authority's certificate, which that of the peer (" + notes.certificate_names + ") relies on,";
+  const std::string whose = own ? "the peer's certificate, for " + notes.certificate_names + ","
+                                : "the certificate of an authority, on which that of the peer (" +
+                                      notes.certificate_names + ") depends,";
   switch (notes.verify_error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return told(TlsError::certificate_expired, whose + " is expired");
@@ -51,7 +51,7 @@ TlsFailure of_verification(const HandshakeNotes& notes) {
       if (!notes.credentials->has_certificate())
         return told(TlsError::certificate_untrusted,
                     "the peer, " + notes.certificate_names +
-                        ", proves itself by a certificate, and this side has only a pre-shared secret");
+                        ", has a certificate, but this side has only a pre-shared secret");
       return told(
           TlsError::certificate_untrusted,
           "the peer's certificate, for " + notes.certificate_names + ", is " +
@@ -64,7 +64,7 @@ TlsFailure of_verification(const HandshakeNotes& notes) {
     return told(TlsError::certificate_unfit,
                 "the peer's certificate names no agent by URI:weft://NAME, DNS or common name");
   return told(TlsError::certificate_unfit,
-              whose + " is not fit for this use: " + X509_verify_cert_error_string(notes.verify_error));
+              whose + " is not valid for this use: " + X509_verify_cert_error_string(notes.verify_error));
 }
 
 // The error of a server that received neither a known secret nor a certificate.
@@ -79,7 +79,7 @@ TlsFailure of_alert(SSL* ssl, int alert, const HandshakeNotes& notes, bool in_ha
   const std::string words = std::string("alert '") + SSL_alert_desc_string_long(alert) + "'";
   if (in_handshake && SSL_is_server(ssl) && !notes.unknown_secret.empty())
     return told(TlsError::secret_unknown, "unknown pre-shared secret '" + notes.unknown_secret +
-                                              "', and the peer did not go on with certificates: " + words);
+                                              "', and the peer did not continue with certificates: " + words);
   switch (alert) {
     case SSL_AD_CERTIFICATE_EXPIRED:
       return plain(TlsError::own_certificate_expired);
@@ -130,7 +130,7 @@ TlsFailure tls_failure(SSL* ssl, const HandshakeNotes& notes, const TlsWire& wir
       return of_nothing_proven(notes);
     case SSL_R_BINDER_DOES_NOT_VERIFY:
       return told(TlsError::secret_wrong,
-                  "the peer's pre-shared secret '" + notes.secret + "' is not the one of this side");
+                  "the peer's pre-shared secret '" + notes.secret + "' differs from the secret of this side");
     case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
       return plain(TlsError::damaged);
     default:

@@ -43,7 +43,7 @@ void send_whole(int socket, std::span<const std::byte> bytes, int descriptor = -
   // A new socket accepts a hundred bytes at once, otherwise it is defective.
   const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) throw lost(std::system_category().message(errno));
-  if (static_cast<std::size_t>(sent) != bytes.size()) throw lost("it takes no bytes");
+  if (static_cast<std::size_t>(sent) != bytes.size()) throw lost("its socket accepts no bytes");
 }
 
 class Greeting final : public ShmHandshake, public std::enable_shared_from_this<Greeting> {
@@ -67,7 +67,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
 
   void abort() override {
     fail(std::make_exception_ptr(
-        Error(ErrorKind::shut_down, "the handshake was given up", Execution::not_sent)));
+        Error(ErrorKind::shut_down, "the handshake was cancelled", Execution::not_sent)));
   }
 
  private:
@@ -94,7 +94,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
     inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.max_ring_bytes));
     if (inbound_->capacity() != theirs_.capacity)
-      throw Error(ErrorKind::protocol_error, "shared memory of another size than said");
+      throw Error(ErrorKind::protocol_error, "shared memory of another size than announced");
     if (!ours_.bulk || !theirs_.bulk) {
       memory_.reset();
       return succeed();
@@ -167,7 +167,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     if (came.empty() && (message.msg_flags & MSG_CTRUNC) == 0) return;
     const bool fits = came.size() == 1 && (message.msg_flags & MSG_CTRUNC) == 0;
     if (!fits || descriptor_ || inbound_)
-      throw Error(ErrorKind::protocol_error, "descriptors nobody asked for");
+      throw Error(ErrorKind::protocol_error, "unexpected file descriptors");
     descriptor_ = std::move(came.front());
   }
 

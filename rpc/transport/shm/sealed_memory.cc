@@ -19,7 +19,7 @@ namespace {
 constexpr unsigned noexec_seal = 0x0008;
 
 [[noreturn]] void have_none(ErrorKind kind, const char* call) {
-  throw Error(kind, std::string("no memory to share with another process: ") + call + ": " +
+  throw Error(kind, std::string("cannot create memory to share with another process: ") + call + ": " +
                         std::system_category().message(errno));
 }
 

@@ -239,7 +239,7 @@ class ShmStream final : public ByteStream {
   std::string describe() const override { return core_->ends().description; }
   std::string identity() const override { return core_->ends().identity; }
   std::string explain(const std::error_code& error) const override {
-    return error == std::errc::protocol_error ? "the other side wrote what cannot be into the shared memory"
+    return error == std::errc::protocol_error ? "the other side wrote malformed data into the shared memory"
                                               : error.message();
   }
   BulkAccess* bulk() override { return core_->ends().memory ? core_.get() : nullptr; }

@@ -150,7 +150,8 @@ class ShmTransport final : public Transport {
           [done = std::move(done), target = address.text(), max = options_.max_connections]() mutable {
             done(std::make_exception_ptr(Error(ErrorKind::resource_exhausted,
                                                "cannot connect to " + target + ": there are " +
-                                                   std::to_string(max) + " connections through shared memory",
+                                                   std::to_string(max) +
+                                                   " connections through shared memory, the maximum",
                                                Execution::not_sent)));
           });
     auto attempt = std::make_shared<Attempt>(

@@ -200,7 +200,7 @@ TEST_F(ModuleTest, MovesToAnotherType) {
   module.to("cpu").get();
   EXPECT_EQ(find(module.state_dict().get(), "linear.weight").scalar_type(), at::kDouble);
   net.call<&Net::forward>(torch::randn({4, 3}, at::kDouble)).get();
-  expect_error(ErrorKind::invalid_argument, "no device: 'moon'", [&] { module.to("moon").get(); });
+  expect_error(ErrorKind::invalid_argument, "not a device: 'moon'", [&] { module.to("moon").get(); });
   expect_error(ErrorKind::invalid_argument, "cannot be of type int64", [&] { module.to({}, "int64").get(); });
   expect_error(ErrorKind::unsupported, "", [&] { module.to({}, "float7").get(); });
 }

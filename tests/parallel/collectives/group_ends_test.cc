@@ -76,7 +76,7 @@ TEST_P(GroupDifferences, ADifferenceLeavesInputsAsTheyWere) {
     Futures futures;
     for (const Group& group : groups)
       futures.push_back(group.all_reduce(tensors.emplace_back(of(group.rank()))));
-    expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
+    expect_all(std::move(futures), ErrorKind::invalid_argument, {"the ranks call different collectives"});
     for (int rank = 0; rank < ranks; ++rank) expect_equal(tensors[rank], of(rank));
   }
 }
@@ -225,7 +225,7 @@ TEST(GroupTimeouts, OfALaterCollectiveHoldAfterAnEarlierOneSucceeded) {
   Futures futures;
   futures.push_back(groups[0].barrier(2050ms));
   expect_all(std::move(futures), ErrorKind::deadline_exceeded,
-             {"was not done within 2.05 s", "rank 1 (worker1) has not begun it"});
+             {"did not complete within 2.05 s", "rank 1 (worker1) has not begun it"});
 }
 
 // --- Reports of the collectives in flight ---

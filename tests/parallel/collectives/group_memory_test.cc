@@ -52,7 +52,7 @@ TEST_P(GroupMemory, ADifferenceLeavesTheInputOfACollectiveInPlace) {
       futures.push_back(group.reduce_scatter(whole[group.rank()], whole,
                                              group.rank() == 0 ? ReduceOp::max : ReduceOp::sum));
     }
-    expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
+    expect_all(std::move(futures), ErrorKind::invalid_argument, {"the ranks call different collectives"});
     for (int rank = 0; rank < ranks; ++rank) expect_equal(wholes[rank], values(rank, {ranks, size}));
   }
 }
@@ -167,7 +167,7 @@ TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensors) {
         const Tensors pieces{row.narrow(0, 0, size), row.narrow(0, size, size)};
         futures.push_back(group.all_reduce(pieces, group.rank() == other ? ReduceOp::max : ReduceOp::sum));
       }
-      expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
+      expect_all(std::move(futures), ErrorKind::invalid_argument, {"the ranks call different collectives"});
       for (int rank = 0; rank < ranks; ++rank) expect_equal(rows[rank], values(rank, {2 * size}));
     }
 }

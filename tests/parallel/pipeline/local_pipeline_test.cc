@@ -423,7 +423,7 @@ TEST_F(Faults, AStageThatStallsIsNamedAtTheTimeout) {
   const auto error = error_of([&] { pipeline.step({x}, {y}); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_NE(std::string(error->what()).find("has not come within 500 ms: rank 1 computes 1F0"),
+  EXPECT_NE(std::string(error->what()).find("has not arrived within 500 ms: rank 1 computes 1F0"),
             std::string::npos)
       << error->what();
 }

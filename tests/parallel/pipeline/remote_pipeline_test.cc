@@ -258,7 +258,7 @@ TEST(RemotePipeline, AValueThatDoesNotComeIsAnError) {
   const rpc::Error error = two.error_of_step();
   EXPECT_EQ(error.kind(), ErrorKind::deadline_exceeded);
   EXPECT_TRUE(
-      two.says(error, "stage 1, micro-batch 0, F: the activation from stage 0 has not come within 100 ms"))
+      two.says(error, "stage 1, micro-batch 0, F: the activation from stage 0 has not arrived within 100 ms"))
       << error.what();
   stalls = false;
   released.count_down();

@@ -401,7 +401,7 @@ TEST(Planner, RefusesWrongArguments) {
   refuses("the time of a split backward is 0", model, {}, {.split_backward = 0});
   refuses("data 3, pipeline any and tensor any, expected sizes whose product can be the machine's 4 ranks",
           model, {.ranks_per_host = 4}, {.data = 3});
-  refuses("0 plans are asked for", model, {}, {.plans = 0});
+  refuses("0 plans were requested", model, {}, {.plans = 0});
   const auto wrong = [&] { return predict(model, {}, {}, {.grid = {.data = 2}, .schedule = "1f1b"}); };
   EXPECT_EQ(message_of(wrong),
             "plan: data 2, pipeline 1 and tensor 1, expected numbers whose product is the machine's 1 ranks");

@@ -145,7 +145,7 @@ TEST_F(DrainTest, HasItsPatience) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
   EXPECT_EQ(std::string(error->what()),
-            "1 calls were still being served, and 0 waited for, when the time to drain was over");
+            "1 calls are still served, and 0 made calls are in flight, after the timeout of drain()");
   at("b").answer(2);
   EXPECT_EQ(got(std::move(call)), 2) << "the call itself goes on";
   got(cluster["b"].drain(1h));

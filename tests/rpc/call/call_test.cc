@@ -405,7 +405,7 @@ TEST_F(HandlerErrorTest, ArriveWithKindWorkerMethodAndType) {
   expect(to_b.call<&Moody::fail>(),
          {ErrorKind::handler_failed, "moody.fail", "std::out_of_range", "index 7"});
   expect(to_b.call<&Moody::shout>(),
-         {ErrorKind::handler_failed, "moody.shout", "", "an exception that is no std::exception"});
+         {ErrorKind::handler_failed, "moody.shout", "", "an exception that is not a std::exception"});
 }
 
 TEST_F(HandlerErrorTest, ComeFromFuturesAndTasksAsWell) {
@@ -418,7 +418,7 @@ TEST_F(HandlerErrorTest, ComeFromFuturesAndTasksAsWell) {
   expect(to_b.call<&Moody::fail_in_awaitable>(),
          {ErrorKind::handler_failed, "moody.fail_in_awaitable", "std::logic_error", "in the awaitable"});
   expect(to_b.call<&Moody::abandon>(),
-         {ErrorKind::aborted, "moody.abandon", "", "the work was abandoned without a result"});
+         {ErrorKind::aborted, "moody.abandon", "", "the promise was destroyed without a result"});
 }
 
 TEST_F(HandlerErrorTest, OneThatReturnsAnEmptyFutureOrCoroutineFails) {

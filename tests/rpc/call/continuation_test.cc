@@ -104,7 +104,7 @@ TEST_F(ContinuationTest, ThatThrowsOnATaskOfTheHandlersIsCounted) {
 TEST_F(ContinuationTest, AJobOfTheHandlersThatThrowsIsCounted) {
   cluster_["client"].core()->handlers().post([] { throw std::runtime_error("careless"); });
   test::eventually("it is counted", [&] { return cluster_["client"].counts().exceptions_dropped == 1; });
-  EXPECT_EQ(cluster_.logged("a job of the handler threads threw an exception").size(), 1U);
+  EXPECT_EQ(cluster_.logged("a task of the handler threads threw an exception").size(), 1U);
   EXPECT_EQ(got(peer_.call<&Desk::echo>(5)), 5);
 }
 

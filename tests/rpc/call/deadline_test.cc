@@ -113,7 +113,8 @@ TEST_F(DeadlineTest, AWaitWithATimeoutNamesTheCallAndLeavesIt) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
     EXPECT_EQ(std::string(error->what()),
-              "b: clockwork.hang: get(): no result within the timeout of 2 ms; the work goes on: wait again, "
+              "b: clockwork.hang: get(): no result within the timeout of 2 ms; the operation continues: wait "
+              "again, "
               "or cancel() it");
     test::eventually("it is answered", [&] { return at_b().answer_all(), call.ready(); });
     EXPECT_NO_THROW(call.get(0ns));

@@ -260,7 +260,7 @@ TEST_F(HooksTest, AnAgentWithoutTheLayerRefuses) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::unsupported);
   EXPECT_EQ(std::string(error->what()),
-            "plain: desk.note: the call needs a layer that this agent was made without: note");
+            "plain: desk.note: the call needs a layer that this agent was created without: note");
   EXPECT_EQ(sent.lines(), Lines{"ended unsupported"});
   EXPECT_EQ(got(plain.call<&Desk::note>(note("x", false))), "none") << "what is not required is ignored";
 }
@@ -284,7 +284,7 @@ TEST_F(HooksTest, MayEndACall) {
   };
   EXPECT_EQ(ended("fail"), "b: desk.value: not now");
   EXPECT_EQ(ended("throw"), "b: desk.value: no such notes");
-  EXPECT_EQ(ended("drop"), "b: desk.value: the call was dropped without an answer");
+  EXPECT_EQ(ended("drop"), "b: desk.value: the handler dropped the call without a reply");
   EXPECT_FALSE(record.has("value"));
   EXPECT_FALSE(record.has("low incoming fail")) << "the next one is not asked";
 }

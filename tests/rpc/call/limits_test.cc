@@ -148,7 +148,7 @@ TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseWhatIsBeyond) {
   auto first = to_b->call<&Store::hold>(bytes(120'000));
   test::eventually("it is held", [&] { return store->held() == 1; });
   const auto error = error_of([&] { got(cluster->peer("c", "b").call<&Store::length>("x")); });
-  expect_refused(error, "too many requests in flight, or too many bytes of them");
+  expect_refused(error, "too many requests in flight, or too many bytes in them");
   EXPECT_EQ(error->execution(), Execution::not_sent);
   EXPECT_EQ((*cluster)["b"].counts().calls_shed, 1U);
   store->release();
@@ -170,7 +170,7 @@ TEST_P(LimitsTest, OfAllCallsTogetherRefuseWhatIsBeyond) {
   }
   for (const Peer& peer : {*to_b, from_c}) {
     const auto error = error_of([&] { got(peer.call<&Store::length>("x")); });
-    expect_refused(error, "too many requests in flight, or too many bytes of them");
+    expect_refused(error, "too many requests in flight, or too many bytes in them");
     EXPECT_EQ(error->execution(), Execution::not_sent);
   }
   EXPECT_EQ((*cluster)["b"].counts().calls_shed, 2U);
@@ -189,7 +189,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   calls.push_back(to_b->call<&Store::hold>(bytes(1500)));
   calls.push_back(to_b->call<&Store::hold>(bytes(4000)));
   const auto error = error_of([&] { got(to_b->call<&Store::hold>(bytes(1500))); });
-  expect_refused(error, "too many calls in flight, or too many bytes of them");
+  expect_refused(error, "too many calls in flight, or too many bytes in them");
   EXPECT_EQ(error->execution(), Execution::not_sent);
   calls.push_back(to_b->call<&Store::hold>(Buffer()));
   expect_refused(error_of([&] { got(to_b->call<&Store::length>("a fourth")); }), "too many calls in flight");
@@ -210,7 +210,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
   std::vector<Future<std::uint64_t>> calls;
   for (int i = 0; i < 3; ++i) calls.push_back(to_b->call<&Store::hold_text>(std::string(4000, 'x')));
   const auto error = error_of([&] { got(to_b->call<&Store::hold_text>(std::string(4000, 'x'))); });
-  expect_refused(error, "too many calls in flight, or too many bytes of them");
+  expect_refused(error, "too many calls in flight, or too many bytes in them");
   EXPECT_EQ(error->execution(), Execution::not_sent);
   EXPECT_EQ(got(to_b->call<&Store::length>("a short one")), 11U);
   test::eventually("three are held", [&] { return store->held() == 3; });

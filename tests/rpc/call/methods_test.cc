@@ -127,8 +127,9 @@ TEST_F(MethodsTest, OfCreatableTypesAreOnObjects) {
   const auto error = error_of([&] { got(peer.call<&Plane::name>()); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
-  EXPECT_EQ(std::string(error->what()),
-            "b: plane.name: 'plane.name' needs an object: this agent serves none of that type");
+  EXPECT_EQ(
+      std::string(error->what()),
+      "b: plane.name: 'plane.name' is a method of objects, and this agent serves no object of its type");
   EXPECT_EQ(already([&] { b.allow_create<Plane>(); }), "'plane.new' is served already");
 
   b.serve(std::make_shared<Plane>("served too"));

@@ -186,7 +186,7 @@ TEST(TypeGrammar, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(wrong("<>"), "not a type, at byte 2: a variant without alternatives: <>");
   EXPECT_EQ(wrong("P{x:i8,}"), "not a type, at byte 7: expected a type or a name, found '}': P{x:i8,}");
   EXPECT_EQ(wrong("P{x}"), "not a type, at byte 3: expected ':', found '}': P{x}");
-  EXPECT_EQ(wrong("enum(str)"), "not a type, at byte 8: the number of an enum is an integer: enum(str)");
+  EXPECT_EQ(wrong("enum(str)"), "not a type, at byte 8: expected an integer type for an enum: enum(str)");
   EXPECT_EQ(wrong("capnp(18446744073709551616)"),
             "not a type, at byte 6: expected a schema's id, found '1': capnp(18446744073709551616)");
   EXPECT_EQ(wrong("A<b"), "not a type, at byte 3: '<' without '>': A<b");

@@ -230,8 +230,9 @@ TEST(Future, AfterTheTimeoutItIsAsItWas) {
   const auto error = test::error_of([&] { return future.get(2ms); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_STREQ(error->what(),
-               "get(): no result within the timeout of 2 ms; the work goes on: wait again, or cancel() it");
+  EXPECT_STREQ(
+      error->what(),
+      "get(): no result within the timeout of 2 ms; the operation continues: wait again, or cancel() it");
   EXPECT_EQ(kind_of([&] { return future.get(-1s); }), ErrorKind::deadline_exceeded);
   EXPECT_EQ(asked, 0) << "the work goes on";
   ASSERT_TRUE(future.valid());
@@ -248,10 +249,10 @@ TEST(Future, TheTimeoutNamesTheWorkThroughAllThatFollows) {
   promise.on_request([](WorkRequest) { return std::string("worker1: market.last"); });
   auto future = promise.future().then([](Result<int>&& n) { return n.value(); });
   auto result = std::move(future).as_result();
-  EXPECT_EQ(
-      test::message_of([&] { return result.get(0ns); }),
-      "worker1: market.last: get(): no result within the timeout of 0 ms; the work goes on: wait again, "
-      "or cancel() it");
+  EXPECT_EQ(test::message_of([&] { return result.get(0ns); }),
+            "worker1: market.last: get(): no result within the timeout of 0 ms; the operation continues: "
+            "wait again, "
+            "or cancel() it");
   promise.complete(1);
   EXPECT_EQ(result.get().get(), 1);
 }
@@ -515,9 +516,9 @@ TEST(Future, WhatAContinuationThrowsGoesToItsLoop) {
 TEST(Future, WithoutALoopItGoesToStderr) {
   testing::internal::CaptureStderr();
   Future<int>::made(1).then([](Result<int>&&) { throw 5; });
-  EXPECT_EQ(
-      testing::internal::GetCapturedStderr(),
-      "weft: a continuation threw an exception, which was dropped: an exception that is no std::exception\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "weft: a continuation threw an exception, which was dropped: an exception that is not a "
+            "std::exception\n");
 }
 
 }  // namespace

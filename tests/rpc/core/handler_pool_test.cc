@@ -54,7 +54,7 @@ TEST(HandlerPool, AJobThatThrowsIsReportedAndLeavesTheThread) {
   pool.join();
   EXPECT_EQ(ran, 2);
   EXPECT_EQ(taken, std::vector<std::string>(
-                       2, "a job of the handler threads threw an exception, which was dropped: beyond"));
+                       2, "a task of the handler threads threw an exception, which was dropped: beyond"));
 }
 
 TEST(HandlerPool, JoinRunsWhatIsQueuedAndWhatThatPosts) {

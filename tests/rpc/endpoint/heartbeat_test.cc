@@ -45,7 +45,7 @@ TEST(HeartbeatTest, APeerThatSaysNothingIsLost) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
   EXPECT_EQ(error->execution(), Execution::maybe_executed);
-  EXPECT_NE(std::string(error->what()).find("nothing was heard from mute"), std::string::npos)
+  EXPECT_NE(std::string(error->what()).find("nothing was received from mute"), std::string::npos)
       << error->what();
   EXPECT_EQ(agent.counts().peers_silent, 1U);
   std::size_t pings = 0;

@@ -72,7 +72,7 @@ TEST_F(HostsTest, APulledCableIsNoticed) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
   EXPECT_EQ(error->execution(), Execution::maybe_executed);
-  EXPECT_NE(std::string(error->what()).find("nothing was heard from vault"), std::string::npos)
+  EXPECT_NE(std::string(error->what()).find("nothing was received from vault"), std::string::npos)
       << error->what();
   ASSERT_TRUE(hosts_->there("ip link set weft1 up"));
   test::eventually("it is reached again", [&] {

@@ -110,7 +110,7 @@ TEST_P(PeersTest, OfAnUnknownNameAreNotFound) {
   ASSERT_TRUE(error) << "nobody told a where b is";
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
   EXPECT_EQ(error->execution(), Execution::not_sent);
-  EXPECT_EQ(std::string(error->what()), "b: greeter.greet: no agent named 'b' is known here");
+  EXPECT_EQ(std::string(error->what()), "b: greeter.greet: this agent knows no address of 'b'");
   cluster.peer("a", "b");
   EXPECT_EQ(got(cluster["a"].peer("b").call<&Greeter::greet>("a")), "b greets a");
 }

@@ -309,8 +309,8 @@ TEST_F(SecurityTest, NobodyTakesTheNameOfAnother) {
   make("vault", authority.credentials("vault"));
   make("bert", authority.credentials("anna"));  // anna's certificate
   serve("vault");
-  expect_refused("bert", "vault", ErrorKind::permission_denied, "the certificate is that of 'anna'");
-  expect_counted("vault", "the certificate is that of 'anna'");
+  expect_refused("bert", "vault", ErrorKind::permission_denied, "the certificate is for 'anna'");
+  expect_counted("vault", "the certificate is for 'anna'");
 }
 
 TEST_F(SecurityTest, CredentialsLetAnAgentListenBeyondItsHost) {
@@ -416,7 +416,7 @@ TEST(SecurityOfTransports, AnAgentWithCredentialsListensOnlyWhereTheyAreChecked)
   EXPECT_EQ(listen(nullptr), "(no error)");
   EXPECT_EQ(
       listen(std::make_shared<Credentials>(secret("a secret of the job, long enough"))),
-      "listening on unix:///nowhere would let in peers that prove nothing: this agent has credentials, and "
+      "listening on unix:///nowhere would admit peers without credentials: this agent has credentials, but "
       "transport 'unix' does not check them");
 }
 

@@ -138,7 +138,7 @@ TEST_P(FixedCollectives, SeveralThreadsOfAMemberMeetAtOnce) {
 }
 
 TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesWhoDidNotCome) {
-  const std::string late = "all_gather 'step': 'worker2' did not come before its deadline";
+  const std::string late = "all_gather 'step': 'worker2' did not call it before the deadline";
   on_each(4, [&](std::size_t rank) {
     // Only one of them is in a hurry.
     if (rank != 2)
@@ -204,9 +204,9 @@ TEST_P(FixedCollectives, TypesMustAgree) {
 
 TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
   expect_error(rpc::Job(job[1]).barrier({.among = {"worker0", "worker2"}}), ErrorKind::invalid_argument,
-               "'worker1' is not among those who meet");
+               "'worker1' is not in CollectiveOptions::among");
   expect_error(rpc::Job(job[1]).barrier({.among = {"worker1", "worker9"}}), ErrorKind::not_found,
-               "'worker9' is no member");
+               "'worker9' is not a known member");
   // That was not counted.
   on_each(4, [&](std::size_t rank) { got(rpc::Job(job[rank]).barrier()); });
 }
@@ -245,7 +245,7 @@ TEST_P(OpenCollectives, ThoseWhoAreNamedMeet) {
     got(std::move(bert));
   }
   expect_error(rpc::Job(job["anna"]).barrier(), ErrorKind::invalid_argument,
-               "which members meet is to be said");
+               "CollectiveOptions::among is empty");
   got(rpc::Job(job["worker0"]).barrier({.among = {"worker0"}}));
 }
 
@@ -327,10 +327,10 @@ TEST(CollectiveLeading, OnlyItsMembersComeToACollective) {
                                });
     return future;
   };
-  expect_error(come(job[2], job[0]), ErrorKind::permission_denied, "'worker2' takes no part in barrier");
-  expect_error(come(job[0], job[1]), ErrorKind::invalid_argument, "'worker1' does not lead barrier");
+  expect_error(come(job[2], job[0]), ErrorKind::permission_denied, "'worker2' is not a member of barrier");
+  expect_error(come(job[0], job[1]), ErrorKind::invalid_argument, "'worker1' is not the leader of barrier");
   arrival.among = {job[0].id(), job[0].id()};
-  expect_error(come(job[0], job[0]), ErrorKind::invalid_argument, "'worker0' does not lead barrier");
+  expect_error(come(job[0], job[0]), ErrorKind::invalid_argument, "'worker0' is not the leader of barrier");
 }
 
 }  // namespace

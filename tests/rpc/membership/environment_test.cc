@@ -106,13 +106,13 @@ TEST(Environment, AnEtcdStoreIsKeptByNoAgent) {
 }
 
 TEST(Environment, NamesWhatIsMissing) {
-  EXPECT_EQ(refusal({}), "the environment lacks WORLD_SIZE, the number of agents in the job");
+  EXPECT_EQ(refusal({}), "the environment has no WORLD_SIZE: the number of agents in the job");
   EXPECT_EQ(refusal(with(usual, {{"RANK", ""}})),
-            "the environment lacks RANK, this agent's number in the job, from 0");
+            "the environment has no RANK: this agent's number in the job, from 0");
   EXPECT_EQ(refusal(with(usual, {{"MASTER_ADDR", ""}})),
-            "the environment lacks MASTER_ADDR, the host of rank 0");
+            "the environment has no MASTER_ADDR: the host of rank 0");
   EXPECT_EQ(refusal(with(usual, {{"MASTER_PORT", ""}})),
-            "the environment lacks MASTER_PORT, a port on the host of rank 0");
+            "the environment has no MASTER_PORT: a port on the host of rank 0");
 }
 
 TEST(Environment, NamesWhatIsMalformed) {

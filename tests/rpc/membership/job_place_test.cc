@@ -94,14 +94,14 @@ TEST(JobPlace, OfASlurmStepWhoseNodesAreNoHosts) {
   EXPECT_EQ(options(host, "10.0.0.1").listen, std::vector<std::string>{"tcp://10.0.0.1:25001"});
   EXPECT_EQ(
       refusal(host, "10.0.0.7"),
-      "the environment lacks MASTER_ADDR, the host of rank 0, and Slurm does not say it; cannot resolve "
+      "the environment has no MASTER_ADDR: the host of rank 0, which Slurm does not state; cannot resolve "
       "'n1.unknown'; 10.0.0.1, from which the job was started, is not rank 0's host");
 }
 
 TEST(JobPlace, OfABatchScriptThereIsNone) {
   Variables script = slurm;
   script.erase("SLURM_STEP_NUM_TASKS");
-  EXPECT_EQ(refusal(script), "the environment lacks WORLD_SIZE, the number of agents in the job");
+  EXPECT_EQ(refusal(script), "the environment has no WORLD_SIZE: the number of agents in the job");
 }
 
 TEST(JobPlace, OfOpenMPI) {
@@ -132,9 +132,9 @@ TEST(JobPlace, OfAKubernetesJob) {
   EXPECT_EQ(options(with(pod, {{"JOB_COMPLETION_INDEX", "0"}})).listen,
             std::vector<std::string>{"tcp://10.1.2.3:29500"});
   EXPECT_EQ(refusal(with(pod, {{"WORLD_SIZE", ""}})),
-            "the environment lacks WORLD_SIZE, the number of agents in the job");
+            "the environment has no WORLD_SIZE: the number of agents in the job");
   EXPECT_EQ(refusal(with(pod, {{"MASTER_ADDR", ""}})),
-            "the environment lacks MASTER_ADDR, the host of rank 0, and Kubernetes does not say it");
+            "the environment has no MASTER_ADDR: the host of rank 0, which Kubernetes does not state");
   EXPECT_EQ(refusal(with(pod, {{"JOB_COMPLETION_INDEX", "3"}})),
             "Kubernetes's rank 3 is not within a world of 3");
   EXPECT_EQ(refusal(with(pod, {{"JOB_COMPLETION_INDEX", "x"}})), "JOB_COMPLETION_INDEX='x' is not a number");
@@ -157,7 +157,8 @@ TEST(JobPlace, OfTFConfig) {
             (Variables{{"role", "server"}, {"role_rank", "0"}}));
   EXPECT_EQ(refusal(config(cluster, "evaluator", 0)),
             "TF_CONFIG: the task 'evaluator' 0 is not in its cluster");
-  EXPECT_EQ(refusal(config(R"({"worker": ["w0"]})", "worker", 0)), "TF_CONFIG: 'w0' is no address HOST:PORT");
+  EXPECT_EQ(refusal(config(R"({"worker": ["w0"]})", "worker", 0)),
+            "TF_CONFIG: 'w0' is not an address, expected HOST:PORT");
   EXPECT_TRUE(refusal({{"TF_CONFIG", R"({"cluster": {"worker": [)"}}).starts_with("TF_CONFIG: "));
   EXPECT_TRUE(refusal({{"TF_CONFIG", R"({"cluster": {"worker": 3}})"}}).starts_with("TF_CONFIG: "));
 }

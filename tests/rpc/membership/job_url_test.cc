@@ -62,23 +62,22 @@ TEST(JobUrl, SaysWhereAJobMeets) {
 }
 
 TEST(JobUrl, NamesWhatIsMalformed) {
-  const std::string ways =
-      ": a job is found by env://, tcp://host:port, file:///path or etcd://host:port[/prefix]";
+  const std::string ways = ": expected env://, tcp://host:port, file:///path or etcd://host:port[/prefix]";
   for (const std::string url :
        {"", "env", "env:", "redis://node0", "TCP://node0:1", "://node0:1", "tcp:/node0:1"})
     EXPECT_EQ(refusal(url), "'" + url + "'" + ways);
   EXPECT_EQ(refusal("env://node0:29500"),
-            "'env://node0:29500': env:// has no address: the environment says it");
+            "'env://node0:29500': env:// has no address: the environment states it");
   for (const std::string url :
        {"tcp://", "tcp://node0", "tcp://:29500", "tcp://node0:", "tcp://node0:http", "tcp://node0:65536",
         "tcp://node0:29500/", "tcp://fd00::1:29500", "tcp://?rank=0"})
-    EXPECT_NE(refusal(url).find("is no address"), std::string::npos) << url << ": " << refusal(url);
-  EXPECT_EQ(refusal("tcp://node0:0"), "'tcp://node0:0': a port that all agents know is needed, not 0");
+    EXPECT_NE(refusal(url).find("is not an address"), std::string::npos) << url << ": " << refusal(url);
+  EXPECT_EQ(refusal("tcp://node0:0"), "'tcp://node0:0': port 0, expected a port that all agents know");
   for (const std::string url : {"file://", "file:///", "file://job", "file:///?rank=0", "file://?rank=0"})
-    EXPECT_EQ(refusal(url), "'" + url + "': a file is said by its whole path: file:///path");
+    EXPECT_EQ(refusal(url), "'" + url + "': expected an absolute path: file:///path");
   for (const std::string url : {"etcd://", "etcd:///jobs", "etcd://,node0"})
     EXPECT_EQ(refusal(url),
-              "'" + url + "': etcd is said by where it is: etcd://host:port[,host:port][/prefix]");
+              "'" + url + "': expected the addresses of etcd: etcd://host:port[,host:port][/prefix]");
 }
 
 TEST(JobUrl, NamesTheParameterThatIsMalformed) {
@@ -88,17 +87,17 @@ TEST(JobUrl, NamesTheParameterThatIsMalformed) {
                       begins = "'" + meets + "?" + parameters + "': ";
     return text.starts_with(begins) ? text.substr(begins.size()) : text;
   };
-  EXPECT_EQ(of(""), "'' is no parameter: rank and world_size are");
-  EXPECT_EQ(of("rank=1&"), "'' is no parameter: rank and world_size are");
-  EXPECT_EQ(of("Rank=1"), "'Rank' is no parameter: rank and world_size are");
-  EXPECT_EQ(of("rank=1&use_libuv=0"), "'use_libuv' is no parameter: rank and world_size are");
+  EXPECT_EQ(of(""), "'' is not a parameter, expected rank or world_size");
+  EXPECT_EQ(of("rank=1&"), "'' is not a parameter, expected rank or world_size");
+  EXPECT_EQ(of("Rank=1"), "'Rank' is not a parameter, expected rank or world_size");
+  EXPECT_EQ(of("rank=1&use_libuv=0"), "'use_libuv' is not a parameter, expected rank or world_size");
   EXPECT_EQ(of("rank=1?world_size=2"), "rank='1?world_size=2' is not a number from 0 to 999999");
   EXPECT_EQ(of("rank"), "rank has no value");
   for (const std::string value : {"", "-1", "1x", " 1", "+1", "0x1", "1000000", "99999999999999999999"})
     EXPECT_EQ(of("rank=" + value), "rank='" + value + "' is not a number from 0 to 999999");
   for (const std::string value : {"", "0", "-4", "four", "1000001"})
     EXPECT_EQ(of("world_size=" + value), "world_size='" + value + "' is not a number from 1 to 1000000");
-  EXPECT_EQ(of("rank=1&world_size=2&rank=1"), "rank is said twice");
+  EXPECT_EQ(of("rank=1&world_size=2&rank=1"), "rank is given twice");
   EXPECT_EQ(of("rank=4&world_size=4"), "rank 4 is not within a world of 4");
 }
 
@@ -165,17 +164,17 @@ TEST(JobUrl, AnElasticWorldNeedsNoRank) {
 TEST(JobUrl, SaysWhichNumberNobodyStates) {
   EXPECT_EQ(
       refusal("tcp://node0:7000?world_size=4", {}),
-      "neither 'tcp://node0:7000?world_size=4' says rank, nor the environment RANK: this agent's number in "
+      "'tcp://node0:7000?world_size=4' has no rank, and the environment has no RANK: this agent's number in "
       "the job, from 0");
-  EXPECT_EQ(
-      refusal("file:///job?rank=1", {}),
-      "neither 'file:///job?rank=1' says world_size, nor the environment WORLD_SIZE: the number of agents in "
-      "the job");
+  EXPECT_EQ(refusal("file:///job?rank=1", {}),
+            "'file:///job?rank=1' has no world_size, and the environment has no WORLD_SIZE: the number of "
+            "agents in "
+            "the job");
   EXPECT_EQ(refusal("file:///job?rank=4", {{"WORLD_SIZE", "4"}}),
             "'file:///job?rank=4': rank='4' is not a number from 0 to 3");
   EXPECT_EQ(refusal("file:///job?world_size=4", {{"RANK", "4"}}), "RANK='4' is not a number from 0 to 3");
   EXPECT_EQ(refusal("env://?rank=1&world_size=4", {}),
-            "the environment lacks MASTER_ADDR, the host of rank 0");
+            "the environment has no MASTER_ADDR: the host of rank 0");
 }
 
 // --- A job ---

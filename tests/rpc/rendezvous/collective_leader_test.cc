@@ -89,7 +89,7 @@ TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForWhoComesLater) {
   CollectiveArrival hasty = arrival({a, b, c});
   hasty.timeout = 1;
   auto patient = come(b, arrival({a, b, c}));
-  const std::string text = "all_gather 'x': 'c' did not come before its deadline";
+  const std::string text = "all_gather 'x': 'c' did not call it before the deadline";
   expect_error(come(a, hasty), ErrorKind::deadline_exceeded, text);
   expect_error(std::move(patient), ErrorKind::deadline_exceeded, text);
   expect_error(come(c, arrival({a, b, c})), ErrorKind::deadline_exceeded, text);
@@ -111,7 +111,7 @@ TEST_F(CollectiveLeaderTest, ADeadlineOfARoundThatIsOverDoesNothing) {
   slow.timeout *= 3;
   // The deadline of round 1 is the later one. When it fires, the loop has passed the deadline of round 0.
   expect_error(come(a, slow), ErrorKind::deadline_exceeded,
-               "all_gather 'x': 'b' did not come before its deadline");
+               "all_gather 'x': 'b' did not call it before the deadline");
 }
 
 TEST_F(CollectiveLeaderTest, OfManyMissingSomeAreNamed) {
@@ -122,7 +122,7 @@ TEST_F(CollectiveLeaderTest, OfManyMissingSomeAreNamed) {
   hasty.type = "";
   expect_error(
       come(a, hasty), ErrorKind::deadline_exceeded,
-      "barrier: 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i' and 17 others did not come before its deadline");
+      "barrier: 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i' and 17 others did not call it before the deadline");
 }
 
 TEST_F(CollectiveLeaderTest, WhoIsLostEndsItForAll) {
@@ -183,7 +183,7 @@ TEST_F(CollectiveLeaderTest, TypesMustAgree) {
   auto first = come(a, arrival({a, b, c}));
   CollectiveArrival barrier = arrival({a, b, c});
   barrier.type = "";
-  const std::string text = "barrier 'x': 'b' is at a barrier, 'a' gathers i64";
+  const std::string text = "barrier 'x': 'b' calls barrier, 'a' calls all_gather of i64";
   expect_error(come(b, barrier), ErrorKind::type_mismatch, text);
   expect_error(std::move(first), ErrorKind::type_mismatch, text);
   expect_error(come(c, arrival({a, b, c})), ErrorKind::type_mismatch, text);
@@ -192,7 +192,7 @@ TEST_F(CollectiveLeaderTest, TypesMustAgree) {
 TEST_F(CollectiveLeaderTest, NobodyComesTwice) {
   auto first = come(a, arrival({a, b}), 1);
   expect_error(come(a, arrival({a, b}), 2), ErrorKind::invalid_argument,
-               "all_gather 'x': 'a' has come already");
+               "all_gather 'x': 'a' has called it already");
   got(come(b, arrival({a, b})));
   EXPECT_EQ(values(std::move(first)), (Values{{"a", 1}, {"b", 0}}));
 }

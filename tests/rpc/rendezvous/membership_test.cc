@@ -119,16 +119,16 @@ TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
   const auto ends = [&](std::chrono::nanoseconds timeout) {
     return test::message_of([&] { return rpc::Job(job[0]).serve_until_shutdown(timeout); });
   };
-  EXPECT_EQ(ends(1ms), "the others have not left in time: 2 that never joined");
+  EXPECT_EQ(ends(1ms), "other members have not left before the deadline: 2 that never joined");
   for (const std::size_t rank : {1, 2}) rpc::Job(job.start(rank)).wait_for(rank + 1).get();
   rpc::Job(job[0]).wait_for(3).get();
-  EXPECT_EQ(ends(1ms), "the others have not left in time: 'worker1', 'worker2'");
+  EXPECT_EQ(ends(1ms), "other members have not left before the deadline: 'worker1', 'worker2'");
   job[1].leave().get();
   test::eventually("worker1 has left", [&] { return job[0].members().size() == 2; });
   const auto error = error_of([&] { return rpc::Job(job[0]).serve_until_shutdown(1ms); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_STREQ(error->what(), "the others have not left in time: 'worker2'");
+  EXPECT_STREQ(error->what(), "other members have not left before the deadline: 'worker2'");
   EXPECT_EQ(job[2].peer("worker0").call<&Worker::who>().get(), "worker0");  // a member as before
   std::thread last([&] { job[2].leave().get(); });
   rpc::Job(job[0]).serve_until_shutdown(test::too_long);
@@ -210,7 +210,7 @@ TEST_P(MembershipTest, WhoIsSilentForItsLeaseIsLost) {
   auto to_survivor = job[0].peer("worker1").call<&Worker::hang>();
   job.worker(1).await_calls(1);
   test::HeldLoop held(job[2]);  // its connections stand
-  expect_error(std::move(to_survivor), ErrorKind::peer_lost, "worker2 was lost: nothing was heard of it");
+  expect_error(std::move(to_survivor), ErrorKind::peer_lost, "worker2 was lost: its lease has expired");
   test::eventually("worker1 knows it too", [&] { return job[1].core()->world_failure().has_value(); });
   held.release();
   test::eventually("and so does who was lost", [&] { return job[2].core()->world_failure().has_value(); });
@@ -257,7 +257,8 @@ TEST_P(MembershipTest, AWaitForMoreThanComeIsCancelled) {
   wait.cancel();
   wait.cancel();
   expect_error(std::move(wait), ErrorKind::cancelled, "cancelled");
-  expect_error(rpc::Job(job[1]).wait_for(5), ErrorKind::invalid_argument, "a world of 4 never has 5 agents");
+  expect_error(rpc::Job(job[1]).wait_for(5), ErrorKind::invalid_argument,
+               "wait_for: a world of 4 cannot have 5 agents");
   EXPECT_EQ(job[1].peer("worker0").call<&Worker::who>().get(), "worker0");  // still a member
   job[1].leave().get();  // no operation is left in flight that would block the drain
 }
@@ -349,10 +350,9 @@ TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
     Job job(GetParam(), 2);
     job.start_all();
     expect_error(rpc::Job(*job.make(1, "visitor", open)).wait_for(1), ErrorKind::failed_precondition,
-                 "this job is a world of fixed size (2), and 'visitor' came to join an elastic world");
-    expect_error(
-        rpc::Job(*job.make(1, "visitor", larger)).wait_for(1), ErrorKind::failed_precondition,
-        "this job is a world of fixed size (2), and 'visitor' came to join a world of fixed size (5)");
+                 "this job is a fixed world (2), and 'visitor' tried to join an elastic world");
+    expect_error(rpc::Job(*job.make(1, "visitor", larger)).wait_for(1), ErrorKind::failed_precondition,
+                 "this job is a fixed world (2), and 'visitor' tried to join a fixed world (5)");
     EXPECT_EQ(job[0].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
     EXPECT_EQ(job[0].members().size(), 2U);
     for (const std::size_t rank : {0, 1}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
@@ -364,7 +364,7 @@ TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
     options.rendezvous->world_size = 2;
   };
   expect_error(rpc::Job(*job.make(1, "visitor", fixed)).wait_for(1), ErrorKind::failed_precondition,
-               "this job is an elastic world, and 'visitor' came to join a world of fixed size (2)");
+               "this job is an elastic world, and 'visitor' tried to join a fixed world (2)");
   rpc::Job(job.start(Rendezvous::no_rank, "visitor")).wait_for(2).get();
   EXPECT_EQ(test::kind_of([&] { return job[0].peer(std::size_t{0}).name(); }),
             ErrorKind::failed_precondition);
@@ -421,7 +421,7 @@ TEST(Membership, OnlyTheHostIsBelievedOfALoss) {
   peer.start(std::move(call), [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
     promise.complete(Peer::decode<void>(std::move(reply), "lost"));
   });
-  expect_error(std::move(future), ErrorKind::permission_denied, "'liar' does not host this job");
+  expect_error(std::move(future), ErrorKind::permission_denied, "'liar' is not the host of this job");
   EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
 }
 
@@ -529,7 +529,7 @@ TEST(Membership, AnEarlierJobsFileIsNotTakenForThisOnes) {
   record.state = MemberState::joined;
   earlier.set("members/worker0", to_text(record)).get();
   expect_error(rpc::Job(job.start(0)).wait_for(2), ErrorKind::already_exists,
-               job.store().url + " is of an earlier job, remove it");
+               job.store().url + " is from an earlier job, remove it");
 }
 
 TEST(Membership, RefusesWhatCannotWork) {

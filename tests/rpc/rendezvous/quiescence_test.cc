@@ -67,7 +67,7 @@ TEST(Waves, OfWhoGaveUpNameIt) {
   const auto error = given_up(wave);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_STREQ(error->what(), "calls were still under way at 'bert' (1 call served, 2 calls made)");
+  EXPECT_STREQ(error->what(), "quiesce: calls are still in flight at 'bert' (1 call served, 2 calls made)");
   wave["anna"].cancelled = true;
   EXPECT_EQ(given_up(wave)->kind(), ErrorKind::aborted);
 }
@@ -206,8 +206,8 @@ TEST_P(QuiescenceTest, WhoCancelsEndsItForTheOthers) {
   auto all = quiesce();
   all[1].cancel();  // while it is busy itself
   expect_error(std::move(all[1]), ErrorKind::cancelled, "");
-  expect_error(std::move(all[0]), ErrorKind::aborted, "'worker1' no longer waits");
-  expect_error(std::move(all[2]), ErrorKind::aborted, "'worker1' no longer waits");
+  expect_error(std::move(all[0]), ErrorKind::aborted, "'worker1' has cancelled quiesce()");
+  expect_error(std::move(all[2]), ErrorKind::aborted, "'worker1' has cancelled quiesce()");
   chains[1]->released.set();
   got(std::move(call));
 }

@@ -111,9 +111,9 @@ TEST_F(CredentialsTest, a_file_of_secrets) {
   EXPECT_NE(refused("a 0123456789abcdef\na 0123456789abcdeg").find("two secrets with the id 'a'"),
             std::string::npos);
   EXPECT_NE(
-      refused("a 0123456789abcdef\nb 0123456789abcdef\nc 0123456789abcdef").find("at most two hold at once"),
+      refused("a 0123456789abcdef\nb 0123456789abcdef\nc 0123456789abcdef").find("expected at most two"),
       std::string::npos);
-  EXPECT_NE(refused("tooshort").find("has 8 bytes: it needs at least 16"), std::string::npos);
+  EXPECT_NE(refused("tooshort").find("has 8 bytes, expected at least 16 random bytes"), std::string::npos);
 }
 
 TEST_F(CredentialsTest, what_is_missing_is_named) {
@@ -128,15 +128,16 @@ TEST_F(CredentialsTest, what_is_missing_is_named) {
   options.certificate_pem.clear();
   EXPECT_EQ(why(options), "credentials: key_pem: the certificate of this key is missing: certificate_file");
   EXPECT_EQ(why({.trust_pem = good_.trust_pem}),
-            "credentials: trust_pem: both sides prove themselves, and certificate_file is missing");
+            "credentials: trust_pem: certificate_file is missing: both sides must authenticate");
   options = good_;
   options.certificate_file = folder_ / "none.pem";
-  EXPECT_EQ(why(options), "credentials: certificate_file: the same is given as text, too");
+  EXPECT_EQ(why(options),
+            "credentials: certificate_file: the same is also given as text, expected one of them");
   options.certificate_pem.clear();
   EXPECT_EQ(why(options),
             "credentials: certificate_file '" + options.certificate_file + "': No such file or directory");
   options.certificate_file = folder_;
-  EXPECT_NE(why(options).find("it is not a file"), std::string::npos);
+  EXPECT_NE(why(options).find("it is not a regular file"), std::string::npos);
   // An empty certificate file is an error. Otherwise an agent that also has a secret would continue without
   // its certificate.
   EXPECT_NE(why({.certificate_file = file("empty", ""), .secrets = {{.id = "a", .bytes = secret_bytes}}})
@@ -144,11 +145,11 @@ TEST_F(CredentialsTest, what_is_missing_is_named) {
             std::string::npos);
   options.certificate_file = file("large", std::string((1 << 20) + 1, 'x'));
   EXPECT_NE(why(options).find("it is larger than 1 MiB"), std::string::npos);
-  EXPECT_NE(
-      why({.secrets = {{.id = "a", .bytes = secret_bytes, .file = "b"}}}).find("its bytes are given, too"),
-      std::string::npos);
+  EXPECT_NE(why({.secrets = {{.id = "a", .bytes = secret_bytes, .file = "b"}}})
+                .find("its bytes are also given, expected one of them"),
+            std::string::npos);
   EXPECT_NE(why({.secrets = {{.id = "a", .bytes = secret_bytes}}, .secret_file = "b"})
-                .find("secrets are given, too"),
+                .find("secrets are also given, expected one of them"),
             std::string::npos);
 }
 
@@ -191,7 +192,7 @@ TEST_F(CredentialsTest, certificates_that_do_not_do) {
   auto options = good_;
   options.key_pem = authority_.credentials("other").key_pem;
   EXPECT_EQ(why(options),
-            "credentials: key_pem: the key is not that of the certificate in credentials: certificate_pem");
+            "credentials: key_pem: the key does not match the certificate in credentials: certificate_pem");
   options = good_;
   options.certificate_pem = "rubbish";
   EXPECT_EQ(why(options), "credentials: certificate_pem: there is no certificate (PEM) in it");
@@ -213,13 +214,13 @@ TEST_F(CredentialsTest, certificates_that_do_not_do) {
 TEST_F(CredentialsTest, an_encrypted_key_is_refused_and_nobody_is_asked) {
   auto options = good_;
   options.key_pem = encrypted_key;
-  EXPECT_EQ(why(options), "credentials: key_pem: the key is encrypted, and weft knows no password");
+  EXPECT_EQ(why(options), "credentials: key_pem: the key is encrypted, expected one without a password");
 }
 
 TEST_F(CredentialsTest, secrets_that_do_not_do) {
   EXPECT_EQ(why(secret_options("job7", "fifteen bytes..")),
-            "credentials: secret 'job7': the secret 'job7' has 15 bytes: it needs at least 16, which nobody "
-            "can guess");
+            "credentials: secret 'job7': the secret 'job7' has 15 bytes, expected at least 16 random "
+            "bytes");
   EXPECT_NE(why(secret_options("job7", "")).find("has 0 bytes"), std::string::npos);
   EXPECT_NE(why(secret_options("", secret_bytes)).find("is not 1 to 128 printable"), std::string::npos);
   EXPECT_NE(why(secret_options(std::string(129, 'a'), secret_bytes)).find("is not 1 to 128"),

@@ -195,8 +195,8 @@ TEST_F(MutualProof, an_authority_whose_time_is_over) {
   expect_refused(pair.run());
   expect_error(
       *pair.server, TlsError::certificate_expired,
-      "an authority's certificate, which that of the peer ('weft://worker1', 'worker1', 'localhost', "
-      "'127.0.0.1', …) relies on, is expired");
+      "the certificate of an authority, on which that of the peer ('weft://worker1', 'worker1', 'localhost', "
+      "'127.0.0.1', …) depends, is expired");
 }
 
 TEST_F(MutualProof, no_certificate) {
@@ -218,7 +218,7 @@ TEST_F(MutualProof, a_certificate_with_a_key_that_anybody_breaks) {
   pair.run();
   EXPECT_EQ(pair.ours->received(), "");
   expect_error(*pair.ours, TlsError::certificate_unfit,
-               "is not fit for this use: EE certificate key too weak");
+               "is not valid for this use: EE certificate key too weak");
 }
 
 TEST_F(MutualProof, a_good_certificate_that_names_nobody) {
@@ -325,10 +325,10 @@ TEST_F(MutualProof, a_certificate_for_another_use) {
   const auto ours = of("server"), as_client = with(only_server), as_server = with(only_client);
   TlsPair client(as_client, ours);
   expect_refused(client.run());
-  expect_error(*client.server, TlsError::certificate_unfit, "is not fit for this use");
+  expect_error(*client.server, TlsError::certificate_unfit, "is not valid for this use");
   TlsPair server(ours, as_server);
   expect_refused(server.run());
-  expect_error(*server.client, TlsError::certificate_unfit, "is not fit for this use");
+  expect_error(*server.client, TlsError::certificate_unfit, "is not valid for this use");
 }
 
 TEST_F(MutualProof, an_authority_below_the_trusted_one) {
@@ -382,10 +382,10 @@ TEST_F(MutualProof, another_secret_of_the_same_id) {
   TlsPair pair(client, server);
   expect_refused(pair.run());
   expect_error(*pair.server, TlsError::secret_wrong,
-               "the peer's pre-shared secret 'job7' is not the one of this side");
+               "the peer's pre-shared secret 'job7' differs from the secret of this side");
   expect_error(
       *pair.client, TlsError::own_secret_refused,
-      "the peer refused this side's pre-shared secret: it does not know it, or has another of that id: "
+      "the peer refused this side's pre-shared secret: it is unknown to the peer, or differs for that id: "
       "'job7'");
 }
 
@@ -422,7 +422,7 @@ TEST_F(MutualProof, a_secret_against_a_certificate) {
   TlsPair client(secret, certificate);
   expect_refused(client.run());
   expect_error(*client.client, TlsError::certificate_untrusted,
-               "proves itself by a certificate, and this side has only a pre-shared secret");
+               "has a certificate, but this side has only a pre-shared secret");
   EXPECT_EQ(client.server->read_error(), TlsError::own_certificate_untrusted);
 
   TlsPair server(certificate, secret);
@@ -447,9 +447,10 @@ TEST_F(MutualProof, whoever_has_both_gets_in_by_either) {
   EXPECT_EQ(identity(both, secret), "psk:job7");
   EXPECT_EQ(identity(both, certificate), "cert:server");
   EXPECT_EQ(identity(both, both), "psk:job7");
-  EXPECT_EQ(identity(other_secret, both),
-            "(refused: unknown pre-shared secret 'job8', and the peer did not go on with certificates: alert "
-            "'unknown CA')");
+  EXPECT_EQ(
+      identity(other_secret, both),
+      "(refused: unknown pre-shared secret 'job8', and the peer did not continue with certificates: alert "
+      "'unknown CA')");
 }
 
 }  // namespace

@@ -94,14 +94,18 @@ TEST(Permissions, mistakes_are_told_with_their_line) {
   const auto message = [](std::string_view text) {
     return message_of([&] { return Permissions::parse(text); });
   };
-  EXPECT_EQ(message("allow * *\nalow a b"), "permissions, line 2: 'alow' where allow or deny was expected");
-  EXPECT_EQ(message("allow a"),
-            "permissions, line 1: a rule is 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
-  EXPECT_EQ(message("allow a b c"),
-            "permissions, line 1: a rule is 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
-  EXPECT_EQ(message("\n\ndefault"), "permissions, line 3: a default is 'default allow' or 'default deny'");
-  EXPECT_EQ(message("default maybe"), "permissions, line 1: 'maybe' where allow or deny was expected");
-  EXPECT_EQ(message("default deny\nallow * *"), "permissions, line 2: nothing comes after the default");
+  EXPECT_EQ(message("allow * *\nalow a b"), "permissions, line 2: found 'alow', expected allow or deny");
+  EXPECT_EQ(
+      message("allow a"),
+      "permissions, line 1: malformed rule, expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
+  EXPECT_EQ(
+      message("allow a b c"),
+      "permissions, line 1: malformed rule, expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
+  EXPECT_EQ(message("\n\ndefault"),
+            "permissions, line 3: malformed default, expected 'default allow' or 'default deny'");
+  EXPECT_EQ(message("default maybe"), "permissions, line 1: found 'maybe', expected allow or deny");
+  EXPECT_EQ(message("default deny\nallow * *"),
+            "permissions, line 2: found a rule after the default, expected the default last");
   EXPECT_EQ(kind_of([] { return Permissions::parse("x"); }), rpc::ErrorKind::invalid_argument);
   EXPECT_EQ(kind_of([] { return Permissions(std::vector<PermissionRule>{{true, "", "*"}}); }),
             rpc::ErrorKind::invalid_argument);

@@ -36,7 +36,7 @@ class Book {
     held = std::make_shared<rpc::Promise<std::int64_t>>();
     call.on_cancel([this, promise = held] {
       ++cancelled;
-      promise->fail(rpc::Error(ErrorKind::cancelled, "nobody waits any more"));
+      promise->fail(rpc::Error(ErrorKind::cancelled, "the caller has cancelled the call"));
     });
     return held->future();
   }
@@ -226,7 +226,7 @@ TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
   const auto error = error_of([&] { world_.got(std::move(call)); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_NE(std::string(error->what()).find("took its place"), std::string::npos) << error->what();
+  EXPECT_NE(std::string(error->what()).find("has replaced it"), std::string::npos) << error->what();
   EXPECT_LE(world_.now() - begin, 10s);
 }
 

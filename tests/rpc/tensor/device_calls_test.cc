@@ -244,7 +244,7 @@ TEST_F(DeviceCalls, AnArgumentThatTheMapDoesNotNameIsAnErrorAtOnceAndOtherCallsG
     const auto error = error_of([&] { return there().call<&Devices::back>(lost); });
     ASSERT_TRUE(error) << "the call was made";
     EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("a tensor on fake:2 has no place at 'there'"),
+    EXPECT_NE(std::string(error->what()).find("a tensor on fake:2 has no device at 'there'"),
               std::string::npos)
         << error->what();
     EXPECT_TRUE(got(there().call<&Devices::back>(at::ones({2}))).equal(at::ones({2})));
@@ -264,7 +264,8 @@ TEST_F(DeviceCalls, AResultThatTheMapDoesNotNameIsAnErrorAndOtherCallsGoOn) {
     const auto error = error_of([&] { got(there().call<&Devices::made_on>("fake:3")); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("a tensor on fake:3 has no place at 'here'"), std::string::npos)
+    EXPECT_NE(std::string(error->what()).find("a tensor on fake:3 has no device at 'here'"),
+              std::string::npos)
         << error->what();
     EXPECT_TRUE(got(there().call<&Devices::made_on>("cpu")).is_cpu());
   }
@@ -285,7 +286,7 @@ TEST_F(DeviceCalls, AMapToADeviceThatDoesNotExistThereIsRefused) {
   EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
   EXPECT_NE(
       std::string(error->what())
-          .find("the device map of 'here' for this agent names fake:9, and there are 4 such devices here"),
+          .find("the device map of 'here' for this agent names fake:9, but this host has 4 such devices"),
       std::string::npos)
       << error->what();
 }
@@ -295,7 +296,7 @@ TEST_F(DeviceCalls, AMapFromTheCpuToADeviceThatDoesNotExistThereIsRefused) {
   const auto error = error_of([&] { got(there().call<&Devices::back>(at::ones({2}))); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error->what()).find("names cuda:100, and there are"), std::string::npos)
+  EXPECT_NE(std::string(error->what()).find("names cuda:100, but this host has"), std::string::npos)
       << error->what();
 }
 

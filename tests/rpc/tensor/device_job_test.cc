@@ -56,7 +56,7 @@ TEST_F(DeviceJob, AMapForNobodyEndsTheWaitForTheWorld) {
   auto host_met = rpc::Job(*host).wait_for(2), other_met = rpc::Job(*other).wait_for(2);
   got(std::move(host_met));
   test::expect_error(std::move(other_met), rpc::ErrorKind::invalid_argument,
-                     "a device map for 'worker7', and no member of this job has that name");
+                     "a device map for 'worker7', but no member of this job has that name");
   expect_twice(*host, "worker1");
 }
 

@@ -44,7 +44,7 @@ TEST(DeviceOptionsTest, ADeviceThatDoesNotExistHereIsRefused) {
     return 0;
   };
   EXPECT_EQ(kind_of(make), rpc::ErrorKind::invalid_argument);
-  EXPECT_NE(message_of(make).find("the device map for 'there' names cuda:100, and there are"),
+  EXPECT_NE(message_of(make).find("the device map for 'there' names cuda:100, but this host has"),
             std::string::npos)
       << message_of(make);
 }

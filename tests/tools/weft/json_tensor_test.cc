@@ -124,9 +124,9 @@ TEST(JsonTensor, SaysWhatIsWrong) {
   EXPECT_EQ(
       refusal("[tensor]", "[[1], \"x\"]"),
       "[1]: expected a tensor: lists of numbers, or {\"dtype\": …, \"shape\": …, \"data\": …}, found \"x\"");
-  EXPECT_EQ(refusal("tensor", "[[1], 2]"), "lists of different depth are no tensor");
-  EXPECT_EQ(refusal("tensor", "[1, [2]]"), "lists of different depth are no tensor");
-  EXPECT_EQ(refusal("tensor", "[[1, 2], [3]]"), "lists of 2 and of 1 elements are no tensor");
+  EXPECT_EQ(refusal("tensor", "[[1], 2]"), "lists of different depth, expected a tensor");
+  EXPECT_EQ(refusal("tensor", "[1, [2]]"), "lists of different depth, expected a tensor");
+  EXPECT_EQ(refusal("tensor", "[[1, 2], [3]]"), "lists of 2 and of 1 elements, expected equal lengths");
   EXPECT_EQ(refusal("tensor", R"({"dtype": "int8", "data": [1, 128]})"), "expected int8, found 128");
   EXPECT_EQ(refusal("tensor", R"({"dtype": "int8", "data": [1.5]})"), "expected int8, found 1.5");
   EXPECT_EQ(refusal("tensor", R"({"dtype": "bool", "data": [1]})"), "expected bool, found 1");
@@ -134,7 +134,7 @@ TEST(JsonTensor, SaysWhatIsWrong) {
             "expected float16, which holds less, found 70000.0");
   EXPECT_EQ(refusal("tensor", R"({"dtype": "float8_e4m3fn", "data": ["Infinity"]})"),
             "expected float8_e4m3fn, which holds less, found null");
-  EXPECT_EQ(refusal("tensor", R"({"dtype": "quint8", "data": [1]})"), "there is no dtype \"quint8\"");
+  EXPECT_EQ(refusal("tensor", R"({"dtype": "quint8", "data": [1]})"), "unknown dtype \"quint8\"");
   EXPECT_EQ(refusal("tensor", R"({"shape": [3], "data": [1, 2]})"),
             "a tensor of shape [3] has 3 elements, not 2");
   EXPECT_EQ(refusal("tensor", R"({"dtype": "complex64", "shape": [3], "data": [1, 2]})"),
@@ -147,7 +147,7 @@ TEST(JsonTensor, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("tensor", R"({"shape": [4294967296, 4294967296], "expanded": [0, 1], "data": [1]})"),
             "a tensor of shape [4294967296, 4294967296] is too large");
   EXPECT_EQ(refusal("tensor", R"({"shape": [1], "expanded": [1], "data": [1]})"),
-            "expanded along a dimension that is not there");
+            "expanded along a dimension that does not exist");
   EXPECT_EQ(refusal("tensor", R"({"shape": [1], "data": {"base64": "AA=="}})"),
             "a float32 tensor of shape [1] has 4 bytes, not 1");
   EXPECT_EQ(refusal("tensor", R"({"data": {"base64": "AA=="}})"), "a tensor of bytes without shape");

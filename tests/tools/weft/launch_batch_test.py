@@ -137,7 +137,7 @@ time.sleep(3600)
             ended = subprocess.run(["sbatch", "--wait", "-n2", "-o", output, script], timeout=PATIENCE, capture_output=True,
                                    text=True, env={**os.environ, **self.cluster.env})
             self.assertEqual(ended.returncode, 1)
-            self.assertIn("the environment lacks WORLD_SIZE", output.read_text())
+            self.assertIn("the environment has no WORLD_SIZE", output.read_text())
 
 
 if __name__ == "__main__":

@@ -348,7 +348,7 @@ class Takeover(Elastic):
     def check_takeover(self, store=None):
         pids = self.orphans(store=store)
         job = self.drive(store=store)
-        job.wait_for("weft: another driver runs this job, or has died: waiting for its lease to end")
+        job.wait_for("weft: another driver runs this job, or has died: waiting for its lease to expire")
         job.wait_for("weft: takes over 2 workers")
         self.assertFalse(any(map(is_gone, pids.values())))
         os.kill(pids["worker1"], signal.SIGKILL)
@@ -404,7 +404,7 @@ class Takeover(Elastic):
         pids = self.orphans(wait="0.5s")
         wait_until_gone(pids.values(), PATIENCE)
         job = self.drive()
-        job.wait_for("weft: no worker of the last driver is left: the job begins anew")
+        job.wait_for("weft: no worker of the last driver is left: the job restarts")
         self.assertEqual(set(self.up(job, 2)), {("worker0", "here", "0"), ("worker1", "b", "0")})
         self.end(job)
 
@@ -414,7 +414,7 @@ class Takeover(Elastic):
         job = self.drive()
         job.wait_for("weft: takes over 2 workers")
         os.kill(keeper, signal.SIGKILL)
-        job.wait_for("weft: rank 1 on b was lost: its keeper does not answer any more")
+        job.wait_for("weft: rank 1 on b was lost: its keeper no longer answers")
         self.assertEqual(set(self.up(job)), {("worker1", "b", "0")})
         self.assertTrue(is_gone(pids["worker1"]))
         self.end(job)
@@ -465,12 +465,12 @@ class Command(Elastic):
             self.assertEqual(job.lines, [f"""[0] [{names!r}, "it's $HOME"] {os.getcwd()} b a "b" $c None worker0 1 1 1 1"""])
 
     def test_what_is_wrong_is_said(self):
-        for wrong, pattern in ((["--min", "2", "-n", "2", "true"], "are of a job with a driver"),
+        for wrong, pattern in ((["--min", "2", "-n", "2", "true"], "start a job with a driver"),
                                (["--discovery", "x", "true"], "--max"), (["--hosts", "a:x", "true"], "number of slots"),
-                               (["--hosts", "a", "--discovery", "x", "--max", "1", "true"], "either --hosts or"),
+                               (["--hosts", "a", "--discovery", "x", "--max", "1", "true"], "--hosts and --discovery exclude"),
                                (["--hosts", "a:2", "--min", "3", "true"], "more than the 2 slots of the hosts"),
                                (["--max", "1", "nosuchprogram"], "no program 'nosuchprogram'"),
-                               (["--max", "1", "--cooldown", "x", "true"], "is no time"), (["--max", "2"], "which program"),
+                               (["--max", "1", "--cooldown", "x", "true"], "is not a duration"), (["--max", "2"], "no program"),
                                (["--max", "1", "--rendezvous", "0.0.0.0:7000", "true"], "insecure"),
                                (["--max", "1", "--orphan-wait", "1m", "true"], "--orphan-wait needs --store")):
             status, lines = run(WEFT, "launch", *wrong)
@@ -480,7 +480,7 @@ class Command(Elastic):
     def test_other_hosts_need_to_reach_the_store(self):
         job = self.launch("--hosts", "b:1", "--min", "1", "--rsh", self.rsh, "--host-failures", "1")
         self.assertEqual(job.end(), 1)
-        self.assertIn("workers on 'b' cannot reach the job's store on this host: --rendezvous HOST:PORT", job.output())
+        self.assertIn("workers on 'b' cannot reach the job's store on this host: give its address with --rendezvous HOST:PORT", job.output())
 
 
 class Agents(Elastic):

@@ -133,7 +133,7 @@ class SeveralHosts(unittest.TestCase):
             pids = [int(program.wait_for(r"up (\d+)")[1]) for program in (first, other)]
             os.close(reader)
             self.assertEqual([first.end(), other.end()], [128 + signal.SIGPIPE] * 2, other.output())
-            self.assertIn("first failure: the launcher on host 0 has ended: nobody reads its output", other.output())
+            self.assertIn("first failure: the launcher on host 0 has ended: its output is no longer read", other.output())
             self.assertTrue(all(map(is_gone, pids)))
 
     def test_a_launcher_that_dies_ends_the_others(self):

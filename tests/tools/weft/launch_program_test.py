@@ -114,11 +114,11 @@ class Start(unittest.TestCase):
         self.assertIn("--pin", errors)
 
     def test_what_is_wrong_is_said(self):
-        for wrong, pattern in ((["nosuchprogram"], "no program 'nosuchprogram'"), (["--mn", "2", "true"], "no option '--mn'"),
-                               (["/etc/passwd"], "no program that can"),
-                               (["-n", "2"], "which program"), (["-n", "2", "--role", "a=1", "true"], "either"),
-                               (["--role", "a=x", "true"], "how many"), (["--nnodes", "2", "true"], "--rendezvous"),
-                               (["--node-rank", "1", "true"], "counts from 0"), (["--grace", "x", "true"], "x")):
+        for wrong, pattern in ((["nosuchprogram"], "no program 'nosuchprogram'"), (["--mn", "2", "true"], "unknown option '--mn'"),
+                               (["/etc/passwd"], "not an executable program"),
+                               (["-n", "2"], "no program"), (["-n", "2", "--role", "a=1", "true"], "exclude each other"),
+                               (["--role", "a=x", "true"], "no number of workers"), (["--nnodes", "2", "true"], "--rendezvous"),
+                               (["--node-rank", "1", "true"], "is not from 0"), (["--grace", "x", "true"], "x")):
             status, output, errors = launch(*wrong)
             self.assertEqual((status, output), (2, ""), wrong)
             self.assertRegex(errors, pattern)

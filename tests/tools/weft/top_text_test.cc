@@ -43,11 +43,11 @@ rpc::AgentStats later() {
 TEST(TopText, RatesAreByTheAgentsOwnClock) {
   EXPECT_EQ(top_text(earlier(), later(), wide, 0),
             "bert  up 102 s  3 connections, 5 made, 0 refused\n"
-            "served        250.0/s       4 under way  0 denied, 7 shed\n"
-            "made            2.5/s       2 under way\n"
+            "served        250.0/s       4 in flight  0 denied, 7 shed\n"
+            "made            2.5/s       2 in flight\n"
             "bytes    1.5 MiB/s in, 1.0 KiB/s out; pool: 75 % hits, 1.0 MiB kept\n"
             "\n"
-            "   CALLS/s  FAILED/s UNDER WAY        CALLS  METHOD\n"
+            "   CALLS/s  FAILED/s IN FLIGHT        CALLS  METHOD\n"
             "     200.0       0.0         0          900  market.last\n"
             "       2.0       0.5         3           24  market.slow\n");
 }

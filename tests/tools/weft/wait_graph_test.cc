@@ -51,7 +51,7 @@ TEST(WaitGraph, ACallThatComesBackToATakenAgentIsACycle) {
             "  a#1 f on b, 9.00 s, running on the handlers, deadline in 30.0 s, waits for\n"
             "  b#4 g on c, 8.00 s, running on the handlers, waits for\n"
             "  c#9 h on b, 7.00 s, queued for the handlers, waits for\n"
-            "  a#1: a deadlock, if it stays\n");
+            "  a#1: a deadlock, if it persists\n");
 }
 
 TEST(WaitGraph, IsJsonAsWell) {
@@ -123,10 +123,10 @@ TEST(WaitGraph, SaysWhatIsNotKnown) {
   a.made.push_back({1, "f", "b", 3, "sent", -1, {}});
   a.made.push_back({2, "f", "tcp://h:1", 2, "connecting", -1, {}});
   EXPECT_EQ(text_of(wait_graph({a}, 0)),
-            "a#1 f on b, 3.00 s, not asked there\n"
+            "a#1 f on b, 3.00 s, state unknown: that agent was not asked\n"
             "a#2 f on tcp://h:1, 2.00 s, not sent: no connection\n");
   EXPECT_EQ(text_of(wait_graph({a, agent("b")}, 0)),
-            "a#1 f on b, 3.00 s, not there: on its way, or over\n"
+            "a#1 f on b, 3.00 s, not at that agent: in transit or completed\n"
             "a#2 f on tcp://h:1, 2.00 s, not sent: no connection\n");
 }
 

@@ -233,7 +233,7 @@ class Errors(WeftTest):
             with self.subTest(arguments=arguments):
                 self.refused(2, pattern, "call", self.address, *arguments)
         self.refused(2, "not JSON", "call", self.address, "echo.text", "-", given="word")
-        self.refused(2, "stands twice", "call", self.address, "echo.tuple", "-", "-", "true", given="1")
+        self.refused(2, "is given twice", "call", self.address, "echo.tuple", "-", "-", "true", given="1")
 
     def test_of_names(self):
         self.refused(2, r"serves no method 'echo\.smal': did you mean echo\.small\?",
@@ -315,7 +315,7 @@ class HealthAndPing(WeftTest):
         status, output, errors = weft("health", self.address)
         self.assertEqual((status, errors), (0, ""))
         self.assertRegex(output, r"\Aserving\n  agent +tested\\u001b\[1m \(incarnation [0-9a-f]{16}\)\n  weft +\d+\.\d+\.\d+\n"
-                                 r"  uptime +\S.*\n  calls +\d+ served now, \d+ of its own under way\n\Z")
+                                 r"  uptime +\S.*\n  calls +\d+ served now, \d+ made and in flight\n\Z")
         status, output, _ = weft("health", self.address, "--json")
         self.assertEqual((status, json.loads(output)["status"]), (0, "serving"))
         self.assertEqual(json.loads(self.result("weft.health"))["status"], "serving")
@@ -346,7 +346,7 @@ class Looking(WeftTest):
     def test_what_hangs(self):
         agent = self.start("tcp://127.0.0.1:0")
         address = agent.addresses[0]
-        self.assertEqual(weft("hang", address, "--older", "0"), (0, "no call has been under way for 0.000 ms\n", ""))
+        self.assertEqual(weft("hang", address, "--older", "0"), (0, "no call has been in flight for 0.000 ms\n", ""))
         with Program(WEFT, "call", address, "ends.hang", "--timeout", "0"):
             agent.wait_for("hanging")
             end = time.monotonic() + PATIENCE
@@ -410,7 +410,7 @@ class Flights(unittest.TestCase):
         for rank in (0, 1):
             self.dump(rank, 2, "done")
         self.assertEqual(self.flight(), (0, "group 'world': 2 ranks; 2 collectives begun\n"
-                                            "  all ranks did the same, and nothing is under way\n", ""))
+                                            "  all ranks called the same operations, and none is in flight\n", ""))
         status, output, errors = self.flight("--json")
         self.assertEqual((status, errors), (0, ""))
         self.assertEqual(json.loads(output)["findings"], [])

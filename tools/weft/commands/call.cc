@@ -46,14 +46,14 @@ std::vector<GivenArgument> arguments_in(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (word == "-") {
       if (std::any_of(given.begin(), given.end(), [](const auto& one) { return one.from_stdin; }))
-        throw UsageError("'-' stands twice, but there is one standard input");
+        throw UsageError("'-' is given twice, but there is one standard input");
       if (::isatty(STDIN_FILENO) != 0) std::fputs("weft: reading JSON from the terminal\n", stderr);
       given.push_back({std::string(std::istreambuf_iterator<char>(std::cin), {}), true});
       continue;
     }
     const bool number = word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
     if (word.starts_with('-') && !number)
-      throw UsageError("there is no option " + word + ": see weft call --help");
+      throw UsageError("unknown option " + word + ": see weft call --help");
     given.push_back({word, false});
   }
   return given;
@@ -115,7 +115,7 @@ void print_times(std::vector<std::chrono::nanoseconds> times) {
 }
 
 Exit run(Options& options, const std::vector<std::string>& words) {
-  if (options.repeat == 0) throw UsageError("--repeat 0 calls nothing");
+  if (options.repeat == 0) throw UsageError("--repeat is 0, expected at least 1");
   const auto metadata = metadata_of(options);
   Client& client = options.connect();
   const auto given = arguments_in(words);
@@ -124,7 +124,7 @@ Exit run(Options& options, const std::vector<std::string>& words) {
   if (method.info.on_object)
     throw UsageError(
         method.info.name +
-        " is a method of objects that peers create here and hold by references: a command has none");
+        " is a method of objects that peers create there and hold by RRefs: weft call has no RRef");
   const bool streams = method.info.result.starts_with("stream<");
   if (options.items && !streams)
     throw UsageError("--items is for methods that return a stream; " + method.info.name + " returns " +
@@ -162,26 +162,26 @@ Command add_call(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("call", "Calls a method, and prints its result as JSON");
   options->add_to(*app);
-  app->add_option("METHOD", options->method, "Its name, as weft list shows it")->required();
-  app->add_flag("--notify", options->notify, "Do not wait for an answer");
+  app->add_option("METHOD", options->method, "The name of the method, as weft list shows it")->required();
+  app->add_flag("--notify", options->notify, "Do not wait for a reply");
   app->add_option("--metadata", options->metadata, "KEY=VALUE: text that the callee reads; give one for each")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app->add_option("--items", options->items, "Of a stream, print so many items and close it; by default all")
+  app->add_option("--items", options->items, "Print N items of a stream and close it; by default all")
       ->type_name("N");
-  app->add_option("--repeat", options->repeat, "Call so many times, one after the other, and tell the times")
+  app->add_option("--repeat", options->repeat, "Call N times, one after the other, and print the times")
       ->type_name("N");
-  app->add_option(
-         "--max", options->most,
-         "Print at most so many elements of a tensor, or bytes; 0: all. By default 100 on a terminal, "
-         "all elsewhere")
+  app->add_option("--max", options->most,
+                  "Print at most N elements of a tensor, or bytes; 0: all. By default 100 on a terminal, "
+                  "all elsewhere")
       ->type_name("N");
-  app->add_flag("--pretty", options->pretty, "Several lines, as on a terminal");
-  app->add_flag("--compact", options->compact, "One line, also on a terminal");
+  app->add_flag("--pretty", options->pretty, "Print several lines, as on a terminal");
+  app->add_flag("--compact", options->compact, "Print one line, also on a terminal");
   app->allow_extras();
   app->formatter(std::make_shared<UsageWithArguments>());
   app->footer(
-      "Arguments: one JSON value a parameter, or one JSON list of all; '-' is JSON from standard input.\n"
+      "Arguments: one JSON value for each parameter, or one JSON list of all; '-' is JSON from standard "
+      "input.\n"
       "  weft call localhost:7002 market.last WEFT\n"
       "  weft call localhost:7002 market.convert 10 '\"EUR\"' --timeout 1s\n"
       "  echo '[10, \"EUR\"]' | weft call localhost:7002 market.convert -");

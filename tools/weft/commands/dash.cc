@@ -99,11 +99,13 @@ Command add_dash(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "dash", "A page for browsers with a live picture of a job: members, calls, RRefs, collectives, losses");
   options->add_to(*app);
-  app->add_option("OTHERS", options->others, "More addresses; members of the store's job are found there");
-  app->add_option("--listen", options->listen, "Where the page is served; port 0: any free port")
+  app->add_option("OTHERS", options->others,
+                  "More addresses; the members of a job are found through its store");
+  app->add_option("--listen", options->listen,
+                  "The address at which the page is served; port 0: any free port")
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  app->add_option("-i,--interval", options->interval, "Between two questions to the agents")
+  app->add_option("-i,--interval", options->interval, "Interval between two requests to the agents")
       ->type_name("TIME")
       ->capture_default_str();
   app->add_option("--password-file", options->password_file,

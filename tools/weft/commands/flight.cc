@@ -46,9 +46,9 @@ Command add_flight(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
       "flight",
-      "What is wrong with a job's collectives, from the dumps of its flight recorders; 1 where something is");
+      "Diagnose a job's collectives from the dumps of its flight recorders; exit status 1: a finding");
   app->add_option("DIR", options->folder, "The folder with the dumps of all ranks")->required();
-  app->add_flag("--json", options->json, "As one line of JSON");
+  app->add_flag("--json", options->json, "Print one line of JSON");
   return {app, [options] { return run(*options); }};
 }
 

@@ -40,7 +40,7 @@ Exit run(Options& options) {
   } else if (!graph.calls.empty()) {
     std::fputs(text_of(graph).c_str(), stdout);
   } else {
-    std::printf("no call has been under way for %s\n", text_of(parse_duration(options.older)).c_str());
+    std::printf("no call has been in flight for %s\n", text_of(parse_duration(options.older)).c_str());
   }
   if (silent != nullptr) return tell(silent).exit;
   return graph.cycles.empty() ? Exit::ok : Exit::failed;
@@ -53,13 +53,13 @@ Command add_hang(CLI::App& program) {
   using namespace hang_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "hang", "The calls under way on agents, what each waits for, and cycles; 1 where there is one");
+      "hang", "The calls in flight on agents, what each waits for, and cycles; exit status 1: a cycle");
   options->add_to(*app);
   app->add_option("OTHERS", options->others, "More addresses: all agents that the calls go through");
-  app->add_option("--older", options->older, "Leave out calls that have been under way for less")
+  app->add_option("--older", options->older, "Leave out calls that have been in flight for less")
       ->type_name("TIME")
       ->capture_default_str();
-  app->add_flag("--json", options->json, "As one line of JSON");
+  app->add_flag("--json", options->json, "Print one line of JSON");
   return {app, [options] { return run(*options); }};
 }
 

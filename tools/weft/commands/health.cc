@@ -34,7 +34,7 @@ void print(const rpc::Health& health) {
               static_cast<unsigned long long>(health.incarnation));
   std::printf("  weft     %s\n", printable(health.version).c_str());
   std::printf("  uptime   %s\n", text_of(uptime).c_str());
-  std::printf("  calls    %lld served now, %lld of its own under way\n",
+  std::printf("  calls    %lld served now, %lld made and in flight\n",
               static_cast<long long>(health.calls_served), static_cast<long long>(health.calls_made));
 }
 
@@ -64,9 +64,9 @@ Exit run(Options& options) {
 Command add_health(CLI::App& program) {
   using namespace health_command;
   auto options = std::make_shared<Options>();
-  CLI::App* app = program.add_subcommand("health", "Whether an agent serves; the exit status tells");
+  CLI::App* app = program.add_subcommand("health", "Whether an agent serves; exit status 0: it serves");
   options->add_to(*app);
-  app->add_flag("--json", options->json, "As an object");
+  app->add_flag("--json", options->json, "Print a JSON object");
   return {app, [options] { return run(*options); }};
 }
 

@@ -76,23 +76,24 @@ std::pair<std::string, std::uint16_t> parted(const std::string& rendezvous) {
     const rpc::Address address = rpc::Address::parse("tcp://" + rendezvous);
     return {address.host, static_cast<std::uint16_t>(std::stoul(address.port))};
   } catch (const std::exception&) {
-    throw UsageError("--rendezvous '" + rendezvous + "': host:port of host 0");
+    throw UsageError("--rendezvous '" + rendezvous + "': expected host:port of host 0");
   }
 }
 
 void check(const Options& options) {
-  if (options.workers != 0 && !options.roles.empty()) throw UsageError("either -n or --role");
-  if (options.host >= options.hosts) throw UsageError("--node-rank counts from 0, up to --nnodes less one");
+  if (options.workers != 0 && !options.roles.empty()) throw UsageError("-n and --role exclude each other");
+  if (options.host >= options.hosts) throw UsageError("--node-rank is not from 0 to --nnodes minus 1");
   if (options.hosts > 1 && options.rendezvous.empty())
     throw UsageError("--nnodes " + std::to_string(options.hosts) + " needs --rendezvous HOST:PORT of host 0");
   if (!options.join.empty() && (options.hosts > 1 || !options.store.empty() || !options.rendezvous.empty()))
-    throw UsageError("--join is told where the job is: no --nnodes, --rendezvous or --store with it");
+    throw UsageError("--join states the address of the job: it excludes --nnodes, --rendezvous and --store");
   if (options.driven.given() && (options.workers != 0 || !options.roles.empty() || options.hosts > 1 ||
                                  !options.join.empty() || options.pin || options.keep_going))
     throw UsageError(
-        "--min, --max, --hosts and --discovery are of a job with a driver: no -n, --role, --nnodes, "
-        "--join, --pin or --keep-going with them");
-  if (command_of(options).empty()) throw UsageError("which program? weft launch -n 4 PROGRAM [ARGUMENT...]");
+        "--min, --max, --hosts and --discovery start a job with a driver: they exclude -n, --role, "
+        "--nnodes, --join, --pin and --keep-going");
+  if (command_of(options).empty())
+    throw UsageError("no program, expected weft launch -n 4 PROGRAM [ARGUMENT...]");
 }
 
 int drive_workers(const Options& options) {
@@ -270,36 +271,39 @@ Command add_launch(CLI::App& program) {
   app->prefix_command();
   app->add_option("-n,--workers", options->workers, "Workers on this host (1)")
       ->check(CLI::Range(1, 100'000));
-  app->add_option("--role", options->roles, "NAME=N: N of them with this role; give one for each role")
+  app->add_option("--role", options->roles, "NAME=N: N workers with this role; give one for each role")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
   app->add_option("--threads", options->threads,
-                  "OMP_NUM_THREADS of each; by default what the shell has set, or its part of the processors")
+                  "OMP_NUM_THREADS of each worker; by default the value in the shell, or an equal part of "
+                  "the processors")
       ->check(CLI::Range(1, 65536));
-  app->add_flag("--pin", options->pin, "Each worker runs on cores of its own");
+  app->add_flag("--pin", options->pin, "Run each worker on separate cores");
   app->add_option("--nnodes", options->hosts, "Hosts of the job, with a launcher each")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   app->add_option("--node-rank", options->host, "The number of this host, from 0")->capture_default_str();
-  app->add_option("--rendezvous", options->rendezvous, "Where host 0 is; with one host, where rank 0 listens")
+  app->add_option("--rendezvous", options->rendezvous,
+                  "The address of host 0; with one host, the address at which rank 0 listens")
       ->type_name("HOST:PORT");
   app->add_option("--store", options->store, "WEFT_STORE for the workers (docs/membership.md)")
       ->type_name("URL");
-  app->add_flag("--elastic", options->elastic, "Workers may come and go: an elastic world");
+  app->add_flag("--elastic", options->elastic, "Workers may join and leave: an elastic world");
   app->add_option("--join", options->join,
-                  "Add workers, without ranks, to a job of --elastic whose store is there")
+                  "Add workers, without ranks, to a job of --elastic with this store")
       ->type_name("URL");
-  app->add_option("--logs", options->logs, "Output goes to NAME.out and NAME.err in this folder")
+  app->add_option("--logs", options->logs, "Write the output to NAME.out and NAME.err in this folder")
       ->type_name("FOLDER");
   app->add_flag("--plain", options->plain, "No [RANK] before the lines of output");
-  app->add_option("--grace", options->grace, "From SIGTERM to SIGKILL")
+  app->add_option("--grace", options->grace, "Time from SIGTERM to SIGKILL")
       ->type_name("TIME")
       ->capture_default_str();
-  app->add_option("--failure-wait", options->failure_wait,
-                  "From the first failure to the SIGTERM of the other workers, which may end by themselves")
+  app->add_option(
+         "--failure-wait", options->failure_wait,
+         "Time from the first failure to the SIGTERM of the other workers, which may exit by themselves")
       ->type_name("TIME")
       ->capture_default_str();
-  app->add_flag("--keep-going", options->keep_going, "A failure does not end the other workers");
+  app->add_flag("--keep-going", options->keep_going, "Keep the other workers running after a failure");
   app->add_flag("--attached", options->attached,
                 "Run one worker, for the driver of an elastic job elsewhere, until standard input ends")
       ->group("Elastic jobs");
@@ -317,7 +321,7 @@ Command add_launch(CLI::App& program) {
   };
   file("--certificate", options->credentials.certificate_file, "WEFT_CERTIFICATE",
        "The launcher's certificate, PEM");
-  file("--key", options->credentials.key_file, "WEFT_KEY", "Its key");
+  file("--key", options->credentials.key_file, "WEFT_KEY", "The key of the certificate");
   file("--trust", options->credentials.trust_file, "WEFT_TRUST", "The authorities to trust");
   file("--secret", options->credentials.secret_file, "WEFT_SECRET",
        "The job's secret, instead of these or in addition; WEFT_SECRET for the workers");

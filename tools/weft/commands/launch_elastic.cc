@@ -17,7 +17,7 @@ void ElasticOptions::add_to(CLI::App& app) {
   const auto time = [&](const char* name, std::string& value, const char* what) {
     add(name, value, what)->type_name("TIME")->capture_default_str();
   };
-  add("--min", min, "Fewer workers for longer than --elastic-timeout end the job (1)")
+  add("--min", min, "The minimum number of workers: the job fails if it has fewer for --elastic-timeout (1)")
       ->check(CLI::Range(1, 100'000));
   add("--max", max,
       "The maximum number of workers (the slots of --hosts or of this host; with --discovery it is required)")
@@ -25,35 +25,37 @@ void ElasticOptions::add_to(CLI::App& app) {
   add("--hosts", hosts, "The hosts and the number of workers on each")->type_name("HOST[:SLOTS],...");
   add("--discovery", discovery, "A command that prints lines HOST[:SLOTS]; slurm; or kubernetes:SELECTOR")
       ->type_name("COMMAND");
-  add("--slots", slots, "Workers on a host that is named without a number (1)")
-      ->check(CLI::Range(1, 100'000));
-  time("--poll", poll, "From one discovery to the next");
+  add("--slots", slots, "The number of workers on a host without SLOTS (1)")->check(CLI::Range(1, 100'000));
+  time("--poll", poll, "Interval between two discoveries");
   time("--elastic-timeout", timeout, "How long fewer workers than --min may be ready");
   time("--start-timeout", start_timeout,
-       "How long a worker may take to join the job; 0: it counts as ready at once, for programs that are no "
-       "agents");
-  time("--finish-wait", finish_wait, "From the first worker that succeeds to the end of the others");
+       "How long a worker may take to join the job; 0: it counts as ready at once, for programs without an "
+       "agent");
+  time("--finish-wait", finish_wait, "Time from the first worker that succeeds to the end of the others");
   add("--host-failures", host_failures, "Failures in a row that blacklist a host")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  time("--healthy-after", healthy_after, "A failure of a worker that ran for so long begins a new row");
+  time("--healthy-after", healthy_after,
+       "The run time after which a worker's failure does not count as one in a row");
   time("--cooldown", cooldown, "How long a host is blacklisted at first; 0: for good");
-  time("--max-cooldown", max_cooldown, "How long at most: each time is twice as long as the one before");
+  time("--max-cooldown", max_cooldown, "The maximum of --cooldown, which doubles each time");
   app.add_flag("--evict", evict, "Stop all workers of a blacklisted host")->group("Elastic jobs");
-  add("--reset-limit", reset_limit, "How often the workers may change after their start (unlimited)");
-  add("--restarts", restarts, "How often the job goes on although all its workers have failed")
+  add("--reset-limit", reset_limit,
+      "How often the workers may change after the start of the job (unlimited)");
+  add("--restarts", restarts, "How often the job restarts after all its workers have failed")
       ->capture_default_str();
   add("--orphan-wait", orphan_wait,
       "With --store FILE or etcd: how long workers continue after the death of the driver (1m), until the "
-      "same "
-      "command is started again and takes over; 0: not at all")
+      "same command is started again and takes over; 0: not at all")
       ->type_name("TIME");
-  add("--rsh", rsh, "How to reach other hosts: ssh, srun, kubectl, or a command that gets HOST COMMAND")
+  add("--rsh", rsh,
+      "How to reach other hosts: ssh, srun, kubectl, or a command with the arguments HOST COMMAND")
       ->type_name("COMMAND")
       ->capture_default_str();
   add("--remote-weft", remote_weft, "The program weft on other hosts (the path of this one)")
       ->type_name("FILE");
-  add("--env", variables, "A variable of this shell that workers on other hosts get too; several times")
+  add("--env", variables,
+      "An environment variable to copy to workers on other hosts; may be given several times")
       ->type_name("NAME")
       ->allow_extra_args(false);
 }
@@ -70,10 +72,11 @@ std::string ElasticOptions::orphan_wait_with(const std::string& store) const {
 
 launch::elastic::ElasticJob ElasticOptions::job() const {
   using namespace launch::elastic;
-  if (!hosts.empty() && !discovery.empty()) throw UsageError("either --hosts or --discovery");
-  if (!discovery.empty() && max == 0) throw UsageError("--discovery needs --max: how many workers at most?");
+  if (!hosts.empty() && !discovery.empty()) throw UsageError("--hosts and --discovery exclude each other");
+  if (!discovery.empty() && max == 0)
+    throw UsageError("--discovery needs --max, the maximum number of workers");
   if (slots != 0 && hosts.empty() && discovery.empty())
-    throw UsageError("--slots is for --hosts and --discovery");
+    throw UsageError("--slots needs --hosts or --discovery");
   ElasticJob job;
   job.slots = slots == 0 ? 1 : slots;
   std::size_t all = 0;

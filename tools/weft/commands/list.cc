@@ -71,8 +71,9 @@ Command add_list(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("list", "The methods that an agent serves, and their types");
   options->add_to(*app);
-  app->add_option("PATTERN", options->pattern, "Only these: a part of the name, or a pattern: 'market.*'");
-  app->add_flag("--json", options->json, "As a list of objects");
+  app->add_option("PATTERN", options->pattern,
+                  "Only methods that match: a part of the name, or a pattern such as 'market.*'");
+  app->add_flag("--json", options->json, "Print a JSON list of objects");
   return {app, [options] { return run(*options); }};
 }
 

@@ -126,7 +126,7 @@ Command add_partition(CLI::App& program) {
   app->add_option("-o,--output", options->output, "Also write the profile with a stage_id for each layer")
       ->type_name("FILE");
 
-  app->add_option("--svg", options->svg, "Draw the stages there, as PipeDream's schedule runs them")
+  app->add_option("--svg", options->svg, "Draw the stages into this file, as PipeDream's schedule runs them")
       ->type_name("FILE");
   app->add_option("--microbatches", options->microbatches, "Micro-batches of the picture")
       ->type_name("M")

@@ -41,7 +41,7 @@ PrintedJson json_of(const rpc::AgentId& id, std::chrono::nanoseconds connect, co
 }
 
 Exit run(Options& options) {
-  if (options.count == 0) throw UsageError("--count 0 asks nothing");
+  if (options.count == 0) throw UsageError("--count is 0, expected at least 1");
   const auto interval = parse_duration(options.interval);
   Client& client = options.connect();
   auto began = rpc::Clock::now();
@@ -81,11 +81,11 @@ Command add_ping(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("ping", "Round-trip times to an agent");
   options->add_to(*app);
-  app->add_option("-c,--count", options->count, "How many")->type_name("N")->capture_default_str();
-  app->add_option("-i,--interval", options->interval, "Between them")
+  app->add_option("-c,--count", options->count, "Number of pings")->type_name("N")->capture_default_str();
+  app->add_option("-i,--interval", options->interval, "Interval between two pings")
       ->type_name("TIME")
       ->capture_default_str();
-  app->add_flag("--json", options->json, "As an object, times in microseconds");
+  app->add_flag("--json", options->json, "Print a JSON object, times in microseconds");
   return {app, [options] { return run(*options); }};
 }
 

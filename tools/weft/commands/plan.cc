@@ -115,7 +115,7 @@ Command add_plan(CLI::App& program) {
   app->add_option("--kept", options->kept,
                   "The same profile, with the bytes that layers keep for backward as their activations")
       ->type_name("FILE");
-  app->add_flag("--json", options->json, "As one line of JSON");
+  app->add_flag("--json", options->json, "Print one line of JSON");
   app->add_option("--program", options->program, "The program of the printed command")->capture_default_str();
 
   const std::string machine = "Machine";

@@ -27,9 +27,10 @@ Command add_rrefs(CLI::App& program) {
   using namespace rrefs_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "rrefs", "The objects that live on an agent behind RRefs, the oldest first, and who holds them");
+      "rrefs",
+      "The objects that live on an agent behind RRefs, the oldest first, and the agents that hold them");
   options->add_to(*app);
-  app->add_option("--max", options->most, "How many objects; 0: all")->type_name("N")->capture_default_str();
+  app->add_option("--max", options->most, "Number of objects; 0: all")->type_name("N")->capture_default_str();
   return {app, [options] { return run(*options); }};
 }
 

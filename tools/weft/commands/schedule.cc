@@ -189,9 +189,9 @@ Command add_schedule(CLI::App& program) {
                   "step (0). Memory: activation, kept (1), checkpoint (0). overlap: a share (1)")
       ->type_name("NAME=X[,X...]");
   app->add_option("--waits", options->waits, "Place waits, for at most N sends at a time")->type_name("N");
-  app->add_flag("--messages", options->messages, "Save sends and receives, too");
-  app->add_option("--save", options->save, "Write the schedule there, as CSV")->type_name("FILE");
-  app->add_option("--svg", options->svg, "Draw the simulated step there")->type_name("FILE");
+  app->add_flag("--messages", options->messages, "Also save sends and receives");
+  app->add_option("--save", options->save, "Write the schedule into this file, as CSV")->type_name("FILE");
+  app->add_option("--svg", options->svg, "Draw the simulated step into this file")->type_name("FILE");
   app->add_option("--title", options->title, "The title of the picture");
   return {app, [options] { return run(*options); }};
 }

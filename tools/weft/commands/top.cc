@@ -48,15 +48,15 @@ Exit run(Options& options) {
 Command add_top(CLI::App& program) {
   using namespace top_command;
   auto options = std::make_shared<Options>();
-  CLI::App* app = program.add_subcommand("top", "What an agent does, again and again: calls, bytes, methods");
+  CLI::App* app = program.add_subcommand("top", "The rates of an agent, repeatedly: calls, bytes, methods");
   options->add_to(*app);
-  app->add_option("-i,--interval", options->interval, "Between two looks")
+  app->add_option("-i,--interval", options->interval, "Interval between two updates")
       ->type_name("TIME")
       ->capture_default_str();
-  app->add_option("-c,--count", options->count, "How many looks; 0: until interrupted")
+  app->add_option("-c,--count", options->count, "Number of updates; 0: until interrupted")
       ->type_name("N")
       ->capture_default_str();
-  app->add_flag("--once", options->once, "The rates of one interval, as plain lines");
+  app->add_flag("--once", options->once, "Print the rates of one interval, as plain lines");
   return {app, [options] { return run(*options); }};
 }
 

@@ -22,7 +22,7 @@ rpc::AgentSpans collect(const rpc::Peer& peer, const std::string& address) {
     return rpc::collect_spans(peer);
   } catch (const rpc::RemoteError& error) {
     if (error.kind() != rpc::ErrorKind::not_found) throw;
-    throw UsageError("the agent at " + address + " has no tracer: docs/observability.md");
+    throw UsageError("the agent at " + address + " has no tracer: see docs/observability.md");
   }
 }
 
@@ -62,11 +62,12 @@ Command add_trace(CLI::App& program) {
   using namespace trace_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "trace", "The calls that agents with a tracer have noted, in Chrome's format (ui.perfetto.dev)");
+      "trace", "The calls that agents with a tracer have recorded, in Chrome's format (ui.perfetto.dev)");
   options->add_to(*app);
   app->add_option("OTHERS", options->others, "More addresses: all agents that the calls go through");
-  app->add_option("--for", options->during, "Only what is noted from now on, for so long")->type_name("TIME");
-  app->add_option("-o,--output", options->output, "Write it there")->type_name("FILE");
+  app->add_option("--for", options->during, "Only calls that are recorded from now on, for this time")
+      ->type_name("TIME");
+  app->add_option("-o,--output", options->output, "Write the trace into this file")->type_name("FILE");
   return {app, [options] { return run(*options); }};
 }
 

@@ -77,12 +77,13 @@ RoleShare parse_role(const std::string& text) {
   if (share.role.empty() || !std::all_of(share.role.begin(), share.role.end(), valid) ||
       (share.role.back() >= '0' && share.role.back() <= '9'))
     throw UsageError("--role '" + text +
-                     "': a role is named with letters, digits, _ and -, no digit at its end");
+                     "': malformed role, expected letters, digits, _ and -, without a digit at the end");
   if (sign == std::string::npos) return share;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data() + sign + 1, last, share.workers);
   if (error != std::errc{} || end != last || share.workers == 0 || share.workers > max_workers)
-    throw UsageError("--role '" + text + "': how many? for example " + share.role + "=2");
+    throw UsageError("--role '" + text + "': no number of workers, expected for example " + share.role +
+                     "=2");
   return share;
 }
 
@@ -95,7 +96,7 @@ std::string WorkerPlan::title() const {
 std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
   const HostShare& own = job.hosts.at(job.node_rank);
   const std::size_t here = workers_of(own);
-  if (here == 0 || here > max_workers) throw UsageError("there is no worker to start, or too many of them");
+  if (here == 0 || here > max_workers) throw UsageError("no worker to start, or too many workers");
   std::size_t world = 0, next = 0;  // next: the first rank of this host
   std::map<std::string, std::size_t> of_role, next_of_role;
   for (std::size_t host = 0; host < job.hosts.size(); ++host) {

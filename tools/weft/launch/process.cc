@@ -77,9 +77,9 @@ std::system_error failed(const char* what) { return {errno, std::generic_categor
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     if (is_program(name)) return name;
-    throw UsageError("'" + name + "' is no program that can be run");
+    throw UsageError("'" + name + "' is not an executable program");
   }
-  if (name.starts_with('-')) throw UsageError("there is no option '" + name + "': see `weft launch --help`");
+  if (name.starts_with('-')) throw UsageError("unknown option '" + name + "': see `weft launch --help`");
   const char* const variable = std::getenv("PATH");
   const std::string path = variable == nullptr ? "/usr/local/bin:/usr/bin:/bin" : variable;
   for (std::size_t begin = 0; begin <= path.size();) {

@@ -303,7 +303,7 @@ void Supervisor::Impl::nobody_reads() {
   if (failed_ || options_.unread) return;
   failed_ = true;
   status_ = 128 + SIGPIPE;
-  const std::string how = "has ended: nobody reads its output";
+  const std::string how = "has ended: its output is no longer read";
   if (options_.on_signal && options_.on_signal(SIGPIPE, how)) return;
   if (options_.on_failure) options_.on_failure({"the launcher", how, "", status_});
   end(SIGTERM);

@@ -135,7 +135,7 @@ TEST(FlightDump, SaysWhyAFolderOrAFileIsNone) {
   EXPECT_EQ(read.dumps.size(), 1U);
   ASSERT_EQ(read.unreadable.size(), 1U);
   EXPECT_EQ(read.unreadable[0],
-            "world.rank7.json: no dump of a flight recorder: it is not JSON, or has been cut off");
+            "world.rank7.json: malformed dump of a flight recorder: it is not JSON, or has been cut off");
   EXPECT_THROW(read_flight_dumps(folder.path() / "nowhere"), rpc::Error);
   EXPECT_THROW(write_flight_dump(folder.path() / "notes.txt" / "x", dump_of_all()), rpc::Error);
   const std::vector<std::string> before = folder.files();
@@ -159,25 +159,25 @@ TEST(FlightDump, RefusesWhatMakesNoSense) {
   const struct {
     const char *from, *to, *why;
   } changes[] = {
-      {"weft.flight", "other", "it does not say that it is one"},
+      {"weft.flight", "other", "'format' is not weft.flight"},
       {"\"version\":1", "\"version\":2", "it is of version 2, this program reads 1"},
-      {"\"rank\":1", "\"rank\":3", "'rank' is no number within its range"},
-      {"\"rank\":1", "\"rank\":-1", "'rank' is no number within its range"},
-      {"\"rank\":1", "\"rank\":4294967297", "'rank' is no number within its range"},
-      {"\"rank\":1", "\"rank\":1.5", "'rank' is no number within its range"},
+      {"\"rank\":1", "\"rank\":3", "'rank' is not a number within its range"},
+      {"\"rank\":1", "\"rank\":-1", "'rank' is not a number within its range"},
+      {"\"rank\":1", "\"rank\":4294967297", "'rank' is not a number within its range"},
+      {"\"rank\":1", "\"rank\":1.5", "'rank' is not a number within its range"},
       {"\"rank\":1", "\"rung\":1", "'rank' is missing"},
-      {"\"origin\":\"f", "\"origin\":\"x", "'origin' is no id"},
-      {"\"group\":\"world\"", "\"group\":7", "'group' is no text"},
-      {"\"worker0\"", "5", "'members' are no names"},
-      {"\"begun\":2", "\"begun\":1", "'sequence' is no number within its range"},
-      {"\"begun_values\":1", "\"begun_values\":0", "a collective where none has been begun"},
-      {"\"begun\":2", "\"begun\":18446744073709551615", "'begun' is no number within its range"},
-      {"\"begun\":2", "\"begun\":0", "a collective where none has been begun"},
+      {"\"origin\":\"f", "\"origin\":\"x", "'origin' is not an id"},
+      {"\"group\":\"world\"", "\"group\":7", "'group' is not a string"},
+      {"\"worker0\"", "5", "'members' are not names"},
+      {"\"begun\":2", "\"begun\":1", "'sequence' is not a number within its range"},
+      {"\"begun_values\":1", "\"begun_values\":0", "a collective, but the number of begun collectives is 0"},
+      {"\"begun\":2", "\"begun\":18446744073709551615", "'begun' is not a number within its range"},
+      {"\"begun\":2", "\"begun\":0", "a collective, but the number of begun collectives is 0"},
       {"\"state\":\"done\"", "\"state\":\"dine\"", "'state' is 'dine'"},
       {"\"kind\":\"recv\"", "\"kind\":\"get\"", "'kind' is 'get'"},
-      {"\"peer\":-1", "\"peer\":3", "'peer' is no number within its range"},
-      {"\"waits_for\":[0,2]", "\"waits_for\":[0,3]", "'waits_for' is no number within its range"},
-      {"\"taken\":100000000000", "\"taken\":9223372036854775807", "'taken' is no number within its range"},
+      {"\"peer\":-1", "\"peer\":3", "'peer' is not a number within its range"},
+      {"\"waits_for\":[0,2]", "\"waits_for\":[0,3]", "'waits_for' is not a number within its range"},
+      {"\"taken\":100000000000", "\"taken\":9223372036854775807", "'taken' is not a number within its range"},
       {"\"entries\":[", "\"entries\":[[],", "'kind' is missing"},
   };
   for (const auto& change : changes) {
@@ -191,7 +191,7 @@ TEST(FlightDump, RefusesWhatMakesNoSense) {
       FAIL();
     } catch (const rpc::Error& error) {
       EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument);
-      EXPECT_STREQ(error.what(), (std::string("no dump of a flight recorder: ") + change.why).c_str());
+      EXPECT_STREQ(error.what(), (std::string("malformed dump of a flight recorder: ") + change.why).c_str());
     }
   }
 }

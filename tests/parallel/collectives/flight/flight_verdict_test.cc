@@ -290,7 +290,7 @@ const Case cases[] = {
      all_well,
      {},
      "group 'world': 4 ranks; 3 collectives begun\n"
-     "  all ranks did the same, and nothing is under way\n"},
+     "  all ranks called the same operations, and none is in flight\n"},
     {"begins_no_more",
      begins_no_more,
      {{Kind::missing, 1, {2}}},
@@ -298,28 +298,29 @@ const Case cases[] = {
      "  ended with: group 'world': it took too long\n"
      "  #1 all_reduce(sum, float32[4]): rank 2 (worker2) has not begun it\n"
      "    ranks 0, 1, 3: in #1 all_reduce(sum, float32[4]) at a.cc:2, for 98.0 s\n"
-     "    rank 2 (worker2): done with #0 barrier() at a.cc:1 and in no other, for 98.8 s\n"},
+     "    rank 2 (worker2): done with #0 barrier() at a.cc:1 and in no other operation, for 98.8 s\n"},
     {"has_begun_nothing",
      has_begun_nothing,
      {{Kind::missing, 0, {1}}},
      "group 'world': 2 ranks; 0 to 1 collectives begun\n"
      "  #0 all_reduce(sum, float32[4]): rank 1 (worker1) has not begun it\n"
      "    rank 0 (worker0): in #0 all_reduce(sum, float32[4]) at a.cc:2, for 99.0 s\n"
-     "    rank 1 (worker1): has begun nothing\n"},
+     "    rank 1 (worker1): has begun no operation\n"},
     {"left_out_one_of_many",
      left_out_one_of_many,
      {{Kind::missing, 7, {1}}},
      "group 'world': 3 ranks; 7 to 8 collectives begun\n"
      "  #7 all_reduce(sum, float32[4]): rank 1 (worker1) has not begun it\n"
      "    ranks 0, 2: in #7 all_reduce(sum, float32[4]) at a.cc:2, for 92.0 s\n"
-     "    rank 1 (worker1): done with #6 all_reduce(sum, float32[4]) at a.cc:2 and in no other, for 92.8 s\n"
+     "    rank 1 (worker1): done with #6 all_reduce(sum, float32[4]) at a.cc:2 and in no other operation, "
+     "for 92.8 s\n"
      "    #3: by the places in the program, rank 1 (worker1) seems to have left out "
      "all_reduce(sum, float32[4]) at a.cc:2\n"},
     {"left_out_another",
      left_out_another,
      {{Kind::mismatch, 1, {1}}, {Kind::missing, 3, {1}}},
      "group 'world': 3 ranks; 3 to 4 collectives begun\n"
-     "  #1: the ranks do not mean the same\n"
+     "  #1: the ranks call different operations\n"
      "    ranks 0, 2: all_reduce(sum, float32[4]) at a.cc:2\n"
      "    rank 1 (worker1): all_gather(float32[4]) at a.cc:3\n"
      "    rank 1 (worker1) seems to have left out all_reduce(sum, float32[4]) at a.cc:2\n"
@@ -331,10 +332,10 @@ const Case cases[] = {
      does_one_more,
      {{Kind::mismatch, 0, {1}}, {Kind::missing, 1, {0, 2}}},
      "group 'world': 3 ranks; 1 to 2 collectives begun\n"
-     "  #0: the ranks do not mean the same\n"
+     "  #0: the ranks call different operations\n"
      "    ranks 0, 2: all_reduce(sum, float32[4]) at a.cc:2\n"
      "    rank 1 (worker1): all_gather(float32[4]) at a.cc:9\n"
-     "    rank 1 (worker1) seems to have done one more, all_gather(float32[4]) at a.cc:9\n"
+     "    rank 1 (worker1) seems to have called one more, all_gather(float32[4]) at a.cc:9\n"
      "  #1 all_reduce(sum, float32[4]): ranks 0, 2 have not begun it\n"
      "    ranks 0, 2: in #0 all_reduce(sum, float32[4]) at a.cc:2\n"
      "    rank 1 (worker1): in #1 all_reduce(sum, float32[4]) at a.cc:2, for 98.0 s\n"},
@@ -342,24 +343,24 @@ const Case cases[] = {
      swapped,
      {{Kind::mismatch, 0, {3}}},
      "group 'world': 4 ranks; 2 collectives begun\n"
-     "  #0: the ranks do not mean the same\n"
+     "  #0: the ranks call different operations\n"
      "    ranks 0-2: all_reduce(sum, float32[4]) at a.cc:1\n"
      "    rank 3 (worker3): all_gather(float32[4]) at a.cc:12\n"
-     "    rank 3 (worker3) seems to have done all_reduce(sum, float32[4]) at a.cc:1 and "
+     "    rank 3 (worker3) seems to have called all_reduce(sum, float32[4]) at a.cc:1 and "
      "all_gather(float32[4]) at a.cc:2 in the other order\n"
      "    and 1 later one differs\n"},
     {"other_shapes",
      other_shapes,
      {{Kind::mismatch, 1, {2, 3}}},
      "group 'world': 4 ranks; 2 collectives begun\n"
-     "  #1: the ranks do not mean the same\n"
+     "  #1: the ranks call different operations\n"
      "    ranks 0, 1: all_reduce(sum, float32[5]) at a.cc:2\n"
      "    ranks 2, 3: all_reduce(sum, float32[4]) at a.cc:2\n"},
     {"other_shapes_and_one_missing",
      other_shapes_and_one_missing,
      {{Kind::mismatch, 1, {1}}},
      "group 'world': 3 ranks; 1 to 2 collectives begun\n"
-     "  #1: the ranks do not mean the same\n"
+     "  #1: the ranks call different operations\n"
      "    rank 0 (worker0): all_reduce(sum, float32[4]) at a.cc:2\n"
      "    rank 1 (worker1): all_gather(float32[4]) at a.cc:3\n"
      "    rank 2 (worker2): has not begun it\n"},
@@ -386,32 +387,34 @@ const Case cases[] = {
      slow,
      {},
      "group 'world': 3 ranks; 10 collectives begun\n"
-     "  all ranks did the same, and nothing is under way\n"
-     "  rank 2 (worker2) came last to 9 of 10 collectives, half of the times by 250.0 ms or more (by the "
+     "  all ranks called the same operations, and none is in flight\n"
+     "  rank 2 (worker2) was the last rank to begin 9 of 10 collectives, in half of them by 250.0 ms or more "
+     "(by the "
      "hosts' clocks)\n"},
     {"late_by_turns",
      late_by_turns,
      {},
      "group 'world': 2 ranks; 20 collectives begun\n"
-     "  all ranks did the same, and nothing is under way\n"},
+     "  all ranks called the same operations, and none is in flight\n"},
     {"recv_without_send",
      recv_without_send,
      {{Kind::unsent, std::nullopt, {1, 0}}},
      "group 'world': 3 ranks; 1 collective begun\n"
      "  recv(float32[4], from 0) at a.cc:2 of rank 1 (worker1): rank 0 (worker0) has not sent it\n"
-     "    rank 0 (worker0): done with #0 all_reduce(sum, float32[4]) at a.cc:1 and in no other, for 98.8 "
+     "    rank 0 (worker0): done with #0 all_reduce(sum, float32[4]) at a.cc:1 and in no other operation, "
+     "for 98.8 "
      "s\n"},
     {"recv_from_any",
      recv_from_any,
      {{Kind::unsent, std::nullopt, {1}}},
      "group 'world': 2 ranks; 0 collectives begun\n"
-     "  recv(float32[4], from any) at a.cc:2 of rank 1 (worker1): nobody has sent it\n"},
+     "  recv(float32[4], from any) at a.cc:2 of rank 1 (worker1): no rank has sent it\n"},
     {"another_tag",
      another_tag,
      {{Kind::cycle, std::nullopt, {}},
       {Kind::unreceived, std::nullopt, {0, 1}},
       {Kind::unsent, std::nullopt, {1, 0}}},
-     "cycle of 2 waits: a deadlock, where each is waited for before the member goes on\n"
+     "cycle of 2 waits: a deadlock, if each member waits for one operation before it begins the next\n"
      "  worker0 is in send(float32[4], to 1, tag 5) at a.cc:1 of group 'world', which waits for worker1\n"
      "  worker1 is in recv(float32[4], from 0, tag 6) at a.cc:2 of group 'world', which waits for worker0\n"
      "group 'world': 2 ranks; 0 collectives begun\n"
@@ -423,17 +426,17 @@ const Case cases[] = {
      unlike_messages,
      {{Kind::unlike, std::nullopt, {0, 1}}},
      "group 'world': 2 ranks; 0 collectives begun\n"
-     "  send(float32[4], to 1) of rank 0 (worker0) and its receive are of different things\n"
+     "  send(float32[4], to 1) of rank 0 (worker0) and its receive have different tensors or objects\n"
      "    rank 0 (worker0): send(float32[4], to 1) at a.cc:1\n"
      "    rank 1 (worker1): recv(float32[5], from any) at a.cc:2\n"},
     {"in_transit",
      in_transit,
      {{Kind::in_transit, std::nullopt, {0, 1}}, {Kind::in_transit, std::nullopt, {0, 1}}},
      "group 'world': 3 ranks; 0 collectives begun\n"
-     "  send(float32[4], to 1) of rank 0 (worker0) and its receive are both under way\n"
+     "  send(float32[4], to 1) of rank 0 (worker0) and its receive are both in flight\n"
      "    rank 0 (worker0): send(float32[4], to 1) at a.cc:1\n"
      "    rank 1 (worker1): recv(float32[4], from 0) at a.cc:3\n"
-     "  send(float32[5], to 1, tag 3) of rank 0 (worker0) and its receive are both under way\n"
+     "  send(float32[5], to 1, tag 3) of rank 0 (worker0) and its receive are both in flight\n"
      "    rank 0 (worker0): send(float32[5], to 1, tag 3) at a.cc:2\n"
      "    rank 1 (worker1): recv(float32[5], from any, tag 3) at a.cc:4\n"},
     {"recv_of_another",
@@ -443,13 +446,13 @@ const Case cases[] = {
      "  send(float32[4], to 1) at a.cc:1 of rank 0 (worker0): rank 1 (worker1) does not receive it\n"
      "    rank 1 (worker1): in recv(float32[4], from 2) at a.cc:2, for 99.0 s\n"
      "  recv(float32[4], from 2) at a.cc:2 of rank 1 (worker1): rank 2 (worker2) has not sent it\n"
-     "    rank 2 (worker2): has begun nothing\n"},
+     "    rank 2 (worker2): has begun no operation\n"},
     {"both_receive_first",
      both_receive_first,
      {{Kind::cycle, std::nullopt, {}},
       {Kind::unsent, std::nullopt, {0, 1}},
       {Kind::unsent, std::nullopt, {1, 0}}},
-     "cycle of 2 waits: a deadlock, where each is waited for before the member goes on\n"
+     "cycle of 2 waits: a deadlock, if each member waits for one operation before it begins the next\n"
      "  worker0 is in recv(float32[4], from 1) at a.cc:1 of group 'world', which waits for worker1\n"
      "  worker1 is in recv(float32[4], from 0) at a.cc:2 of group 'world', which waits for worker0\n"
      "group 'world': 2 ranks; 0 collectives begun\n"
@@ -460,7 +463,7 @@ const Case cases[] = {
     {"one_receives_where_all_gather",
      one_receives_where_all_gather,
      {{Kind::cycle, std::nullopt, {}}, {Kind::missing, 0, {1}}, {Kind::unsent, std::nullopt, {1, 0}}},
-     "cycle of 2 waits: a deadlock, where each is waited for before the member goes on\n"
+     "cycle of 2 waits: a deadlock, if each member waits for one operation before it begins the next\n"
      "  worker0 is in #0 all_gather(float32[4]) at a.cc:1 of group 'world', which waits for worker1\n"
      "  worker1 is in recv(float32[4], from 0) at a.cc:2 of group 'world', which waits for worker0\n"
      "group 'world': 3 ranks; 0 to 1 collectives begun\n"
@@ -472,7 +475,7 @@ const Case cases[] = {
     {"group_within_group",
      group_within_group,
      {{Kind::cycle, std::nullopt, {}}, {Kind::missing, 1, {2}}, {Kind::missing, 0, {1}}},
-     "cycle of 2 waits: a deadlock, where each is waited for before the member goes on\n"
+     "cycle of 2 waits: a deadlock, if each member waits for one operation before it begins the next\n"
      "  worker0 is in #1 all_reduce(sum, float32[4]) at a.cc:2 of group 'A', which waits for worker2\n"
      "  worker2 is in #0 all_gather(float32[4]) at b.cc:7 of group 'B', which waits for worker0\n"
      "group 'A': 3 ranks; 1 to 2 collectives begun\n"
@@ -493,24 +496,24 @@ const Case cases[] = {
      "group 'B': 2 ranks; 0 to 1 collectives begun\n"
      "  #0 all_gather(float32[4]): rank 1 (worker5) has not begun it\n"
      "    rank 0 (worker1): in #0 all_gather(float32[4]) at b.cc:7, for 99.0 s\n"
-     "    rank 1 (worker5): has begun nothing\n"},
+     "    rank 1 (worker5): has begun no operation\n"},
     {"two_of_one_rank",
      two_of_one_rank,
      {},
      "group 'world': 2 ranks; 1 collective begun\n"
-     "  all ranks did the same, and nothing is under way\n"},
+     "  all ranks called the same operations, and none is in flight\n"},
     {"several_of_one_name",
      several_of_one_name,
      {},
      "group 'dp@worker0.1': 2 ranks; 1 collective begun\n"
-     "  all ranks did the same, and nothing is under way\n"
+     "  all ranks called the same operations, and none is in flight\n"
      "group 'dp@worker2.1': 2 ranks; 1 collective begun\n"
-     "  all ranks did the same, and nothing is under way\n"
+     "  all ranks called the same operations, and none is in flight\n"
      "left out: 2 dumps of group 'dp' from an earlier run\n"},
     {"round_of_values",
      round_of_values,
      {{Kind::cycle, std::nullopt, {}}, {Kind::missing, 1, {0, 2}}, {Kind::missing, std::nullopt, {1}}},
-     "cycle of 2 waits: a deadlock, where each is waited for before the member goes on\n"
+     "cycle of 2 waits: a deadlock, if each member waits for one operation before it begins the next\n"
      "  worker0 is in values #0 all_gather_object(string) at a.cc:2 of group 'world', which waits for "
      "worker1\n"
      "  worker1 is in #1 all_reduce(sum, float32[4]) at a.cc:3 of group 'world', which waits for worker0\n"
@@ -525,7 +528,7 @@ const Case cases[] = {
      unlike_values,
      {{Kind::mismatch, std::nullopt, {1}}},
      "group 'world': 2 ranks; 0 collectives begun\n"
-     "  values #1: the ranks do not mean the same\n"
+     "  values #1: the ranks call different operations\n"
      "    rank 0 (worker0): split() at a.cc:3\n"
      "    rank 1 (worker1): all_gather_object(i32) at a.cc:3\n"},
     {"older_than_the_ring",

@@ -286,7 +286,7 @@ TEST_F(NcclTensors, DevicesThatThereAre) {
   EXPECT_EQ(existing(c10::Device(FakeAccelerator::type)), FakeAccelerator::device(2));
   EXPECT_EQ(existing(FakeAccelerator::device(3)), FakeAccelerator::device(3));
   EXPECT_EQ(test::message_of([] { return existing(FakeAccelerator::device(4)); }),
-            "there is no fake:4: this process has 4 of these");
+            "there is no fake:4: this process has 4 devices of this type");
   EXPECT_EQ(kind_of([] { return existing(c10::Device(c10::kXLA, 0)); }), ErrorKind::unsupported);
 }
 

@@ -181,11 +181,12 @@ void ElasticRun::handle(const Event& event) {
 // --- Takeover ---
 
 Takeover::Calls ElasticRun::takeover_calls() {
-  return {
-      [this] { supervisor_.say("another driver runs this job, or has died: waiting for its lease to end"); },
-      [this](std::optional<SavedJob> job) { drive(std::move(job)); },
-      [this](const std::string& why) { step_down(why); },
-      [this](WorkerId id, const std::optional<KeptWorker>& record) { kept_changed(id, record); }};
+  return {[this] {
+            supervisor_.say("another driver runs this job, or has died: waiting for its lease to expire");
+          },
+          [this](std::optional<SavedJob> job) { drive(std::move(job)); },
+          [this](const std::string& why) { step_down(why); },
+          [this](WorkerId id, const std::optional<KeptWorker>& record) { kept_changed(id, record); }};
 }
 
 void ElasticRun::drive(std::optional<SavedJob> job) {
@@ -217,7 +218,7 @@ void ElasticRun::compare(const SavedJob& job, const Takeover::Workers& kept, boo
                       [this, job](const Takeover::Workers& now_kept) { compare(job, now_kept, true); });
     });
   }
-  supervisor_.say("no worker of the last driver is left: the job begins anew");
+  supervisor_.say("no worker of the last driver is left: the job restarts");
   takeover_->watch(job.id);
   for (const auto& [id, worker] : state.workers)
     kept.contains(id) ? takeover_->forget(id) : takeover_->stop(id);
@@ -307,7 +308,7 @@ void ElasticRun::kept_changed(WorkerId id, const std::optional<KeptWorker>& reco
   kept_.erase(id);
   if (record && !known && !leaving_.contains(id)) return takeover_->forget(id);
   if (!known) return;
-  if (!record) return gone({id, 137, "was lost: its keeper does not answer any more"});
+  if (!record) return gone({id, 137, "was lost: its keeper no longer answers"});
   WorkerExited event{id, record->status, record->how, {}, record->orphaned};
   if (!record->last_error.empty()) event.details = "; its last errors:" + indented(record->last_error);
   gone(event);
@@ -344,9 +345,9 @@ AddedWorker ElasticRun::added(const StartWorker& start) const {
     return worker;
   }
   if (!job_.reachable)
-    throw UsageError(
-        "workers on '" + start.host +
-        "' cannot reach the job's store on this host: --rendezvous HOST:PORT or --store says where it is");
+    throw UsageError("workers on '" + start.host +
+                     "' cannot reach the job's store on this host: give its address with --rendezvous "
+                     "HOST:PORT or --store");
   remote.variables = worker.plan.environment;
   for (const std::string& name : job_.passed_variables)
     if (const char* const value = std::getenv(name.c_str())) remote.variables.emplace(name, value);

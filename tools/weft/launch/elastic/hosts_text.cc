@@ -22,7 +22,7 @@ std::string_view trimmed(std::string_view text) {
 // "node1:4", "[fe80::1]:4" or "node1". An address of IPv6 without brackets has no slots.
 HostSlots parse_host(std::string_view text, std::size_t default_slots) {
   const auto wrong = [&](const char* why) {
-    return std::runtime_error("'" + printable(text) + "': " + why + "; a line is HOST or HOST:SLOTS");
+    return std::runtime_error("'" + printable(text) + "': " + why + "; expected HOST or HOST:SLOTS");
   };
   std::size_t colon = text.rfind(':');
   const std::size_t bracket = text.rfind(']');
@@ -32,10 +32,10 @@ HostSlots parse_host(std::string_view text, std::size_t default_slots) {
   HostSlots host{std::string(text.substr(0, colon)), default_slots};
   if (host.host.starts_with('[') && host.host.ends_with(']'))
     host.host = host.host.substr(1, host.host.size() - 2);
-  if (host.host.empty()) throw wrong("there is no host");
+  if (host.host.empty()) throw wrong("the host is empty");
   // A name that begins with - would be an option of ssh.
   if (host.host.starts_with('-') || host.host.find_first_of(" \t") != std::string::npos)
-    throw wrong("this is no name of a host");
+    throw wrong("malformed host name");
   if (colon == std::string_view::npos) return host;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data() + colon + 1, last, host.slots);
@@ -102,14 +102,16 @@ DiscoveryCommand discovery_command(const std::string& text) {
   const std::string prefix = "kubernetes:";
   if (text.starts_with(prefix)) {
     const std::string selector = text.substr(prefix.size());
-    if (selector.empty()) throw UsageError("--discovery kubernetes:SELECTOR: which labels have the pods?");
+    if (selector.empty())
+      throw UsageError(
+          "--discovery kubernetes:SELECTOR: the selector is empty, expected the labels of the pods");
     return {
         Output::pods,
         "kubectl get pods --selector=" + shell_word(selector) +
             R"( --output=jsonpath='{range .items[*]}{.metadata.name}{" "})"
             R"({.status.conditions[?(@.type=="Ready")].status}{" "}{.metadata.deletionTimestamp}{"\n"}{end}')"};
   }
-  if (trimmed(text).empty()) throw UsageError("--discovery: which command?");
+  if (trimmed(text).empty()) throw UsageError("--discovery: the command is empty");
   return {Output::hosts, text};
 }
 

@@ -38,7 +38,7 @@ std::vector<std::string> rsh_words(const std::string& rsh, const std::string& ho
   std::istringstream text(rsh);
   std::vector<std::string> words;
   for (std::string word; text >> word;) words.push_back(word);
-  if (words.empty()) throw UsageError("--rsh: which command?");
+  if (words.empty()) throw UsageError("--rsh: the command is empty");
   words.push_back(host);
   words.push_back(command);
   return words;
