@@ -92,7 +92,7 @@ void Link::on_frame(InboundFrame&& frame) {
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
   if (!ready_) {
-    if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane");
+    if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane's first frame");
     if (prefix.kind == FrameKind::goodbye) {
       const auto reason = message->goodbye();
       // Not close(): the peer may have closed the connection after this frame.
@@ -190,11 +190,12 @@ void Link::on_hello(IncomingMessage& message) {
 void Link::become_lane() {
   const auto whole = core_->links().with_lanes(lane_->key);
   if (whole == nullptr)
-    return close(Error(ErrorKind::peer_lost, "a lane of no connection, or of one that has ended"));
+    return close(Error(ErrorKind::peer_lost, "a lane of an unknown or closed connection"));
   if (!hello_left_) return;
   const std::string identity = connection_->identity();
   auto stream = connection_->take_stream();
-  if (stream == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane"));
+  if (stream == nullptr)
+    return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane's first frame"));
   whole->loop()->post(
       [whole, info = *lane_, identity, lane = Lanes::Stream{stream.release(), {loop()}}]() mutable {
         try {

@@ -37,7 +37,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
   // The other side's hello, which it sends before it knows that this is a lane.
   void on_frame(InboundFrame&& frame) override {
     if (frame.prefix.kind != FrameKind::hello)
-      throw Error(ErrorKind::protocol_error, "bad frame: a lane was answered by something else than a Hello");
+      throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello as the reply to a lane");
     answered_ = true;
     become_lane();
   }
@@ -55,14 +55,14 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
   void drop() {
     cancelled_ = true;
     if (const auto connection = std::exchange(connection_, nullptr))
-      connection->close(Error(ErrorKind::aborted, "this lane is not wanted any more"));
+      connection->close(Error(ErrorKind::aborted, "the connection no longer needs this lane"));
   }
   void become_lane() {
     if (!said_ || !answered_ || connection_ == nullptr) return;
     const auto connection = connection_;
     auto stream = connection->take_stream();
     if (stream == nullptr)
-      return connection->close(Error(ErrorKind::protocol_error, "more than a hello came"));
+      return connection->close(Error(ErrorKind::protocol_error, "bad frame: more than a Hello on a lane"));
     connection_ = nullptr;
     tell([lane = Lanes::Stream{stream.release(), {connection->loop()}}](
              LinkLanes& lanes, std::size_t index) mutable { lanes.collect(index, std::move(lane)); });
@@ -100,7 +100,7 @@ void LinkLanes::expect(std::size_t count) {
       connection_->loop()->schedule(later(connection_->loop()->now(), core_->options().handshake_timeout),
                                     while_alive(this, [](LinkLanes& self) {
                                       self.timeout_ = 0;
-                                      self.give_up("the other side did not take them in time");
+                                      self.give_up("the other side did not confirm them in time");
                                     }));
 }
 
@@ -145,20 +145,22 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
         "lanes refused", connection_->loop(),
         connection_->describe() + ": a lane of another peer was refused",
         {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
-  if (dialled_ || open_) refuse("that is not due");
+  if (dialled_ || open_) refuse("that this connection does not expect");
   if (!identity_) {  // the hello arrives over another socket
-    if (early_.size() == offered_) refuse("beyond those that were offered");
+    if (early_.size() == offered_) refuse("beyond the number of lanes that was offered");
     if (!core_->links().keep_early_lane())
-      return core_->log().write(LogLevel::debug,
-                                connection_->describe() + ": a lane too early, as too many were",
-                                {{log_fields::connection, connection_->describe()}});
+      return core_->log().write(
+          LogLevel::debug,
+          connection_->describe() + ": a lane was dropped: too many lanes arrived before their hello",
+          {{log_fields::connection, connection_->describe()}});
     early_.push_back({info, identity, std::move(lane)});
     return;
   }
   if (info.count == 0 || info.count > offered_ || info.index >= info.count)
-    refuse("beyond those that were offered");
+    refuse("beyond the number of lanes that was offered");
   if (streams_.empty()) expect(info.count);
-  if (streams_.size() != info.count || streams_[info.index]) refuse("of other lanes");
+  if (streams_.size() != info.count || streams_[info.index])
+    refuse("with another number of lanes, or with the index of a known lane");
   collect(info.index, std::move(lane));
 }
 
@@ -174,11 +176,11 @@ void LinkLanes::on_frame(const LaneInfo& info) {
   if (dialled_) {
     if (given_up_) return;  // meanwhile; the other side detects that its lanes have closed
     if (told_ || info.count != streams_.size() || streams_.empty())
-      throw Error(ErrorKind::protocol_error, "bad frame: lanes that were not asked for");
+      throw Error(ErrorKind::protocol_error, "bad frame: lanes that were not requested");
     told_ = true;
     return open();
   }
-  if (!open_) throw Error(ErrorKind::protocol_error, "bad frame: lanes in use that do not exist");
+  if (!open_) throw Error(ErrorKind::protocol_error, "bad frame: it uses lanes that do not exist");
   connection_->use_lanes();
 }
 

@@ -148,7 +148,7 @@ void FrameReader::begin_body() {
   const auto sizes = check_header(frame_.prefix, prefix_bytes_, frame_.header.bytes(), limits_);
   const bool on_lanes = (frame_.prefix.flags & frame_flags::on_lanes) != 0;
   if (on_lanes && !lanes_)
-    throw Error(ErrorKind::protocol_error, "bad frame: it is on lanes, and there are none");
+    throw Error(ErrorKind::protocol_error, "bad frame: it uses lanes on a connection without lanes");
   pieces_.clear();
   piece_ = 0;
   frame_.attachments.reserve(sizes.size());

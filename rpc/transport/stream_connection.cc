@@ -252,7 +252,7 @@ bool StreamConnection::let_in(const Prefix& announced) {
   } else if (bulk_ != nullptr) {
     reader_.admit(nullptr);
   } else {
-    throw Error(ErrorKind::resource_exhausted, "no room for a message on lanes of " +
+    throw Error(ErrorKind::resource_exhausted, "no room for a message on lanes with " +
                                                    std::to_string(announced.message_bytes()) +
                                                    " bytes (Limits::in_flight_total)");
   }
@@ -372,7 +372,7 @@ void StreamConnection::on_acknowledged() {
   if (closed_) return;
   const std::uint64_t now = bulk_->acknowledged();
   if (now - acknowledged_ > unacknowledged_.size())
-    return close(Error(ErrorKind::protocol_error, "bulk acknowledged that was never sent"));
+    return close(Error(ErrorKind::protocol_error, "acknowledgement of bulk data that was not sent"));
   while (acknowledged_ != now) {
     ++acknowledged_;
     if (finishing_) be_patient();
