@@ -15,7 +15,8 @@ endif()
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
-# The API is meant to be called with designated initialisers, which name only what differs from the default.
+# The API is designed for calls with designated initialisers, which name only the fields that differ from the
+# default.
 set(weft_host "$<COMPILE_LANGUAGE:C,CXX>")
 add_compile_options("$<${weft_host}:-Wall;-Wextra;-Wpedantic;-Wno-missing-field-initializers>")
 if(WEFT_WERROR)

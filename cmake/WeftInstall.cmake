@@ -9,9 +9,9 @@ if(NOT CMAKE_INSTALL_RPATH)
 endif()
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch stays where the user has it
 
-# Last: a layer that was not built is left out of `cmake --install`, so that neither find_package() nor pkg-config finds
-# it. Where it is the component that was asked for, the installation fails. CMake itself would fail at the first library
-# that is missing.
+# Last: a layer that was not built is omitted by `cmake --install`, so that neither find_package() nor
+# pkg-config finds it. If the layer is the requested component, the installation fails. CMake itself would
+# fail at the first missing library.
 function(weft_leave_out_unbuilt NAME)
   set(code [[
     if(NOT EXISTS "$<TARGET_FILE:weft_@NAME@>")

@@ -28,7 +28,7 @@ foreach(_layer IN LISTS _layers)
   set(CPACK_DEBIAN_${_upper}_PACKAGE_NAME libweft-${_name}-dev)
   get_property(CPACK_COMPONENT_${_upper}_DEPENDS GLOBAL PROPERTY weft_${_layer}_depends)
 endforeach()
-# What the headers, the .pc files and the CMake targets need; shlibdeps adds what shared libraries link.
+# Dependencies of the headers, the .pc files and the CMake targets; shlibdeps adds those of shared libraries.
 set(CPACK_DEBIAN_RPC_PACKAGE_DEPENDS "libasio-dev, libcapnp-dev, libcurl4-openssl-dev, libssl-dev")
 set(CPACK_DEBIAN_OBSERVE_PACKAGE_DEPENDS "libspdlog-dev, prometheus-cpp-dev, libcivetweb-dev")
 if(WEFT_TOOLS)

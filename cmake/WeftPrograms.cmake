@@ -1,4 +1,4 @@
-# What the programs over the layers share, tests and tools among them: options, and precompiled headers.
+# Settings of all programs over the layers, including tests and tools: options and precompiled headers.
 
 # Of tests and tools alone: instrumented, they take half as long again to compile at -O1.
 set(weft_program_options)

@@ -1,5 +1,5 @@
-// What an embedding's rows cost where they are one tensor of the client: gathered, and where they are updated
-// added to, each once.
+// The cost of an embedding's rows as one tensor of the client: a gather in forward, and an addition to each
+// updated row in backward.
 #include "bench/autograd/batches.h"
 #include "bench/autograd/work.h"
 

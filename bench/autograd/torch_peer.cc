@@ -1,6 +1,6 @@
 // PyTorch's distributed autograd from C++, as LibTorch exports it: its RPC agent over TCP, its DistEngine,
-// and operators, which are what it can call without Python. What a worker does is an operator of this file,
-// in the namespace `aten`, since no other travels.
+// and operators, the only calls that it supports without Python. The functions of a worker are operators of
+// this file in the namespace `aten`, because the RPC agent sends no others.
 #include "bench/autograd/crowd.h"
 #include "bench/autograd/work.h"
 
@@ -109,7 +109,7 @@ TORCH_LIBRARY_FRAGMENT(aten, library) {
   library.def("weft_bench_thing() -> int", &thing);
 }
 
-// What an operator returns stays at the worker.
+// The result of an operator stays at the worker.
 c10::intrusive_ptr<torch_rpc::UserRRef> remote(const torch_rpc::WorkerInfo& worker, const char* name,
                                                Stack arguments) {
   auto& context = torch_rpc::RRefContext::getInstance();

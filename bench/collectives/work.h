@@ -14,7 +14,7 @@ namespace weft::bench {
 
 enum class Operation { all_reduce, broadcast, all_gather, reduce_scatter, all_to_all };
 
-// Where a rank's tensor lies, and how bytes go.
+// The memory of a rank's tensor, and the way of its bytes.
 enum class Kind {
   group,  // in the memory of the group, where a peer has such; else as `any`
   any,    // in ordinary memory

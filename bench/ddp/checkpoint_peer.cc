@@ -1,4 +1,4 @@
-// How long a save of sharded::Checkpoints keeps training waiting, and the copy of as much memory.
+// The time for which a save of sharded::Checkpoints delays training, and the time to copy as much memory.
 #include "bench/ddp/weft_rank.h"
 
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>

@@ -24,7 +24,7 @@ struct Work {
   bool keep_grad = true;  // zero_grad(false): gradients keep their memory
   bool gpu = false;       // all ranks share one GPU, and each step waits until it is done
   int batch = 16;         // of the ResNet-18
-  // How much each rank sends, as tc writes it: "1gbit". Each rank then runs on a separate host. Empty: all
+  // The bandwidth of each rank, as tc writes it: "1gbit". Each rank then runs on a separate host. Empty: all
   // ranks run on one host, without a limit.
   std::string rate = {};
   Task task = Task::gradients;

@@ -1,4 +1,4 @@
-// What State::commit() of two ranks that train together costs, and one copy of as many bytes.
+// The cost of State::commit() for two ranks that train together, and of one copy of as many bytes.
 #include "bench/elastic/work.h"
 #include "bench/harness/ranks.h"
 

@@ -1,4 +1,4 @@
-// How jobs are started: weft launch, torchrun.
+// The start of jobs: weft launch, torchrun.
 #include "bench/elastic/work.h"
 #include "bench/harness/torch_python.h"
 

@@ -1,4 +1,4 @@
-// What all launchers' jobs have in common: start, kill or join, wait for the next step.
+// The part that the jobs of all launchers share: start, kill or join, wait for the next step.
 #include "bench/elastic/reports.h"
 #include "bench/elastic/work.h"
 

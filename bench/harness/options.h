@@ -13,8 +13,8 @@ struct Options {
   std::string json, svg;  // files; empty: none
 };
 
-// Takes out of `bench` the cases and peers that were not asked for. Nothing where the program is to end at
-// once with `status`: help was asked for, or an option is wrong.
+// Removes from `bench` the cases and peers that were not requested. Returns nothing if the program must exit
+// at once with `status`: help was requested, or an option is invalid.
 std::optional<Options> parse_options(int argc, char** argv, Bench& bench, int& status);
 
 }  // namespace weft::bench

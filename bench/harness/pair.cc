@@ -10,8 +10,8 @@ namespace {
 constexpr auto start_up = std::chrono::seconds{20};
 constexpr auto tear_down = std::chrono::seconds{5};
 
-// What the client reports. A server says nothing before it is asked: where it is the first to be heard of, it
-// has died, and its client may wait for it for ever.
+// The client's report. A server reports nothing before it is asked. If the server reports first, it has died,
+// and its client may wait for it without limit.
 std::string result_of(Process& client, Process& server, std::chrono::milliseconds timeout) {
   const auto first = first_ready({&client.channel(), &server.channel()}, timeout);
   if (!first)
@@ -70,7 +70,7 @@ Outcome measure_pair(const Pair& pair, const Setting& setting) {
     outcome.threads =
         server.expect("server", tear_down) + "/" + std::to_string(result["threads"].get<std::size_t>());
     outcome.figures = result["figures"].get<Figures>();
-    // How they end is not what is measured.
+    // The exit of the processes is not measured.
     client.end(tear_down);
     server.end(tear_down);
   } catch (const std::exception& error) {

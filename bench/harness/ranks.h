@@ -52,7 +52,7 @@ class Rounds {
   LatencyMeter meter_;
 };
 
-// Whatever goes wrong in a process is the outcome's error.
+// The outcome has the error of any process that fails.
 Outcome measure_ranks(int ranks, const Setting& setting, const std::function<void(RankEnd&)>& body);
 
 }  // namespace weft::bench

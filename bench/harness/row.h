@@ -11,7 +11,7 @@ namespace weft::bench {
 
 // p50_us, p99_us, calls_per_s, GBps, steps_per_s, KiB, MiB, …: a name is the same in every bench.
 using Figures = std::map<std::string, double>;
-// How a peer was used: `wait`, `caller`, `transport`, …
+// The use of a peer: `wait`, `caller`, `transport`, …
 using Notes = std::map<std::string, std::string>;
 
 struct Row {

@@ -1,8 +1,8 @@
 // The order of measurements. A pure function.
 //
-// The machine drifts: by its neighbours, its clock, its caches. What is compared is therefore measured close
-// together, and often: in every round each case runs all its contenders one after the other, and another one
-// begins each round.
+// The machine drifts: by its neighbours, its clock, its caches. Measurements to be compared are therefore
+// made close together, and often: in every round each case runs all its contenders one after the other, and
+// another contender begins each round.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A bare Asio program: the same bytes through an event loop, with callbacks and nothing else. Where it spins,
-// its loop is polled, and sleeps only when nothing has happened for a while.
+// A bare Asio program: the same bytes through an event loop, with callbacks and nothing else. If it spins, it
+// polls the loop, and blocks only after some time without events.
 #include "bench/rpc/work.h"
 
 #include <asio/buffer.hpp>

@@ -22,12 +22,12 @@ namespace {
 constexpr std::size_t slot_bytes = 256 << 10;  // a few fit into the second-level cache
 constexpr std::size_t slots = 4;
 
-// Where a tensor lies in its sender.
+// The address of a tensor in its sender.
 struct Header {
   std::uint64_t call = 0, address = 0, bytes = 0;
   pid_t sender = 0;  // 0: no more will come
 };
-// What the receiver says: which call's tensor it has, and its last word.
+// The receiver's message: the number of the call whose tensor has arrived, or the end.
 struct Acknowledgement {
   std::uint64_t call = 0, last_word = 0;
 };
@@ -54,7 +54,8 @@ std::uint64_t last_word(const char* tensor, std::size_t bytes) {
   return word;
 }
 
-// Who may read this process's memory is for the system to say; where it asks the process too, it agrees.
+// The system decides which processes may read this process's memory, and may require this process's
+// permission. It permits all.
 void permit_reading() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); }
 
 void fetch(const Header& header, const Memory& into) {

@@ -13,7 +13,7 @@ namespace weft::bench {
 
 int checked(long result, const char* what);  // throws where it is negative
 
-// A connected stream socket. Who spins asks for bytes again and again; else the system call waits for them.
+// A connected stream socket. A spinning caller polls for bytes; otherwise the system call blocks.
 class Socket {
  public:
   explicit Socket(int descriptor) : descriptor_(descriptor) {}

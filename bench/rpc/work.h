@@ -44,11 +44,11 @@ struct Work {
 
 inline constexpr std::size_t in_flight = 64;
 inline constexpr std::size_t small_elements = 4;
-// How long who spins, and may also sleep, spins.
+// The time for which a thread spins before it blocks, if it may do both.
 inline constexpr auto spin_bound = std::chrono::microseconds{50};
 
-// What weft sends, so that the peers that send bare bytes send as many: a head each way, and a tensor behind
-// it.
+// The bytes that weft sends, so that the peers that send bare bytes send equally many: a head in each
+// direction, and a tensor after it.
 struct Shape {
   std::size_t request, reply;       // heads
   std::size_t there = 0, back = 0;  // tensors

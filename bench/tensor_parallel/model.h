@@ -35,7 +35,7 @@ struct Block : torch::nn::Module {
   Row out{nullptr}, down{nullptr};
 };
 
-// What one rank of `parts` computes, without communication.
+// The computation of one rank of `parts`, without communication.
 inline auto part_of_block(std::int64_t width, std::int64_t parts) {
   using torch::nn::Linear;
   const std::int64_t here = width / parts;

@@ -17,8 +17,8 @@ import sys
 
 from sources import ROOT, cxx_files
 
-# rpc/ is one library, and its folders have an order too: each may include those before it. Headers directly in rpc/
-# (rpc/rpc.h) stand for all of them.
+# rpc/ is one library, and its folders also have an order: each may include those before it. Headers directly
+# in rpc/ (rpc/rpc.h) represent all of them.
 RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/call", "rpc/endpoint", "rpc/stream", "rpc/balance", "rpc/store",
        "rpc/rendezvous", "rpc/agent", "rpc/trace", "rpc/membership", "rpc"]
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
@@ -123,7 +123,7 @@ def problems_of(path, text):
 
     if layer is not None and own is not None and (ROOT / own).is_file() and includes:
         if includes[0][2] != "weft/" + own:
-            yield f"{path}:{includes[0][0]}: its own header <weft/{own}> comes first, in a block of its own"
+            yield f"{path}:{includes[0][0]}: its own header <weft/{own}> comes first, in a separate block"
 
 
 def upward_declarations(texts):

@@ -63,7 +63,8 @@ PAGES = {  # by page: the files of the wheel, by the name that the page has for 
         "local_elastic_agent_test.py",  # torchelastic's
     ]),
 }
-# Which tests of distributed_test.py are of data parallel training, by class and name. The others are of process groups.
+# The tests of distributed_test.py for data parallel training, by class and name. The others are for process
+# groups.
 DDP = re.compile(r"ddp|DistributedDataParallel|data_parallel|Sampler|sync_?b(atch)?n|localSGD|averager|average_parameters|no_sync"
                  r"|static_graph|bucket|verify_model|unused|graph_across_ranks", re.I)
 

@@ -16,7 +16,7 @@ case $kind in
   no_torch) ;;
   torch) components+=(flight tensor dist_autograd collectives data_parallel) ;;
   shared|deb)
-    # Kept between runs: only what changed is compiled again. How fast the libraries are is not asked here.
+    # Kept between runs: only changed files are compiled again. This test does not measure speed.
     cmake -S "$source" -B "$build/starter_shared" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DBUILD_SHARED_LIBS=ON \
       -DWEFT_WERROR=ON -DWEFT_TORCH=OFF -DWEFT_TESTS=OFF -DWEFT_EXAMPLES=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null
     cmake --build "$build/starter_shared" -j 2

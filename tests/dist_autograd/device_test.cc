@@ -1,5 +1,5 @@
-// RRefs and passes over tensors of an accelerator, on one whose streams do nothing until somebody waits for
-// them. What has run on GPUs: docs/gpu.md.
+// RRefs and passes over tensors of a fake accelerator, whose streams execute only when a thread waits for
+// them. docs/gpu.md lists the tests that have run on GPUs.
 #include <weft/dist_autograd/module/remote_module.h>
 
 #include <c10/core/Event.h>
@@ -406,8 +406,8 @@ c10::Stream stream_on(int device, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, fake(device), id);
 }
 
-// Its gradient is nobody else's: not even the job that writes it holds it, so that the pass keeps it as it
-// is.
+// Nothing else refers to the gradient, not even the job that writes it, so that the pass keeps it without a
+// copy.
 struct LateOnes : torch::autograd::Function<LateOnes> {
   static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,

@@ -1,5 +1,5 @@
-// What the tests of passes with dense and with sparse (COO) tensors share: workers that serve functions of
-// tensors, some of which go through further workers, and a fixture that asks for them by call or by remote.
+// Shared by the tests of passes with dense and with sparse (COO) tensors: workers that serve functions of
+// tensors, some of which call further workers, and a fixture that calls them or creates remote results.
 #pragma once
 
 #include <weft/rpc/tensor/operators.h>
@@ -21,7 +21,7 @@ inline at::Tensor total(const at::Tensor& tensor) {
   return tensor.is_sparse() ? at::_sparse_sum(tensor) : tensor.sum();
 }
 
-// What the tensors of a request were joined to, as its handler saw it.
+// The nodes behind the tensors of a request, as its handler found them.
 struct Arrival {
   std::vector<std::string> origins;  // "": of a tensor that needs no grad
   std::size_t nodes = 0;             // how many different ones
@@ -164,8 +164,8 @@ class Workers {
   PassState& state(std::size_t worker, const Pass& pass) {
     return *AutogradLayer::of(*cluster[worker].core())->find(pass.id());
   }
-  // How many messages with tensors that require grad a worker has sent in a pass. Ask once: it takes a
-  // number.
+  // The number of messages with tensors that require grad that a worker has sent in a pass. Call once: each
+  // call uses up a number.
   std::size_t sent(std::size_t worker, const Pass& pass) {
     return state(worker, pass).next_message().number - 1;
   }

@@ -79,7 +79,7 @@ TEST_F(PassLeak, ManyPassesLeaveNothingBehind) {
   EXPECT_LT(grown, 8 * static_cast<std::size_t>(passes()) + (std::size_t{1} << 18));
 }
 
-// What keeps an ended pass from coming to life again does not grow with every pass that a worker has not
+// The record that prevents the revival of ended passes does not grow with every pass that a worker has not
 // seen.
 TEST_F(PassLeak, WorkersThatSeeSomeOfThePassesRememberThemAsOne) {
   for (int i = 0; i < 40; ++i) {

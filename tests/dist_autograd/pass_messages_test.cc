@@ -1,5 +1,5 @@
-// What a pass records of the messages of its calls, on either side, with dense and with sparse tensors; whom
-// it knows; and that nothing of it stays anywhere.
+// The records of a pass about the messages of its calls, on either side, with dense and with sparse tensors;
+// the workers that it knows; and that no record stays after its end.
 #include <weft/dist_autograd/message_part.h>
 
 #include "tests/dist_autograd/kinds_support.h"

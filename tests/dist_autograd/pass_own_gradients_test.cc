@@ -1,5 +1,4 @@
-// Whose memory the gradients of a pass are in, and sparse ones that add up with each other and with dense
-// ones.
+// The memory of the gradients of a pass, and sums of sparse gradients with each other and with dense ones.
 #include "tests/dist_autograd/kinds_support.h"
 
 namespace weft::dist_autograd::test::pass_own_gradients_test {
@@ -10,7 +9,7 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 using weft::test::got;
 
-// What the backward of a custom function passed on, and for whom it keeps views of it.
+// The gradient that the backward of a custom function passed on, and whether the function keeps views of it.
 struct Seen {
   const void* memory = nullptr;
   bool keep_views = false;

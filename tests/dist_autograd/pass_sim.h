@@ -95,7 +95,7 @@ class Relay {
     }
     co_return plan.trouble == Trouble::backward ? test::FailingBackward::apply(sum) : sum;
   }
-  // What a pass holds for the weights here; of no elements where it has none.
+  // The gradient of the weights on this agent in a pass; without elements if the pass has none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
     const at::Tensor found = AutogradLayer::of(*call.host())->find(pass)->gradient(weights_);
     return found.defined() ? found : torch::zeros({0}, at::kDouble);
@@ -289,7 +289,7 @@ class Simulation {
     for (const auto& [from, other] : job_.programs())
       for (const auto& step : other->steps())
         if (program.knows(step->id))
-          world_.violation(name + " is at rest in " + to_string(step->id) + " of " + from);
+          world_.violation(name + " is idle in " + to_string(step->id) + " of " + from);
     job_.expect_none(program, "passes", program.live_passes());
     job_.expect_none(program, "tensors of passes that are over", program.live_tensors());
     job_.expect_none(program, "calls that it serves", program.agent().counts().serving);

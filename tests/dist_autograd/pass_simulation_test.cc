@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Planted{"AnswerIsLost", Fault::answer_is_lost, false, "did not end"},
                       Planted{"RequestComesTwice", Fault::request_comes_twice, false,
                               "where nothing was wrong"},
-                      Planted{"ReleaseIsForgotten", Fault::none, true, "is at rest in pass"}),
+                      Planted{"ReleaseIsForgotten", Fault::none, true, "is idle in pass"}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedInPasses, AreFoundAndReplayed) {

@@ -18,7 +18,7 @@ struct Weights {
   at::Tensor w;
 
   at::Tensor multiply(at::Tensor x) { return x.mm(w).tanh(); }
-  // What a pass holds for w here; undefined where it has none.
+  // The gradient of w on this agent in a pass; undefined if the pass has none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
     return AutogradLayer::of(*call.host())->find(pass)->gradient(w);
   }

@@ -248,7 +248,7 @@ TEST_F(PassTurnsTest, EachBackwardOfAPassIsHeldAnew) {
   expect_gradients(one, 0, 2);
 }
 
-// What waits for gradients that will never come does not keep a turn from its end.
+// A node that waits for gradients that never arrive does not prevent the end of a turn.
 TEST_F(PassTurnsTest, AnUnusedResultDoesNotHoldUpATurn) {
   for (const bool defer : {false, true}) {
     MicroBatch one = forward(0);

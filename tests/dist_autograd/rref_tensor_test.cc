@@ -28,7 +28,7 @@ Tensors twice_each(Tensors tensors) {
 }
 using TwiceEach = rpc::Function<"rref_tensor.twice_each", &twice_each>;
 
-// What several agents do in turn.
+// A chain of calls over several agents.
 struct Middle {
   // Keeps a result at `next`, and fetches it.
   rpc::Task<at::Tensor> remote_and_fetch(std::string next, at::Tensor a) {
@@ -52,7 +52,7 @@ struct Middle {
   rpc::Agent* agent;
 };
 
-// Answers all who report once the last has.
+// Replies to all callers after the last one has reported.
 struct Mean {
   rpc::Future<at::Tensor> report(at::Tensor value) {
     sum = sum.defined() ? sum + value : value;

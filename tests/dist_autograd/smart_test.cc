@@ -65,7 +65,8 @@ TEST_F(SmartTest, AWorkerThatWaitsIsNotForgottenWhenAnotherDoesNot) {
   expect_equal(gradient_of(b, pass), bo.grad(), "b");
 }
 
-// What is waited for at worker1 is live but held up behind a node at worker2 that waits for something dead.
+// The backward waits for a live node at worker1, which waits for a node at worker2 that waits for an unused
+// result.
 TEST_F(SmartTest, WhatWaitsBehindWhatWaits) {
   Pass pass{cluster[0]};
   const at::Tensor first = run_multiply(a, pass, x);       // worker1

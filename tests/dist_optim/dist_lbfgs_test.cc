@@ -116,7 +116,7 @@ StepError error_of_step(rpc::Future<LBFGSResult> step) {
   return {rpc::ErrorKind::internal, "", {}, {}, {}};
 }
 
-// Where the layers live; the trainer is worker 3.
+// The workers of the layers; the trainer is worker 3.
 struct Places {
   std::string name;
   std::vector<std::size_t> owners;
@@ -493,7 +493,7 @@ TEST(DistLbfgsFailure, AnOwnerThatDiesLeavesTheOthersAsTheyWere) {
   chain.expect_as_at_first(0);
   EXPECT_EQ(test::kind_of([&] { return optimizer->step(chain.closure()).get().loss; }),
             rpc::ErrorKind::failed_precondition);
-  // What is left may be stepped by another, once this one has let go.
+  // Another optimizer may step the remaining modules after this one is destroyed.
   optimizer.reset();
   DistLBFGS other{agents[2], LBFGSOptions(0.1), chain.layers[0]};
   EXPECT_EQ(test::kind_of([&] { return other.attached().get(), 0; }), std::nullopt);
@@ -508,7 +508,7 @@ rpc::Task<Evaluation> stop_at(std::size_t last, rpc::Agent& agent, Layers layers
   co_return co_await evaluate(agent, layers, 0, watch);
 }
 
-// The trainer dies between two evaluations: nobody tells the owners to undo the step.
+// The trainer dies between two evaluations, so that no process tells the owners to undo the step.
 TEST(DistLbfgsFailure, ATrainerThatDiesLeavesTheParametersAsTheyWere) {
   Agents agents(4);
   Layers mine, theirs;
@@ -533,7 +533,7 @@ TEST(DistLbfgsFailure, ATrainerThatDiesLeavesTheParametersAsTheyWere) {
   agents.kill(2);
   for (std::size_t i = 0; i < 2; ++i)
     test::eventually("the owner has undone the step", [&] { return as_at_first(i); });
-  // And they may be stepped by another.
+  // Another optimizer may then step them.
   test::eventually("the owners have let go", [&] {
     DistLBFGS other{agents[3], LBFGSOptions(0.1), theirs[0], theirs[1]};
     return !test::kind_of([&] { return other.attached().get(), 0; });

@@ -637,7 +637,7 @@ TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
   test::got(second.backward(out.sum()));
   EXPECT_EQ(test::got(optimizers[1]->step(second)).versions, (std::vector<std::uint64_t>{2, 2}));
 
-  // A pass that reads one of the objects only, and one that ends without a step, keep nobody from going on.
+  // A pass that reads only one of the objects, and a pass that ends without a step, delay no other pass.
   {
     dist_autograd::Pass only{agents[2]}, none{agents[2]};
     test::got(only.backward(test::got(a[0].call<&Layer::forward>(only, input(2))).sum()));

@@ -17,7 +17,7 @@ c10::Stream stream(c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(0), id);
 }
 
-// A parameter on the accelerator. What calls bring and return is on the CPU.
+// A parameter on the accelerator. Arguments and results of calls are on the CPU.
 struct Weight : torch::nn::Module {
   Weight() {
     at::NoGradGuard no_grad;

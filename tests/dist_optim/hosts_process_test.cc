@@ -79,7 +79,7 @@ TEST(TrainingOnTwoHosts, GoesOnThroughResetsAndAPulledCable) {
     if (step % 10 == 5) resets += TwoHosts::reset_connections() ? 1 : 0;
     if (step != 60) return;
     ASSERT_TRUE(hosts.there("ip link set weft1 down"));
-    // How long the cable is pulled is what this test is about.
+    // This test is about the time for which the cable is unplugged.
     repair = std::thread([&] {
       std::this_thread::sleep_for(5s);
       EXPECT_TRUE(hosts.there("ip link set weft1 up"));

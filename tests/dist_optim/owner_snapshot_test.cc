@@ -36,7 +36,7 @@ bool equal(const Values& left, const Values& right) {
                     [](const auto& one, const auto& other) { return torch::equal(one, other); });
 }
 
-// An owner of two layers: it gives its state to another one, and takes it.
+// An owner of two layers: it gives its state to another owner, and restores such a state.
 struct Keeper {
   explicit Keeper(rpc::Agent& agent, std::int64_t seed) : agent(&agent) {
     for (int i = 0; i < 2; ++i) {
@@ -261,7 +261,7 @@ TEST(ParameterHostRestore, APassThatAsksMeanwhileWaits) {
   EXPECT_EQ(ParameterHost::Version{8}, host.snapshot([] {}).version);
 }
 
-// Whatever the order of steps and restores, the values are those of the version: each step subtracts one.
+// For any order of steps and restores, the values are those of the version: each step subtracts one.
 TEST(ParameterHostRestore, IsOneMomentForAnotherThreadThatSteps) {
   const at::Tensor weight = at::zeros({1}, at::kDouble).requires_grad_();
   ParameterHost host({{"weight", weight}});

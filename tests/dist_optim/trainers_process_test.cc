@@ -82,7 +82,7 @@ void serve(const test::JobStore& store, int pipe, int orders) {
                   }));
 }
 
-// Where a trainer dies: with an operation of a step in flight.
+// The operation of a step that is in flight when a trainer dies.
 struct Death {
   int step;
   enum Phase { forward, backward, step_of_optimizer } phase;

@@ -1,7 +1,7 @@
-// A peer that says anything, to an agent that serves and to one that calls: in a simulated world, so that an
-// input is one run, and takes no real time.
+// A peer that sends any bytes, to an agent that serves and to one that calls: in a simulated world, so that
+// an input is one run without real time.
 //
-// Nobody may crash or spin; the connection ends, all calls end, nothing stays behind.
+// No agent may crash or spin; the connection ends, all calls end, and no state is left.
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include <asio/error.hpp>

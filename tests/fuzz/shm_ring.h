@@ -1,5 +1,5 @@
-// What a hostile process can do to the reader and the writer of a ring: the input says what it writes into
-// the control page, and what its victim then does.
+// A hostile process at the other end of a ring: the input states what the process writes into the control
+// page, and the next operations of its victim.
 #pragma once
 
 #include <weft/rpc/transport/shm/ring.h>

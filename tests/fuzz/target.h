@@ -1,7 +1,7 @@
-// What every fuzz target FILE.cc defines: what one input does, and inputs to begin from.
+// The functions that every fuzz target FILE.cc defines: the run of one input, and inputs to begin from.
 //
-// A target aborts where the code under test does what it may not do; a sanitizer sees to the rest. It is
-// linked with libFuzzer where the tree is built by clang with WEFT_FUZZ, and with driver.cc otherwise.
+// A target aborts if the code under test does something that it must not do; sanitizers find the rest. The
+// target is linked with libFuzzer if the tree is built by clang with WEFT_FUZZ, and with driver.cc otherwise.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace weft::fuzz {
 
 using Corpus = std::map<std::string, std::vector<std::uint8_t>>;  // by the names of their files
 
-// Small ones, of every shape; the same each time. They stand in corpus/NAME, written by
-// `fuzz_NAME --write-seeds=FOLDER`.
+// Small seeds of every shape, the same in each run. They are in corpus/NAME, written by `fuzz_NAME
+// --write-seeds=FOLDER`.
 Corpus seeds();
 
 // Aborts, and says why.

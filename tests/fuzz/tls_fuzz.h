@@ -6,10 +6,10 @@
 
 namespace weft::test {
 
-// Two sides talk over a wire that somebody holds in his hands: the input says how many bytes he lets through,
-// and which he changes, drops, repeats, swaps for the other direction's, or makes up. Nobody may crash or
-// spin, and what a side receives is what the other sent, or the beginning of it. Aborts where that is not so;
-// 0.
+// Two sides talk over a wire that an attacker controls: the input states how many bytes the attacker passes
+// on, and which ones the attacker changes, drops, repeats, swaps with the other direction's, or invents.
+// Neither side may crash or spin, and each side receives the bytes that the other sent, or the beginning of
+// them. Aborts otherwise; returns 0.
 int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size);
 
 }  // namespace weft::test

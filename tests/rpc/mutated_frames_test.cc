@@ -21,7 +21,7 @@ class ServingTest : public testing::TestWithParam<FrameKind> {
  protected:
   ServingTest() { server->serve(std::make_shared<Probe>()); }
 
-  // Where on its connection a number's bytes come.
+  // The place of the mutated bytes on their connection.
   enum class Place { first, after_own_hello, after_both_hellos, within_a_frame, within_an_attachment };
   struct Attack {
     Place place;

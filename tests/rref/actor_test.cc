@@ -8,7 +8,7 @@
 namespace weft::rref::actor_test {
 namespace {
 
-// What handlers do and wait for; one for each test.
+// State that handlers change and wait for; one for each test.
 struct Stage {
   std::atomic<int> inside{0}, most{0};
   test::Event first, second;

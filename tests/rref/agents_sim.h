@@ -54,7 +54,7 @@ struct Held {
   std::int64_t number = 0;
 };
 
-// What a program keeps, and others may give to it and take from it.
+// Objects that a program keeps, and that others may add and take.
 class Desk {
  public:
   void keep(RRef<Thing> thing, std::int64_t number) { held.push_back({std::move(thing), number}); }
@@ -80,8 +80,8 @@ enum class Misuse : std::uint8_t {
   retry_is_lost,       // an owner that has refused the end of a fork ignores it when it comes again
 };
 
-// An owner refuses some ends of forks, as one does that has no room for a request, while the connection
-// stands.
+// An owner refuses some ends of forks, as an owner without room for a request does, while the connection
+// stays open.
 class Shedding {
  public:
   Shedding(std::uint64_t seed, weft::test::SimTally& tally, bool loses_retries)
@@ -320,7 +320,7 @@ class Simulation {
       std::string holders = std::to_string(object.holds) + " holds";
       for (const auto& [fork, user] : object.forks)
         holders += ", " + to_string(fork) + " of " + to_string(user);
-      world_.violation(program.process().name() + " is at rest with object " + to_string(object.id) + ": " +
+      world_.violation(program.process().name() + " is idle with object " + to_string(object.id) + ": " +
                        holders);
     }
     job_.expect_none(program, "forks", context->live_forks().size());

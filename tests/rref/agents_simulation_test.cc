@@ -52,8 +52,8 @@ INSTANTIATE_TEST_SUITE_P(
     RRefAgentsSimulation, PlantedInRRefs,
     testing::Values(Planted{"AnswerIsLost", Fault::answer_is_lost, Misuse::none, "never ended"},
                     Planted{"EndsWhatItHolds", Fault::none, Misuse::ends_what_it_holds, "could not look at"},
-                    Planted{"KeepsForEver", Fault::none, Misuse::keeps_for_ever, "is at rest with object"},
-                    Planted{"RetryIsLost", Fault::none, Misuse::retry_is_lost, "is at rest with object"}),
+                    Planted{"KeepsForEver", Fault::none, Misuse::keeps_for_ever, "is idle with object"},
+                    Planted{"RetryIsLost", Fault::none, Misuse::retry_is_lost, "is idle with object"}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedInRRefs, AreFoundAndReplayed) {

@@ -108,7 +108,7 @@ WEFT_CODEC(Pair, first, second)
 Pair swap_pair(Pair pair) { return {pair.second, pair.first}; }
 using SwapPair = rpc::Function<"calls.swap_pair", &swap_pair>;
 
-// Answers all who report once the last has: a parameter server in small.
+// Replies to all callers after the last one has reported: a small parameter server.
 struct Mean : Counted {
   explicit Mean(std::int64_t n) : expected(n) {}
   rpc::Future<double> report(double value) {

@@ -26,7 +26,7 @@ class HandoverOf : public RRefTest {
   void give(const std::string& from, const std::string& to, RRef<Box> box) {
     got(peer(from, to).call<&Keeper::keep>(std::move(box)));
   }
-  // Asks the holder, so that the box is certainly of use to it.
+  // Calls the holder, so that the box is certainly usable there.
   void expect_alive_at(const std::string& who) {
     eventually("it alone has been made", [] { return Counted::alive == 1; });
     const auto box = keepers[who]->give();

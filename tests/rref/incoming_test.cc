@@ -1,5 +1,4 @@
-// What agents do with messages that no honest agent sends: each is an error for its sender, and nothing is
-// left of it.
+// Messages that no honest agent sends: each is an error for its sender, and leaves no state.
 #include <weft/rref/rref.h>
 
 #include "tests/rref/rref_support.h"
@@ -15,7 +14,7 @@ class IncomingTest : public RRefTest {
 
   void SetUp() override {
     RRefTest::SetUp();
-    // How long a creator that never comes is waited for.
+    // The time for which an owner waits for a creator that never connects.
     adjust = [](rpc::AgentOptions& options) { options.handshake_timeout = std::chrono::seconds{2}; };
     start({"owner", "mallory", "bert"});
     box = create<Box>(peer("mallory", "owner"), 1);

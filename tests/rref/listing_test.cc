@@ -1,4 +1,4 @@
-// What an agent lists of its objects and references, to its program and to others.
+// The lists of an agent's objects and references, for its program and for others.
 #include <weft/rpc/agent/stats.h>
 #include <weft/rref/listing.h>
 #include <weft/rref/rref.h>
@@ -51,7 +51,7 @@ TEST_F(ListingTest, NamesTypeUsersSiteSizeAndAge) {
     EXPECT_EQ(listing.more, 0U);
     ASSERT_EQ(listing.objects.size(), 2U);
     EXPECT_GE(listing.objects[0].age, listing.objects[1].age) << "the oldest comes first";
-    // The clock of ages is coarse: both may be of one moment, and then stand in any order.
+    // The clock of ages is coarse: both objects may have the same age, and then any order is valid.
     const bool in_order = listing.objects[0].id == to_string(text.id());
     const ObjectListing& first = listing.objects[in_order ? 0 : 1];
     EXPECT_EQ(first.id, to_string(text.id()));

@@ -147,8 +147,8 @@ TEST_P(LossTest, AUserLostInTheMiddleOfAHandover) {
   end("anna");
   owner.release();
   EXPECT_TRUE(error_of([&] { got(std::move(looked)); }));
-  // Whether the owner heard of anna's end or of bert's fork first: bert's box is either of use, or known to
-  // be of none.
+  // The owner may learn of anna's end or of bert's fork first: bert's box is either usable, or known to be
+  // unusable.
   eventually("it is decided", [&] {
     const auto forks = context("bert")->live_forks();
     return forks.empty() || forks[0].stage != protocol::Stage::pending ||

@@ -1,4 +1,4 @@
-// Death as it is: an owner, and a user, in processes of their own, killed.
+// Real deaths: an owner, and a user, in separate processes that are killed.
 #include <weft/rref/rref.h>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What the tests of RRefs share: a counted object, agents that keep RRefs for others, and how to see that all
-// has ended.
+// Shared by the tests of RRefs: a counted object, agents that keep RRefs for others, and a check that all
+// objects are gone.
 #pragma once
 
 #include <weft/rref/rref.h>
@@ -18,7 +18,7 @@ using test::HeldLoop;
 using test::kind_of;
 using test::message_of;
 
-// How many objects there are, and ever were.
+// Counts the live objects and all that were created.
 struct Counted {
   Counted() { ++alive, ++made; }
   Counted(const Counted&) : Counted() {}
@@ -110,7 +110,7 @@ class RRefTest : public testing::Test {
     cluster->end(name);
   }
 
-  // Nobody holds anything of anybody any more.
+  // Expects that no agent holds a reference to an object of another agent.
   void expect_nothing_left() {
     eventually("no object is alive", [] { return Counted::alive == 0; });
     for (const auto& name : cluster->names()) {

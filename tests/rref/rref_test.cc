@@ -15,7 +15,7 @@ struct Other : Counted {
   using Service = rpc::Service<"other", rpc::Method<"get", &Other::get>>;
 };
 
-// Of the same service as its base, which does not stand first in it.
+// Has the service of its base Box, which is not its first base.
 struct Padding {
   virtual ~Padding() = default;
   std::int64_t padding = 17;
@@ -202,7 +202,7 @@ TEST_F(RRefUse, AFailedCreationReachesEveryUser) {
   const auto slow = create<SlowBox>(*to_owner, -1);
   auto call = slow.call<&SlowBox::get>();
   auto result = slow.remote<&SlowBox::get>();
-  // Handed over before anybody knows, as a box: Keeper never looks at it.
+  // Handed over before the failure of its creation is known, as an RRef<Box>: Keeper never uses it.
   auto early = peer("user", "third").call<&Keeper::keep>(RRef<Box>(slow.reference()));
   SlowBox::gate->set();
 

@@ -13,8 +13,8 @@ using rpc::AgentId;
 
 const AgentId sender{"sender", 11}, receiver{"receiver", 22}, third{"third", 33};
 
-// What `by` reads of what is written for `receiver`, or for any incarnation of it where `bound` is false; and
-// how many bytes the header has.
+// The section of a message for `receiver` (or for any of its incarnations, if `bound` is false), as `by`
+// reads it; and the size of the header.
 struct Sent {
   RRefSection section;
   std::size_t bytes = 0;
@@ -58,7 +58,8 @@ TEST(RRefSection, ArrivesAsItWasSent) {
       }
 }
 
-// Where the message may reach another incarnation of its receiver, that must not take itself for the owner.
+// If the message may reach another incarnation of its receiver, that incarnation must not consider itself the
+// owner.
 TEST(RRefSection, OfALifeIsNotTakenForOneOfAnother) {
   RRefSection section;
   section.target = handover(receiver, sender);

@@ -36,7 +36,7 @@ class ManualLoop final : public rpc::Loop {
   }
   asio::execution_context& context() override { return context_; }
 
-  // Until nothing is left to do. How many jobs that were; throws where they do not end.
+  // Runs until no job is left, and returns the number of jobs; throws if they do not end.
   std::size_t run(std::size_t most = 10'000'000) {
     std::size_t count = 0;
     for (; !jobs_.empty(); ++count) {
@@ -214,8 +214,8 @@ class PairedStream final : public rpc::ByteStream {
   std::shared_ptr<void> alive_ = std::make_shared<char>();
 };
 
-// Whoever uses a stream: sends what it is given, takes what comes, in spans of random sizes, and ends its
-// direction if told to. All on the stream's loop.
+// A user of a stream: sends what it is given, receives in spans of random sizes, and ends its direction on
+// request. All on the stream's loop.
 class Talker {
  public:
   Talker(std::unique_ptr<rpc::ByteStream> stream, std::string to_send, bool end_after = false,

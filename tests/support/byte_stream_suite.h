@@ -45,7 +45,7 @@ class ByteStreamTest : public testing::Test {
     if (owner != nullptr) on(loop(side), [&] { owner.reset(); });
   }
 
-  // What one write or read did.
+  // The outcome of one write or read.
   struct Moved {
     std::size_t bytes = 0;
     std::error_code error;

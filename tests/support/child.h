@@ -24,8 +24,9 @@ inline std::string line_of(int pipe) {  // empty once the other side has ended
   return text;
 }
 
-// Runs `body` until it is killed; it is given a pipe to write to, and where it takes it, one to read from.
-// Ends with its parent. Made before the parent has threads: a process that forks with them may not make any.
+// Runs `body` until it is killed. `body` gets a pipe to write to and, if it has a second parameter, one to
+// read from. The child ends with its parent. Create it before the parent has threads: a process that is
+// forked from one with threads may not create any.
 class Child {
  public:
   template <class Body>

@@ -11,7 +11,7 @@
 
 namespace weft::rpc::probe {
 
-// Is told what a decoder did that it may not do.
+// Called with the rule that a decoder has broken.
 using Wrong = std::function<void(const std::string& what)>;
 
 // Runs f, which may only throw what a decoder says of bytes from outside. False where it threw.

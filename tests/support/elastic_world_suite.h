@@ -1,5 +1,5 @@
-// What every job whose world is not fixed does, whichever its store: INSTANTIATE_TEST_SUITE_P(Stores,
-// ElasticWorld, …) with the kinds of store.
+// The behaviour of elastic worlds with any store: INSTANTIATE_TEST_SUITE_P(Stores, ElasticWorld, …) with the
+// kinds of store.
 #pragma once
 
 #include <thread>
@@ -45,7 +45,7 @@ class ElasticWorld : public testing::TestWithParam<JobKind> {
   rpc::Agent& start(const std::string& name, const Job::Adjust& adjust = nullptr) {
     return job_->start(no_rank, name, adjust);
   }
-  // One whose death is known by its lease, where nobody has a connection that tells of it.
+  // An agent whose death its lease alone proves, because no member has a connection to it.
   rpc::Agent& start_mortal(const std::string& name) {
     return job_->store().with_host ? start(name) : start_short_lived(name);
   }
@@ -101,7 +101,7 @@ TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
   EXPECT_EQ(late.text(), "a joined, b joined, worker0 joined");
 }
 
-// Between members of which neither hosts the store: no connection stands before.
+// Between members of which neither hosts the store: they have no connection before.
 TEST_P(ElasticWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
   got(rpc::Job(start("a")).wait_for(2));
   got(rpc::Job(start("b")).wait_for(3));
@@ -153,8 +153,8 @@ TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
   EXPECT_EQ(kind_of([&] { return got(bound.call<&Worker::who>()); }), rpc::ErrorKind::peer_lost);
 }
 
-// Nothing is heard of it for the time of its lease, while its connections stand: as one that was stopped, or
-// behind a network that swallows what it sends.
+// The agent sends nothing for the duration of its lease, while its connections stay open: as if it was
+// stopped, or behind a network that drops its messages.
 TEST_P(ElasticWorld, WhoWasTakenForDeadIsToldSo) {
   rpc::Agent& b = start("b");
   got(rpc::Job(b).wait_for(2));
@@ -173,7 +173,7 @@ TEST_P(ElasticWorld, WhoWasTakenForDeadIsToldSo) {
   held.release();
   expect_error(std::move(wait), rpc::ErrorKind::lease_lost, "this agent was declared dead");
   expect_error(own.watch().next(), rpc::ErrorKind::lease_lost, "this agent was declared dead");
-  // Nobody takes it for a member again.
+  // No agent accepts it as a member again.
   eventually("b refuses it", [&] {
     return kind_of([&] { return got(a.peer("b").call<&Worker::who>()); }) == rpc::ErrorKind::lease_lost;
   });

@@ -1,4 +1,4 @@
-// What an expression that should throw weft's Error threw.
+// Catches weft's Error from an expression that should throw.
 #pragma once
 
 #include <weft/rpc/core/error.h>

@@ -28,7 +28,7 @@ namespace weft::test {
 
 class EtcdServer {
  public:
-  // Whether this machine has it: ./dev setup installs it on Debian.
+  // Returns whether this machine has etcd: ./dev setup installs it on Debian.
   static bool installed() { return !program().empty(); }
 
   EtcdServer() {

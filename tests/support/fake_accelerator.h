@@ -1,7 +1,7 @@
-// An accelerator for machines without one: LibTorch's PrivateUse1 devices "fake:0" to "fake:3", whose memory
-// is the host's and whose streams are queues that nobody works off by himself. What is put on a stream
-// happens when somebody waits for it (a stream, an event, or a copy that blocks), so a wait that is forgotten
-// is seen every time, as the pattern that fresh memory is filled with.
+// An accelerator for machines without one: LibTorch's PrivateUse1 devices "fake:0" to "fake:3". Their memory
+// is the host's, and their streams are queues that no thread executes. A job on a stream runs when a thread
+// waits for it (for the stream, an event, or a copy that blocks). A missing wait therefore shows every time,
+// as the pattern with which fresh memory is filled.
 //
 // LibTorch registers devices for the whole process, so there is one; install() makes it. Kernels run on the
 // CPU, after what their device's current stream still holds. Thread-safe.
@@ -52,7 +52,7 @@ class FakeAccelerator {
 
   // A kernel of one's own on the current stream of `device`.
   void launch(c10::Device device, Job job) { launch(current(device), std::move(job)); }
-  // What is put on the stream from now on waits until ready() is true.
+  // Jobs that are put on the stream from now on wait until ready() is true.
   void block(const c10::Stream& stream, std::function<bool()> ready) {
     launch(stream, [] {}, std::move(ready));
   }
@@ -97,23 +97,24 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return pinned_allocations_;
   }
-  // Whether a kernel writes its results only when its stream runs, as on a GPU. Off: before its call returns.
+  // Sets whether a kernel writes its results only when its stream runs, as on a GPU. Off: before its call
+  // returns.
   void set_results_late(bool late) {
     std::lock_guard lock(mutex_);
     results_late_ = late;
   }
-  // How often all streams of a device were waited for.
+  // The number of waits for all streams of a device.
   std::size_t device_waits() {
     std::lock_guard lock(mutex_);
     return device_waits_;
   }
-  // What an event waits for in addition to the jobs on its stream: asked of a stream when the event is
-  // recorded. Null: nothing.
+  // A condition for which an event waits in addition to the jobs on its stream. It is requested of a stream
+  // when the event is recorded. Null: none.
   void set_pending_work(std::function<std::function<bool()>(const c10::Stream&)> ended) {
     std::lock_guard lock(mutex_);
     work_ended_ = std::move(ended);
   }
-  // How events were queried: with another device than theirs as the current one; by which threads since they
+  // The queries of events: with another device than theirs as the current one; by which threads since they
   // were taken.
   std::size_t queries_without_the_device() {
     std::lock_guard lock(mutex_);
@@ -128,7 +129,7 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return std::exchange(counting_threads_, {});
   }
-  // How often the allocator was told that a stream uses a tensor's memory.
+  // The number of times that the allocator was notified of a stream's use of a tensor's memory.
   std::size_t recorded_uses() {
     std::lock_guard lock(mutex_);
     return recorded_uses_;

@@ -1,11 +1,11 @@
 // FakeNccl: NCCL's C interface for ranks in one process, without a GPU, and with faults that tests plant.
 //
-// Ranks are communicators that meet by a unique id. As in NCCL, non-blocking calls give in_progress and are
-// polled for, new communicators are written to where the caller said, and an operation ends once all ranks
-// have begun it. Memory is the host's; a stream is any pointer, and what is put on it runs at once, or when
-// `enqueue` has it run. What NCCL leaves undefined is not done but noted in misuse(), which a test expects to
-// be empty: two threads inside one communicator, use after its end, an abort while a thread is inside, memory
-// made or given back while work is in flight. Thread-safe.
+// Ranks are communicators that meet by a unique id. As in NCCL, non-blocking calls return in_progress and are
+// polled, new communicators are written to the caller's pointer, and an operation completes after all ranks
+// have begun it. Memory is the host's; a stream is any pointer, and an operation on it runs at once, or when
+// `enqueue` runs it. Calls that NCCL leaves undefined are not executed but noted in misuse(), which a test
+// expects to be empty: two threads inside one communicator, use after its end, an abort while a thread is
+// inside, memory allocated or freed while work is in flight. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/api.h>
@@ -83,7 +83,7 @@ struct FakeClique {
   std::map<std::vector<int>, std::vector<Split>> shrinks;
   std::vector<Split> grows;
   std::string grow_id;
-  // Nothing reads or writes the memory of one that was aborted.
+  // An aborted communicator reads and writes no memory.
   void forget(const Comm* comm) {
     const auto of_it = [comm](const FakeOp& op) { return op.comm == comm; };
     for (auto& [sequence, ops] : collectives) std::erase_if(ops, of_it);
@@ -125,7 +125,7 @@ class FakeNccl {
   // Called after the calls of a group are enqueued: the stream runs no further until the function is true.
   // Empty: only events wait for what was launched.
   std::function<void(Stream, std::function<bool()>)> block;
-  std::string last_error = "the fake says so";
+  std::string last_error = "an error of the fake";
 
   // All communicators of the rank get the error, as what is polled for.
   void fail(int rank, Result error) {
@@ -143,7 +143,7 @@ class FakeNccl {
       if (concerned) comm->error = Result::remote_error;
     }
   }
-  // The next group of that rank stays inside NCCL until it is let go.
+  // The next group of that rank stays inside NCCL until it is released.
   void hold(int rank) {
     std::lock_guard lock(mutex_);
     held_.insert(rank);
@@ -371,7 +371,7 @@ inline void FakeNccl::reduce_any(std::vector<FakeOp>& ops, std::size_t from, std
   }
 }
 
-// Else the library waits for what nobody sends, until it is aborted.
+// Otherwise the library waits for a message that no rank sends, until it is aborted.
 inline bool agree(const std::vector<FakeOp>& ops) {
   static constexpr int made = 5;  // the first operator that a communicator makes; each rank has its own
   const auto meaning = [](const FakeOp& op) {

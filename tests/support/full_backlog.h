@@ -1,5 +1,5 @@
-// A listener on loopback that accepts nobody and whose queue is full: who connects gets no answer, as from a
-// host behind a firewall that drops packets.
+// A listener on loopback that accepts no connection and whose queue is full: a connect gets no answer, as
+// from a host behind a firewall that drops packets.
 #pragma once
 
 #include <asio/io_context.hpp>

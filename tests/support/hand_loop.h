@@ -43,7 +43,7 @@ class HandLoop final : public rpc::Loop {
     return timers_.size();
   }
 
-  // What is posted, and due; also what that posts. Whether there was anything.
+  // Runs the posted jobs and the due timers, including jobs that these post. Returns whether there was any.
   bool turn() {
     bool any = false;
     while (rpc::Callback job = next()) {

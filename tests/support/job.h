@@ -26,7 +26,7 @@ namespace weft::test {
 // Of members whose silence is noticed: longer than a busy machine keeps one from renewing it.
 inline constexpr std::chrono::seconds short_lease{3};
 
-// Where a job meets: one for each test.
+// The store of a job: one for each test.
 struct JobStore {
   virtual ~JobStore() = default;
   std::string url;
@@ -70,7 +70,7 @@ constexpr JobKind job_kind(const char* name) {
   return {name, []() -> std::unique_ptr<JobStore> { return std::make_unique<S>(); }};
 }
 
-// What every agent serves: its name, and a method that never answers.
+// The service of every agent: its name, and a method that never replies.
 struct Worker {
   explicit Worker(std::string own) : name(std::move(own)) {}
   std::string name;
@@ -115,7 +115,7 @@ class Job {
     } else {
       options.listen = {"tcp://127.0.0.1:0"};
     }
-    // Nothing happens by a lease's end, unless a test wants it.
+    // Leases are so long that none expires, unless a test changes them.
     options.rendezvous = rpc::Rendezvous{.store = store_->url,
                                          .rank = rank,
                                          .world_size = world_size_,
@@ -136,7 +136,7 @@ class Job {
     agents_[name] = make(rank, name, adjust);
     return *agents_[name];
   }
-  // Everybody is there.
+  // Starts all agents.
   void start_all(const Adjust& adjust = nullptr) {
     for (std::size_t rank = 0; rank < world_size_; ++rank) start(rank, "", adjust);
     std::vector<rpc::Future<void>> waits;

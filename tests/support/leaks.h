@@ -1,4 +1,4 @@
-// What a process holds of descriptors and of shared memory, to be compared before and after.
+// The descriptors and shared memory of a process, for a comparison before and after a test.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What the tests of mutated frames work with: a service with arguments of every kind, valid frames of every
-// kind to begin from, and the numbers by which each is made again.
+// Shared by the tests of mutated frames: a service with arguments of every kind, valid frames of every kind
+// to begin from, and the numbers from which each mutation can be repeated.
 #pragma once
 
 #include <weft/rpc/codec/capnp_codec.h>
@@ -16,7 +16,7 @@
 #include "tests/support/frame_mutator.h"
 #include "tests/support/messages.h"
 
-// Where the process runs under a sanitizer.
+// Defined if the process runs under a sanitizer.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*)());
 
 namespace weft::rpc::probe {

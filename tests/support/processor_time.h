@@ -1,4 +1,5 @@
-// What some work costs, in processor time of the calling thread: what others do on the machine hardly counts.
+// The cost of some work in processor time of the calling thread, which other load of the machine hardly
+// changes.
 #pragma once
 
 #include <time.h>

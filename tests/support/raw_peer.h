@@ -19,7 +19,7 @@
 
 #include "tests/support/probe.h"
 
-// Where the process runs under a sanitizer.
+// Defined if the process runs under a sanitizer.
 extern "C" {
 __attribute__((weak)) std::size_t __sanitizer_get_current_allocated_bytes();
 __attribute__((weak)) void __sanitizer_purge_allocator();
@@ -96,13 +96,13 @@ class Socket {
       reader_.advance(n);
     }
   }
-  // What is there, as soon as something is; 0 once the other side has closed.
+  // Returns the available bytes, as soon as there are any; 0 after the other side has closed.
   std::size_t receive(std::span<std::byte> into) {
     wait();
     const auto n = ::recv(fd_, into.data(), into.size(), 0);
     return n <= 0 ? 0 : static_cast<std::size_t>(n);
   }
-  // Until the other side has closed. What comes is whole frames, whatever it was sent.
+  // Reads until the other side has closed. The other side sends whole frames, whatever it received.
   std::size_t frames_to_end() {
     std::size_t n = 0;
     while (next()) ++n;
@@ -119,7 +119,7 @@ class Socket {
   }
   void wait() {
     pollfd one{fd_, POLLIN, 0};
-    if (::poll(&one, 1, 30'000) != 1) throw std::runtime_error("half a minute without a word or an end");
+    if (::poll(&one, 1, 30'000) != 1) throw std::runtime_error("no bytes and no end within 30 s");
   }
 
   int fd_;

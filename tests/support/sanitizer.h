@@ -1,4 +1,4 @@
-// Which sanitizer a test runs under: each makes it ten times as slow.
+// The sanitizer under which a test runs: each makes the test about ten times as slow.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline constexpr bool under_asan = false, under_tsan = false;
 #endif
 inline constexpr bool sanitized = under_asan || under_tsan;
 
-// How often a test with one thread does what it does: TSan has nothing to find there.
+// The number of repetitions in a test with one thread, in which TSan has nothing to find.
 constexpr std::uint64_t times(std::uint64_t often) { return under_tsan ? (often + 9) / 10 : often; }
 
 }  // namespace weft::test

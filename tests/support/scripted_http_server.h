@@ -1,5 +1,5 @@
-// An HTTP server for a test that says what it answers, byte by byte: a client is to stand what no real server
-// would do.
+// An HTTP server for tests whose replies are scripted byte by byte, to test a client against replies that no
+// real server would send.
 #pragma once
 
 #include <weft/rpc/core/asio_loop.h>

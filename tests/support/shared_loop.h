@@ -1,10 +1,10 @@
-// SharedLoop: one thread on which many agents of a test run, their handlers too, where each having threads of
-// its own would be too much for the machine.
+// SharedLoop: one thread on which many agents of a test and their handlers run, if threads for each agent
+// would overload the machine.
 //
 //   SharedLoop loop;
 //   rpc::Agent agent(loop.runtime(), {.name = "one of many", .same_host = false});
 //
-// Agents on it are destroyed on its thread, by run(). What is left there when it ends is dropped.
+// Agents on the loop are destroyed on its thread, by run(). Jobs that are left at its end are dropped.
 #pragma once
 
 #include <weft/rpc/core/asio_loop.h>
@@ -35,7 +35,7 @@ class SharedLoop {
   SharedLoop(const SharedLoop&) = delete;
   SharedLoop& operator=(const SharedLoop&) = delete;
 
-  // What one more agent runs on; over TCP, or what is given.
+  // The runtime for one more agent; over TCP, or over the given transport.
   rpc::Runtime runtime(std::shared_ptr<rpc::Transport> transport = rpc::make_tcp_transport()) {
     return {.loops = {std::make_shared<rpc::AsioLoop>(context_)},
             .handlers = handlers_,

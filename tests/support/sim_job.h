@@ -16,7 +16,8 @@
 
 namespace weft::test {
 
-// What a simulation went through, over all seeds: one that reaches only the easy cases proves little.
+// The numbers of events in a simulation, over all seeds: a simulation that reaches only the easy cases proves
+// little.
 class SimTally : public std::map<std::string, std::uint64_t> {
  public:
   // Each at least 50 times, where as many seeds were run as a test runs by itself.
@@ -115,7 +116,7 @@ class SimJob {
     }
   }
 
-  // The network works from now on, and who ends is not started again.
+  // The network works from now on, and agents that end are not started again.
   void calm() {
     resting_ = true;
     world_.network().calm();
@@ -129,7 +130,7 @@ class SimJob {
   }
   void expect_none(const Program& program, const char* what, std::uint64_t count) {
     if (count != 0)
-      world_.violation(program.process().name() + " is at rest with " + std::to_string(count) + " " + what);
+      world_.violation(program.process().name() + " is idle with " + std::to_string(count) + " " + what);
   }
 
  private:

@@ -248,11 +248,11 @@ TYPED_TEST_P(StoreSuite, AWatchTellsWhatHasChangedSinceAVersion) {
   EXPECT_FALSE(changes.whole);
   EXPECT_EQ(changes.entries, (Entries{{"a/3", "z"}}));
   EXPECT_GT(changes.version, before);
-  // Changed since, before anybody watched: a value that was overwritten, a key that was removed.
+  // Changes before there is a watch: a value that was overwritten, a key that was removed.
   this->mine().remove("a/2").get();
   changes = theirs.watch("a/", changes.version, this->bounded).get();
   EXPECT_EQ(changes.entries, (Entries{{"a/2", std::nullopt}}));
-  // And while somebody does.
+  // Changes during a watch.
   change = theirs.watch("a/", changes.version, this->bounded);
   this->mine().remove("a/1").get();
   changes = change.get();

@@ -11,7 +11,7 @@ namespace weft::test {
 
 class TlsSocket {
  public:
-  // Shakes hands, but keeps its last flight, which leaves with the first send().
+  // Completes the handshake, but keeps its last flight, which leaves with the first send().
   TlsSocket(const std::string& address, const TestAuthority::Issued& who)
       : socket_(rpc::probe::Socket::connected(address)), context_(SSL_CTX_new(TLS_client_method())) {
     const auto in_memory = [](const std::string& pem) { return BIO_new_mem_buf(pem.data(), -1); };

@@ -1,4 +1,4 @@
-// What bench_collectives runs under mpirun, a process a rank:
+// The program that bench_collectives runs under mpirun, one process for each rank:
 //   bench_collectives_openmpi OPERATION ELEMENTS WARM_UP DURATION PINS     (seconds)
 // Rank 0 prints {"figures": …, "threads": …}. The blocks of rounds are those of Rounds
 // (bench/collectives/work.h).

@@ -20,7 +20,8 @@ void count() { allocations.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
-// glibc's own, under the names that it also exports. What is allocated by one is freed by the other.
+// glibc's functions, under the names that it also exports. Memory that one of them allocates is freed by the
+// other.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);

@@ -1,6 +1,6 @@
 // One graph cut into the parts of several workers, with gradients that cross in any order, against the same
-// graph uncut under LibTorch's engine. The network is a mailbox that is emptied in random order; Send and
-// Recv stand for what the layer above will insert.
+// uncut graph under LibTorch's engine. The network is a mailbox that is emptied in random order; Send and
+// Recv represent the nodes that the layer above inserts.
 #include <torch/torch.h>
 
 #include "tests/dist_autograd/engine/support.h"
@@ -219,8 +219,8 @@ struct Random {
 
   std::size_t below(std::size_t bound) { return random() % bound; }
 
-  // Operands, mostly recent ones, moved to `worker` one by one or, where they live together, in one message
-  // that may carry a tensor that nobody uses.
+  // Operands, mostly recent ones, moved to `worker` one by one or, if they live together, in one message that
+  // may carry an unused tensor.
   variable_list operands(std::size_t worker) {
     std::vector<Value> chosen;
     for (int i = 0; i < 2; ++i) {
@@ -320,7 +320,7 @@ TEST(EngineCut, RandomGraphs) {
     }
     ASSERT_EQ(cut.hooked.size(), whole.hooked.size());
     for (std::size_t i = 0; i < whole.hooked.size(); ++i) {
-      // Where a message carries tensors that nobody uses, their nodes run too, on undefined gradients.
+      // If a message carries unused tensors, their nodes also run, on undefined gradients.
       if (mode != Mode::smart_per_tensor) {
         for (auto* seen : {&cut.hooked[i], &whole.hooked[i]}) {
           std::erase_if(*seen, [](const at::Tensor& g) { return !g.defined(); });

@@ -190,7 +190,7 @@ TEST(EngineGraph, WriteGradGivesBothTheSinkAndTheLeaf) {
     auto alone = build();
     testing::oracle_backward(alone);
     expect_identical(sink[actual.leaves[0]], alone.leaves[0].grad(), "the pass's gradient");
-    // Neither is a view of the other.
+    // Neither gradient is a view of the other.
     actual.leaves[0].mutable_grad().zero_();
     expect_identical(sink[actual.leaves[0]], alone.leaves[0].grad(),
                      "the pass's gradient, .grad being changed");

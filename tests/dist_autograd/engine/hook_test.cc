@@ -18,7 +18,7 @@ using testing::leaf;
 using testing::numbers;
 using torch::autograd::variable_list;
 
-// What hooks saw, in order.
+// The gradients that hooks received, in order.
 using Log = std::vector<std::pair<std::string, variable_list>>;
 
 void note(Log& log, const std::string& name, const variable_list& seen) {
@@ -298,7 +298,7 @@ struct Recompute : torch::autograd::FunctionPreHook, torch::autograd::FunctionPo
   at::Tensor parameter;
 };
 
-// Where a hook can be: on a tensor within the graph, on a leaf, and before and after a node.
+// The places of a hook: on a tensor within the graph, on a leaf, and before and after a node.
 using Place =
     std::function<void(const at::Tensor& leaf, const at::Tensor& inner, const at::Tensor& parameter)>;
 const std::vector<std::pair<std::string, Place>> places{

@@ -333,8 +333,8 @@ TEST(EngineParts, RandomGraphs) {
 
 // --- What each part computes, and keeps ---
 
-// How often operators run under the thread-local state of this thread, which an executor takes over when it
-// is made.
+// Counts the operators that run under the thread-local state of this thread, which an executor copies when it
+// is created.
 class Counted {
  public:
   Counted()

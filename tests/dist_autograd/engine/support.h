@@ -1,4 +1,4 @@
-// What the tests of the engine share: a sink that keeps gradients, and the comparison of a NodeExecutor with
+// Shared by the tests of the engine: a sink that keeps gradients, and the comparison of a NodeExecutor with
 // LibTorch's engine, the oracle, over the same program.
 #pragma once
 

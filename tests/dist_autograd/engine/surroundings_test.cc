@@ -1,4 +1,4 @@
-// What surrounds the nodes that NodeExecutor runs: threads, thread-local state, anomaly mode.
+// The environment of the nodes that NodeExecutor runs: threads, thread-local state, anomaly mode.
 #include <torch/torch.h>
 
 #include "tests/dist_autograd/engine/support.h"
@@ -93,7 +93,7 @@ TEST(EngineSurroundings, EachCallMayComeFromAnotherThread) {
   EXPECT_TRUE(at::allclose(second[1], value.cos().to(at::kFloat)));
 }
 
-// What a hook cannot have here fails loudly, and asking is harmless.
+// In a hook there is no graph task: queries for it return none, and queue_callback() fails.
 TEST(EngineSurroundings, ThereIsNoGraphTask) {
   auto x = leaf({4}, 1);
   auto y = x.sin();

@@ -213,7 +213,7 @@ class SharedLayers : public Checkpoint {
     got(pass.backward(got(stepped[1].call<&Layer::forward>(pass, hidden)).square().sum()));
     return pass;
   }
-  // How many steps the state of each layer's optimizer has seen, in the file.
+  // The numbers of steps of the layers' optimizers, in the file.
   std::vector<std::int64_t> steps_saved() const {
     const TensorFile file = read_tensor_file(path());
     std::vector<std::int64_t> steps;

@@ -36,7 +36,7 @@ TEST(EmbeddingCheckpointFile, TheNewestCompleteChainIsTaken) {
   EXPECT_EQ(found->chains[0].size(), 4u);
   EXPECT_EQ(found->chains[1], (Files{{4, 0, 1, 3}}));
   EXPECT_FALSE(newest_checkpoint({{5, 0, 0, 2}, {5, 0, 1, 3}})) << "two that do not belong together";
-  // What it goes on from is gone.
+  // The full checkpoint on which the increments build is missing.
   std::erase(files, CheckpointFile{1, 0, 0, 2});
   EXPECT_FALSE(newest_checkpoint(files));
 }

@@ -1,4 +1,4 @@
-// Which owner keeps an id: balance, and what moves when an owner is added. And the batches made of ids.
+// The owner of each id: balance, and the ids that move when an owner is added. Also the batches of ids.
 #include <weft/dist_optim/embedding/id_batch.h>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What passes allow of an embedding, and what it keeps for them.
+// The operations of an embedding that a pass permits, and the state that the embedding keeps for passes.
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
 #include "tests/dist_optim/embedding/support.h"
@@ -6,7 +6,7 @@
 namespace weft::dist_optim::embedding_test {
 namespace {
 
-// Its gradient would be collected by nobody.
+// No backward would collect its gradient.
 TEST(EmbeddingPass, TakesNoLookupOnceItsBackwardIsOver) {
   Owners owners(1);
   const ShardedEmbedding embedding(owners.trainer(), zeros(1), owners.peers(1));

@@ -1,5 +1,5 @@
-// Row optimizers: against LibTorch's over a dense embedding whose rows are all touched in every step, and
-// against the formula, written out in double, where rows are touched now and then. And initial values.
+// Row optimizers: against LibTorch's over a dense embedding whose rows are all used in every step, and
+// against the formula in double precision if rows are used in some steps only. Also initial values.
 #include <weft/dist_optim/embedding/row_initializer.h>
 #include <weft/dist_optim/embedding/row_optimizer.h>
 

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t wide = 3;
 using Ids = std::vector<std::int64_t>;
 
-// What a store should hold, done in the simplest way.
+// A simple reference implementation of a row store.
 struct Reference {
   struct Row {
     std::vector<float> record;

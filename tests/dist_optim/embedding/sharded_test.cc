@@ -95,7 +95,7 @@ TEST(ShardedEmbedding, AsksEachOwnerOnceForEachIdOnce) {
                                                  (torch::arange(150) >= 50).to(at::kFloat) * 2));
 }
 
-// What an owner has to do for a batch falls as 1/owners: its share of the rows, in one call.
+// The work of an owner for a batch decreases as 1/owners: its share of the rows, in one call.
 TEST(ShardedEmbedding, WorkIsSharedEqually) {
   constexpr std::int64_t ids = 8192;
   Owners owners(8);

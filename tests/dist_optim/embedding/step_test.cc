@@ -36,7 +36,7 @@ const std::vector<std::int64_t> row_ids{
     0,  1, 2, 3, -1, 1000, std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min(),
     17, 18};
 
-// What a batch takes of the rows, by their number among row_ids, and of the head.
+// The indices of a batch into row_ids, and its part of the head.
 struct Batch {
   std::vector<std::int64_t> rows;
   double rows_factor = 1, head_factor = 1;  // of their parts of the loss: infinity spoils one gradient alone

@@ -34,7 +34,7 @@ struct Pair {
   Vector s, y;
 };
 
-// What a worker with the elements [from, to) of all vectors reports.
+// The report of a worker that has the elements [from, to) of all vectors.
 LbfgsProducts products(const std::deque<Pair>& history, const Pair* fresh, const Vector& gradient,
                        std::size_t from = 0, std::size_t to = 7) {
   const auto part = [&](const Vector& v) {

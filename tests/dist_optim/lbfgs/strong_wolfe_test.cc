@@ -28,7 +28,7 @@ Loss evaluate(const Function& function, double x) {
   return {value.item<double>(), t.grad().item<double>()};
 }
 
-// Where LBFGS's first step looks at the function, and where it ends.
+// The points at which LBFGS's first step evaluates the function, and the point at which the step ends.
 std::pair<std::vector<double>, double> torch_trials(const Function& function) {
   at::Tensor x = torch::tensor({function.start}, at::kDouble).requires_grad_();
   torch::optim::LBFGS lbfgs(
@@ -45,7 +45,7 @@ std::pair<std::vector<double>, double> torch_trials(const Function& function) {
   return {trials, x.item<double>()};
 }
 
-// Whether it ended with an earlier trial than the last.
+// Returns whether the search ended with an earlier trial than the last.
 bool expect_as_torch(const Function& function) {
   SCOPED_TRACE(function.name);
   const auto [want, end] = torch_trials(function);
@@ -64,7 +64,7 @@ bool expect_as_torch(const Function& function) {
     const auto kept = search.candidates();
     const Loss here = evaluate(function, trials.back());
     search.evaluated(here.value, here.slope * d);
-    // What is chosen in the end was kept, or is this trial or the start.
+    // The chosen trial was kept, is this trial, or is the start.
     if (search.done() && search.best().number != 0 && search.best().number != search.evaluations()) {
       EXPECT_NE(std::find(kept.begin(), kept.end(), search.best().number), kept.end());
     }

@@ -1,4 +1,4 @@
-// What tests of ParameterHost share.
+// Shared by the tests of ParameterHost.
 #pragma once
 
 #include <weft/dist_optim/local/parameter_host.h>

@@ -596,7 +596,7 @@ TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_
 // ---- many threads
 
 // Each pass sees one version however often it reads; every step is applied exactly once (all figures are
-// exact in binary); nobody is more than k steps behind.
+// exact in binary); no trainer is more than k steps behind.
 TEST(ParameterHost, serves_many_threads_with_stale_versions) {
   torch::manual_seed(1);
   auto first = torch::zeros({16}, at::kDouble).requires_grad_(),

@@ -153,7 +153,7 @@ TEST_F(Host, a_pass_released_meanwhile_is_kept_until_its_step_is_over) {
   expect_weight(-1);
 }
 
-// Else the second pass would be too old as soon as the first has stepped, and the step would be refused.
+// Otherwise the second pass would be too old as soon as the first has stepped, and its step would be refused.
 TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
   for (StepMode mode : {StepMode(synchronous), bounded_staleness(0)}) {
     for (bool give_up : {false, true}) {

@@ -282,10 +282,10 @@ TEST(PassLedger, only_the_newest_version_may_be_named_in_synchronous_mode_and_no
   EXPECT_NE(refused(1).find("hogwild"), std::string::npos);
 }
 
-// Random trainers with random passes. What must hold whatever they do: no whole step is refused (so none
-// waits), nor one that could be prepared, none is older than k, FIFO among those that the bound keeps
-// waiting, every version that is dropped is one that nobody has, and at the end, when all open passes have
-// stepped or were released, nobody waits.
+// Random trainers with random passes. For any sequence: a whole step is neither refused (so none waits) nor a
+// step that could be prepared; no step is older than k; passes that the bound keeps waiting are admitted in
+// FIFO order; a version is dropped only if no pass reads it; and at the end, when all open passes have
+// stepped or were released, no pass waits.
 class StaleBound : public testing::Test {
  protected:
   void run(unsigned seed) {

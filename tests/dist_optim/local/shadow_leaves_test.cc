@@ -188,7 +188,8 @@ TEST(ShadowLeaves, take_sparse_gradients_where_libtorch_does) {
     }
     EXPECT_TRUE(torch::allclose(parameters[0].tensor, expected[0].tensor, 0, 1e-12));
   }
-  // What we refuse is what LibTorch refuses: the table in OptimizerSpec is its behaviour, not a guess.
+  // ShadowLeaves refuses what LibTorch refuses: the table in OptimizerSpec is LibTorch's behaviour, not a
+  // guess.
   for (const Case& test :
        {make_case<SGD>(SGDOptions(0.1).weight_decay(0.1)), make_case<Adam>(AdamOptions(0.1)),
         make_case<AdamW>(AdamWOptions(0.1)), make_case<RMSprop>(RMSpropOptions(0.1)),

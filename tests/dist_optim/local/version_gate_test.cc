@@ -80,7 +80,8 @@ TEST(VersionGate, an_exclusive_section_waits_until_nobody_is_inside_and_lets_nob
     });
   });
   wait_in_line(gate, 1);
-  // Of the loaded version, but after the writer: else readers that keep coming would keep it out for ever.
+  // Of the loaded version, but after the writer: otherwise a stream of readers would exclude the writer
+  // without limit.
   std::jthread reader([&] {
     gate.enter(0);
     order.push_back("reader of " + std::to_string(tensors.value));

@@ -27,7 +27,7 @@ using Tensors = std::vector<at::Tensor>;
 using Futures = std::vector<rpc::Future<void>>;
 
 // How the members of a group reach each other's tensors. placed: memory, with the tensors in it; hosts: even
-// ranks are on one, odd ones on another; uneven: hosts of one rank, of three and of two.
+// ranks are on one host, odd ranks on another; uneven: hosts of one rank, of three and of two.
 enum class Backend : std::uint8_t { messages, memory, placed, hosts, uneven };
 inline constexpr Backend backends[] = {Backend::messages, Backend::memory};  // of any number of ranks
 inline constexpr Backend all_backends[] = {Backend::messages, Backend::memory, Backend::hosts,

@@ -14,7 +14,7 @@ class Deployment {
  public:
   virtual ~Deployment() = default;
   virtual std::vector<Group> make() = 0;
-  // A tensor of these values where the backend takes it.
+  // Returns a tensor of these values in the memory that the backend uses.
   virtual at::Tensor place(const Group&, const at::Tensor& values) { return values.clone(); }
   // Does what has to be done for collectives to complete, until then.
   virtual void work_until(const std::function<bool()>& over) {

@@ -221,7 +221,7 @@ TEST_P(Functional, SplitAndGatherOfEqualCopies) {
   });
 }
 
-// Even and odd ranks have groups of their own.
+// Even and odd ranks have separate groups.
 TEST_P(Functional, GradientsStayWithinAGroupOfSomeRanks) {
   on_threads(groups, [&](const Group& all) {
     const Group group = all.split(all.rank() % 2).get().value();

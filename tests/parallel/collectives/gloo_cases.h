@@ -21,7 +21,8 @@
 
 namespace weft::collectives::testing {
 
-// How tensors lie in memory. expanded: of inputs that are nothing else; others of such a case are contiguous.
+// The layout of tensors in memory. expanded: only inputs that are no outputs; the other tensors of such a
+// case are contiguous.
 enum class Lie : std::uint8_t { contiguous, strided, expanded };
 
 struct GlooCase {
@@ -210,7 +211,7 @@ class GlooMatrix {
         if (number >= 0) c.sizes[from][to] = n * (number % 3) / 2;
       }
     if (op.ends_with("_v")) c.shape = {n};
-    // A row that is there once stands for all rows; of one dimension, an element for all.
+    // One row in memory represents all rows; with one dimension, one element represents all.
     if (c.lie == Lie::expanded && takes_expanded(c)) {
       c.period = c.shape.size() == 1 ? 1 : c.shape.back();
     } else {
@@ -281,8 +282,8 @@ inline int digits_of(at::ScalarType dtype) {  // of a significand
   return dtype == at::kHalf ? 11 : dtype == at::kBFloat16 ? 8 : dtype == at::kDouble ? 53 : 24;
 }
 
-// What is reduced: integers of any size; floating-point numbers with all their digits, that stay far from the
-// ends of their type. Factors of products are of 0.5 to 2.
+// The inputs of reductions: integers of any size; floating-point numbers with all their digits, far from the
+// limits of their type. Factors of products are from 0.5 to 2.
 inline at::Tensor numbers(const at::Tensor& words, at::ScalarType dtype, ReduceOp::Kind reduction) {
   if (dtype == at::kBool) return words.bitwise_and(1).to(dtype);
   if (!at::isFloatingType(dtype)) return words.to(dtype);

@@ -98,7 +98,7 @@ def finished(case, tensor):
 def result(case, rank, group):
     op, ranks, root = case["op"], case["ranks"], case["root"]
     own = own_input(case, rank)
-    # What each rank has for each, in elements of `own`.
+    # The elements that each rank has for each rank, in elements of `own`.
     unit = 1 if case["reduction"] else getattr(torch, case["dtype"]).itemsize
     if getattr(torch, case["dtype"]).is_complex and case["reduction"]:
         unit = 2

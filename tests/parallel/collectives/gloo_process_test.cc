@@ -258,7 +258,7 @@ TEST(GlooOracle, ResultsAreTheSameBitsOnEveryRankAndInEveryRun) {
   });
 }
 
-// What the matrix is for: that nothing is left out by chance.
+// The matrix exists so that no combination is omitted by chance.
 TEST(GlooOracle, TheMatrixHasAllThereIs) {
   std::map<std::string, int> found;
   const std::vector<GlooCase> cases = GlooMatrix(seed).cases();

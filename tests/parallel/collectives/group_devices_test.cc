@@ -176,7 +176,7 @@ TEST_P(GroupsOnDevices, SeveralTensorsAndMessagesAreOneLaunch) {
   all([&](const Group& group, int rank) { return group.reduce_scatter(t[rank], gathered[rank]); });
   EXPECT_EQ(values(t[1][1]), (Floats{18, 27}));
 
-  // Round a ring: each sends and receives, which one after the other would wait for ever.
+  // Around a ring: each rank sends and receives. One after the other, these would deadlock.
   std::vector<at::Tensor> mine, theirs;
   for (int rank = 0; rank < size; ++rank) {
     mine.push_back(tensor(rank, {float(rank)}));
@@ -573,7 +573,7 @@ TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
   together(groups, [](const Group& group) { return group.barrier(); });
   nccl.fail(1, Result::system_error);
-  expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "the fake says so"});
+  expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "an error of the fake"});
 }
 
 // The abort may be over before the group has had its turn.
@@ -584,7 +584,7 @@ TEST_P(GroupsOnDevices, WhatNcclSaysIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
   together(groups, [](const Group& group) { return group.barrier(); });
   const auto core = CollectivesLayer::of(*company->agent(1).core())->all().front();
   rpc::detail::Latch in_turn, goes_on, handled;
-  // A turn that another thread runs by then would run the job there, and block the agent's loop.
+  // If another thread ran a turn at that time, it would run the job there, and block the agent's loop.
   std::thread turn([&] {
     for (bool ran_here = false; !ran_here;) {
       rpc::detail::Latch ran;
@@ -605,7 +605,7 @@ TEST_P(GroupsOnDevices, WhatNcclSaysIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
   handled.wait();
   goes_on.open();
   turn.join();
-  expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "the fake says so"});
+  expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "an error of the fake"});
 }
 
 TEST_P(GroupsOnDevices, ACancelledOneIsAborted) {
@@ -666,7 +666,7 @@ TEST_P(GroupsOnDevices, WhatIsNotPreparedIsRefusedAlsoWhileAFirstCollectiveWaits
   for (auto& future : futures) got(std::move(future));
 }
 
-// Where nobody but this thread runs the agent.
+// Only this thread runs the agent's loop.
 TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
   asio::io_context context;
   const auto work = asio::make_work_guard(context);

@@ -1,4 +1,5 @@
-// How the collectives of a group fail: ranks that mean different things, die, leave, abort, come too late.
+// Failures of a group's collectives: ranks that call different collectives, die, leave, abort, or are too
+// late.
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/parallel/collectives/group_service.h>
 #include <weft/parallel/collectives/messages/messages_backend.h>
@@ -116,7 +117,8 @@ TEST_P(GroupEnds, AMemberThatLeavesIsNamedToWhoStillNeedsIt) {
   expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
 }
 
-// What ended well on one rank has ended well on all that still live, or they know who died.
+// A collective that succeeded on one rank has succeeded on all ranks that still live, or they know which rank
+// died.
 class GroupKills : public ::testing::TestWithParam<Backend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupKills,
                          ::testing::Values(Backend::messages, Backend::memory, Backend::hosts,

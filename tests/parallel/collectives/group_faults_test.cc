@@ -36,7 +36,7 @@ Futures exchange(const std::vector<Group>& groups, Pair pair) {
 }
 
 TEST_P(SizesOfPairs, ThatDifferEndTheGroupWithBoth) {
-  // Nothing, and what ends where a message does.
+  // Sizes of 0, and sizes at the limits of a message.
   for (const Pair pair : {Pair{0, 100}, Pair{100, 0}, Pair{3, 5}, Pair{65'536, 131'072}}) {
     SCOPED_TRACE(pair.given);
     const auto now = company.groups();
@@ -47,7 +47,7 @@ TEST_P(SizesOfPairs, ThatDifferEndTheGroupWithBoth) {
                                          " has " + std::to_string(pair.given) + " elements for rank 1",
                                          "expects " + std::to_string(pair.taken)};
     expect_all(std::move(taker), ErrorKind::invalid_argument, words);
-    // Who agrees with all others may have ended well.
+    // A rank that agrees with all others may have succeeded.
     for (auto& future : futures) (void)test::kind_of([&] { got(std::move(future)); });
     for (const Group& group : now) later.push_back(group.barrier());
     expect_all(std::move(later), ErrorKind::invalid_argument, words);
@@ -59,7 +59,8 @@ TEST_P(SizesOfPairs, MayBeNothing) {
   for (auto& future : exchange(groups, {7, 7})) got(std::move(future));
 }
 
-// Whoever began another collective after one had failed, before the group knew, found an empty error.
+// A rank that began another collective after one had failed, and before the group had the error, got an empty
+// error.
 TEST_P(SizesOfPairs, ThatDifferFailWhatIsBegunMeanwhile) {
   for (int round = 0; round < 20; ++round) {
     const auto now = company.groups();

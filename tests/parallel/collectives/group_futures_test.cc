@@ -1,4 +1,4 @@
-// What a group's futures are to a program that does not wait for them: awaited in a handler, continued.
+// The futures of a group in programs that do not block: awaited in a handler, continued.
 #include <weft/rpc/core/task.h>
 
 #include <thread>

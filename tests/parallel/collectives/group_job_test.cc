@@ -151,7 +151,7 @@ TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
           expect_equal(tensors[0].to(wire).to(at::kFloat), tensors[0], "of the wire's precision");
         }
       }
-      // What is small, or is no sum of float32, is exact.
+      // Results are exact if they are small, or no sum of float32.
       Tensors small(ranks), doubles(ranks);
       together(groups, [&](const Group& group) {
         return group.all_reduce(small[group.rank()] = at::full({3}, 1 + 0x1p-20));

@@ -1,4 +1,4 @@
-// Which memory a collective uses: input and output that overlap, and tensors that are one piece of memory.
+// The memory that a collective uses: input and output that overlap, and tensors in one piece of memory.
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -118,7 +118,7 @@ TEST_P(GroupMemory, AdjacentTensorsAreNotCopied) {
   }
 }
 
-// Whether they are adjacent is each rank's own: what is sent is the same.
+// Tensors may be adjacent on some ranks only: the messages are the same.
 TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
   const std::vector<std::function<Tensors(const at::Tensor&)>> apart{
       [](const at::Tensor& from) { return Tensors{from.narrow(0, 0, n), from.narrow(0, n + 1, n)}; },

@@ -68,7 +68,7 @@ TEST_P(Processes, ReduceAndGather) {
   for (test::Child& member : members) EXPECT_EQ(member.line(), "well");
 }
 
-// Whatever the victim is at: any operation of a group, between two, before the first.
+// The victim is killed at any point: in any operation of a group, between two, before the first.
 TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     SCOPED_TRACE(seed);

@@ -18,7 +18,8 @@ constexpr std::size_t operations = std::size(group_operations);
 
 class GroupThreads : public OfFew {
  protected:
-  // So many of each member, each of which does all of `f`; what one of them throws is the test's.
+  // Calls f(rank, thread) on `threads` threads of each member at once, and throws the exception of any of
+  // them.
   template <class F>
   void at_once(F f) {
     std::vector<std::thread> running;
@@ -145,7 +146,7 @@ TEST_P(GroupThreads, HearOfALossAll) {
 
 // --- On which thread ---
 
-// What blocks a thread until the test lets it go on.
+// Blocks a thread until the test releases it.
 struct Block {
   std::promise<void> reached, released;
   void hold() {
@@ -192,7 +193,7 @@ std::shared_ptr<GroupCore> core_of(Company& company, const Group& group) {
   return nullptr;
 }
 
-// What ends a group, or reads what it does, is called while a collective waits for the loop.
+// A call that ends a group, or reads its state, runs while a collective waits for the loop.
 TEST(GroupsOnTheCallersThread, RunNothingOfOthersWhenAGroupEndsOrIsLookedAt) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("weft-callers-thread-" + std::to_string(::getpid()));
@@ -201,7 +202,7 @@ TEST(GroupsOnTheCallersThread, RunNothingOfOthersWhenAGroupEndsOrIsLookedAt) {
       {"abort", [](Company&, const Group& group, const Group&) { group.abort("enough"); }},
       {"fail",
        [](Company& company, const Group& group, const Group&) {
-         core_of(company, group)->fail(rpc::Error(ErrorKind::internal, "a device says so"));
+         core_of(company, group)->fail(rpc::Error(ErrorKind::internal, "an error of a device"));
        }},
       {"leave",
        [](Company& company, const Group& group, const Group&) { (void)core_of(company, group)->leave(); }},

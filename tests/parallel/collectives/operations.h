@@ -7,7 +7,7 @@
 
 namespace weft::collectives::testing {
 
-// Alike on all ranks.
+// Equal on all ranks.
 struct Round {
   std::int64_t n = 10;    // elements of a part
   int number = 0;         // of another number, of other values and another root

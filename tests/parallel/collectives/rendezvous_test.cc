@@ -1,4 +1,4 @@
-// Which members of a new group share memory.
+// The members of a new group that share memory.
 #include <weft/parallel/collectives/rendezvous.h>
 
 #include "tests/parallel/collectives/operations.h"

@@ -40,7 +40,7 @@ TEST(BroadcastParameters, NamesTheFirstDifference) {
   });
 }
 
-// Whose memory of one iteration has undefined tensors until its history is full.
+// LBFGS's state after one iteration has undefined tensors until its history is full.
 TEST(BroadcastOptimizerState, OfLbfgsWithAHistoryThatIsNotFull) {
   Company company(2, Backend::memory);
   std::vector<std::vector<at::Tensor>> values(2);

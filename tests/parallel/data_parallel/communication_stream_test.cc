@@ -146,7 +146,7 @@ TEST_F(Streams, ReadersFollowCollectives) {
   EXPECT_EQ(*tensor.const_data_ptr<float>(), 4);
 }
 
-// Doubles the averages in a second step, when somebody waits for it, and notes the streams of all steps.
+// Doubles the averages in a second step, when a thread waits for it, and notes the streams of all steps.
 struct Doubles : CommunicationHook {
   Doubles(c10::Device on, std::atomic<bool>& idle) : device(on), device_is_idle(idle) {}
   std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
@@ -205,7 +205,7 @@ TEST_F(OnDevices, APassAverages) {
   });
 }
 
-// In each step another stream, which does nothing until somebody waits for it.
+// In each step another stream, which executes nothing until a thread waits for it.
 TEST_F(OnDevices, ForwardAndBackwardMayRunOnOtherStreams) {
   on_all([&](const Group& group, rpc::Agent&) {
     const c10::Device device = this->device(group.rank());

@@ -18,7 +18,7 @@ std::vector<Batch> batches_of(int rank, int count) {
   return batches;
 }
 
-// What the ranks have together, in one process: the average over `divisor(active)` ranks.
+// The training of all ranks together, in one process: the average over `divisor(active)` ranks.
 void train_alone(Net& net, const std::vector<int>& counts, const std::function<int(int)>& divisor) {
   torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1));
   const int steps = *std::max_element(counts.begin(), counts.end());

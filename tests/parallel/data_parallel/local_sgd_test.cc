@@ -120,7 +120,7 @@ TEST_P(DiLoCoOf3, EqualsASimulationInOneProcess) {
   });
 }
 
-// Rank 2 ends the group. Nobody has moved, and the next group makes the round.
+// Rank 2 ends the group. No rank's parameters have changed, and the next group runs the round.
 TEST_P(DiLoCoOf3, ARoundThatFailsChangesNothing) {
   const auto later = company.groups({.name = "later"});
   Simulation simulation(fragments());

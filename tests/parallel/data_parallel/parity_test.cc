@@ -239,7 +239,7 @@ TEST_F(ReplicaParity, OutputsMayBeNestedAndNeedNoGradient) {
 // --- Graphs ---
 
 TEST_F(ReplicaParity, TheControlFlowMayChangeInEachIteration) {
-  // Whether rank 0 and rank 1 use all layers.
+  // For each step: whether rank 0 and rank 1 use all layers.
   const std::vector<std::array<bool, 2>> uses{{true, true},  {false, false}, {true, false},
                                               {false, true}, {true, true},   {false, false}};
   std::vector<Tensors> expected;

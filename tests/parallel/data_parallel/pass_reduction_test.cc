@@ -12,7 +12,7 @@ using namespace testing;
 using dist_autograd::Pass;
 using dist_autograd::PassId;
 
-// What a pass has for these leaves on the worker of a call.
+// The gradients of these leaves in a pass, on the worker of a call.
 std::vector<at::Tensor> gradients_at(rpc::CallContext& call, const PassId& pass,
                                      const std::vector<at::Tensor>& leaves) {
   const auto state = dist_autograd::AutogradLayer::of(*call.host())->find(pass);

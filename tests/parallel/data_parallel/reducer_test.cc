@@ -1,5 +1,5 @@
-// What a backward of several ranks does with parameters that some ranks do not reach, with accumulated
-// gradients, and with failures.
+// Backwards of several ranks with parameters that some ranks do not reach, with accumulated gradients, and
+// with failures.
 #include <weft/parallel/data_parallel/reducer.h>
 
 #include <weft/dist_autograd/activation_checkpoint.h>
@@ -475,7 +475,7 @@ TEST_F(OfTwoRanks, AModuleWithTwoNamesIsReducedOnce) {
   });
 }
 
-// A parameter without gaps keeps its strides in the bucket; other dtypes have buckets of their own.
+// A parameter without gaps keeps its strides in the bucket; other dtypes have separate buckets.
 TEST_F(OfTwoRanks, StridesAndDtypesOfParametersAreKept) {
   struct Mixed : torch::nn::Module {
     Mixed() {

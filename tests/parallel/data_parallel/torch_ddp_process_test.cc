@@ -43,7 +43,7 @@ struct Lstm : torch::nn::Module {
   torch::nn::Linear head{nullptr};
 };
 
-// What both sides begin with.
+// The initial values of both sides.
 struct Model {
   std::string name;
   std::shared_ptr<torch::nn::Module> initial;

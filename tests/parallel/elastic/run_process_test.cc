@@ -128,7 +128,7 @@ TEST_P(ElasticProcesses, SurviveAKillAndTakeANewWorkerIn) {
   log.expect_replay(model);
 }
 
-// Which workers of a chaos may be killed: somebody has to keep the state.
+// The workers that may be killed: one has to keep the state.
 struct ChaosWorker {
   std::unique_ptr<test::Child> process;
   bool has_state = false;
@@ -299,7 +299,7 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
         (unsigned long long)log_.last().generation, (long long)log_.size(), (long long)resting);
   }
 
-  // Where a worker runs: another host, for example.
+  // The place of a worker: another host, for example.
   std::function<void(std::size_t number, rpc::AgentOptions&, collectives::GroupOptions&)> place;
 
  private:

@@ -230,7 +230,7 @@ TEST_F(ElasticRun, WaitsBelowTheMinimumForAnotherWorker) {
   EXPECT_EQ(dora.changes[0].synced_from, 0);
 }
 
-// It was ready when the others agreed on a generation with it, and never comes to its group.
+// The worker was ready when the others agreed on a generation with it, and never joins the group.
 TEST_F(ElasticRun, AWorkerThatGoesBeforeTheGroupIsFormedIsLeftOut) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& cleo = worker("cleo");

@@ -231,8 +231,8 @@ TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
   EXPECT_EQ(value, 1);
 }
 
-// What forward and the loop have changed since the last step is undone, and nothing else: a rewind costs no
-// copy of the parameters.
+// A rewind undoes the changes of forward and of the loop since the last step, and no others: it copies no
+// parameters.
 TEST(StateOf, AFailureIsFollowedByTheStateAfterTheLastStep) {
   torch::nn::BatchNorm1d norm(3);
   torch::optim::SGD optimizer(norm->parameters(), torch::optim::SGDOptions(0.5).momentum(0.9));

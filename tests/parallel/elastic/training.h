@@ -56,7 +56,7 @@ struct Net : torch::nn::Module {
   at::Tensor first, second;
 };
 
-// What a rank did in a step.
+// A rank's record of a step.
 struct Step {
   std::int64_t step = 0, epoch = 0;
   std::uint64_t generation = 0;
@@ -114,7 +114,7 @@ struct Trained {
   State state;
   std::optional<LearningRateScale> scale;  // the test adds it to the state
   std::uint64_t commit_interval = 2;
-  // Whether another epoch follows: the same on all ranks.
+  // Returns whether another epoch follows: equal on all ranks.
   std::function<bool(const Group&)> more = [this](const Group&) { return epoch < epochs; };
   data_parallel::Options ddp_options;
   bool transactions = false;  // steps instead of commits

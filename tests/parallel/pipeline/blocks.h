@@ -48,7 +48,7 @@ inline LayerGraph blocks(int count, int fails = -1) {
   return model;
 }
 
-// What an executor does with the gradients of tied parameters; here after a backward of the whole model.
+// Adds the gradients of tied parameters as an executor does; here after a backward of the whole model.
 inline void add_ties(const StageGraph& graph) {
   for (const Tie& tie : graph.ties()) {
     at::Tensor sum = at::zeros({}, at::kDouble);

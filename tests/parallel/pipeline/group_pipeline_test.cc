@@ -213,7 +213,7 @@ TEST(GroupPipeline, TrainsOnWithFewerAndMorePipelines) {
       };
       build(pipeline_of_two, 1);
       for (int step = 0; step < 2; ++step) take_step(step, 2);
-      // What an elastic state does: the parts that the ranks of a column have, as a whole.
+      // As an elastic state does: combines the parts that the ranks of a column have.
       std::map<std::string, at::Tensor> kept;
       const auto save = [&](const Group& data) {
         if (!sharded) return;

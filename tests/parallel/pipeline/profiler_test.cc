@@ -52,7 +52,7 @@ TEST(Profiler, ItsTextComesBack) {
 
 struct Sum : torch::nn::Module {};  // of its inputs
 
-// Two branches and a second output that nobody reads; double precision.
+// Two branches and a second, unused output; double precision.
 TEST(Profiler, FollowsTheGraph) {
   StageGraph graph;
   const auto linear = [] {

@@ -1,4 +1,4 @@
-// What a program that uses schedules looks like, from a name to a picture.
+// A program that uses schedules, from a name to a picture.
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/draw.h>
 #include <weft/parallel/schedule/generators.h>

@@ -122,7 +122,7 @@ TEST(FullyShardedIgnored, AreNeitherBroadcastNorConvertedAndBlocksWithinAreSplit
   });
 }
 
-// Nothing converts the input of an ignored module to its type, or back.
+// The input of an ignored module is not converted to its type, and not converted back.
 TEST(FullyShardedIgnored, ModulesGetInputsOfTheNarrowType) {
   Company company(1);
   on_ranks(company.groups(), [&](const collectives::Group& group) {

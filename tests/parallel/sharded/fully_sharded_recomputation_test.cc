@@ -24,7 +24,7 @@ using testing::layer_of;
 
 constexpr int ranks = 2;
 
-// Which parts of the chain run again in backward.
+// The parts of the chain that run again in backward.
 enum class Recomputed { none, each_block, two_blocks, within_blocks };
 
 struct Chain : torch::nn::Module {

@@ -1,5 +1,5 @@
-// Which collectives a FullyShardedDataParallel runs, and in which order, as the groups' flight recorders have
-// noted them.
+// The collectives of a FullyShardedDataParallel and their order, as the groups' flight recorders have
+// recorded them.
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>

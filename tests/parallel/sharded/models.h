@@ -73,7 +73,7 @@ inline std::shared_ptr<Block<Layer>> layer_of(std::uint64_t seed) {
   return layer;
 }
 
-// Whether the gradients of this rank's slices are those elements of the gradients by name.
+// Expects that the gradients of this rank's slices are those elements of the gradients by name.
 inline void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module& expected,
                              double tolerance = 1e-10) {
   const auto parameters = expected.named_parameters();

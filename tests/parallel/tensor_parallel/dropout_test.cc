@@ -71,7 +71,7 @@ TEST_P(Dropouts, ARecomputedForwardDropsTheSameElements) {
       const at::Tensor output =
           checkpoint ? dist_autograd::activation_checkpoint(*block, x, block->generators.both())
                      : block->forward(x);
-      // What is drawn between the forward and its second run is not drawn again.
+      // The second run of the forward does not repeat numbers that were drawn after the first run.
       const at::Tensor between = dropout(x.detach(), 0.5, block->generators.split());
       output.sum().backward();
       results.insert(results.end(), {output.detach(), x.grad(), between});

@@ -56,7 +56,7 @@ class Gradients : public ::testing::Test {
     });
   }
 
-  // What torch::nn::utils::clip_grad_norm_ makes of the whole model.
+  // The result of torch::nn::utils::clip_grad_norm_ for the whole model.
   static double clip_whole(const std::vector<Placement>& like, double max_norm, double norm_type,
                            std::map<std::pair<int, std::string>, at::Tensor>& gradients) {
     std::vector<at::Tensor> leaves;

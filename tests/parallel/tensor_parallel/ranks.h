@@ -1,5 +1,5 @@
-// What the tests of tensor parallel layers have in common: ranks that are threads, and the comparison of a
-// split module with a whole one.
+// Shared by the tests of tensor parallel layers: ranks that are threads, and the comparison of a split module
+// with a whole one.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>

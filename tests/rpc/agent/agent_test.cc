@@ -1,4 +1,4 @@
-// How agents may be named, and that what handlers say of their failures arrives as they said it.
+// The names of agents, and the texts of handlers' failures, which arrive unchanged.
 #include <weft/rpc/agent/agent.h>
 
 #include <weft/rpc/endpoint/link.h>

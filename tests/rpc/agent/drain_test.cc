@@ -30,7 +30,7 @@ class Worker {
     began.set();
     return future;
   }
-  // Waits for another call at another peer, when it is let go.
+  // Waits for another call at another peer after the test releases it.
   Task<std::int64_t> ask(CallContext& call, std::string peer) {
     Peer to = own_.peer(peer).with(call);
     own_.peer(own_.name()).notify<&Worker::block>();

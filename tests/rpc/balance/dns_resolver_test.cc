@@ -31,7 +31,7 @@ TEST(DnsResolver, EachAddressOfAHostIsAReplica) {
 
 TEST(DnsResolver, AHostThatNobodyKnowsIsNoReplica) {
   Cluster cluster({}, {"client"});
-  // Longer than a name can be: nobody out there is asked.
+  // Longer than the maximum length of a name: no server is asked.
   const auto resolve = dns_resolver(cluster["client"], "tcp://" + std::string(300, 'x') + ":1");
   EXPECT_EQ(kind_of([&] { got(resolve()); }), ErrorKind::unavailable);
   const PeerSet set(cluster["client"], resolve);

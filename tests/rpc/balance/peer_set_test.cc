@@ -236,8 +236,8 @@ TEST_F(PeerSetTest, AResolverIsAskedFromTimeToTime) {
   eventually("it was asked", [&] { return *asked >= 3; });
 }
 
-// Three replicas, of which one does not answer who connects; 64 calls in flight at any time.
-// In virtual time: how long a connect takes depends on no machine.
+// Three replicas, of which one does not answer connections; 64 calls in flight at any time. In virtual time:
+// the duration of a connect does not depend on the machine.
 TEST(PeerSetWithABlackHole, CallsTheOthers) {
   test::SimWorld world(1);
   Agent& client = test::start_agent(world.start("client"), {.heartbeat = {0s, 0s}});

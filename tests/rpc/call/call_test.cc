@@ -1,5 +1,5 @@
-// What a typed call does: every kind of handler, the order of calls, signatures that have drifted apart, and
-// how handlers' errors arrive.
+// Typed calls: every kind of handler, the order of calls, signatures that differ between caller and callee,
+// and the errors of handlers.
 #include <weft/rpc/rpc.h>
 
 #include <asio/steady_timer.hpp>
@@ -25,7 +25,7 @@ struct Reading {
 };
 WEFT_CODEC(Reading, place, value)
 
-// Served by "b", with a handler of each kind; most have a peer of their own to call.
+// Served by "b", with a handler of each kind; most of them call another peer.
 class Station {
  public:
   explicit Station(Agent& own) : own_(own) {}

@@ -133,7 +133,7 @@ TEST_F(CancelTest, OfAScopeReachesAllItsCallsAndThoseToCome) {
   EXPECT_EQ(late->execution(), Execution::not_sent);
 }
 
-// How a program cancels the other calls that are in flight when one of them has failed.
+// A program cancels the other calls in flight when one of them has failed.
 TEST_F(CancelTest, OfAScopeEndsTheOthersWhenOneHasFailed) {
   CancelScope scope;
   std::vector<Future<void>> calls;

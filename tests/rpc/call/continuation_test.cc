@@ -128,8 +128,8 @@ class OnIoContextTest : public testing::Test {
                                       }});
   }
   Peer peer() { return client_->connect(server_.addresses().front()); }
-  // Runs the io_context as Asio permits, again after each exception, until the condition holds. How many
-  // came.
+  // Runs the io_context as Asio permits, again after each exception, until the condition holds. Returns the
+  // number of exceptions.
   template <class Condition>
   int run_until(Condition condition) {
     int thrown = 0;

@@ -28,7 +28,8 @@ class Clockwork {
     if (!call.deadline()) return std::nullopt;
     return std::chrono::nanoseconds(*call.deadline() - Clock::now()).count();
   }
-  // What a handler on `peer` has left of a call that this one makes; asked: the nested call's own deadline.
+  // The time that a handler on `peer` has left, in a call that this handler makes. `asked`: the deadline of
+  // the nested call itself.
   Task<Left> nested(CallContext& call, std::string peer, Left asked, bool handed_on) {
     Peer to = own_.peer(peer);
     if (asked) to = to.with(CallOptions{.timeout = std::chrono::nanoseconds(*asked)});

@@ -1,4 +1,4 @@
-// What layers above RPC may do to an agent's calls: sections, parts, hooks and contexts.
+// The means by which layers above RPC take part in an agent's calls: sections, parts, hooks and contexts.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
@@ -15,7 +15,7 @@ using test::eventually;
 using test::got;
 using test::kind_of;
 
-// What happened, in order.
+// Records events in order.
 class Record {
  public:
   void add(std::string line) {

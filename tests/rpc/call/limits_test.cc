@@ -1,4 +1,5 @@
-// What an agent refuses for its size: one message, and requests that handlers still hold.
+// Messages and requests that an agent refuses for their size: one message, and requests that handlers still
+// hold.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
@@ -20,7 +21,7 @@ WEFT_CODEC(Tree, value, children)
 
 class Store {
  public:
-  // Holds the bytes until they are let go.
+  // Holds the bytes until the test releases them.
   Future<std::uint64_t> hold(Buffer bytes) {
     std::lock_guard lock(mutex_);
     held_.push_back({Promise<std::uint64_t>(), bytes.size()});

@@ -1,4 +1,4 @@
-// How many calls of a method run at a time, and how many wait.
+// The numbers of calls of a method that run and that wait at a time.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"

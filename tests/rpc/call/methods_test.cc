@@ -1,4 +1,4 @@
-// What an agent serves: how methods are registered and listed.
+// The methods that an agent serves: how they are registered and listed.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"

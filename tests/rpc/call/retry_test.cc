@@ -1,4 +1,4 @@
-// Which calls are made again, when, and how often.
+// The calls that are retried, the times of their attempts, and their number.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"

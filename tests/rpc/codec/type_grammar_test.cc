@@ -158,7 +158,7 @@ TEST(TypeGrammar, AStructInsideItselfLeadsBackToIt) {
   EXPECT_EQ(child.kind, TypeKind::recursion);
   EXPECT_EQ(child.parts.at(0), &*tree);
   EXPECT_EQ(tree->parts[2]->parts[1]->parts[0]->parts.at(0), &*tree);
-  // Beside itself it is a name like any other.
+  // Outside of its definition it is a name like any other.
   const auto beside = ParsedType::parse("(Leaf{a:i8},Leaf)");
   EXPECT_EQ(beside->parts[1]->kind, TypeKind::word);
   EXPECT_EQ(beside->parts[1]->name, "Leaf");
@@ -213,7 +213,7 @@ TEST(TypeGrammar, DepthIsLimited) {
   EXPECT_EQ(again("i8" + repeated("?", type_limits::levels - 1)),
             "i8" + repeated("?", type_limits::levels - 1));
   EXPECT_TRUE(error_of([&] { return again("i8" + repeated("?", type_limits::levels)); }));
-  // Optionals count wherever they stand.
+  // Optionals count in any position.
   EXPECT_TRUE(error_of([&] { return again(repeated("[", 60) + "i8" + repeated("?]", 60)); }));
   EXPECT_TRUE(error_of([&] { return again(repeated("[", 100'000)); }));
   EXPECT_TRUE(error_of([&] { return again(repeated("A{b:", 100'000)); }));

@@ -281,8 +281,8 @@ TEST(AsioLoop, WhatATurnLeftGoesWithAnIoContextThatNobodyRuns) {
   EXPECT_EQ(loop_held.use_count(), 1);
 }
 
-// A poller that is due when told so from outside, as a ring in shared memory is. While it sleeps, a posted
-// job stands for the descriptor that Asio waits for: the job polls, and waits again.
+// A poller that becomes due from outside, as a ring in shared memory does. While the loop sleeps, a posted
+// job represents the descriptor that Asio waits for: the job polls, and waits again.
 class Bell final : public LoopPoller {
  public:
   Bell(AsioLoop& loop, std::function<void()> rung) : loop_(loop), rung_(std::move(rung)) {}

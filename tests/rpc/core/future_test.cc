@@ -101,7 +101,7 @@ TEST(Future, ThenMakesAFutureOfWhatItReturns) {
   EXPECT_EQ(text.get(), "42");
 }
 
-// How a program gives one result to several consumers: a future has one.
+// A program gives one result to several consumers, because a future has one.
 TEST(Future, OneContinuationCompletesTheFuturesOfSeveralConsumers) {
   const auto among = [](Future<int> from, std::size_t consumers) {
     std::vector<Promise<int>> promises(consumers);

@@ -211,7 +211,7 @@ TEST(SlowReaderTest, BoundsWhatItsCallerKeepsAndDelaysNobodyElse) {
       ++refused;
     }
   EXPECT_GE(refused, 500U);
-  // Between one frame and the next, somebody else is served.
+  // Between two frames, other peers are served.
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(reader.next());
     EXPECT_EQ(got(client.connect(there).call<&Vault::one>()), 1);
@@ -259,7 +259,8 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   const std::size_t wanted = more_files(10'000);
   ASSERT_GE(wanted, 500U)
       << "the system gives this process too few descriptors for the test to mean anything";
-  // They greet, and are idle: a process of their own, since each has two ends.
+  // They complete their handshakes, and are idle: in a separate process, because each connection has two
+  // ends.
   Child many([&](int pipe, int orders) {
     const std::string address = line_of(orders);
     std::vector<Socket> sockets;
@@ -370,7 +371,7 @@ TEST(DescriptorsTest, AnAgentThatHasNoneLeftGoesOnOnceItHas) {
     auto with = options("server");
     auto* agent = new Agent(std::move(with));
     agent->serve(std::make_shared<Vault>());
-    // Room for three more, once everything that lies below is taken.
+    // Room for three more descriptors, after all lower ones are used.
     const int next = ::dup(0);
     ::close(next);
     const rlimit limit{static_cast<rlim_t>(next) + 3, static_cast<rlim_t>(next) + 3};

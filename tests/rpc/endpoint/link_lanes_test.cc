@@ -249,7 +249,7 @@ TEST_F(LinkLanesTest, ThatAreLostEndTheConnection) {
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
-// As who dialled them does where it gives them up.
+// As the dialling side does if it gives the lanes up.
 TEST_F(LinkLanesTest, ThatAreLostBeforeTheyAreInUseAreNone) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
@@ -386,7 +386,7 @@ TEST_F(DiallingLanesTest, OtherThanWereMadeEndTheConnection) {
   EXPECT_FALSE(next(FrameKind::lane));
 }
 
-// Whoever listens there may be stopped, or mean no good.
+// The listener at the address may be stopped or hostile.
 TEST_F(DiallingLanesTest, WhoseListenerIsSilentEndWithTheAgent) {
   auto ended = std::async(std::launch::async, [&] { agent_.reset(); });
   connection_.reset();
@@ -405,7 +405,7 @@ TEST_F(DiallingLanesTest, EndWhereOneOfThemIsRefused) {
   expect_alive();
 }
 
-// Before its own hello, while nobody knows yet who it is.
+// Before its own hello, when the agent does not know yet which peer it is.
 TEST(DialledPeerTest, MayNotMakeLanesItself) {
   AgentOptions options{.name = "anna", .listen = {"tcp://127.0.0.1:0"}, .lanes = 2, .same_host = false};
   options.handshake_timeout = test::too_long;

@@ -1,4 +1,4 @@
-// How a route connects: limits of an attempt, the backoff between attempts, and the calls that wait
+// The connections of a route: limits of an attempt, the backoff between attempts, and the calls that wait
 // meanwhile.
 #include <weft/rpc/endpoint/route.h>
 
@@ -71,7 +71,7 @@ TEST(Connecting, AgainReachesAPeerThatStartsLater) {
 
 // --- In virtual time ---
 
-// Notes when somebody connects.
+// Notes each connect.
 class Noting final : public Transport {
  public:
   explicit Noting(SimProcess& process) : process_(process), transport_(process) {}
@@ -246,7 +246,7 @@ TEST_F(RouteTest, CallsToAnIncarnationThatIsGoneFailAtOnce) {
   EXPECT_LT(world.now() - begin, 100ms);
 }
 
-// What it costs to end calls that wait, in processor time of this thread.
+// The cost of ending waiting calls, in processor time of this thread.
 TEST_F(RouteTest, EndsManyWaitingCallsInTimeProportionalToTheirNumber) {
   const auto cost = [&](int calls) {
     const CancelScope scope;

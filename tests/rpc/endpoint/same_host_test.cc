@@ -93,7 +93,7 @@ TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {
   const auto server = serve("tcp://127.0.0.1:0", {.same_host = false});
   const auto companion = companion_of(Address::parse(server->addresses().front()));
   ASSERT_TRUE(companion);
-  // A socket file that nobody listens at any more.
+  // A socket file without a listener.
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un where{};
   where.sun_family = AF_UNIX;
@@ -126,7 +126,7 @@ TEST_F(SameHostTest, WhatDeadProcessesLeftIsSweptAway) {
   const auto old = bound("old-", 3600), young = bound("young-", 0);
   const timespec long_ago{std::time(nullptr) - 3600, 0}, times[2] = {long_ago, long_ago};
   ASSERT_EQ(::utimensat(AT_FDCWD, companion->path.c_str(), times, 0), 0);
-  // Not by everybody who begins: where somebody has just done so nobody does.
+  // Not every starting agent removes old files: after one has done so, the next agents do not.
   const std::string mark = (folder / ".swept").string();
   ASSERT_EQ(::utimensat(AT_FDCWD, mark.c_str(), nullptr, 0), 0);
   EXPECT_TRUE(companion_of(Address::parse(server->addresses().front())));

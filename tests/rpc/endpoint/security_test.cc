@@ -67,7 +67,7 @@ class SecurityTest : public testing::Test {
   Agent& agent(const std::string& name) { return (*cluster_)[name]; }
   void serve(const std::string& name) { agent(name).serve(vault_); }
 
-  // What a call from one to the other ends with: the result, or the error.
+  // The outcome of a call from one to the other: the result, or the error.
   Result<std::string> call(const std::string& from, const std::string& to) {
     return capture(
         [&] { return got(agent(from).connect(agent(to).addresses().front()).call<&Vault::open>("it")); });
@@ -214,7 +214,7 @@ TEST_F(SecurityTest, WhoHasNoCredentialsIsNotSpokenTo) {
   expect_counted("vault", "the peer speaks TLS");
 }
 
-// An address that somebody else published, in a hello or in the store, does not prove which agent listens
+// An address that another agent published, in a hello or in the store, does not prove which agent listens
 // there.
 class ImpostorTest : public SecurityTest {
  protected:
@@ -379,7 +379,7 @@ TEST_F(SecurityTest, PermissionsSayWhoMayCallWhat) {
   EXPECT_EQ(got(agent("bert").connect(agent("vault").addresses().front()).call<&Vault::who>()), "cert:bert");
 }
 
-// A transport that proves nobody, as a program may bring one.
+// A transport that authenticates no peer, as a program may provide one.
 class Unchecked final : public Transport {
  public:
   class Open final : public Listener {

@@ -1,4 +1,4 @@
-// A peer that reads one byte at a time: it gets what its credit allows, and delays nobody else.
+// A peer that reads one byte at a time: it gets what its credit allows, and delays no other peer.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"

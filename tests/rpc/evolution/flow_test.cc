@@ -60,7 +60,7 @@ std::string name_of(const testing::TestParamInfo<std::filesystem::path>& info) {
   return name;
 }
 
-// What the other side has said so far.
+// The other side's output so far.
 class Heard {
  public:
   explicit Heard(Socket& from) : from_(from) {}

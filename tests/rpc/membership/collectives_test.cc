@@ -109,7 +109,7 @@ TEST_P(FixedCollectives, DisjointSubsetsMeetAtOnce) {
   });
 }
 
-// The others wait for nobody, or each for itself alone.
+// The others do not wait, or each waits for itself alone.
 TEST_P(FixedCollectives, SomeMeetWhileTheOthersDoNot) {
   const CollectiveOptions two{.among = {"worker1", "worker2"}};
   auto first = rpc::Job(job[1]).barrier(two);
@@ -146,7 +146,7 @@ TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesWhoDidNotCome) {
                    ErrorKind::deadline_exceeded, late);
   });
   expect_error(rpc::Job(job[2]).all_gather(1, {.name = "step"}), ErrorKind::deadline_exceeded, late);
-  // That was this round; the job goes on.
+  // The error was for this round; the job continues.
   on_each(4, [&](std::size_t rank) {
     EXPECT_EQ(got(rpc::Job(job[rank]).all_gather(2, {.name = "step"})).size(), 4U);
   });
@@ -207,7 +207,7 @@ TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
                "'worker1' is not in CollectiveOptions::among");
   expect_error(rpc::Job(job[1]).barrier({.among = {"worker1", "worker9"}}), ErrorKind::not_found,
                "'worker9' is not a known member");
-  // That was not counted.
+  // The refused call did not count as a round.
   on_each(4, [&](std::size_t rank) { got(rpc::Job(job[rank]).barrier()); });
 }
 
@@ -220,7 +220,7 @@ class OpenCollectives : public testing::TestWithParam<JobKind> {
     for (const char* name : {"anna", "bert", "carl"}) start(name);
     for (const char* name : {"worker0", "anna", "bert", "carl"}) got(rpc::Job(job[name]).wait_for(4));
   }
-  // Its death is known by its lease, where nobody has a connection that tells of it.
+  // Its lease alone proves its death, because no member has a connection to it.
   Agent& start(const std::string& name) {
     Agent& agent = job.start(no_rank, name, [this](AgentOptions& options) {
       if (!job.store().with_host) options.rendezvous->lease = test::short_lease;

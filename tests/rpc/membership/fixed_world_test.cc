@@ -1,4 +1,4 @@
-// What the members of a job of fixed size know of each other.
+// The knowledge that the members of a fixed world have of each other.
 #include <weft/rpc/rendezvous/membership.h>
 
 #include <map>

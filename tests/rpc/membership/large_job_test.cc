@@ -61,7 +61,7 @@ class CutTransport final : public Transport {
       std::make_shared<std::vector<std::weak_ptr<Connection>>>();
 };
 
-// How many times it has seen something until it has seen the keys of all.
+// Returns the number of reports until the keys of all members have been seen.
 Task<std::size_t> see_all(Store* store, std::string prefix, std::size_t all) {
   std::map<std::string, std::string> seen;
   std::size_t looks = 0;
@@ -89,7 +89,7 @@ class LargeJob : public testing::Test {
     loop_.run([this] { others_.clear(); });
   }
 
-  // Begins it on all who are here, then waits for each.
+  // Begins the operation on all members, then waits for each.
   template <class F>
   auto each(F begin) {
     std::vector<decltype(begin(*host_))> futures;
@@ -117,7 +117,7 @@ class LargeJob : public testing::Test {
     AgentOptions options{.name = name_of(rank), .same_host = false, .handler_threads = 1};
     options.listen = {rank == 0 ? store_.url : "tcp://127.0.0.1:0"};
     options.log = [](const LogRecord&) {};
-    // Nothing happens because the machine is busy.
+    // Long timeouts: a busy machine must not cause losses.
     options.handshake_timeout = options.heartbeat.timeout = std::chrono::hours{1};
     options.rendezvous = Rendezvous{.store = store_.url,
                                     .rank = rank == 0 || fixed_world ? rank : Rendezvous::no_rank,
@@ -129,7 +129,7 @@ class LargeJob : public testing::Test {
   static std::string name_of(std::size_t rank) { return "worker" + std::to_string(rank); }
 
   Agent& agent(std::size_t rank) { return rank == 0 ? *host_ : *others_.at(rank).agent; }
-  // What it took, for people.
+  // Prints the time for a person.
   void told(const std::string& what) {
     const auto now = Clock::now();
     const std::clock_t worked = std::clock();

@@ -1,4 +1,4 @@
-// What run_job_program_test.py runs: a job by run_job(), whose first argument selects the body.
+// The program that run_job_program_test.py runs: a job by run_job(), whose first argument selects the body.
 #include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 

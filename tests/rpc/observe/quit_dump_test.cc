@@ -51,7 +51,7 @@ TEST(QuitDump, PrintsWhatIsUnderWayAndTheProcessGoesOn) {
   got(std::move(call));
 }
 
-// What this process writes to its standard error, while this lives.
+// Captures this process's standard error during its lifetime.
 class Stderr {
  public:
   Stderr() {

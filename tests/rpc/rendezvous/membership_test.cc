@@ -167,7 +167,7 @@ TEST_P(MembershipTest, EveryMemberLearnsWhoWasLost) {
     expect_error(std::move(to_lost), ErrorKind::peer_lost, "worker2", name);
     expect_error(std::move(to_survivor), ErrorKind::peer_lost, "worker2 was lost", name);
     server.join();
-    // What comes later fails with the same.
+    // Later operations fail with the same error.
     Agent& agent = job[static_cast<std::size_t>(name.back() - '0')];
     expect_error(agent.peer("worker0").call<&Worker::who>(), ErrorKind::peer_lost, "worker2 was lost", name);
     expect_error(rpc::Job(agent).wait_for(4), ErrorKind::peer_lost, "worker2 was lost", name);

@@ -74,7 +74,7 @@ TEST(Waves, OfWhoGaveUpNameIt) {
 
 // --- Agents ---
 
-// Each link of a chain calls or notifies the next and waits for nobody.
+// Each link of a chain calls or notifies the next and does not wait.
 struct Chain {
   Chain(Agent& own, std::vector<std::string> all) : agent(own), names(std::move(all)) {}
 
@@ -184,7 +184,7 @@ TEST_P(QuiescenceTest, IsABarrierWhereNothingIsUnderWay) {
   got(std::move(second));
 }
 
-// The others have no deadline of their own.
+// The other members have no deadline.
 TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesWhoIsBusy) {
   chains[1]->holds_at = 0;
   auto call = job[1].peer("worker1").call<&Chain::link>(std::uint64_t{0});

@@ -140,7 +140,7 @@ TEST(Roster, ServersDoNotWaitForEachOtherButTheHostForAll) {
   EXPECT_EQ(busy.awaited_by("server", false), Names{"trainer"});
   EXPECT_EQ(busy.awaited_by("host", true), (Names{"server", "trainer"}));
   EXPECT_FALSE(busy.idle("server"));
-  // Nobody but the trainer has work left, and the others have not released yet what they hold.
+  // Only the trainer has work left, and the others have not released their references yet.
   EXPECT_TRUE(busy.idle("trainer"));
   EXPECT_EQ(busy.awaited_by("trainer", false), (Names{"host", "server"}));
   const Roster ending =

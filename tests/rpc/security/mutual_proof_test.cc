@@ -1,4 +1,4 @@
-// Which peers each side accepts or refuses, and the error of each refusal.
+// The peers that each side accepts or refuses, and the error of each refusal.
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/transport/tls_stream.h>
 
@@ -111,7 +111,7 @@ TEST_F(MutualProof, a_client_verifies_the_servers_name) {
   EXPECT_FALSE(met(host, {.host = "10.1.2.4"}));
   EXPECT_FALSE(met(host, {.host = "fd00::8"}));
   EXPECT_FALSE(met(host, {.host = "example"}));
-  // The common name is nobody's address.
+  // A common name is not accepted as an address.
   EXPECT_FALSE(met({.common_name = "a.example"}, {.host = "a.example"}));
   EXPECT_FALSE(met({.common_name = "a.example", .dns = {"c"}}, {.host = "a.example"}));
 
@@ -156,7 +156,7 @@ TEST_F(MutualProof, a_client_must_say_whom_it_expects) {
   EXPECT_TRUE(refused({.agent = std::string("a\0b", 3)}));
 }
 
-// What weft refuses to load is offered by a peer that is not weft.
+// A peer that is not weft offers a certificate that weft refuses to load.
 TEST_F(MutualProof, a_certificate_whose_time_is_over_or_not_yet_come) {
   const auto ours = of("server");
   for (const bool over : {true, false}) {

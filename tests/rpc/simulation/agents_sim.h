@@ -130,7 +130,7 @@ class Simulation {
       if (!link->usable()) continue;
       const auto out = [&](const char* what, std::uint64_t used, std::uint64_t most) {
         if (used >= std::max<std::uint64_t>(most / 4, 1))
-          world_.violation(program.process().name() + " is at rest, and " + std::to_string(used) + " of " +
+          world_.violation(program.process().name() + " is idle, and " + std::to_string(used) + " of " +
                            std::to_string(most) + " " + what + " of credit have not come back from " +
                            link->peer().name);
       };

@@ -1,4 +1,4 @@
-// What the agents of the simulation serve, and the program that each runs: calls of every kind to anybody.
+// The service of the simulation's agents, and the program that each runs: calls of every kind to any agent.
 #pragma once
 
 #include <weft/rpc/rpc.h>
@@ -69,7 +69,7 @@ class Desk {
     co_await pause(loop(), std::chrono::microseconds(microseconds)).async_get(asio::use_awaitable);
     co_return call;
   }
-  // Until somebody no longer wants it.
+  // Runs until the call is cancelled.
   rpc::Task<void> stuck(rpc::CallContext& context, std::uint64_t call) {
     ledger_.runs(call);
     auto promise = std::make_shared<rpc::Promise<void>>();

@@ -86,7 +86,7 @@ class Ledger {
     CallRecord& record = calls_.at(call);
     if (++record.runs != 1 && !record.again) violation(call, "its handler ran twice");
     if (record.completions != 0 && record.execution == rpc::Execution::not_sent)
-      violation(call, "its handler ran, though its caller was told that it was not sent");
+      violation(call, "its handler ran, though its caller got the error that it was not sent");
   }
 
   template <class T>
@@ -121,7 +121,7 @@ class Ledger {
     if (record.error == rpc::ErrorKind::permission_denied)
       violation(call, "was denied, though all may do all: " + why);
     if (record.execution == rpc::Execution::not_sent && record.runs != 0)
-      violation(call, "its caller is told that it was not sent, though its handler ran");
+      violation(call, "its caller got the error that it was not sent, though its handler ran");
     world_.trace().add(world_.now(), result.ok() ? "ends well" : "fails", record.from->name(), call,
                        record.error ? static_cast<std::uint64_t>(*record.error) : 0);
     // The reply has arrived, so the arguments were read before. A second read of them is an error.

@@ -6,7 +6,7 @@
 #include "tests/rpc/simulation/agents_sim.h"
 #include "tests/support/sanitizer.h"
 
-// Where the process runs under LeakSanitizer.
+// Defined if the process runs under LeakSanitizer.
 extern "C" {
 __attribute__((weak)) void __lsan_disable();
 __attribute__((weak)) void __lsan_enable();
@@ -38,7 +38,7 @@ struct Planted {
   const char* found;  // what the simulation says
 };
 
-// What a planted fault keeps for ever is no leak of the program's.
+// Memory that a planted fault keeps is not a leak of the program.
 class PlantedFaults : public testing::TestWithParam<Planted> {
  protected:
   PlantedFaults() {
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Planted{"AnswerIsLost", Fault::answer_is_lost, "never completed"},
                     Planted{"RequestComesTwice", Fault::request_comes_twice, "its handler ran twice"},
                     Planted{"CompletesTwice", Fault::completes_twice, "completed twice"},
-                    Planted{"SaysNotSent", Fault::says_not_sent, "told that it was not sent"},
+                    Planted{"SaysNotSent", Fault::says_not_sent, "the error that it was not sent"},
                     Planted{"MemoryIsLetGoEarly", Fault::memory_is_let_go_early, "is not what was"},
                     Planted{"TouchesWhatItDelivered", Fault::touches_what_it_delivered, "is not what was"},
                     Planted{"MemoryIsKept", Fault::memory_is_kept, "pieces of lent memory are held"},

@@ -46,7 +46,7 @@ class Desk {
     co_await pause(core_.lock()->pick_loop(), 1h);
     co_return bytes.size();
   }
-  // Until nobody wants it any more.
+  // Runs until the call is cancelled.
   rpc::Future<void> stuck(rpc::CallContext& context) {
     auto promise = std::make_shared<rpc::Promise<void>>();
     auto future = promise->future();
@@ -68,7 +68,7 @@ class Desk {
   std::weak_ptr<rpc::AgentCore> core_;
 };
 
-// Without heartbeats, unless a test is about them: then a world comes to rest.
+// Without heartbeats, unless a test is about them, so that a world becomes idle.
 rpc::Agent& start(SimWorld& world, const std::string& name,
                   rpc::AgentOptions options = {.heartbeat = {0s, 0s}}) {
   rpc::Agent& agent = start_agent(world.start(name), std::move(options));

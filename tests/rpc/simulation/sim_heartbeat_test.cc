@@ -100,7 +100,7 @@ class Raw : public std::enable_shared_from_this<Raw> {
   std::unique_ptr<rpc::ByteStream> stream_;
 };
 
-// Nothing is lost on the way, split or held up: what is counted is what the agent does.
+// No message is lost, split or delayed, so that the counts depend on the agent alone.
 void calm(SimWorld& world, std::size_t window) {
   SimWeather& weather = world.network().weather();
   weather.repeats = weather.short_io = weather.false_calls = 0;

@@ -344,7 +344,7 @@ TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
           for (const std::int64_t number : book->noted) text += " " + std::to_string(number);
           world.violation(text);
         }
-        // What Job::quiesce() compares.
+        // The numbers that Job::quiesce() compares.
         const auto anna = agents["anna"]->core()->links().requests_with({"bert"});
         const auto bert = agents["bert"]->core()->links().requests_with({"anna"});
         if (anna.sent != bert.received || bert.sent != anna.received)

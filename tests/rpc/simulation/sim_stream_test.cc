@@ -104,7 +104,7 @@ TEST(SimStream, ClosingDropsTheJobsThatWait) {
     bool called = false;
     pair.bert_loop->post([&] {
       pair.at_bert->when_readable([&] { called = true; });
-      // The job may be in the loop's queue by then, or not.
+      // The job may or may not be in the loop's queue at that time.
       pair.bert_loop->schedule(world.now() + world.random().up_to(1ms), [&] {
         if (!called) pair.at_bert->close();
         called = false;

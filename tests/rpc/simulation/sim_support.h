@@ -1,4 +1,4 @@
-// What the tests of the simulation share: programs that write and read streams, as processes do.
+// Shared by the tests of the simulation: programs that write and read streams, as processes do.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_world.h>
@@ -17,7 +17,7 @@ inline std::string some_text(SimRandom& random, std::size_t size) {
   return text;
 }
 
-// Writes a text as the stream takes it, then ends its direction or closes.
+// Writes a text as the stream accepts it, then ends its direction or closes.
 class TextWriter : public std::enable_shared_from_this<TextWriter> {
  public:
   enum class Then { stay, end, close };

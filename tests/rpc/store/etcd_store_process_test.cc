@@ -130,7 +130,8 @@ TEST_F(EtcdFaults, WhoWaitsNoticesNothingOfARestart) {
   etcd_->kill();
   auto pending = mine.set("a/1", "2");
   etcd_->start();
-  // What was not sent is tried again; it may also have gone to the connection that was about to end.
+  // A request that was not sent is tried again; it may also have gone to the connection that was about to
+  // end.
   if (const auto error = test::error_of([&] { return test::got(std::move(pending)), 0; })) {
     EXPECT_EQ(error->execution(), Execution::maybe_executed) << error->what();
     test::got(mine.set("a/1", "2"));

@@ -1,5 +1,5 @@
-// What no healthy etcd says: what the store makes of it. tests/rpc/store/etcd_store_process_test.cc has the
-// suite, and etcd itself.
+// Replies that no healthy etcd sends, and the store's errors for them.
+// tests/rpc/store/etcd_store_process_test.cc has the suite, and etcd itself.
 #include <weft/rpc/store/etcd_store.h>
 
 #include <gtest/gtest.h>

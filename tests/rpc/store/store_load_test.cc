@@ -1,4 +1,4 @@
-// A store that one agent keeps for a large job: thousands of clients who wait.
+// A store that one agent keeps for a large job: thousands of clients that wait.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/store/file_store.h>
 #include <weft/rpc/store/memory_store.h>
@@ -114,7 +114,7 @@ Task<std::size_t> work(Store* store, std::size_t worker, std::size_t rounds) {
   co_return lost;
 }
 
-// What they must have left behind.
+// Checks the keys that the clients must have left.
 void expect_all(Store& store, std::size_t rounds) {
   EXPECT_EQ(test::got(store.get("sum")), std::to_string(rounds * workers * (workers - 1) / 2));
   for (std::size_t n = 0; n < shared_numbers; ++n)

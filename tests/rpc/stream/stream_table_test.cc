@@ -1,4 +1,4 @@
-// What an agent refuses to those who pull streams by hand.
+// Requests that an agent refuses to peers that pull streams without weft.
 #include <weft/rpc/stream/stream_table.h>
 
 #include <weft/rpc/rpc.h>

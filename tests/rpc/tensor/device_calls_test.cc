@@ -1,5 +1,5 @@
-// Tensors of an accelerator in calls, on one whose streams do nothing until somebody waits for them. What has
-// run on GPUs: docs/gpu.md.
+// Tensors of a fake accelerator in calls. Its streams execute only when a thread waits for them. docs/gpu.md
+// lists the tests that have run on GPUs.
 #include <weft/rpc/tensor/device_layer.h>
 #include <weft/rpc/tensor/device_slots.h>
 #include <weft/rpc/tensor/layers.h>
@@ -74,7 +74,7 @@ struct Devices {
     TORCH_CHECK(x.device() == y.device(), "Expected all tensors to be on the same device");
     return x + y;
   }
-  // What a handler leaves behind, for the next.
+  // A tensor that a handler keeps for the next call.
   void keep(at::Tensor x) { kept = late(x); }
   double kept_sum() {
     return FakeAccelerator::install().pending_jobs() == 0 ? kept.sum().item<double>() : -1;

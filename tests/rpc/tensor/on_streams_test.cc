@@ -1,5 +1,5 @@
-// Values on their way through futures while streams still make them, on an accelerator whose streams do
-// nothing until somebody waits for them.
+// Values that pass through futures while streams still compute them, on an accelerator whose streams execute
+// only when a thread waits for them.
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/on_streams.h>
 
@@ -44,7 +44,8 @@ class OnStreamsTest : public ::testing::Test {
     return made;
   }
   static bool is_seven(const at::Tensor& tensor) { return tensor.cpu().equal(at::full({3}, 7.0F)); }
-  // What `make` makes on a thread whose current streams are the default ones, taken where others are.
+  // The result of `make` on a thread whose current streams are the default ones, received on a thread with
+  // other current streams.
   template <class Make, class Look>
   void pass_on(const Make& make, const Look& look) {
     using Value = decltype(make());
@@ -101,7 +102,7 @@ TEST_F(OnStreamsTest, SparseTensors) {
           [](const std::vector<at::Tensor>& value) { EXPECT_TRUE(is_seven(value[0]._values())); });
 }
 
-// A continuation takes it on the thread that completes the future, and puts it on another device.
+// A continuation receives the value on the thread that completes the future, and moves it to another device.
 TEST_F(OnStreamsTest, AContinuationMovesItToAnotherDevice) {
   rpc::Promise<OnStreams<at::Tensor>> promise;
   auto future = promise.future().then([](rpc::Result<OnStreams<at::Tensor>>&& made) {

@@ -1,4 +1,4 @@
-// Operators of handlers stand in the trace under the call that runs them, and nowhere else.
+// In a trace, the operators of a handler are under the call that runs them, and nowhere else.
 #include <weft/rpc/tensor/operator_trace.h>
 
 #include <weft/rpc/tensor/layers.h>

@@ -230,7 +230,7 @@ TEST_P(TensorCodecTest, WhatArrivesSharesNothingWithWhatWasSent) {
   EXPECT_EQ(got(peer_->call<&Holder::get>()).sum().item<float>(), 1000);
 }
 
-// A result that nobody else holds cannot change any more: it travels as it lies.
+// A result to which nothing else refers cannot change any more: it is sent without a copy.
 TEST(TensorReply, IsCopiedOnlyWhereOthersHoldItsMemory) {
   const auto travels_as_it_lies = [](const at::Tensor& tensor) {
     const auto message = rpc::OutgoingMessage::reply();

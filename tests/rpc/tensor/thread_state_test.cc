@@ -1,4 +1,4 @@
-// What LibTorch keeps by thread belongs to a call, not to the thread that happens to run it.
+// LibTorch's thread-local state belongs to a call, not to the thread that happens to run it.
 #include <weft/rpc/tensor/thread_state.h>
 
 #include <weft/rpc/rpc.h>

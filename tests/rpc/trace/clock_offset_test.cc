@@ -22,7 +22,7 @@ TEST(ClockOffset, MayBeBehind) {
   EXPECT_EQ(test::kind_of([] { clock_offset({}); }), ErrorKind::invalid_argument);
 }
 
-// Whatever the ways take, the truth is within what is said to be uncertain.
+// For any delays, the true offset is within the stated uncertainty.
 TEST(ClockOffset, HoldsTheTruth) {
   std::uint64_t state = 1;
   const auto draw = [&](std::int64_t below) {

@@ -122,7 +122,7 @@ TEST(FrameReader, RandomPieces) {
   }
 }
 
-// What does not fit into the staging buffer is read where it stays.
+// An attachment that does not fit into the staging buffer is read into its final memory.
 TEST(FrameReader, AnAttachmentIsReadIntoItsFinalPlace) {
   FrameReader reader({});
   const auto bytes = bytes_of(frame(1, 10, {500'000}));

@@ -88,7 +88,7 @@ class LanesTest : public testing::Test {
     if (in_use) connection_->use_lanes();
     loop_->run();
   }
-  // What is there, at most so much.
+  // Reads the available bytes, at most `most`.
   static std::string read(PairedStream& stream, std::size_t most = SIZE_MAX) {
     std::string all;
     std::error_code error;

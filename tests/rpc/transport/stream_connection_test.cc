@@ -1,6 +1,6 @@
-// The order in which frames leave a StreamConnection: what is sent ahead overtakes what is queued, over a
-// stream that accepts as many bytes as the test permits, and what is queued leaves before a refusal. What
-// every connection does is in connection_test.cc.
+// The order in which frames leave a StreamConnection, over a stream that accepts as many bytes as the test
+// permits: frames that are sent ahead overtake queued frames, and queued frames leave before a refusal.
+// connection_test.cc tests the behaviour of all connections.
 #include <weft/rpc/transport/stream_connection.h>
 
 #include <weft/rpc/transport/admission.h>

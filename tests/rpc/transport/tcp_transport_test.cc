@@ -83,7 +83,7 @@ TEST_F(TcpTransportTest, EachAddressOfAHostIsTried) {
   EXPECT_EQ(kind_of([&] { return made->take().get(); }), std::nullopt);
 }
 
-// In processor time of this thread. Nobody runs the loop, so all connects stay in flight.
+// In processor time of this thread. No thread runs the loop, so all connects stay in flight.
 TEST(TcpTransport, ManyConnectsCostTimeProportionalToTheirNumber) {
   const auto cost = [](int connects) {
     asio::io_context nobody;

@@ -27,7 +27,7 @@ TEST(TlsFuzz, an_honest_wire) {
   }
 }
 
-// Somebody who lets most through and now and then does something.
+// An attacker on the wire that passes most bytes on and changes some.
 TEST(TlsFuzz, somebody_on_the_wire) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 1500; ++i) {

@@ -23,7 +23,7 @@ class TlsStreamTest : public ::testing::Test {
   const Credentials secret_{secret_options("job7", "a secret of the whole job")};
 };
 
-// What the owner of a stream does in one turn.
+// The operation of a stream's owner in one turn.
 std::size_t write_once(rpc::ByteStream& stream, std::string_view bytes, std::error_code& error) {
   const std::array from{std::as_bytes(std::span(bytes))};
   return stream.write(from, error);
@@ -40,7 +40,7 @@ std::string read_once(rpc::ByteStream& stream, std::error_code& error) {
   return bytes;
 }
 
-// Two streams that nobody talks over yet.
+// Two streams without any data yet.
 struct Bare {
   Bare(const Credentials& client_credentials, const Credentials& server_credentials, PairOptions options = {},
        rpc::TlsSettings settings = {}) {
@@ -297,7 +297,7 @@ TEST_F(TlsStreamTest, a_reader_and_a_writer_wait_at_once) {
   EXPECT_TRUE(readable);
 }
 
-// What OpenSSL has decrypted and the owner has not read is nothing that the lower stream would tell of.
+// The lower stream does not report bytes that OpenSSL has decrypted and the owner has not read.
 TEST_F(TlsStreamTest, bytes_left_in_a_record_are_readable) {
   Bare pair(client_, server_);
   pair.shake_hands();

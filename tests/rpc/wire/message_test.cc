@@ -200,7 +200,7 @@ struct Frame {
   Prefix prefix;
   std::vector<std::byte> header;
 
-  // What check_header says, and what reads the frame then, with a checksum that is right.
+  // The result of check_header, and then of reading the frame, with a correct checksum.
   std::vector<std::uint64_t> check(const Limits& limits = {}) {
     std::array<std::byte, Prefix::size> bytes{};
     encode(prefix, bytes);
@@ -341,7 +341,7 @@ std::shared_ptr<IncomingMessage> message_of(capnp::MessageBuilder& builder, Fram
   return std::make_shared<IncomingMessage>(std::move(in), limits);
 }
 
-// Lists whose elements take no room could stand for half a billion values in a few words.
+// Lists whose elements need no room could claim half a billion values in a few words.
 TEST(Message, ListsOfEmptyElementsAreRefused) {
   capnp::MallocMessageBuilder builder;
   auto request = builder.initRoot<schema::Header>().initRequest();

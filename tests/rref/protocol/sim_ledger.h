@@ -84,13 +84,13 @@ class Ledger {
 
   std::size_t number(const Node& node) const { return index_.at(node.id.incarnation); }
   Node& at(const rpc::AgentId& id) { return nodes[index_.at(id.incarnation)]; }
-  // Whether `owner` and `user` still count on each other.
+  // Returns whether `owner` and `user` still depend on each other.
   static bool bound(const Node& owner, const Node& user) {
     return owner.alive && user.alive && !owner.dropped.contains(user.id.incarnation) &&
            !user.lost.contains(owner.id.incarnation);
   }
-  // Whether the owner owes anything to a fork that it may not know yet: it and all the forks that it descends
-  // from are neither fenced nor of a dropped agent. A confirmed fork is owed in any case.
+  // Returns whether the owner has a duty to a fork that it may not know yet: this fork and all forks from
+  // which it descends are neither fenced nor of a dropped agent. A confirmed fork is owed in any case.
   bool owed(const Node& owner, const Node& user, const ForkId& fork) const {
     auto view = user.user.find(fork);
     if (!view) return true;  // held, yet not in the table
@@ -112,7 +112,7 @@ class Ledger {
   }
 
  protected:
-  // How a fork came about, for those that users made.
+  // The origin of a fork, for forks that users made.
   struct Made {
     std::size_t by = 0;
     std::size_t owner = 0;
@@ -134,7 +134,7 @@ class Ledger {
     return !made->second.parent || descends_unbroken(owner, *made->second.parent);
   }
 
-  // Nothing goes while somebody who may count on the owner holds it.
+  // An object is not deleted while a user that may depend on the owner holds it.
   void check_deletion(const Node& node, const RRefId& rref) {
     if (local_handles(node, rref) > 0 || node.serving.contains(rref)) {
       violation("object " + to_string(rref) + " was deleted while its owner held it");

@@ -153,7 +153,7 @@ void run_and_check(World& world, bool disasters) {
   if (!settle(world)) world.violation("the network does not come to rest");
   check_rest(world);
 
-  // Then everybody lets go, and nothing may be left.
+  // Then all agents release their references, and nothing may be left.
   for (Node& node : world.nodes) {
     while (node.alive && !node.handles.empty()) world.drop_handle(node, node.handles.size() - 1);
   }

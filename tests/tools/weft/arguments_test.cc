@@ -85,7 +85,7 @@ TEST(Arguments, TextsNeedNoQuotationMarks) {
   EXPECT_EQ(words({"bytes"}, {"QUFB"}), words({"bytes"}, {"{\"base64\": \"QUFB\"}"}));
   EXPECT_EQ(words({"bytes"}, {"1234"}), words({"bytes"}, {"\"1234\""}));
   EXPECT_EQ(words({"bytes"}, {"QUF"}), "usage: the argument: malformed base64: \"QUF\"\n  m(bytes) -> void");
-  // What looks like JSON is JSON.
+  // A word that looks like JSON is parsed as JSON.
   EXPECT_EQ(words({"str"}, {"\"x"}).substr(0, 28), "usage: the argument: not JSO");
   EXPECT_EQ(words({"str"}, {"{x}"}).substr(0, 28), "usage: the argument: not JSO");
   EXPECT_EQ(words({"str"}, {"[1, 2]"}), "usage: the argument: expected str, found [1, 2]\n  m(str) -> void");

@@ -21,7 +21,7 @@ inline std::shared_ptr<rpc::IncomingMessage> sent(const rpc::Type& type, const s
   return test::with_argument([&](rpc::ValueWriter writer) { write(writer, value); });
 }
 
-// What arrives of JSON that is given for a parameter of that type, as weft::rpc::render tells it.
+// The value of a parameter of that type for some JSON, as weft::rpc::render shows it.
 inline std::string wire(const std::string& type, const std::string& json) {
   const auto parsed = rpc::ParsedType::parse(type);
   return rpc::render(sent(*parsed, json)->argument(0));
@@ -33,7 +33,7 @@ inline std::string refusal(const std::string& type, const std::string& json) {
   EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
   return error->what();
 }
-// What is printed of it again.
+// The JSON that is printed for that value.
 inline std::string again(const std::string& type, const std::string& json, std::size_t most = all) {
   const auto parsed = rpc::ParsedType::parse(type);
   const auto message = sent(*parsed, json);

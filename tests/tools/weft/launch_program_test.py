@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 from processes import PATIENCE, Program, is_gone, main, wait_until_gone  # noqa: E402
 
-# A worker that has started another process, which has left its group and session, and has nobody above it.
+# A worker that has started another process, which has left its group and session, and is an orphan.
 WITH_DAEMON = """
 import os, signal, sys, time
 reader, writer = os.pipe()

@@ -199,7 +199,7 @@ class Calls(WeftTest):
     def test_a_notification(self):
         self.assertEqual(self.call("ends.told", "once", "--notify"), (0, "", ""))
         self.agent.wait_for("^told once$")
-        # Nobody hears of its errors.
+        # The caller gets no error of a notification.
         self.assertEqual(self.call("ends.refuse", "x", "--notify"), (0, "", ""))
 
     def test_over_a_unix_socket(self):

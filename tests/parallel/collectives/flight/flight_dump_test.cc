@@ -154,7 +154,7 @@ TEST(FlightDump, IsOfThisProcess) {
   EXPECT_FALSE(FlightDump::here().host.empty());
 }
 
-// What was changed in a dump that is right, and what is said of it.
+// A change of a valid dump, and the error that states it.
 TEST(FlightDump, RefusesWhatMakesNoSense) {
   const struct {
     const char *from, *to, *why;

@@ -68,7 +68,7 @@ class FlightJob {
     return add(rank, std::move(entry), site, state);
   }
 
-  // What is left of the job.
+  // The dumps that the job has left.
   std::vector<FlightDump> dumps(const std::vector<int>& without = {}) const {
     std::vector<FlightDump> dumps;
     for (const FlightDump& dump : dumps_)

@@ -84,7 +84,7 @@ std::vector<FlightDump> other_shapes() {
   return job.dumps();
 }
 
-// Until all have told what they mean, those who differ wait.
+// The ranks that differ wait until all ranks have announced their collective.
 std::vector<FlightDump> other_shapes_and_one_missing() {
   FlightJob job(3);
   job.all_do("barrier()", "a.cc:1");
@@ -116,7 +116,7 @@ std::vector<FlightDump> stalled() {
   return job.dumps();
 }
 
-// Nothing hangs: one is late every time.
+// No rank hangs: one rank is late every time.
 std::vector<FlightDump> slow() {
   FlightJob job(3);
   for (int i = 0; i < 10; ++i) {
@@ -205,7 +205,7 @@ std::vector<FlightDump> group_within_group() {
   return dumps;
 }
 
-// The same, but B is only slow: whom it waits for is in nothing.
+// The same, but B is only slow: the rank that it waits for is in no operation.
 std::vector<FlightDump> group_after_group() {
   FlightJob a(2, "A"), b(2, "B", {1, 5});
   a.does(0, sum, "a.cc:2", State::begun);
@@ -215,7 +215,7 @@ std::vector<FlightDump> group_after_group() {
   return dumps;
 }
 
-// The later counts: by then it was done.
+// The later dump counts: the operation was done at that time.
 std::vector<FlightDump> two_of_one_rank() {
   FlightJob job(2), later(2);
   job.all_do(sum, "a.cc:1", State::begun);
@@ -244,7 +244,7 @@ std::vector<FlightDump> several_of_one_name() {
   return dumps;
 }
 
-// What is older than one's ring was done there.
+// An operation that is older than the ring of a rank counts as completed there.
 std::vector<FlightDump> older_than_the_ring() {
   FlightJob job(2);
   for (int i = 0; i < 5; ++i) job.all_do(sum, "a.cc:1");
@@ -254,7 +254,7 @@ std::vector<FlightDump> older_than_the_ring() {
   return job.dumps();
 }
 
-// Objects are gathered by rounds of their own; one is in the collective behind.
+// Objects are gathered by separate rounds; one rank is in the collective behind the round.
 std::vector<FlightDump> round_of_values() {
   FlightJob job(3);
   job.all_do(sum, "a.cc:1");

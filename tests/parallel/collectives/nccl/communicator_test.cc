@@ -139,7 +139,7 @@ TEST_F(NcclCommunicator, AnAsynchronousErrorEndsIt) {
   EXPECT_STREQ(
       error->what(),
       "communicator 'test', rank 0: NCCL: all_reduce float32[1]: remote process exited or there was a "
-      "network error (the fake says so)");
+      "network error (an error of the fake)");
   EXPECT_EQ(failures[0], Kinds{ErrorKind::peer_lost});
   EXPECT_EQ(nccl.alive(), 1U);  // its future failed after the abort
   EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::peer_lost);

@@ -81,7 +81,7 @@ class FakeDevices {
 
   FakeAccelerator& accelerator = FakeAccelerator::install();
   bool devices_work = true;
-  // By rank: its device alone does nothing until somebody waits for a stream.
+  // By rank: its device executes nothing until a thread waits for a stream.
   std::array<std::atomic<bool>, FakeAccelerator::devices> idle{};
   std::atomic<int> loads{0};
   FakeNccl nccl;

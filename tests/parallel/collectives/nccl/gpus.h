@@ -1,4 +1,4 @@
-// What tests of NCCL itself need: its library, and GPUs. What is missing is said in `why`.
+// Requirements of the tests of NCCL itself: its library, and GPUs. `why` states a missing one.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/api.h>

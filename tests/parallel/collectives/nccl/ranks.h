@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 class Ranks : public ::testing::Test {
  protected:
-  // Of the rank's device; ranks have devices of their own.
+  // Of the rank's device; each rank has a separate device.
   Device& device(int rank) {
     auto& device = devices_[rank];
     if (device.api == nullptr) {

@@ -17,7 +17,7 @@ using Tensors = TensorCollectives::Tensors;
 
 constexpr int size = 3;
 
-// Ranks on devices of their own, whose streams do nothing until the test waits for them.
+// Ranks with a device each, whose streams execute nothing until the test waits for them.
 class NcclTensors : public Ranks {
  protected:
   void SetUp() override {

@@ -141,7 +141,7 @@ TEST(CollectiveCalls, MayBeInPlaceOnlyWhereThePartIsThisRanks) {
   const at::Tensor other = at::zeros({9});
   EXPECT_EQ(refused(all_gather, {whole, other}, {at(3), other.narrow(0, 3, 3)}), "");
   EXPECT_NE(refused(all_gather, {other, whole}, {at(3), other.narrow(0, 3, 3)}), "");
-  // What is copied overlaps nothing.
+  // An input that is copied cannot overlap an output.
   EXPECT_EQ(refused(all_to_all, {whole}, {at::zeros({1}).expand({9})}), "");
 }
 

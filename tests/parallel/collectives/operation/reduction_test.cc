@@ -148,7 +148,7 @@ TEST(Reduction, OfNarrowTypesIsRoundedOnce) {
   }
 }
 
-// Every value that 16 bits can hold, there and back; and what lies between them is rounded to even.
+// Every value of 16 bits, converted and back; values between them are rounded to even.
 TEST(Reduction, WidensAndRoundsAsLibTorchDoes) {
   for (const auto type : {torch::kHalf, torch::kBFloat16}) {
     const Reduction reduction(ReduceOp::max, type);

@@ -18,7 +18,7 @@ TEST(SignatureBytes, SayWhatTheSignatureSays) {
   for (const Signature& signature : {sums, several, Signature{}}) {
     const SignatureBytes bytes(signature);
     EXPECT_EQ(SignatureBytes::text(bytes.view()), signature.text());
-    // Where a recorder has copied them they need not be aligned.
+    // A recorder's copy of the bytes need not be aligned.
     const std::string moved = "x" + std::string(bytes.view());
     EXPECT_EQ(SignatureBytes::text(std::string_view(moved).substr(1)), signature.text());
   }

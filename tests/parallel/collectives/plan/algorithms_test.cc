@@ -13,7 +13,7 @@ using MakePlan = std::function<Plan(Member, std::size_t)>;
 
 std::uint64_t sum(std::uint64_t left, std::uint64_t right) { return left + right; }
 
-// Neither associative nor commutative: equal results are results of the same operations in the same order.
+// Neither associative nor commutative: equal results prove equal operations in equal order.
 std::uint64_t mixed(std::uint64_t left, std::uint64_t right) {
   return (left * 0x9E3779B97F4A7C15ULL) ^ std::rotl(right, 23) ^ (right * 0xC2B2AE3D27D4EB4FULL);
 }

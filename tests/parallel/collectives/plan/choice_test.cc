@@ -29,7 +29,7 @@ const std::vector<std::pair<const char*, MakePlan>>& collectives() {
   return all;
 }
 
-// Nothing at all, less than one a rank, little, and more than is little.
+// No elements, fewer than one for each rank, a small number, and a large one.
 const std::size_t sizes[] = {0, 1, 3, 100, 10'000};
 
 PlanMachine machine_of(const MakePlan& make, int ranks, std::size_t n, int absent = -1) {

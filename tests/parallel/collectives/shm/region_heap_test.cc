@@ -28,7 +28,7 @@ TEST(RegionHeap, HasNoneThatIsTooLarge) {
   EXPECT_FALSE(RegionHeap(4096, 4096).take(1));
 }
 
-// What is in use never overlaps, and when all is given back the whole is there again.
+// Allocations never overlap, and after all are freed the heap is one free block again.
 TEST(RegionHeap, JoinsWhatIsGivenBack) {
   constexpr std::size_t begin = 4096, end = 1 << 20;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {

@@ -35,7 +35,7 @@ class SharedRuns : public ::testing::Test {
   std::vector<std::unique_ptr<Collective>> collectives;
 };
 
-// The queue's thread may be two collectives further before the group reads what the ranks meant.
+// The queue's thread may be two collectives ahead when the group reads the signatures of the ranks.
 TEST_F(SharedRuns, KeepTheTextsOfADifferenceWhileLaterOnesRun) {
   const auto first = run(0, {0, 1});
   const auto texts = first[0]->texts();

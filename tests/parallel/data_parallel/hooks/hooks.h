@@ -72,7 +72,7 @@ inline void expect_same_bits(const Group& group, const at::Tensor& tensor) {
   EXPECT_TRUE(at::equal(tensor, first));
 }
 
-// What hook.load() gets of hook.save(), by way of bytes.
+// The state of hook.save() that hook.load() reads, through bytes.
 template <class Hook>
 void copy_state(const Hook& from, Hook& to) {
   torch::serialize::OutputArchive out;

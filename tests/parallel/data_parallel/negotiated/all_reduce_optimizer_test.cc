@@ -18,7 +18,7 @@ at::Tensor loss_of(Net& net, const Batch& batch, bool all = true) {
   return torch::mse_loss(net.forward(batch.data, all), batch.target);
 }
 
-// Whether this rank's forward of a step uses all layers.
+// Returns whether this rank's forward of a step uses all layers.
 using Uses = std::function<bool(int step, int rank)>;
 bool always(int, int) { return true; }
 
@@ -113,7 +113,7 @@ TEST(AllReduceOptimizer, GroupsAreOneLaunch) {
 // Ranks skip the middle layer in different steps; in step 3 all of them do.
 TEST(AllReduceOptimizer, ParametersWithoutAGradientContributeZero) {
   const Uses uses = [](int step, int rank) { return step != 3 && (step + rank) % 2 == 0; };
-  // Where no rank reaches it, its gradient is zero, and momentum goes on.
+  // If no rank reaches the layer, its gradient is zero, and momentum still moves it.
   Net alone;
   auto sgd = sgd_of(alone);
   for (int step = 0; step < 5; ++step) {

@@ -502,7 +502,7 @@ TEST(NegotiatedReduction, ADestroyedOneFinishesWhatItRequestedAndFailsTheRest) {
   }
 }
 
-// Nothing keeps the groups of a reduction after its end.
+// No object keeps the groups of a reduction after its end.
 TEST(NegotiatedReduction, ReleasesItsGroups) {
   Ranks ranks(3);
   const auto groups = [&](int rank) {

@@ -28,7 +28,7 @@ struct Worker {
     if (!has_rank) options.rendezvous->rank = rpc::Rendezvous::no_rank;
     return options;
   }
-  // What the board sees once that holds.
+  // The board's view once the condition holds.
   Board::View until(const std::function<bool(const Board::View&)>& holds) const {
     Board::View view = board->view();
     for (; !holds(view); view = board->view())

@@ -45,7 +45,7 @@ at::Tensor targets(std::int64_t step) { return inputs(step).sum(1, true).tanh();
 pipeline::GroupPipelineOptions options() { return {.loss = squares, .optimizer = momentum}; }
 const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
 
-// What a rank of a pipeline has computed in a step.
+// The results of a rank of a pipeline in a step.
 struct Computed {
   std::uint64_t generation = 0;
   int pipelines = 0;

@@ -66,8 +66,8 @@ TEST(SyncPlanOf, TheSourceHasTheMostCommits) {
   EXPECT_EQ(source({{false, 0}, {false, 0}}), 0);
 }
 
-// The ranks of Horovod decide each for itself whether to skip the sync, and wait for each other for ever if
-// they differ. Here all decide by the same standings.
+// The ranks of Horovod each decide whether to skip the sync, and deadlock if they differ. Here all ranks
+// decide from the same data.
 TEST(SyncPlanOf, ASyncIsSkippedOnlyIfAllRanksHaveTheSameCommit) {
   const auto needed = [](const std::vector<Standing>& ranks) { return plan_sync(ranks).needed; };
   EXPECT_FALSE(needed({{true, 5}, {true, 5}}));

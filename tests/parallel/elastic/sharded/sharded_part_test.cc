@@ -333,9 +333,9 @@ TEST_P(ElasticShards, ARankThatHasNotConfirmedACommitGivesWhatItHasStaged) {
   }
 }
 
-// Rank 0 alone learns that all ranks have staged the second commit. It is taken for dead in the next
-// generation, in which nothing is committed, and returns in the one after: by then its commit has lost the
-// other shards.
+// Only rank 0 learns that all ranks have staged the second commit. It is declared dead in the next
+// generation, in which nothing is committed, and returns in the one after: at that time its commit has lost
+// the other shards.
 TEST_P(ElasticShards, ACommitOfARankThatMissedAGenerationIsGivenUp) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);

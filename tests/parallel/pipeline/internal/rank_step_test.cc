@@ -1,4 +1,4 @@
-// What a step does with stages of unusual shapes, through LocalPipeline: RankStep and StageRunner.
+// Steps of stages with unusual shapes, through LocalPipeline: RankStep and StageRunner.
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/schedule/communication.h>
@@ -40,7 +40,7 @@ struct Dense : torch::nn::Module {
 
 struct Nothing : torch::nn::Module {};  // without parameters
 
-// What each stage computes; a stage has the Dense of its number.
+// The computations of the stages; a stage has the Dense of its number.
 struct Stages {
   using Compute = std::function<Values(const Dense& own, const Values& inputs)>;
   struct One {
@@ -283,7 +283,7 @@ TEST(Steps, AnEvaluationRunsEachForwardOnceAndRecordsNothing) {
   }
 }
 
-// Rank 0 begins no forward after it has seen the error: it has one more than rank 1 by then.
+// Rank 0 begins no forward after it has seen the error: it has completed one more than rank 1.
 TEST(Steps, AfterAStageHasThrownTheOthersStop) {
   std::atomic<int> first{0}, second{0};
   const Stages model({{[&](const Dense& own, const Values& x) {

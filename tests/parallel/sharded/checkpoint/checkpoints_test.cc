@@ -276,7 +276,7 @@ TEST_F(ShardedCheckpoints, AWriteThatFailsOnOneRankFailsOnAll) {
   job.expect_holds(3);
 }
 
-// What one rank gets wrong, all ranks learn, and the next save goes well.
+// All ranks get the error of one rank, and the next save succeeds.
 TEST_F(ShardedCheckpoints, AStateThatCannotBeSavedFailsOnAllRanks) {
   Job job(3, path());
   std::int64_t step = 0;

@@ -1,4 +1,4 @@
-// Which rank writes which slices.
+// The slices that each rank writes.
 #include <weft/parallel/sharded/checkpoint/writer_plan.h>
 
 #include <gtest/gtest.h>

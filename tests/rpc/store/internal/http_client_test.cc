@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 using test::Handover;
 using Server = test::ScriptedHttpServer;
 
-// A port that is taken, and nobody listens at it: what connects is refused.
+// A port that is bound, but has no listener: connections are refused.
 struct ClosedPort {
   ClosedPort() {
     acceptor.open(asio::ip::tcp::v4());

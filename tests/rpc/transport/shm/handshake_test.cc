@@ -48,7 +48,7 @@ class Peer {
       header->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
       std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(int) * descriptors.size());
     }
-    // What the victim has closed by then it need not hear.
+    // The victim may have closed already.
     (void)::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
   }
 
@@ -336,7 +336,7 @@ TEST_F(HandshakeTest, APeerThatScribblesEndsTheStreamAtWorst) {
     on(*loop_, read_on);
     auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(ours_.control());
     std::mt19937_64 random(static_cast<unsigned>(i));
-    // A lie small enough to be taken now and then, and at last one that cannot be.
+    // A false number that is small enough to be accepted sometimes, and one that is never accepted.
     for (int j = 0; j < 300; ++j) {
       words[random() % (sizeof(RingControl) / 8)] = random() % (1U << (random() % 20));
       peer.send(std::array<std::byte, 1>{});

@@ -61,7 +61,7 @@ TEST(ShmSegment, IsZerosAndTouchesNothing) {
   for (std::size_t i = 0; i < page; ++i) ASSERT_EQ(segment.control()[i], std::byte{0});
 }
 
-// Whoever reads a mapped file that is truncated dies: neither side can do that to the other.
+// A process that reads a truncated mapped file dies. Neither side can do that to the other.
 TEST(ShmSegment, ItsSizeIsForGood) {
   const ShmSegment segment = ShmSegment::create(64U << 10);
   EXPECT_EQ(::ftruncate(segment.descriptor(), 0), -1);

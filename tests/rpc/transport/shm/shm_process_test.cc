@@ -97,7 +97,8 @@ class ShmProcessTest : public testing::Test {
     if (child_ > 0) kill();
   }
 
-  // This process has no thread yet, so a child may do what it likes. What it throws is its status.
+  // This process has no other thread yet, so a child may call any function. An exception becomes the child's
+  // exit status.
   template <class F>
   void start(F body) {
     child_ = ::fork();

@@ -148,7 +148,7 @@ TYPED_TEST(ShmBulkTest, AcknowledgementsAreToldWhetherAwaitedYetOrNot) {
   }
 }
 
-// By then the memory may be used for something else.
+// The memory may already be used for other data.
 TYPED_TEST(ShmBulkTest, WhatIsPulledFromAClosedStreamIsAnError) {
   const std::array<std::byte, 100> from{};
   std::array<std::byte, 100> into;

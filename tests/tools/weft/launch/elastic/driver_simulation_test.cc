@@ -27,7 +27,7 @@ using weft::test::SimRandom;
 using weft::test::SimTally;
 using weft::test::SimWorld;
 
-// What a simulation does wrong on purpose: its checks must find each.
+// Planted faults of a simulation, each of which its checks must find.
 enum class Fault : std::uint8_t {
   none,
   exits_are_lost,           // the driver does not learn that a worker has ended
@@ -156,7 +156,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
 
   void discover() {
     if (down_) {
-      // Nobody asks.
+      // No process asks.
     } else if (!calm_ && known_ && !fixed_ && random_.chance(100)) {
       pass(DiscoveryFailed{"a simulated reason"});
     } else if (!(fault_ == Fault::hosts_are_reported_late && calm_)) {
@@ -376,7 +376,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       if (process.start.host == host) die(id, 137);
   }
 
-  // How long a job may take until all is well again.
+  // The time within which a job must have recovered.
   std::chrono::nanoseconds patience() const {
     return 3 * std::max(options_.blacklist.cooldown, options_.blacklist.max_cooldown) +
            3 * options_.start_timeout + 60s;
