@@ -45,7 +45,7 @@ class Report(unittest.TestCase):
     def python(self, two="pass", other="pass"):
         return PYTHON.format(examples=str(TESTS / "examples"), two=two, other=other)
 
-    def test_who_has_passed_and_failed(self):
+    def test_lists_passed_and_failed_tests(self):
         self.assertEqual(self.report(one=["true"], two=["false"], three=["/no/such/program"]),
                          ["passed 1", "failed two", "failed three"])
 

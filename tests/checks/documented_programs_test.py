@@ -69,7 +69,7 @@ class DocumentedPrograms(unittest.TestCase):
             self.run_script("echo hello", "$ weft launch ./program\nhello\n")
         self.assertEqual(end.exception.code, SKIPPED)
 
-    def test_the_commands_of_a_page_run_in_one_shell_and_a_network_of_their_own(self):
+    def test_the_commands_of_a_page_run_in_one_shell_and_a_separate_network(self):
         if no_namespaces(self.folder):
             self.skipTest("no network namespaces here")
         (self.folder / "greet").write_text("#!/bin/sh\necho hello\n")

@@ -248,7 +248,7 @@ TEST_F(PassEdges, AFailureBehindANestedCall) {
   expect_failure(*this, pass, result.sum(), "backward failed on purpose");
 }
 
-TEST_F(PassEdges, ManyFailuresAndThenASuccessEachInAPassOfItsOwn) {
+TEST_F(PassEdges, ManyFailuresAndThenASuccessEachInASeparatePass) {
   const at::Tensor x = leaf();
   for (int i = 0; i < 50; ++i) {
     Pass pass{cluster[0]};

@@ -122,7 +122,7 @@ TEST_P(PassMessages, OfNestedCallsEndWithThePass) {
   expect_nothing_left();
 }
 
-TEST_P(PassMessages, TellWhomThePassHasMet) {
+TEST_P(PassMessages, RecordTheWorkersOfThePass) {
   Pass pass{cluster[0]};
   std::set<rpc::AgentId> others;
   for (std::size_t worker = 1; worker < 4; ++worker) {

@@ -64,7 +64,7 @@ struct PassMemory : ::testing::Test {
   }
 };
 
-TEST_F(PassMemory, OfAGradientThatNobodyElseHoldsIsKept) {
+TEST_F(PassMemory, OfAGradientWithoutOtherReferencesIsKept) {
   Seen seen;
   Pass pass{cluster[0]};
   got(pass.backward(pass_on(a, seen)[1][0]));

@@ -346,7 +346,7 @@ TEST_F(PassEnds, ReleaseFreesThePassEverywhere) {
 }
 
 // One report with the statistics of the agent, its RRefs and its passes.
-TEST_F(PassEnds, StatsCountPassesAndBackwardsBesideObjects) {
+TEST_F(PassEnds, StatsCountPassesAndBackwardsNextToObjects) {
   const auto figure = [this](std::size_t worker, const char* name) {
     return rpc::stats(cluster[worker]).layers.at(name);
   };

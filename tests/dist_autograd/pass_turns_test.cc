@@ -211,7 +211,7 @@ TEST_F(PassTurnsTest, WithoutHoldTheWeightPartRunsOnceTheInputPartIsOverEverywhe
   expect_gradients(one, 0);
 }
 
-TEST_F(PassTurnsTest, NobodyHasToRunTheWeightPart) {
+TEST_F(PassTurnsTest, TheWeightPartIsOptional) {
   for (const auto& stage : stages) stage.call<&Stage::let_run>().get();
   for (const BackwardMode mode : {BackwardMode::smart, BackwardMode::fast}) {
     MicroBatch one = forward(0);

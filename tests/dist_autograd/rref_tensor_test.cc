@@ -143,7 +143,7 @@ TEST_P(RRefTensors, InListsAndMaps) {
   expect_same(twice[2], value(6, 1));
 }
 
-TEST_P(RRefTensors, ManyCallsOfDifferentSizesAreUnderWayAtOnce) {
+TEST_P(RRefTensors, ManyCallsOfDifferentSizesAreInFlightAtOnce) {
   std::vector<rpc::Future<at::Tensor>> calls;
   for (int i = 0; i < 100; ++i)
     calls.push_back(workers.peer(0, 1).call<Add>(value(i, 1 + i % 37), value(1, 1 + i % 37)));

@@ -274,7 +274,7 @@ rpc::Task<Evaluation> evaluate_table(rpc::Agent& agent, rref::RRef<Table> table,
   co_return Evaluation{std::move(passes), sum};
 }
 
-TEST(DistLbfgsGradients, SparseOnesAndSeveralPassesAndAModuleThatNobodyUses) {
+TEST(DistLbfgsGradients, SparseOnesAndSeveralPassesAndAnUnusedModule) {
   Agents agents(3);
   const auto table = rref::create<Table>(agents.peer(2, 0), std::int64_t{1});
   const auto layer = rref::create<Layer>(agents.peer(2, 1), std::int64_t{2}),

@@ -27,7 +27,7 @@ class BatchedServer(unittest.TestCase):
         self.assertGreater(largest, 4)
         self.assertLessEqual(largest, 64)
 
-    def test_a_request_that_is_a_batch_has_a_forward_of_its_own(self):
+    def test_a_request_that_is_a_batch_has_a_separate_forward(self):
         requests, forwards, largest = self.served("--max-rows", 1)
         self.assertEqual(forwards, requests)
         self.assertEqual(largest, 4)

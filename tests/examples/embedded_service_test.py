@@ -132,7 +132,7 @@ class WithCertificates(Services):
         script = pathlib.Path(__file__).parents[2] / "examples/embedded_service/certificates.sh"
         subprocess.run([script, folder, *names], check=True)
 
-    def test_who_has_one_is_served(self):
+    def test_a_client_with_a_certificate_is_served(self):
         self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
 
     def test_the_tool_asks_with_one(self):
@@ -144,11 +144,11 @@ class WithCertificates(Services):
         self.assertEqual(run(tool, "call", self.address, "market.convert", "10", "EUR", *files), (0, ["12.5"]))
         self.assertEqual(run(tool, "call", self.address, "market.convert", "10", "EUR")[0], 3)
 
-    def test_who_has_none_is_not(self):
+    def test_a_client_without_a_certificate_is_refused(self):
         status, lines = self.ask("convert", "10", "EUR", env={})
         self.assertEqual(status, 1, lines)
 
-    def test_who_has_one_of_another_authority_is_not(self):
+    def test_a_client_with_a_certificate_of_another_authority_is_refused(self):
         with tempfile.TemporaryDirectory() as other:
             self.make_certificates(other, "client")
             status, lines = self.ask("convert", "10", "EUR", env={"WEFT_CERTIFICATES": other})
@@ -162,7 +162,7 @@ class WithCertificates(Services):
         file = pathlib.Path(self.env["WEFT_CERTIFICATES"], "market.pem").read_text()
         return served.strip(), file[file.index("-----BEGIN"):].strip()
 
-    def test_certificates_are_exchanged_under_way(self):
+    def test_certificates_are_replaced_while_it_serves(self):
         old, file = self.certificates()
         self.assertEqual(old, file)
         self.rates.signal(signal.SIGSTOP)  # so that the call below stays in flight

@@ -39,7 +39,7 @@ class Failure(unittest.TestCase):
         self.job.signal(signal.SIGKILL)
         wait_until_gone(self.processes.values(), within=SECONDS)
 
-    def test_the_launcher_is_told_to_end(self):
+    def test_the_launcher_is_terminated(self):
         self.job.signal(signal.SIGTERM)
         self.assertEqual(self.job.end(within=SECONDS), 1)
         wait_until_gone(self.processes.values(), within=SECONDS)

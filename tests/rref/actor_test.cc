@@ -175,7 +175,7 @@ TEST_F(ActorTest, ACallWaitsForItsArgumentsOutsideTheQueue) {
   EXPECT_EQ(got(o.call<&Actor::take>(r, 5)), 25);
 }
 
-TEST_F(ActorTest, TheLastCallMayLetGoOfItsOwnObject) {
+TEST_F(ActorTest, TheLastCallMayReleaseItsOwnObject) {
   auto actor = create<Actor>(peer("anna", "owner"));
   auto last = actor.call<&Actor::take>(1, 2);
   actor = {};

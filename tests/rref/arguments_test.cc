@@ -233,7 +233,7 @@ TEST_F(ArgumentsTest, AValueThatFailedFailsTheCall) {
       ErrorKind::type_mismatch);
 }
 
-TEST_F(ArgumentsTest, AFetchFromALostOwnerSaysSo) {
+TEST_F(ArgumentsTest, AFetchFromALostOwnerFailsWithOwnerLost) {
   const auto value = remote<Slow>(peer("anna", "owner"), 4);
   auto sum = peer("anna", "bert").call<&Keeper::sum>(value, 1);
   eventually("the fetch waits", [&] { return observers["owner"]->seen("weft.rref.fetch").size() == 1; });

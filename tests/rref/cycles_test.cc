@@ -92,7 +92,7 @@ TEST_F(CyclesTest, OfThreeOwnersAndAnObjectThatHoldsItself) {
   expect_nothing_left();
 }
 
-TEST_F(CyclesTest, OneThatSomebodyElseHoldsIsNoGarbage) {
+TEST_F(CyclesTest, OneWithAReferenceFromOutsideIsNoGarbage) {
   std::optional<RRef<Node>> mine;
   {
     const auto a = node("anna"), b = node("bert");
@@ -111,7 +111,7 @@ TEST_F(CyclesTest, OneThatSomebodyElseHoldsIsNoGarbage) {
   expect_nothing_left();
 }
 
-TEST_F(CyclesTest, AChainIsNone) {
+TEST_F(CyclesTest, AChainIsNoCycle) {
   const auto a = node("anna"), b = node("bert"), c = node("cora");
   hold(a, b);
   hold(b, c);
@@ -147,7 +147,7 @@ HoldingObject object(std::uint64_t id, std::vector<std::uint64_t> held) {
   return made;
 }
 
-TEST(CyclesOf, EachComponentIsToldOnce) {
+TEST(CyclesOf, EachComponentIsReportedOnce) {
   Holdings agent{"a", {}};
   // 1 → 2 → 3 → 1 with a chord 2 → 1; 4 → 5 → 4; 3 → 4; 6 holds what nobody lists.
   for (auto& made : {object(1, {2}), object(2, {3, 1}), object(3, {1, 4}), object(4, {5}), object(5, {4}),

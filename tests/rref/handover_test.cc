@@ -55,7 +55,7 @@ TEST_F(HandoverOf, OwnerToUserAsAResult) {
   expect_gone();
 }
 
-TEST_F(HandoverOf, UserToUserWhoHasNeverTalkedToTheOwner) {
+TEST_F(HandoverOf, UserToUserThatHasNeverCalledTheOwner) {
   give("anna", "bert", box_of("anna"));
   expect_alive_at("bert");
   keepers["bert"]->drop();
@@ -266,7 +266,7 @@ TEST_F(TightHandover, AMessageThatIsTooLarge) {
   expect_nothing_left();
 }
 
-TEST_F(HandoverOf, AReplyThatNobodyWaitsForAnyMore) {
+TEST_F(HandoverOf, AReplyWithoutAWaiter) {
   for (const auto* who : {"owner", "bert"}) {
     const auto maker = std::make_shared<Maker>();
     maker->box = box_of(who);

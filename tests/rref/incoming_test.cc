@@ -68,7 +68,7 @@ class IncomingTest : public RRefTest {
   RRef<Box> box;
 };
 
-TEST_F(IncomingTest, SectionsThatAreNone) {
+TEST_F(IncomingTest, MalformedSections) {
   expect(send("owner", "keeper.ping", {}, [](rpc::ValueWriter writer) { writer.set_text("rref"); }),
          ErrorKind::type_mismatch, "text");
   expect(send("owner", "keeper.ping", {},
@@ -137,7 +137,7 @@ TEST_F(IncomingTest, ReferencesWithinAnAgentStayWithinIt) {
   expect(send("owner", "keeper.look", {reference(0)}, section), ErrorKind::invalid_argument, "not in flight");
 }
 
-TEST_F(IncomingTest, OneBadReferenceEndsTheGoodOnesBesideIt) {
+TEST_F(IncomingTest, OneBadReferenceEndsTheGoodOnesNextToIt) {
   const auto fork = *box.reference()->fork();
   RRefSection section =
       carrying({box.id(), {id("mallory").incarnation, fork.number + 1}, id("owner"), id("mallory"), false});

@@ -36,7 +36,7 @@ std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& networ
 }
 
 // A member releases its references before it leaves, so an owner that shuts down later reports no leak.
-TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
+TEST(RRefJob, AnAgentThatLeavesHasReportedItsReleases) {
   test::Event begun, may_end;
   Slow::begun = &begun;
   Slow::may_end = &may_end;
@@ -63,7 +63,7 @@ TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
 }
 
 // As in a plain main(), where handles are destroyed after the agent has left.
-TEST(RRefJob, WhoLeavesReleasesWhatItStillHolds) {
+TEST(RRefJob, AnAgentThatLeavesReleasesItsReferences) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> owners_log, users_log;
   auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);

@@ -144,7 +144,7 @@ TEST_F(ListingTest, PendingUsersAndTheirParentsAreCounted) {
   });
 }
 
-TEST_F(ListingTest, AnAgentWithoutTheLayerSaysSo) {
+TEST_F(ListingTest, AnAgentWithoutTheLayerFails) {
   rpc::Agent& plain = cluster->add("plain", {});
   EXPECT_EQ(kind_of([&] { list(plain); }), ErrorKind::failed_precondition);
   EXPECT_EQ(kind_of([&] { got(list(peer("anna", "plain"))); }), ErrorKind::not_found);

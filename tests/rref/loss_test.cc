@@ -44,7 +44,7 @@ class LossTest : public RRefTest, public testing::WithParamInterface<bool> {
 INSTANTIATE_TEST_SUITE_P(, LossTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Tcp" : "InProcess"; });
 
-TEST_P(LossTest, UsersOfALostOwnerAreTold) {
+TEST_P(LossTest, UsersOfALostOwnerGetAnError) {
   const auto slow = create<Slow>(peer("anna", "owner"), 0);
   const auto box = create<Box>(peer("anna", "owner"), 1);
   got(peer("anna", "bert").call<&Keeper::keep>(box));
@@ -87,7 +87,7 @@ TEST_P(LossTest, WaitingForAnObjectOfALostOwnerEnds) {
     eventually("nothing is left", [&] { return context(name)->live_forks().empty(); });
 }
 
-TEST_P(LossTest, AUserThatWasTakenForDeadIsToldSo) {
+TEST_P(LossTest, AUserThatWasDeclaredDeadGetsAnError) {
   const auto box = create<Box>(peer("anna", "owner"), 1);
   got(peer("anna", "bert").call<&Keeper::keep>(box));
   const auto berts = keepers["bert"]->give();
@@ -173,7 +173,7 @@ struct Drained {
   rpc::Agent* agent;
 };
 
-TEST_P(LossTest, WhoDrainsKeepsItsReferences) {
+TEST_P(LossTest, ADrainingAgentKeepsItsReferences) {
   agent("anna").serve(std::make_shared<Drained>(Drained{&agent("anna")}));
   peer("anna", "owner");
   auto used = peer("bert", "anna").call<&Drained::use>(create<Box>(peer("bert", "owner"), 1));

@@ -122,7 +122,7 @@ TEST_F(NamedTest, ReferencesCountAmongTheArguments) {
   EXPECT_EQ(kind_of([&] { got(around(other).ready()); }), ErrorKind::already_exists);
 }
 
-TEST_F(NamedTest, AFailedCreationIsToldToAllWhoWaitAndTriedAgain) {
+TEST_F(NamedTest, AFailedCreationIsReportedToAllWaitersAndTriedAgain) {
   Shared::broken = true;
   const auto first = shared("anna", 5);
   auto first_ready = first.ready();

@@ -258,7 +258,7 @@ TEST_F(RRefUse, ACreationPastItsDeadlineIsNotLost) {
   EXPECT_EQ(got(std::move(value)), 5);
 }
 
-TEST_F(RRefUse, AgentsWithoutTheLayerSaySo) {
+TEST_F(RRefUse, AgentsWithoutTheLayerFailWithTheRemedy) {
   rpc::Agent& plain = cluster->add("plain", {});
   plain.serve(std::make_shared<Keeper>(plain));
   const auto says = [](const std::optional<rpc::Error>& error, ErrorKind kind, const std::string& words) {

@@ -33,7 +33,7 @@ class StoredObjectsTest : public testing::Test {
   std::vector<std::string> told;
 };
 
-TEST_F(StoredObjectsTest, WaitersAreToldInTheirOrder) {
+TEST_F(StoredObjectsTest, WaitersAreNotifiedInOrder) {
   EXPECT_FALSE(objects.when_alive(one, note("a")));
   EXPECT_FALSE(objects.when_alive(one, note("b")));
   EXPECT_FALSE(objects.when_alive(two, note("other")));
@@ -42,7 +42,7 @@ TEST_F(StoredObjectsTest, WaitersAreToldInTheirOrder) {
   EXPECT_EQ(told, (std::vector<std::string>{"a found", "b found", "c found"}));
 }
 
-TEST_F(StoredObjectsTest, WhoComesWhileWaitersAreToldIsToldAfterThem) {
+TEST_F(StoredObjectsTest, ALateWaiterIsNotifiedAfterTheEarlierOnes) {
   objects.when_alive(one, [this](StoredObjects::Found) {
     EXPECT_TRUE(objects.when_alive(one, note("late")));
     told.push_back("a");
@@ -52,14 +52,14 @@ TEST_F(StoredObjectsTest, WhoComesWhileWaitersAreToldIsToldAfterThem) {
   EXPECT_EQ(told, (std::vector<std::string>{"a", "b found", "late found"}));
 }
 
-TEST_F(StoredObjectsTest, AFailedCreationIsToldToAll) {
+TEST_F(StoredObjectsTest, AFailedCreationIsReportedToAll) {
   objects.when_alive(one, note("a"));
   objects.settle(one, fault("no"));
   objects.when_alive(one, note("b"));
   EXPECT_EQ(told, (std::vector<std::string>{"a: no", "b: no"}));
 }
 
-TEST_F(StoredObjectsTest, OneThatWillNeverComeFailsThoseWhoWait) {
+TEST_F(StoredObjectsTest, AnObjectThatNeverArrivesFailsItsWaiters) {
   objects.fail(two, fault("lost"));  // nobody waits: nothing is kept of it
   objects.when_alive(one, note("a"));
   objects.fail(one, fault("lost"));
@@ -76,7 +76,7 @@ TEST_F(StoredObjectsTest, AWaiterMayRemoveTheObject) {
   EXPECT_TRUE(told.empty()) << "the id is unknown again";
 }
 
-TEST_F(StoredObjectsTest, TheEndTellsThoseWhoWaitAndThoseWhoCome) {
+TEST_F(StoredObjectsTest, TheEndNotifiesPresentAndLaterWaiters) {
   objects.when_alive(one, note("a"));
   objects.settle(two, object());
   objects.end(fault("over"));

@@ -135,7 +135,7 @@ TYPED_TEST_P(ByteStreamTest, NothingToReadWouldBlock) {
   EXPECT_EQ(this->read(0).error, asio::error::would_block);
 }
 
-TYPED_TEST_P(ByteStreamTest, AReaderIsToldOfWhatComesLaterAndOfWhatIsThere) {
+TYPED_TEST_P(ByteStreamTest, AReaderIsNotifiedOfLaterAndOfPresentBytes) {
   auto later = std::make_shared<Event>();
   on(this->loop(1), [&] { this->stream(1).when_readable([later] { later->set(); }); });
   this->write(0, "x");
@@ -326,7 +326,7 @@ TYPED_TEST_P(ByteStreamTest, SaysWhatItIs) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(ByteStreamTest, WhatIsWrittenIsRead, NothingToReadWouldBlock,
-                            AReaderIsToldOfWhatComesLaterAndOfWhatIsThere,
+                            AReaderIsNotifiedOfLaterAndOfPresentBytes,
                             JobsRunOnTheLoopAndNotWithinTheCallThatAsks,
                             AFullStreamTakesMoreOnceItHasBeenRead, ManySmallPiecesAreOneStream,
                             HundredMegabytesOfAllSizes, SmallWritesToLargeReads, LargeWritesToSmallReads,

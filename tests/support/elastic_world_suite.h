@@ -65,7 +65,7 @@ class ElasticWorld : public testing::TestWithParam<JobKind> {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ElasticWorld);
 
-TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
+TEST_P(ElasticWorld, WatchersAreNotifiedOfJoinsAndLeaves) {
   History seen(host());
   seen.until(1);
   got(rpc::Job(start("a", [](auto& options) {
@@ -102,7 +102,7 @@ TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
 }
 
 // Between members of which neither hosts the store: they have no connection before.
-TEST_P(ElasticWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
+TEST_P(ElasticWorld, PresentAndLaterMembersCallEachOther) {
   got(rpc::Job(start("a")).wait_for(2));
   got(rpc::Job(start("b")).wait_for(3));
   got(rpc::Job(agent("a")).wait_for(3));
@@ -111,7 +111,7 @@ TEST_P(ElasticWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
   EXPECT_EQ(got(agent("c").peer("a").call<&Worker::who>()), "a") << "who joins later calls first";
 }
 
-TEST_P(ElasticWorld, ADeathIsTold) {
+TEST_P(ElasticWorld, ADeathIsReported) {
   rpc::Agent& b = start("b");
   got(rpc::Job(b).wait_for(2));
   got(rpc::Job(start_mortal("a")).wait_for(3));
@@ -155,7 +155,7 @@ TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
 
 // The agent sends nothing for the duration of its lease, while its connections stay open: as if it was
 // stopped, or behind a network that drops its messages.
-TEST_P(ElasticWorld, WhoWasTakenForDeadIsToldSo) {
+TEST_P(ElasticWorld, AMemberThatWasDeclaredDeadGetsAnError) {
   rpc::Agent& b = start("b");
   got(rpc::Job(b).wait_for(2));
   rpc::Agent& a = start_short_lived("a");
@@ -193,7 +193,7 @@ TEST_P(ElasticWorld, ANameIsOneAgentsAtATime) {
   EXPECT_EQ(seen.text(), "a joined, worker0 joined");
 }
 
-TEST_P(ElasticWorld, WaitForCountsThoseWhoAreHere) {
+TEST_P(ElasticWorld, WaitForCountsPresentMembers) {
   got(rpc::Job(start("a")).wait_for(2));
   got(rpc::Job(host()).wait_for(2));
   got(agent("a").leave());
@@ -204,7 +204,7 @@ TEST_P(ElasticWorld, WaitForCountsThoseWhoAreHere) {
   got(std::move(two));
 }
 
-TEST_P(ElasticWorld, WhoServesEndsWhenTheOthersHaveGone) {
+TEST_P(ElasticWorld, AServingMemberEndsWhenTheOthersHaveLeft) {
   got(rpc::Job(start("a")).wait_for(2));
   got(rpc::Job(start_mortal("b")).wait_for(3));
   got(rpc::Job(host()).wait_for(3));

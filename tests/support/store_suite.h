@@ -340,7 +340,7 @@ TYPED_TEST_P(StoreSuite, WhatIsChainedMayUseTheStore) {
 
 // --- Leases ---
 
-TYPED_TEST_P(StoreSuite, ALeaseThatNobodyRenewsEndsWithItsKeys) {
+TYPED_TEST_P(StoreSuite, AnUnrenewedLeaseEndsWithItsKeys) {
   const rpc::StoreLease lease = this->mine().grant(this->ttl).get();
   EXPECT_GE(lease.ttl, this->ttl);
   this->mine().set("stays", "1").get();
@@ -444,7 +444,7 @@ TYPED_TEST_P(StoreSuite, AClientsDeathFreesWhatItsLeaseHeld) {
 
 // --- The end ---
 
-TYPED_TEST_P(StoreSuite, NobodyWaitsForAStoreThatHasEnded) {
+TYPED_TEST_P(StoreSuite, NoCallWaitsForAStoreThatHasEnded) {
   const auto gone = [](rpc::ErrorKind kind) {
     return kind == rpc::ErrorKind::shut_down || kind == rpc::ErrorKind::peer_lost ||
            kind == rpc::ErrorKind::unavailable;
@@ -469,10 +469,10 @@ REGISTER_TYPED_TEST_SUITE_P(StoreSuite, GivesBackWhatWasSet, ValuesHoldAnyBytes,
                             CompareSetHasOneWinner, WaitEndsWhenAllKeysExist, RemoveSaysWhetherTheKeyExisted,
                             ListGivesTheKeysWithAPrefix, AWatchTellsWhatHasChangedSinceAVersion,
                             AWatcherSeesEachKeysValuesInOrder, AWaitIsCancelled, AWaitEndsAtItsDeadline,
-                            WhatIsChainedMayUseTheStore, ALeaseThatNobodyRenewsEndsWithItsKeys,
+                            WhatIsChainedMayUseTheStore, AnUnrenewedLeaseEndsWithItsKeys,
                             ALeaseThatIsKeptStays, AKeeperLearnsThatItsLeaseIsLost,
                             ARevokedLeaseTakesItsKeysAtOnce, AKeyBelongsToTheLeaseOfItsLastChange,
                             ALeaseNeedsATimeToLive, AClientsDeathFreesWhatItsLeaseHeld,
-                            NobodyWaitsForAStoreThatHasEnded);
+                            NoCallWaitsForAStoreThatHasEnded);
 
 }  // namespace weft::test

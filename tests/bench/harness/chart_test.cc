@@ -38,7 +38,7 @@ TEST(Chart, equal_ratios_are_equal_distances) {
   EXPECT_NEAR(places[0] - places[1], places[2] - places[0], 0.2);
 }
 
-TEST(Chart, says_who_is_ahead) {
+TEST(Chart, marks_the_faster_peer) {
   const auto times =
       chart({entry("a", "weft", {{"p50_us", 20}}), entry("a", "raw", {{"p50_us", 10}}, 2)}, "weft", "");
   EXPECT_EQ(count(times, "class=\"behind\""), 1U);

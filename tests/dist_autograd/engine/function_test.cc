@@ -290,7 +290,7 @@ TEST(EngineFunction, SavedTensorsAreFreedAsTheBackwardGoes) {
   EXPECT_TRUE(saved.expired()) << "although its graph still exists";
 }
 
-TEST(EngineFunction, ANodeIsToldBeforeItsVariablesAreReleased) {
+TEST(EngineFunction, ANodeIsNotifiedBeforeItsVariablesAreReleased) {
   struct Teller : torch::autograd::Node {
     variable_list apply(variable_list&& gradients) override {
       told += "apply ";

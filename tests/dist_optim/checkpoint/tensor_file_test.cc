@@ -198,7 +198,7 @@ TEST_F(TensorFiles, RangesOfElementsAreRead) {
 }
 
 // The other blocks are not read.
-TEST_F(TensorFiles, ADamagedBlockIsFoundByWhoReadsIt) {
+TEST_F(TensorFiles, ADamagedBlockIsFoundByItsReader) {
   write_tensor_file(path(), of_blocks());
   std::string all = bytes();
   std::uint64_t length = 0;
@@ -243,7 +243,7 @@ TEST_F(TensorFiles, AreWrittenOneTensorAfterTheOther) {
   EXPECT_NE(write_tensor_file(path(), other), crc);
 }
 
-TEST_F(TensorFiles, WhoseHeaderLiesAreRefused) {
+TEST_F(TensorFiles, WithAFalseHeaderAreRefused) {
   put(std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
   expect_damaged("longer than it is");
   put("[1]", "");

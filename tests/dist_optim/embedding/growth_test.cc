@@ -95,7 +95,7 @@ struct StepByStep : testing::Test {
   Shard added;
 };
 
-TEST_F(StepByStep, OnlyCallsAboutRowsUnderWayWait) {
+TEST_F(StepByStep, OnlyCallsForMovingRowsWait) {
   auto first = hand_over(0);
   test::eventually("its rows have arrived",
                    [&] { return stats(added).rows == static_cast<std::uint64_t>(moving(0).numel()); });

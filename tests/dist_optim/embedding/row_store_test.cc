@@ -251,7 +251,7 @@ TEST(RowStore, BlocksMoveRowsWithTheirStateAndAge) {
   EXPECT_EQ(to.evict_older(2), 4997u);
 }
 
-TEST(RowStore, ForgetsErasuresThatNobodyAsksFor) {
+TEST(RowStore, ForgetsErasuresThatNoSnapshotNeeds) {
   RowStore store(1, RowOptimizer::sgd(1), {});
   const RowStore::Epoch since = store.close_epoch();
   EXPECT_FALSE(store.remembers(since)) << "the store remembers nothing before it is requested";

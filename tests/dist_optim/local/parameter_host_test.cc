@@ -303,7 +303,7 @@ TEST(ParameterHost, sums_the_passes_of_one_step) {
   EXPECT_EQ(served.host.stats().open_passes, 0u);
 }
 
-TEST(ParameterHost, copies_only_where_another_pass_reads_and_frees_what_nobody_does) {
+TEST(ParameterHost, copies_only_versions_that_another_pass_reads_and_frees_unread_ones) {
   Served served(bounded_staleness(3), {"a", "b"});
   std::uint64_t bytes = 0;
   for (const Parameter& parameter : served.host.parameters()) bytes += parameter.tensor.nbytes();

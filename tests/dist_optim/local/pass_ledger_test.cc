@@ -133,7 +133,7 @@ TEST(PassLedger, synchronous_passes_never_wait_and_old_ones_cannot_step) {
   EXPECT_NE(message.find("1 step old"), std::string::npos) << message;
 }
 
-TEST(PassLedger, a_held_trainer_waits_and_stands_in_nobodys_way) {
+TEST(PassLedger, a_held_trainer_waits_and_delays_no_other_trainer) {
   auto ledger = ledger_of(synchronous, {"a", "b"});
   ledger.hold("a");
   EXPECT_EQ(ledger.admit("a", key(1)), Admission::waiting);
@@ -143,7 +143,7 @@ TEST(PassLedger, a_held_trainer_waits_and_stands_in_nobodys_way) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(1)});
 }
 
-TEST(PassLedger, a_prepared_step_is_owed_beside_what_its_trainer_keeps_open) {
+TEST(PassLedger, a_prepared_step_is_owed_in_addition_to_open_passes) {
   auto ledger = ledger_of(bounded_staleness(2), {"a", "b", "c"});
   ledger.admit("a", key(1));
   ledger.admit("a", key(2));
@@ -184,7 +184,7 @@ TEST(PassLedger, refuses_passes_that_are_unknown_twice_or_anothers) {
   refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(1)}); });
 }
 
-TEST(PassLedger, says_when_a_version_is_read_by_others_and_when_nobody_needs_it) {
+TEST(PassLedger, reports_versions_that_others_read_and_versions_without_readers) {
   auto ledger = ledger_of(bounded_staleness(2), {"a", "b"});
   ledger.admit("a", key(1));
   EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}}));

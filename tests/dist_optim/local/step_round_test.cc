@@ -102,7 +102,7 @@ TEST(StepRound, a_newcomer_takes_the_seat_of_one_that_left) {
   refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("d"); });
 }
 
-TEST(StepRound, does_not_end_with_the_one_who_left_while_others_work) {
+TEST(StepRound, does_not_end_with_a_trainer_that_left_while_others_work) {
   StepRound round(2);
   round.join("a");
   round.join("b");
@@ -140,7 +140,7 @@ TEST(StepRound, an_empty_seat_of_the_dead_fails_every_step_until_it_is_taken) {
   EXPECT_TRUE(round.complete());
 }
 
-TEST(StepRound, who_arrives_while_a_round_is_closed_is_in_the_next) {
+TEST(StepRound, a_trainer_that_arrives_while_a_round_is_closed_is_in_the_next) {
   StepRound round(0);
   round.join("a");
   round.join("b");

@@ -47,7 +47,7 @@ TEST(VersionGate, readers_of_the_loaded_version_are_inside_together) {
   std::jthread first(reader), second(reader);
 }
 
-TEST(VersionGate, another_version_is_loaded_when_nobody_is_inside) {
+TEST(VersionGate, another_version_is_loaded_when_no_thread_is_inside) {
   Tensors tensors{1};
   VersionGate gate(1, [&](auto version) { tensors.value = version; });
   gate.enter(1);
@@ -66,7 +66,7 @@ TEST(VersionGate, another_version_is_loaded_when_nobody_is_inside) {
   EXPECT_EQ(gate.loads(), 1u);
 }
 
-TEST(VersionGate, an_exclusive_section_waits_until_nobody_is_inside_and_lets_nobody_in) {
+TEST(VersionGate, an_exclusive_section_waits_until_no_thread_is_inside_and_admits_none) {
   Tensors tensors{0};
   VersionGate gate(0, [&](auto version) { tensors.value = version; });
   std::vector<std::string> order;  // guarded by the gate itself

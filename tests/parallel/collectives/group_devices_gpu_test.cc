@@ -75,7 +75,7 @@ TEST_F(GroupsOnGpus, OfTwoMembers) {
   reduce_gather_and_compare();
 }
 
-TEST_F(GroupsOnGpus, ADifferenceIsToldToAll) {
+TEST_F(GroupsOnGpus, ADifferenceIsReportedToAll) {
   make(2);
   if (IsSkipped()) return;
   std::vector<std::optional<ErrorKind>> kinds(2);

@@ -280,7 +280,7 @@ TEST_P(GroupsOnDevices, TheFirstCollectiveMakesWhatItNeeds) {
   EXPECT_EQ(values(tensors[1]), (Floats{3}));
 }
 
-TEST_P(GroupsOnDevices, BesideCollectivesOfTheHost) {
+TEST_P(GroupsOnDevices, NextToCollectivesOfTheHost) {
   make_ready();
   for (int round = 0; round < 10; ++round) {
     Tensors host, there;
@@ -369,7 +369,7 @@ TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
   expect_failure(std::move(futures), ErrorKind::aborted, {"enough"});
 }
 
-TEST_P(GroupsOnDevices, ADifferenceEndsTheGroupAndIsToldToAll) {
+TEST_P(GroupsOnDevices, ADifferenceEndsTheGroupAndIsReportedToAll) {
   make_ready();
   Tensors tensors{tensor(0, {1, 2}), tensor(1, {1, 2, 3}), tensor(2, {1, 2})};
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); });
@@ -405,7 +405,7 @@ TEST_P(GroupsOnDevices, HostAndDeviceAreADifference) {
                  {"all_reduce(sum, float32[2]) at", "all_reduce(sum, float32[2], fake)"});
 }
 
-TEST_P(GroupsOnDevices, WhoHasNoNcclIsNamedToAll) {
+TEST_P(GroupsOnDevices, ARankWithoutNcclIsNamedToAll) {
   make(1);
   expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)", "no libnccl"});
   expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)"});  // the group goes on
@@ -477,7 +477,7 @@ TEST_P(GroupsOnDevices, AFirstCollectiveHearsOfADeathWhileItWaits) {
   expect_all(std::move(futures), ErrorKind::peer_lost, {"worker2"});
 }
 
-TEST_P(GroupsOnDevices, WhoDoesNotComeIsNamedAlsoWhereALaunchWaitsForIt) {
+TEST_P(GroupsOnDevices, AMissingRankIsNamedAlsoIfALaunchWaitsForIt) {
   make_ready();
   for (const int rank : {0, 1}) nccl.faults(rank).launch_polls = 1 << 30;
   Futures futures;
@@ -495,7 +495,7 @@ TEST_P(GroupsOnDevices, WhatIsRefusedBeforeItIsBegunEndsNothing) {
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
-TEST_P(GroupsOnDevices, WhoDoesNotComeIsNamed) {
+TEST_P(GroupsOnDevices, AMissingRankIsNamed) {
   make_ready();
   Futures futures;
   for (const int rank : {0, 1})

@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Differences,
                                             ::testing::Values(Backend::messages, Backend::memory,
                                                               Backend::hosts, Backend::uneven)));
 
-TEST_P(Differences, AreToldToEveryRankAndTheGroupGoesOn) {
+TEST_P(Differences, AreReportedToEveryRankAndTheGroupContinues) {
   const auto [ranks, backend] = GetParam();
   Company company(ranks, backend);
   const auto groups = company.groups();
@@ -88,7 +88,7 @@ class GroupEnds : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupEnds, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-TEST_P(GroupEnds, PastADeadlineAllLearnWhoIsMissing) {
+TEST_P(GroupEnds, PastADeadlineAllRanksLearnWhichRanksAreMissing) {
   expect_all(
       but(2,
           [](const Group& group) { return group.barrier(group.rank() == 0 ? Timeout(50ms) : std::nullopt); }),
@@ -110,7 +110,7 @@ TEST_P(GroupEnds, AMemberThatDiesIsNamedToAll) {
              {"worker2", "lost"});
 }
 
-TEST_P(GroupEnds, AMemberThatLeavesIsNamedToWhoStillNeedsIt) {
+TEST_P(GroupEnds, AMemberThatLeavesIsNamedToRanksThatStillNeedIt) {
   together(groups, [](const Group& group) { return group.barrier(); });
   Futures futures = but(2, [](const Group& group) { return group.barrier(); });
   got(company.agent(2).leave());
@@ -232,7 +232,7 @@ TEST(GroupTimeouts, OfALaterCollectiveHoldAfterAnEarlierOneSucceeded) {
 
 // --- Reports of the collectives in flight ---
 
-TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
+TEST_P(GroupEnds, AHangIsRecordedBeforeARankGetsTheError) {
   const auto folder = std::filesystem::temp_directory_path() / ("weft-flights-" + std::to_string(::getpid()));
   const auto recorded = company.groups({.flight_recorder_dir = folder}),
              beside = company.groups({.name = "beside", .flight_recorder_dir = folder});
@@ -279,7 +279,7 @@ TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
 }
 
 // As `weft dash` asks.
-TEST_P(GroupEnds, ThatHaveNotComeAreToldToAnyAgentWithTheLatestOperations) {
+TEST_P(GroupEnds, MissingRanksAreReportedToAnyAgentWithTheLatestOperations) {
   for (int i = 0; i < 6; ++i) together(groups, [](const Group& group) { return group.barrier(); });
   Futures waiting = but(2, [](const Group& group) { return group.barrier(); });
   const rpc::Peer worker0 = company.agent(2).peer("worker0");
@@ -301,7 +301,7 @@ TEST_P(GroupEnds, ThatHaveNotComeAreToldToAnyAgentWithTheLatestOperations) {
 }
 
 // The file that rank 0 writes first is a pipe, so that rank 0 waits until the test reads it.
-TEST_P(GroupEnds, AreToldToOtherMembersBeforeFilesAreWritten) {
+TEST_P(GroupEnds, AreReportedToOtherMembersBeforeFilesAreWritten) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("weft-slow-flights-" + std::to_string(::getpid()));
   const auto recorded = company.groups({.flight_recorder_dir = folder});

@@ -27,7 +27,7 @@ TEST_P(GroupMessages, MessagesAreReceivedInTheOrderInWhichTheyWereSent) {
   }
 }
 
-TEST_P(GroupMessages, MessagesAreToldApartByTagAndSender) {
+TEST_P(GroupMessages, MessagesAreDistinguishedByTagAndSender) {
   const at::Tensor a = at::zeros({2}), b = at::zeros({2}), c = at::zeros({2}), own = at::zeros({2});
   Futures all;
   all.push_back(groups[2].recv(a, 0, 7));
@@ -155,7 +155,7 @@ TEST_P(GroupMessages, AnObjectIsNoTensorOfUnknownShape) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-TEST_P(GroupMessages, ATensorThatNobodySendsEndsTheGroup) {
+TEST_P(GroupMessages, AMissingSendEndsTheGroup) {
   auto received = groups[0].recv_tensor(1, 3, 50ms);
   test::expect_error(std::move(received), ErrorKind::deadline_exceeded,
                      "rank 0 (worker0): recv(any tensor, from 1) at group_messages_test.cc:");
@@ -187,7 +187,7 @@ TEST_P(GroupMessages, MessagesThatDifferAreAnErrorOfBothAlone) {
   test::expect_error(groups[0].recv(at::zeros({1}).expand({4}), 1), ErrorKind::invalid_argument, "expanded");
 }
 
-TEST_P(GroupMessages, MessagesThatNobodyTakesOrSendsEndTheGroup) {
+TEST_P(GroupMessages, UnmatchedMessagesEndTheGroup) {
   const auto others = company.groups();
   Futures futures;
   futures.push_back(groups[0].send(at::zeros({4}), 1, 3, 50ms));

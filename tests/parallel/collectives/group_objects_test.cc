@@ -132,7 +132,7 @@ TEST_P(Objects, EndWithTheGroup) {
   for (auto& future : futures) test::expect_error(std::move(future), ErrorKind::peer_lost, "worker2");
 }
 
-TEST_P(Objects, EndWithWhoGathersThem) {
+TEST_P(Objects, EndWithTheRankThatGathersThem) {
   std::vector<rpc::Future<std::vector<int>>> futures;
   for (const int rank : {1, 2}) futures.push_back(groups[rank].all_gather_object(1));
   company.end(0);

@@ -139,7 +139,7 @@ class ProcessesOfMessages : public Processes {};
 INSTANTIATE_TEST_SUITE_P(Backends, ProcessesOfMessages, ::testing::Values(Backend::messages),
                          ::testing::PrintToStringParamName());
 
-TEST_P(ProcessesOfMessages, AStoppedRankZeroIsNamedByWhoGivesItObjects) {
+TEST_P(ProcessesOfMessages, AStoppedRankZeroIsNamedByTheRanksThatSendItObjects) {
   const int ranks = few(GetParam());
   start(ranks, [](const Group& group, const auto& say) {
     group.barrier().get();

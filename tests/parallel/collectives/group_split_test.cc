@@ -56,7 +56,7 @@ TEST_P(Splits, ByColorInTheOrderOfKeysThenRanks) {
 }
 
 // Ranks may begin the next before the last is done.
-TEST_P(Splits, SeveralAtATimeAndBesideOtherCollectives) {
+TEST_P(Splits, SeveralAtATimeAndNextToOtherCollectives) {
   std::vector<rpc::Future<std::optional<Group>>> first, second;
   Futures others;
   std::vector<rpc::Future<std::vector<int>>> objects;
@@ -199,7 +199,7 @@ TEST_P(ElasticWorld, AGroupThatAMemberDoesNotComeToIsCancelled) {
   EXPECT_NE(std::string(other->what()).find("bert"), std::string::npos) << other->what();
 }
 
-TEST_P(ElasticWorld, AGroupGrowsByWhoHasCome) {
+TEST_P(ElasticWorld, AGroupGrowsByNewMembers) {
   join_all({"anna", "bert", "cleo"});
   const auto three = group_of({"anna", "bert", "cleo"});
   together(three, [](const Group& group) { return group.barrier(); });

@@ -145,7 +145,7 @@ TEST_F(ElasticRun, AWorkerJoinsAtACommit) {
   EXPECT_EQ(workers[1]->changes.back().joined, Names{"dora"});
 }
 
-TEST_F(ElasticRun, WhoLeavesIsNotMissedAndNothingIsSynchronized) {
+TEST_F(ElasticRun, AWorkerThatLeavesIsNotMissedAndNothingIsSynchronized) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   Worker& bert = *workers[1];
   bert.training.before_step = [&](std::int64_t step, const Group&) {
@@ -162,7 +162,7 @@ TEST_F(ElasticRun, WhoLeavesIsNotMissedAndNothingIsSynchronized) {
 }
 
 // As after a SIGTERM while the worker still waits to join the job.
-TEST_F(ElasticRun, AWorkerThatIsToldToLeaveBeforeItTrainsDoesNotTrain) {
+TEST_F(ElasticRun, AWorkerThatIsStoppedBeforeItTrainsDoesNotTrain) {
   Worker& anna = worker("anna");
   anna.training.state.leave();
   anna.start({});
@@ -749,7 +749,7 @@ TEST_F(ElasticRun, ChangesAreLimited) {
   EXPECT_EQ(anna.changes.size(), 6U);
 }
 
-TEST_F(ElasticRun, WhoComesAfterTheEndFindsItFinished) {
+TEST_F(ElasticRun, AWorkerThatJoinsAfterTheEndFindsItFinished) {
   worker("anna").start({});
   EXPECT_EQ(workers[0]->end(), Outcome::finished);
   Worker& dora = worker("dora");

@@ -305,7 +305,7 @@ TEST_F(GroupPipelineOnDevices, ShardedStagesAreGatheredAndReducedByNccl) {
     });
 }
 
-TEST_F(GroupPipelineOnDevices, WithoutNcclAllRanksAreTold) {
+TEST_F(GroupPipelineOnDevices, WithoutNcclAllRanksGetTheError) {
   on_all_ranks(3, false, [&](const collectives::Group& group, c10::Device device) {
     Model model;
     const auto error = test::error_of([&] {

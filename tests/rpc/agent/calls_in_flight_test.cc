@@ -138,7 +138,7 @@ TEST_F(CallsInFlightTest, ACallThatWaitsForAConnectionIsNotSent) {
   got(std::move(call));
 }
 
-TEST_F(CallsInFlightTest, ALoopThatHangsIsTold) {
+TEST_F(CallsInFlightTest, ALoopThatHangsIsReported) {
   auto call = cluster.peer("a", "c").call<&Last::block>();
   last->began.wait();
   EXPECT_EQ(calls_in_flight(cluster["c"].core(), test::too_long).served.size(), 1U);

@@ -58,7 +58,7 @@ TEST_F(StatsTest, CountTheCallsOfEachMethod) {
   EXPECT_EQ(fail.failed, 1U);
 }
 
-TEST_F(StatsTest, WhatIsNotAnsweredYetIsUnderWay) {
+TEST_F(StatsTest, CallsWithoutAReplyAreInFlight) {
   auto call = b.call<&Worker::block>();
   worker->began.wait();
   EXPECT_EQ(ask("worker.block").accepted, 1U);

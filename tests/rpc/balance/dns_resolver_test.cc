@@ -29,7 +29,7 @@ TEST(DnsResolver, EachAddressOfAHostIsAReplica) {
   for (const std::string& name : names) EXPECT_NE(Address::parse(name).host, "localhost");
 }
 
-TEST(DnsResolver, AHostThatNobodyKnowsIsNoReplica) {
+TEST(DnsResolver, AnUnknownHostIsNoReplica) {
   Cluster cluster({}, {"client"});
   // Longer than the maximum length of a name: no server is asked.
   const auto resolve = dns_resolver(cluster["client"], "tcp://" + std::string(300, 'x') + ":1");
@@ -45,7 +45,7 @@ TEST(DnsResolver, WantsAnAddressWithAPort) {
         << text;
 }
 
-TEST(DnsResolver, OfAnAgentThatIsGoneSaysSo) {
+TEST(DnsResolver, OfAnAgentThatIsGoneFails) {
   Cluster cluster({}, {"client"});
   const auto resolve = dns_resolver(cluster["client"], "tcp://localhost:1");
   cluster.end("client");

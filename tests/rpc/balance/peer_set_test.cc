@@ -123,7 +123,7 @@ TEST_F(PeerSetTest, ACallThatWasNotSentGoesToAnother) {
     EXPECT_EQ(replica.ejected_until.has_value(), replica.name == "inproc://b");
 }
 
-TEST_F(PeerSetTest, WhereNobodyIsThereTheLastErrorComes) {
+TEST_F(PeerSetTest, WithoutAnyReplicaTheLastErrorIsReturned) {
   for (const char* name : {"a", "b", "c"}) cluster.end(name);
   const auto error = error_of([&] { got(all().call<&Replica::who>()); });
   ASSERT_TRUE(error);

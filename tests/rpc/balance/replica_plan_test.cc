@@ -49,7 +49,7 @@ class ReplicaPlanTest : public testing::Test {
   ReplicaPlan::Time now{1h};
 };
 
-TEST_F(ReplicaPlanTest, OfNobodyChoosesNobody) {
+TEST_F(ReplicaPlanTest, WithoutReplicasChoosesNone) {
   auto plan = plan_of({});
   EXPECT_FALSE(plan.choose(now));
   plan.set({"a"});

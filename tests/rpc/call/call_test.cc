@@ -171,7 +171,7 @@ TEST_F(CallTest, ArgumentsAreConvertedAsInACall) {
   EXPECT_EQ(station->lines(), (std::vector<std::string>{line, "a literal"}));
 }
 
-TEST_F(CallTest, TellsTheHandlerWhoCalls) {
+TEST_F(CallTest, TellsTheHandlerItsCaller) {
   EXPECT_EQ(got(to_b.call<&Station::caller>()), "a station.caller whenever");
   EXPECT_EQ(got(to_b.with(CallOptions{.timeout = 1h}).call<&Station::caller>()), "a station.caller in time");
   EXPECT_EQ(got(b.peer("b").call<&Station::caller>()), "b station.caller whenever");

@@ -182,7 +182,7 @@ TEST_P(LimitsTest, OfAllCallsTogetherRefuseWhatIsBeyond) {
   EXPECT_EQ(got(from_c.call<&Store::length>("x")), 1U);
 }
 
-TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
+TEST_P(LimitsTest, OfCallsInFlightBoundTheMemoryOfACaller) {
   start({.outgoing_calls = 3, .outgoing_bytes = 2000}, {});
   const auto idle = [&] { return (*cluster)["a"].counts().waiting == 0; };
   test::eventually("the call that connected is complete", idle);
@@ -204,7 +204,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
 }
 
 // Text, numbers and structs have no attachments, but their calls also hold memory.
-TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
+TEST_P(LimitsTest, OfCallsInFlightAlsoCountValues) {
   start({.outgoing_values = 10'000}, {});
   const auto idle = [&] { return (*cluster)["a"].counts().waiting == 0; };
   test::eventually("the call that connected is complete", idle);
@@ -223,7 +223,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
   EXPECT_EQ(got(to_b->call<&Store::length>(std::string(4000, 'x'))), 4000U);
 }
 
-TEST_P(LimitsTest, OfOneMessageAreToldToWhoSends) {
+TEST_P(LimitsTest, OfOneMessageAreReportedToItsSender) {
   const Limits limits{.message = 100'000, .header = 10'000, .attachments = 3};
   start(limits, limits);
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
@@ -274,7 +274,7 @@ TEST_P(LimitsTest, ThatOnlyTheReceiverHasAreKnownToTheSender) {
   EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
-TEST_P(LimitsTest, ThatOnlyTheCallerHasAreKnownToWhoAnswers) {
+TEST_P(LimitsTest, OfTheCallerAreKnownToTheCallee) {
   start({.message = 100'000, .header = 10'000}, {});
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
   test::eventually("it is held", [&] { return store->held() == 1; });

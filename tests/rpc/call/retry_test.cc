@@ -115,7 +115,7 @@ class RetryTest : public testing::Test {
   Cluster cluster{{.adjust = [](AgentOptions& options) { options.retry_budget.max = 1e9; }}, {"client"}};
 };
 
-TEST_F(RetryTest, ACallThatFindsNobodyIsMadeAgainUntilSomebodyIsThere) {
+TEST_F(RetryTest, ACallWithoutAListenerIsRetriedUntilThereIsOne) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
   cluster.end("server");
   auto call = peer.call<&Till::pay>(5);

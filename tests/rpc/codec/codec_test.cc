@@ -110,7 +110,7 @@ TEST(Codec, TypesNest) {
   EXPECT_EQ(travel(std::tuple<>{}), std::tuple<>{});
 }
 
-TEST(Codec, OptionalsWithinOptionalsAreToldApart) {
+TEST(Codec, OptionalsWithinOptionalsAreDistinguished) {
   using Twice = std::optional<std::optional<int>>;
   EXPECT_EQ(travel(Twice{}), Twice{});
   EXPECT_EQ(travel(Twice{std::optional<int>{}}), Twice{std::optional<int>{}});

@@ -157,7 +157,7 @@ TEST(AsioLoop, ThreadsMayPostWhileItStops) {
   }
 }
 
-TEST(AsioLoop, ItsLastOwnerMayLetGoOnTheLoopItself) {
+TEST(AsioLoop, ItsLastOwnerMayReleaseItOnTheLoopItself) {
   Event released;
   {
     auto loop = std::make_shared<AsioLoop>();
@@ -265,7 +265,7 @@ TEST(AsioLoop, JobsKeepTheirOrderBeyondATurnsEnd) {
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
-TEST(AsioLoop, WhatATurnLeftGoesWithAnIoContextThatNobodyRuns) {
+TEST(AsioLoop, JobsOfATurnAreDestroyedWithAnIoContextThatNoThreadRuns) {
   auto loop_held = std::make_shared<int>();
   {
     asio::io_context context;

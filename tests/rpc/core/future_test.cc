@@ -61,7 +61,7 @@ TEST(Future, ABrokenPromiseIsAborted) {
   EXPECT_EQ(kind_of([&] { return first.get(); }), ErrorKind::aborted);
 }
 
-TEST(Future, OneThatIsEmptySaysSo) {
+TEST(Future, AnEmptyOneFails) {
   Future<int> used = Future<int>::made(3);
   EXPECT_EQ(used.get(), 3);
   EXPECT_FALSE(used.valid());
@@ -137,7 +137,7 @@ TEST(Future, ABrokenPromiseRunsThen) {
   EXPECT_EQ(seen, ErrorKind::aborted);
 }
 
-TEST(Future, CancelAsksOnceUnderWayAndNotAfterwards) {
+TEST(Future, CancelRequestsOnceInFlightAndNotAfterwards) {
   int asked = 0;
   Promise<int> promise;
   promise.on_cancel([&] { ++asked; });

@@ -52,7 +52,7 @@ TEST(IdMap, IsAMap) {
   }
 }
 
-TEST(IdMap, LetsGoOfWhatWasTaken) {
+TEST(IdMap, ReleasesExtractedEntries) {
   IdMap<std::shared_ptr<int>> map(3);
   auto value = std::make_shared<int>(5);
   for (std::uint64_t id = 0; id < 100; ++id) map.insert(id, value);

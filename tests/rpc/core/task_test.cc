@@ -34,7 +34,7 @@ TEST(Task, IsLazy) {
   EXPECT_TRUE(began);
 }
 
-TEST(Task, OneThatIsEmptySaysSo) {
+TEST(Task, AnEmptyOneFails) {
   struct Body {
     static Task<int> await(Task<int> task) { co_return co_await std::move(task); }
     static Task<int> await(Future<int> future) { co_return co_await std::move(future); }

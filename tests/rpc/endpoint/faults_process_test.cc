@@ -96,7 +96,7 @@ class DeathTest : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Ways, DeathTest, testing::Values("tcp", "unix", "shm"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(DeathTest, InTheMiddleOfATensorIsToldToTheCaller) {
+TEST_P(DeathTest, InTheMiddleOfATensorIsReportedToTheCaller) {
   Child server = vault(listen());
   const std::string address = server.line();
   Agent client(options("client", ""));
@@ -186,7 +186,7 @@ TEST(StandstillTest, PastTheHeartbeatIsALossAndItsEndANewBeginning) {
   EXPECT_EQ(peer.identity(), id) << "it never died";
 }
 
-TEST(SlowReaderTest, BoundsWhatItsCallerKeepsAndDelaysNobodyElse) {
+TEST(SlowReaderTest, BoundsTheMemoryOfItsCallerAndDelaysNoOtherPeer) {
   Child other = vault();
   const std::string there = other.line();
   auto with = options("client", "");
@@ -349,7 +349,7 @@ TEST(StormTest, AgentsOfOneHostMeetBeyondTheLimitForSharedMemory) {
   eventually("all have gone", [&] { return server.counts().connections == 0; });
 }
 
-TEST(StormTest, ConnectionsThatSayNothingDoNotKeepOutWhoSpeaks) {
+TEST(StormTest, SilentConnectionsDoNotExcludeOtherPeers) {
   const std::size_t wanted = std::min<std::size_t>(more_files(6000) / 2, 3000);
   auto with = options("server");
   with.max_handshakes = 100;

@@ -250,7 +250,7 @@ TEST_F(LinkLanesTest, ThatAreLostEndTheConnection) {
 }
 
 // As the dialling side does if it gives the lanes up.
-TEST_F(LinkLanesTest, ThatAreLostBeforeTheyAreInUseAreNone) {
+TEST_F(LinkLanesTest, LostBeforeTheyAreInUseAreNotUsed) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   {

@@ -139,7 +139,7 @@ TEST_F(SecurityTest, ACertificateOfAnotherAuthorityIsRefused) {
   expect_counted("vault", "authority");
 }
 
-TEST_F(SecurityTest, WhoSpeaksWithoutTlsIsNotHeard) {
+TEST_F(SecurityTest, APeerWithoutTlsIsRefused) {
   TestAuthority authority;
   make("vault", authority.credentials("vault"));
   make("anna", std::nullopt,
@@ -186,7 +186,7 @@ TEST_F(SecurityTest, AnExpiredCertificateOrNoneIsRefusedLoggedAndCounted) {
   EXPECT_EQ(agent("vault").counts().connections_made, 0U);
 }
 
-TEST_F(SecurityTest, WhoSaysNothingIsClosedAtTheEndOfTheHandshakesTime) {
+TEST_F(SecurityTest, ASilentPeerIsClosedAfterTheHandshakeTimeout) {
   TestAuthority authority;
   const auto soon = [](AgentOptions& options) { options.handshake_timeout = std::chrono::milliseconds{50}; };
   make("plain", std::nullopt, soon);
@@ -205,7 +205,7 @@ TEST_F(SecurityTest, WhoSaysNothingIsClosedAtTheEndOfTheHandshakesTime) {
   EXPECT_EQ(vault_->opened, 0);
 }
 
-TEST_F(SecurityTest, WhoHasNoCredentialsIsNotSpokenTo) {
+TEST_F(SecurityTest, APeerWithoutCredentialsIsRefused) {
   TestAuthority authority;
   make("vault", std::nullopt);
   make("anna", authority.credentials("anna"));
@@ -260,7 +260,7 @@ TEST_F(ImpostorTest, IsRefusedOverEveryTransportOfTheHost) {
   }
 }
 
-TEST_F(ImpostorTest, WhoProvesTheNameIsReachedOverThoseTransports) {
+TEST_F(ImpostorTest, AnAgentThatProvesTheNameIsReachedOverThoseTransports) {
   for (const std::string scheme : {"unix", "shm"}) {
     const std::string address = scheme + "://" + (folder_ / scheme).string();
     cluster_.reset();
@@ -272,7 +272,7 @@ TEST_F(ImpostorTest, WhoProvesTheNameIsReachedOverThoseTransports) {
   }
 }
 
-TEST_F(ImpostorTest, FindsNobodyByATransportThatChecksNothing) {
+TEST_F(ImpostorTest, IsNotReachedByATransportWithoutChecks) {
   class Unchecked final : public Transport {
    public:
     std::string_view scheme() const override { return "inproc"; }
@@ -304,7 +304,7 @@ TEST_F(SecurityTest, TheCertificateMustBeForTheHostThatWasDialled) {
   expect_refused("anna", "vault", ErrorKind::permission_denied, "127.0.0.1");
 }
 
-TEST_F(SecurityTest, NobodyTakesTheNameOfAnother) {
+TEST_F(SecurityTest, NoAgentTakesTheNameOfAnother) {
   TestAuthority authority;
   make("vault", authority.credentials("vault"));
   make("bert", authority.credentials("anna"));  // anna's certificate
@@ -343,7 +343,7 @@ TEST_F(SecurityTest, ReloadedSecretsHoldForNewConnectionsWithoutDroppingACall) {
   EXPECT_EQ(got(anna.call<&Vault::who>()), "psk:old");
 }
 
-TEST_F(SecurityTest, PermissionsSayWhoMayCallWhat) {
+TEST_F(SecurityTest, PermissionsStateWhichIdentityMayCallWhichMethod) {
   TestAuthority authority;
   make("vault", authority.credentials("vault"), [](AgentOptions& options) {
     options.permissions =

@@ -26,7 +26,7 @@ AgentOptions options(const std::string& name) {
   return options;
 }
 
-TEST(SlowReader, OfSingleBytesMakesNothingGrowAndDelaysNobodyElse) {
+TEST(SlowReader, OfSingleBytesUsesNoMoreMemoryAndDelaysNoOtherPeer) {
   constexpr std::size_t each = 16 << 10;
   constexpr std::uint64_t credit = 4 * each;
   Agent other(options("other"));

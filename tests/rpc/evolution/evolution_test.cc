@@ -145,7 +145,7 @@ TEST(EvolutionTest, AnOldCallerLeavesANewParameterAndANewFieldAtTheirDefaults) {
   EXPECT_EQ(quote.price, 0) << "a field that is gone has its default";
 }
 
-TEST(EvolutionTest, ANewCallerIsToldThatAnOldCalleeTakesLess) {
+TEST(EvolutionTest, ANewCallerGetsAnErrorOfAnOldCalleeWithFewerParameters) {
   test::Cluster cluster{{}, {"a", "b"}};
   cluster["b"].serve(std::make_shared<before::Market>());
   const auto error = test::error_of(
@@ -206,7 +206,7 @@ TEST(EvolutionTest, APeerOfAnotherProtocolVersionIsRefusedInWords) {
   EXPECT_FALSE(client.next().has_value());
 }
 
-TEST(EvolutionTest, WhoDialsAPeerOfAnotherProtocolVersionIsToldWhy) {
+TEST(EvolutionTest, AConnectToAPeerOfAnotherProtocolVersionFailsWithTheReason) {
   Socket listener = Socket::listening();
   Agent client(quiet("client"));
   auto call = client.connect(listener.address()).call<&before::Market::last>(before::Quote{"ACME", 5});
@@ -223,7 +223,7 @@ TEST(EvolutionTest, WhoDialsAPeerOfAnotherProtocolVersionIsToldWhy) {
   EXPECT_EQ(reason->kind(), ErrorKind::unsupported);
 }
 
-TEST(EvolutionTest, WhoIsRefusedForItsProtocolVersionHandsTheReasonOn) {
+TEST(EvolutionTest, APeerThatIsRefusedForItsProtocolVersionReportsTheReason) {
   Socket listener = Socket::listening();
   Agent client(quiet("client"));
   auto call = client.connect(listener.address()).call<&before::Market::last>(before::Quote{"ACME", 5});

@@ -137,7 +137,7 @@ TEST_P(FixedCollectives, SeveralThreadsOfAMemberMeetAtOnce) {
   EXPECT_EQ(passed, 4 * threads * rounds);
 }
 
-TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesWhoDidNotCome) {
+TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesTheMissingMembers) {
   const std::string late = "all_gather 'step': 'worker2' did not call it before the deadline";
   on_each(4, [&](std::size_t rank) {
     // Only one of them is in a hurry.
@@ -171,7 +171,7 @@ TEST_P(FixedCollectives, TheLeadersLossEndsItOnAllWithTheWorld) {
   eventually("the world has failed", [&] { return job[2].core()->world_failure().has_value(); });
 }
 
-TEST_P(FixedCollectives, WhoCancelsEndsItForTheOthers) {
+TEST_P(FixedCollectives, AMemberThatCancelsEndsItForTheOthers) {
   std::vector<Future<void>> waits;
   for (const std::size_t rank : {0, 1, 2}) waits.push_back(rpc::Job(job[rank]).barrier());
   waits[1].cancel();
@@ -181,7 +181,7 @@ TEST_P(FixedCollectives, WhoCancelsEndsItForTheOthers) {
   expect_error(rpc::Job(job[3]).barrier(), ErrorKind::aborted, "barrier: 'worker1' no longer waits");
 }
 
-TEST_P(FixedCollectives, WhoLeavesEndsItForTheOthers) {
+TEST_P(FixedCollectives, AMemberThatLeavesEndsItForTheOthers) {
   auto host = rpc::Job(job[0]).barrier({.name = "with"}), own = rpc::Job(job[3]).barrier({.name = "with"});
   auto without = rpc::Job(job[1]).barrier({.name = "without"});
   got(job[3].leave());  // not kept by what it waits for
@@ -235,7 +235,7 @@ class OpenCollectives : public testing::TestWithParam<JobKind> {
 };
 INSTANTIATE_TEST_SUITE_P(Stores, OpenCollectives, testing::ValuesIn(kinds), name_of);
 
-TEST_P(OpenCollectives, ThoseWhoAreNamedMeet) {
+TEST_P(OpenCollectives, TheNamedMembersMeet) {
   for (std::size_t round = 0; round < 3; ++round) {
     auto anna = rpc::Job(job["anna"]).all_gather(round, three),
          bert = rpc::Job(job["bert"]).all_gather(round, three);
@@ -249,14 +249,14 @@ TEST_P(OpenCollectives, ThoseWhoAreNamedMeet) {
   got(rpc::Job(job["worker0"]).barrier({.among = {"worker0"}}));
 }
 
-TEST_P(OpenCollectives, WhoDiesBeforeItComesEndsIt) {
+TEST_P(OpenCollectives, AMemberThatDiesBeforeItsCallEndsIt) {
   auto anna = barrier("anna"), bert = barrier("bert");
   job.end("carl");
   expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
   expect_error(std::move(bert), ErrorKind::peer_lost, "'carl' was lost");
 }
 
-TEST_P(OpenCollectives, WhoDiesAfterItCameEndsIt) {
+TEST_P(OpenCollectives, AMemberThatDiesAfterItsCallEndsIt) {
   auto anna = barrier("anna"), carl = barrier("carl");
   job.end("carl");
   expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
@@ -299,7 +299,7 @@ TEST_P(OpenCollectives, AnOrderlyEndEndsItForTheOthers) {
   expect_error(std::move(bert), ErrorKind::shut_down, "'carl' has left the job");
 }
 
-TEST_P(OpenCollectives, WhoIsNotHereIsUnknown) {
+TEST_P(OpenCollectives, AnAbsentMemberIsUnknown) {
   EXPECT_EQ(kind_of([&] { return got(rpc::Job(job["anna"]).barrier({.among = {"anna", "dora"}})), 0; }),
             ErrorKind::not_found);
   const auto late = job.make(no_rank, "late");

@@ -98,7 +98,7 @@ TEST(JobPlace, OfASlurmStepWhoseNodesAreNoHosts) {
       "'n1.unknown'; 10.0.0.1, from which the job was started, is not rank 0's host");
 }
 
-TEST(JobPlace, OfABatchScriptThereIsNone) {
+TEST(JobPlace, IsNotFoundInABatchScript) {
   Variables script = slurm;
   script.erase("SLURM_STEP_NUM_TASKS");
   EXPECT_EQ(refusal(script), "the environment has no WORLD_SIZE: the number of agents in the job");
@@ -175,7 +175,7 @@ TEST(JobPlace, WhatIsStatedPrevails) {
   EXPECT_EQ(options(with(slurm, {{"WORLD_SIZE", "9"}})).rendezvous->world_size, 9U);
 }
 
-TEST(JobPlace, WhoHasStartedTheProcess) {
+TEST(JobPlace, TheLauncherOfTheProcess) {
   const auto by = [](const Variables& variables) {
     return started_by(lookup_in(variables)).value_or("nobody");
   };

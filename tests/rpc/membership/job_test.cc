@@ -148,7 +148,7 @@ TEST(Job, IsMadeFromTheEnvironment) {
   EXPECT_EQ(job.world_size(), 1u);
 }
 
-TEST(Job, InAnElasticWorldJoinWaitsForNobody) {
+TEST(Job, InAnElasticWorldJoinDoesNotWait) {
   test::Job agents(test::job_kind<test::InProcessJobStore>("in_process"));
   Job host(agents.start(0));
   test::got(host.join());

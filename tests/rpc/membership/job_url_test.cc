@@ -161,7 +161,7 @@ TEST(JobUrl, AnElasticWorldNeedsNoRank) {
   EXPECT_EQ(comes.rendezvous->store, "tcp://10.0.0.1:7000");
 }
 
-TEST(JobUrl, SaysWhichNumberNobodyStates) {
+TEST(JobUrl, NamesTheMissingNumber) {
   EXPECT_EQ(
       refusal("tcp://node0:7000?world_size=4", {}),
       "'tcp://node0:7000?world_size=4' has no rank, and the environment has no RANK: this agent's number in "

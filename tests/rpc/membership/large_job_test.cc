@@ -255,7 +255,7 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
   told("all have left");
 }
 
-TEST_F(LargeJob, OfFixedSizeEndsEverywhereWithWhoWasLost) {
+TEST_F(LargeJob, OfFixedSizeEndsEverywhereWithTheNameOfTheLostMember) {
   start(true);
   const auto ranks = each([](Agent& agent) { return rpc::Job(agent).all_gather(rpc::Job(agent).rank()); });
   for (const auto& values : ranks) {

@@ -36,7 +36,7 @@ class MemberResolverTest : public testing::Test {
   std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>(cluster["client"].core()->pick_loop());
 };
 
-TEST_F(MemberResolverTest, TellsThoseWhoAreHereByTheirFirstAddress) {
+TEST_F(MemberResolverTest, ReturnsPresentMembersByTheirFirstAddress) {
   put(record("anna", MemberState::joined, {"inproc://anna", "tcp://10.0.0.7:1"}));
   put(record("bert", MemberState::serving, {"inproc://bert"}));
   put(record("late", MemberState::claimed, {"inproc://late"}));
@@ -47,7 +47,7 @@ TEST_F(MemberResolverTest, TellsThoseWhoAreHereByTheirFirstAddress) {
   EXPECT_EQ(got(member_resolver(store)()), (PeerSet::Names{"inproc://anna", "inproc://bert"}));
 }
 
-TEST_F(MemberResolverTest, TellsThoseWhoAreWanted) {
+TEST_F(MemberResolverTest, ReturnsTheSelectedMembers) {
   put(record("anna", MemberState::joined, {"inproc://anna"}, {{"serves", "market"}}));
   put(record("bert", MemberState::joined, {"inproc://bert"}, {{"serves", "rates"}}));
   const auto resolve = member_resolver(store, [](const Member& member) {
@@ -57,7 +57,7 @@ TEST_F(MemberResolverTest, TellsThoseWhoAreWanted) {
   EXPECT_EQ(got(resolve()), PeerSet::Names{"inproc://anna"});
 }
 
-TEST_F(MemberResolverTest, ARecordThatIsNoneIsAnError) {
+TEST_F(MemberResolverTest, AMalformedRecordIsAnError) {
   got(store->set(std::string(membership_keys::members) + "anna", "nonsense"));
   EXPECT_EQ(kind_of([&] { got(member_resolver(store)()); }), ErrorKind::protocol_error);
 }

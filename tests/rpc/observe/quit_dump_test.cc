@@ -30,7 +30,7 @@ struct Worker {
   Event began, released;
 };
 
-TEST(QuitDump, PrintsWhatIsUnderWayAndTheProcessGoesOn) {
+TEST(QuitDump, PrintsCallsInFlightAndTheProcessContinues) {
   Cluster cluster{{}, {"a", "b"}};
   auto worker = std::make_shared<Worker>();
   cluster["b"].serve(worker);
@@ -81,7 +81,7 @@ class Stderr {
   int before_ = -1;
 };
 
-TEST(QuitDump, PrintsToStderrUnlessItIsToldOtherwise) {
+TEST(QuitDump, PrintsToStderrByDefault) {
   Cluster cluster{{}, {"a", "b"}};
   auto worker = std::make_shared<Worker>();
   cluster["b"].serve(worker);

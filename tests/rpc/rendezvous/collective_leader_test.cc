@@ -70,7 +70,7 @@ TEST_F(CollectiveLeaderTest, TheLastToComeAnswersAll) {
     EXPECT_EQ(values(std::move(*one)), (Values{{"a", 1}, {"b", 2}, {"c", 3}}));
 }
 
-TEST_F(CollectiveLeaderTest, RoundsNamesAndMembersAreToldApart) {
+TEST_F(CollectiveLeaderTest, RoundsNamesAndMembersAreDistinguished) {
   auto first = come(a, arrival({a, b}, 0), 10), second = come(a, arrival({a, b}, 1), 11);
   auto other = come(a, arrival({a, b}, 0, "y"), 12), larger = come(a, arrival({a, b, c}, 0), 13);
   auto alone = come(a, arrival({a}, 0), 14);
@@ -85,7 +85,7 @@ TEST_F(CollectiveLeaderTest, RoundsNamesAndMembersAreToldApart) {
   EXPECT_FALSE(larger.ready());
 }
 
-TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForWhoComesLater) {
+TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForLateMembers) {
   CollectiveArrival hasty = arrival({a, b, c});
   hasty.timeout = 1;
   auto patient = come(b, arrival({a, b, c}));
@@ -125,7 +125,7 @@ TEST_F(CollectiveLeaderTest, OfManyMissingSomeAreNamed) {
       "barrier: 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i' and 17 others did not call it before the deadline");
 }
 
-TEST_F(CollectiveLeaderTest, WhoIsLostEndsItForAll) {
+TEST_F(CollectiveLeaderTest, ALostMemberEndsItForAll) {
   auto waiting = come(a, arrival({a, b}));
   judge(roster({{a, MemberState::joined}, {b, MemberState::serving}}), 5);
   EXPECT_FALSE(waiting.ready());
@@ -140,7 +140,7 @@ TEST_F(CollectiveLeaderTest, WhoIsLostEndsItForAll) {
   expect_error(std::move(had_come), ErrorKind::peer_lost, "all_gather 'x': 'c' was lost");
 }
 
-TEST_F(CollectiveLeaderTest, WhoHasLeftEndsItForAll) {
+TEST_F(CollectiveLeaderTest, AMemberThatHasLeftEndsItForAll) {
   auto waiting = come(a, arrival({a, b}));
   judge(roster({{a, MemberState::joined}, {b, MemberState::left}}), 5);
   expect_error(std::move(waiting), ErrorKind::shut_down, "all_gather 'x': 'b' has left the job");
@@ -165,7 +165,7 @@ TEST_F(CollectiveLeaderTest, IsJudgedByWhatItsMembersHaveSeenOrLater) {
   expect_error(std::move(waiting), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
 }
 
-TEST_F(CollectiveLeaderTest, WhoGivesUpEndsItForAllWhileItIsUnderWay) {
+TEST_F(CollectiveLeaderTest, AMemberThatGivesUpEndsItForAllWhileItIsInFlight) {
   auto waiting = come(a, arrival({a, b, c})), given_up = come(b, arrival({a, b, c}));
   leader->give_up(b, arrival({a, b, c}), ErrorKind::aborted, "no longer waits");
   expect_error(std::move(waiting), ErrorKind::aborted, "all_gather 'x': 'b' no longer waits");
@@ -189,7 +189,7 @@ TEST_F(CollectiveLeaderTest, TypesMustAgree) {
   expect_error(come(c, arrival({a, b, c})), ErrorKind::type_mismatch, text);
 }
 
-TEST_F(CollectiveLeaderTest, NobodyComesTwice) {
+TEST_F(CollectiveLeaderTest, NoMemberCallsItTwice) {
   auto first = come(a, arrival({a, b}), 1);
   expect_error(come(a, arrival({a, b}), 2), ErrorKind::invalid_argument,
                "all_gather 'x': 'a' has called it already");

@@ -97,7 +97,7 @@ TEST_F(MembershipProcesses, SixtyFourMeetAndCallAllToAll) {
 // One member is killed. A second member joins once the first is lost, is stopped for longer than its lease,
 // and then continues. The others see both as lost. The second member fails with `lease_lost`, even if it is
 // stopped while it joins.
-TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
+TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreReported) {
   test::TcpJobStore store;
   const auto body = [&store](std::chrono::nanoseconds lease, const char* name) {
     AgentOptions mine = options(store, no_rank, 0);
@@ -201,7 +201,7 @@ TEST(EtcdJob, AFixedWorldMeetsCallsAndClearsUp) {
   loop->stop();
 }
 
-TEST(EtcdJob, EveryMemberOfAFixedWorldLearnsWhoWasLost) {
+TEST(EtcdJob, EveryMemberOfAFixedWorldLearnsTheLostMember) {
   const JobKind kind = etcd_kind();
   if (const char* missing = kind.missing(); *missing != '\0') GTEST_SKIP() << missing;
   Job job(kind, 3);

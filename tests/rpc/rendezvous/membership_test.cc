@@ -83,7 +83,7 @@ TEST_P(MembershipTest, AgentsStartInAnyOrder) {
   host.get();
 }
 
-TEST_P(MembershipTest, WhoLeavesIsNotLost) {
+TEST_P(MembershipTest, AMemberThatLeavesIsNotLost) {
   Job job(GetParam(), 4);
   job.start_all();
   std::thread server([&] { rpc::Job(job[0]).serve_until_shutdown(); });
@@ -135,7 +135,7 @@ TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
   last.join();
 }
 
-TEST_P(MembershipTest, EveryMemberLearnsWhoWasLost) {
+TEST_P(MembershipTest, EveryMemberLearnsTheLostMember) {
   Job job(GetParam(), 4);
   job.start_all();
   struct Survivor {
@@ -199,7 +199,7 @@ Task<int> call_twice(Peer peer) {
   co_return co_await peer.call<&Worker::hang>();
 }
 
-TEST_P(MembershipTest, WhoIsSilentForItsLeaseIsLost) {
+TEST_P(MembershipTest, AMemberThatIsSilentForItsLeaseIsLost) {
   Job job(GetParam(), 3);
   job.start(0);
   job.start(1);
@@ -232,7 +232,7 @@ TEST_P(MembershipTest, ATaskEndsWithTheWorld) {
   loss.join();
 }
 
-TEST_P(MembershipTest, ALossBeforeAllHaveJoinedReachesThoseWhoWait) {
+TEST_P(MembershipTest, ALossBeforeAllHaveJoinedReachesWaitingMembers) {
   Job job(GetParam(), 4);
   std::vector<Future<void>> waits;
   for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(rpc::Job(job.start(rank)).wait_for(4));
@@ -290,7 +290,7 @@ TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
   core->shut_down();
 }
 
-TEST_P(MembershipTest, ShutDownEndsWhoWaits) {
+TEST_P(MembershipTest, ShutDownEndsWaits) {
   Job job(GetParam(), 3);
   auto host = rpc::Job(job.start(0)).wait_for(3);
   auto joining = rpc::Job(job.start(1)).wait_for(3);
@@ -301,7 +301,7 @@ TEST_P(MembershipTest, ShutDownEndsWhoWaits) {
   EXPECT_TRUE(error_of([&] { return host.get(), 0; }));
 }
 
-TEST_P(MembershipTest, WhoNeverReachesTheJobMayStillEnd) {
+TEST_P(MembershipTest, AnAgentThatNeverReachesTheJobMayStillEnd) {
   Job job(GetParam(), 2);
   auto wait = rpc::Job(job.start(1)).wait_for(2);  // there is no host
   wait.cancel();
@@ -309,7 +309,7 @@ TEST_P(MembershipTest, WhoNeverReachesTheJobMayStillEnd) {
   job[1].leave().get();
 }
 
-TEST_P(MembershipTest, NobodyJoinsAFixedWorldTwice) {
+TEST_P(MembershipTest, NoMemberJoinsAFixedWorldTwice) {
   Job job(GetParam(), 3);
   job.start_all();
   auto twin = job.make(1, "worker1");
@@ -330,7 +330,7 @@ TEST_P(MembershipTest, NobodyJoinsAFixedWorldTwice) {
   for (const std::size_t rank : {0, 2}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
 }
 
-TEST_P(MembershipTest, MembersMayHaveNamesOfTheirOwn) {
+TEST_P(MembershipTest, MembersMayHaveOtherNames) {
   Job job(GetParam(), 2);
   auto host = rpc::Job(job.start(0, "parameters")).wait_for(2);
   auto& trainer = job.start(1, "trainer");
@@ -387,7 +387,7 @@ TEST(Membership, AStrangersEndIsNobodysLoss) {
   EXPECT_EQ(job[0].core()->world_failure(), std::nullopt);
 }
 
-TEST(Membership, WhoDiesWhileJoiningIsLost) {
+TEST(Membership, AMemberThatDiesWhileJoiningIsLost) {
   Job job(tcp, 3);
   auto host = rpc::Job(job.start(0)).wait_for(3);
   auto member = rpc::Job(job.start(1)).wait_for(3);
@@ -462,7 +462,7 @@ TEST(Membership, AMemberOfAFailedJobTellsTheCauseWhenItEnds) {
   }
 }
 
-TEST(Membership, WhoIsNoMemberIsNotBelievedWhenItEndsWithALoss) {
+TEST(Membership, AStrangersReportOfALossIsIgnored) {
   Job job(tcp, 2);
   job.start_all();
   {
@@ -474,7 +474,7 @@ TEST(Membership, WhoIsNoMemberIsNotBelievedWhenItEndsWithALoss) {
   EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
 }
 
-TEST(Membership, WhenTheHostLeavesFirstTheOthersAreTold) {
+TEST(Membership, WhenTheHostLeavesFirstTheOthersGetAnError) {
   Job job(tcp, 4);
   job.start_all();
   std::thread server([&] {

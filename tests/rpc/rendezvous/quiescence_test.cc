@@ -46,7 +46,7 @@ TEST(Waves, ProveNothingWhereTheFirstWasNoConsistentCut) {
   EXPECT_TRUE(proves_quiet(second, second));
 }
 
-TEST(Waves, ProveNothingWhileACallIsUnderWay) {
+TEST(Waves, ProveNothingWhileACallIsInFlight) {
   for (const bool made : {false, true}) {
     Wave wave{{"anna", passive(1, 1)}};
     (made ? wave["anna"].made : wave["anna"].served) = 1;
@@ -60,7 +60,7 @@ TEST(Waves, ProveNothingOverAConnectionThatEndedBetween) {
   EXPECT_FALSE(proves_quiet(before, now));
 }
 
-TEST(Waves, OfWhoGaveUpNameIt) {
+TEST(Waves, OfAMemberThatGaveUpNameIt) {
   Wave wave{{"anna", passive(1, 1)}, {"bert", passive(1, 1)}};
   EXPECT_FALSE(given_up(wave));
   wave["bert"] = {.given_up = true, .served = 1, .made = 2};
@@ -175,7 +175,7 @@ TEST_P(QuiescenceTest, ManyChainsAtOnce) {
   }
 }
 
-TEST_P(QuiescenceTest, IsABarrierWhereNothingIsUnderWay) {
+TEST_P(QuiescenceTest, IsABarrierIfNothingIsInFlight) {
   auto first = rpc::Job(job[0]).quiesce(), second = rpc::Job(job[1]).quiesce();
   got(job[1].peer("worker2").call<&Chain::link>(std::uint64_t{0}));
   EXPECT_FALSE(first.ready());
@@ -185,7 +185,7 @@ TEST_P(QuiescenceTest, IsABarrierWhereNothingIsUnderWay) {
 }
 
 // The other members have no deadline.
-TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesWhoIsBusy) {
+TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesBusyMembers) {
   chains[1]->holds_at = 0;
   auto call = job[1].peer("worker1").call<&Chain::link>(std::uint64_t{0});
   chains[1]->held.wait();
@@ -199,7 +199,7 @@ TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesWhoIsBusy) {
   for (auto& one : quiesce()) got(std::move(one));
 }
 
-TEST_P(QuiescenceTest, WhoCancelsEndsItForTheOthers) {
+TEST_P(QuiescenceTest, AMemberThatCancelsEndsItForTheOthers) {
   chains[1]->holds_at = 0;
   auto call = job[1].peer("worker1").call<&Chain::link>(std::uint64_t{0});
   chains[1]->held.wait();

@@ -66,7 +66,7 @@ TEST(Roster, ARecordMayHaveNoRankAndNothingElse) {
 }
 
 // To an earlier release it is one that serves.
-TEST(Roster, AMemberThatHasReleasedSaysSoInALineOfItsOwn) {
+TEST(Roster, AMemberThatHasReleasedIsMarkedInASeparateLine) {
   const std::string record = to_text(member("a", MemberState::released));
   EXPECT_EQ(record.substr(record.find('\n')), "\nhas released\n");
   EXPECT_TRUE(record.starts_with("serving rank"));
@@ -117,7 +117,7 @@ TEST(Roster, CopiesShareWhatHasNotChanged) {
 
 // --- Who counts ---
 
-TEST(Roster, CountsWhoHasJoinedThoughTheyAreGone) {
+TEST(Roster, CountsMembersThatHaveJoinedAlsoIfTheyAreGone) {
   const Roster all = roster({member("a", MemberState::claimed), member("b", MemberState::joined),
                              member("c", MemberState::serving), member("d", MemberState::left),
                              member("e", MemberState::lost)});
@@ -157,7 +157,7 @@ TEST(Roster, ServersDoNotWaitForEachOtherButTheHostForAll) {
 
 // --- What has happened ---
 
-TEST(RosterEvents, AtFirstEverybodyWhoIsHereHasJoined) {
+TEST(RosterEvents, AtFirstAllPresentMembersHaveJoined) {
   const Roster now = roster({member("a", MemberState::joined), member("b", MemberState::claimed),
                              member("c", MemberState::serving), member("d", MemberState::left)});
   EXPECT_EQ(text(events_between({}, now)), "a#7 joined, c#7 joined");
@@ -165,7 +165,7 @@ TEST(RosterEvents, AtFirstEverybodyWhoIsHereHasJoined) {
   EXPECT_EQ(text(events_between(now, {})), "a#7 lost, c#7 lost");
 }
 
-TEST(RosterEvents, LeavingAndDyingAreToldApart) {
+TEST(RosterEvents, LeavingAndDyingAreDistinguished) {
   const Roster before = roster({member("a", MemberState::joined), member("b", MemberState::joined),
                                 member("c", MemberState::joined), member("d", MemberState::joined)});
   const Roster after = roster(
@@ -188,7 +188,7 @@ TEST(RosterEvents, ANewLifeFollowsTheEndOfTheOldOne) {
             "a#1 left, a#2 joined, b#1 lost, b#2 joined, c#2 joined, d#1 lost, d#3 joined");
 }
 
-TEST(RosterEvents, WhoHasOnlyClaimedANameWasNeverHere) {
+TEST(RosterEvents, AnAgentThatHasOnlyClaimedANameIsNoMember) {
   const Roster before = roster({member("a", MemberState::claimed), member("b", MemberState::joined, 1)});
   const Roster after = roster({member("b", MemberState::claimed, 2)});
   EXPECT_EQ(text(events_between(before, after)), "b#1 lost");

@@ -211,7 +211,7 @@ TEST_F(CredentialsTest, certificates_that_do_not_do) {
   EXPECT_NE(why(options).find("trust_pem: a certificate in it cannot be read"), std::string::npos);
 }
 
-TEST_F(CredentialsTest, an_encrypted_key_is_refused_and_nobody_is_asked) {
+TEST_F(CredentialsTest, an_encrypted_key_is_refused_without_a_prompt) {
   auto options = good_;
   options.key_pem = encrypted_key;
   EXPECT_EQ(why(options), "credentials: key_pem: the key is encrypted, expected one without a password");

@@ -130,7 +130,7 @@ TEST_F(MutualProof, a_client_verifies_the_servers_name) {
   EXPECT_FALSE(met(agent, {.host = "six", .agent = "three"}));
 }
 
-TEST_F(MutualProof, a_wrong_name_is_told_with_both) {
+TEST_F(MutualProof, a_wrong_name_is_reported_with_both_names) {
   const auto client = of("client"), server = with({.dns = {"b"}, .uris = {"weft://c"}});
   TlsPair pair(client, server, {.host = "a"});
   expect_refused(pair.run());
@@ -143,7 +143,7 @@ TEST_F(MutualProof, a_wrong_name_is_told_with_both) {
   expect_error(*agent.client, TlsError::certificate_for_another, "not 'worker9'");
 }
 
-TEST_F(MutualProof, a_client_must_say_whom_it_expects) {
+TEST_F(MutualProof, a_client_must_name_the_expected_peer) {
   const auto client = of("client");
   const auto loop = std::make_shared<ManualLoop>();
   const auto refused = [&](const rpc::ExpectedPeer& expected) {
@@ -157,7 +157,7 @@ TEST_F(MutualProof, a_client_must_say_whom_it_expects) {
 }
 
 // A peer that is not weft offers a certificate that weft refuses to load.
-TEST_F(MutualProof, a_certificate_whose_time_is_over_or_not_yet_come) {
+TEST_F(MutualProof, a_certificate_that_is_expired_or_not_yet_valid) {
   const auto ours = of("server");
   for (const bool over : {true, false}) {
     Request request = TestAuthority::agent("late");
@@ -183,7 +183,7 @@ TEST_F(MutualProof, a_certificate_whose_time_is_over_or_not_yet_come) {
   }
 }
 
-TEST_F(MutualProof, an_authority_whose_time_is_over) {
+TEST_F(MutualProof, an_expired_authority) {
   Request request{.common_name = "old", .begins = -2h, .ends = -1h, .authority = true};
   const TestAuthority old(TestAuthority::self_signed(request));
   auto options = authority_.credentials("server");
@@ -221,7 +221,7 @@ TEST_F(MutualProof, a_certificate_with_a_key_that_anybody_breaks) {
                "is not valid for this use: EE certificate key too weak");
 }
 
-TEST_F(MutualProof, a_good_certificate_that_names_nobody) {
+TEST_F(MutualProof, a_valid_certificate_without_a_name) {
   const auto ours = of("server");
   for (const Request& request :
        std::vector<Request>{{}, {.uris = {std::string("weft://admin\0.example", 20)}}}) {
@@ -280,7 +280,7 @@ TEST_F(MutualProof, what_is_not_weft_gets_in_with_the_right_certificate) {
   }
 }
 
-TEST_F(MutualProof, an_authority_that_nobody_trusts) {
+TEST_F(MutualProof, an_untrusted_authority) {
   const TestAuthority stranger("stranger");
   const Credentials ours(authority_.credentials("server")), theirs(stranger.credentials("server"));
   auto blind = stranger.credentials("server");  // trusts our side, which does not trust it
@@ -431,7 +431,7 @@ TEST_F(MutualProof, a_secret_against_a_certificate) {
   expect_error(*server.client, TlsError::refused, "the peer refused the TLS handshake");
 }
 
-TEST_F(MutualProof, whoever_has_both_gets_in_by_either) {
+TEST_F(MutualProof, a_peer_with_both_is_accepted_by_either) {
   auto options = authority_.credentials("server");
   options.secrets = {{.id = "job7", .bytes = secret_bytes}};
   const Credentials both(options), secret(secret_options("job7", secret_bytes)),

@@ -90,7 +90,7 @@ TEST(Permissions, stars_as_in_a_regular_expression) {
   EXPECT_GT(fitting, 500);
 }
 
-TEST(Permissions, mistakes_are_told_with_their_line) {
+TEST(Permissions, errors_name_their_line) {
   const auto message = [](std::string_view text) {
     return message_of([&] { return Permissions::parse(text); });
   };

@@ -164,7 +164,7 @@ TEST(SimHeartbeat, EachByteOfAnUnfinishedFrameIsASignOfLife) {
   EXPECT_EQ(bert.counts().peers_silent, 1U);
 }
 
-TEST(SimHeartbeat, AnAgentThatWasKeptFromThemSaysSo) {
+TEST(SimHeartbeat, AnAgentThatWasPreventedFromSendingThemLogsIt) {
   SimWorld world(1);
   calm(world, 64 << 10);
   std::vector<std::string> said;

@@ -182,7 +182,7 @@ TEST_F(Sessions, AnAbsenceEndsWithTheHeartbeatsPatience) {
 }
 
 // The peer that has waited long enough tells the one that comes back.
-TEST_F(Sessions, APeerThatWasGivenUpIsToldSo) {
+TEST_F(Sessions, APeerThatWasGivenUpGetsTheError) {
   rpc::Agent& anna = start("anna", {.heartbeat = {0s, 60s}});
   rpc::Agent& bert = start("bert", {.heartbeat = {0s, 2s}});
   auto call = anna.connect("sim://bert").call<&Book::hold>(7);
@@ -230,7 +230,7 @@ TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
   EXPECT_LE(world_.now() - begin, 10s);
 }
 
-TEST_F(Sessions, AnAgentThatEndsSaysSo) {
+TEST_F(Sessions, AnAgentThatEndsNotifiesItsPeers) {
   rpc::Agent& anna = start("anna");
   start("bert");
   auto call = anna.connect("sim://bert").call<&Book::hold>(7);
@@ -268,7 +268,7 @@ TEST_F(Sessions, APeerIsWaitedForThoughNothingOfItsSessionHasCome) {
   EXPECT_NE(bert.core()->sessions().find(anna.id()), nullptr);
 }
 
-TEST_F(Sessions, WhatIsAcknowledgedIsLetGoOf) {
+TEST_F(Sessions, AcknowledgedFramesAreReleased) {
   rpc::Agent& anna = start("anna");
   rpc::Agent& bert = start("bert");
   const rpc::Peer peer = anna.connect("sim://bert");

@@ -60,7 +60,7 @@ TEST(SimStream, AHalfClosedStreamStillBringsAnswers) {
   EXPECT_EQ(answer->error, asio::error::eof);
 }
 
-TEST(SimStream, AWriterIsHeldUpByAReaderWhoDoesNotRead) {
+TEST(SimStream, AWriterIsBlockedByAReaderThatDoesNotRead) {
   SimWorld world(1, {.weather = {.least_window = 100, .max_window = 100}});
   Pair pair(world);
   const auto writer = pair.write(std::string(1000, 'x'), Then::close);
@@ -83,7 +83,7 @@ TEST(SimStream, ClosingWithUnreadBytesResetsTheOtherSide) {
   EXPECT_EQ(reader->error, asio::error::connection_reset);
 }
 
-TEST(SimStream, WritingToWhoHasClosedEndsInAReset) {
+TEST(SimStream, WritingToAClosedSideEndsInAReset) {
   SimWorld world(1);
   Pair pair(world);
   pair.at_bert->close();
@@ -237,7 +237,7 @@ TEST(SimStream, ACrashedHostIsSilentUntilItIsBack) {
 
 // --- Wrong use is noticed ---
 
-TEST(SimStream, NoticesWhoBreaksTheContract) {
+TEST(SimStream, DetectsViolationsOfTheContract) {
   SimWorld world(1);
   Pair pair(world);
   std::error_code error;
@@ -264,7 +264,7 @@ TEST(SimStream, NoticesWhoBreaksTheContract) {
   });
 }
 
-TEST(SimStream, SaysWhoseItIs) {
+TEST(SimStream, NamesItsOwner) {
   SimWorld world(1);
   Pair pair(world);
   EXPECT_EQ(pair.at_anna->describe(), "sim anna -> bert #1");

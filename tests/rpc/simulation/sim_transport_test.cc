@@ -54,7 +54,7 @@ class Host {
   std::vector<rpc::Error> failures;
 };
 
-TEST(SimTransport, ConnectsToWhoListens) {
+TEST(SimTransport, ConnectsToAListener) {
   SimWorld world(1);
   Host anna(world, "anna"), bert(world, "bert");
   bert.listen("sim://here");
@@ -96,7 +96,7 @@ TEST(SimTransport, RefusesWhatItCannotDo) {
             ErrorKind::invalid_argument);
 }
 
-TEST(SimTransport, NobodyGetsInAfterTheListenerClosed) {
+TEST(SimTransport, NoConnectSucceedsAfterTheListenerClosed) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     SimWorld world(seed);
     Host anna(world, "anna"), bert(world, "bert");

@@ -233,7 +233,7 @@ TEST(SimProcess, ANameHasOneLifeAtATime) {
   EXPECT_TRUE(ran);
 }
 
-TEST(SimProcess, MayCrashInAJobOfItsOwn) {
+TEST(SimProcess, MayCrashInOneOfItsJobs) {
   SimWorld world(1);
   SimProcess& process = world.start("anna");
   const auto loop = process.make_loop();

@@ -115,7 +115,7 @@ TEST_F(EtcdFaults, WhileItIsStoppedThereAreErrorsAndThenItGoesOn) {
   EXPECT_EQ(test::got(std::move(late)), "3");
 }
 
-TEST_F(EtcdFaults, WhoWaitsNoticesNothingOfARestart) {
+TEST_F(EtcdFaults, WaitsContinueThroughARestart) {
   EtcdStore& mine = store();
   EtcdStore& theirs = store();
   mine.set("a/1", "1").get();

@@ -95,7 +95,7 @@ TEST_F(EtcdStoreTest, AFailureKeepsItsKind) {
   }
 }
 
-TEST_F(EtcdStoreTest, WhoOnlyReadsAsksAgainWhereAServerHasNoLeader) {
+TEST_F(EtcdStoreTest, ReadsAreRetriedIfAServerHasNoLeader) {
   std::atomic<int> asked = 0;
   Server server([&](const Server::Request&) {
     if (++asked <= 3)
@@ -179,7 +179,7 @@ TEST_F(EtcdStoreTest, WhatWasCompactedMeanwhileIsLookedAtAsAWhole) {
   EXPECT_EQ(opened, 3);
 }
 
-TEST_F(EtcdStoreTest, AWatchThatIsRefusedFailsWhoWait) {
+TEST_F(EtcdStoreTest, ARefusedWatchFailsItsWaiters) {
   Server server([](const Server::Request& request) {
     if (request.target == "/v3/watch")
       return Server::Answer{Server::ok(R"({"error":{"grpc_code":7,"message":"permission denied"}})"
@@ -194,7 +194,7 @@ TEST_F(EtcdStoreTest, AWatchThatIsRefusedFailsWhoWait) {
   EXPECT_EQ(failure(store({nonsense.server()}).get("a")).kind(), ErrorKind::protocol_error);
 }
 
-TEST_F(EtcdStoreTest, CloseEndsWhatIsUnderWay) {
+TEST_F(EtcdStoreTest, CloseEndsRequestsInFlight) {
   Server server([](const Server::Request& request) {
     if (request.target == "/v3/watch")
       return Server::Answer{Server::chunked + line(at(5) + R"(,"created":true})")};

@@ -57,7 +57,7 @@ TEST_F(FileStoreProcesses, MeetAndCountTogether) {
   EXPECT_EQ(store.list("winner").get().entries.size(), 1U);
 }
 
-TEST_F(FileStoreProcesses, AWriterThatIsKilledCostsNobodyTheStore) {
+TEST_F(FileStoreProcesses, AKilledWriterDoesNotDamageTheStore) {
   for (int round = 0; round < 10; ++round) {
     const pid_t child = start([&] {
       FileStore store(path_);

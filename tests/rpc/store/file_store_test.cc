@@ -132,7 +132,7 @@ TEST(FileStore, RenewalsDoNotLetTheFileGrow) {
   EXPECT_EQ(store.get("key").get(), "");
 }
 
-TEST(FileStore, WhoOpensTheFileLaterEndsTheLeasesOfTheDead) {
+TEST(FileStore, AProcessThatOpensTheFileLaterEndsTheLeasesOfDeadOnes) {
   const TemporaryFile file;
   {
     FileStore dead(file.path());

@@ -164,7 +164,7 @@ TEST_F(StoreTableTest, TheShortestLeaseSaysHowOftenToLook) {
   EXPECT_TRUE(table_.has_lease(4));
 }
 
-TEST_F(StoreTableTest, TheEndOfALeaseWakesWhoWatchesItsKeys) {
+TEST_F(StoreTableTest, TheEndOfALeaseWakesWatchersOfItsKeys) {
   table_.grant(7, 1s, now_);
   for (const char* key : {"a/1", "a/2", "b"}) table_.set(key, "", 7, jobs_);
   auto watch_a = watch("a/", table_.version());
@@ -191,7 +191,7 @@ TEST_F(StoreTableTest, ACopyTellsAllChangesOfAVersionTogether) {
   EXPECT_EQ(table_.known_since(), 100U);
 }
 
-TEST_F(StoreTableTest, ACopyThatBeginsAnewTellsAllWhoWait) {
+TEST_F(StoreTableTest, ACopyThatRestartsNotifiesAllWaiters) {
   table_.restart(100, jobs_);
   table_.mirror(105, {{"a/1", "x"}}, jobs_);
   auto change = watch("a/", 105);
@@ -203,7 +203,7 @@ TEST_F(StoreTableTest, ACopyThatBeginsAnewTellsAllWhoWait) {
   EXPECT_EQ(table_.find("a/1"), nullptr);
 }
 
-TEST_F(StoreTableTest, ACopyOfAnotherStoreThatHasNotComeAsFarTellsAllWhoWait) {
+TEST_F(StoreTableTest, ACopyOfAnotherStoreWithALowerVersionNotifiesAllWaiters) {
   table_.restart(100, jobs_);
   auto change = watch("a/", 100);
   table_.restart(1, jobs_);

@@ -261,7 +261,7 @@ TEST_P(StreamCallTest, AWriterThatWouldGoOnForEverStopsAtTheWindow) {
   EXPECT_EQ(written, most);
 }
 
-TEST_P(StreamCallTest, AReaderThatLetsGoEndsTheSource) {
+TEST_P(StreamCallTest, AReaderThatIsDroppedEndsTheSource) {
   {
     auto items = got(server->call<&Market::count>(1'000'000));
     EXPECT_EQ(got(items.next()), 0);
@@ -274,7 +274,7 @@ TEST_P(StreamCallTest, AReaderThatLetsGoEndsTheSource) {
   EXPECT_EQ(kind_of([&] { got(market->writer().write(1)); }), ErrorKind::cancelled);
 }
 
-TEST_P(StreamCallTest, AStreamThatNobodyTookIsEnded) {
+TEST_P(StreamCallTest, AnUnusedStreamIsEnded) {
   {
     auto dropped = server->call<&Market::held>();
   }  // the answer comes, and nobody decodes it

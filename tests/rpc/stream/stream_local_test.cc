@@ -58,7 +58,7 @@ TEST(Channel, WhatIsCutShortIsNotTakenForComplete) {
   EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::aborted);
 }
 
-TEST(Channel, AWriterLearnsThatNobodyReads) {
+TEST(Channel, AWriterLearnsThatItsReaderIsGone) {
   auto [writer, stream] = make_channel<int>(1);
   got(writer.write(1));
   auto waiting = writer.write(2);

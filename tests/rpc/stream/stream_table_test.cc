@@ -71,7 +71,7 @@ class StreamTableTest : public testing::Test {
   std::optional<Peer> server;
 };
 
-TEST_F(StreamTableTest, OnlyWhomItWasGivenToMayPull) {
+TEST_F(StreamTableTest, OnlyItsReceiverMayPull) {
   auto stream = got(server->call<&Source::open>());
   const Peer other = cluster.peer("other", "server");
   EXPECT_EQ(kind_of([&] { got(pull(other, 1, 0)); }), ErrorKind::permission_denied);

@@ -349,7 +349,7 @@ TEST_F(DeviceCalls, TensorsOfTwoDevicesInOneOperation) {
 
 // --- Streams ---
 
-TEST_F(DeviceCalls, AHandlerHasStreamsOfItsOwnAndFindsItsArgumentsThere) {
+TEST_F(DeviceCalls, AHandlerHasSeparateStreamsAndFindsItsArgumentsThere) {
   make({{"fake:0", "fake:1"}});
   const at::Tensor x = on("fake:0", at::full({700}, 3));
   EXPECT_NE(got(there().call<&Devices::stream_of>(x)), 0);

@@ -51,7 +51,7 @@ struct DeviceJob : testing::Test {
   }
 };
 
-TEST_F(DeviceJob, AMapForNobodyEndsTheWaitForTheWorld) {
+TEST_F(DeviceJob, AMapForAnUnknownMemberEndsTheWaitForTheWorld) {
   const auto host = member(0, 2, "worker1"), other = member(1, 2, "worker7");
   auto host_met = rpc::Job(*host).wait_for(2), other_met = rpc::Job(*other).wait_for(2);
   got(std::move(host_met));
@@ -60,7 +60,7 @@ TEST_F(DeviceJob, AMapForNobodyEndsTheWaitForTheWorld) {
   expect_twice(*host, "worker1");
 }
 
-TEST_F(DeviceJob, WhoWasThereHasAMapForWhoComesLater) {
+TEST_F(DeviceJob, AMemberHasAMapForLaterMembers) {
   const auto first = member(0, 0, "worker1");
   got(rpc::Job(*first).wait_for(1));
   const auto second = member(1, 0, "worker0");

@@ -24,7 +24,7 @@ TEST(DeviceOptionsTest, AddUpForOnePeer) {
   EXPECT_NO_THROW(options.map("elsewhere", {{"cuda:0", "cuda:0"}}));
 }
 
-TEST(DeviceOptionsTest, PeersWithoutAMapOfTheirOwnHaveTheCommonOne) {
+TEST(DeviceOptionsTest, PeersWithoutASeparateMapHaveTheCommonOne) {
   FakeAccelerator::install();
   DeviceOptions options;
   options.map("there", {{"fake:0", "fake:1"}});

@@ -256,7 +256,7 @@ TEST_F(OperatorTraceTest, OfAllCallersBetweenTwoMomentsThatAPeerChooses) {
   EXPECT_EQ(works(spans()), 0U) << "all have stopped";
 }
 
-TEST_F(OperatorTraceTest, ARecordingIsStoppedByWhoStartedItOrEndsWithIt) {
+TEST_F(OperatorTraceTest, ARecordingIsStoppedByThePeerThatStartedItOrEndsWithIt) {
   const rpc::Peer there = serve({.always = false});
   cluster.add("asker");
   const rpc::Peer asker = cluster.peer("asker", "there");

@@ -109,7 +109,7 @@ TEST_P(TensorCodecTest, TheOrderOfStridesIsKept) {
       echoed(image.contiguous(at::MemoryFormat::ChannelsLast)).is_contiguous(at::MemoryFormat::ChannelsLast));
 }
 
-TEST_P(TensorCodecTest, TheOrderOfStridesIsKeptBesideAnExpandedDimension) {
+TEST_P(TensorCodecTest, TheOrderOfStridesIsKeptNextToAnExpandedDimension) {
   const at::Tensor x = at::rand({20, 30}).t().unsqueeze(1).expand({30, 7, 20});
   expect_same(x);
   const at::Tensor y = echoed(x);
@@ -140,7 +140,7 @@ TEST_P(TensorCodecTest, AViewWithGapsOrOverlapsArrivesContiguous) {
 }
 
 // An order from outside is one of all dimensions, each once.
-TEST(TensorOrder, ThatIsNoneIsRefused) {
+TEST(TensorOrder, MalformedIsRefused) {
   const auto decoded = [](const std::vector<std::int64_t>& order) {
     const auto message = rpc::OutgoingMessage::reply();
     rpc::RecordWriter record = message->result().set_record(4);
@@ -196,7 +196,7 @@ TEST_P(TensorCodecTest, SeveralInOneMessage) {
   for (const std::size_t i : {0, 2, 3, 4}) EXPECT_TRUE(back[i].equal(all[i]));
 }
 
-TEST_P(TensorCodecTest, WhatCannotTravelIsAnErrorThatSaysSo) {
+TEST_P(TensorCodecTest, UnsupportedTensorsAreErrorsThatStateTheReason) {
   const auto unsupported = [&](const at::Tensor& x, const std::string& part) {
     const auto error = error_of([&] { return echoed(x); });
     ASSERT_TRUE(error) << part;

@@ -41,7 +41,7 @@ TEST(ClockOffset, HoldsTheTruth) {
   }
 }
 
-TEST(ClockOffset, OfAnAgentOnTheSameMachineIsNone) {
+TEST(ClockOffset, OfAnAgentOnTheSameMachineIsZero) {
   auto tracer = std::make_shared<Tracer>();
   test::Cluster cluster{{}, {"a"}};
   cluster.add("b", {tracer->layer()});

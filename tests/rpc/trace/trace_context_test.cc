@@ -34,7 +34,7 @@ TEST(TraceContext, LaterVersionsMayHaveMore) {
   EXPECT_FALSE(TraceContext::parse("cc" + example.substr(2) + "x"));
 }
 
-TEST(TraceContext, WhatIsNone) {
+TEST(TraceContext, MalformedTexts) {
   for (const auto& text : std::vector<std::string>{
            std::string(), std::string("00"), example.substr(0, 54), example + "0", example + "-00",
            "ff" + example.substr(2), "0X" + example.substr(2), "00_" + example.substr(3),

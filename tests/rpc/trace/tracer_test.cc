@@ -123,7 +123,7 @@ TEST_F(TracerTest, WithoutATracerItIsOnlyHandedOn) {
   EXPECT_FALSE(workers["untraced"]->seen);
 }
 
-TEST_F(TracerTest, WhoSaysNothingBeginsATraceWhereItArrives) {
+TEST_F(TracerTest, ACallWithoutATraceBeginsOneAtItsCallee) {
   got(cluster.peer("untraced", "b").call<&Worker::onward>(1));
   EXPECT_EQ(spans("b").at(1).parent, 0U);
   EXPECT_NE(spans("c").at(0).parent, 0U);

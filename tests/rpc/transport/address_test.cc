@@ -17,7 +17,7 @@ TEST(Address, ReadsWhatItWrites) {
   EXPECT_FALSE(Address::looks_like("worker1"));
 }
 
-TEST(Address, RefusesWhatIsNone) {
+TEST(Address, RefusesMalformedTexts) {
   for (const char* text : {"",
                            "worker1",
                            "tcp://",
@@ -45,7 +45,7 @@ TEST(Address, RefusesWhatIsNone) {
   }
 }
 
-TEST(Address, MaySayWhomTheCertificateIsFor) {
+TEST(Address, MayNameTheSubjectOfTheCertificate) {
   const Address address = Address::parse("tcp://markets.internal@[::1]:7443");
   EXPECT_EQ(address.certified, "markets.internal");
   EXPECT_EQ(address.host, "::1");

@@ -341,7 +341,7 @@ TEST_P(ConnectionTest, CloseGivesItsReasonHereAndPeerLostThere) {
   EXPECT_EQ(there->frames_left(), 0U);
 }
 
-TEST_P(ConnectionTest, ClosedBeforeStartItSaysSoAtStart) {
+TEST_P(ConnectionTest, ClosedBeforeStartItReportsTheErrorAtStart) {
   auto connection = connect();
   auto other = start(accepted_.take());
   on(*connection->loop(), [&] { connection->close(Error(ErrorKind::cancelled, "not wanted")); });
@@ -433,7 +433,7 @@ TEST_P(ConnectionTest, TheTwoSidesShareNoAttachment) {
   expect(got, 1, {100});
 }
 
-TEST_P(ConnectionTest, LanesMakeSenseBesideTcpAlone) {
+TEST_P(ConnectionTest, LanesExistOnlyNextToTcp) {
   auto [here, there] = pair();
   for (End* end : {here.get(), there.get()})
     on(end->loop(), [&] {
@@ -441,7 +441,7 @@ TEST_P(ConnectionTest, LanesMakeSenseBesideTcpAlone) {
     });
 }
 
-TEST_P(ConnectionTest, ConnectingWhereNobodyListensIsUnavailable) {
+TEST_P(ConnectionTest, ConnectingWithoutAListenerIsUnavailable) {
   Handover<Result<std::shared_ptr<Connection>>> made;
   transport_->connect(Address::parse(GetParam().nobody()), ours_, {},
                       [&](Result<std::shared_ptr<Connection>> result) { made.give(std::move(result)); });
@@ -451,7 +451,7 @@ TEST_P(ConnectionTest, ConnectingWhereNobodyListensIsUnavailable) {
   EXPECT_EQ(error->execution(), Execution::not_sent);
 }
 
-TEST_P(ConnectionTest, AClosedListenerAcceptsNobodyAndItsConnectionsLiveOn) {
+TEST_P(ConnectionTest, AClosedListenerAcceptsNoConnectionAndItsConnectionsContinue) {
   auto [here, there] = pair();
   const Address address = listener_->address();
   listener_->close();

@@ -324,7 +324,7 @@ TEST_F(LanesTest, OneThatIsLostBeforeTheyAreInUseEndsThemAlone) {
   EXPECT_TRUE(closed());
 }
 
-TEST_F(LanesTest, OneThatIsLostBeforeTheyAreInUseEndsWhoUsesThem) {
+TEST_F(LanesTest, OneThatIsLostBeforeTheyAreInUseEndsTheirConnection) {
   connect(2, 1 << 20, false);
   lanes_[1]->close();
   loop_->run();

@@ -147,7 +147,7 @@ TEST(SendAhead, LeavesBeforeAConnectionThatFinishes) {
   EXPECT_TRUE(ends.second->closed);
 }
 
-TEST(SendAhead, IsLetGoOfWhereTheConnectionCloses) {
+TEST(SendAhead, IsReleasedIfTheConnectionCloses) {
   Ends ends({.capacity = 1000});
   auto kept = std::make_shared<int>(1);
   ends.here->send(request(1, 10'000));

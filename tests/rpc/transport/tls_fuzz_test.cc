@@ -28,7 +28,7 @@ TEST(TlsFuzz, an_honest_wire) {
 }
 
 // An attacker on the wire that passes most bytes on and changes some.
-TEST(TlsFuzz, somebody_on_the_wire) {
+TEST(TlsFuzz, an_attacker_on_the_wire) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 1500; ++i) {
     std::vector<std::uint8_t> input{static_cast<std::uint8_t>(random())};

@@ -256,7 +256,7 @@ TEST_F(TlsStreamTest, keys_are_changed_before_they_wear_out) {
 
 // --- Waiting ---
 
-TEST_F(TlsStreamTest, whoever_only_waits_drives_the_handshake) {
+TEST_F(TlsStreamTest, a_side_that_only_waits_drives_the_handshake) {
   for (const bool for_reading : {true, false}) {
     Bare pair(client_, server_);
     int woken = 0;
@@ -335,7 +335,7 @@ TEST_F(TlsStreamTest, a_stream_that_is_cut_off_is_an_error) {
   }
 }
 
-TEST_F(TlsStreamTest, a_peer_that_goes_without_a_word_is_an_error) {
+TEST_F(TlsStreamTest, an_end_without_a_close_is_an_error) {
   TlsPair pair(client_, server_);
   pair.run();
   pair.client->drop();

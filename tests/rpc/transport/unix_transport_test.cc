@@ -93,7 +93,7 @@ TEST_F(UnixTransportTest, TheFileGoesWithItsListener) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(UnixTransportTest, AFileThatNobodyAnswersIsReplaced) {
+TEST_F(UnixTransportTest, AFileWithoutAListenerIsReplaced) {
   {
     asio::io_context io;
     stream_protocol::acceptor dead(io, stream_protocol::endpoint(path_.string()));

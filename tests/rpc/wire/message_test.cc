@@ -277,7 +277,7 @@ TEST(CheckHeader, RefusesAWrongChecksum) {
             "bad frame: the checksum does not match");
 }
 
-TEST(CheckHeader, RefusesASegmentTableThatLies) {
+TEST(CheckHeader, RefusesAFalseSegmentTable) {
   Frame frame = with_table({}, 0);
   const auto size = static_cast<std::uint32_t>(frame.header.size() / 8 - 1);
   const auto with = [&](std::uint32_t count_less_one, std::uint32_t first) {

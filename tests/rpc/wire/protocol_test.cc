@@ -35,7 +35,7 @@ TEST(Protocol, RangesWithoutACommonVersionAreRefusedWithBothInWords) {
   }
 }
 
-TEST(Protocol, ARangeThatIsNoneIsABadFrame) {
+TEST(Protocol, AnInvalidRangeIsABadFrame) {
   EXPECT_EQ(test::kind_of([] { negotiate({1, 9, 0}, "own", peer(3, 2)); }), ErrorKind::protocol_error);
 }
 

@@ -67,7 +67,7 @@ TEST_F(OwnerTableTest, RunningConstructorOutlivesItsForks) {
   EXPECT_EQ(count<DeleteObject>(out), 1U);
 }
 
-TEST_F(OwnerTableTest, FailedCreationIsToldToEveryUser) {
+TEST_F(OwnerTableTest, FailedCreationIsReportedToEveryUser) {
   const RRefId rref = object(kAnna, 0);
   table.begin_create(kAnna, rref, {}, out);
   EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).creation_failure, "");
@@ -207,14 +207,14 @@ TEST_F(OwnerTableTest, CreatorsDeathEndsTheExpectation) {
   EXPECT_TRUE(table.live_objects().empty());
 }
 
-TEST_F(OwnerTableTest, NobodyExpectsWhatADroppedAgentCreates) {
+TEST_F(OwnerTableTest, CreationsOfADroppedAgentAreNotExpected) {
   table.drop_agent(kAnna, out);
   EXPECT_EQ(add(kBert, object(kAnna, 0), fork(kBert, 0), kBert).verdict, Verdict::ended);
   EXPECT_EQ(table.begin_request(kBert, request_target(object(kAnna, 0)), out), Access::gone);
   EXPECT_EQ(table.begin_request(kBert, request_target({kOwner.incarnation, 77}), out), Access::gone);
 }
 
-TEST_F(OwnerTableTest, WatchesEveryoneWhomAnExpectationDependsOn) {
+TEST_F(OwnerTableTest, WatchesEveryAgentThatAnExpectationDependsOn) {
   EXPECT_EQ(add(kCora, object(kAnna, 0), fork(kBert, 0), kBert).verdict, Verdict::registered);
   const auto watched = all<WatchAgent>(out);
   ASSERT_EQ(watched.size(), 3U);
@@ -239,7 +239,7 @@ TEST_F(OwnerTableTest, FenceComesTooLateForARegisteredFork) {
   EXPECT_TRUE(table.has_fork(rref, fork(kAnna, 1)));
 }
 
-TEST_F(OwnerTableTest, FencedCreationFailsForThoseWhoExpectIt) {
+TEST_F(OwnerTableTest, FencedCreationFailsForUsersThatExpectIt) {
   const RRefId rref = object(kAnna, 0);
   add(kBert, rref, fork(kAnna, 1), kAnna);
   EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out).verdict, Verdict::ended);
@@ -334,7 +334,7 @@ TEST_F(OwnerTableTest, LendOfUnknownFateIsAskedFor) {
   EXPECT_EQ(count<DeleteObject>(out), 0U);
 }
 
-TEST_F(OwnerTableTest, EndOfAConnectionAsksForLendsUnderWay) {
+TEST_F(OwnerTableTest, EndOfAConnectionQueriesLendsInFlight) {
   const RRefId rref = table.create_local({});
   const auto accepted = table.lend(rref, kBert, out);
   const auto replied = table.lend(rref, kBert, out);

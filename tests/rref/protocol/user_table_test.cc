@@ -139,7 +139,7 @@ TEST_F(UserTableTest, RefusedForkIsNotDeletedAtTheOwner) {
   EXPECT_TRUE(table.live_forks().empty());
 }
 
-TEST_F(UserTableTest, EachHandOverIsAForkOfItsOwn) {
+TEST_F(UserTableTest, EachHandOverIsASeparateFork) {
   table.receive(kBert, from_bert(0), out);
   table.receive(kBert, from_bert(1), out);
   EXPECT_EQ(table.live_forks().size(), 2U);
@@ -259,7 +259,7 @@ TEST_F(UserTableTest, ChildOfUnknownFateIsFencedFirst) {
   EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
 }
 
-TEST_F(UserTableTest, EndOfAConnectionFencesChildrenUnderWay) {
+TEST_F(UserTableTest, EndOfAConnectionFencesChildrenInFlight) {
   const ForkId parent = created();
   const auto child = table.hand_over(parent, kBert);
   table.connection_ended(kOwner, out);
@@ -313,7 +313,7 @@ TEST_F(UserTableTest, HandlesAreCounted) {
 
 // --- Losses ---
 
-TEST_F(UserTableTest, WhoLeavesReleasesForksThatStillHaveHandles) {
+TEST_F(UserTableTest, AnAgentThatLeavesReleasesForksThatStillHaveHandles) {
   const ForkId idle = created(), busy = created();
   const ForkId pending = table.create(kOwner, out)->fork;
   table.begin_request(busy);

@@ -96,7 +96,7 @@ TEST(Dtype, NumbersArePrintedWithTheFewestDigits) {
   EXPECT_EQ(real_json(16777216.0F), 16777216.0);
 }
 
-TEST(Dtype, UnknownNamesAreNone) {
+TEST(Dtype, UnknownNamesAreRefused) {
   EXPECT_EQ(Dtype::find("float"), nullptr);
   EXPECT_EQ(Dtype::find(""), nullptr);
   EXPECT_EQ(Dtype::find("complex64")->number_bytes(), 4U);

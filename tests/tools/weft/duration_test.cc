@@ -23,7 +23,7 @@ TEST(Duration, IsReadInItsUnit) {
   EXPECT_EQ(parse_duration("999999999999h"), std::chrono::nanoseconds::max());
 }
 
-TEST(Duration, RefusesWhatIsNone) {
+TEST(Duration, RefusesMalformedTexts) {
   for (const char* text : {"", "s", "-1s", "5 s", "5x", "nan", "inf", "1e3s", "5ss", "0x10"})
     EXPECT_THROW((void)parse_duration(text), UsageError) << text;
 }

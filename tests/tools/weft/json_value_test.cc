@@ -87,7 +87,7 @@ TEST(JsonValue, IsSentAsCodecsSendIt) {
   EXPECT_EQ(again("void", "null"), "null");
 }
 
-TEST(JsonValue, LargeBytesTravelBesideTheHeader) {
+TEST(JsonValue, LargeBytesAreSentAsAttachments) {
   const std::vector<std::byte> bytes(2000, std::byte{'a'});
   const std::string json = printed(bytes);
   const auto message = sent(*rpc::ParsedType::parse("bytes"), json);
@@ -141,7 +141,7 @@ TEST(JsonValue, AnAlternativeMayBeGuessed) {
   EXPECT_EQ(refusal("<i8|u8>", "{\"index\": 1, \"value\": -1}"), ".value: expected u8, found -1");
 }
 
-TEST(JsonValue, NullIsToldFromAnOptionalThatHoldsIt) {
+TEST(JsonValue, NullIsDistinguishedFromAnOptionalThatHoldsIt) {
   EXPECT_EQ(wire("i8??", "null"), "nil");
   EXPECT_EQ(wire("i8??", "{\"index\": 1, \"value\": null}"), "<1:nil>");
   EXPECT_EQ(wire("i8??", "3"), "<1:<1:3>>");

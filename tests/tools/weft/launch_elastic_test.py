@@ -150,7 +150,7 @@ class Discovery(Elastic):
         self.assertIn("weft: the job has failed: the first discovery of hosts failed: 'echo no hosts >&2; exit 3' ended with status 3",
                       job.lines)
 
-    def test_a_later_discovery_that_fails_is_told_once(self):
+    def test_a_later_discovery_that_fails_is_reported_once(self):
         job = self.discovering("localhost:1", options=("--max", "4"))
         self.up(job)
         self.set_hosts("a:many")
@@ -513,13 +513,13 @@ class Agents(Elastic):
         job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
         self.end(job)
 
-    def test_a_loss_is_told_at_once_by_the_drivers_store(self):
+    def test_a_loss_is_reported_at_once_by_the_drivers_store(self):
         self.check_that_a_loss_is_told()
 
-    def test_a_loss_is_told_at_once_by_a_file(self):
+    def test_a_loss_is_reported_at_once_by_a_file(self):
         self.check_that_a_loss_is_told("--store", f"file://{self.folder}/store")
 
-    def test_a_loss_is_told_at_once_by_etcd(self):
+    def test_a_loss_is_reported_at_once_by_etcd(self):
         self.check_that_a_loss_is_told("--store", self.etcd())
 
     def test_no_worker_outlives_its_driver_if_none_is_to(self):
@@ -527,7 +527,7 @@ class Agents(Elastic):
         job.process.kill()
         wait_until_gone(pids.values(), PATIENCE)
 
-    def test_a_driver_that_takes_over_knows_who_has_joined(self):
+    def test_a_driver_that_takes_over_knows_the_joined_workers(self):
         options = "--store", f"file://{self.folder}/store", "--orphan-wait", "20s", "--logs", self.folder / "logs"
         job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done)
         self.addCleanup(job.__exit__)

@@ -124,7 +124,7 @@ class SeveralHosts(unittest.TestCase):
         self.assertIn("the launcher on host 1 was ended by signal 2", programs[0].output())
         self.assertTrue(all(map(is_gone, pids)))
 
-    def test_output_that_nobody_reads_ends_the_workers_of_all_hosts(self):
+    def test_unread_output_ends_the_workers_of_all_hosts(self):
         code = "import os; os.write(2, b'up %d\\n' % os.getpid())\nwhile True: print('x' * 1000, flush=True)"
         reader, writer = os.pipe()
         with self.launch(0, "--insecure", sys.executable, "-c", code, stdout=writer) as first, \

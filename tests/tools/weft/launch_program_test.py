@@ -58,13 +58,13 @@ def lines(text):
 
 
 class Start(unittest.TestCase):
-    def test_each_worker_is_told_its_place(self):
+    def test_each_worker_gets_its_place(self):
         code = "import os; print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR')))"
         status, output, errors = launch("-n", "3", code=code)
         self.assertEqual((status, errors), (0, ""))
         self.assertEqual(lines(output), [f"[{n}] {n} {n} 3 127.0.0.1" for n in range(3)])
 
-    def test_roles_have_ranks_of_their_own(self):
+    def test_roles_have_separate_ranks(self):
         code = "import os; print(*(os.environ[n] for n in ('RANK', 'WEFT_ROLE', 'WEFT_ROLE_RANK', 'WEFT_ROLE_SIZE')))"
         status, output, errors = launch("--role", "server=1", "--role", "trainer=2", code=code)
         self.assertEqual((status, errors), (0, ""))
@@ -130,7 +130,7 @@ class Ends(unittest.TestCase):
         file = os.open(pipe, os.O_RDWR)
         self.addCleanup(os.close, file)
 
-    def test_the_first_failure_is_told_and_ends_the_others(self):
+    def test_the_first_failure_is_reported_and_ends_the_others(self):
         code = """
 import os, signal, sys, time
 if os.environ["RANK"] == "2":
@@ -152,7 +152,7 @@ time.sleep(3600)
         self.assertEqual(status, 128 + 11)
         self.assertRegex(errors, r"rank 0 was killed by signal 11 \(Segmentation fault")
 
-    def test_of_several_the_first_is_told(self):
+    def test_of_several_failures_the_first_is_reported(self):
         with launched("-n", "3", code="import os, time; print('up', os.getpid(), flush=True); time.sleep(3600)") as program:
             up = {}
             for _ in range(3):
@@ -167,7 +167,7 @@ time.sleep(3600)
             self.assertIn("first failure: rank 1 was killed", program.output())
             self.assertEqual(program.output().count("failure"), 1)
 
-    def test_who_began_to_end_first_is_told(self):
+    def test_the_worker_that_began_to_end_first_is_reported(self):
         code = """
 import os, sys
 if os.environ["RANK"] == "1":
@@ -243,7 +243,7 @@ sys.exit(int(rank) % 2 * 4)
             status, output, errors = launch("--plain", "--secret", os.path.relpath(secret), code=code)
             self.assertEqual((status, output, errors), (0, f"{os.getcwd()}/{os.path.relpath(secret)} False\n", ""))
 
-    def test_who_does_not_end_is_killed(self):
+    def test_a_worker_that_does_not_end_is_killed(self):
         code = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -293,7 +293,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
                 self.assertIn("[0] told", program.lines, program.output())
                 self.assertNotIn("did not end", program.output())
 
-    def test_a_failure_is_told_while_what_the_worker_has_started_prints_on(self):
+    def test_a_failure_is_reported_while_processes_of_the_worker_still_print(self):
         script = "[ $RANK = 0 ] || exec sleep 3600; echo wrong >&2; yes & exit 3"
         status, _, errors = launch("-n", "2", "--grace", "30s", "sh", "-c", script)
         self.assertEqual(status, 3)
@@ -360,7 +360,7 @@ time.sleep(3600)
             program.signal(signal.SIGUSR1)
             self.assertEqual(program.end(), 0)
 
-    def test_nobody_reads_the_output(self):
+    def test_unread_output(self):
         code = """
 import os, time
 while True: print("x" * 1000, flush=True)

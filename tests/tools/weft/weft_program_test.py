@@ -265,7 +265,7 @@ class Errors(WeftTest):
                 self.refused(3, "^weft: unavailable: .*refused", *command, dead, *arguments)
         self.refused(3, "^weft: unavailable: ", "list", f"{self.folder.name}/nothing")
 
-    def test_somebody_else_listens(self):
+    def test_another_program_listens(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
             process = subprocess.Popen([WEFT, "list", address, "--timeout", "50s"], stdin=subprocess.DEVNULL,
@@ -277,7 +277,7 @@ class Errors(WeftTest):
                 _, errors = process.communicate(timeout=PATIENCE)
             self.assertEqual(process.returncode, 3, errors)
 
-    def test_nobody_answers(self):
+    def test_no_agent_answers(self):
         with socket.create_server(("127.0.0.1", 0)) as server:  # connects, and says nothing
             address = f"127.0.0.1:{server.getsockname()[1]}"
             self.refused(3, "^weft: deadline_exceeded: ", "list", address, "--timeout", "200ms")
@@ -434,7 +434,7 @@ class Flights(unittest.TestCase):
         self.assertEqual((finding["kind"], finding["group"], finding["sequence"], finding["ranks"], finding["members"]),
                          ("missing", "world", 2, [1], ["b"]))
 
-    def test_a_damaged_dump_is_none(self):
+    def test_a_damaged_dump_is_left_out(self):
         self.dump(0, 3, "begun")
         pathlib.Path(self.folder.name, "world.0.rank1.json").write_text('{"format"', encoding="utf-8")
         status, output, errors = self.flight()

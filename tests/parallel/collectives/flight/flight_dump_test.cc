@@ -126,7 +126,7 @@ TEST(FlightDump, IsWrittenWholeAndReadFromItsFolder) {
             1);
 }
 
-TEST(FlightDump, SaysWhyAFolderOrAFileIsNone) {
+TEST(FlightDump, ReportsWhyAFolderOrAFileIsRefused) {
   const Folder folder;
   write_flight_dump(folder.path(), dump_of_all());
   folder.write("notes.txt", "not ours");

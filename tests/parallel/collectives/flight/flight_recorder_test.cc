@@ -75,7 +75,7 @@ TEST(FlightRecorder, NotesWhatIsDoneAlready) {
   EXPECT_EQ(records.begun, 4U);
 }
 
-TEST(FlightClock, LiesBetweenItsLooks) {
+TEST(FlightClock, IsBetweenItsReadings) {
   const std::int64_t before = system_time();
   const FlightClock clock;
   const auto first = FlightClock::now();
@@ -114,7 +114,7 @@ TEST(FlightRecorder, TellsOfMessagesAndFailures) {
   EXPECT_EQ(recorder.records().begun_values, 6U);
 }
 
-TEST(FlightRecorder, RendersOnlyForWhoAsks) {
+TEST(FlightRecorder, RendersOnlyOnRequest) {
   static int rendered;
   rendered = 0;
   FlightRecorder recorder;

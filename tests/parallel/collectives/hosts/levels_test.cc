@@ -19,7 +19,7 @@ TEST(HostsOfRanks, HaveTheirRanksInOrder) {
   EXPECT_EQ(hosts->index_of(5), 1);
 }
 
-TEST(HostsOfRanks, AreNoneWhereThereIsOneOrOneForEachRank) {
+TEST(HostsOfRanks, DoNotExistWithOneHostOrOneHostForEachRank) {
   EXPECT_FALSE(Hosts::of({"a", "a"}, 0));
   EXPECT_FALSE(Hosts::of({"a", "b"}, 0)) << "one rank each";
 }

@@ -120,7 +120,7 @@ TEST_F(NcclCommunicator, MakingThatNcclRefusesSaysWhy) {
                "NCCL: making communicator 'test', rank 0: unhandled system error (no interface eth7)");
 }
 
-TEST_F(NcclCommunicator, ARankThatIsNone) {
+TEST_F(NcclCommunicator, AnInvalidRank) {
   for (const auto& [size, rank] : {std::pair{2, 2}, {2, -1}, {0, 0}})
     EXPECT_EQ(kind_of([&] { return Communicator::create(device(0), {}, size, rank).valid(); }),
               ErrorKind::invalid_argument);
@@ -445,7 +445,7 @@ TEST_F(NcclCommunicator, GrowByOneThatJoins) {
   expect_works(comms);
 }
 
-TEST_F(NcclCommunicator, AGrowthThatNobodyJoins) {
+TEST_F(NcclCommunicator, AGrowthThatNoRankJoins) {
   make(1);
   const UniqueId id = comms[0]->grow_id();
   EXPECT_EQ(kind_of([&] { return got(comms[0]->grow(2, id, options(0))); }), ErrorKind::deadline_exceeded);

@@ -50,7 +50,7 @@ TEST(LaunchOrder, WaitingHasADeadline) {
             rpc::ErrorKind::deadline_exceeded);
 }
 
-TEST(LaunchOrder, QuietIsWhenNothingIsInFlightAndNobodyHasATurn) {
+TEST(LaunchOrder, IsQuietWithoutLaunchesInFlightAndWithoutATurn) {
   const auto order = std::make_shared<LaunchOrder>();
   int ran = 0;
   LaunchTurn turn = order->reserve();
@@ -66,7 +66,7 @@ TEST(LaunchOrder, QuietIsWhenNothingIsInFlightAndNobodyHasATurn) {
   EXPECT_EQ(ran, 3);
 }
 
-TEST(LaunchOrder, NobodyHasATurnWhileItIsQuiet) {
+TEST(LaunchOrder, NoThreadHasATurnWhileItIsQuiet) {
   const auto order = std::make_shared<LaunchOrder>();
   bool later = false;
   order->if_quiet([&] {

@@ -97,7 +97,7 @@ TEST_F(NcclTensors, TensorsAreKeptUntilTheEnd) {
 }
 
 // A tensor is kept until its event: only a graph, whose launch keeps nothing, needs the allocator.
-TEST_F(NcclTensors, TheAllocatorIsToldOfTheStreamOnlyWhileAGraphIsCaptured) {
+TEST_F(NcclTensors, TheAllocatorIsNotifiedOfTheStreamOnlyDuringAGraphCapture) {
   const std::size_t before = accelerator.recorded_uses();
   all([&](int rank, TensorCalls& it) { return it.all_reduce(empty(rank, 2)); });
   EXPECT_EQ(accelerator.recorded_uses(), before);

@@ -102,7 +102,7 @@ TEST(Watch, WhatIsAddedWhileItSaysThatItIsDoneIsNotLost) {
   EXPECT_EQ(loop->timers(), 0U);
 }
 
-TEST(Watch, ItsEndLetsGo) {
+TEST(Watch, ItsEndReleasesWatches) {
   const auto loop = std::make_shared<test::HandLoop>();
   const auto one = std::make_shared<Counted>();
   one->left = 100;
@@ -117,7 +117,7 @@ TEST(Watch, ItsEndLetsGo) {
   EXPECT_EQ(one->looks, 1);
 }
 
-TEST(Watch, ItsEndDuringALookLetsGo) {
+TEST(Watch, ItsEndDuringALookReleasesWatches) {
   const auto loop = std::make_shared<test::HandLoop>();
   const auto watch = std::make_shared<Watch>(loop);
   const auto one = std::make_shared<Counted>();
@@ -129,7 +129,7 @@ TEST(Watch, ItsEndDuringALookLetsGo) {
   EXPECT_EQ(one.use_count(), 1);
 }
 
-TEST(Watch, ItsLoopsEndLetsGo) {
+TEST(Watch, ItsLoopsEndReleasesWatches) {
   const auto loop = std::make_shared<rpc::AsioLoop>();
   const auto watch = std::make_shared<Watch>(loop, WatchInterval{1h, 1h});
   const auto one = std::make_shared<Counted>();

@@ -49,7 +49,7 @@ TEST(TensorType, IsReadFromItsText) {
     }
 }
 
-TEST(TensorType, IsNoneOfTextsThatAreNoTensors) {
+TEST(TensorType, IsNotParsedFromOtherTexts) {
   for (const char* text :
        {"", "float32", "[4]", "float32[4", "float32[4,1]", "float32[4, ]", "float32[, 4]", "float32[-4]",
         "float32[?]", "float99[4]", "object float32[4]", "float32[4] on cuda",

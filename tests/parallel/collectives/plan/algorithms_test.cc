@@ -228,7 +228,7 @@ TEST(AllToAllPlan, GivesEveryRankWhatEachHasForIt) {
   }
 }
 
-TEST(BarrierPlan, EndsForNobodyBeforeAllHaveCome) {
+TEST(BarrierPlan, EndsForNoRankBeforeAllHaveJoined) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     const auto plans = plans_of(ranks, 0, dissemination_barrier);
     PlanMachine whole(plans, false, sum);

@@ -40,7 +40,7 @@ PlanMachine machine_of(const MakePlan& make, int ranks, std::size_t n, int absen
   return machine;
 }
 
-TEST(PlanChoice, EndsForEveryRankAndForNobodyBeforeAllHaveCome) {
+TEST(PlanChoice, EndsForEveryRankAndForNoneBeforeAllHaveJoined) {
   for (const auto& [name, make] : collectives())
     for (const int ranks : {2, 3, 4, 5, 8, 9})
       for (const std::size_t n : sizes) {
@@ -66,7 +66,7 @@ TEST(PlanChoice, MovesNothingMuchBeforeAllHaveCome) {
 }
 
 // All but what leaves at once, which is of the input and not much, comes after the barrier's last message.
-TEST(PlanChoice, SendsTheFirstOfItBesideTheBarrier) {
+TEST(PlanChoice, SendsTheFirstMessageTogetherWithTheBarrier) {
   for (const auto& [name, make] : collectives())
     for (const int ranks : {2, 5}) {
       SCOPED_TRACE(::testing::Message() << name << " among " << ranks);

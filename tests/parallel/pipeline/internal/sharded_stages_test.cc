@@ -449,7 +449,7 @@ StageGraph graph_of_modules(const std::vector<std::shared_ptr<torch::nn::Module>
   return graph;
 }
 
-TEST(ShardedStages, AllRanksOfThePipelineAreToldOfARefusal) {
+TEST(ShardedStages, AllRanksOfThePipelineGetTheErrorOfARefusal) {
   const auto two = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
   const auto linear = [] { return std::make_shared<torch::nn::LinearImpl>(2, 2); };
   expect_refused(refused_by_two(graph_of_modules({linear(), linear()}), two), "have a parameter weight");

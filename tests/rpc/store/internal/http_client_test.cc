@@ -126,7 +126,7 @@ TEST_F(HttpClientTest, TriesAgainUntilAServerListens) {
   EXPECT_EQ(pending->take().get().body, "at last");
 }
 
-TEST_F(HttpClientTest, WhatMayHaveBeenExecutedIsRepeatedOnlyIfItSaysSo) {
+TEST_F(HttpClientTest, ARequestThatMayHaveBeenExecutedIsRepeatedOnlyIfItIsRepeatable) {
   std::atomic<int> asked = 0;
   const auto hang_up = [&](const Server::Request&) {
     return ++asked, Server::Answer{"HTTP/1.1 200 O", true};
@@ -260,7 +260,7 @@ TEST_F(HttpClientTest, AResponseIsNoLongerThanAllowed) {
   EXPECT_EQ(failure(request(50ms)).kind(), ErrorKind::unavailable);
 }
 
-TEST_F(HttpClientTest, BytesThatNobodyAskedForEndTheConnection) {
+TEST_F(HttpClientTest, UnrequestedBytesEndTheConnection) {
   Server server([](const Server::Request&) { return Server::Answer{Server::ok("a") + Server::ok("b")}; });
   connect_to({server.port()});
   EXPECT_EQ(post(request()).body, "a");

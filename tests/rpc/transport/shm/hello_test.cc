@@ -41,7 +41,7 @@ TEST(ShmHello, ReadsWhatItWrites) {
 }
 
 // The layout is the protocol: a release talks to the one before it.
-TEST(ShmHello, LiesWhereTheDocumentSays) {
+TEST(ShmHello, HasTheDocumentedLayout) {
   ShmHello hello = some_hello();
   for (std::size_t i = 0; i < hello.nonce.size(); ++i) hello.nonce[i] = std::byte(i + 1);
   const unsigned char expected[64] = {'w', 'e', 'f', 't', '-', 's', 'h', 'm',  //

@@ -119,7 +119,7 @@ TEST_F(PeerMemoryTest, AProofIsTheNonceAndNothingElse) {
   EXPECT_NE(PeerMemory::make_nonce(), PeerMemory::make_nonce());
 }
 
-TEST_F(PeerMemoryTest, ASocketThatIsNoUnixSocketNamesNobody) {
+TEST_F(PeerMemoryTest, AnotherSocketThanAUnixSocketNamesNoProcess) {
   Descriptor file(::dup(0));
   EXPECT_FALSE(PeerMemory::of(file.get()));
   EXPECT_FALSE(peer_user(file.get()));

@@ -144,7 +144,7 @@ TEST_F(RingTest, AnAbandonedReaderKnowsAnOrderlyEnd) {
   EXPECT_EQ(error, asio::error::eof);
 }
 
-TEST_F(RingTest, NobodyAwakeIsRung) {
+TEST_F(RingTest, AnAwakeReaderIsNotRung) {
   for (int i = 0; i < 1000; ++i) {
     write(std::string(100, 'x'));
     read(50);
@@ -202,7 +202,7 @@ TEST_F(RingTest, AcknowledgementsAreCountedAndAwaited) {
   EXPECT_TRUE(writer.await_acknowledgement(2));
 }
 
-TEST_F(RingTest, APieceIsToldOfBeforeAllIsWritten) {
+TEST_F(RingTest, APieceIsAnnouncedBeforeAllIsWritten) {
   ShmSegment large = ShmSegment::create(1U << 20);
   RingReader its_reader(large, at_writer);
   struct Looks final : Doorbell {

@@ -42,7 +42,7 @@ TEST(ShmSegment, BothSidesSeeTheSameBytes) {
   EXPECT_STREQ(reinterpret_cast<char*>(theirs.data()), "data");
 }
 
-TEST(ShmSegment, TheDataLiesThereTwice) {
+TEST(ShmSegment, TheDataIsMappedTwice) {
   const ShmSegment segment = ShmSegment::create(64U << 10);
   const std::size_t capacity = segment.capacity();
   std::memcpy(segment.data() + capacity - 3, "abcdef", 7);

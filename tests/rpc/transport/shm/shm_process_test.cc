@@ -200,7 +200,7 @@ TEST_F(ShmProcessTest, BulkIsPulledAndAcknowledged) {
 }
 
 // The kernel reports the process that created a socket. Another process may use it.
-TEST_F(ShmProcessTest, WhoOnlyMadeTheSocketIsNotRead) {
+TEST_F(ShmProcessTest, AProcessThatOnlyCreatedTheSocketIsNotRead) {
   const auto sockets = test::socket_pair();  // by this process, so that it is named at both ends
   start([&] {
     ::close(sockets[0]);
@@ -319,7 +319,7 @@ TEST_F(ShmProcessTest, AnotherProcessWithTheSamePidIsNotRead) {
   ::waitpid(same, nullptr, 0);
 }
 
-TEST_F(ShmProcessTest, AStoppedPeerBlocksNobody) {
+TEST_F(ShmProcessTest, AStoppedPeerBlocksNoOtherPeer) {
   start([&] {
     End end(connect());
     const auto bytes = memory(1U << 20);

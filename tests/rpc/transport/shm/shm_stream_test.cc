@@ -120,7 +120,7 @@ TYPED_TEST(ShmBulkTest, IsPulledFromTheOthersMemory) {
   EXPECT_TRUE(pattern.matches(0, into));
 }
 
-TYPED_TEST(ShmBulkTest, AcknowledgementsAreToldWhetherAwaitedYetOrNot) {
+TYPED_TEST(ShmBulkTest, AcknowledgementsAreReportedBeforeAndAfterTheyAreAwaited) {
   for (std::uint64_t round = 0; round < 50; ++round) {
     Event told;
     const auto await = [&] {

@@ -112,7 +112,7 @@ TEST_F(ShmTransportTest, AFileLeftBehindIsReplacedAndOneThatAnswersIsNot) {
   there();
 }
 
-TEST_F(ShmTransportTest, WhereNobodyListensItIsUnavailable) {
+TEST_F(ShmTransportTest, WithoutAListenerItIsUnavailable) {
   connect();
   const auto error = test::error_of([&] { made_.take().get(); });
   ASSERT_TRUE(error);
@@ -140,7 +140,7 @@ TEST_F(ShmTransportTest, APathThatIsTooLongIsInvalid) {
   EXPECT_EQ(kind_of([&] { listen(); }), ErrorKind::invalid_argument);
 }
 
-TEST_F(ShmTransportTest, ShutDownEndsWhatIsUnderWay) {
+TEST_F(ShmTransportTest, ShutDownEndsConnectsInFlight) {
   asio::io_context io;
   stream_protocol::acceptor silent(io, stream_protocol::endpoint(path_.string()));
   connect();
@@ -150,7 +150,7 @@ TEST_F(ShmTransportTest, ShutDownEndsWhatIsUnderWay) {
 }
 
 // The loops wait for handshakes in flight. Without this, they would wait for a peer that sends nothing.
-TEST_F(ShmTransportTest, CloseOfTheListenerEndsHandshakesThatAreUnderWay) {
+TEST_F(ShmTransportTest, CloseOfTheListenerEndsHandshakesInFlight) {
   auto listener = listen();
   asio::io_context io;
   stream_protocol::socket silent(io);

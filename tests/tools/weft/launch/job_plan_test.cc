@@ -26,7 +26,7 @@ JobSettings job(std::vector<HostShare> hosts, std::size_t node_rank = 0, std::si
 
 using Variables = std::map<std::string, std::string>;
 
-TEST(JobPlan, ToldWhatTorchrunTells) {
+TEST(JobPlan, HasTheVariablesOfTorchrun) {
   const auto workers = plan_workers(job({{{"", 2}}, {{"", 2}}}, 1));
   ASSERT_EQ(workers.size(), 2U);
   EXPECT_EQ(workers[1].rank, 3U);
@@ -76,7 +76,7 @@ TEST(JobPlan, RanksAreThoseOfAllHostsTogether) {
                                               "server1 (rank 6)", "server2 (rank 7)", "trainer5 (rank 8)"}));
 }
 
-TEST(JobPlan, WhoJoinsHasNoRank) {
+TEST(JobPlan, AWorkerThatJoinsHasNoRank) {
   JobSettings settings = job({{{"trainer", 2}}});
   settings.joins = true;
   settings.store = "tcp://10.0.0.1:20000";

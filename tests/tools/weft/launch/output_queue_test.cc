@@ -52,7 +52,7 @@ TEST(OutputQueue, WritesInOrderToWhicheverFile) {
   ::close(second);
 }
 
-TEST(OutputQueue, IsFullUntilSomebodyReads) {
+TEST(OutputQueue, IsFullUntilItIsRead) {
   Pipe pipe;
   std::counting_semaphore<> changes{0};
   OutputQueue queue([&] { changes.release(); });
@@ -73,7 +73,7 @@ TEST(OutputQueue, IsFullUntilSomebodyReads) {
   EXPECT_TRUE(queue.empty_within(timeout));
 }
 
-TEST(OutputQueue, IsClosedWhereNobodyReads) {
+TEST(OutputQueue, IsClosedWithoutAReader) {
   ::signal(SIGPIPE, SIG_IGN);
   Pipe pipe;
   pipe.stop_reading();

@@ -147,7 +147,7 @@ TEST_F(TakingOver, AStateIsSavedOnceTheStoreAnswersAgain) {
   EXPECT_EQ(first.lost, "");
 }
 
-TEST_F(TakingOver, AMalformedStateIsTold) {
+TEST_F(TakingOver, AMalformedStateIsReported) {
   store->set(std::string(takeover_keys::state), "nonsense", {}).get();
   acquire(first);
   loop->turn();
@@ -177,7 +177,7 @@ TEST_F(TakingOver, TheRecordsOfAJobsKeepersAreListed) {
   EXPECT_EQ(found->at(3).how, "has a malformed record in the store");
 }
 
-TEST_F(TakingOver, ChangesOfTheRecordsAreTold) {
+TEST_F(TakingOver, ChangesOfTheRecordsAreReported) {
   drive(first);
   keeper("job/1", {});
   keeper("job2/2", {});
