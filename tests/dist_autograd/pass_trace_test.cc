@@ -174,7 +174,7 @@ TEST_F(BackwardTrace, BelongsToTheCallWhoseHandlerBeganIt) {
   EXPECT_EQ(one(b, "backward").parent, one(b, "test.doubler.backward", true).id);
 }
 
-TEST_F(BackwardTrace, SaysWhatItFailedWith) {
+TEST_F(BackwardTrace, ReportsItsError) {
   start();
   const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
   Pass pass{cluster["a"]};

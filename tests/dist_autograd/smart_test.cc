@@ -67,7 +67,7 @@ TEST_F(SmartTest, AWorkerThatWaitsIsNotForgottenWhenAnotherDoesNot) {
 
 // The backward waits for a live node at worker1, which waits for a node at worker2 that waits for an unused
 // result.
-TEST_F(SmartTest, WhatWaitsBehindWhatWaits) {
+TEST_F(SmartTest, NodesWaitBehindWaitingNodes) {
   Pass pass{cluster[0]};
   const at::Tensor first = run_multiply(a, pass, x);       // worker1
   const at::Tensor second = run_multiply(b, pass, first);  // worker2

@@ -422,7 +422,7 @@ TEST_F(OneOfMany, ItIsRefusedWhileOthersAreAttached) {
   EXPECT_EQ(refusal(lbfgs), std::nullopt);
 }
 
-TEST_F(OneOfMany, OptionsThatCannotBeMeantAreRefused) {
+TEST_F(OneOfMany, InvalidOptionsAreRefused) {
   for (const auto& options : {LBFGSOptions(-1), LBFGSOptions(1).max_iter(0), LBFGSOptions(1).history_size(0),
                               LBFGSOptions(1).line_search_fn("backtracking")})
     EXPECT_EQ(test::kind_of([&] { return DistLBFGS{agents[1], options, mine}, 0; }),

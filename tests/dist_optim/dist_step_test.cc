@@ -546,7 +546,7 @@ TEST_F(DistStepDeath, AnOwnerThatDiesBetweenIsNamed) {
   expect_equal(got(layers.a.call<&Layer::values>()), layers.local_a.values());
 }
 
-TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
+TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorStatesWhere) {
   begin();
   agents.kill(3);
   const StepError error = step_error(std::move(*step));
@@ -557,7 +557,7 @@ TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
   expect_equal(got(shared.call<&Layer::values>()), layers.local_b.values());
 }
 
-TEST(DistStepOwners, APassThatHasLostAWorkerSaysWhichWhereItIsStepped) {
+TEST(DistStepOwners, APassThatHasLostAWorkerNamesItInTheStep) {
   Agents agents(3);
   auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
   DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(0), remote};

@@ -35,7 +35,7 @@ TEST(GradScaler, never_grows_beyond_a_float) {
   EXPECT_EQ(scaler.state().growth_tracker, 0);
 }
 
-TEST(GradScaler, state_goes_on) {
+TEST(GradScaler, state_continues) {
   GradScaler one({.growth_interval = 2}), other({.growth_interval = 2});
   one.update(false);
   one.update(true);

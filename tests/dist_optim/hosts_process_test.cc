@@ -69,7 +69,7 @@ std::vector<at::Tensor> trained_there(rpc::Agent& agent, const std::string& addr
   return got(layer.call<&Layer::values>());
 }
 
-TEST(TrainingOnTwoHosts, GoesOnThroughResetsAndAPulledCable) {
+TEST(TrainingOnTwoHosts, ContinuesThroughResetsAndAPulledCable) {
   TwoHosts hosts(serve_layers);
   if (!hosts.missing().empty()) GTEST_SKIP() << hosts.missing();
   rpc::Agent agent(options("trainer", TwoHosts::here_address), layers());

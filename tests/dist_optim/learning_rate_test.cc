@@ -96,7 +96,7 @@ TEST(LearningRate, one_after_the_other_and_products) {
   EXPECT_DOUBLE_EQ(product(3), 2 * 0.125 * 0.1);
 }
 
-TEST(LearningRate, numbers_that_cannot_be_meant_are_refused) {
+TEST(LearningRate, invalid_numbers_are_refused) {
   EXPECT_THROW(constant(-1), rpc::Error);
   EXPECT_THROW(constant(std::nan("")), rpc::Error);
   EXPECT_THROW(cosine(1, 0), rpc::Error);

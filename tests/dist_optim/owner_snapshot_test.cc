@@ -103,7 +103,7 @@ class OwnerSnapshots : public testing::Test {
   std::vector<std::shared_ptr<Keeper>> keepers;
 };
 
-TEST_F(OwnerSnapshots, TrainingGoesOnOnAnotherAgentBitForBit) {
+TEST_F(OwnerSnapshots, TrainingContinuesOnAnotherAgentBitForBit) {
   train(0, 0, 4, 0.02);
   const OwnerSnapshot snapshot = taken(0);
   EXPECT_EQ(snapshot.modules[0].version, 4U);
@@ -134,7 +134,7 @@ TEST_F(OwnerSnapshots, AnOwnerGoesBackToAnEarlierVersion) {
   EXPECT_TRUE(equal(values(0), late));
 }
 
-TEST_F(OwnerSnapshots, AHandleThatIsAttachedGoesOn) {
+TEST_F(OwnerSnapshots, AHandleThatIsAttachedContinues) {
   const auto layers = layers_of(0);
   DistributedOptimizer optimizer{workers[2], adam(), bounded_staleness(2), layers[0], layers[1]};
   const auto step = [&](int number) {

@@ -47,7 +47,7 @@ class Failure(unittest.TestCase):
 
 
 class NoData(unittest.TestCase):
-    def test_says_what_to_do(self):
+    def test_reports_what_to_do(self):
         status, lines = run(PROGRAM, "--data", "/nowhere")
         self.assertEqual(status, 1)
         self.assertRegex("\n".join(lines), r"trainer([12]) \(rank \1\): /nowhere/train\S* does not exist: install the package")

@@ -96,7 +96,7 @@ std::string name_of(FrameKind kind) {
 INSTANTIATE_TEST_SUITE_P(MutatedFrames, ServingTest, testing::ValuesIn(all_kinds),
                          [](const auto& info) { return name_of(info.param); });
 
-TEST_P(ServingTest, GoesOnServing) {
+TEST_P(ServingTest, ContinuesServing) {
   auto good = std::make_unique<Watched>("good");
   const Peer peer = (*good)->connect(server.address());
   const Everything sent = everything();

@@ -320,7 +320,7 @@ TYPED_TEST_P(ByteStreamTest, DestroyedInAnyState) {
   }
 }
 
-TYPED_TEST_P(ByteStreamTest, SaysWhatItIs) {
+TYPED_TEST_P(ByteStreamTest, DescribesItself) {
   EXPECT_FALSE(this->stream(0).describe().empty());
   EXPECT_FALSE(this->stream(1).describe().empty());
 }
@@ -333,6 +333,6 @@ REGISTER_TYPED_TEST_SUITE_P(ByteStreamTest, WhatIsWrittenIsRead, NothingToReadWo
                             AnEmptyStreamEnds, BothDirectionsAtOnce, EndOfOneDirectionLeavesTheOther,
                             TheOtherSidesCloseIsReadAfterWhatItWrote, CloseWakesAReaderAndAWriterThatWait,
                             CloseDropsTheJobs, CloseDropsAJobThatIsDueAlready, AJobMayDestroyTheStream,
-                            DestroyedInAnyState, SaysWhatItIs);
+                            DestroyedInAnyState, DescribesItself);
 
 }  // namespace weft::test

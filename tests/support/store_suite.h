@@ -206,7 +206,7 @@ TYPED_TEST_P(StoreSuite, WaitEndsWhenAllKeysExist) {
   wait.get();
 }
 
-TYPED_TEST_P(StoreSuite, RemoveSaysWhetherTheKeyExisted) {
+TYPED_TEST_P(StoreSuite, RemoveReportsWhetherTheKeyExisted) {
   this->mine().set("key", "old").get();
   EXPECT_TRUE(this->theirs().remove("key").get());
   EXPECT_FALSE(this->mine().remove("key").get());
@@ -466,13 +466,13 @@ TYPED_TEST_P(StoreSuite, NoCallWaitsForAStoreThatHasEnded) {
 REGISTER_TYPED_TEST_SUITE_P(StoreSuite, GivesBackWhatWasSet, ValuesHoldAnyBytes, KeysMayBeOdd,
                             GetWaitsForTheKey, ManyMayWaitForOneKey, AddCountsAcrossClients,
                             AddRefusesWhatIsNoNumber, CompareSetStoresOnlyWhereTheKeyHoldsWhatIsExpected,
-                            CompareSetHasOneWinner, WaitEndsWhenAllKeysExist, RemoveSaysWhetherTheKeyExisted,
-                            ListGivesTheKeysWithAPrefix, AWatchTellsWhatHasChangedSinceAVersion,
-                            AWatcherSeesEachKeysValuesInOrder, AWaitIsCancelled, AWaitEndsAtItsDeadline,
-                            WhatIsChainedMayUseTheStore, AnUnrenewedLeaseEndsWithItsKeys,
-                            ALeaseThatIsKeptStays, AKeeperLearnsThatItsLeaseIsLost,
-                            ARevokedLeaseTakesItsKeysAtOnce, AKeyBelongsToTheLeaseOfItsLastChange,
-                            ALeaseNeedsATimeToLive, AClientsDeathFreesWhatItsLeaseHeld,
-                            NoCallWaitsForAStoreThatHasEnded);
+                            CompareSetHasOneWinner, WaitEndsWhenAllKeysExist,
+                            RemoveReportsWhetherTheKeyExisted, ListGivesTheKeysWithAPrefix,
+                            AWatchTellsWhatHasChangedSinceAVersion, AWatcherSeesEachKeysValuesInOrder,
+                            AWaitIsCancelled, AWaitEndsAtItsDeadline, WhatIsChainedMayUseTheStore,
+                            AnUnrenewedLeaseEndsWithItsKeys, ALeaseThatIsKeptStays,
+                            AKeeperLearnsThatItsLeaseIsLost, ARevokedLeaseTakesItsKeysAtOnce,
+                            AKeyBelongsToTheLeaseOfItsLastChange, ALeaseNeedsATimeToLive,
+                            AClientsDeathFreesWhatItsLeaseHeld, NoCallWaitsForAStoreThatHasEnded);
 
 }  // namespace weft::test

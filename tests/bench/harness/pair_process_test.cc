@@ -23,7 +23,7 @@ TEST(Pair, brings_figures_back) {
   EXPECT_EQ(outcome.figures, (Figures{{"here", 4}}));
 }
 
-TEST(Pair, says_how_a_process_died) {
+TEST(Pair, reports_how_a_process_died) {
   EXPECT_EQ(run({good_server, [](ClientEnd&) { throw std::runtime_error("no way"); }}).error,
             "client: no way");
   EXPECT_EQ(run({[](ServerEnd&) { throw std::runtime_error("no port"); }, nullptr}).error, "server: no port");

@@ -274,7 +274,7 @@ TEST_F(ModuleTest, AnObjectThatIsNoModuleIsRefused) {
                [&] { workers.peer(0, 1).call<&ModuleService::train>(true).get(); });
 }
 
-TEST_F(ModuleTest, ALostOwnerIsSaidSo) {
+TEST_F(ModuleTest, ALostOwnerIsReported) {
   workers.kill(1);
   expect_error(ErrorKind::owner_lost, "worker1", [&] { RemoteModule{net}.state_dict().get(); });
 }

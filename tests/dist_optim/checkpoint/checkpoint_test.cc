@@ -66,7 +66,7 @@ class Checkpoint : public testing::Test {
   const std::filesystem::path path() const { return folder / "latest"; }
 };
 
-TEST_F(Checkpoint, ARunGoesOnElsewhere) {
+TEST_F(Checkpoint, ARunContinuesElsewhere) {
   Training whole(agents, 0, 1, 1);
   whole.train(0, 3);
   got(whole.optimizer.set_learning_rate(2e-3));

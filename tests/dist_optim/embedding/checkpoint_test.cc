@@ -109,7 +109,7 @@ TEST(EmbeddingCheckpointFile, DamageIsNoticed) {
 }
 
 // Training that resumes from a checkpoint gives the same embedding, whichever owners hold its rows.
-TEST(EmbeddingCheckpoint, GoesOnWithAnotherNumberOfOwners) {
+TEST(EmbeddingCheckpoint, ContinuesWithAnotherNumberOfOwners) {
   constexpr std::int64_t ids = 1500;
   TemporaryDirectory directory;
   Owners owners(4);

@@ -11,7 +11,7 @@ namespace {
 
 using Shard = EmbeddingShard::Ref;
 
-TEST(EmbeddingGrowth, NothingIsLostWhileTwoTrainersGoOn) {
+TEST(EmbeddingGrowth, NothingIsLostWhileTwoTrainersContinue) {
   constexpr std::int64_t ids = 120'000;  // a few blocks for each owner
   Owners owners(4, 2);
   const ShardedEmbedding a(owners.trainer(0), zeros(2), owners.peers(2, 0), "growing");

@@ -186,7 +186,7 @@ TEST(ShardedEmbedding, KeepsWithinItsCapacity) {
   EXPECT_EQ(got(embedding.evict_unused(2)), rows - 50);
 }
 
-TEST(ShardedEmbedding, SaysWhatIsWrong) {
+TEST(ShardedEmbedding, ReportsErrors) {
   using rpc::ErrorKind;
   Owners owners(1);
   const ShardedEmbedding embedding(owners.trainer(), zeros(2), owners.peers(1));

@@ -30,7 +30,7 @@ struct Trained {
   ShadowLeaves leaves;
 };
 
-TEST(OptimizerState, of_every_optimizer_goes_on_where_it_was) {
+TEST(OptimizerState, of_every_optimizer_continues_where_it_was) {
   for (const OptimizerSpec& spec :
        {OptimizerSpec(SGDOptions(0.1)), OptimizerSpec(SGDOptions(0.1).momentum(0.9)),
         OptimizerSpec(AdamOptions(0.1).amsgrad(true)), OptimizerSpec(AdamWOptions(0.1)),

@@ -512,7 +512,7 @@ TEST(ParameterHost, a_death_fails_the_pending_round_and_applies_nothing) {
   served.expect_stepped(before, {ones(served), ones(served)});
 }
 
-TEST(ParameterHost, a_round_goes_on_without_a_trainer_that_left) {
+TEST(ParameterHost, a_round_continues_without_a_trainer_that_left) {
   Served served(synchronous(3), {"a", "b", "c"});
   auto before = values(served.host.parameters());
   served.admit("a", pass_a);

@@ -137,7 +137,7 @@ TEST(Slices, that_step_apart_equal_libtorchs_optimizer_over_the_whole) {
   }
 }
 
-TEST(Slices, go_on_with_the_state_of_other_slices) {
+TEST(Slices, continue_with_the_state_of_other_slices) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
     Bucket bucket, other;

@@ -13,7 +13,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 using Action = StepDecision::Action;
 
-TEST(StepOptions, refuse_what_cannot_be_meant) {
+TEST(StepOptions, refuse_invalid_values) {
   for (const StepOptions& options : std::vector<StepOptions>{{.loss_scale = 0},
                                                              {.loss_scale = infinity},
                                                              {.clip_value = -1},

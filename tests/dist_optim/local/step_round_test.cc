@@ -74,7 +74,7 @@ TEST(StepRound, waits_for_the_number_of_trainers) {
   EXPECT_TRUE(round.complete());
 }
 
-TEST(StepRound, goes_on_without_a_trainer_that_left) {
+TEST(StepRound, continues_without_a_trainer_that_left) {
   for (std::size_t seats : {0, 3}) {
     StepRound round(seats);
     for (const char* name : {"a", "b", "c"}) round.join(name);

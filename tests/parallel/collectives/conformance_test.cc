@@ -40,7 +40,7 @@ TEST_P(Conformance, ARanksOwnPartMayBeInPlace) {
   }
 }
 
-TEST_P(Conformance, WrongArgumentsFailTheCallAndTheGroupGoesOn) {
+TEST_P(Conformance, WrongArgumentsFailTheCallAndTheGroupContinues) {
   const Group& group = groups[0];
   const auto refused = [&](rpc::Future<void> future, const std::string& words) {
     test::expect_error(std::move(future), ErrorKind::invalid_argument, words);
@@ -70,7 +70,7 @@ TEST_P(Conformance, WrongArgumentsFailTheCallAndTheGroupGoesOn) {
   for (const at::Tensor& tensor : tensors) expect_equal(tensor.cpu(), sum_of(ranks, {4}));
 }
 
-TEST_P(Conformance, ADifferenceNamesWhatEachRankMeans) {
+TEST_P(Conformance, ADifferenceNamesTheCollectiveOfEachRank) {
   Tensors tensors;
   for (int rank = 0; rank < ranks; ++rank) tensors.push_back(zeros(rank, {rank == 1 ? 3 : 2}));
   expect_all(begin([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); }),

@@ -567,7 +567,7 @@ TEST_P(GroupsOnDevices, AFailureAbortsDevicesBeforeDumpsAreWrittenAndFailsFuture
   std::filesystem::remove_all(folder);
 }
 
-TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
+TEST_P(GroupsOnDevices, AnErrorOfNcclEndsTheGroupForAll) {
   make_ready();
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
@@ -577,7 +577,7 @@ TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
 }
 
 // The abort may be over before the group has had its turn.
-TEST_P(GroupsOnDevices, WhatNcclSaysIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
+TEST_P(GroupsOnDevices, AnErrorOfNcclIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
   make_ready();
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });

@@ -211,7 +211,7 @@ TEST_P(GroupEnds, AbortEndsTheGroupsThatWereSplitFromIt) {
 }
 
 // On hosts, some ranks know of the difference while others of their host wait in memory for the last rank.
-TEST_P(GroupEnds, ADifferenceThatNotAllHaveComeToEndsWithTheGroupsError) {
+TEST_P(GroupEnds, ADifferenceThatNotAllHaveReachedEndsWithTheGroupsError) {
   Futures futures = but(ranks - 1, [](const Group& group) {
     return group.all_reduce(at::zeros({group.rank() == 1 ? 5 : 4}), ReduceOp::sum,
                             group.rank() == 1 ? Timeout(50ms) : std::nullopt);

@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, LazyViews, ::testing::ValuesIn(all_backends),
 
 at::Tensor complex_of(int rank) { return at::complex(values(rank, {6}), values(rank + 1, {6})); }
 
-TEST_P(LazyViews, OfConjugatesTravelAsWhatTheyMean) {
+TEST_P(LazyViews, OfConjugatesAreSentByValue) {
   Tensors gathered, reduced, given;
   for (int rank = 0; rank < 4; ++rank) {
     gathered.push_back(at::empty({4, 6}, at::kComplexFloat));
@@ -115,7 +115,7 @@ TEST_P(LazyViews, OfConjugatesTravelAsWhatTheyMean) {
   }
 }
 
-TEST_P(LazyViews, OfNegativesTravelAsWhatTheyMean) {
+TEST_P(LazyViews, OfNegativesAreSentByValue) {
   at::Tensor received = at::zeros({6});
   const at::Tensor negative = at::_neg_view(values(1, {6}));
   ASSERT_TRUE(negative.is_neg() && negative.is_contiguous());
@@ -151,7 +151,7 @@ TEST(GroupOptionsOf, PartsAndMeshesAreTheGroups) {
   }
 }
 
-TEST(MeshOf, OtherDimensionsIsAnErrorOfAllAndTheGroupGoesOn) {
+TEST(MeshOf, OtherDimensionsIsAnErrorOfAllAndTheGroupContinues) {
   Company company(6);
   const auto groups = company.groups();
   std::vector<rpc::Future<DeviceMesh>> futures;

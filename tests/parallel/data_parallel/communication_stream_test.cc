@@ -118,7 +118,7 @@ TEST_F(Streams, CollectivesFollowAllWriters) {
   EXPECT_EQ(read(tensors), (std::vector<float>{1, 2, 3}));
 }
 
-TEST_F(Streams, OthersGoOnMeanwhile) {
+TEST_F(Streams, OthersContinueMeanwhile) {
   const c10::Stream a = pooled();
   (void)written_later(a, 1);
   communication.follow_writers();

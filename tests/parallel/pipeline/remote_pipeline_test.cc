@@ -103,7 +103,7 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
 }
 
 // As LocalPipeline, which equals one process with the same versions of the weights (weight_versions_test.cc).
-TEST(RemoteOptimizers, RunPipedreamAndGoOnFromTheirState) {
+TEST(RemoteOptimizers, RunPipedreamAndContinueFromTheirState) {
   const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
   for (const schedule::Schedule& schedule :
        {schedule::pipedream({.ranks = 3, .microbatches = 5}),

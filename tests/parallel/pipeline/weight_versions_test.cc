@@ -290,7 +290,7 @@ TEST(StageOptimizers, StepAtTheEndOfAScheduleWithAFlush) {
   expect_close(graph.parameters(), own.parameters(), "model");
 }
 
-TEST(StageOptimizers, GoOnFromTheirStateAndFromParametersInOtherMemory) {
+TEST(StageOptimizers, ContinueFromTheirStateAndFromParametersInOtherMemory) {
   const auto schedule = schedule::pipedream({.ranks = 2, .microbatches = 5});
   const Values x{numbers({10, 6}, 1)}, y{numbers({10, 6}, 2)};
   const StageGraph whole = cut(blocks(2), {.cuts = {1}}), resumed = cut(blocks(2), {.cuts = {1}});

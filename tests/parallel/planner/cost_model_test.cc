@@ -46,7 +46,7 @@ TEST(CostModel, GroupsThatLeaveTheirHostsShareItsBandwidth) {
   expect_levels(levels_of(fast, 8, 1), 4, 2, 100);
 }
 
-TEST(CostModel, TheOrderSaysWhichPipelineMessagesLeaveAHost) {
+TEST(CostModel, TheOrderDecidesWhichPipelineMessagesLeaveAHost) {
   const Grid close{.data = 2, .pipeline = 4, .order = Order::pipeline_inside};
   for (int from = 0; from < 3; ++from) expect_link(pipeline_link(two_hosts, close, from, from + 1), 1, 100);
   // Ranks 0 and 1 are the first stage, 2 and 3 the second one: two messages leave each host.

@@ -261,7 +261,7 @@ TEST(Planner, AStageIsReducedWhileOtherRanksCompute) {
   EXPECT_NEAR(found.step_seconds, 11, 1e-9);
 }
 
-TEST(Planner, SaysWhyAFactorizationIsImpossible) {
+TEST(Planner, ReportsWhyAFactorizationIsImpossible) {
   Model model = random_model(1, 3);
   model.split.clear();
   const Machine machine{.ranks_per_host = 4};
@@ -286,7 +286,7 @@ TEST(Planner, SaysWhyAFactorizationIsImpossible) {
   }));
 }
 
-TEST(Planner, SaysHowMuchMemoryIsMissing) {
+TEST(Planner, ReportsHowMuchMemoryIsMissing) {
   const Plans found = plan(one_layer(), {.ranks_per_host = 2, .memory_bytes = 300e6});
   EXPECT_TRUE(found.plans.empty());
   ASSERT_EQ(found.refused.size(), 3U);

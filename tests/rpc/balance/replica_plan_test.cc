@@ -183,7 +183,7 @@ TEST_F(ReplicaPlanTest, AProbeThatFailsDoublesTheWaitUpToTheLongest) {
   EXPECT_EQ(once(plan), "a") << "from the beginning again";
 }
 
-TEST_F(ReplicaPlanTest, AProbeThatSaysNothingIsRepeated) {
+TEST_F(ReplicaPlanTest, AProbeWithoutAReplyIsRepeated) {
   auto plan = plan_of({"a", "b"});
   eject(plan, "a");
   now += 1s;

@@ -203,7 +203,7 @@ TEST_F(CancelTest, DoesNotReachTheOthers) {
   EXPECT_EQ(at("c").cancellations, 0);
 }
 
-TEST_F(CancelTest, AHandlerMayGoOn) {
+TEST_F(CancelTest, AHandlerMayContinue) {
   auto call = to_b->call<&Patient::go_on>();
   at("b").began.wait();
   call.cancel();

@@ -176,7 +176,7 @@ TEST(TypeGrammar, NamesMayBeThoseOfTypesAndOfTemplates) {
   EXPECT_EQ(ParsedType::parse("Größe{x:i8}")->name, "Größe");
 }
 
-TEST(TypeGrammar, SaysWhatIsWrongAndWhere) {
+TEST(TypeGrammar, ReportsErrorsWithTheirPlace) {
   const auto wrong = [](std::string_view text) { return message_of([&] { return again(text); }); };
   EXPECT_EQ(wrong(""), "not a type, at byte 0: expected a type or a name, found the end: ");
   EXPECT_EQ(wrong("[i32"), "not a type, at byte 4: expected ']', found the end: [i32");

@@ -456,7 +456,7 @@ struct SlottedGet {
   std::optional<Result<int>> result;
 };
 
-TEST(Future, AsyncGetIsCancelledThoughTheWorkGoesOn) {
+TEST(Future, AsyncGetIsCancelledThoughTheWorkContinues) {
   for (const auto type : {asio::cancellation_type::terminal, asio::cancellation_type::partial}) {
     int asked = 0;
     Promise<int> promise;

@@ -91,7 +91,7 @@ TEST(WhenAllOrError, GivesTheValuesInTheGivenOrder) {
   when_all_or_error(std::vector<Future<void>>{}).get();
 }
 
-TEST(WhenAllOrError, EndsWithTheFirstErrorInTimeWhileOthersGoOn) {
+TEST(WhenAllOrError, EndsWithTheFirstErrorInTimeWhileOthersContinue) {
   std::vector<Promise<void>> promises(4);
   std::vector<bool> cancelled(4);
   std::vector<Future<void>> futures;

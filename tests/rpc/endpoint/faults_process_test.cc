@@ -366,7 +366,7 @@ TEST(StormTest, SilentConnectionsDoNotExcludeOtherPeers) {
   EXPECT_EQ(server.counts().connections, 1U);
 }
 
-TEST(DescriptorsTest, AnAgentThatHasNoneLeftGoesOnOnceItHas) {
+TEST(DescriptorsTest, AnAgentThatHasNoneLeftContinuesOnceItHas) {
   Child server([](int pipe) {
     auto with = options("server");
     auto* agent = new Agent(std::move(with));

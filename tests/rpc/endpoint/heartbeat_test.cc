@@ -34,7 +34,7 @@ void greet(Socket& socket) {
   ASSERT_EQ(socket.next()->prefix.kind, FrameKind::hello);
 }
 
-TEST(HeartbeatTest, APeerThatSaysNothingIsLost) {
+TEST(HeartbeatTest, ASilentPeerIsLost) {
   Agent agent(impatient("a"));
   Socket listener = Socket::listening();
   auto call = agent.connect(listener.address()).call<One>();

@@ -523,13 +523,13 @@ class SecuredLanesTest : public LinkLanesTest {
   LaneKey key_{};
 };
 
-TEST_F(SecuredLanesTest, OneThatSaysGoodbyeEnds) {
+TEST_F(SecuredLanesTest, OneThatSendsGoodbyeEnds) {
   auto connection = greet("eve");
   say(lane(0), test::bytes_of(OutgoingMessage::goodbye(std::nullopt)));
   expect_alive(connection);
 }
 
-TEST_F(SecuredLanesTest, OneThatSaysAHelloEnds) {
+TEST_F(SecuredLanesTest, OneThatSendsAHelloEnds) {
   auto connection = greet("eve");
   say(lane(0), probe::hello("eve"));
   expect_alive(connection);

@@ -42,7 +42,7 @@ std::string refusal(const std::string& url, const Variables& variables) {
 
 // --- The text ---
 
-TEST(JobUrl, SaysWhereAJobMeets) {
+TEST(JobUrl, ReportsTheStoreOfAJob) {
   const JobUrl tcp = job_url("tcp://10.0.0.1:29500?rank=1&world_size=4");
   EXPECT_EQ(tcp.store, "tcp://10.0.0.1:29500");
   EXPECT_EQ(tcp.rank, 1U);

@@ -145,7 +145,7 @@ TEST(HttpServerAddress, IsLoopbackUnlessItIsSaid) {
   EXPECT_EQ(kind_of([&] { HttpServer(first.address(), {}); }), rpc::ErrorKind::unavailable);
 }
 
-TEST(HttpServerAddress, SaysWhyItCannotListen) {
+TEST(HttpServerAddress, ReportsWhyItCannotListen) {
   HttpServer first("127.0.0.1:0", {});
   const std::string taken = weft::test::message_of([&] { HttpServer(first.address(), {}); });
   EXPECT_NE(taken.find("Address already in use"), std::string::npos) << taken;

@@ -37,7 +37,7 @@ TEST(Permissions, the_first_rule_that_fits_decides) {
   EXPECT_FALSE(permissions.allows("CERT:admin", "store.delete"));
 }
 
-TEST(Permissions, what_no_rule_names_is_denied_unless_the_default_says_else) {
+TEST(Permissions, a_method_without_a_rule_is_denied_unless_the_default_allows_it) {
   EXPECT_FALSE(Permissions::parse("").allows("cert:a", "b.c"));
   EXPECT_FALSE(Permissions({}).allows("cert:a", "b.c"));
   EXPECT_TRUE(Permissions({}, true).allows("cert:a", "b.c"));

@@ -187,7 +187,7 @@ TEST(SimHeartbeat, AnAgentThatWasPreventedFromSendingThemLogsIt) {
   EXPECT_EQ(anna.counts().connections, 1U);
 }
 
-TEST(SimHeartbeat, APeerThatSaysNothingAtAllIsClosedAtTheEndOfTheHandshakesTime) {
+TEST(SimHeartbeat, ACompletelySilentPeerIsClosedAfterTheHandshakeTimeout) {
   SimWorld world(1);
   calm(world, 64 << 10);
   std::vector<std::string> said;

@@ -136,7 +136,7 @@ TEST(SimStream, AResetInMidStreamReachesBothSides) {
   EXPECT_GT(read_some, 20U);
 }
 
-TEST(SimStream, APartitionDelaysAndHealingGoesOn) {
+TEST(SimStream, APartitionDelaysAndHealingContinues) {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SimRandom random(seed);
     SimWorld world(seed, rough(random));
@@ -184,7 +184,7 @@ TEST(SimStream, AWriterGivesUpOnAPartitionThatDoesNotEnd) {
   }
 }
 
-TEST(SimStream, ABlackholeSaysNothing) {
+TEST(SimStream, ABlackholeIsSilent) {
   SimWorld world(1, {.weather = {.least_window = 64, .max_window = 64}});
   Pair pair(world);
   world.network().blackhole("bert", "anna");

@@ -127,7 +127,7 @@ TEST(SimWorld, LoopsKeepTheirOrderAndOvertakeEachOther) {
   EXPECT_EQ(handler_orders.size(), 6U);  // all there are
 }
 
-TEST(SimWorld, SaysWhichLoopIsRunning) {
+TEST(SimWorld, ReportsWhichLoopIsRunning) {
   SimWorld world(1);
   SimProcess& process = world.start("anna");
   const auto a = process.make_loop(), b = process.make_loop();

@@ -91,7 +91,7 @@ class EtcdFaults : public testing::Test {
   std::vector<std::shared_ptr<EtcdStore>> stores_;
 };
 
-TEST_F(EtcdFaults, WhileItIsStoppedThereAreErrorsAndThenItGoesOn) {
+TEST_F(EtcdFaults, WhileItIsStoppedThereAreErrorsAndThenItContinues) {
   EtcdStore& patient = store();
   patient.set("before", "1").get();
   auto late = patient.get("late");

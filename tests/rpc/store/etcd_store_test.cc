@@ -106,7 +106,7 @@ TEST_F(EtcdStoreTest, ReadsAreRetriedIfAServerHasNoLeader) {
   EXPECT_EQ(asked, 4);
 }
 
-TEST_F(EtcdStoreTest, AServerThatAcceptsAndSaysNothingIsNotWaitedForForever) {
+TEST_F(EtcdStoreTest, AServerThatAcceptsAndIsSilentTimesOut) {
   Server silent([](const Server::Request&) { return Server::Answer{}; });
   EtcdStore& patient = store({silent.server()}, 100ms);
   for (const Error& error :

@@ -215,7 +215,7 @@ TEST(FileStore, MayBeDestroyedByWhatIsChainedToIt) {
   future.get();
 }
 
-TEST(FileStore, SaysWhatIsWrongWithItsPath) {
+TEST(FileStore, ReportsErrorsOfItsPath) {
   EXPECT_EQ(FileStore::path_of("file:///a/b"), "/a/b");
   for (const char* url : {"file://a/b", "file:///", "tcp://host:1", "/a/b"})
     EXPECT_THROW(FileStore::path_of(url), Error) << url;

@@ -43,7 +43,7 @@ TEST(StoreResolver, ReplicasComeAndGoWithTheirKeys) {
   EXPECT_EQ(set.replicas().front().name, "inproc://b");
 }
 
-TEST(StoreResolver, WhereTheStoreFailsTheSetGoesOn) {
+TEST(StoreResolver, WhereTheStoreFailsTheSetContinues) {
   Cluster cluster({}, {"client", "a"});
   cluster["a"].serve(std::make_shared<Replica>("a"));
   const auto store = std::make_shared<MemoryStore>(cluster["client"].core()->pick_loop());

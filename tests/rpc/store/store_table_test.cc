@@ -149,7 +149,7 @@ TEST_F(StoreTableTest, TheOwnersStallsDoNotCount) {
   EXPECT_FALSE(table_.has_lease(7));
 }
 
-TEST_F(StoreTableTest, TheShortestLeaseSaysHowOftenToLook) {
+TEST_F(StoreTableTest, TheShortestLeaseDeterminesTheInterval) {
   EXPECT_EQ(table_.tick_interval(), 1s);
   table_.grant(1, 1h, now_);
   EXPECT_EQ(table_.tick_interval(), 1s);

@@ -233,7 +233,7 @@ TEST_P(StreamCallTest, ASlowReaderMakesTheSourceWait) {
   }
 }
 
-TEST_P(StreamCallTest, AWriterThatWouldGoOnForEverStopsAtTheWindow) {
+TEST_P(StreamCallTest, AWriterThatWouldContinueForEverStopsAtTheWindow) {
   auto items = got(server->call<&Market::held>());
   auto& writer = market->writer();
   std::atomic<int> written{0};

@@ -237,7 +237,7 @@ TEST_F(DeviceCalls, AnArgumentMayChangeOnceItsCallIsMade) {
 
 // --- What has no place ---
 
-TEST_F(DeviceCalls, AnArgumentThatTheMapDoesNotNameIsAnErrorAtOnceAndOtherCallsGoOn) {
+TEST_F(DeviceCalls, AnArgumentThatTheMapDoesNotNameIsAnErrorAtOnceAndOtherCallsContinue) {
   make({{"fake:0", "fake:1"}});
   const at::Tensor lost = on("fake:2", at::ones({2}));
   for (int i = 0; i < 50; ++i) {  // more often than there are threads
@@ -258,7 +258,7 @@ TEST_F(DeviceCalls, WithoutAMapAnArgumentHasNoPlace) {
   EXPECT_TRUE(got(there().call<&Devices::back>(at::ones({2}))).equal(at::ones({2})));
 }
 
-TEST_F(DeviceCalls, AResultThatTheMapDoesNotNameIsAnErrorAndOtherCallsGoOn) {
+TEST_F(DeviceCalls, AResultThatTheMapDoesNotNameIsAnErrorAndOtherCallsContinue) {
   make({{"fake:0", "fake:1"}});
   for (int i = 0; i < 50; ++i) {
     const auto error = error_of([&] { got(there().call<&Devices::made_on>("fake:3")); });

@@ -164,7 +164,7 @@ TEST_F(CompletedElsewhere, AResultIsSentOnceItsStreamHasComeSoFar) {
   EXPECT_TRUE(result.cpu().equal(at::full({3}, 6.0F)));
 }
 
-TEST_F(CompletedElsewhere, AndOneThatGoesOnWithAnothers) {
+TEST_F(CompletedElsewhere, AndOneThatContinuesWithAnothers) {
   const at::Tensor result = got(cluster.peer("here", "there").call<&Elsewhere::add_two>(x));
   EXPECT_EQ(result.device(), fake(1));
   EXPECT_TRUE(is_seven(result));

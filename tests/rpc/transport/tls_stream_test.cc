@@ -107,7 +107,7 @@ TEST_F(TlsStreamTest, wake_ups_are_as_many_as_the_lower_streams) {
   EXPECT_LE(pair.client->wake_ups(), 4u);  // of the handshake alone
 }
 
-TEST_F(TlsStreamTest, either_side_may_end_first_and_go_on_reading) {
+TEST_F(TlsStreamTest, either_side_may_end_first_and_continue_reading) {
   for (const bool client_first : {true, false}) {
     TlsPair pair(client_, server_);
     pair.run();
@@ -404,7 +404,7 @@ TEST_F(TlsStreamTest, a_writer_that_waits_hears_of_the_end) {
 }
 
 // The server is gone by the time the client writes; why is in what it sent before.
-TEST_F(TlsStreamTest, a_failed_write_says_why_the_peer_closed) {
+TEST_F(TlsStreamTest, a_failed_write_reports_why_the_peer_closed) {
   const TestAuthority stranger("stranger");
   auto options = stranger.credentials("worker1");
   options.trust_pem = authority_.certificate();

@@ -48,7 +48,7 @@ TEST(Prefix, DecodesWhatItEncodes) {
   }
 }
 
-TEST(Prefix, RefusesWhatIsNoFrameOfThisVersion) {
+TEST(Prefix, RefusesFramesOfOtherVersions) {
   Prefix good = example;
   good.header_words = 1;
   const auto with = [&](std::size_t offset, int value) {

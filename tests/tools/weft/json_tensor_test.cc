@@ -120,7 +120,7 @@ TEST(JsonTensor, OfManyElementsIsElided) {
             R"({"dtype": "uint8", "shape": [5000], "data": [7, 7], "elided": 4998})");
 }
 
-TEST(JsonTensor, SaysWhatIsWrong) {
+TEST(JsonTensor, ReportsErrors) {
   EXPECT_EQ(
       refusal("[tensor]", "[[1], \"x\"]"),
       "[1]: expected a tensor: lists of numbers, or {\"dtype\": …, \"shape\": …, \"data\": …}, found \"x\"");

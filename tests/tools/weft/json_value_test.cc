@@ -155,7 +155,7 @@ TEST(JsonValue, NullIsDistinguishedFromAnOptionalThatHoldsIt) {
   EXPECT_EQ(wire("<str|i8>?", "{\"index\": 1, \"value\": 5}"), "<1:<1:5>>");
 }
 
-TEST(JsonValue, SaysWhatDoesNotFitAndWhere) {
+TEST(JsonValue, ReportsMismatchesWithTheirPlace) {
   EXPECT_EQ(refusal("i8", "128"), "expected i8, found 128");
   EXPECT_EQ(refusal("i64", "9223372036854775808"), "expected i64, found 9223372036854775808");
   EXPECT_EQ(refusal("u64", "-1"), "expected u64, found -1");

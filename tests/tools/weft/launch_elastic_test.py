@@ -464,7 +464,7 @@ class Command(Elastic):
             self.assertEqual(job.end(), 0, job.output())
             self.assertEqual(job.lines, [f"""[0] [{names!r}, "it's $HOME"] {os.getcwd()} b a "b" $c None worker0 1 1 1 1"""])
 
-    def test_what_is_wrong_is_said(self):
+    def test_errors_are_reported(self):
         for wrong, pattern in ((["--min", "2", "-n", "2", "true"], "start a job with a driver"),
                                (["--discovery", "x", "true"], "--max"), (["--hosts", "a:x", "true"], "number of slots"),
                                (["--hosts", "a", "--discovery", "x", "--max", "1", "true"], "--hosts and --discovery exclude"),
@@ -580,7 +580,7 @@ class Agents(Elastic):
         self.assertEqual(job.end(), 1, job.output())
         self.assertIn("weft: the job has failed: no worker is left; the last one: rank", job.output())
 
-    def test_a_job_may_go_on_without_its_state(self):
+    def test_a_job_may_continue_without_its_state(self):
         job, pids = self.start("--restarts", "1")
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids.values():

@@ -80,7 +80,7 @@ class SeveralHosts(unittest.TestCase):
                 self.launch(1, "--secret", secret, WORKER, "meet") as second:
             self.assertEqual((first.end(), second.end()), (0, 0), first.output() + second.output())
 
-    def test_roles_go_on_over_hosts(self):
+    def test_roles_continue_over_hosts(self):
         code = "import os; print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'WEFT_NAME', 'GROUP_RANK', 'MASTER_ADDR')))"
         with self.launch(0, "--insecure", "--role", "ps=1", "--role", "trainer=1", sys.executable, "-c", code) as first, \
                 self.launch(1, "--insecure", "--role", "trainer=2", sys.executable, "-c", code) as second:

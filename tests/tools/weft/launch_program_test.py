@@ -113,7 +113,7 @@ class Start(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertIn("--pin", errors)
 
-    def test_what_is_wrong_is_said(self):
+    def test_errors_are_reported(self):
         for wrong, pattern in ((["nosuchprogram"], "no program 'nosuchprogram'"), (["--mn", "2", "true"], "unknown option '--mn'"),
                                (["/etc/passwd"], "not an executable program"),
                                (["-n", "2"], "no program"), (["-n", "2", "--role", "a=1", "true"], "exclude each other"),

@@ -118,7 +118,7 @@ TEST(WaitGraph, CallsThatAreYoungAreLeftOut) {
   EXPECT_TRUE(wait_graph(agents, 10).calls.empty());
 }
 
-TEST(WaitGraph, SaysWhatIsNotKnown) {
+TEST(WaitGraph, ReportsUnknownStates) {
   CallsInFlight a = agent("a");
   a.made.push_back({1, "f", "b", 3, "sent", -1, {}});
   a.made.push_back({2, "f", "tcp://h:1", 2, "connecting", -1, {}});

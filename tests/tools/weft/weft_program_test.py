@@ -582,7 +582,7 @@ class PartitionTest(unittest.TestCase):
             self.assertRegex(output, rf"^model\.txt: 8 layers, {stages} stages, {stages} workers\n", arguments)
             self.assertRegex(output, r"(?m)^bottleneck 0\.\d+ s$")
 
-    def test_says_that_it_did_not_try_all_cuts(self):
+    def test_reports_that_it_did_not_try_all_cuts(self):
         status, output, errors = self.weft("model.txt", "-n", "2", "--max-cuts", "8")
         self.assertEqual(status, 0)
         self.assertIn("too many cuts to try all of them: only cuts of the topological order are tried", errors)
@@ -712,7 +712,7 @@ class PlanTest(unittest.TestCase):
             self.assertEqual((status, output), (found, ""), errors)
             self.assertIn(pattern, errors)
 
-    def test_says_that_nothing_is_possible(self):
+    def test_reports_that_nothing_is_possible(self):
         status, output, errors = self.weft("gpt.txt", "--hosts", "2x2", "--memory", "1GiB")
         self.assertEqual((status, errors), (1, "weft: no factorization is possible\n"))
         self.assertRegex(output, r"(?m)^ +4 +1 +1 +memory: a rank needs [\d.]+ GiB for parameters")

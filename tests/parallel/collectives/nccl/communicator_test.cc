@@ -110,7 +110,7 @@ TEST_F(NcclCommunicator, MakingThatItsLoopDropsIsAborted) {
   EXPECT_EQ(nccl.alive(), 0U);
 }
 
-TEST_F(NcclCommunicator, MakingThatNcclRefusesSaysWhy) {
+TEST_F(NcclCommunicator, MakingThatNcclRefusesReportsWhy) {
   nccl.faults(0).init = Result::system_error;
   nccl.last_error = "no interface eth7";
   auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
@@ -229,7 +229,7 @@ TEST_F(NcclCommunicator, AnErrorOfTheMarkEndsIt) {
 }
 
 // On threads of the background executor nothing may be thrown.
-TEST_F(NcclCommunicator, WhatADeviceSaysAgainstItIsAnError) {
+TEST_F(NcclCommunicator, ADevicesRefusalIsAnError) {
   bool broken = false;
   for (const int rank : {0, 1, 2})
     device(rank).within = [&](const std::function<void()>& job) {
@@ -391,7 +391,7 @@ TEST_F(NcclCommunicator, ASplitThatOthersDoNotJoin) {
   EXPECT_EQ(nccl.alive(), 1U);
 }
 
-TEST_F(NcclCommunicator, SurvivorsShrinkAndGoOn) {
+TEST_F(NcclCommunicator, SurvivorsShrinkAndContinue) {
   abort_on_failure = false;
   make(3);
   nccl.faults(1).never_ends = true;

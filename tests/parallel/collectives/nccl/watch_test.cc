@@ -81,7 +81,7 @@ TEST(Watch, LooksLessOftenTheLongerItTakesUntilSomethingIsAdded) {
   EXPECT_EQ(loop->timers(), 0U);  // it holds the loop until then
 }
 
-TEST(Watch, WhatIsAddedWhileItSaysThatItIsDoneIsNotLost) {
+TEST(Watch, AnAdditionWhileItReportsThatItIsDoneIsNotLost) {
   const auto loop = std::make_shared<test::HandLoop>();
   Watch watch(loop, {.shortest = 1ms, .longest = 1ms});
   const auto one = std::make_shared<Counted>(), other = std::make_shared<Counted>();

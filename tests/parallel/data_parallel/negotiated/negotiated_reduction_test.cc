@@ -363,7 +363,7 @@ TEST(NegotiatedReduction, AFailureEndsAJoin) {
 
 // --- Errors ---
 
-TEST(NegotiatedReduction, RanksThatDifferGetBothValuesAndGoOn) {
+TEST(NegotiatedReduction, RanksThatDifferGetBothValuesAndContinue) {
   Ranks ranks(3);
   const auto fails = [&](const std::function<at::Tensor(int)>& tensor,
                          const std::function<ReductionCall(int)>& call,

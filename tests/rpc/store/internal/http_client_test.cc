@@ -100,7 +100,7 @@ TEST_F(HttpClientTest, GoesToTheNextServerWhereOneCannotBeReached) {
   EXPECT_EQ(server.connections(), 1);
 }
 
-TEST_F(HttpClientTest, SaysOfEachServerWhatCameOfIt) {
+TEST_F(HttpClientTest, ReportsTheOutcomeOfEachServer) {
   const ClosedPort first, second;
   const std::string a = first.port(), b = second.port();
   connect_to({a, b});
@@ -268,7 +268,7 @@ TEST_F(HttpClientTest, UnrequestedBytesEndTheConnection) {
   EXPECT_EQ(server.connections(), 2);
 }
 
-TEST_F(HttpClientTest, AStreamGoesOnUntilItEndsOrIsStopped) {
+TEST_F(HttpClientTest, AStreamContinuesUntilItEndsOrIsStopped) {
   Server server([](const Server::Request&) {
     return Server::Answer{Server::chunked + Server::chunk("one ") + Server::chunk("two ")};
   });

@@ -291,7 +291,7 @@ TEST_F(HandshakeTest, APeerThatLeavesIsUnavailable) {
   EXPECT_EQ(refusal(), ErrorKind::unavailable);
 }
 
-TEST_F(HandshakeTest, APeerThatSaysNothingIsGivenUp) {
+TEST_F(HandshakeTest, ASilentPeerIsGivenUp) {
   const ShmOptions impatient{.timeout = std::chrono::milliseconds{30}};
   meet(impatient);
   EXPECT_EQ(refusal(), ErrorKind::unavailable);

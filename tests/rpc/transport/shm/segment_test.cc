@@ -136,7 +136,7 @@ TEST(ShmSegment, LeavesNothingBehind) {
   before.expect_the_same();
 }
 
-TEST(ShmSegment, SaysWhenThereAreNoDescriptorsLeft) {
+TEST(ShmSegment, ReportsWhenThereAreNoDescriptorsLeft) {
   const Descriptor lowest(::dup(0));
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);

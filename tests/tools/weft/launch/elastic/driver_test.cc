@@ -247,7 +247,7 @@ TEST(ElasticDriver, OneWorkerKeepsTheStateUntilAnotherHostHasTakenOver) {
   EXPECT_FALSE(job.end());
 }
 
-TEST(ElasticDriver, IfNoHostIsLeftTheWorkersGoOn) {
+TEST(ElasticDriver, IfNoHostIsLeftTheWorkersContinue) {
   Job job(from_to(2, 4));
   job.find(two_hosts);
   job.all_ready();
@@ -280,7 +280,7 @@ TEST(ElasticDriver, TheOrderOfHostsIsThatOfTheirAge) {
   EXPECT_EQ(job.places(), "0=c/1 1=b/0 2=c/0") << "c is older than d, and than a, which was away";
 }
 
-TEST(ElasticDriver, ChangesOfDiscoveryThatMeanNothingStartAndStopNothing) {
+TEST(ElasticDriver, IrrelevantChangesOfDiscoveryStartAndStopNothing) {
   Job job(from_to(1, 2));
   job.find({{"a", 2}});
   job.all_ready();
@@ -317,7 +317,7 @@ TEST(ElasticDriver, ASingleFailureBlacklistsItsHostIfOneIsEnough) {
   EXPECT_FALSE(job.end());
 }
 
-TEST(ElasticDriver, ABlacklistedHostsWorkersGoOnUnlessTheyAreEvicted) {
+TEST(ElasticDriver, ABlacklistedHostsWorkersContinueUnlessTheyAreEvicted) {
   DriverOptions options = strict(2, 4);
   for (const bool evict : {false, true}) {
     options.evict = evict;

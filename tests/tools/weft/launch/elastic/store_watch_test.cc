@@ -36,7 +36,7 @@ TEST_F(StoreWatching, TellsOfAllKeysAndThenOfEachChange) {
   EXPECT_EQ(told, " a/1=x a/2=y a/1=none");
 }
 
-TEST_F(StoreWatching, GoesOnIfNothingChangesForLong) {
+TEST_F(StoreWatching, ContinuesIfNothingChangesForLong) {
   watch();
   pass(1min);
   store->set("a/1", "x", {}).get();
