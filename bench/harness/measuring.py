@@ -1,4 +1,4 @@
-"""What peers in Python share: the warm-up and the length of a measurement, and checks."""
+"""Shared by the peers in Python: the warm-up and the length of a measurement, and checks."""
 import math
 import os
 import sys

@@ -181,7 +181,7 @@ void with_reasons(Body body) {
 
 std::optional<Contender> capnp_peer(const Work& work) {
   if (!is_plain(work.kind) || work.wire == Wire::shared_memory) return std::nullopt;
-  // It cannot spin. Its transport within a host is compared with peers that can.
+  // This peer cannot spin. Its transport within a host is compared with peers that can.
   if (work.wait == Wait::spinning && work.wire != Wire::same_host) return std::nullopt;
   return contender("capnp", notes_of(Wait::blocking, "promises on main's loop"),
                    {.serve = [=](ServerEnd& end) { with_reasons([&] { serve(work, end); }); },

@@ -404,7 +404,7 @@ Way way(const Work& work, Style style) {
 
 std::optional<Contender> grpc_peer(const Work& work) {
   if (!is_plain(work.kind) || work.wire == Wire::shared_memory) return std::nullopt;
-  // It cannot spin. Its transport within a host is compared with peers that can.
+  // This peer cannot spin. Its transport within a host is compared with peers that can.
   if (work.wait == Wait::spinning && work.wire != Wire::same_host) return std::nullopt;
   std::vector<Way> ways{way(work, Style::queue)};
   if (work.kind != Kind::throughput) ways.push_back(way(work, Style::callback));

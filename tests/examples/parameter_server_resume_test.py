@@ -26,7 +26,7 @@ class Resume(unittest.TestCase):
                 "--out", self.folder / name, "--checkpoint", self.folder / name / "steps", "--checkpoint-every", 10)
 
     def result(self, name, lines):
-        """What a run came to: each trainer's last losses, and what they make of the test images."""
+        """The result of a run: each trainer's last losses, and the accuracy on the test images."""
         with open(self.folder / name / "loss.csv", newline="") as table:
             rows = list(csv.DictReader(table))
         losses = {trainer: [row["loss"] for row in rows if row["trainer"] == trainer][-5:] for trainer in TRAINERS}

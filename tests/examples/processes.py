@@ -1,4 +1,4 @@
-"""What the tests of the examples share: programs that run, watched by what they print."""
+"""Shared by the tests of the examples: running programs, observed by their output."""
 import os
 import pathlib
 import queue
@@ -88,7 +88,7 @@ def run(*command, env=None):
 
 
 def is_gone(pid):
-    """Whether the process has ended. One whose parent has not asked for its status has, too."""
+    """Returns whether the process has ended. A zombie counts as ended."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
     except OSError:
@@ -115,7 +115,7 @@ def wait_until_gone(pids, within):
 
 
 def free_address():
-    """host:port that nobody has; none who binds any free port of 127.0.0.1 takes it meanwhile (tests/support/loopback.h)."""
+    """An unused host:port; no process that binds any free port of 127.0.0.1 gets it meanwhile (tests/support/loopback.h)."""
     pid = os.getpid()
     with socket.socket() as probe:
         probe.bind((f"127.{1 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}", 0))

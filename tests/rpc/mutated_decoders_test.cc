@@ -18,7 +18,7 @@ TEST(MutatedDecoders, RefuseOrReadThem) {
     SCOPED_TRACE("replay with WEFT_SEED=" + std::to_string(seed));
     Running::now(seed, seed);
     FrameMutator random(seed, small_limits());
-    // Those with values in them more often than the others.
+    // Frames with values are more frequent than the others.
     const FrameKind values = random.one_in(2) ? FrameKind::request : FrameKind::reply;
     const std::size_t piece = random.one_in(4) ? 1 + random.below(100) : SIZE_MAX;
     decoders.stream(stream_of(random, random.one_in(3) ? random.pick(all_kinds) : values), piece);

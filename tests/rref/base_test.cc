@@ -19,7 +19,7 @@ struct Padding {
   virtual ~Padding() = default;
   std::int64_t padding = 17;
 };
-// It has its own service. `Shape` is not its first base.
+// Square has its own service. `Shape` is not its first base.
 struct Square : Padding, Shape {
   explicit Square(double s) : side(s) {}
   double area() const override { return side * side; }

@@ -72,7 +72,7 @@ class EtcdServer {
     process_ = ::fork();
     if (process_ < 0) throw std::runtime_error(std::string("cannot start etcd: ") + std::strerror(errno));
     if (process_ == 0) {
-      // It ends with the thread that started it, also where that is killed.
+      // etcd ends with the thread that started it, also if that thread is killed.
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       if (::getppid() == parent && file >= 0 && ::dup2(file, STDOUT_FILENO) >= 0 &&

@@ -26,7 +26,7 @@ using test::FrameMutator;
 
 // --- Numbers ---
 
-// Those of a test that runs `n`: all, or the one that the environment names.
+// Returns the numbers of a test that runs `n`: all, or the one that the environment names.
 inline std::pair<std::uint64_t, std::uint64_t> numbers(std::uint64_t n) {
   const char* one = std::getenv("WEFT_SEED");
   if (one == nullptr) return {0, n};

@@ -26,12 +26,12 @@ import xml.etree.ElementTree as ElementTree
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOXYFILE = pathlib.Path(__file__).with_name("Doxyfile")
 LAYER = re.compile(r"^\s*weft_layer\((\w+)\s+FOLDERS\s+([^)]*?)\s*(?:EXCEPT\s+([^)]*?)\s*)?DEPENDS", re.M)
-# What the language gives a meaning, by the protocols of coroutines and ranges, and what weft's own protocols do: the list
-# of a class's methods, and what WEFT_CODEC writes.
+# Names with a meaning in the language, by the protocols of coroutines and ranges, or in weft's protocols: the list of a
+# class's methods, and the members that WEFT_CODEC defines.
 PROTOCOL = {"promise_type", "get_return_object", "initial_suspend", "final_suspend", "return_void", "return_value",
             "unhandled_exception", "yield_value", "await_transform", "await_ready", "await_suspend", "await_resume",
             "begin", "end", "Service", "weft_name", "weft_fields"}
-# Operators of comparison, access and conversion mean what they mean for every type.
+# Operators of comparison, access and conversion have the same meaning for every type.
 OPERATOR = re.compile(r"operator ?(==|!=|<=>|<|\*|->|\+\+|\[\]|bool|co_await)$")
 
 
@@ -73,7 +73,7 @@ def is_type(symbol):
 
 
 def needs_comment(symbol):
-    """False for what says nothing that the language does not say."""
+    """False for a declaration that needs no comment."""
     own = symbol.scope.rpartition("::")[2]
     arguments = symbol.arguments.replace(" ", "")
     special = symbol.kind == "function" and (
@@ -187,7 +187,7 @@ class Header:
         return "\n\n".join(text for text in (above, own) if text)
 
     def opens(self, line, parent):
-        """Whether the group of this line is the first of the type that begins at line `parent`."""
+        """Returns whether the group of this line is the first of the type that begins at line `parent`."""
         above = self.group(line) - 1
         if self.code[above].strip() == "public:":
             above -= 1
@@ -236,7 +236,7 @@ class Header:
 
 
 def ends_declaration(code):
-    """Whether a line ends a declaration or a body, or is a directive, a macro or an access specifier."""
+    """Returns whether a line ends a declaration or a body, or is a directive, a macro or an access specifier."""
     return bool(re.search(r"[;{}]$|^ *(public|protected|private):$|^ *[A-Z_]{4,}\(.*\)$|^#", code))
 
 
@@ -254,7 +254,7 @@ def comment_text(lines):
 
 
 def names_type(comment, name):
-    """Whether it names the type, or the holder of a LibTorch module: `Linear` for `LinearImpl`."""
+    """Returns whether the comment names the type, or the holder of a LibTorch module: `Linear` for `LinearImpl`."""
     name = name.removesuffix("Impl")
     prose = "\n".join(line for line in comment.splitlines() if not line.startswith("  "))
     return bool(re.search(rf"\b{re.escape(name)}\b(?!::)", prose))

@@ -159,7 +159,7 @@ class HeaderPage:
             self.type(symbol)
 
     def adjacent(self, before, symbol):
-        """Whether only fields and their comments stand between two fields."""
+        """Returns whether only fields and their comments are between two fields."""
         lines = range(before.line + 1, self.header.start(symbol.line))
         return all(not self.header.lines[at].strip() or self.header.is_comment(at) or self.header.indent(at) > self.header.indent(before.line)
                    or self.header.code[at].strip() == "" for at in lines)
@@ -216,7 +216,7 @@ def first_sentence(contract):
 
 
 def folder_contents(architecture):
-    """What docs/architecture.md says that the folders contain."""
+    """The contents of the folders, from docs/architecture.md."""
     rows = re.findall(r"^\| ((?:`[\w/]+`(?:, )?)+) \| (.*?) \|", architecture, re.M)
     return {folder: contents for folders, contents in rows for folder in re.findall(r"`([\w/]+)`", folders)}
 

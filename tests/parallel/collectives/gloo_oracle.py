@@ -1,4 +1,4 @@
-"""What c10d's Gloo backend makes of the cases of gloo_process_test.cc.
+"""The results of c10d's Gloo backend for the cases of gloo_process_test.cc.
 
   gloo_oracle.py FOLDER
 
@@ -59,7 +59,7 @@ def bits(words, dtype):
 
 
 def numbers(words, dtype, reduction):
-    """What can be reduced: integers of any size, and numbers with all their digits that stay far from the ends of the type."""
+    """Inputs of reductions: integers of any size, and numbers with all their digits, far from the limits of the type."""
     if not dtype.is_floating_point:
         return (words & 1).to(dtype) if dtype == torch.bool else words.to(dtype)
     digits = DIGITS[dtype]

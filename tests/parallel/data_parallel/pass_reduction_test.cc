@@ -350,7 +350,7 @@ TEST_F(InAPass, BuffersAreThoseOfRankZero) {
       pass.backward(ddp.forward(pass, Batch::of_step(step, 2).part(group.rank(), 2).data).square().sum())
           .get();
     }
-    // Those of rank 0 after one step, and one step of this rank on top.
+    // The statistics of rank 0 after one step, and one step of this rank in addition.
     torch::nn::BatchNorm1d alone(5);
     alone->to(at::kDouble);
     alone->forward(Batch::of_step(0, 2).part(0, 2).data);

@@ -314,7 +314,7 @@ class ElasticSteps : public ElasticRun {
     made.training.transactions = true;
     return made;
   }
-  // It dies when all others are in that step too: they have the result of the vote before.
+  // The victim dies when all others are also in that step: they have the result of the vote before it.
   void dies_in(Worker& victim, std::int64_t step) {
     const auto begun = std::make_shared<std::latch>(std::ptrdiff_t(workers.size()) - 1);
     for (auto& each : workers) {

@@ -416,7 +416,7 @@ TEST_F(Faults, AStageThatStallsIsNamedAtTheTimeout) {
   int calls = 0;
   LocalPipeline pipeline = this->pipeline(
       [&](const at::Tensor&) {
-        // It stalls. The timeout leaves the stage time to begin on a machine with other work.
+        // The stage stalls. The timeout leaves the stage time to begin on a machine with other work.
         if (++calls == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
       },
       {.timeout = std::chrono::milliseconds(500)});

@@ -242,7 +242,7 @@ TEST_F(DrainTest, AnAgentCannotEndOnItsOwnThreads) {
   EXPECT_EQ(got(to_b->call<&Worker::one>()), 1) << "both live";
 }
 
-// It waits for a thread when its sender has gone.
+// The notification waits for a thread when its sender has left.
 TEST(Notification, IsServedThoughItsSenderHasLeft) {
   class Bell {
    public:

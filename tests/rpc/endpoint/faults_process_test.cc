@@ -114,7 +114,7 @@ TEST_P(DeathTest, InTheMiddleOfATensorIsReportedToTheCaller) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
   EXPECT_EQ(error->execution(), Execution::maybe_executed);
-  // This one is counted from when it is made, and may not have been sent before the kill.
+  // This call counts from its creation, and may not have been sent before the kill.
   const auto second = error_of([&] { got(std::move(take)); });
   ASSERT_TRUE(second);
   if (second->execution() == Execution::not_sent) {
@@ -127,7 +127,7 @@ TEST_P(DeathTest, InTheMiddleOfATensorIsReportedToTheCaller) {
 }
 
 TEST_P(DeathTest, OfACallerInTheMiddleOfATensorLeavesNothingHeld) {
-  // It sends until it is killed.
+  // The client sends until it is killed.
   Child client([](int pipe, int orders) {
     auto* agent = new Agent(options("client", ""));
     const Peer peer = agent->connect(line_of(orders));
@@ -220,7 +220,7 @@ TEST(SlowReaderTest, BoundsTheMemoryOfItsCallerAndDelaysNoOtherPeer) {
             ErrorKind::deadline_exceeded);
 }
 
-// It listens nowhere, so nothing but the end of its process tells its death from a lost connection.
+// The peer does not listen, so only the end of its process distinguishes its death from a lost connection.
 TEST(AbsenceTest, EndsWithTheProcessOfAPeerOnThisHost) {
   Child caller([](int, int orders) {
     const std::string address = line_of(orders);
@@ -259,7 +259,7 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   const std::size_t wanted = more_files(10'000);
   ASSERT_GE(wanted, 500U)
       << "the system gives this process too few descriptors for the test to mean anything";
-  // They complete their handshakes, and are idle: in a separate process, because each connection has two
+  // The peers complete their handshakes, and are idle: in a separate process, because each connection has two
   // ends.
   Child many([&](int pipe, int orders) {
     const std::string address = line_of(orders);

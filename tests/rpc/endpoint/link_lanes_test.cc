@@ -188,7 +188,7 @@ TEST(EarlyLanesTest, AreBounded) {
     is_read(anna);
   }
   EXPECT_EQ(peer.lane(4, 5).frames_to_end(), 1U);
-  // They no longer count once it is known whose they are, or their connection has gone.
+  // Lanes no longer count as handshakes after their connection is known, or has ended.
   peer.connection.end_sending();
   for (auto& lane : kept) EXPECT_EQ(lane.frames_to_end(), 0U);
   for (int round = 0; round < 2; ++round) {

@@ -75,7 +75,7 @@ TEST(JobPlace, OfASlurmStep) {
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://10.0.0.7:0"});
   const Variables host = with(slurm, {{"SLURM_PROCID", "0"}});
   EXPECT_EQ(options(host).listen, std::vector<std::string>{"tcp://gpu07:25001"});
-  // It knows its own name as an address that others do not reach.
+  // The host knows its own name as an address that others cannot reach.
   EXPECT_EQ(options(host, "127.0.1.1").listen, std::vector<std::string>{"tcp://0.0.0.0:25001"});
   EXPECT_NE(options(with(slurm, {{"SLURM_STEP_ID", "1"}})).rendezvous->store, worker.rendezvous->store);
   EXPECT_NE(options(with(slurm, {{"SLURM_JOB_ID", "70002"}})).rendezvous->store, worker.rendezvous->store);

@@ -16,7 +16,7 @@ namespace {
 
 std::latch body_returned{1};  // of this process
 
-// It answers once the body has returned.
+// The agent still replies after the body has returned.
 int twice(int x) {
   body_returned.wait();
   return 2 * x;

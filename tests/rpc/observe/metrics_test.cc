@@ -126,7 +126,7 @@ TEST_F(MetricsTest, TheHitRateOfThePool) {
   };
   call();
   EXPECT_EQ(misses(), 1) << "there was no memory yet that had been used before";
-  // It is back a moment after the answer.
+  // The memory returns to the pool shortly after the reply.
   eventually("memory is used again", [&] {
     call();
     return hits() >= 1;

@@ -132,7 +132,7 @@ TEST_F(CollectiveLeaderTest, ALostMemberEndsItForAll) {
   judge(roster({{a, MemberState::joined}, {b, MemberState::lost}}), 6);
   expect_error(std::move(waiting), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
   expect_error(come(a, arrival({a, b})), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
-  // It had come.
+  // The member that is gone had called it.
   waiting = come(a, arrival({a, b, c}));
   auto had_come = come(c, arrival({a, b, c}));
   judge(roster({{a, MemberState::joined}, {b, MemberState::joined}}), 7);

@@ -35,7 +35,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::Worker;
 
-// This process has no thread yet, so a child may do what it likes.
+// This process has no other thread yet, so a child may call any function.
 class MembershipProcesses : public testing::Test {
  protected:
   static constexpr std::size_t no_rank = Rendezvous::no_rank;

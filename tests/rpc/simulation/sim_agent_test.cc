@@ -171,7 +171,7 @@ TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
   EXPECT_GT(on_two_loops, 0);
 }
 
-// It holds up its connection for a second, so that what is behind it, which may free memory, is read.
+// The request blocks its connection for one second, so that later frames, which may free memory, are read.
 TEST(SimAgent, RefusesALargeRequestThatFindsNoRoomInTime) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");

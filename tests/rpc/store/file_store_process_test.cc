@@ -16,7 +16,7 @@ class FileStoreProcesses : public testing::Test {
   FileStoreProcesses() { ::close(::mkstemp(path_.data())); }
   ~FileStoreProcesses() override { std::filesystem::remove(path_); }
 
-  // This process has no thread yet, so a child may do what it likes.
+  // This process has no other thread yet, so a child may call any function.
   template <class F>
   static pid_t start(F body) {
     const pid_t child = ::fork();

@@ -72,7 +72,7 @@ TEST_F(UnixTransportTest, TheFileIsItsOwnersFromTheStart) {
   struct stat info{};
   ASSERT_EQ(::stat(path_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0600U);
-  // It was made so: had its mode been changed after it was there, the kernel would have said so.
+  // The file was created with this mode: inotify would report a later change of the mode.
   alignas(inotify_event) char events[4096];
   const ssize_t size = ::read(watch, events, sizeof events);
   std::uint32_t seen = 0;

@@ -287,7 +287,7 @@ TEST_F(JsonRandom, ValuesOfAnyFormArePrinted) {
     for (const rpc::Type* declared : {static_cast<const rpc::Type*>(nullptr), &*type})
       for (const std::size_t most : {all, std::size_t{1}}) {
         const PrintedJson json = json_of_value(incoming->argument(0), declared, most);
-        // It is JSON, on one line and on several.
+        // The output is JSON, on one line and on several.
         EXPECT_EQ(GivenJson::parse(on_one_line(json)), GivenJson::parse(on_lines(json, 30)));
       }
   });

@@ -75,7 +75,7 @@ class SlurmCluster:
 
     def _start(self, *command):
         log = open(f"{self._folder.name}/{command[0]}{len(self._daemons)}.output", "wb")
-        # They end with this process, however that ends.
+        # The daemons end with this process, however it ends.
         self._daemons.append(subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], stdin=subprocess.DEVNULL,
                                               stdout=log, stderr=log, env={**os.environ, **self.env}))
         log.close()

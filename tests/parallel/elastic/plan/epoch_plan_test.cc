@@ -80,7 +80,7 @@ TEST(EpochPlanOf, AnEpochGivesEachSampleToOneRank) {
   }
 }
 
-// They have no separate samples until a round is recorded, also if that round is fetched again.
+// Idle ranks have no separate samples until a round is recorded, also if that round is fetched again.
 TEST(EpochPlanOf, RanksRestForARound) {
   Indices first, second;
   for (int rank = 0; rank < 4; ++rank) {

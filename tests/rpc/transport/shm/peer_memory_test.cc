@@ -15,7 +15,7 @@
 namespace weft::rpc::peer_memory_test {
 namespace {
 
-// This very process at both ends: it may read itself.
+// This process is at both ends: it may read its own memory.
 class PeerMemoryTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -301,7 +301,7 @@ TEST_F(RingTest, APositionThatCannotBeEndsTheWriter) {
     EXPECT_FALSE(victim.fall_asleep());
     const std::string much(2 * capacity, 'x');
     error = {};
-    // It looks once there is no room by what it knows.
+    // The victim reads the position when it knows of no more room.
     while (!error) victim.write(std::array{std::as_bytes(std::span(much))}, error);
     EXPECT_EQ(error, std::errc::protocol_error) << lie;
     EXPECT_TRUE(victim.writable());

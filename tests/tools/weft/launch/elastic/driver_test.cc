@@ -26,7 +26,7 @@ class Job {
   }
   void fail(std::size_t rank) { exit(rank, 137, "was killed by signal 9 (Killed)"); }
   void succeed(std::size_t rank) { exit(rank, 0, "ended with status 0"); }
-  // Those that have been asked to stop do so.
+  // Workers that were requested to stop exit.
   void stopped_exit() {
     for (const std::size_t rank : std::exchange(stopping, {}))
       exit(rank, 143, "was killed by signal 15 (Terminated)");
