@@ -3,6 +3,7 @@
 #include <weft/dist_autograd/backward_service.h>
 #include <weft/dist_autograd/message_part.h>
 #include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_autograd/pass.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_hook.h>
 

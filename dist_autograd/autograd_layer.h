@@ -8,7 +8,8 @@
 #include <weft/dist_autograd/participant.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/call/call_hook.h>
-#include <weft/rpc/tensor/device_options.h>
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rref/protocol/number_set.h>
 #include <weft/rref/rref_layer.h>
 
@@ -104,8 +105,5 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   std::map<std::uint64_t, Ended> ended_;  // by origin
   bool is_own(const PassId& id) const { return id.origin == core_->id().incarnation; }
 };
-
-// The layers of distributed autograd, with those that it needs: RRefs and tensors.
-WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
 
 }  // namespace weft::dist_autograd

@@ -1,5 +1,6 @@
 #include <weft/dist_autograd/pass.h>
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/backward_service.h>
 #include <weft/dist_autograd/backward_trace.h>
 #include <weft/rpc/core/when_all.h>
@@ -340,6 +341,9 @@ rpc::Task<std::string> draw(std::shared_ptr<AutogradLayer> layer, PassId pass, W
 
 Pass::Pass(rpc::Agent& agent) : layer_(AutogradLayer::of(*agent.core())), state_(layer_->create()) {}
 
+Pass::Pass(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> state, bool owner)
+    : layer_(std::move(layer)), state_(std::move(state)), owner_(owner) {}
+
 Pass Pass::of(rpc::CallContext& call) {
   const auto* in = call.slots().find<InPass>();
   if (in == nullptr) throw rpc::Error(rpc::ErrorKind::failed_precondition, "this call belongs to no pass");
@@ -362,6 +366,20 @@ Pass::~Pass() { release(); }
 void Pass::release() {
   if (state_ != nullptr && owner_) layer_->release(state_->id(), nullptr);
 }
+
+const PassId& Pass::id() const { return state_->id(); }
+
+void Pass::on_gradient(const at::Tensor& leaf, PassHooks::OnGradient hook) {
+  state_->hooks().on_gradient(leaf, std::move(hook));
+}
+
+void Pass::on_finalize(PassHooks::OnFinalize hook) { state_->hooks().on_finalize(std::move(hook)); }
+
+void Pass::complete_after(rpc::Future<void> work) { state_->complete_after(std::move(work)); }
+
+at::Tensor Pass::gradient(const at::Tensor& leaf) const { return state_->gradient(leaf); }
+
+std::vector<LeafGradient> Pass::gradients() const { return state_->gradients(); }
 
 void Pass::apply(rpc::OutgoingCall& call) const { AutogradLayer::enroll(call, state_); }
 

@@ -11,12 +11,23 @@
 // releases it on every worker. Move-only; thread-safe except for moves.
 #pragma once
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/backward.h>
+#include <weft/dist_autograd/engine/gradient_sink.h>
+#include <weft/dist_autograd/ids.h>
+#include <weft/dist_autograd/pass_hooks.h>
+#include <weft/rpc/tensor/device_options.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 #include <weft/rpc/trace/trace_context.h>
 #include <weft/rref/rref.h>
 
 namespace weft::dist_autograd {
+
+class AutogradLayer;
+class PassState;
+
+// The layers of distributed autograd, for the agent's constructor, with those that it needs: RRefs and
+// tensors.
+WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
 
 // A root of a backward: a tensor on this worker, or one on another worker.
 struct Root {
@@ -37,7 +48,7 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   Pass& operator=(Pass&& other) noexcept;
   ~Pass() override;
 
-  const PassId& id() const { return state_->id(); }  // unique over all agents
+  const PassId& id() const;  // unique over all agents
   void apply(rpc::OutgoingCall& call) const override;
 
   // Waits for this worker's outstanding calls of the pass (new ones then fail), runs backward on all workers
@@ -54,11 +65,9 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
 
   // On this worker, for its part of the pass (pass_hooks.h): before the backward, for example in the handler
   // of a call of the pass. complete_after() is for these hooks, and for nodes of the backward.
-  void on_gradient(const at::Tensor& leaf, PassHooks::OnGradient hook) {
-    state_->hooks().on_gradient(leaf, std::move(hook));
-  }
-  void on_finalize(PassHooks::OnFinalize hook) { state_->hooks().on_finalize(std::move(hook)); }
-  void complete_after(rpc::Future<void> work) { state_->complete_after(std::move(work)); }
+  void on_gradient(const at::Tensor& leaf, PassHooks::OnGradient hook);
+  void on_finalize(PassHooks::OnFinalize hook);
+  void complete_after(rpc::Future<void> work);
 
   // The trace of its backwards, if they are traced (backward_trace.h); none: each starts a trace. For the
   // pass of a call: that call's trace. Call it before the backward.
@@ -69,16 +78,15 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   rpc::Future<std::string> dot(std::vector<at::Tensor> roots = {});
 
   // On this worker: the gradient of a leaf, undefined if it has none; all gradients.
-  at::Tensor gradient(const at::Tensor& leaf) const { return state_->gradient(leaf); }
-  std::vector<PassState::Leaf> gradients() const { return state_->gradients(); }
+  at::Tensor gradient(const at::Tensor& leaf) const;
+  std::vector<LeafGradient> gradients() const;
 
   void release();  // as the destructor; later calls and backwards fail
 
   const std::shared_ptr<PassState>& state() const { return state_; }  // for layers above
 
  private:
-  Pass(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> state, bool owner)
-      : layer_(std::move(layer)), state_(std::move(state)), owner_(owner) {}
+  Pass(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> state, bool owner);
 
   std::shared_ptr<AutogradLayer> layer_;
   std::shared_ptr<PassState> state_;

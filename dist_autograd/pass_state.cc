@@ -182,8 +182,8 @@ at::Tensor PassState::gradient(const at::Tensor& leaf) const {
   return found->second.leaf.gradient;
 }
 
-std::vector<PassState::Leaf> PassState::gradients() const {
-  std::vector<Leaf> all;
+std::vector<LeafGradient> PassState::gradients() const {
+  std::vector<LeafGradient> all;
   std::lock_guard lock(mutex_);
   for (const auto& [impl, held] : gradients_) {
     held.written.pass_on(held.leaf.gradient);

@@ -12,7 +12,6 @@
 #include <weft/dist_autograd/pass_graph.h>
 #include <weft/dist_autograd/pass_hooks.h>
 #include <weft/dist_autograd/pass_turns.h>
-#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/serial_executor.h>
 #include <weft/rpc/tensor/on_streams.h>
 
@@ -29,11 +28,6 @@ class AutogradLayer;
 
 class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shared_from_this<PassState> {
  public:
-  // A leaf tensor and its gradient in the pass, of the same shape.
-  struct Leaf {
-    at::Tensor leaf, gradient;
-  };
-
   // For the AutogradLayer.
   PassState(std::shared_ptr<AutogradLayer> layer, PassId id);
   ~PassState() override;
@@ -63,7 +57,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
   // Ready on the calling thread's current streams. undefined: the leaf got no gradient in the pass.
   at::Tensor gradient(const at::Tensor& leaf) const;
-  std::vector<Leaf> gradients() const;
+  std::vector<LeafGradient> gradients() const;
 
   // --- Attachments of higher layers; any thread ---
   PassHooks& hooks() { return hooks_; }
@@ -148,7 +142,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   };
   std::vector<Quiet> quiet_;
   struct Held {
-    Leaf leaf;
+    LeafGradient leaf;
     mutable tensor::StreamMarks written;  // the stream's position after the last write of the gradient
   };
   std::unordered_map<const c10::TensorImpl*, Held> gradients_;

@@ -1,5 +1,10 @@
 #include <weft/dist_optim/distributed_optimizer.h>
+
+#include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/service/in_order.h>
+#include <weft/dist_optim/service/optimizer_layer.h>
+#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_optim/service/step_call.h>
 #include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/core/when_all.h>
 

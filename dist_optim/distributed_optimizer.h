@@ -18,13 +18,17 @@
 // of each operation.
 #pragma once
 
+#include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/grad_scaler.h>
 #include <weft/dist_optim/layers.h>
 #include <weft/dist_optim/learning_rate.h>
+#include <weft/dist_optim/local/host_stats.h>
+#include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/optimizer_state.h>
+#include <weft/dist_optim/local/step_mode.h>
+#include <weft/dist_optim/local/step_options.h>
 #include <weft/dist_optim/participant.h>
-#include <weft/dist_optim/service/optimizer_layer.h>
-#include <weft/dist_optim/service/optimizer_service.h>
-#include <weft/dist_optim/service/step_call.h>
+#include <weft/dist_optim/service/step_error.h>
 
 #include <concepts>
 #include <span>

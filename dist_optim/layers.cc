@@ -1,6 +1,7 @@
 #include <weft/dist_optim/layers.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/lbfgs/service.h>
 #include <weft/dist_optim/service/optimizer_service.h>
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/service/step_messages.h>
 #include <weft/rpc/core/future.h>
 #include <weft/rref/reference.h>
 
@@ -15,6 +14,8 @@
 #include <vector>
 
 namespace weft::dist_optim {
+
+struct StepRows;
 
 class StepParticipant {
  public:

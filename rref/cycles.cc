@@ -1,6 +1,7 @@
 #include <weft/rref/cycles.h>
 
 #include <weft/rpc/core/when_all.h>
+#include <weft/rref/rref_layer.h>
 
 #include <algorithm>
 #include <atomic>

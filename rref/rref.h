@@ -13,7 +13,8 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/site_text.h>
-#include <weft/rref/rref_layer.h>
+#include <weft/rref/reference.h>
+#include <weft/rref/stored_object.h>
 
 #include <concepts>
 #include <ostream>
@@ -27,6 +28,42 @@ namespace weft::rref {
 struct Named {
   std::string name;
 };
+
+// The RRef layer, for the agent's constructor.
+WEFT_EXPORT rpc::Layers layers();
+
+// What the templates below need of the agent's RRefLayer.
+namespace detail {
+
+using Reply = rpc::Result<rpc::PendingCall::Reply>;  // undecoded
+
+// The incarnation of a peer, part of the ids of its objects. failed_precondition if it is unknown.
+WEFT_EXPORT rpc::AgentId known_incarnation(const rpc::Peer& peer);
+WEFT_EXPORT bool is_confirmed(const ReferencePtr& reference);
+WEFT_EXPORT rpc::Peer owner_of(const ReferencePtr& reference, const rpc::CallOptions& options);
+// Adds the part that names the object. Throws owner_lost and the like.
+WEFT_EXPORT void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
+// The error of a call through a reference, in terms of its object.
+WEFT_EXPORT Reply explain(Reply reply, const About& object);
+// The object, on its owner, once it is alive; failed_precondition elsewhere.
+WEFT_EXPORT rpc::Future<std::shared_ptr<StoredObject>> local_object(const ReferencePtr& reference);
+WEFT_EXPORT ReferencePtr adopt(rpc::Agent& agent, rpc::KeptValue value, std::string type, std::string site);
+
+// A call whose result stays at the peer, and the reference to that result. target: the object that is called;
+// null: none.
+struct KeptCall {
+  rpc::OutgoingCall call;
+  ReferencePtr result;
+};
+WEFT_EXPORT KeptCall make_kept_call(const rpc::Peer& peer, std::string_view method, std::size_t arguments,
+                                    const ReferencePtr& target, std::string type, std::string site,
+                                    std::optional<std::string> name);
+
+// An RRef as a value.
+WEFT_EXPORT void write(rpc::ValueWriter writer, const ReferencePtr& reference);
+WEFT_EXPORT ReferencePtr read(rpc::ValueReader reader);
+
+}  // namespace detail
 
 template <class T>
 class RRef {
@@ -51,10 +88,8 @@ class RRef {
   // The agent on which the object lives, and the object's id there.
   const rpc::AgentId& owner() const { return reference_->owner(); }
   const RRefId& id() const { return reference_->id(); }
-  bool is_owner() const { return reference_->is_owner(); }  // the object lives on this agent
-  bool is_confirmed() const {
-    return reference_->layer()->confirmed(*reference_);
-  }  // the owner knows of this fork
+  bool is_owner() const { return reference_->is_owner(); }                // the object lives on this agent
+  bool is_confirmed() const { return detail::is_confirmed(reference_); }  // the owner knows of this fork
   // For layers.
   const ReferencePtr& reference() const { return reference_; }
 
@@ -111,7 +146,7 @@ class RRef {
   // The owner, for calls that are not methods of the object (an operator on a tensor), with the options of
   // with().
   rpc::Peer owner_peer() const {
-    const rpc::Peer peer = reference_->layer()->peer(owner(), options_).with_metadata(metadata_);
+    const rpc::Peer peer = detail::owner_of(reference_, options_).with_metadata(metadata_);
     return serving_ != nullptr ? peer.with(*serving_) : peer;
   }
 
@@ -142,9 +177,6 @@ std::string WEFT_EXPORT text_of(const std::string& type, const ReferencePtr& ref
 
 inline constexpr std::string_view fetch_method = "weft.rref.fetch";
 inline constexpr std::string_view touch_method = "weft.rref.touch";
-
-// The incarnation of a peer, part of the ids of its objects. failed_precondition if it is unknown.
-rpc::AgentId WEFT_EXPORT known_incarnation(const rpc::Peer& peer);
 
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, rpc::Unit, T>;
@@ -208,12 +240,8 @@ RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view metho
                                    const ReferencePtr& target, std::string site,
                                    std::optional<std::string> name, Encode encode,
                                    std::shared_ptr<const void> kept_alive = nullptr) {
-  const auto layer = target != nullptr ? target->layer() : RRefLayer::of(*peer.core());
-  const rpc::AgentId owner = target != nullptr ? target->owner() : known_incarnation(peer);
-  rpc::OutgoingCall call = peer.only(owner).make_call(method, arguments);
-  peer.add_default_timeout(call);
-  if (target != nullptr) layer->target(target, call);
-  auto reference = layer->create(owner, object_type<Stored<Value>>(), std::move(site), call, std::move(name));
+  auto [call, reference] = make_kept_call(peer, method, arguments, target, object_type<Stored<Value>>(),
+                                          std::move(site), std::move(name));
   encode(call);
   peer.start(std::move(call), [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
   });  // its part reports the end to the RRef
@@ -242,12 +270,12 @@ const std::string& constructor_name() {
 
 // The methods of T, on objects that calls name. Calling it once suffices.
 template <class T>
-void serve_methods(rpc::AgentCore& core) {
+void serve_methods(rpc::MethodTable& methods) {
   [&]<class... Items>(std::tuple<Items...>*) {
     const bool served = ((rpc::detail::is_constructor<Items> ||
-                          core.methods().find(T::Service::id_of(Items::short_name)) != nullptr) &&
+                          methods.find(T::Service::id_of(Items::short_name)) != nullptr) &&
                          ...);
-    if (!served) rpc::detail::serve_object<T>(core.methods(), nullptr);
+    if (!served) rpc::detail::serve_object<T>(methods, nullptr);
   }(static_cast<typename T::Service::Entries*>(nullptr));
 }
 
@@ -256,7 +284,7 @@ void serve_methods(rpc::AgentCore& core) {
 // Permits calls through an RRef<T> to objects of types derived from T that live on this agent.
 template <rpc::Served T>
 void serve(rpc::Agent& agent) {
-  detail::serve_methods<T>(*agent.core());
+  detail::serve_methods<T>(agent.methods());
 }
 
 // Readable text: type, id and owner.
@@ -309,11 +337,10 @@ auto remote(detail::Place place, Given&&... given) {
 // modules). Receivers of the RRef may call the methods of its service.
 template <class Given>
 auto local(rpc::Agent& agent, Given value, std::source_location site = std::source_location::current()) {
-  const auto layer = RRefLayer::of(*agent.core());
   const auto adopt = [&]<class T>(std::shared_ptr<T> object) {
-    if constexpr (rpc::Served<T>) detail::serve_methods<T>(*agent.core());
-    return RRef<T>(layer->adopt_local(rpc::detail::kept(std::move(object)), detail::object_type<T>(),
-                                      rpc::site_text(site)));
+    if constexpr (rpc::Served<T>) detail::serve_methods<T>(agent.methods());
+    return RRef<T>(detail::adopt(agent, rpc::detail::kept(std::move(object)), detail::object_type<T>(),
+                                 rpc::site_text(site)));
   };
   if constexpr (requires { value.ptr(); }) {
     return adopt(value.ptr());
@@ -336,14 +363,14 @@ rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments
   peer.add_default_timeout(call);
   call.notify = notify;
   try {
-    reference_->layer()->target(reference_, call);
+    detail::target(reference_, call);
   } catch (const rpc::Error&) {
     return rpc::Future<Value>::made(std::current_exception());
   }
   encode(call);
   return peer.start_typed<Value>(
       std::move(call), [decode, object = reference_->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return decode(RRefLayer::explain(std::move(reply), *object));
+        return decode(detail::explain(std::move(reply), *object));
       });
 }
 
@@ -391,17 +418,9 @@ rpc::Future<T> RRef<T>::to_here(const Modifiers&... modifiers) const {
 
 template <class T>
 rpc::Future<std::shared_ptr<T>> RRef<T>::local() const {
-  using Found = rpc::Result<std::shared_ptr<T>>;
-  if (!is_owner())
-    return rpc::Future<std::shared_ptr<T>>::made(Found(std::make_exception_ptr(rpc::Error(
-        rpc::ErrorKind::failed_precondition, "the object lives on " + owner().name + ": use to_here()"))));
-  rpc::Promise<std::shared_ptr<T>> promise(reference_->layer()->core()->pick_loop());
-  auto future = promise.future();
-  reference_->layer()->when_alive(
-      reference_, [promise = std::move(promise)](StoredObjects::Found object) mutable {
-        promise.complete(object.ok() ? detail::typed<T>(object.value()) : Found(object.error()));
-      });
-  return future;
+  return detail::local_object(reference_).then([](rpc::Result<std::shared_ptr<StoredObject>>&& object) {
+    return object.ok() ? detail::typed<T>(object.value()) : rpc::Result<std::shared_ptr<T>>(object.error());
+  });
 }
 
 template <class T>
@@ -436,15 +455,11 @@ struct Codec<rref::RRef<T>> {
   }
   static void encode(ValueWriter writer, const rref::RRef<T>& value) {
     if (!value.valid()) return writer.set_nil();
-    const std::uint64_t index = rref::RRefLayer::encode(writer.message(), value.reference());
-    RecordWriter record = writer.set_record(1);
-    record.field(0, rref::value_field).set_uint(index);
+    rref::detail::write(writer, value.reference());
   }
   static rref::RRef<T> decode(ValueReader reader) {
     if (reader.is_nil()) return {};
-    ValueReader index;
-    if (!reader.find_field(rref::value_field, 0, index)) reader.mismatch("an RRef");
-    return rref::RRef<T>(rref::RRefLayer::decode(reader.message(), index.get_uint()));
+    return rref::RRef<T>(rref::detail::read(reader));
   }
 };
 

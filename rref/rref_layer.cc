@@ -386,35 +386,4 @@ void RRefLayer::shut_down() {
   objects_.end(lost);
 }
 
-rpc::Layers layers() {
-  return {[](rpc::Agent& agent) {
-    auto layer = std::make_shared<RRefLayer>(agent.core());
-    agent.core()->layers().put(layer);
-    agent.core()->hooks().add(layer);
-    serve_protocol(*agent.core(), layer);
-    serve_listing(*agent.core(), layer);
-    serve_holdings(*agent.core(), layer);
-  }};
-}
-
-namespace detail {
-
-std::string text_of(const std::string& type, const ReferencePtr& reference) {
-  const std::string text = "rref<" + type + "> ";
-  if (reference == nullptr) return text + "(none)";
-  return text + to_string(reference->id()) + " on " + reference->owner().name +
-         (reference->fork() ? ", fork " + to_string(*reference->fork()) : "");
-}
-
-rpc::AgentId known_incarnation(const rpc::Peer& peer) {
-  if (auto known = peer.identity()) return std::move(*known);
-  throw rpc::Error(
-      rpc::ErrorKind::failed_precondition,
-      "an RRef to an object on '" + peer.name() +
-          "': the peer's incarnation is unknown: await peer.ready() first, or wait_for() the job",
-      rpc::Execution::not_sent);
-}
-
-}  // namespace detail
-
 }  // namespace weft::rref

@@ -7,8 +7,9 @@
 // shut_down.
 #pragma once
 
-#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/call/call_hook.h>
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rref/named_objects.h>
 #include <weft/rref/object_sizes.h>
 #include <weft/rref/protocol/owner_table.h>
@@ -161,9 +162,6 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   std::mutex deletes_mutex_;                                           // guards what follows
   std::map<rpc::AgentId, std::vector<protocol::ForkDelete>> deletes_;  // sent with the next turn of a loop
 };
-
-// The RRef layer, for the agent's constructor.
-WEFT_EXPORT rpc::Layers layers();
 
 template <class F>
 auto RRefLayer::act(F&& f) {

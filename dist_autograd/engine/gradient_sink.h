@@ -12,6 +12,11 @@
 
 namespace weft::dist_autograd {
 
+// A leaf tensor and its gradient, of the same shape.
+struct LeafGradient {
+  at::Tensor leaf, gradient;
+};
+
 class WEFT_EXPORT GradientSink {
  public:
   virtual ~GradientSink();

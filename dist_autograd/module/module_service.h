@@ -4,6 +4,7 @@
 
 #include <weft/dist_autograd/ids.h>
 #include <weft/dist_autograd/module/remote_module.h>
+#include <weft/rref/object_sizes.h>
 
 namespace weft::dist_autograd {
 

@@ -2,6 +2,7 @@
 
 #include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_autograd/pass.h>
+#include <weft/rref/rref_layer.h>
 
 namespace weft::dist_autograd {
 

@@ -1,4 +1,6 @@
 #include <weft/dist_optim/embedding/client.h>
+
+#include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/local/row_tensors.h>
 #include <weft/rpc/core/when_all.h>
 

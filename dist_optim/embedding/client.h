@@ -10,6 +10,8 @@
 #include <weft/dist_optim/embedding/id_batch.h>
 #include <weft/dist_optim/embedding/shard.h>
 #include <weft/dist_optim/participant.h>
+#include <weft/dist_optim/service/step_messages.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <functional>
 #include <map>

@@ -6,6 +6,7 @@
 #include <weft/dist_optim/service/failure.h>
 #include <weft/dist_optim/service/host_guard.h>
 #include <weft/rpc/core/when_all.h>
+#include <weft/rref/rref_layer.h>
 
 #include <ATen/ops/empty.h>
 

@@ -1,5 +1,6 @@
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
+#include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/dist_optim/local/row_tensors.h>
 #include <weft/rpc/core/when_all.h>

@@ -1,6 +1,7 @@
 #include <weft/dist_optim/lbfgs/service.h>
 
 #include <weft/dist_optim/lbfgs/host.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 namespace weft::dist_optim {
 namespace {

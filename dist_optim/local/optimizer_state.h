@@ -8,8 +8,9 @@
 // Thread-safety: values.
 #pragma once
 
-#include <weft/dist_optim/local/gradients.h>
+#include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/tensor/tensor_codec.h>
 
 #include <map>
 #include <string>
@@ -25,6 +26,7 @@ struct OptimizerState {
   std::map<std::string, double> learning_rates;
   std::map<std::string, at::Tensor> tensors;
 };
+WEFT_CODEC(OptimizerState, optimizer, learning_rates, tensors)
 
 // Adds copies of the state of `from` (an optimizer of that name) for the tensor `leaf`.
 WEFT_EXPORT void read_state(const std::string& name, const torch::optim::Optimizer& from,

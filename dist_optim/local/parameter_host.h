@@ -21,6 +21,7 @@
 
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/dist_optim/local/host_optimizer.h>
+#include <weft/dist_optim/local/host_stats.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
 #include <weft/dist_optim/local/optimizer_state.h>
 #include <weft/dist_optim/local/parameter_streams.h>
@@ -65,22 +66,6 @@ struct PassStatus {
   std::optional<std::string> trainer;  // the trainer for which it was admitted, or waits to be
   bool may_wait = false;               // in admit(): under bounded_staleness(k), if it has not been admitted
   bool has_stepped = false;            // and has not been released since
-};
-
-// Counters since the host was made; passes and versions are those of now.
-struct WEFT_EXPORT HostStats {
-  std::uint64_t version = 0;                         // steps that changed the parameters
-  std::map<std::uint64_t, std::uint64_t> staleness;  // number of steps by their staleness
-  std::size_t open_passes = 0;
-  std::size_t waiting_passes = 0;
-  std::size_t live_versions = 0;
-  std::uint64_t copied_bytes = 0;  // by copying on write, in total
-  std::uint64_t version_loads =
-      0;  // number of times that a reader needed another version than the previous one
-
-  // Steps between the version that a step's passes have read and the newest one.
-  std::uint64_t max_staleness() const { return staleness.empty() ? 0 : staleness.rbegin()->first; }
-  double mean_staleness() const;
 };
 
 class WEFT_EXPORT ParameterHost {

@@ -1,6 +1,8 @@
 #include <weft/dist_optim/service/host_guard.h>
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/rref/rref_layer.h>
 
 #include <cstdio>
 

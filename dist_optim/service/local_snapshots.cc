@@ -1,5 +1,7 @@
 #include <weft/dist_optim/service/local_snapshots.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
+
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>

@@ -1,7 +1,9 @@
 #include <weft/dist_optim/service/optimizer_layer.h>
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/dist_optim/service/stepped_object.h>
+#include <weft/rref/rref_layer.h>
 
 #include <torch/nn/module.h>
 

@@ -1,8 +1,10 @@
 #include <weft/dist_optim/service/optimizer_service.h>
 
 #include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/local/row_tensors.h>
 #include <weft/rpc/endpoint/sessions.h>
+#include <weft/rref/rref_layer.h>
 
 #include <torch/nn/module.h>
 

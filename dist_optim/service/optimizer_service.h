@@ -17,7 +17,6 @@ namespace weft::dist_optim {
 WEFT_CODEC(ParameterGroup, prefix, options)
 WEFT_CODEC(OptimizerSpec, name, options, groups)
 WEFT_CODEC(StepMode, kind, count, mean)
-WEFT_CODEC(OptimizerState, optimizer, learning_rates, tensors)
 WEFT_CODEC(HostStats, version, staleness, open_passes, waiting_passes, live_versions, copied_bytes,
            version_loads)
 

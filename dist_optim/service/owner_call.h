@@ -3,6 +3,7 @@
 
 #include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/rpc/core/future.h>
+#include <weft/rref/rref_layer.h>
 
 #include <atomic>
 #include <memory>

@@ -1,5 +1,6 @@
 #include <weft/dist_optim/service/pass_admission.h>
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_optim/service/owner_call.h>
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 #include <weft/parallel/collectives/group_service.h>
 #include <weft/rpc/core/when_all.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <weft/parallel/collectives/group_core.h>
 #include <weft/parallel/collectives/nccl/devices.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/handler_pool.h>
 
 #include <deque>

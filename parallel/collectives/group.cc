@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/group.h>
 
 #include <weft/parallel/collectives/preparation.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 namespace weft::collectives {
 namespace {

@@ -22,6 +22,7 @@
 #include <weft/parallel/collectives/messages/value_rounds.h>
 #include <weft/parallel/collectives/operation/collective_call.h>
 #include <weft/parallel/collectives/turns.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/peer.h>
 
 #include <algorithm>

@@ -14,6 +14,7 @@
 #include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/rpc/call/invoke.h>
 #include <weft/rpc/call/ping.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <ATen/Functions.h>
 

@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/pipeline.h>
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/service/owner_call.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>

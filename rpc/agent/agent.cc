@@ -3,6 +3,7 @@
 #include <weft/rpc/agent/calls_in_flight.h>
 #include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/stats.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/stream/stream_table.h>
 
@@ -58,6 +59,18 @@ Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(c
 }
 
 Agent::~Agent() { shut_down(); }
+
+const AgentId& Agent::id() const { return core_->id(); }
+
+const std::string& Agent::name() const { return core_->id().name; }
+
+std::vector<std::string> Agent::addresses() const { return core_->addresses(); }
+
+MethodTable& Agent::methods() { return core_->methods(); }
+
+void Agent::limit(const std::string& method, MethodLimit limit) { methods().limit(method, limit); }
+
+AgentCounts Agent::counts() const { return core_->counts(); }
 
 Peer Agent::peer(const std::string& name_or_address) {
   return Peer(core_, Address::looks_like(name_or_address) ? core_->routes().to_address(name_or_address)

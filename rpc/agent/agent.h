@@ -17,6 +17,7 @@
 namespace weft::rpc {
 
 class Agent;
+class AgentCore;
 class Membership;
 
 // A layer above RPC: installs its hooks and methods into an agent under construction.
@@ -34,30 +35,30 @@ class WEFT_EXPORT Agent {
 
   // The name and the incarnation stay the same. addresses(): the addresses on which the agent listens, with
   // their actual ports; empty if the agent only connects, and after shut_down().
-  const AgentId& id() const { return core_->id(); }
-  const std::string& name() const { return core_->id().name; }
-  std::vector<std::string> addresses() const { return core_->addresses(); }
+  const AgentId& id() const;
+  const std::string& name() const;
+  std::vector<std::string> addresses() const;
 
   // Serving. Several handler threads call a served object at once. Calls of an object behind an RRef run one
   // after another.
   template <Served T>
   void serve(std::shared_ptr<T> object) {
-    detail::serve_object(core_->methods(), object);
+    detail::serve_object(methods(), object);
   }
   template <NamedFunction F>
   void serve() {
-    core_->methods().serve(detail::method_entry<F>(""));
+    methods().serve(detail::method_entry<F>(""));
   }
   // Peers may create a T here and hold it by RRefs.
   template <Served T>
   void allow_create() {
-    detail::serve_object<T>(core_->methods(), nullptr);
-    core_->methods().serve(detail::constructor_entry<T>());
+    detail::serve_object<T>(methods(), nullptr);
+    methods().serve(detail::constructor_entry<T>());
   }
 
   // Limits how many calls of a method run at a time here, and how many wait. Further calls fail with
   // resource_exhausted and not_sent.
-  void limit(const std::string& method, MethodLimit limit) { core_->methods().limit(method, limit); }
+  void limit(const std::string& method, MethodLimit limit);
 
   // A peer by name or by address. connect() is the same, for addresses.
   Peer peer(const std::string& name_or_address);
@@ -93,11 +94,12 @@ class WEFT_EXPORT Agent {
 
   // Counters since the agent was created, and the calls in flight now. They are read one after another, so
   // they may disagree by calls that begin or complete meanwhile.
-  AgentCounts counts() const { return core_->counts(); }
-  // For layers, and for Job (rpc/membership/job.h). membership() throws failed_precondition without a
-  // rendezvous.
+  AgentCounts counts() const;
+  // For layers, and for Job (rpc/membership/job.h). methods(): the served methods. membership() throws
+  // failed_precondition without a rendezvous.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   operator const std::shared_ptr<AgentCore>&() const { return core_; }  // a PeerSet takes it
+  MethodTable& methods();
   Membership& membership() const;
 
  private:

@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/calls_in_flight.h>
 
 #include <weft/rpc/core/log.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 

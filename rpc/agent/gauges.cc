@@ -1,5 +1,7 @@
 #include <weft/rpc/agent/gauges.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
+
 namespace weft::rpc {
 
 Layer Gauges::layer() {

@@ -1,5 +1,7 @@
 #include <weft/rpc/agent/health.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
+
 #ifndef WEFT_VERSION
 #error "the build defines WEFT_VERSION for this file: CMakeLists.txt"
 #endif

@@ -2,6 +2,7 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <algorithm>
 

@@ -5,6 +5,7 @@
 // agent is created; compute rates from the difference of two reports. Thread-safety: values.
 #pragma once
 
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/endpoint/peer.h>
 

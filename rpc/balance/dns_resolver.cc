@@ -1,6 +1,7 @@
 #include <weft/rpc/balance/dns_resolver.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/transport/address.h>
 
 #include <asio/ip/tcp.hpp>

@@ -1,6 +1,7 @@
 #include <weft/rpc/balance/peer_set.h>
 
 #include <weft/rpc/core/while_alive.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/transport/address.h>
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>

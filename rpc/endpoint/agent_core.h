@@ -8,17 +8,18 @@
 #pragma once
 
 #include <weft/rpc/call/call_host.h>
-#include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/endpoint/agent_log.h>
 #include <weft/rpc/endpoint/link_table.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/route_table.h>
+#include <weft/rpc/transport/transport.h>
 
 #include <map>
 #include <mutex>
 
 namespace weft::rpc {
 
+class HandlerPool;
 class Session;
 class Sessions;
 

@@ -9,7 +9,6 @@
 #include <weft/rpc/core/process_id.h>
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/security/permissions.h>
-#include <weft/rpc/transport/transport.h>
 #include <weft/rpc/wire/limits.h>
 
 #include <chrono>
@@ -65,6 +64,7 @@ struct StreamOptions {
 };
 
 class Interceptor;
+class Transport;
 
 struct AgentOptions {
   std::string name;                 // unique in a job

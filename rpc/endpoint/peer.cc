@@ -1,6 +1,7 @@
 #include <weft/rpc/endpoint/peer.h>
 
 #include <weft/rpc/call/interceptor.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 namespace weft::rpc {
 
@@ -37,7 +38,17 @@ Peer Peer::with(const CancelScope& scope) const {
   return peer;
 }
 
+const CallHost& Peer::host() const { return *core_; }
+
 PendingCall::CancelSources Peer::cancel_sources() const { return {serving_, scope_}; }
+
+std::shared_ptr<RetriedCall> Peer::with_retries(OutgoingCall call, RetriedCall::Done done) const {
+  return std::make_shared<RetriedCall>(std::move(call), core_, route_, cancel_sources(), std::move(done));
+}
+
+void Peer::add_default_retry(OutgoingCall& call) const {
+  if (call.retry == nullptr) call.retry = core_->default_retry();
+}
 
 Peer Peer::only(AgentId id) const {
   Peer peer = *this;
@@ -92,12 +103,10 @@ void Peer::add_default_timeout(OutgoingCall& call) const {
 void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {
   if (!RetriedCall::applies(call))
     return submit(std::make_shared<CallbackCall>(std::move(call), *core_, route_, std::move(done)));
-  std::make_shared<RetriedCall>(
-      std::move(call), core_, route_, cancel_sources(),
-      [done = std::move(done)](Result<PendingCall::Reply> reply, const PendingCall&) mutable {
-        done(std::move(reply));
-      })
-      ->begin();
+  with_retries(std::move(call), [done = std::move(done)](Result<PendingCall::Reply> reply,
+                                                         const PendingCall&) mutable {
+    done(std::move(reply));
+  })->begin();
 }
 
 void Peer::submit(std::shared_ptr<PendingCall> call) const {

@@ -9,10 +9,11 @@
 #include <weft/rpc/call/invoke.h>
 #include <weft/rpc/call/retried_call.h>
 #include <weft/rpc/codec/agent_id_codec.h>
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/route.h>
 
 namespace weft::rpc {
+
+class AgentCore;
 
 namespace detail {
 
@@ -121,7 +122,7 @@ class WEFT_EXPORT Peer {
       retry(std::move(call), std::move(promise), std::move(decode));
       return future;
     }
-    auto pending = std::make_shared<TypedCall<Value, Decoder>>(std::move(call), *core_, route_,
+    auto pending = std::make_shared<TypedCall<Value, Decoder>>(std::move(call), host(), route_,
                                                                std::move(promise), std::move(decode));
     pending->promise().on_request([weak = std::weak_ptr<PendingCall>(pending)](WorkRequest request) {
       auto call = weak.lock();
@@ -217,7 +218,7 @@ class WEFT_EXPORT Peer {
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
     add_default_timeout(outgoing);
-    if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not for calls of layers
+    add_default_retry(outgoing);  // not for calls of layers
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});
   }
@@ -230,9 +231,8 @@ class WEFT_EXPORT Peer {
       Decoder decode;
     };
     auto held = std::make_shared<Held>(Held{std::move(promise), std::move(decode)});
-    auto whole = std::make_shared<RetriedCall>(
-        std::move(call), core_, route_, cancel_sources(),
-        [held](Result<PendingCall::Reply> reply, const PendingCall& attempt) {
+    auto whole =
+        with_retries(std::move(call), [held](Result<PendingCall::Reply> reply, const PendingCall& attempt) {
           if constexpr (std::is_invocable_v<Decoder&, Result<PendingCall::Reply>&&, const PendingCall&>) {
             held->promise.complete(held->decode(std::move(reply), attempt));
           } else {
@@ -248,6 +248,9 @@ class WEFT_EXPORT Peer {
     });
     whole->begin();
   }
+  std::shared_ptr<RetriedCall> with_retries(OutgoingCall call, RetriedCall::Done done) const;
+  void add_default_retry(OutgoingCall& call) const;
+  const CallHost& host() const;
   PendingCall::CancelSources cancel_sources() const;
   [[noreturn]] static void throw_bad_result(const Error& error, std::string_view method,
                                             const CallRoute* from);

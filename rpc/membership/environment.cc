@@ -2,6 +2,7 @@
 
 #include <weft/rpc/membership/job_place.h>
 #include <weft/rpc/membership/job_url.h>
+#include <weft/rpc/transport/address.h>
 #include <weft/rpc/transport/local_address.h>
 
 #include <charconv>

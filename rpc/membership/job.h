@@ -9,6 +9,7 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/rendezvous/membership.h>
 
 #include <atomic>

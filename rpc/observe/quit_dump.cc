@@ -1,6 +1,7 @@
 #include <weft/rpc/observe/quit_dump.h>
 
 #include <weft/rpc/agent/calls_in_flight.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>

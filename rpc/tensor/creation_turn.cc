@@ -2,6 +2,7 @@
 
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/serial_executor.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <mutex>
 

@@ -1,6 +1,8 @@
 #include <weft/rpc/tensor/device_layer.h>
 
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/call/interceptor.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/tensor/call_streams.h>
 #include <weft/rpc/tensor/device_slots.h>
 

@@ -1,5 +1,6 @@
 #include <weft/rpc/tensor/layers.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/tensor/creation_turn.h>
 #include <weft/rpc/tensor/device_layer.h>
 #include <weft/rpc/tensor/tensor_hook.h>

@@ -1,5 +1,7 @@
 #include <weft/rpc/tensor/operator_trace.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
+
 namespace weft::tensor {
 namespace {
 

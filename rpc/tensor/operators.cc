@@ -1,5 +1,6 @@
 #include <weft/rpc/tensor/operators.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/tensor/dtype.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>

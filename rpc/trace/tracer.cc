@@ -1,6 +1,7 @@
 #include <weft/rpc/trace/tracer.h>
 
 #include <weft/rpc/core/split_mix.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <algorithm>
 #include <random>

@@ -4,6 +4,7 @@
 // no tensor of a pass is alive.
 #pragma once
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>

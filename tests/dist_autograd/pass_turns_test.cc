@@ -1,6 +1,7 @@
 // Pipeline stages that take their micro-batches in turns: each micro-batch is a pass, and the stage's
 // schedule says when its backward runs there (B), and when the gradients of its parameters are computed (W).
 #include <weft/dist_autograd/pass.h>
+#include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/when_all.h>
 

@@ -1,4 +1,6 @@
 // One step over several objects: with their gradients clipped, averaged, unscaled; on all of them or on none.
+#include <weft/dist_autograd/autograd_layer.h>
+
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tests/dist_optim/step_support.h"

@@ -1,4 +1,6 @@
 // Several trainers of one agent, and passes whose trainer is another agent than the one that made them.
+#include <weft/dist_optim/service/owner_call.h>
+
 #include <deque>
 
 #include "tests/dist_optim/step_support.h"

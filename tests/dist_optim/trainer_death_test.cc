@@ -1,5 +1,6 @@
 // A trainer that dies: while its step is being applied to several objects of one owner, or with a call whose
 // handler has not run yet.
+#include <weft/dist_optim/service/optimizer_layer.h>
 #include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/call/interceptor.h>

@@ -1,5 +1,6 @@
 // Messages that no honest agent sends: each is an error for its sender, and leaves no state.
 #include <weft/rref/rref.h>
+#include <weft/rref/section.h>
 
 #include "tests/rref/rref_support.h"
 

@@ -1,6 +1,7 @@
 // RRefs in a job that agents have joined.
 #include <weft/rpc/membership/job.h>
 #include <weft/rref/rref.h>
+#include <weft/rref/rref_layer.h>
 
 #include "tests/rref/rref_support.h"
 

@@ -1,5 +1,6 @@
 // Real deaths: an owner, and a user, in separate processes that are killed.
 #include <weft/rref/rref.h>
+#include <weft/rref/rref_layer.h>
 
 #include <gtest/gtest.h>
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/rref/rref.h>
+#include <weft/rref/rref_layer.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"

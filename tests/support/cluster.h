@@ -1,6 +1,7 @@
 // Helpers that tests of agents share, in addition to weft::testing.
 #pragma once
 
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/testing/cluster.h>
 
 #include <gtest/gtest.h>

@@ -2,6 +2,8 @@
 // kinds of store.
 #pragma once
 
+#include <weft/rpc/endpoint/agent_core.h>
+
 #include <thread>
 
 #include "tests/support/cluster.h"

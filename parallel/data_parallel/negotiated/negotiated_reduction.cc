@@ -11,6 +11,7 @@
 
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_run.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,7 @@
 #include <weft/parallel/elastic/internal/board.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
+
 #include <sstream>
 #include <utility>
 

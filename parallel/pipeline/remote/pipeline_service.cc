@@ -4,6 +4,7 @@
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/remote/stage_worker.h>
 #include <weft/parallel/schedule/text.h>
+#include <weft/rref/rref_layer.h>
 
 #include <utility>
 

@@ -1,5 +1,6 @@
 // ShardedEmbedding over agents of one process: parity with a dense table, what is sent, several trainers,
 // errors.
+#include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
 #include "tests/dist_optim/embedding/support.h"

@@ -2,6 +2,7 @@
 #include <weft/dist_optim/layers.h>
 #include <weft/dist_optim/service/local_snapshots.h>
 #include <weft/dist_optim/service/optimizer_layer.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>

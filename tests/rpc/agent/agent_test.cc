@@ -1,6 +1,7 @@
 // The names of agents, and the texts of handlers' failures, which arrive unchanged.
 #include <weft/rpc/agent/agent.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 

@@ -1,5 +1,6 @@
 // Peers in separate processes that die, are stopped, do not read, or connect by the thousand.
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>

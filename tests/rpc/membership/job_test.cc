@@ -1,4 +1,5 @@
 // Jobs of several agents in one process.
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/membership/job.h>
 
 #include <gtest/gtest.h>

@@ -2,6 +2,7 @@
 // once, some die. The members but rank 0 share one thread; each has its own connections, descriptors and
 // lease.
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/store/remote_store.h>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Jobs of several processes, where death is real; and jobs that meet in etcd.
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/store/etcd_store.h>
 
 #include <sys/wait.h>

@@ -1,6 +1,7 @@
 // Jobs of a fixed size, over each kind of store that needs no separate process. Elastic jobs are tested in
 // tests/rpc/membership/elastic_world_test.cc.
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/rendezvous/roster.h>
 #include <weft/rpc/store/file_store.h>

@@ -1,4 +1,5 @@
 // Streams within one program: channels and generators.
+#include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
