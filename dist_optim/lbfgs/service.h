@@ -2,10 +2,27 @@
 // behind an RRef and runs in the object's turn. `number`: the number of the DistLBFGS on the calling agent.
 #pragma once
 
-#include <weft/dist_optim/lbfgs/messages.h>
+#include <weft/dist_autograd/ids.h>
+#include <weft/dist_optim/lbfgs/vectors.h>
 #include <weft/dist_optim/service/optimizer_layer.h>
+#include <weft/rpc/codec/struct_codec.h>
+
+#include <vector>
 
 namespace weft::dist_optim {
+
+WEFT_CODEC(LbfgsProducts, s_y, y_s, y_y, s_g, y_g, g_g)
+WEFT_CODEC(LbfgsDirection, joins, scale, y_weights, s_weights)
+WEFT_CODEC(LbfgsMeasures, largest, sum, slope, products)
+
+// The loss was evaluated at the present parameters.
+struct LbfgsEvaluation {
+  std::vector<dist_autograd::PassId> passes;  // whose gradients add up
+  std::uint64_t point = 1;
+  std::vector<std::uint64_t> keep;  // of the previous points
+  bool settle = false;              // continue from here
+};
+WEFT_CODEC(LbfgsEvaluation, passes, point, keep, settle)
 
 struct WEFT_EXPORT LbfgsService {
   // Claims the object's parameters for a DistLBFGS, and gives them up. Errors: those of LbfgsHost.

@@ -1,7 +1,7 @@
 #include <weft/parallel/elastic/state.h>
 
-#include <weft/parallel/elastic/internal/standing_message.h>
 #include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
+#include <weft/rpc/codec/struct_codec.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,17 @@
 namespace weft::elastic {
 namespace {
 
-std::optional<std::string> difference_of(const std::vector<detail::StandingMessage>& ranks) {
+// Sent by each rank to the others at the beginning of a generation (State::sync()).
+struct StandingMessage {
+  bool synced = false;
+  std::uint64_t commits = 0;
+  bool sends_later = false;
+  std::uint64_t began = 0, committed = 0, entered = 0;
+  std::vector<std::string> parts = {};  // names and kinds
+};
+WEFT_CODEC(StandingMessage, synced, commits, sends_later, began, committed, entered, parts)
+
+std::optional<std::string> difference_of(const std::vector<StandingMessage>& ranks) {
   for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
     const auto &first = ranks[0].parts, &other = ranks[rank].parts;
     if (first == other) continue;
@@ -159,11 +169,11 @@ std::optional<int> State::sync(const collectives::Group& group) {
   in_transit_.clear();
   receives_commits_.reset();
   calls_ = 0;
-  detail::StandingMessage own{.synced = standing_.synced,
-                              .commits = standing_.commits,
-                              .began = standing_.began,
-                              .committed = standing_.committed,
-                              .entered = std::exchange(standing_.entered, generation_)};
+  StandingMessage own{.synced = standing_.synced,
+                      .commits = standing_.commits,
+                      .began = standing_.began,
+                      .committed = standing_.committed,
+                      .entered = std::exchange(standing_.entered, generation_)};
   own.sends_later = sends_later_ && live_ == Live::marked &&
                     std::any_of(parts_.begin(), parts_.end(),
                                 [](const Part& part) { return detail::is_sampler(*part.part); });

@@ -1,6 +1,5 @@
 #include <weft/parallel/collectives/operation/collective_call.h>
 
-#include <weft/parallel/collectives/operation/in_place.h>
 #include <weft/parallel/collectives/plan/algorithms.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/tensor/dtype.h>
@@ -111,6 +110,19 @@ void check_sizes(const CollectiveCall& call, Sizes sizes, int rank, int ranks) {
 }
 
 // --- Where they are ---
+
+// The memory of a tensor. 0 bytes: it overlaps nothing.
+struct MemorySpan {
+  const std::byte* data;
+  std::size_t bytes;
+};
+
+// Whether they share no byte, or the part is at `own`, this rank's part of the whole; null: none. all_gather
+// and gather have the part as input and the whole as output; reduce_scatter and scatter the reverse.
+bool apart_or_in_place(MemorySpan whole, MemorySpan part, const std::byte* own) {
+  return whole.bytes == 0 || part.bytes == 0 || part.data + part.bytes <= whole.data ||
+         whole.data + whole.bytes <= part.data || part.data == own;
+}
 
 using Spans = c10::SmallVector<MemorySpan, 4>;
 

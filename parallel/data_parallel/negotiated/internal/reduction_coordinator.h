@@ -9,14 +9,33 @@
 // plan to a rank; of rank 0 itself, it executes the plan.
 #pragma once
 
-#include <weft/parallel/data_parallel/negotiated/internal/negotiation_messages.h>
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
+#include <weft/parallel/data_parallel/negotiated/reduction_planner.h>
 #include <weft/rpc/core/log.h>
 
 #include <functional>
 #include <memory>
 
 namespace weft::data_parallel {
+
+// What the ranks of a NegotiatedReduction send each other: requests to rank 0, and rank 0's plans to all.
+struct NegotiationRequests {
+  std::vector<ReductionRequest> requests;
+  bool closed = false;  // the last ones of this rank
+  bool joined = false;  // the last ones of this rank until all ranks have joined
+};
+WEFT_CODEC(NegotiationRequests, requests, closed, joined)
+
+struct NegotiationPlan {
+  std::vector<ReductionLaunch> launches;
+  bool closed = false;  // the last one for this rank
+  std::uint64_t fusion_bytes = 0;
+  std::int64_t cycle_ns = 0;
+  std::string stalled = {};     // not empty: everything fails with deadline_exceeded and this text
+  std::int32_t joined = -1;     // the rank that joined last, if all have
+  std::string join_error = {};  // not empty: the join fails
+};
+WEFT_CODEC(NegotiationPlan, launches, closed, fusion_bytes, cycle_ns, stalled, joined, join_error)
 
 class WEFT_EXPORT ReductionCoordinator : public std::enable_shared_from_this<ReductionCoordinator> {
  public:
