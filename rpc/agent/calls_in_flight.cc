@@ -1,12 +1,12 @@
 #include <weft/rpc/agent/calls_in_flight.h>
 
 #include <weft/rpc/core/log.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
 
 namespace weft::rpc {
@@ -87,7 +87,7 @@ class Collector {
         for (const auto& call : session->orphans())
           if (!call->answered()) served.push_back(describe(*call, loop, now));
       }
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     calls_.made.insert(calls_.made.end(), made.begin(), made.end());
     calls_.served.insert(calls_.served.end(), served.begin(), served.end());
     if (--silent_ != 0 || !done_) return;
@@ -99,13 +99,13 @@ class Collector {
 
   // Returns the calls so far; done() will not be called.
   CallsInFlight give_up() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     done_ = nullptr;
     return take();
   }
 
  private:
-  CallsInFlight take() {
+  CallsInFlight take() WEFT_REQUIRES(mutex_) {
     CallsInFlight calls = std::exchange(calls_, {});
     calls.silent_loops = silent_;
     const auto older = [](const auto& a, const auto& b) { return a.age > b.age; };
@@ -115,11 +115,11 @@ class Collector {
   }
 
   const std::shared_ptr<AgentCore> core_;
-  std::mutex mutex_;  // guards what follows
-  UniqueFunction<void(CallsInFlight)> done_;
+  Mutex mutex_;
+  UniqueFunction<void(CallsInFlight)> done_ WEFT_GUARDED_BY(mutex_);
   const IncomingCall* const asking_;
-  CallsInFlight calls_;
-  std::size_t silent_ = 0;  // loops that have not answered yet
+  CallsInFlight calls_ WEFT_GUARDED_BY(mutex_);
+  std::size_t silent_ WEFT_GUARDED_BY(mutex_) = 0;  // loops that have not answered yet
 };
 
 std::shared_ptr<Collector> begin(const std::shared_ptr<AgentCore>& core,
@@ -147,21 +147,22 @@ void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core, UniqueFunct
 
 CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds timeout) {
   struct Told {
-    std::mutex mutex;  // guards calls
-    std::condition_variable changed;
-    std::optional<CallsInFlight> calls;
+    Mutex mutex;
+    Condition changed;
+    std::optional<CallsInFlight> calls WEFT_GUARDED_BY(mutex);
   };
   auto told = std::make_shared<Told>();
   const auto collector = begin(
       core,
       [told](CallsInFlight calls) {
-        std::lock_guard lock(told->mutex);
+        MutexLock lock(told->mutex);
         told->calls = std::move(calls);
         told->changed.notify_all();
       },
       nullptr);
-  std::unique_lock lock(told->mutex);
-  if (told->changed.wait_until(lock, later(Clock::now(), timeout), [&] { return told->calls.has_value(); }))
+  MutexLock lock(told->mutex);
+  if (told->changed.wait_until(lock, later(Clock::now(), timeout),
+                               [&]() WEFT_REQUIRES(told->mutex) { return told->calls.has_value(); }))
     return std::move(*told->calls);
   lock.unlock();
   CallsInFlight some = collector->give_up();

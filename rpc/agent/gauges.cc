@@ -9,17 +9,17 @@ Layer Gauges::layer() {
 }
 
 void Gauges::set(const std::string& name, double value) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   values_[name] = value;
 }
 
 void Gauges::remove(const std::string& name) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   values_.erase(name);
 }
 
 std::map<std::string, double> Gauges::values() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return values_;
 }
 

@@ -10,10 +10,10 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 namespace weft::rpc {
@@ -31,8 +31,8 @@ class WEFT_EXPORT Gauges : public std::enable_shared_from_this<Gauges> {
   std::map<std::string, double> values() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, double> values_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<std::string, double> values_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

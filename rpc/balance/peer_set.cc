@@ -24,7 +24,7 @@ PeerSetState::PeerSetState(std::shared_ptr<AgentCore> core, PeerSetOptions optio
 void PeerSetState::set(const Names& names) {
   std::vector<Ready> waiting;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     plan_.set(names);
     known_ = true;
     waiting.swap(waiting_);
@@ -34,7 +34,7 @@ void PeerSetState::set(const Names& names) {
 
 void PeerSetState::when_resolved(Ready ready) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!known_) return waiting_.push_back(std::move(ready));
   }
   ready();
@@ -42,7 +42,7 @@ void PeerSetState::when_resolved(Ready ready) {
 
 void PeerSetState::resolve() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (resolving_) return;
     resolving_ = true;
     asked_ = loop_->now();
@@ -58,7 +58,7 @@ void PeerSetState::resolved(Result<Names> names) {
   std::vector<Ready> waiting;
   bool failed = !names.ok();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     resolving_ = false;
     if (!failed) plan_.set(names.value());
     known_ = true;
@@ -72,14 +72,14 @@ void PeerSetState::resolved(Result<Names> names) {
 void PeerSetState::resolve_later(std::chrono::nanoseconds wait) {
   std::uint64_t round = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     round = round_;
   }
   loop_->schedule_after(wait, while_alive(this, [round](PeerSetState& self) {
                           const auto core = self.core_.lock();
                           if (core == nullptr || core->ended()) return;
                           {
-                            std::lock_guard lock(self.mutex_);
+                            MutexLock lock(self.mutex_);
                             if (self.round_ != round) return;
                           }
                           self.resolve();
@@ -91,7 +91,7 @@ void PeerSetState::resolve_soon() {
   if (!resolver_) return;
   std::chrono::nanoseconds wait{0};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (resolving_) return;
     wait = later(asked_, options_.soonest) - loop_->now();
   }
@@ -103,7 +103,7 @@ std::optional<PeerSetState::Chosen> PeerSetState::choose(std::optional<std::uint
                                                          const std::vector<ReplicaPlan::Id>& but) {
   const auto core = core_.lock();
   if (core == nullptr) return std::nullopt;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto failing = look_at_routes();
   const auto choice = plan_.choose(loop_->now(), key, but);
   if (!choice) return std::nullopt;
@@ -121,7 +121,8 @@ std::optional<PeerSetState::Chosen> PeerSetState::choose(std::optional<std::uint
 
 std::vector<std::shared_ptr<Route>> PeerSetState::look_at_routes() {
   std::vector<std::shared_ptr<Route>> failing;
-  std::erase_if(routes_, [this](const auto& known) { return plan_.find(known.first) == nullptr; });
+  std::erase_if(routes_, [this](const auto& known)
+                             WEFT_REQUIRES(mutex_) { return plan_.find(known.first) == nullptr; });
   for (const auto& [id, route] : routes_) {
     const auto reach = route->reach();
     plan_.set_reach(id, reach == Route::Reach::failing      ? ReplicaPlan::Reach::failing
@@ -141,14 +142,14 @@ std::optional<std::chrono::nanoseconds> PeerSetState::connect_within(
 
 void PeerSetState::finish(const Choice& choice, ReplicaPlan::Outcome outcome) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     plan_.finish(choice, outcome, loop_->now());
   }
   if (outcome == ReplicaPlan::Outcome::failed) resolve_soon();
 }
 
 std::vector<ReplicaPlan::Replica> PeerSetState::replicas() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return plan_.replicas();
 }
 
@@ -178,7 +179,7 @@ Future<void> PeerSetState::pause() {
 }
 
 std::uint64_t LatestAttempt::begin() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   work_ = nullptr;
   return ++latest_;
 }
@@ -186,7 +187,7 @@ std::uint64_t LatestAttempt::begin() {
 void LatestAttempt::set(std::uint64_t number, Future<void> work) {
   auto shared = std::make_shared<Future<void>>(std::move(work));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (number != latest_) return;
     work_ = shared;
     if (!cancelled_) return;
@@ -197,7 +198,7 @@ void LatestAttempt::set(std::uint64_t number, Future<void> work) {
 void LatestAttempt::cancel() {
   std::shared_ptr<Future<void>> work;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     work = work_;
   }
@@ -205,7 +206,7 @@ void LatestAttempt::cancel() {
 }
 
 bool LatestAttempt::cancelled() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return cancelled_;
 }
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <weft/rpc/balance/replica_plan.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/peer.h>
 
 namespace weft::rpc {
@@ -67,21 +68,22 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   void resolved(Result<Names> names);
   void resolve_later(std::chrono::nanoseconds wait);
   void resolve_soon();
-  // Call with the mutex locked; then connect the returned routes without it.
-  std::vector<std::shared_ptr<Route>> look_at_routes();
+  // Connect the returned routes without the mutex.
+  std::vector<std::shared_ptr<Route>> look_at_routes() WEFT_REQUIRES(mutex_);
 
   const std::weak_ptr<AgentCore> core_;
   const std::shared_ptr<Loop> loop_;
   const PeerSetOptions options_;
-  const Resolver resolver_;   // null: the names are fixed
-  mutable std::mutex mutex_;  // guards the following members
-  ReplicaPlan plan_;
-  std::map<ReplicaPlan::Id, std::shared_ptr<Route>> routes_;  // of replicas that were chosen
-  bool known_ = false;                                        // or the resolver has failed
-  bool resolving_ = false;
-  Clock::time_point asked_{};  // the last query
-  std::uint64_t round_ = 0;    // of queries: timers of earlier rounds have no effect
-  std::vector<Ready> waiting_;
+  const Resolver resolver_;  // null: the names are fixed
+  mutable Mutex mutex_;
+  ReplicaPlan plan_ WEFT_GUARDED_BY(mutex_);
+  // Of replicas that were chosen.
+  std::map<ReplicaPlan::Id, std::shared_ptr<Route>> routes_ WEFT_GUARDED_BY(mutex_);
+  bool known_ WEFT_GUARDED_BY(mutex_) = false;  // or the resolver has failed
+  bool resolving_ WEFT_GUARDED_BY(mutex_) = false;
+  Clock::time_point asked_ WEFT_GUARDED_BY(mutex_){};  // the last query
+  std::uint64_t round_ WEFT_GUARDED_BY(mutex_) = 0;    // of queries: timers of earlier rounds have no effect
+  std::vector<Ready> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
 // The consequences of a call's result for its replica, and for further tries.
@@ -101,10 +103,11 @@ class WEFT_EXPORT LatestAttempt {
   bool cancelled() const;
 
  private:
-  mutable std::mutex mutex_;  // guards the following members
-  std::uint64_t latest_ = 0;
-  bool cancelled_ = false;
-  std::shared_ptr<Future<void>> work_;  // cancelled without the mutex: it may call back
+  mutable Mutex mutex_;
+  std::uint64_t latest_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
+  // Cancelled without the mutex: it may call back.
+  std::shared_ptr<Future<void>> work_ WEFT_GUARDED_BY(mutex_);
 };
 
 // One call over the replicas. `start`: (Peer, connect_within) -> Future<Value>.

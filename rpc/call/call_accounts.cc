@@ -83,7 +83,7 @@ Future<void> CallAccounts::drain(const std::shared_ptr<Loop>& loop, std::chrono:
   auto drain = std::make_shared<Draining>(loop);
   auto future = drain->promise.future();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (drain_ != nullptr) {
       drain->promise.fail(Error(ErrorKind::failed_precondition, "drain: the agent is already draining"));
       return future;
@@ -111,7 +111,7 @@ void CallAccounts::fail_drain(const Error& reason) { end_drain(std::make_excepti
 void CallAccounts::end_drain(Result<void> result) {
   std::shared_ptr<Draining> drain;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     drain = std::exchange(drain_, nullptr);
   }
   if (drain == nullptr) return;

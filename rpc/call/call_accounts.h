@@ -7,12 +7,12 @@
 
 #include <weft/rpc/core/future.h>
 #include <weft/rpc/core/memory_pool.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/wire/limits.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -129,8 +129,8 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   std::atomic<std::uint64_t> held_calls_{0};       // requests of peers, without upkeep
   const std::shared_ptr<Admission> admission_;     // of the bytes of requests of peers
   std::atomic<bool> draining_{false};
-  std::mutex mutex_;  // guards drain_
-  std::shared_ptr<Draining> drain_;
+  Mutex mutex_;
+  std::shared_ptr<Draining> drain_ WEFT_GUARDED_BY(mutex_);
 };
 
 // Counts as one served call while it exists; drain() waits for it. It moves from the call to its reply, and

@@ -13,7 +13,7 @@ CallHost::CallHost(AgentId id, std::shared_ptr<Executor> handlers, const Limits&
       default_timeout_(timeout.count()) {}
 
 void CallHost::blame(const Error& error) {
-  std::lock_guard lock(failure_mutex_);
+  MutexLock lock(failure_mutex_);
   if (world_failure_) return;
   world_failure_ = error;
   world_failed_ = true;
@@ -21,7 +21,7 @@ void CallHost::blame(const Error& error) {
 
 std::optional<Error> CallHost::world_failure() const {
   if (!world_failed_) return std::nullopt;  // called for every call
-  std::lock_guard lock(failure_mutex_);
+  MutexLock lock(failure_mutex_);
   return world_failure_;
 }
 

@@ -8,6 +8,7 @@
 #include <weft/rpc/call/call_accounts.h>
 #include <weft/rpc/call/layer_hooks.h>
 #include <weft/rpc/call/method_table.h>
+#include <weft/rpc/core/mutex.h>
 
 namespace weft::rpc {
 
@@ -74,8 +75,8 @@ class WEFT_EXPORT CallHost {
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
   std::atomic<bool> world_ended_{false};
-  mutable std::mutex failure_mutex_;  // guards world_failure_
-  std::optional<Error> world_failure_;
+  mutable Mutex failure_mutex_;
+  std::optional<Error> world_failure_ WEFT_GUARDED_BY(failure_mutex_);
 };
 
 }  // namespace weft::rpc

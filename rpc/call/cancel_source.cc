@@ -9,7 +9,7 @@ namespace weft::rpc {
 CancelSource::CancelJobId CancelSource::on_cancel(Callback job) {
   CancelJobId id = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!cancelled_) {
       id = ++last_;
       jobs_.emplace(id, std::move(job));
@@ -22,7 +22,7 @@ CancelSource::CancelJobId CancelSource::on_cancel(Callback job) {
 
 void CancelSource::forget_cancel(CancelJobId id) {
   Callback job;  // destroyed after the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto found = jobs_.find(id); found != jobs_.end()) {
     job = std::move(found->second);
     jobs_.erase(found);
@@ -30,14 +30,14 @@ void CancelSource::forget_cancel(CancelJobId id) {
 }
 
 bool CancelSource::was_cancelled() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return cancelled_;
 }
 
 void CancelSource::run_cancel_jobs() {
   std::map<CancelJobId, Callback> jobs;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(cancelled_, true)) return;
     jobs = std::move(jobs_);
   }

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/unique_function.h>
 
 #include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -32,10 +32,10 @@ class WEFT_EXPORT CancelSource {
   virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;  // by default a line on stderr
 
  private:
-  mutable std::mutex mutex_;  // guards what follows
-  bool cancelled_ = false;
-  CancelJobId last_ = 0;
-  std::map<CancelJobId, Callback> jobs_;
+  mutable Mutex mutex_;
+  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
+  CancelJobId last_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<CancelJobId, Callback> jobs_ WEFT_GUARDED_BY(mutex_);
 };
 
 // A group of calls that are cancelled together. `peer.with(scope)` adds calls to it. cancel() cancels each

@@ -14,7 +14,7 @@ MethodGate::MethodGate(MethodLimit limit) : limit_(limit) {
 }
 
 void MethodGate::enter(const std::shared_ptr<IncomingCall>& call) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (running_ < limit_.running) {
     ++running_;
     lock.unlock();
@@ -35,7 +35,7 @@ void MethodGate::enter(const std::shared_ptr<IncomingCall>& call) {
 void MethodGate::leave() {
   std::shared_ptr<IncomingCall> next;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (waiting_.empty()) {
       --running_;
       return;
@@ -50,7 +50,7 @@ void MethodGate::leave() {
 void MethodGate::give_up(const IncomingCall* call) {
   std::shared_ptr<IncomingCall> gone;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                     [&](const auto& waiting) { return waiting.get() == call; });
     if (found == waiting_.end()) return;

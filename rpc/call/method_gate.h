@@ -6,11 +6,11 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -34,9 +34,9 @@ class WEFT_EXPORT MethodGate : public std::enable_shared_from_this<MethodGate> {
   void give_up(const IncomingCall* call);
 
   const MethodLimit limit_;
-  std::mutex mutex_;  // guards what follows
-  std::size_t running_ = 0;
-  std::deque<std::shared_ptr<IncomingCall>> waiting_;
+  Mutex mutex_;
+  std::size_t running_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::deque<std::shared_ptr<IncomingCall>> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -76,7 +76,7 @@ void RetriedCall::attempt() {
   auto pending = std::make_shared<Attempt>(std::move(again), *host_, route_, shared_from_this());
   bool cancelled = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     attempt_in_flight_ = pending;
     cancelled = cancelled_;
   }
@@ -107,7 +107,7 @@ void RetriedCall::end_wait() {
 }
 
 bool RetriedCall::cancelled() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return cancelled_;
 }
 
@@ -147,7 +147,7 @@ std::string RetriedCall::title() const { return route_->peer_name() + ": " + cal
 void RetriedCall::cancel() {
   std::shared_ptr<PendingCall> pending;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     pending = attempt_in_flight_.lock();
   }

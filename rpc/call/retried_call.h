@@ -6,8 +6,7 @@
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
-
-#include <mutex>
+#include <weft/rpc/core/mutex.h>
 
 namespace weft::rpc {
 
@@ -52,9 +51,9 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   Loop::TimerId timer_ = 0;     // of the wait for the next attempt; on the loop, as waits_
   std::shared_ptr<void> waits_;
 
-  std::mutex mutex_;  // guards what follows
-  bool cancelled_ = false;
-  std::weak_ptr<PendingCall> attempt_in_flight_;
+  Mutex mutex_;
+  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
+  std::weak_ptr<PendingCall> attempt_in_flight_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -51,12 +51,12 @@ std::optional<std::chrono::nanoseconds> wait_before_retry(const RetryPolicy& pol
 }
 
 void RetryBudget::succeeded() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   tokens_ = std::min(tokens_ + options_.per_call, options_.max);
 }
 
 bool RetryBudget::take() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (tokens_ < 1) return false;
   tokens_ -= 1;
   return true;

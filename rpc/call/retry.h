@@ -10,11 +10,11 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <optional>
 
 namespace weft::rpc {
@@ -63,8 +63,8 @@ class WEFT_EXPORT RetryBudget {
 
  private:
   const RetryBudgetOptions options_;
-  std::mutex mutex_;  // guards tokens_
-  double tokens_;
+  Mutex mutex_;
+  double tokens_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

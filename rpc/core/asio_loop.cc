@@ -10,6 +10,7 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/fifo.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/spin_policy.h>
 
 #include <asio/executor_work_guard.hpp>
@@ -21,7 +22,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -120,7 +120,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   void hand_in(Callback job) {
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       inbox.push(std::move(job));
       if (std::exchange(collected, false) == false) return;
     }
@@ -129,7 +129,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   void collect() {
     Fifo<Callback> jobs;
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       std::swap(jobs, inbox);
       collected = true;
     }
@@ -300,9 +300,9 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   bool resting = false;                            // until the policy's pause ends
   unsigned turns = 0;                              // while resting
 
-  std::mutex mutex;  // guards the following members
-  Fifo<Callback> inbox;
-  bool collected = true;  // false: a handler is posted to Asio
+  Mutex mutex;
+  Fifo<Callback> inbox WEFT_GUARDED_BY(mutex);
+  bool collected WEFT_GUARDED_BY(mutex) = true;  // false: a handler is posted to Asio
 };
 
 AsioLoop::AsioLoop(std::optional<std::chrono::nanoseconds> spin)

@@ -3,6 +3,7 @@
 // run() may be called once; jobs posted after it has returned are dropped.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/task.h>
 
 #include <deque>
@@ -24,9 +25,9 @@ class WEFT_EXPORT BlockingExecutor final : public Executor {
  private:
   Callback next();
 
-  std::mutex mutex_;  // guards jobs_
-  std::condition_variable posted_;
-  std::deque<Callback> jobs_;
+  Mutex mutex_;
+  Condition posted_;
+  std::deque<Callback> jobs_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

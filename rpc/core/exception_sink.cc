@@ -18,7 +18,7 @@ std::string what(const std::exception_ptr& exception) {
 }  // namespace
 
 void ExceptionSink::set_handler(Handler handler) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   handler_ = std::move(handler);
 }
 
@@ -28,7 +28,7 @@ void ExceptionSink::take(const char* source, const std::exception_ptr& exception
         std::string(source) + " threw an exception, which was dropped: " + what(exception);
     Handler handler;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       handler = handler_;
     }
     if (handler) return handler(text);

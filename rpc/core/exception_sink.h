@@ -7,10 +7,10 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <string>
 
 namespace weft::rpc {
@@ -24,8 +24,8 @@ class WEFT_EXPORT ExceptionSink {
   void take(const char* source, const std::exception_ptr& exception) noexcept;
 
  private:
-  std::mutex mutex_;  // guards handler_
-  Handler handler_;
+  Mutex mutex_;
+  Handler handler_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

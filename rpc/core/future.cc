@@ -5,21 +5,21 @@
 namespace weft::rpc::detail {
 
 void Latch::open() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   open_ = true;
   opened_.notify_all();  // with the lock held: the waiter may destroy this object as soon as it is released
 }
 
 void Latch::wait() {
-  std::unique_lock lock(mutex_);
-  opened_.wait(lock, [this] { return open_; });
+  MutexLock lock(mutex_);
+  opened_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return open_; });
 }
 
 bool Latch::wait_for(std::chrono::nanoseconds timeout) {
   // More than a year is treated as forever: a later point in time may overflow in the system's clock.
   if (timeout > std::chrono::hours{24 * 365}) return wait(), true;
-  std::unique_lock lock(mutex_);
-  return opened_.wait_for(lock, timeout, [this] { return open_; });
+  MutexLock lock(mutex_);
+  return opened_.wait_for(lock, timeout, [this]() WEFT_REQUIRES(mutex_) { return open_; });
 }
 
 void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept {

@@ -12,6 +12,7 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/result.h>
 #include <weft/rpc/core/unique_function.h>
 
@@ -25,9 +26,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -113,9 +112,9 @@ class WEFT_EXPORT Latch {
   bool wait_for(std::chrono::nanoseconds timeout);  // false: the timeout has expired
 
  private:
-  std::mutex mutex_;  // guards open_
-  std::condition_variable opened_;
-  bool open_ = false;
+  Mutex mutex_;
+  Condition opened_;
+  bool open_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
 WEFT_EXPORT void refuse_blocking(const Loop* loop);  // throws on a thread that must not block

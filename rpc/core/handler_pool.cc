@@ -14,7 +14,7 @@ HandlerPool::HandlerPool(std::size_t threads) : at_work_(threads) {
 HandlerPool::~HandlerPool() { join(); }
 
 void HandlerPool::post(Callback job) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (at_work_ == 0) return;  // `job` is destroyed after the lock is released
   jobs_.push_back(std::move(job));
   posted_.notify_one();
@@ -26,9 +26,9 @@ bool HandlerPool::running_here() const {
 
 void HandlerPool::run() {
   OwnedThread mark;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    posted_.wait(lock, [this] { return joining_ || !jobs_.empty(); });
+    posted_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return joining_ || !jobs_.empty(); });
     if (jobs_.empty()) break;
     Callback job = std::move(jobs_.front());
     jobs_.pop_front();
@@ -46,7 +46,7 @@ void HandlerPool::run() {
 
 void HandlerPool::join() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     joining_ = true;
     posted_.notify_all();
   }

@@ -8,11 +8,10 @@
 
 #include <weft/rpc/core/exception_sink.h>
 #include <weft/rpc/core/executor.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -31,11 +30,11 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   void run();
 
   const std::shared_ptr<ExceptionSink> exceptions_ = std::make_shared<ExceptionSink>();
-  std::mutex mutex_;  // guards jobs_, joining_, at_work_
-  std::condition_variable posted_;
-  std::deque<Callback> jobs_;
-  bool joining_ = false;
-  std::size_t at_work_;  // threads that still run jobs
+  Mutex mutex_;
+  Condition posted_;
+  std::deque<Callback> jobs_ WEFT_GUARDED_BY(mutex_);
+  bool joining_ WEFT_GUARDED_BY(mutex_) = false;
+  std::size_t at_work_ WEFT_GUARDED_BY(mutex_);  // threads that still run jobs
   std::vector<std::thread> threads_;
   std::vector<std::thread::id> ids_;  // constant, whereas join() changes threads_
 };

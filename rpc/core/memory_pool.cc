@@ -1,5 +1,7 @@
 #include <weft/rpc/core/memory_pool.h>
 
+#include <weft/rpc/core/mutex.h>
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <cstdlib>
 #include <list>
 #include <map>
-#include <mutex>
 #include <new>
 #include <vector>
 
@@ -42,7 +43,7 @@ struct MemoryPool::State {
   }
 
   std::byte* take(std::size_t size) {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     const auto found = by_size.find(size);
     if (found == by_size.end()) {
       ++counts.misses;
@@ -60,7 +61,7 @@ struct MemoryPool::State {
   void give_back(std::size_t size, std::byte* memory) {
     std::vector<std::byte*> excess;
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       by_size[size].push_back(by_age.insert(by_age.end(), {size, memory}));
       counts.kept_bytes += size;
       while (counts.kept_bytes > max_kept) excess.push_back(drop_oldest());
@@ -68,7 +69,7 @@ struct MemoryPool::State {
     for (std::byte* block : excess) std::free(block);
   }
 
-  std::byte* drop_oldest() {
+  std::byte* drop_oldest() WEFT_REQUIRES(mutex) {
     const Kept oldest = by_age.front();
     const auto same = by_size.find(oldest.size);
     std::erase(same->second, by_age.begin());
@@ -80,10 +81,10 @@ struct MemoryPool::State {
 
   const std::uint64_t max_kept;
   std::atomic<std::uint64_t> lent_bytes{0};
-  mutable std::mutex mutex;  // guards the following members
-  Age by_age;                // the oldest first
-  std::map<std::size_t, std::vector<Age::iterator>> by_size;
-  Counts counts;
+  mutable Mutex mutex;
+  Age by_age WEFT_GUARDED_BY(mutex);  // the oldest first
+  std::map<std::size_t, std::vector<Age::iterator>> by_size WEFT_GUARDED_BY(mutex);
+  Counts counts WEFT_GUARDED_BY(mutex);
 };
 
 MemoryPool::MemoryPool(std::uint64_t max_kept) : state_(std::make_shared<State>(max_kept)) {}
@@ -120,14 +121,14 @@ Buffer MemoryPool::allocate(std::size_t size) {
 void MemoryPool::trim() {
   std::vector<std::byte*> all;
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     while (!state_->by_age.empty()) all.push_back(state_->drop_oldest());
   }
   for (std::byte* block : all) std::free(block);
 }
 
 MemoryPool::Counts MemoryPool::counts() const {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   Counts counts = state_->counts;
   counts.lent_bytes = state_->lent_bytes;
   return counts;

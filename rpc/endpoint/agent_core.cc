@@ -177,7 +177,7 @@ void AgentCore::listen() {
   const Address own{self_scheme, {}, {}, id().name};
   auto self = listen_at(own);
   routes_.find_or_make(id().name, {own})->identify(id());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   listeners_.push_back(std::move(self));
   for (const std::string& text : options_.listen) listeners_.push_back(listen_at(Address::parse(text)));
   if (!options_.same_host || options_.credentials != nullptr || transport("shm") == nullptr) return;
@@ -197,7 +197,7 @@ void AgentCore::listen() {
 
 std::vector<std::string> AgentCore::addresses() const {
   std::vector<std::string> all;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& listener : listeners_)
     if (listener->address().scheme != self_scheme) all.push_back(listener->address().text());
   return all;
@@ -234,7 +234,7 @@ void AgentCore::shut_down() {
   for (auto hook = hooks().all().rbegin(); hook != hooks().all().rend(); ++hook) (*hook)->shut_down();
   std::vector<std::unique_ptr<Listener>> listeners;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     listeners = std::exchange(listeners_, {});
     for (auto& companion : std::exchange(companions_, {})) listeners.push_back(std::move(companion));
   }

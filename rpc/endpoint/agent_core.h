@@ -8,6 +8,7 @@
 #pragma once
 
 #include <weft/rpc/call/call_host.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_log.h>
 #include <weft/rpc/endpoint/link_table.h>
 #include <weft/rpc/endpoint/options.h>
@@ -15,7 +16,6 @@
 #include <weft/rpc/transport/transport.h>
 
 #include <map>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -93,10 +93,11 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   RouteTable routes_;
 
   // Held while a peer's number of links and its absence change together. Taken after RouteTable's mutex.
-  mutable std::mutex peers_mutex_;
-  mutable std::mutex mutex_;  // guards what follows
-  std::vector<std::unique_ptr<Listener>> listeners_;
-  std::vector<std::unique_ptr<Listener>> companions_;  // of listeners_, in shared memory
+  mutable Mutex peers_mutex_;
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Listener>> listeners_ WEFT_GUARDED_BY(mutex_);
+  // Of listeners_, in shared memory.
+  std::vector<std::unique_ptr<Listener>> companions_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -37,7 +37,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
   AgentCounters::count(counters().connections_made);
   std::shared_ptr<Session> session;
   {
-    std::lock_guard lock(peers_mutex_);
+    MutexLock lock(peers_mutex_);
     links_.add_ready(link->peer());
     if (has_session) session = sessions_->open(link->peer(), hello.process);
   }
@@ -58,12 +58,12 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
 }
 
 bool AgentCore::expects(const AgentId& peer) const {
-  std::lock_guard lock(peers_mutex_);
+  MutexLock lock(peers_mutex_);
   return links_.is_linked(peer) || sessions_->is_absent(peer);
 }
 
 bool AgentCore::is_expected(const std::string& name) const {
-  std::lock_guard lock(peers_mutex_);
+  MutexLock lock(peers_mutex_);
   return links_.is_linked(name) || !sessions_->absent(name).empty();
 }
 
@@ -73,7 +73,7 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
   std::shared_ptr<Session> session;  // with a peer that is gone
   bool gone = false, absent = false;
   {
-    std::lock_guard lock(peers_mutex_);
+    MutexLock lock(peers_mutex_);
     gone = links_.remove(link) && link->peer() != id();
     if (gone && may_return && !ended()) {
       absent = sessions_->begin_absence(link->peer(), reason, link->loop());

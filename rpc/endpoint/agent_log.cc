@@ -25,7 +25,7 @@ void AgentLog::write_some(const char* topic, const std::shared_ptr<Loop>& loop, 
   const auto now = loop->now();
   LogLevel level = LogLevel::warning;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Window& window = windows_[topic];
     if (now >= window.ends && window.left_out == 0) window = {later(now, log_window)};
     if (window.logged < max_lines_of_a_topic) {
@@ -36,7 +36,7 @@ void AgentLog::write_some(const char* topic, const std::shared_ptr<Loop>& loop, 
         auto summarise = [weak = weak_from_this(), topic] {
           const auto log = weak.lock();
           if (log == nullptr) return;
-          std::unique_lock again(log->mutex_);
+          MutexLock again(log->mutex_);
           const std::size_t left_out = std::exchange(log->windows_[topic], {}).left_out;
           again.unlock();
           log->write(LogLevel::warning, std::string(topic) + ": " + std::to_string(left_out) +

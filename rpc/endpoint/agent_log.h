@@ -6,12 +6,12 @@
 
 #include <weft/rpc/core/log.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <atomic>
 #include <initializer_list>
 #include <map>
 #include <memory>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -38,8 +38,8 @@ class WEFT_EXPORT AgentLog final : public std::enable_shared_from_this<AgentLog>
 
   const std::string agent_;
   const LogSink sink_;
-  std::mutex mutex_;  // guards windows_
-  std::map<std::string_view, Window> windows_;
+  Mutex mutex_;
+  std::map<std::string_view, Window> windows_ WEFT_GUARDED_BY(mutex_);
   std::atomic<Clock::rep> last_late_beat_{Clock::time_point::min().time_since_epoch().count()};
 };
 

@@ -21,7 +21,7 @@ bool LinkTable::ByNumber::operator()(const std::shared_ptr<Link>& a, const std::
 }
 
 std::shared_ptr<Link> LinkTable::add(const std::shared_ptr<Link>& link, bool accepted) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   links_.insert(link);
   if (accepted) handshaking_.insert(link);
   if (handshaking_.size() <= max_handshakes_) return nullptr;
@@ -29,17 +29,17 @@ std::shared_ptr<Link> LinkTable::add(const std::shared_ptr<Link>& link, bool acc
 }
 
 void LinkTable::handshake_over(const std::shared_ptr<Link>& link) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   handshaking_.erase(link);
 }
 
 void LinkTable::add_ready(const AgentId& peer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++ready_[peer];
 }
 
 bool LinkTable::remove(const std::shared_ptr<Link>& link) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (links_.erase(link) != 0) requests_of_ended_links_ += link->requests_sent() + link->requests_received();
   if (!link->ready() || --ready_[link->peer()] != 0) return false;
   ready_.erase(link->peer());
@@ -47,19 +47,19 @@ bool LinkTable::remove(const std::shared_ptr<Link>& link) {
 }
 
 LinkTable::Links LinkTable::clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto links = std::exchange(links_, {});
   return {links.begin(), links.end()};
 }
 
 LinkTable::Links LinkTable::all() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {links_.begin(), links_.end()};
 }
 
 LinkTable::Links LinkTable::to(const AgentId& peer) const {
   Links links;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!ready_.contains(peer)) return links;
   std::copy_if(links_.begin(), links_.end(), std::back_inserter(links),
                [&](const auto& link) { return link->ready() && link->peer() == peer; });
@@ -67,7 +67,7 @@ LinkTable::Links LinkTable::to(const AgentId& peer) const {
 }
 
 std::shared_ptr<Link> LinkTable::latest_to(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!has_name(ready_, name)) return nullptr;  // the usual case when one of many connections ends
   const auto found = std::find_if(links_.rbegin(), links_.rend(), [&](const auto& link) {
     return link->usable() && link->peer().name == name;
@@ -76,7 +76,7 @@ std::shared_ptr<Link> LinkTable::latest_to(const std::string& name) const {
 }
 
 std::shared_ptr<Link> LinkTable::with_lanes(const LaneKey& key) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
     return link->lanes()->offered() != 0 && link->lanes()->key() == key;
   });
@@ -84,12 +84,12 @@ std::shared_ptr<Link> LinkTable::with_lanes(const LaneKey& key) const {
 }
 
 bool LinkTable::is_linked(const AgentId& peer) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ready_.contains(peer);
 }
 
 bool LinkTable::is_linked(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return has_name(ready_, name);
 }
 
@@ -100,13 +100,13 @@ bool LinkTable::keep_early_lane() {
 }
 
 void LinkTable::forget(const AgentId& peer, const Error& error) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   forgotten_.emplace_back(peer, error);
   if (forgotten_.size() > max_forgotten) forgotten_.pop_front();
 }
 
 std::optional<Error> LinkTable::forgotten(const AgentId& peer) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [gone, error] : forgotten_)
     if (gone == peer) return error;
   return std::nullopt;
@@ -114,7 +114,7 @@ std::optional<Error> LinkTable::forgotten(const AgentId& peer) const {
 
 LinkTable::Requests LinkTable::requests_with(const std::set<std::string>& names) const {
   Requests requests;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   requests.ever = requests_of_ended_links_;
   for (const auto& link : links_) {
     const std::uint64_t sent = link->requests_sent(), received = link->requests_received();
@@ -127,7 +127,7 @@ LinkTable::Requests LinkTable::requests_with(const std::set<std::string>& names)
 }
 
 void LinkTable::add_to(AgentCounts& counts) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   counts.handshakes = handshaking_.size();
   for (const auto& [peer, links] : ready_) counts.connections += static_cast<std::uint64_t>(links);
 }

@@ -5,13 +5,13 @@
 
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/wire/message.h>
 
 #include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -72,12 +72,13 @@ class WEFT_EXPORT LinkTable {
   std::atomic<std::uint64_t> last_link_{0};
   std::atomic<std::size_t> early_lanes_{0};
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::set<std::shared_ptr<Link>, ByNumber> links_;
-  std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // accepted, without a hello
-  std::map<AgentId, int> ready_;                           // the number of links to each peer
-  std::uint64_t requests_of_ended_links_ = 0;              // sent and received
-  std::deque<std::pair<AgentId, Error>> forgotten_;        // the latest
+  mutable Mutex mutex_;
+  std::set<std::shared_ptr<Link>, ByNumber> links_ WEFT_GUARDED_BY(mutex_);
+  // Accepted, without a hello.
+  std::set<std::shared_ptr<Link>, ByNumber> handshaking_ WEFT_GUARDED_BY(mutex_);
+  std::map<AgentId, int> ready_ WEFT_GUARDED_BY(mutex_);               // the number of links to each peer
+  std::uint64_t requests_of_ended_links_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received
+  std::deque<std::pair<AgentId, Error>> forgotten_ WEFT_GUARDED_BY(mutex_);  // the latest
 };
 
 }  // namespace weft::rpc

@@ -41,7 +41,7 @@ Route::Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop,
       addresses_(std::move(addresses)) {}
 
 std::shared_ptr<const AgentId> Route::identity() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return identity_;
 }
 
@@ -52,7 +52,7 @@ std::string Route::peer_name() const {
 
 void Route::identify(AgentId id) {
   auto known = std::make_shared<const AgentId>(std::move(id));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   identity_ = std::move(known);
 }
 
@@ -64,7 +64,7 @@ void Route::submit(std::shared_ptr<PendingCall> call) {
     return place(std::move(call));
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     handed_in_.push_back(call);
     has_handed_in_ = true;
   }
@@ -76,7 +76,7 @@ void Route::place_handed_in() {
   while (has_handed_in_) {
     std::shared_ptr<PendingCall> call;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (handed_in_.empty()) return;
       call = handed_in_.front().lock();
       handed_in_.pop_front();
@@ -193,7 +193,7 @@ void Route::learn(std::vector<Address> addresses) {
 
 void Route::forget(const AgentId& life) {
   loop()->post([self = shared_from_this(), life] {
-    std::lock_guard lock(self->mutex_);
+    MutexLock lock(self->mutex_);
     if (self->identity_ == nullptr || *self->identity_ != life) return;
     self->identity_ = nullptr;
     if (!Address::looks_like(self->name_)) self->addresses_.clear();

@@ -9,12 +9,12 @@
 
 #include <weft/rpc/call/pending_call.h>
 #include <weft/rpc/call/retry.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/transport/address.h>
 
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -109,9 +109,10 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   Address dialled_;
 
   std::atomic<bool> has_handed_in_{false};  // written under the mutex
-  mutable std::mutex mutex_;                // guards what follows
-  std::shared_ptr<const AgentId> identity_;
-  std::deque<std::weak_ptr<PendingCall>> handed_in_;  // by other threads; posted jobs own them
+  mutable Mutex mutex_;
+  std::shared_ptr<const AgentId> identity_ WEFT_GUARDED_BY(mutex_);
+  // By other threads; posted jobs own them.
+  std::deque<std::weak_ptr<PendingCall>> handed_in_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -12,7 +12,7 @@ std::shared_ptr<Route> RouteTable::to_name(const std::string& name,
 }
 
 std::shared_ptr<Route> RouteTable::find_or_make(const std::string& name, std::vector<Address> addresses) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& route = routes_[name];
   if (route == nullptr) {
     route = make_(name, std::move(addresses), nullptr);
@@ -24,21 +24,21 @@ std::shared_ptr<Route> RouteTable::find_or_make(const std::string& name, std::ve
 
 std::shared_ptr<Route> RouteTable::to_address(const std::string& address) {
   const Address parsed = Address::parse(address);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& route = routes_[parsed.text()];
   if (route == nullptr) route = make_(parsed.text(), {parsed}, nullptr);
   return route;
 }
 
 std::shared_ptr<Route> RouteTable::find(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = routes_.find(name);
   return found == routes_.end() ? nullptr : found->second;
 }
 
 RouteTable::Routes RouteTable::all() const {
   Routes all;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [name, route] : routes_)  // a route may have two names
     if (std::find(all.begin(), all.end(), route) == all.end()) all.push_back(route);
   return all;
@@ -47,7 +47,7 @@ RouteTable::Routes RouteTable::all() const {
 void RouteTable::clear() {
   std::map<std::string, std::shared_ptr<Route>> routes;  // destroyed without the mutex, as the next
   FindAddresses directory;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   routes.swap(routes_);
   directory.swap(directory_);
 }
@@ -56,7 +56,7 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
                                                   const std::vector<std::string>& addresses,
                                                   const std::shared_ptr<Route>& dialled,
                                                   const std::shared_ptr<Loop>& loop) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   addresses_[name] = addresses;
   auto& place = routes_[name];
   if (place == nullptr) place = dialled;
@@ -65,7 +65,7 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
   route->set_to_visitor();
   if (routes_.size() < check_at_) return route;
   // Also routes that were in use by an attempt to connect when their peers were lost.
-  std::erase_if(routes_, [this](const auto& entry) {
+  std::erase_if(routes_, [this](const auto& entry) WEFT_REQUIRES(mutex_) {
     if (!is_unused(entry.first, entry.second)) return false;
     addresses_.erase(entry.first);
     return true;
@@ -79,7 +79,7 @@ bool RouteTable::is_unused(const std::string& name, const std::shared_ptr<Route>
 }
 
 void RouteTable::drop_unused(const std::string& name) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = routes_.find(name);
   if (found == routes_.end() || !is_unused(name, found->second)) return;
   routes_.erase(found);
@@ -87,13 +87,13 @@ void RouteTable::drop_unused(const std::string& name) {
 }
 
 std::vector<std::string> RouteTable::addresses_of(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = addresses_.find(name);
   return found == addresses_.end() ? std::vector<std::string>{} : found->second;
 }
 
 void RouteTable::set_directory(FindAddresses find) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   directory_ = std::move(find);
 }
 
@@ -101,7 +101,7 @@ void RouteTable::find_addresses(const std::string& name,
                                 UniqueFunction<void(std::vector<Address>)> done) const {
   FindAddresses directory;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     directory = directory_;
   }
   if (!directory) return done({});

@@ -5,11 +5,11 @@
 // Thread-safety: all functions may be called from any thread.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/route.h>
 
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -60,17 +60,18 @@ class WEFT_EXPORT RouteTable {
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;
 
  private:
-  bool is_unused(const std::string& name, const std::shared_ptr<Route>& route) const;  // with mutex_
+  bool is_unused(const std::string& name, const std::shared_ptr<Route>& route) const WEFT_REQUIRES(mutex_);
 
   const std::string own_name_;
   const MakeRoute make_;
   const IsExpected is_expected_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<std::string, std::shared_ptr<Route>> routes_;
-  std::size_t check_at_ = 64;  // the number of routes at which all unused ones are dropped
-  std::map<std::string, std::vector<std::string>> addresses_;
-  FindAddresses directory_;
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Route>> routes_ WEFT_GUARDED_BY(mutex_);
+  // The number of routes at which all unused ones are dropped.
+  std::size_t check_at_ WEFT_GUARDED_BY(mutex_) = 64;
+  std::map<std::string, std::vector<std::string>> addresses_ WEFT_GUARDED_BY(mutex_);
+  FindAddresses directory_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

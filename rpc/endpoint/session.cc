@@ -8,17 +8,22 @@
 namespace weft::rpc {
 
 Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept)
-    : peer_(std::move(peer)), max_kept_(max_kept), unsent_(kept_.end()), asked_(id_seed), serving_(id_seed) {}
+    : peer_(std::move(peer)),
+      id_seed_(id_seed),
+      max_kept_(max_kept),
+      unsent_(kept_.end()),
+      asked_(id_seed),
+      serving_(id_seed) {}
 
 Session::~Session() = default;
 
 bool Session::used() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return first_ != 0 || !kept_.empty() || accepted_ != 0 || !waiting_.empty();
 }
 
 bool Session::fresh() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return first_ == 0 && kept_.empty();
 }
 
@@ -27,7 +32,7 @@ bool Session::fresh() const {
 void Session::submit(std::shared_ptr<PendingCall> call) {
   std::shared_ptr<Link> link;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!ended_) {
       link = link_.lock();
       const bool at_once =
@@ -43,7 +48,7 @@ void Session::submit(std::shared_ptr<PendingCall> call) {
 }
 
 std::shared_ptr<PendingCall> Session::next_call(const Link& link) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (waiting_.empty() || in_use_ != &link) return nullptr;
   return waiting_.pop();
 }
@@ -59,7 +64,7 @@ Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const 
                                bool ends_when_sent) {
   const std::shared_ptr<PendingCall> call = asked.call;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!ended_) {
       asked.number = keep({.frame = std::move(sealed.frame),
                            .check = std::move(sealed.check),
@@ -83,7 +88,7 @@ Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, cons
   std::shared_ptr<Link> other;
   Kept kept;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return {Keep::over};
     keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::reply});
     kept.next = next_if_last(link);
@@ -121,7 +126,7 @@ std::optional<Session::Next> Session::next_if_last(const Link* link) {
 }
 
 std::optional<Session::Next> Session::next(const Link& link) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_ || in_use_ != &link || unsent_ == kept_.end()) return std::nullopt;
   return take_next();
 }
@@ -144,7 +149,7 @@ void Session::finish_notifications(const std::list<Frame>& dropped) {
 bool Session::acknowledged(std::uint64_t count) {
   std::list<Frame> dropped;  // destroyed outside the mutex
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return true;
     if (count > end_of_kept()) return false;
     drop_until(count, dropped);
@@ -156,7 +161,7 @@ bool Session::acknowledged(std::uint64_t count) {
 bool Session::acknowledged_by_request(std::uint32_t low_bits) {
   std::uint64_t first = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     first = first_;
   }
   const auto ahead = static_cast<std::int32_t>(low_bits - static_cast<std::uint32_t>(first));
@@ -164,7 +169,7 @@ bool Session::acknowledged_by_request(std::uint32_t low_bits) {
 }
 
 std::optional<Session::Asked> Session::take(std::uint64_t call_id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return asked_.take(call_id);
 }
 
@@ -172,7 +177,7 @@ std::optional<Session::Asked> Session::answered(std::uint64_t call_id) {
   std::list<Frame> dropped;
   std::optional<Asked> asked;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asked = asked_.take(call_id);
     if (asked) drop_until(asked->number + 1, dropped);
   }
@@ -190,7 +195,7 @@ void Session::cancel(std::uint64_t call_id) {
   add_flag(frame.head.bytes(), frame_flags::resumable);
   std::shared_ptr<Link> link;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Asked* asked = asked_.find(call_id);
     if (ended_ || asked == nullptr || asked->call == nullptr) return;
     asked->call = nullptr;  // its answer, which returns its credit, will still arrive
@@ -202,19 +207,19 @@ void Session::cancel(std::uint64_t call_id) {
 }
 
 bool Session::awaits(std::uint64_t call_id) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return asked_.contains(call_id);
 }
 
 // --- Receiving ---
 
 std::uint64_t Session::accepted() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return accepted_;
 }
 
 Session::Arrival Session::arrive(std::uint64_t number) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (number > accepted_) return Arrival::gap;
   if (number < accepted_) return Arrival::repeated;
   ++accepted_;
@@ -222,17 +227,17 @@ Session::Arrival Session::arrive(std::uint64_t number) {
 }
 
 void Session::serve(std::uint64_t call_id, std::weak_ptr<IncomingCall> call) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!ended_ && !serving_.contains(call_id)) serving_.insert(call_id, std::move(call));
 }
 
 void Session::served(std::uint64_t call_id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   serving_.take(call_id);
 }
 
 std::shared_ptr<IncomingCall> Session::serving(std::uint64_t call_id) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto* found = const_cast<IdMap<std::weak_ptr<IncomingCall>>&>(serving_).find(call_id);
   return found == nullptr ? nullptr : found->lock();
 }
@@ -240,7 +245,7 @@ std::shared_ptr<IncomingCall> Session::serving(std::uint64_t call_id) const {
 // --- Links ---
 
 std::optional<std::vector<std::uint64_t>> Session::use(const std::shared_ptr<Link>& link) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_) return std::nullopt;
   const auto used = link_.lock();
   if (used != nullptr) {
@@ -264,7 +269,7 @@ std::optional<std::vector<std::uint64_t>> Session::use(const std::shared_ptr<Lin
 void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held) {
   std::shared_ptr<Link> successor;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (; !held.empty(); held.pop_back()) waiting_.push_front(std::move(held.back()));
     std::erase_if(others_, [&](const auto& weak) {
       const auto other = weak.lock();
@@ -293,7 +298,7 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
   Fifo<std::shared_ptr<PendingCall>> waiting;
   std::list<Frame> kept;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return;
     ended_ = reason;
     is_over_ = true;
@@ -320,7 +325,7 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
 void Session::fail_calls(const Error& error) {
   std::vector<std::shared_ptr<PendingCall>> calls;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asked_.for_each([&](std::uint64_t, const Asked& asked) {
       if (asked.call != nullptr) calls.push_back(asked.call);
     });
@@ -332,14 +337,14 @@ void Session::fail_calls(const Error& error) {
 
 std::uint64_t Session::kept_bytes() const {
   std::uint64_t bytes = 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Frame& kept : kept_) bytes += kept.frame.bytes();
   return bytes;
 }
 
 std::vector<std::shared_ptr<PendingCall>> Session::sent() const {
   std::vector<std::shared_ptr<PendingCall>> calls;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   asked_.for_each([&](std::uint64_t, const Asked& asked) {
     if (asked.call != nullptr) calls.push_back(asked.call);
   });
@@ -347,13 +352,13 @@ std::vector<std::shared_ptr<PendingCall>> Session::sent() const {
 }
 
 std::vector<std::shared_ptr<PendingCall>> Session::waiting() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {waiting_.begin(), waiting_.end()};
 }
 
 std::vector<std::shared_ptr<IncomingCall>> Session::orphans() const {
   std::vector<std::shared_ptr<IncomingCall>> calls;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   serving_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
     if (auto call = weak.lock()) calls.push_back(std::move(call));
   });

@@ -17,6 +17,7 @@
 #include <weft/rpc/call/pending_call.h>
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <list>
 #include <mutex>
@@ -38,7 +39,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   bool used() const;                             // a resumable frame was sent or accepted, or a call waits
   bool fresh() const;                            // none was sent: the peer's count is known to be 0
   bool ended() const { return is_over_; }        // end() was called
-  std::uint64_t id_seed() const { return asked_.seed(); }  // of both tables; secret
+  std::uint64_t id_seed() const { return id_seed_; }  // of both tables; secret
 
   // --- Sending ---
   struct Asked {
@@ -126,34 +127,34 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
     bool transmitted = false;
     bool is_bounded() const { return kind == FrameKind::reply || notifies; }  // by max_kept
   };
-  // With the mutex:
-  std::uint64_t keep(Frame&& frame);
-  std::uint64_t end_of_kept() const { return first_ + kept_.size(); }
-  Next take_next();
-  std::optional<Next> next_if_last(const Link* link);
-  void drop_until(std::uint64_t count, std::list<Frame>& dropped);
-  void finish_notifications(const std::list<Frame>& dropped);
-  std::optional<Asked> take(std::uint64_t call_id);
+  std::uint64_t keep(Frame&& frame) WEFT_REQUIRES(mutex_);
+  std::uint64_t end_of_kept() const WEFT_REQUIRES(mutex_) { return first_ + kept_.size(); }
+  Next take_next() WEFT_REQUIRES(mutex_);
+  std::optional<Next> next_if_last(const Link* link) WEFT_REQUIRES(mutex_);
+  void drop_until(std::uint64_t count, std::list<Frame>& dropped) WEFT_REQUIRES(mutex_);
+  void finish_notifications(const std::list<Frame>& dropped) WEFT_EXCLUDES(mutex_);
+  std::optional<Asked> take(std::uint64_t call_id) WEFT_EXCLUDES(mutex_);
 
   const AgentId peer_;
+  const std::uint64_t id_seed_;
   const std::uint64_t max_kept_;
 
   std::mutex turn_;  // of deliveries; taken before mutex_
 
-  mutable std::mutex mutex_;           // guards what follows
-  std::list<Frame> kept_;              // in their order; from first_ on
-  std::list<Frame>::iterator unsent_;  // of the link in use
-  std::uint64_t next_ = 0;             // the number of unsent_
-  std::uint64_t first_ = 0;            // the number of the first that is kept
-  std::uint64_t kept_bytes_ = 0;       // of answers and notifications
-  std::uint64_t accepted_ = 0;
-  IdMap<Asked> asked_;
-  IdMap<std::weak_ptr<IncomingCall>> serving_;
-  Fifo<std::shared_ptr<PendingCall>> waiting_;
-  std::weak_ptr<Link> link_;                 // in use
-  const Link* in_use_ = nullptr;             // the same, to compare
-  std::vector<std::weak_ptr<Link>> others_;  // that may replace it
-  std::optional<Error> ended_;
+  mutable Mutex mutex_;
+  std::list<Frame> kept_ WEFT_GUARDED_BY(mutex_);              // in their order; from first_ on
+  std::list<Frame>::iterator unsent_ WEFT_GUARDED_BY(mutex_);  // of the link in use
+  std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;             // the number of unsent_
+  std::uint64_t first_ WEFT_GUARDED_BY(mutex_) = 0;            // the number of the first that is kept
+  std::uint64_t kept_bytes_ WEFT_GUARDED_BY(mutex_) = 0;       // of answers and notifications
+  std::uint64_t accepted_ WEFT_GUARDED_BY(mutex_) = 0;
+  IdMap<Asked> asked_ WEFT_GUARDED_BY(mutex_);
+  IdMap<std::weak_ptr<IncomingCall>> serving_ WEFT_GUARDED_BY(mutex_);
+  Fifo<std::shared_ptr<PendingCall>> waiting_ WEFT_GUARDED_BY(mutex_);
+  std::weak_ptr<Link> link_ WEFT_GUARDED_BY(mutex_);                 // in use
+  const Link* in_use_ WEFT_GUARDED_BY(mutex_) = nullptr;             // the same, to compare
+  std::vector<std::weak_ptr<Link>> others_ WEFT_GUARDED_BY(mutex_);  // that may replace it
+  std::optional<Error> ended_ WEFT_GUARDED_BY(mutex_);
   std::atomic<bool> is_over_{false};  // ended_ is set
 };
 

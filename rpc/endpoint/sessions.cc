@@ -94,7 +94,7 @@ Sessions::Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId
 Sessions::~Sessions() = default;
 
 std::shared_ptr<Session> Sessions::open(const AgentId& life, const ProcessId& process) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (over_.contains(life.incarnation)) return nullptr;
   Entry& entry = entries_[life];
   if (entry.session == nullptr) entry.session = std::make_shared<Session>(life, id_seed_, max_kept_);
@@ -104,7 +104,7 @@ std::shared_ptr<Session> Sessions::open(const AgentId& life, const ProcessId& pr
 }
 
 bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(life);
   if (found == entries_.end() || timeout_.count() <= 0) return false;
   Entry& entry = found->second;
@@ -120,7 +120,7 @@ bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std
 }
 
 std::shared_ptr<Session> Sessions::close(const AgentId& life) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(life);
   return found == entries_.end() ? nullptr : remove(found);
 }
@@ -147,7 +147,7 @@ void Sessions::end_absence(Entry& entry) {
 void Sessions::give_up(const AgentId& life, const Absence& absence, const Error& reason) {
   std::shared_ptr<Session> session;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = entries_.find(life);
     if (found == entries_.end() || found->second.absence.get() != &absence) return;  // it is back
     session = remove(found);
@@ -156,25 +156,25 @@ void Sessions::give_up(const AgentId& life, const Absence& absence, const Error&
 }
 
 std::shared_ptr<Session> Sessions::find(const AgentId& life) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(life);
   return found == entries_.end() ? nullptr : found->second.session;
 }
 
 bool Sessions::is_absent(const AgentId& life) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(life);
   return found != entries_.end() && found->second.absence != nullptr;
 }
 
 bool Sessions::is_gone(const AgentId& life) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return over_.contains(life.incarnation);
 }
 
 std::vector<AgentId> Sessions::absent(const std::string& name) const {
   std::vector<AgentId> lives;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto entry = entries_.lower_bound(AgentId{name, 0});
        entry != entries_.end() && entry->first.name == name; ++entry)
     if (entry->second.absence != nullptr) lives.push_back(entry->first);
@@ -183,8 +183,8 @@ std::vector<AgentId> Sessions::absent(const std::string& name) const {
 
 bool Sessions::is_absent_on_this_host(const std::string& name) const {
   const auto lives = absent(name);
-  std::lock_guard lock(mutex_);
-  return std::any_of(lives.begin(), lives.end(), [this](const AgentId& life) {
+  MutexLock lock(mutex_);
+  return std::any_of(lives.begin(), lives.end(), [this](const AgentId& life) WEFT_REQUIRES(mutex_) {
     const auto found = entries_.find(life);
     return found != entries_.end() && found->second.process.is_on_host_of(own_);
   });
@@ -192,14 +192,14 @@ bool Sessions::is_absent_on_this_host(const std::string& name) const {
 
 std::vector<std::shared_ptr<Session>> Sessions::all() const {
   std::vector<std::shared_ptr<Session>> sessions;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [life, entry] : entries_) sessions.push_back(entry.session);
   return sessions;
 }
 
 std::vector<std::shared_ptr<Session>> Sessions::close_all() {
   std::vector<std::shared_ptr<Session>> sessions;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [life, entry] : entries_) {
     end_absence(entry);
     sessions.push_back(entry.session);

@@ -8,6 +8,7 @@
 // function of AgentCore except `gone`, on a loop.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/process_id.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/session.h>
@@ -55,8 +56,8 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
     std::shared_ptr<Absence> absence;  // null: it is connected
     bool counted = false;              // in absent_unused_
   };
-  void end_absence(Entry& entry);                                             // with the mutex
-  std::shared_ptr<Session> remove(std::map<AgentId, Entry>::iterator found);  // with the mutex
+  void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
+  std::shared_ptr<Session> remove(std::map<AgentId, Entry>::iterator found) WEFT_REQUIRES(mutex_);
   void give_up(const AgentId& life, const Absence& absence, const Error& reason);
 
   const std::chrono::nanoseconds timeout_;
@@ -65,11 +66,13 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   const ProcessId own_;
   const Gone gone_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<AgentId, Entry> entries_;
-  std::size_t absent_unused_ = 0;
-  std::set<std::uint64_t> over_;           // incarnations: eight bytes of memory for each death
-  std::deque<std::uint64_t> over_unused_;  // the latest of these whose sessions were unused
+  mutable Mutex mutex_;
+  std::map<AgentId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
+  std::size_t absent_unused_ WEFT_GUARDED_BY(mutex_) = 0;
+  // Incarnations: eight bytes of memory for each death.
+  std::set<std::uint64_t> over_ WEFT_GUARDED_BY(mutex_);
+  // The latest of these whose sessions were unused.
+  std::deque<std::uint64_t> over_unused_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

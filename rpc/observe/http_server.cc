@@ -1,6 +1,7 @@
 #include <weft/rpc/observe/http_server.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/transport/address.h>
 
 #include <civetweb.h>
@@ -10,7 +11,6 @@
 #include <chrono>
 #include <fstream>
 #include <future>
-#include <mutex>
 #include <string_view>
 
 namespace weft::observe {
@@ -92,7 +92,7 @@ struct HttpServer::State {
     const mg_request_info& request = *mg_get_request_info(connection);
     HttpReply reply;
     {
-      const std::scoped_lock one_at_a_time(state.making);
+      const rpc::MutexLock one_at_a_time(state.making);
       reply = reply_to(request, state.pages);
     }
     send(connection, reply, request.request_method != std::string_view("HEAD"));
@@ -110,7 +110,7 @@ struct HttpServer::State {
     const mg_context* context = mg_get_context(connection);
     if (context == nullptr) return 1;  // of no server
     State& state = *static_cast<State*>(mg_get_user_data(context));
-    const std::scoped_lock lock(state.making);
+    const rpc::MutexLock lock(state.making);
     if (state.problem.empty()) state.problem = message;
     return 1;
   }
@@ -139,7 +139,6 @@ struct HttpServer::State {
     init.callbacks = &callbacks;
     init.user_data = this;
     init.configuration_options = options;
-    problem.clear();
     context = mg_start2(&init, nullptr);
     return context != nullptr;
   }
@@ -147,8 +146,8 @@ struct HttpServer::State {
   const Pages pages;
   const HttpAccess access;
   std::string host;  // of the server's address; set before it starts
-  std::mutex making;
-  std::string problem;  // guarded by making
+  rpc::Mutex making;
+  std::string problem WEFT_GUARDED_BY(making);
   mg_context* context = nullptr;
 };
 
@@ -181,6 +180,7 @@ HttpServer::HttpServer(const std::string& address, Pages pages, HttpAccess acces
       state_->problem = "civetweb was built without IPv6";
       continue;
     }
+    state_->problem.clear();
     if (!state_->start(endpoint)) continue;
     mg_server_port bound{};
     mg_get_server_ports(state_->context, 1, &bound);

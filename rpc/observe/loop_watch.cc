@@ -1,8 +1,8 @@
 #include <weft/rpc/observe/loop_watch.h>
 
-#include <time.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <condition_variable>
+#include <time.h>
 
 namespace weft::observe {
 namespace {
@@ -17,14 +17,14 @@ std::chrono::nanoseconds thread_time() {
 
 // The last question to one loop.
 struct LoopWatch::Question {
-  std::mutex mutex;  // guards the following members
-  std::condition_variable changed;
-  bool open = false;  // posted, and not answered yet
-  rpc::Clock::time_point asked;
-  std::chrono::nanoseconds delay{0}, cpu{0};
+  rpc::Mutex mutex;
+  rpc::Condition changed;
+  bool open WEFT_GUARDED_BY(mutex) = false;  // posted, and not answered yet
+  rpc::Clock::time_point asked WEFT_GUARDED_BY(mutex);
+  std::chrono::nanoseconds delay WEFT_GUARDED_BY(mutex){0}, cpu WEFT_GUARDED_BY(mutex){0};
 
   void answer() {
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     open = false;
     delay = rpc::Clock::now() - asked;
     cpu = thread_time();
@@ -37,13 +37,13 @@ std::vector<LoopWatch::Loop> LoopWatch::ask(std::chrono::nanoseconds timeout) {
   if (core == nullptr || core->ended()) return {};
   std::vector<std::shared_ptr<Question>> questions;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     while (questions_.size() < core->loops().size()) questions_.push_back(std::make_shared<Question>());
     questions = questions_;
   }
   for (std::size_t i = 0; i < questions.size(); ++i) {
     {
-      std::lock_guard lock(questions[i]->mutex);
+      rpc::MutexLock lock(questions[i]->mutex);
       if (std::exchange(questions[i]->open, true)) continue;
       questions[i]->asked = rpc::Clock::now();
     }
@@ -52,9 +52,10 @@ std::vector<LoopWatch::Loop> LoopWatch::ask(std::chrono::nanoseconds timeout) {
   const auto end = rpc::later(rpc::Clock::now(), timeout);
   std::vector<Loop> loops;
   for (const auto& question : questions) {
-    std::unique_lock lock(question->mutex);
+    rpc::MutexLock lock(question->mutex);
     Loop loop;
-    loop.answered = question->changed.wait_until(lock, end, [&] { return !question->open; });
+    loop.answered = question->changed.wait_until(
+        lock, end, [&]() WEFT_REQUIRES(question->mutex) { return !question->open; });
     loop.delay = loop.answered ? question->delay : rpc::Clock::now() - question->asked;
     loop.cpu = question->cpu;
     loops.push_back(loop);

@@ -5,11 +5,11 @@
 // not call ask() on the agent's loops.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace weft::observe {
@@ -33,8 +33,8 @@ class WEFT_EXPORT LoopWatch {
   struct Question;
 
   const std::weak_ptr<rpc::AgentCore> core_;
-  std::mutex mutex_;  // guards questions_
-  std::vector<std::shared_ptr<Question>> questions_;
+  rpc::Mutex mutex_;
+  std::vector<std::shared_ptr<Question>> questions_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::observe

@@ -1,6 +1,7 @@
 #include <weft/rpc/observe/metrics.h>
 
 #include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
@@ -66,7 +67,7 @@ class Metrics::Side {
     counted.seconds.Observe(std::max(seconds(took), 0.0));
     if (error == nullptr) return;
     const rpc::ErrorKind kind = error_kind(error, rpc::ErrorKind::handler_failed);
-    std::lock_guard lock(counted.mutex);
+    rpc::MutexLock lock(counted.mutex);
     ++counted.failures[kind];
   }
 
@@ -77,7 +78,7 @@ class Metrics::Side {
       families.add(time_name, time_help, MetricType::Histogram, {{"method", name}}).histogram =
           method->seconds.Collect().histogram;
     for (const auto& [name, method] : methods_) {
-      std::lock_guard failures(method->mutex);
+      rpc::MutexLock failures(method->mutex);
       for (const auto& [kind, count] : method->failures)
         families
             .add(failure_name, failure_help, MetricType::Counter,
@@ -90,8 +91,8 @@ class Metrics::Side {
   struct Method {
     explicit Method(const std::vector<double>& bounds) : seconds(bounds) {}
     prometheus::Histogram seconds;
-    std::mutex mutex;  // guards failures
-    std::map<rpc::ErrorKind, std::uint64_t> failures;
+    rpc::Mutex mutex;
+    std::map<rpc::ErrorKind, std::uint64_t> failures WEFT_GUARDED_BY(mutex);
   };
 
   Method& find(std::string_view name) {

@@ -49,7 +49,7 @@ Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
   std::optional<Ended> ended;
   std::shared_ptr<Timer> timer;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopped_) {
       unanswered_.push_back(std::move(promise));
       return future;
@@ -103,7 +103,7 @@ void CollectiveLeader::start_timer(const std::shared_ptr<Timer>& timer, const Co
 void CollectiveLeader::expire(const CollectiveArrival& arrival) {
   std::optional<Ended> ended;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const Round* round = find(arrival))
       ended = fail(arrival, ErrorKind::deadline_exceeded,
                    missing_from(arrival, round->values) + " did not call it before the deadline");
@@ -115,7 +115,7 @@ void CollectiveLeader::give_up(const AgentId& who, const CollectiveArrival& arri
                                const std::string& reason) {
   std::optional<Ended> ended;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (find(arrival) != nullptr) ended = fail(arrival, kind, "'" + who.name + "' " + reason);
   }
   if (ended) tell(*std::move(ended));
@@ -124,7 +124,7 @@ void CollectiveLeader::give_up(const AgentId& who, const CollectiveArrival& arri
 Callback CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
   std::vector<Ended> all;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopped_) return [] {};
     std::vector<std::pair<CollectiveArrival, std::pair<AgentId, MemberChange>>> gone;
     for (auto& [key, rounds] : rounds_)
@@ -151,7 +151,7 @@ Callback CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
 void CollectiveLeader::fail_all(const Error& error) {
   std::vector<Ended> all;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopped_) return;
     std::vector<CollectiveArrival> open;
     for (const auto& [key, rounds] : rounds_)
@@ -164,7 +164,7 @@ void CollectiveLeader::fail_all(const Error& error) {
 }
 
 void CollectiveLeader::stop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = true;
 }
 

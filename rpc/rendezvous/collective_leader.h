@@ -10,9 +10,8 @@
 #include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/core/buffer.h>
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/rendezvous/roster.h>
-
-#include <mutex>
 
 namespace weft::rpc::detail {
 
@@ -75,16 +74,17 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
 
   void start_timer(const std::shared_ptr<Timer>& timer, const CollectiveArrival& arrival);
   void expire(const CollectiveArrival& arrival);
-  Round* find(const CollectiveArrival& arrival);  // call with the mutex locked
-  Ended fail(const CollectiveArrival& arrival, ErrorKind kind, const std::string& reason);  // likewise
-  Ended take(const Key& key, std::uint64_t round);                                          // likewise
+  Round* find(const CollectiveArrival& arrival) WEFT_REQUIRES(mutex_);
+  Ended fail(const CollectiveArrival& arrival, ErrorKind kind, const std::string& reason)
+      WEFT_REQUIRES(mutex_);
+  Ended take(const Key& key, std::uint64_t round) WEFT_REQUIRES(mutex_);
   void tell(Ended&& ended) const;
 
   const std::shared_ptr<Loop> loop_;
-  std::mutex mutex_;  // guards the following members
-  std::map<Key, OpenRounds> rounds_;
-  bool stopped_ = false;
-  std::vector<Promise<Gathered>> unanswered_;  // of calls after stop()
+  Mutex mutex_;
+  std::map<Key, OpenRounds> rounds_ WEFT_GUARDED_BY(mutex_);
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  std::vector<Promise<Gathered>> unanswered_ WEFT_GUARDED_BY(mutex_);  // of calls after stop()
 };
 
 }  // namespace weft::rpc::detail

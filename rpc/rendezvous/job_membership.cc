@@ -66,13 +66,13 @@ JobMembership::JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezv
 
 void JobMembership::begin_joining() {
   const auto met_host = while_alive(this, [](JobMembership& job, const MemberRecord& host) {
-    std::lock_guard lock(job.mutex_);
+    MutexLock lock(job.mutex_);
     job.host_ = host;
   });
   const auto lost = while_alive(this, &JobMembership::lose_membership);
   auto joining = std::make_shared<Joining>(core_, rendezvous_, place_, met_host, lost);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     joining_ = joining;
   }
   Joining::run(std::move(joining))
@@ -85,7 +85,7 @@ void JobMembership::joined(Result<Joining::Joined>&& result) {
   std::vector<std::shared_ptr<Promise<void>>> leavers;
   std::shared_ptr<LeaseKeeper> keeper;  // of a member that joined too late
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (phase_ == Phase::joining) phase_ = result.ok() ? Phase::joined : Phase::apart;
     if (!result.ok()) {
       join_error_ = result.error();
@@ -116,7 +116,7 @@ void JobMembership::joined(Result<Joining::Joined>&& result) {
 void JobMembership::look() {
   std::uint64_t turn = 0, after = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (phase_ != Phase::joined || looking_ || failure_ || store_gone_) return;
     looking_ = true;
     turn = ++turn_;
@@ -128,7 +128,7 @@ void JobMembership::look() {
                     return true;
                   });
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (turn_ == turn && looking_ && phase_ == Phase::joined) {
       look_ = std::move(look);
       return;
@@ -140,7 +140,7 @@ void JobMembership::look() {
 void JobMembership::look_later() {
   place_.loop->schedule_after(look_pause, while_alive(this, [](JobMembership& job) {
                                 {
-                                  std::lock_guard lock(job.mutex_);
+                                  MutexLock lock(job.mutex_);
                                   job.looking_ = false;
                                 }
                                 job.look();
@@ -162,7 +162,7 @@ void JobMembership::looked(Result<StoreChanges>&& result) {
 bool JobMembership::take(const StoreChanges& changes) {
   Roster before, after;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     before = roster_;
   }
   after = before;
@@ -174,7 +174,7 @@ bool JobMembership::take(const StoreChanges& changes) {
   const bool out = self == nullptr || self->id() != core_->id() || self->state == MemberState::lost;
   const MemberRecord* lost = rendezvous_.fixed_world ? loss_between(before, after) : nullptr;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     looking_ = false;
     blind_since_.reset();
     if (phase_ != Phase::joined) return false;
@@ -214,7 +214,7 @@ void JobMembership::not_seen(const Error& error) {
   std::string reason = error.what();
   if (error.kind() == ErrorKind::lease_lost) return lose_membership(error);  // as the host states
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     looking_ = false;
     if (phase_ != Phase::joined || failure_) return;
     const bool of_host = place_.with_host && !is_host();
@@ -273,7 +273,7 @@ void JobMembership::find_addresses(const std::string& name, UniqueFunction<void(
   };
   std::optional<MemberRecord> known;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const MemberRecord* member = roster_.find(name)) known = *member;
     if (host_ && host_->name == name) known = host_;
   }
@@ -290,7 +290,7 @@ void JobMembership::find_addresses(const std::string& name, UniqueFunction<void(
 
 std::vector<Member> JobMembership::members() const {
   std::vector<Member> members;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [name, member] : roster_.members())
     if (member->here()) members.push_back(*member);
   return members;
@@ -319,7 +319,7 @@ Future<void> JobMembership::others_left(std::chrono::nanoseconds timeout) { retu
 
 Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseconds timeout) {
   auto promise = std::make_shared<Promise<void>>(loop_);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::uint64_t id = ++last_waiter_;
   const auto end_waiter = [this, id](ErrorKind kind) {
     return while_alive(this, [id, kind](JobMembership& job) { job.end_waiter(id, kind); });
@@ -354,7 +354,7 @@ void JobMembership::end_waiter(std::uint64_t id, ErrorKind kind) {
   std::shared_ptr<Promise<void>> promise;
   std::string why = "the wait was cancelled";
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = waiters_.find(id);
     if (found == waiters_.end()) return;
     promise = std::move(found->second.promise);
@@ -377,7 +377,7 @@ std::string JobMembership::remaining_members_text() const {
 
 std::unique_ptr<MemberWatch> JobMembership::watch() {
   auto onlooker = std::make_shared<Onlooker>();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(onlookers_, [](const auto& old) { return old.expired(); });
   onlookers_.push_back(onlooker);
   return std::make_unique<Watch>(weak_from_this(), std::move(onlooker));
@@ -392,7 +392,7 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
     if (job == nullptr || waiting == nullptr) return;
     std::shared_ptr<Promise<Events>> cancelled;
     {
-      std::lock_guard lock(job->mutex_);
+      MutexLock lock(job->mutex_);
       cancelled = std::exchange(waiting->promise, nullptr);
     }
     if (cancelled != nullptr) cancelled->fail(Error(ErrorKind::cancelled, "the wait was cancelled"));
@@ -400,7 +400,7 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
   std::exception_ptr error;
   Events events;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     error = why_not();
     if (error == nullptr && store_gone_)
       error = std::make_exception_ptr(Error(ErrorKind::unavailable, "the host of the job's store is gone"));
@@ -430,7 +430,7 @@ std::string JobMembership::name_of(std::size_t rank) const {
   if (rank >= rendezvous_.world_size)
     throw Error(ErrorKind::not_found, "rank " + std::to_string(rank) + " is not within a world of " +
                                           std::to_string(rendezvous_.world_size));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [name, member] : roster_.members())
     if (member->rank == rank && member->state != MemberState::claimed) return name;
   throw Error(ErrorKind::not_found,
@@ -454,7 +454,7 @@ void JobMembership::answer() {
   std::vector<std::string> whole;  // the members of a fixed world, once all have joined
   std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> told;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (version_ == 0) return;
     const bool fixed = rendezvous_.fixed_world;
     const std::size_t world = fixed ? rendezvous_.world_size : 0;
@@ -497,14 +497,14 @@ void JobMembership::answer() {
 
 void JobMembership::released() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     released_ = true;
   }
   publish_state();
   answer();
   place_.loop->schedule_after(release_timeout, while_alive(this, [](JobMembership& job) {
                                 {
-                                  std::lock_guard lock(job.mutex_);
+                                  MutexLock lock(job.mutex_);
                                   job.waited_for_release_ = true;
                                 }
                                 job.answer();
@@ -515,7 +515,7 @@ void JobMembership::fail_all(const Error& error, Spared spared) {
   std::map<std::uint64_t, Waiter> waiters;
   std::vector<std::shared_ptr<Promise<Events>>> watches;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto i = waiters_.begin(); i != waiters_.end();) {
       const bool fails = spared == Spared::nobody || i->second.agents != 0;
       if (fails)
@@ -538,7 +538,7 @@ void JobMembership::publish_state() {
   std::string before, after;
   LeaseId lease = no_lease;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const bool serves =
         std::any_of(waiters_.begin(), waiters_.end(), [](const auto& w) { return w.second.agents == 0; });
     const MemberState state = !serves     ? MemberState::joined
@@ -557,7 +557,7 @@ void JobMembership::publish_state() {
         const auto job = weak.lock();
         if (job == nullptr) return;
         {
-          std::lock_guard lock(job->mutex_);
+          MutexLock lock(job->mutex_);
           job->publishing_ = false;
         }
         if (result.ok() && result.value().stored) job->publish_state();
@@ -569,7 +569,7 @@ void JobMembership::store_is_gone() {
   std::string who;
   Spared spared = Spared::nobody;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     store_gone_ = true;
     if (version_ != 0 && nobody_works()) spared = Spared::serving_only;  // answer() completes their wait
     for (const std::string& name : awaited())

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <weft/rpc/call/method.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/rendezvous/collective_leader.h>
 #include <weft/rpc/rendezvous/joining.h>
@@ -68,12 +69,12 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void not_seen(const Error& error);
 
   // Calls that wait.
-  std::exception_ptr why_not() const;        // with the mutex locked: why waiting fails; null: it does not
-  std::vector<std::string> awaited() const;  // with the mutex locked
-  bool nobody_works() const;                 // likewise: every other member only serves or is gone
+  std::exception_ptr why_not() const WEFT_REQUIRES(mutex_);  // why waiting fails; null: it does not
+  std::vector<std::string> awaited() const WEFT_REQUIRES(mutex_);
+  bool nobody_works() const WEFT_REQUIRES(mutex_);  // every other member only serves or is gone
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
-  std::string remaining_members_text() const;  // with the mutex locked
+  std::string remaining_members_text() const WEFT_REQUIRES(mutex_);
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
   void answer();
   void released();
@@ -83,7 +84,8 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void store_is_gone();
 
   // Collectives.
-  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const;  // mutex locked; throws
+  // Throws.
+  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const WEFT_REQUIRES(mutex_);
   CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
   void judge_collectives() const;
 
@@ -104,29 +106,32 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   const std::shared_ptr<CollectiveLeader> leader_;
   CancelScope arrivals_;  // this member's calls to leaders: cancelled when it is no longer a member
 
-  mutable std::mutex mutex_;  // guards the following members
-  Phase phase_ = Phase::apart;
-  std::shared_ptr<Joining> joining_;
-  std::exception_ptr join_error_;
-  std::optional<Error> failure_;      // of the world, or of this agent's membership
-  std::optional<MemberRecord> host_;  // if it is not this agent, once it is known
-  bool store_gone_ = false;           // the host has left, and the store with it
-  Joining::Joined self_;              // with the last published state before leaving
-  bool publishing_ = false;           // publish_state() is in progress
-  bool releasing_ = false;            // the layers are releasing what they hold at others, or have done so
-  bool released_ = false;             // they have done so
-  bool waited_for_release_ = false;   // release_timeout has expired
-  Roster roster_;
-  std::uint64_t version_ = 0;  // of the roster; 0: not known yet
-  bool looking_ = false;
-  std::uint64_t turn_ = 0;  // the number of the current look
-  Future<bool> look_;
-  std::optional<Clock::time_point> blind_since_;
-  std::map<std::uint64_t, Waiter> waiters_;
-  std::uint64_t last_waiter_ = 0;
-  std::vector<std::weak_ptr<Onlooker>> onlookers_;
-  std::vector<std::shared_ptr<Promise<void>>> leavers_;  // of leave() calls while joining
-  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_;  // of each collective
+  mutable Mutex mutex_;
+  Phase phase_ WEFT_GUARDED_BY(mutex_) = Phase::apart;
+  std::shared_ptr<Joining> joining_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr join_error_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Error> failure_ WEFT_GUARDED_BY(mutex_);      // of the world, or of this agent's membership
+  std::optional<MemberRecord> host_ WEFT_GUARDED_BY(mutex_);  // if it is not this agent, once it is known
+  bool store_gone_ WEFT_GUARDED_BY(mutex_) = false;           // the host has left, and the store with it
+  Joining::Joined self_ WEFT_GUARDED_BY(mutex_);              // with the last published state before leaving
+  bool publishing_ WEFT_GUARDED_BY(mutex_) = false;           // publish_state() is in progress
+  // The layers are releasing what they hold at others, or have done so.
+  bool releasing_ WEFT_GUARDED_BY(mutex_) = false;
+  bool released_ WEFT_GUARDED_BY(mutex_) = false;            // they have done so
+  bool waited_for_release_ WEFT_GUARDED_BY(mutex_) = false;  // release_timeout has expired
+  Roster roster_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t version_ WEFT_GUARDED_BY(mutex_) = 0;  // of the roster; 0: not known yet
+  bool looking_ WEFT_GUARDED_BY(mutex_) = false;
+  std::uint64_t turn_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of the current look
+  Future<bool> look_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> blind_since_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Waiter> waiters_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t last_waiter_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::vector<std::weak_ptr<Onlooker>> onlookers_ WEFT_GUARDED_BY(mutex_);
+  // Of leave() calls while joining.
+  std::vector<std::shared_ptr<Promise<void>>> leavers_ WEFT_GUARDED_BY(mutex_);
+  // Of each collective.
+  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_ WEFT_GUARDED_BY(mutex_);
 };
 
 Error loss_of(const std::string& name, const std::string& reason);

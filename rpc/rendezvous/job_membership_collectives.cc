@@ -52,7 +52,7 @@ std::vector<AgentId> JobMembership::incarnations_among(const CollectiveOptions& 
 }
 
 CollectiveArrival JobMembership::next_arrival(const CollectiveOptions& options, std::string type) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto error = why_not()) std::rethrow_exception(error);
   if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
   if (phase_ != Phase::joined || version_ == 0)
@@ -90,7 +90,7 @@ Future<CollectiveLeader::Gathered> JobMembership::gather(CollectiveOptions optio
         if (all.ok()) return std::move(all);
         std::exception_ptr why;
         if (const auto job = weak.lock(); job != nullptr && arrivals.cancelled()) {
-          std::lock_guard lock(job->mutex_);
+          MutexLock lock(job->mutex_);
           why = job->why_not();
         }
         try {
@@ -123,7 +123,7 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
   if (std::find(among.begin(), among.end(), who) == among.end())
     throw Error(ErrorKind::permission_denied, "'" + who.name + "' is not a member of " + to_string(arrival));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto error = why_not(); error != nullptr && phase_ != Phase::ended)
       std::rethrow_exception(error);
     if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
@@ -146,7 +146,7 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
 void JobMembership::judge_collectives() const {
   Callback tell;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tell = leader_->judge(roster_, version_);
   }
   tell();

@@ -25,7 +25,7 @@ void log_error(const AgentCore& core, LogLevel level, const Error& error, std::s
 Future<void> JobMembership::leave() {
   auto promise = std::make_shared<Promise<void>>(loop_);
   auto future = promise->future();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   switch (phase_) {
     case Phase::joined: {
       lock.unlock();
@@ -53,7 +53,7 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
   Future<bool> look;
   std::string text;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     failure = failure_;
     gone = store_gone_ || phase_ != Phase::joined;
     if (phase_ == Phase::joined) phase_ = Phase::left;
@@ -86,7 +86,7 @@ void JobMembership::left(Result<void>&& published, const std::shared_ptr<Promise
   std::shared_ptr<LeaseKeeper> keeper;
   bool host_left = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     keeper = std::move(self_.keeper);
     lease = self_.lease;
     host_left = store_gone_;
@@ -129,7 +129,7 @@ void JobMembership::shut_down() {
   Future<bool> look;
   bool left = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     left = phase_ == Phase::left;
     phase_ = Phase::ended;
     leavers.swap(leavers_);
@@ -152,7 +152,7 @@ void JobMembership::shut_down() {
 
 void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_ || phase_ == Phase::ended) return;
     if (!is_host() && host_ && host_->id() == peer && place_.with_host &&
         reason.kind() == ErrorKind::shut_down)
@@ -185,7 +185,7 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
 // A member knew of the loss earlier than this one, and ended its world.
 void JobMembership::peer_world_failed(const AgentId& peer, const Error& error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const MemberRecord* member = roster_.find(peer.name);
     const bool known = (member != nullptr && member->id() == peer) || (host_ && host_->id() == peer);
     if (!rendezvous_.fixed_world || !known || failure_ || phase_ != Phase::joined) return;
@@ -211,7 +211,7 @@ void JobMembership::judge(const AgentId& gone, const Error& reason, const Roster
 void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason, const Roster& roster) {
   const Error error = loss_of(lost.name, reason.what());
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_ || phase_ == Phase::left || phase_ == Phase::ended) return;
     failure_ = error;
   }
@@ -227,7 +227,7 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
 }
 
 void JobMembership::attend() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (failure_) throw *failure_;
   if (!is_host())
     throw Error(ErrorKind::failed_precondition, "'" + own_name() + "' is not the host of this job");
@@ -235,7 +235,7 @@ void JobMembership::attend() const {
 
 void JobMembership::told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!host_ || host_->id() != teller)
       throw Error(ErrorKind::permission_denied, "'" + teller.name + "' is not the host of this job");
     if (phase_ == Phase::left || phase_ == Phase::ended) return;
@@ -245,7 +245,7 @@ void JobMembership::told_of_loss(const AgentId& teller, const std::string& name,
 
 void JobMembership::fail(const Error& error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!failure_) failure_ = error;
   }
   core_->fail_world(error);
@@ -257,7 +257,7 @@ void JobMembership::lose_membership(const Error& reason) {
   const Error error(ErrorKind::lease_lost, std::string("this agent was declared dead: ") + reason.what());
   std::shared_ptr<Joining> joining;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_ || (phase_ != Phase::joined && phase_ != Phase::joining)) return;
     failure_ = error;
     joining = joining_;

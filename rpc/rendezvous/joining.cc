@@ -233,7 +233,7 @@ Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
 Future<void> Joining::pause() {
   auto promise = std::make_shared<Promise<void>>();
   auto future = promise->future();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopped_) {
     lock.unlock();
     promise->complete(Result<void>{});
@@ -248,7 +248,7 @@ Future<void> Joining::pause() {
 void Joining::end_pause() {
   std::shared_ptr<Promise<void>> promise;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     promise = std::exchange(pause_, nullptr);
   }
   if (promise != nullptr) promise->complete(Result<void>{});
@@ -256,14 +256,14 @@ void Joining::end_pause() {
 
 void Joining::stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
   }
   end_pause();
 }
 
 bool Joining::stopped() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return stopped_;
 }
 

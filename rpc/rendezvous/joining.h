@@ -6,6 +6,7 @@
 // any order. A task on the agent's handlers. Thread-safe.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/rendezvous/place.h>
 #include <weft/rpc/rendezvous/roster.h>
@@ -56,9 +57,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
   StoreLease lease_;
   std::shared_ptr<LeaseKeeper> keeper_;
 
-  mutable std::mutex mutex_;  // guards the following members
-  bool stopped_ = false;
-  std::shared_ptr<Promise<void>> pause_;
+  mutable Mutex mutex_;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Promise<void>> pause_ WEFT_GUARDED_BY(mutex_);
 };
 
 inline std::string member_key(const std::string& name) {

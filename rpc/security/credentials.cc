@@ -127,17 +127,17 @@ Credentials::Credentials(CredentialOptions options)
 Credentials::~Credentials() = default;
 
 void Credentials::reload() {
-  std::lock_guard one(reloading_);
+  MutexLock one(reloading_);
   auto fresh = read(options_);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   snapshot_.swap(fresh);
 }
 
 void Credentials::replace(CredentialOptions options) {
-  std::lock_guard one(reloading_);
+  MutexLock one(reloading_);
   auto fresh = read(options);
   options_ = std::move(options);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   snapshot_.swap(fresh);
 }
 
@@ -150,7 +150,7 @@ std::string Credentials::name() const { return snapshot()->name(); }
 std::string Credentials::describe() const { return snapshot()->describe(); }
 
 std::shared_ptr<const CredentialSnapshot> Credentials::snapshot() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return snapshot_;
 }
 

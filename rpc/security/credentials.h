@@ -10,10 +10,10 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,10 +66,10 @@ class WEFT_EXPORT Credentials {
   std::shared_ptr<const CredentialSnapshot> snapshot() const;
 
  private:
-  std::mutex reloading_;      // one reload at a time; guards options_
-  mutable std::mutex mutex_;  // guards snapshot_
-  CredentialOptions options_;
-  std::shared_ptr<const CredentialSnapshot> snapshot_;
+  Mutex reloading_;  // one reload at a time
+  mutable Mutex mutex_;
+  CredentialOptions options_ WEFT_GUARDED_BY(reloading_);
+  std::shared_ptr<const CredentialSnapshot> snapshot_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -7,13 +7,12 @@
 // lock, checks again, and appends a record that ends the lease. All processes then remove its keys.
 #include <weft/rpc/store/file_store.h>
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/store/store_log.h>
 #include <weft/rpc/store/store_table.h>
 
 #include <unistd.h>
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 namespace weft::rpc {
@@ -44,12 +43,12 @@ struct FileStore::State {
   LeaseId last_lease = no_lease;
   Clock::time_point looked{}, read{};  // the last check of the leases, and the last read under the lock
 
-  std::mutex mutex;  // guards the following members
-  std::condition_variable changed;
-  StoreTable table;
-  std::deque<Task> tasks;
-  bool closed = false;
-  std::thread thread;
+  Mutex mutex;
+  Condition changed;
+  StoreTable table WEFT_GUARDED_BY(mutex);
+  std::deque<Task> tasks WEFT_GUARDED_BY(mutex);
+  bool closed WEFT_GUARDED_BY(mutex) = false;
+  std::thread thread WEFT_GUARDED_BY(mutex);
 
   static void run(const std::shared_ptr<State>& self);
   void poll();
@@ -68,7 +67,7 @@ struct FileStore::State {
     return [weak = std::weak_ptr(state)](const std::shared_ptr<StoreWait>& wait) {
       const auto store = weak.lock();
       if (store == nullptr) return;
-      std::lock_guard lock(store->mutex);
+      MutexLock lock(store->mutex);
       store->table.drop(wait);
     };
   }
@@ -80,8 +79,8 @@ void FileStore::State::run(const std::shared_ptr<State>& self) {
   for (;;) {
     std::deque<Task> tasks;
     {
-      std::unique_lock lock(state.mutex);
-      const auto due = [&] { return state.closed || !state.tasks.empty(); };
+      MutexLock lock(state.mutex);
+      const auto due = [&]() WEFT_REQUIRES(state.mutex) { return state.closed || !state.tasks.empty(); };
       if (state.table.waits() != 0) {
         state.changed.wait_for(lock, state.options.interval, due);
       } else if (state.table.leases() != 0) {
@@ -109,7 +108,7 @@ void FileStore::State::poll() {
     if (error.kind() == ErrorKind::unavailable) return;  // busy: retried at the next poll
     std::vector<std::shared_ptr<StoreWait>> waits;
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       waits = table.take_all();
     }
     for (const auto& wait : waits) wait->fail(error);
@@ -118,16 +117,20 @@ void FileStore::State::poll() {
 
 // Ends the leases whose renewals this process has not seen for their time.
 void FileStore::State::look_at_leases(Clock::time_point now) {
-  if (beats.empty() || now - looked < table.tick_interval()) return;
+  if (beats.empty()) return;
+  {
+    MutexLock lock(mutex);
+    if (now - looked < table.tick_interval()) return;
+  }
   looked = now;
   const auto due = [&] {
     for (auto& [lease, beat] : beats) {
       const std::uint64_t number = log.beat(beat.at);
       if (std::exchange(beat.seen, number) == number) continue;
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       table.renew(lease, now);
     }
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     table.tick(now);
     return table.due();
   };
@@ -142,7 +145,7 @@ void FileStore::State::look_at_leases(Clock::time_point now) {
 void FileStore::State::fail_late() {
   std::vector<std::shared_ptr<StoreWait>> late;
   {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     late = table.take_late(Clock::now());
   }
   for (const auto& wait : late) wait->fail(Error(ErrorKind::deadline_exceeded, "the deadline has passed"));
@@ -152,8 +155,8 @@ void FileStore::State::lock_log(bool exclusive) {
   // Never a blocking lock: its holder may be stopped, and close() must end this thread in any case.
   const auto until = Clock::now() + options.timeout;
   while (!log.try_lock(exclusive)) {
-    std::unique_lock lock(mutex);
-    changed.wait_for(lock, std::chrono::milliseconds{1}, [&] { return closed; });
+    MutexLock lock(mutex);
+    changed.wait_for(lock, std::chrono::milliseconds{1}, [&]() WEFT_REQUIRES(mutex) { return closed; });
     if (closed) throw closed_error();
     if (Clock::now() >= until)
       throw Error(ErrorKind::unavailable, "the store " + log.path() +
@@ -182,7 +185,7 @@ void FileStore::State::locked(bool exclusive, F&& work) {
 
 void FileStore::State::apply(StoreLog::Record record, StoreTable::Jobs& jobs) {
   const auto now = Clock::now();
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   switch (record.kind) {
     case StoreLog::Kind::set:
       return table.set(record.key, std::move(record.value), record.lease, jobs);
@@ -209,7 +212,7 @@ void FileStore::State::check(LeaseId lease) const {
 
 void FileStore::State::post(Task task) {
   {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     if (!closed) {
       tasks.push_back(std::move(task));
       changed.notify_all();
@@ -240,7 +243,7 @@ void FileStore::close() {
   std::vector<std::shared_ptr<StoreWait>> waits;
   std::thread thread;
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     state_->closed = true;
     tasks.swap(state_->tasks);
     thread.swap(state_->thread);
@@ -254,7 +257,7 @@ void FileStore::close() {
     }
   }
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     waits = state_->table.take_all();
   }
   const Error error = closed_error();
@@ -297,7 +300,7 @@ auto FileStore::later(Waiting waiting) {
     }
     StoreTable::Jobs jobs;
     {
-      std::lock_guard lock(state.mutex);
+      MutexLock lock(state.mutex);
       if (state.closed) return wait->fail(closed_error());
       state.table.wait(wait, jobs);
     }
@@ -320,14 +323,14 @@ Future<std::string> FileStore::get(std::string key, CallOptions options) {
 
 Future<std::optional<std::string>> FileStore::try_get(std::string key) {
   return submit<std::optional<std::string>>(false, [key = std::move(key)](State& state, StoreTable::Jobs&) {
-    std::lock_guard lock(state.mutex);
+    MutexLock lock(state.mutex);
     return state.table.copy(key);
   });
 }
 
 Future<std::int64_t> FileStore::add(std::string key, std::int64_t delta) {
   return submit<std::int64_t>(true, [key = std::move(key), delta](State& state, StoreTable::Jobs& jobs) {
-    std::unique_lock lock(state.mutex);
+    MutexLock lock(state.mutex);
     const std::int64_t sum = state.table.sum(key, delta);
     lock.unlock();
     state.change({.key = key, .value = std::to_string(sum)}, jobs);
@@ -341,7 +344,7 @@ Future<StoreExchange> FileStore::compare_set(std::string key, std::optional<std:
       true, [key = std::move(key), expected = std::move(expected), desired = std::move(desired), lease](
                 State& state, StoreTable::Jobs& jobs) {
         state.check(lease);
-        std::unique_lock lock(state.mutex);
+        MutexLock lock(state.mutex);
         StoreExchange exchange{false, state.table.copy(key)};
         lock.unlock();
         if (exchange.actual != expected) return exchange;
@@ -356,7 +359,7 @@ Future<void> FileStore::wait(std::vector<std::string> keys, CallOptions options)
 
 Future<bool> FileStore::remove(std::string key) {
   return submit<bool>(true, [key = std::move(key)](State& state, StoreTable::Jobs& jobs) {
-    std::unique_lock lock(state.mutex);
+    MutexLock lock(state.mutex);
     if (state.table.find(key) == nullptr) return false;
     lock.unlock();
     state.change({.kind = StoreLog::Kind::remove, .key = key}, jobs);
@@ -366,7 +369,7 @@ Future<bool> FileStore::remove(std::string key) {
 
 Future<StoreView> FileStore::list(std::string prefix) {
   return submit<StoreView>(false, [prefix = std::move(prefix)](State& state, StoreTable::Jobs&) {
-    std::lock_guard lock(state.mutex);
+    MutexLock lock(state.mutex);
     return state.table.view(prefix);
   });
 }
@@ -389,7 +392,7 @@ Future<void> FileStore::renew(LeaseId lease) {
     state.check(lease);
     auto& beat = state.beats[lease];
     state.log.set_beat(beat.at, beat.seen = state.log.beat(beat.at) + 1);
-    std::lock_guard lock(state.mutex);
+    MutexLock lock(state.mutex);
     state.table.renew(lease, Clock::now());
   });
 }

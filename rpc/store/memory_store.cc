@@ -1,9 +1,9 @@
 #include <weft/rpc/store/memory_store.h>
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/store/store_table.h>
 
-#include <mutex>
 #include <random>
 
 namespace weft::rpc {
@@ -20,21 +20,22 @@ LeaseId draw_lease() {
 
 struct MemoryStore::State : std::enable_shared_from_this<State> {
   std::shared_ptr<Loop> loop;
-  std::mutex mutex;  // guards the following members
-  StoreTable table;
-  bool closed = false;
-  LeaseId next_lease = draw_lease();
-  std::chrono::nanoseconds ticks = std::chrono::nanoseconds::max();  // the timer's interval
-  std::uint64_t timer = 0;                                           // its number
+  Mutex mutex;
+  StoreTable table WEFT_GUARDED_BY(mutex);
+  bool closed WEFT_GUARDED_BY(mutex) = false;
+  LeaseId next_lease WEFT_GUARDED_BY(mutex) = draw_lease();
+  // The timer's interval, and its number.
+  std::chrono::nanoseconds ticks WEFT_GUARDED_BY(mutex) = std::chrono::nanoseconds::max();
+  std::uint64_t timer WEFT_GUARDED_BY(mutex) = 0;
 
-  // Call with the mutex locked. Starts the timer that ends leases, if it does not run or has a longer
+  // Starts the timer that ends leases, if it does not run or has a longer
   // interval. It refers to the store weakly. An earlier timer stops when it sees a newer number.
-  void watch_leases(StoreTable::Jobs& jobs) {
+  void watch_leases(StoreTable::Jobs& jobs) WEFT_REQUIRES(mutex) {
     if (ticks <= table.tick_interval()) return;
     ticks = table.tick_interval();
     jobs.push_back(next_tick(++timer));
   }
-  Callback next_tick(std::uint64_t which) {
+  Callback next_tick(std::uint64_t which) WEFT_REQUIRES(mutex) {
     return [loop = loop, wait = ticks, tick = while_alive(this, [which](State& store) {
                                          store.tick(which);
                                        })]() mutable { loop->schedule_after(wait, std::move(tick)); };
@@ -42,7 +43,7 @@ struct MemoryStore::State : std::enable_shared_from_this<State> {
   void tick(std::uint64_t which) {
     StoreTable::Jobs jobs;
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       if (which != timer) return;
       table.tick(loop->now());
       for (const LeaseId lease : table.due()) table.end_lease(lease, jobs);
@@ -55,7 +56,7 @@ struct MemoryStore::State : std::enable_shared_from_this<State> {
     for (Callback& job : jobs) job();
   }
   void drop(const std::shared_ptr<StoreWait>& wait) {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     table.drop(wait);
   }
   static detail::DropWait dropper(const std::shared_ptr<State>& state) {
@@ -74,7 +75,7 @@ MemoryStore::~MemoryStore() { close(); }
 void MemoryStore::close() {
   std::vector<std::shared_ptr<StoreWait>> waits;
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     state_->closed = true;
     waits = state_->table.take_all();
   }
@@ -82,7 +83,7 @@ void MemoryStore::close() {
 }
 
 std::size_t MemoryStore::waiting() const {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   return state_->table.waits();
 }
 
@@ -92,15 +93,18 @@ auto MemoryStore::now(F&& operation) {
   using T = std::invoke_result_t<F, StoreTable&, StoreTable::Jobs&>;
   StoreTable::Jobs jobs;
   Result<T> result = [&] {
-    std::lock_guard lock(state_->mutex);
-    return capture([&] { return operation(state_->table, jobs); });
+    MutexLock lock(state_->mutex);
+    return capture([&] {
+      state_->mutex.assume_locked();
+      return operation(state_->table, jobs);
+    });
   }();
   for (Callback& job : jobs) job();
   return Future<T>::made(std::move(result));
 }
 
 std::size_t MemoryStore::leases() const {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   return state_->table.leases();
 }
 
@@ -109,7 +113,7 @@ auto MemoryStore::later(Waiting waiting) {
   StoreTable::Jobs jobs;
   bool refused = false;
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     state_->table.wait(waiting.wait, jobs);
     refused = state_->closed && !waiting.wait->over();
     if (refused) state_->table.drop(waiting.wait);
@@ -182,6 +186,7 @@ Future<StoreChanges> MemoryStore::watch(std::string prefix, std::uint64_t after,
 
 Future<StoreLease> MemoryStore::grant(std::chrono::nanoseconds ttl) {
   return now([&](StoreTable& table, StoreTable::Jobs& jobs) {
+    state_->mutex.assume_locked();  // by now()
     detail::check_ttl(ttl);
     const StoreLease lease{state_->next_lease++, ttl};
     table.grant(lease.id, ttl, state_->loop->now());

@@ -3,6 +3,7 @@
 // Shared by both ends. Thread-safe.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/stream/source.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ class Channel final : public StreamSource<T> {
   Future<void> write(T item) {
     std::optional<Promise<Item>> reading;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (reader_gone_) return refused(ErrorKind::cancelled, "the reader has closed this stream");
       if (ended_) return refused(ErrorKind::failed_precondition, "the stream was closed by its writer");
       if (!reading_) {
@@ -44,7 +45,7 @@ class Channel final : public StreamSource<T> {
   void end(std::exception_ptr error) {
     std::optional<Promise<Item>> reading;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (ended_ || reader_gone_) return;
       ended_ = true;
       error_ = error;
@@ -55,7 +56,7 @@ class Channel final : public StreamSource<T> {
   }
 
   bool wanted() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return !reader_gone_;
   }
 
@@ -63,7 +64,7 @@ class Channel final : public StreamSource<T> {
     Item item;
     std::optional<Promise<void>> written;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (reader_gone_) return failed(stream_error(ErrorKind::cancelled, "the stream was closed"));
       if (reading_)
         return failed(stream_error(ErrorKind::failed_precondition, "a next() is in flight: await it first"));
@@ -86,7 +87,7 @@ class Channel final : public StreamSource<T> {
     std::optional<Promise<Item>> reading;
     std::optional<Promise<void>> writing;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (std::exchange(reader_gone_, true)) return;
       items.swap(items_);
       reading.swap(reading_);
@@ -105,13 +106,13 @@ class Channel final : public StreamSource<T> {
   }
 
   const std::size_t capacity_;
-  mutable std::mutex mutex_;  // guards the following members
-  std::deque<T> items_;       // the capacity plus one while a write() waits
-  std::optional<Promise<Item>> reading_;
-  std::optional<Promise<void>> writing_;
-  bool ended_ = false;  // by the writer
-  bool reader_gone_ = false;
-  std::exception_ptr error_;
+  mutable Mutex mutex_;
+  std::deque<T> items_ WEFT_GUARDED_BY(mutex_);  // the capacity plus one while a write() waits
+  std::optional<Promise<Item>> reading_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Promise<void>> writing_ WEFT_GUARDED_BY(mutex_);
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;  // by the writer
+  bool reader_gone_ WEFT_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc::detail

@@ -49,7 +49,7 @@ GeneratorCore::~GeneratorCore() {
 }
 
 bool GeneratorCore::bind_home(const StreamHome& home) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (home_.executor != nullptr) return false;
   home_ = home;
   return true;
@@ -64,7 +64,7 @@ void GeneratorCore::ask() {
   std::shared_ptr<Executor> executor;
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (state_ != State::idle || closed_) return;
     state_ = State::queued;
     began_ = true;
@@ -80,7 +80,7 @@ void GeneratorCore::run(std::uint64_t number) {
     bool dead = false;
     Step step = Step::waits;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (state_ != State::queued || number_ != number) return;  // the stream was closed
       dead = closed_;
       state_ = dead ? State::over : State::running;
@@ -93,7 +93,7 @@ void GeneratorCore::run(std::uint64_t number) {
     if (step == Step::dead) return destroy(true);
     std::exception_ptr error;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       dead = closed_ || step == Step::ended;
       state_ = dead ? State::over : State::idle;
       delivering_ = !dead;
@@ -106,7 +106,7 @@ void GeneratorCore::run(std::uint64_t number) {
     complete_item();
     std::shared_ptr<Executor> executor;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       delivering_ = false;
       if (state_ != State::queued) return;
       number = number_;
@@ -123,7 +123,7 @@ void GeneratorCore::suspend(Step step) {
 
 std::uint64_t GeneratorCore::wait(State kind) {
   suspend(Step::waits);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) {
     *step_ = Step::dead;
     state_ = State::over;
@@ -135,7 +135,7 @@ std::uint64_t GeneratorCore::wait(State kind) {
 
 void GeneratorCore::ended(std::exception_ptr error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     error_ = std::move(error);
   }
   suspend(Step::ended);
@@ -144,7 +144,7 @@ void GeneratorCore::ended(std::exception_ptr error) {
 void GeneratorCore::wake(std::uint64_t number) {
   std::shared_ptr<Executor> executor;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if ((state_ != State::awaiting && state_ != State::busy) || number_ != number) return;
     state_ = State::queued;
     executor = home_.executor;
@@ -156,7 +156,7 @@ void GeneratorCore::close_coroutine() {
   StreamHome home;
   bool destroy_here = false, destroy_there = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(closed_, true) || state_ == State::over) return;
     home = home_;
     if (state_ == State::idle || state_ == State::queued || state_ == State::awaiting) {
@@ -175,7 +175,7 @@ void GeneratorCore::close_coroutine() {
 void GeneratorCore::drop(std::uint64_t number) {
   const auto ended = stream_error(ErrorKind::shut_down, "the executor of this stream's generator has ended");
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (state_ != State::queued || number_ != number) return;
     state_ = State::over;
     error_ = ended;
@@ -191,7 +191,7 @@ void GeneratorCore::destroy(bool here) {
   }
   // The executor stays: late jobs may still be queued there.
   std::shared_ptr<IncomingCall> call;  // destroyed after the lock is released
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   call.swap(home_.call);
   home_.among = nullptr;
 }

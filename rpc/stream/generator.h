@@ -6,6 +6,7 @@
 // never ran is destroyed by the thread that closes the stream. Thread-safety: as StreamSource.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/stream/source.h>
 
@@ -43,16 +44,16 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   explicit GeneratorCore(std::coroutine_handle<> coroutine) : coroutine_(coroutine) {}
 
   bool bind_home(const StreamHome& home);
-  void ask();  // requests one more item; call without mutex_
+  void ask() WEFT_EXCLUDES(mutex_);  // requests one more item
   void close_coroutine();
-  // Whether next() returns the end or an error at once; call with mutex_ locked.
-  bool over() const { return state_ == State::over || closed_; }
-  std::exception_ptr why_over() const;  // null: it ended without an error
+  // Whether next() returns the end or an error at once.
+  bool over() const WEFT_REQUIRES(mutex_) { return state_ == State::over || closed_; }
+  std::exception_ptr why_over() const WEFT_REQUIRES(mutex_);  // null: it ended without an error
 
   virtual void complete_item() = 0;                         // delivers the yielded item
   virtual void complete_end(std::exception_ptr error) = 0;  // null: the end
 
-  mutable std::mutex mutex_;  // guards the following members, and the promise of next()
+  mutable Mutex mutex_;
 
  private:
   enum class Step : std::uint8_t { waits, yielded, ended, dead };
@@ -65,12 +66,14 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   void destroy(bool here);          // once, in state over; here: on the executor
   ContextSwitch* context() const { return home_.call != nullptr ? home_.call->context() : nullptr; }
 
-  State state_ = State::idle;
-  bool began_ = false;
-  bool closed_ = false;
-  bool delivering_ = false;   // run() is delivering an item, and checks the state afterwards
-  std::uint64_t number_ = 0;  // of the last suspension or resumption
-  std::exception_ptr error_;  // the error with which it ended
+  State state_ WEFT_GUARDED_BY(mutex_) = State::idle;
+  bool began_ WEFT_GUARDED_BY(mutex_) = false;
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+  // run() is delivering an item, and checks the state afterwards.
+  bool delivering_ WEFT_GUARDED_BY(mutex_) = false;
+  std::uint64_t number_ WEFT_GUARDED_BY(mutex_) = 0;  // of the last suspension or resumption
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);  // the error with which it ended
+  // Not annotated: mutex_ guards home_ until the coroutine has started, and state_ says who uses the others.
   std::coroutine_handle<> coroutine_;
   StreamHome home_;       // fixed once the coroutine has started
   Step* step_ = nullptr;  // of the run() that has resumed the coroutine
@@ -174,7 +177,7 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
   Future<Item> next() override {
     Future<Item> future;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (over()) {
         auto error = why_over();
         return Future<Item>::made(error != nullptr ? Result<Item>(error) : Result<Item>(Item()));
@@ -198,7 +201,7 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
     return Future<Item>::made(Result<Item>(stream_error(kind, message)));
   }
   std::optional<Promise<Item>> take() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return std::exchange(asked_, std::nullopt);
   }
   void complete_item() override {
@@ -211,7 +214,7 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
       asked->complete(error != nullptr ? Result<Item>(std::move(error)) : Result<Item>(Item()));
   }
 
-  std::optional<Promise<Item>> asked_;
+  std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
   Item item_;  // used on the executor
 };
 

@@ -38,7 +38,7 @@ std::exception_ptr explain_failure(const std::exception_ptr& error) {
 }  // namespace
 
 void StreamReader::set_window(const StreamWindow& window) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (next_pull_ != 0) return;
   window_ = {std::max<std::uint64_t>(window.items, 1), std::max<std::uint64_t>(window.bytes, 1)};
 }
@@ -46,7 +46,7 @@ void StreamReader::set_window(const StreamWindow& window) {
 Future<StreamReader::Item> StreamReader::next() {
   std::optional<Future<Item>> future;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (asked_)
       return Future<Item>::made(Result<Item>(
           stream_error(ErrorKind::failed_precondition, "a next() is in flight: await it first")));
@@ -84,7 +84,7 @@ std::optional<Result<StreamReader::Item>> StreamReader::take() {
 // If the items that wait fill half of the window, no pull is sent. So, with a slow reader, replies are few
 // and large.
 void StreamReader::pull() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (pulling_) return;  // the other thread checks again
   pulling_ = true;
   while (!closed_ && !ended_ && failure_ == nullptr && pulls_in_flight_ < max_pulls_in_flight &&
@@ -160,7 +160,7 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
   std::optional<Result<Item>> item;
   bool give_up = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     --pulls_in_flight_;
     if (closed_) return;
     try {
@@ -188,7 +188,7 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
 void StreamReader::refuse_item(const Error& mismatch) {
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     number = consumed_;
   }
   close();
@@ -203,7 +203,7 @@ void StreamReader::close() {
   std::map<std::uint64_t, Batch> dropped;  // destroyed after the lock is released
   bool tell = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(closed_, true)) return;
     asked.swap(asked_);
     dropped.swap(batches_);

@@ -5,6 +5,7 @@
 // called from any thread.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/stream/source.h>
 
@@ -45,29 +46,30 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   void pull();
   void pulled(Result<PendingCall::Reply> reply);
   Batch read(const PendingCall::Reply& reply) const;
-  void accept(Batch batch);            // call with mutex_ locked
-  std::optional<Result<Item>> take();  // the result of next(), if it is available; call with mutex_ locked
+  void accept(Batch batch) WEFT_REQUIRES(mutex_);
+  std::optional<Result<Item>> take() WEFT_REQUIRES(mutex_);  // the result of next(), if it is available
 
   const Peer source_;
   const std::string method_;
   const std::uint64_t stream_;
-  std::mutex mutex_;  // guards the following members
-  StreamWindow window_;
-  std::optional<Promise<Item>> asked_;
-  std::map<std::uint64_t, Batch> batches_;  // by first item; not consumed, or early
-  std::uint64_t received_ = 0;              // items received without a gap
-  std::uint64_t consumed_ = 0;
-  std::uint64_t consumed_bytes_ = 0;  // as the source counts them
-  std::uint64_t held_bytes_ = 0;      // of memory on this agent
-  std::uint64_t permitted_ = 0;       // items, according to the last pull
-  std::uint64_t next_pull_ = 0;
-  std::size_t pulls_in_flight_ = 0;
-  bool pulling_ = false;  // only one thread sends pulls at a time
-  bool ended_ = false;    // the last item has been received
-  bool closed_ = false;
-  bool found_nothing_ = false;  // failure_ is not_found
-  std::exception_ptr error_;    // with which the stream ended
-  std::exception_ptr failure_;  // of a pull; the end of the stream once no pull is in flight
+  Mutex mutex_;
+  StreamWindow window_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);  // by first item; not consumed, or early
+  std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;              // items received without a gap
+  std::uint64_t consumed_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::uint64_t consumed_bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // as the source counts them
+  std::uint64_t held_bytes_ WEFT_GUARDED_BY(mutex_) = 0;      // of memory on this agent
+  std::uint64_t permitted_ WEFT_GUARDED_BY(mutex_) = 0;       // items, according to the last pull
+  std::uint64_t next_pull_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::size_t pulls_in_flight_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool pulling_ WEFT_GUARDED_BY(mutex_) = false;  // only one thread sends pulls at a time
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;    // the last item has been received
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+  bool found_nothing_ WEFT_GUARDED_BY(mutex_) = false;  // failure_ is not_found
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);    // with which the stream ended
+  // Of a pull; the end of the stream once no pull is in flight.
+  std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);
 };
 
 template <class T>

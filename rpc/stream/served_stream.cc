@@ -45,7 +45,7 @@ StreamFailure describe_failure(const std::exception_ptr& error, const std::strin
 void ServedStream::pull(const Call& call, const StreamPull& pull) {
   std::exception_ptr refused;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto early = std::find(early_pulls_.begin(), early_pulls_.end(), pull.number);
     if (over_) {
       refused = why_over_ != nullptr ? why_over_ : stream_error(ErrorKind::not_found, "the stream has ended");
@@ -72,7 +72,7 @@ void ServedStream::end(const std::exception_ptr& error, std::vector<Call>* unans
   std::deque<Call> waiting;
   std::uint64_t left = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(over_, true)) return;
     why_over_ = error;
     waiting.swap(waiting_);
@@ -92,7 +92,7 @@ void ServedStream::end(const std::exception_ptr& error, std::vector<Call>* unans
 
 void ServedStream::arrived_item() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asking_ = false;
     ++taken_;
   }
@@ -101,7 +101,7 @@ void ServedStream::arrived_item() {
 
 void ServedStream::arrived_end(std::exception_ptr error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asking_ = false;
     ended_ = true;
     failure_ = std::move(error);
@@ -128,7 +128,7 @@ bool ServedStream::may_answer() const {
 // Collects the items that the source has available before it replies, so that a fast source causes few
 // replies.
 void ServedStream::pump() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (pumping_) {
     again_ = true;
     return;
@@ -161,14 +161,14 @@ void ServedStream::pump() {
 void ServedStream::answer(const Call& call) {
   std::uint64_t before = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     before = sent_;
   }
   call->reply([this](ValueWriter writer) { write(writer); });
   std::uint64_t count = 0;
   bool last = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     count = sent_ - before;
     last = finished_;  // as the reply states; the source may have ended since
   }
@@ -183,7 +183,7 @@ void ServedStream::write(ValueWriter writer) {
   OutgoingMessage& message = writer.message();
   std::uint64_t first = 0, there = 0, room = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     first = sent_;
     room = std::min(bytes_ - std::min(bytes_, sent_bytes_), max_bytes);
     there = std::min({taken_ - sent_, max_items, room / least_bytes + 1});
@@ -203,7 +203,7 @@ void ServedStream::write(ValueWriter writer) {
   std::exception_ptr failure;
   bool last = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sent_ += count;
     sent_bytes_ += bytes;
     if (count != 0) item_bytes_ = std::max<std::uint64_t>(bytes / count, 1);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/stream/source.h>
 
 #include <deque>
@@ -55,33 +56,36 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   virtual void drop(std::size_t count) = 0;                    // the first `count` items
   virtual void close_source() = 0;
 
-  mutable std::mutex mutex_;  // guards the following members, and the queue of items
+  mutable Mutex mutex_;
 
  private:
   using Call = std::shared_ptr<IncomingCall>;
-  bool may_ask() const;
-  bool may_answer() const;
+  bool may_ask() const WEFT_REQUIRES(mutex_);
+  bool may_answer() const WEFT_REQUIRES(mutex_);
   void pump();
   void answer(const Call& call);
   void write(ValueWriter writer);
 
   const StreamWindow limit_;
-  std::weak_ptr<StreamTable> table_;
+  std::weak_ptr<StreamTable> table_;  // constant after belongs_to(), as id_
   std::uint64_t id_ = 0;
-  bool pumping_ = false, again_ = false;  // only one thread pumps at a time
-  bool asking_ = false;
-  bool over_ = false;
-  bool ended_ = false;     // the source has ended
-  bool finished_ = false;  // the reader has been told that
-  std::exception_ptr failure_;
-  std::exception_ptr why_over_;
-  std::deque<Call> waiting_;
-  std::uint64_t next_pull_ = 0;
-  std::vector<std::uint64_t> early_pulls_;  // of pulls that arrived before earlier ones
-  std::uint64_t items_ = 0, bytes_ = 0;     // permitted
-  std::uint64_t taken_ = 0;                 // items received from the source
-  std::uint64_t sent_ = 0, sent_bytes_ = 0;
-  std::uint64_t item_bytes_ = 0;  // the average size of the items in the last reply; 0: unknown
+  bool pumping_ WEFT_GUARDED_BY(mutex_) = false;
+  bool again_ WEFT_GUARDED_BY(mutex_) = false;  // only one thread pumps at a time
+  bool asking_ WEFT_GUARDED_BY(mutex_) = false;
+  bool over_ WEFT_GUARDED_BY(mutex_) = false;
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;     // the source has ended
+  bool finished_ WEFT_GUARDED_BY(mutex_) = false;  // the reader has been told that
+  std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr why_over_ WEFT_GUARDED_BY(mutex_);
+  std::deque<Call> waiting_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t next_pull_ WEFT_GUARDED_BY(mutex_) = 0;
+  // Of pulls that arrived before earlier ones.
+  std::vector<std::uint64_t> early_pulls_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t items_ WEFT_GUARDED_BY(mutex_) = 0, bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // permitted
+  std::uint64_t taken_ WEFT_GUARDED_BY(mutex_) = 0;  // items received from the source
+  std::uint64_t sent_ WEFT_GUARDED_BY(mutex_) = 0, sent_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
+  // The average size of the items in the last reply; 0: unknown.
+  std::uint64_t item_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 template <class T>
@@ -98,7 +102,7 @@ class ServedStreamOf final : public ServedStream {
       if (!next.ok()) return self->arrived_end(next.error());
       if (!next.value()) return self->arrived_end(nullptr);
       {
-        std::lock_guard lock(self->mutex_);
+        MutexLock lock(self->mutex_);
         self->queue_.push_back(std::move(*next.value()));
       }
       self->arrived_item();
@@ -108,14 +112,14 @@ class ServedStreamOf final : public ServedStream {
   void encode(std::size_t i, ValueWriter writer) override {
     const T* item;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       item = &queue_[i];
     }
     Codec<T>::encode(writer, *item);
   }
   void drop(std::size_t count) override {
     std::deque<T> dropped;  // destroyed after the lock is released
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (count == queue_.size()) return queue_.swap(dropped);
     for (; count != 0; --count) {
       dropped.push_back(std::move(queue_.front()));
@@ -125,7 +129,7 @@ class ServedStreamOf final : public ServedStream {
   void close_source() override { source_->close(); }
 
   const std::shared_ptr<StreamSource<T>> source_;
-  std::deque<T> queue_;
+  std::deque<T> queue_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc::detail

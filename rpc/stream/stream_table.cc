@@ -1,6 +1,7 @@
 #include <weft/rpc/stream/stream_table.h>
 
 #include <weft/rpc/call/invoke.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/stream/reader.h>
 
 namespace weft::rpc {
@@ -105,9 +106,12 @@ struct StreamTable::Received {
   std::shared_ptr<StreamTable> table;
   AgentId from;
   std::string method;  // of the received call; empty: the message is a reply
-  std::mutex mutex;    // guards left; items of a stream may be decoded on several threads
-  std::set<std::uint64_t> left;
+  Mutex mutex;         // items of a stream may be decoded on several threads
+  std::set<std::uint64_t> left WEFT_GUARDED_BY(mutex);
 
+  Received(std::shared_ptr<StreamTable> t, const AgentId& sender, std::string_view called,
+           const std::vector<std::uint64_t>& ids)
+      : table(std::move(t)), from(sender), method(called), left(ids.begin(), ids.end()) {}
   ~Received() {
     try {
       for (const std::uint64_t id : left) send_close(table->peer(from), id);
@@ -164,7 +168,7 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
   entry.stream = stream;
   std::uint64_t id = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) throw Error(ErrorKind::shut_down, "this agent has shut down", Execution::not_sent);
     std::size_t& open = open_[entry.counted_as];
     if (open >= options_.max_per_peer)
@@ -191,7 +195,7 @@ std::shared_ptr<StreamReader> StreamTable::receive(ValueReader value) {
   if (received == nullptr)
     throw Error(ErrorKind::failed_precondition, "a stream can be sent only in a call or its reply");
   {
-    std::lock_guard lock(received->mutex);
+    MutexLock lock(received->mutex);
     if (received->left.erase(id) == 0)
       throw Error(ErrorKind::failed_precondition,
                   "a stream that is not in this message, or was taken before");
@@ -228,12 +232,7 @@ void StreamTable::note(IncomingMessage& message, const AgentId& from, std::strin
   const auto ids = Codec<std::vector<std::uint64_t>>::decode(*section);
   if (ids.size() > options_.max_per_peer)
     throw Error(ErrorKind::resource_exhausted, "a message with " + std::to_string(ids.size()) + " streams");
-  auto received = std::make_shared<Received>();
-  received->table = shared_from_this();
-  received->from = from;
-  received->method = method;
-  received->left.insert(ids.begin(), ids.end());
-  message.slots().put(received);
+  message.slots().put(std::make_shared<Received>(shared_from_this(), from, method, ids));
 }
 
 void StreamTable::incoming(std::shared_ptr<IncomingCall> call, Callback next) {
@@ -253,7 +252,7 @@ void StreamTable::replied(IncomingMessage& message, const AgentId& from) {
 
 std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const IncomingCall& asked_by) {
   const AgentId& reader = asked_by.peer().id;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = served_.find(id);
   if (found == served_.end()) throw no_stream(id);
   Entry& entry = found->second;
@@ -263,7 +262,7 @@ std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const Incoming
 }
 
 std::shared_ptr<ServedStream> StreamTable::take(std::uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = served_.find(id);
   if (found == served_.end()) return nullptr;
   if (--open_[found->second.counted_as] == 0) open_.erase(found->second.counted_as);
@@ -276,7 +275,7 @@ template <class Which>
 StreamTable::Entries StreamTable::take_all(Which which) {
   std::vector<std::uint64_t> ids;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, entry] : served_)
       if (which(entry)) ids.push_back(id);
   }
@@ -295,7 +294,7 @@ void StreamTable::forget(std::uint64_t id) { (void)take(id); }
 void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
   std::shared_ptr<ServedStream> stream;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = served_.find(id);
     if (found == served_.end()) return;
     Entry& entry = found->second;
@@ -307,13 +306,13 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
 }
 
 void StreamTable::leaves(std::uint64_t id, const AgentId& to) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = served_.find(id);
   if (found != served_.end()) found->second.reader = std::make_shared<const AgentId>(to);
 }
 
 void StreamTable::settle(std::uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = served_.find(id);
   if (found != served_.end()) found->second.settled = true;
 }
@@ -321,7 +320,7 @@ void StreamTable::settle(std::uint64_t id) {
 void StreamTable::draining() {
   std::vector<std::uint64_t> results;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, entry] : served_)
       if (entry.result) results.push_back(id);
   }
@@ -349,14 +348,14 @@ void StreamTable::peer_gone(const AgentId& peer, const Error& reason) {
 
 void StreamTable::shut_down() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
   }
   // An agent that closes without a goodbye is lost to its peers, so it must not reply to them.
   std::vector<std::shared_ptr<IncomingCall>> unanswered;
   for (const auto& stream : take_all([](const Entry&) { return true; }))
     stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"), &unanswered);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   unanswered_ = std::move(unanswered);
 }
 

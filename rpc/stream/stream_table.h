@@ -6,6 +6,7 @@
 // close those that its program does not take. Thread-safety: all members may be called from any thread.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/stream/served_stream.h>
@@ -78,12 +79,13 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   const std::weak_ptr<AgentCore> core_;
   const AgentId self_;
   const StreamOptions options_;
-  std::mutex mutex_;  // guards the following members
-  std::uint64_t last_id_ = 0;
-  bool ended_ = false;
-  std::map<std::uint64_t, Entry> served_;
-  std::map<std::string, std::size_t> open_;                // the number for each peer
-  std::vector<std::shared_ptr<IncomingCall>> unanswered_;  // until the agent's connections have ended
+  Mutex mutex_;
+  std::uint64_t last_id_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;
+  std::map<std::uint64_t, Entry> served_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::string, std::size_t> open_ WEFT_GUARDED_BY(mutex_);  // the number for each peer
+  // Until the agent's connections have ended.
+  std::vector<std::shared_ptr<IncomingCall>> unanswered_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc::detail

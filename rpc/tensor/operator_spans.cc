@@ -4,6 +4,8 @@
 // innermost open span of the same thread, otherwise of the line's own innermost one.
 #include <weft/rpc/tensor/operator_spans.h>
 
+#include <weft/rpc/core/mutex.h>
+
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -11,7 +13,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <thread>
 
 namespace weft::tensor {
@@ -62,7 +63,7 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
 
   // The line continues on this thread.
   void enter() {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     home_ = std::this_thread::get_id();
   }
 
@@ -75,7 +76,7 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
   }
 
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device device) override {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (Open* open = innermost()) open->bytes[device.str()] += bytes;
   }
 
@@ -97,17 +98,17 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
     if (auto* open = static_cast<Open*>(context)) open->line->end(*open);
   }
 
-  // Call with mutex_ locked. The calling thread; empty for the line's own, set for a thread of the engine.
-  std::thread::id thread() const {
+  // The calling thread; empty for the line's own, set for a thread of the engine.
+  std::thread::id thread() const WEFT_REQUIRES(mutex_) {
     const auto here = std::this_thread::get_id();
     return here == home_ ? std::thread::id() : here;
   }
-  Open* innermost_of(std::thread::id thread) const {
+  Open* innermost_of(std::thread::id thread) const WEFT_REQUIRES(mutex_) {
     const auto found =
         std::find_if(open_.rbegin(), open_.rend(), [&](const Open* open) { return open->thread == thread; });
     return found != open_.rend() ? *found : nullptr;
   }
-  Open* innermost() const {
+  Open* innermost() const WEFT_REQUIRES(mutex_) {
     Open* here = innermost_of(thread());
     return here != nullptr ? here : innermost_of({});
   }
@@ -122,7 +123,7 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
     open->span.name = function.name();
     open->span.work = true;
     if (details_.shapes) open->span.notes["shapes"] = shapes_of(function.inputs());
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const Open* parent = innermost();
     open->span.parent = parent != nullptr ? parent->span.id : under_.span;
     open->thread = thread();
@@ -134,7 +135,7 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
   void end(Open& open) {
     open.span.end = tracer_->now();
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       std::erase(open_, &open);
       for (Open* outer : open_)
         if (outer->span.id == open.span.parent)
@@ -148,9 +149,9 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
   const rpc::TraceContext under_;
   const OperatorDetails details_;
   const std::shared_ptr<const std::atomic<bool>> wanted_;
-  std::mutex mutex_;  // guards home_, open_
-  std::thread::id home_;
-  std::vector<Open*> open_;  // in the order in which they started
+  rpc::Mutex mutex_;
+  std::thread::id home_ WEFT_GUARDED_BY(mutex_);
+  std::vector<Open*> open_ WEFT_GUARDED_BY(mutex_);  // in the order in which they started
 };
 
 // Makes the line observe the thread on which it runs. Earlier observers of the thread (for example a profiler

@@ -56,7 +56,7 @@ std::unique_ptr<rpc::ContextSwitch> OperatorTrace::context_under(const rpc::Trac
 }
 
 OperatorRecording OperatorTrace::start(const rpc::AgentId& peer) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   *wanted_ = true;
   const std::int64_t now = tracer_->now();
   open_.emplace(++recordings_, Started{peer, now});
@@ -64,7 +64,7 @@ OperatorRecording OperatorTrace::start(const rpc::AgentId& peer) {
 }
 
 OperatorRecording OperatorTrace::stop(const rpc::AgentId& peer, const OperatorRecording& recording) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = open_.find(recording.number);
   if (found == open_.end() || found->second.by != peer)
     throw rpc::Error(rpc::ErrorKind::not_found,
@@ -76,7 +76,7 @@ OperatorRecording OperatorTrace::stop(const rpc::AgentId& peer, const OperatorRe
 }
 
 void OperatorTrace::peer_gone(const rpc::AgentId& peer, const rpc::Error&) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::erase_if(open_, [&](const auto& entry) { return entry.second.by == peer; });
   *wanted_ = options_.always || !open_.empty();
 }

@@ -14,11 +14,11 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/call/call_hook.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/tensor/operator_spans.h>
 
 #include <atomic>
 #include <map>
-#include <mutex>
 
 namespace weft::tensor {
 
@@ -72,13 +72,13 @@ class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
   const std::shared_ptr<rpc::Tracer> tracer_;
   const OperatorTraceOptions options_;
   const std::shared_ptr<std::atomic<bool>> wanted_;  // written with the mutex locked
-  std::mutex mutex_;                                 // guards the following members
-  std::uint64_t recordings_ = 0;
+  rpc::Mutex mutex_;
+  std::uint64_t recordings_ WEFT_GUARDED_BY(mutex_) = 0;
   struct Started {
     rpc::AgentId by;
     std::int64_t at;
   };
-  std::map<std::uint64_t, Started> open_;
+  std::map<std::uint64_t, Started> open_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::tensor

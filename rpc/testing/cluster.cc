@@ -18,7 +18,7 @@ rpc::Agent& Cluster::add(const std::string& name, rpc::Layers layers) {
   options.log = [this](const rpc::LogRecord& record) {
     std::map<std::string, std::string> fields;
     for (const rpc::LogField& field : record.fields) fields.emplace(field.key, field.value);
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     log_.push_back({record.level, std::string(record.agent), std::string(record.message), std::move(fields)});
   };
   if (options_.adjust) options_.adjust(options);
@@ -46,7 +46,7 @@ void Cluster::acquaint() {
 }
 
 std::vector<Cluster::LogLine> Cluster::log() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return log_;
 }
 

@@ -10,13 +10,13 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/testing/wait.h>
 #include <weft/rpc/transport/in_process.h>
 
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -68,8 +68,8 @@ class WEFT_EXPORT Cluster {
  private:
   Options options_;
   std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
-  mutable std::mutex mutex_;  // guards log_
-  std::vector<LogLine> log_;
+  mutable rpc::Mutex mutex_;
+  std::vector<LogLine> log_ WEFT_GUARDED_BY(mutex_);
   std::map<std::string, std::unique_ptr<rpc::Agent>> agents_;
 };
 

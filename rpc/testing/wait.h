@@ -3,11 +3,10 @@
 #pragma once
 
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -23,27 +22,27 @@ class Handover {
  public:
   // Does not block. Replaces a value that was not taken.
   void give(T value) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     value_.emplace(std::move(value));
     given_.notify_all();
   }
   // Waits for the value and removes it.
   T take() {
-    std::unique_lock lock(mutex_);
-    if (!given_.wait_for(lock, too_long, [this] { return value_.has_value(); }))
+    rpc::MutexLock lock(mutex_);
+    if (!given_.wait_for(lock, too_long, [this]() WEFT_REQUIRES(mutex_) { return value_.has_value(); }))
       throw std::runtime_error("no value arrived within a minute");
     return std::move(*std::exchange(value_, std::nullopt));
   }
   // Whether take() would return at once.
   bool given() const {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return value_.has_value();
   }
 
  private:
-  mutable std::mutex mutex_;  // guards value_
-  std::condition_variable given_;
-  std::optional<T> value_;
+  mutable rpc::Mutex mutex_;
+  rpc::Condition given_;
+  std::optional<T> value_ WEFT_GUARDED_BY(mutex_);
 };
 
 // Something that happens once and remains set.
@@ -51,26 +50,26 @@ class Event {
  public:
   // Idempotent.
   void set() {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     set_ = true;
     changed_.notify_all();
   }
   // Whether wait() would return at once.
   bool is_set() const {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return set_;
   }
   // Blocks until set(). Any number of threads.
   void wait() {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, too_long, [this] { return set_; }))
+    rpc::MutexLock lock(mutex_);
+    if (!changed_.wait_for(lock, too_long, [this]() WEFT_REQUIRES(mutex_) { return set_; }))
       throw std::runtime_error("no value arrived within a minute");
   }
 
  private:
-  mutable std::mutex mutex_;  // guards set_
-  std::condition_variable changed_;
-  bool set_ = false;
+  mutable rpc::Mutex mutex_;
+  rpc::Condition changed_;
+  bool set_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
 // The value of a future; throws after a minute.

@@ -129,7 +129,7 @@ TraceContext Tracer::span_under(const std::optional<TraceContext>& parent) {
 }
 
 void Tracer::add(Span span) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (spans_.size() < options_.max_spans) {
     spans_.push_back(std::move(span));
   } else {
@@ -139,7 +139,7 @@ void Tracer::add(Span span) {
 
 SpanBatch Tracer::take(std::size_t max_spans) {
   SpanBatch batch{id_.name, id_.incarnation, 0, 0, {}};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto end = spans_.begin() + static_cast<std::ptrdiff_t>(std::min(max_spans, spans_.size()));
   batch.spans.assign(std::make_move_iterator(spans_.begin()), std::make_move_iterator(end));
   spans_.erase(spans_.begin(), end);

@@ -12,11 +12,11 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/call/interceptor.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/trace/span.h>
 #include <weft/rpc/trace/trace_context.h>
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 
 namespace weft::rpc {
@@ -73,9 +73,9 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   AgentId id_;                  // set by the layer
   std::shared_ptr<Loop> loop_;  // set by the layer; for its clock
 
-  std::mutex mutex_;  // guards the following members
-  std::vector<Span> spans_;
-  std::uint64_t dropped_ = 0;
+  Mutex mutex_;
+  std::vector<Span> spans_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t dropped_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 // The text for Span::error; empty for null.

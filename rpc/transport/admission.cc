@@ -23,7 +23,7 @@ bool Admission::charge(std::uint64_t bytes) {
       if (bytes_.compare_exchange_weak(used, used + bytes)) return true;
     return false;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!fits(bytes)) return false;
   ++large_frames_;
   bytes_ += bytes;
@@ -49,7 +49,7 @@ std::shared_ptr<void> Admission::admit(std::uint64_t bytes) {
 std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Callback job) {
   auto waiter = std::make_shared<Waiter>(Waiter{bytes, std::move(loop), std::move(job)});
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (waiting_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
       std::erase_if(waiting_, [](const auto& old) { return old.expired(); });
       prune_at_ = std::max<std::size_t>(16, 2 * waiting_.size());
@@ -65,7 +65,7 @@ std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop>
 void Admission::wake() {
   std::vector<std::shared_ptr<Waiter>> woken;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::uint64_t planned = 0;
     while (!waiting_.empty()) {
       auto waiter = waiting_.front().lock();

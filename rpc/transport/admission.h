@@ -10,11 +10,11 @@
 #pragma once
 
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -49,7 +49,7 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
     std::shared_ptr<Loop> loop;
     Callback job;
   };
-  bool fits(std::uint64_t bytes) const;  // for a large frame; call with mutex_ locked
+  bool fits(std::uint64_t bytes) const WEFT_REQUIRES(mutex_);  // for a large frame
   void wake();
 
   const std::uint64_t total_;
@@ -57,9 +57,9 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> large_frames_{0};  // increases only with mutex_ locked
   std::atomic<bool> awaited_{false};            // waiting_ is not empty; written with mutex_ locked
-  mutable std::mutex mutex_;                    // guards the following members
-  std::deque<std::weak_ptr<Waiter>> waiting_;
-  std::size_t prune_at_ = 16;
+  mutable Mutex mutex_;
+  std::deque<std::weak_ptr<Waiter>> waiting_ WEFT_GUARDED_BY(mutex_);
+  std::size_t prune_at_ WEFT_GUARDED_BY(mutex_) = 16;
 };
 
 }  // namespace weft::rpc

@@ -1,5 +1,7 @@
 #include <weft/rpc/transport/in_process.h>
 
+#include <weft/rpc/core/mutex.h>
+
 #include <atomic>
 #include <deque>
 #include <optional>
@@ -122,10 +124,13 @@ class InProcessConnection final : public Connection,
 }  // namespace
 
 struct InProcess::Entry {
+  Entry(PickLoop loop, const ConnectionOptions& all, Accepted call)
+      : pick(std::move(loop)), options(all), accepted(std::move(call)) {}
+
   PickLoop pick;
   ConnectionOptions options;
-  std::mutex mutex;  // guards accepted
-  Accepted accepted;
+  Mutex mutex;
+  Accepted accepted WEFT_GUARDED_BY(mutex);
 };
 
 class InProcess::NameListener final : public Listener {
@@ -137,10 +142,10 @@ class InProcess::NameListener final : public Listener {
   void close() override {
     if (network_ == nullptr) return;
     {
-      std::lock_guard lock(network_->mutex_);
+      MutexLock lock(network_->mutex_);
       network_->entries_.erase(address_.path);
     }
-    std::lock_guard lock(entry_->mutex);
+    MutexLock lock(entry_->mutex);
     entry_->accepted = nullptr;
     network_ = nullptr;
   }
@@ -155,7 +160,7 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
                         Connected done) {
   std::shared_ptr<Entry> entry;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto found = entries_.find(address.path); found != entries_.end()) entry = found->second;
   }
   auto their_loop = entry == nullptr ? nullptr : entry->pick();
@@ -174,7 +179,7 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   there->loop()->post([entry, there] {
     Accepted accepted;
     {
-      std::lock_guard lock(entry->mutex);
+      MutexLock lock(entry->mutex);
       accepted = entry->accepted;
     }
     if (accepted) {
@@ -188,11 +193,8 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
 
 std::unique_ptr<Listener> InProcess::listen(const Address& address, PickLoop pick,
                                             const ConnectionOptions& options, bool, Accepted accepted) {
-  auto entry = std::make_shared<Entry>();
-  entry->pick = std::move(pick);
-  entry->options = options;
-  entry->accepted = std::move(accepted);
-  std::lock_guard lock(mutex_);
+  auto entry = std::make_shared<Entry>(std::move(pick), options, std::move(accepted));
+  MutexLock lock(mutex_);
   if (!entries_.emplace(address.path, entry).second)
     throw Error(ErrorKind::already_exists, address.text() + ": address in use");
   return std::make_unique<NameListener>(shared_from_this(), address, entry);

@@ -5,10 +5,10 @@
 // attachments are copied, so that the two sides never share memory. Address: inproc://name. Thread-safe.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/transport/transport.h>
 
 #include <map>
-#include <mutex>
 
 namespace weft::rpc {
 
@@ -24,8 +24,8 @@ class WEFT_EXPORT InProcess final : public Transport, public std::enable_shared_
  private:
   struct Entry;
   class NameListener;
-  std::mutex mutex_;  // guards entries_
-  std::map<std::string, std::shared_ptr<Entry>> entries_;
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Entry>> entries_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -1,5 +1,6 @@
 #include <weft/rpc/transport/tcp_transport.h>
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <mutex>
 
 namespace weft::rpc {
 namespace {
@@ -171,7 +171,7 @@ class TcpTransport final : public Transport {
                Connected done) override {
     auto attempt = std::make_shared<Attempt>(address, std::move(loop), options, std::move(done));
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (attempts_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
         std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
         prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
@@ -183,7 +183,7 @@ class TcpTransport final : public Transport {
   }
 
   void shut_down() override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& weak : attempts_) {
       const auto attempt = weak.lock();
       if (attempt == nullptr) continue;
@@ -237,9 +237,9 @@ class TcpTransport final : public Transport {
     throw asio::system_error(failure);
   }
 
-  std::mutex mutex_;  // guards the following members
-  std::vector<std::weak_ptr<Attempt>> attempts_;
-  std::size_t prune_at_ = 16;
+  Mutex mutex_;
+  std::vector<std::weak_ptr<Attempt>> attempts_ WEFT_GUARDED_BY(mutex_);
+  std::size_t prune_at_ WEFT_GUARDED_BY(mutex_) = 16;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <weft/rpc/transport/shm/shm_transport.h>
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/unix_socket.h>
 #include <weft/rpc/transport/shm/handshake.h>
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 namespace weft::rpc {
@@ -99,7 +99,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 class Attempts {
  public:
   void add(const std::shared_ptr<Attempt>& attempt) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (attempts_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
       std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
       prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
@@ -109,7 +109,7 @@ class Attempts {
   void abort() {
     std::vector<std::weak_ptr<Attempt>> attempts;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       attempts.swap(attempts_);
     }
     for (const auto& weak : attempts)
@@ -117,9 +117,9 @@ class Attempts {
   }
 
  private:
-  std::mutex mutex_;  // guards the following members
-  std::vector<std::weak_ptr<Attempt>> attempts_;
-  std::size_t prune_at_ = 16;
+  Mutex mutex_;
+  std::vector<std::weak_ptr<Attempt>> attempts_ WEFT_GUARDED_BY(mutex_);
+  std::size_t prune_at_ WEFT_GUARDED_BY(mutex_) = 16;
 };
 
 std::exception_ptr with_target(const std::exception_ptr& error, const std::string& target) {
