@@ -59,7 +59,7 @@ void Carried::set_target(const ReferencePtr& reference) {
   }
   std::exception_ptr fault;
   {
-    std::lock_guard lock(layer_->mutex_);
+    rpc::MutexLock lock(layer_->mutex_);
     if (layer_->used_.begin_request(*reference->fork()) == protocol::Fault::none) {
       section_.target = layer_->used_.describe(*reference->fork());
     } else {
@@ -87,6 +87,7 @@ std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& re
   message.bind_destination();
   std::uint64_t transit = 0;
   auto handover = layer_->act([&](protocol::Actions& out) -> rpc::Result<protocol::Handover> {
+    layer_->mutex_.assume_locked();
     if (*destination == layer_->self_) {
       // Within this agent nothing is handed over: the message names the reference, and the receiver shares
       // it.
@@ -127,6 +128,7 @@ void Carried::ended(const std::exception_ptr& error) {
   const ReferencePtr made = result_.lock();
   bool never_began = false;  // a creation on this agent itself, which nothing else ends in this case
   layer_->act([&](protocol::Actions& out) {
+    layer_->mutex_.assume_locked();
     if (layer_->ended_) return;
     for (std::size_t i = 0; i < section_.carried.size() && !undecided; ++i) {
       const protocol::Handover& handover = section_.carried[i];

@@ -2,6 +2,7 @@
 #include <weft/rref/rref.h>
 #include <weft/rref/rref_layer.h>
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/transport/address.h>
 #include <weft/rpc/wire/render.h>
 
@@ -47,13 +48,18 @@ class Gate {
   void expect() { ++open_; }
   void arrive(const std::exception_ptr& error) {
     if (error != nullptr) {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (error_ == nullptr) error_ = error;
     }
     if (--open_ != 0) return;
     const auto call = std::move(call_);
     rpc::Callback next = std::move(next_);
-    if (error_ != nullptr) return call->fail(error_);
+    std::exception_ptr failure;
+    {
+      rpc::MutexLock lock(mutex_);
+      failure = error_;
+    }
+    if (failure != nullptr) return call->fail(failure);
     try {
       next();
     } catch (...) {
@@ -65,8 +71,8 @@ class Gate {
   std::shared_ptr<rpc::IncomingCall> call_;
   rpc::Callback next_;
   std::atomic<int> open_{1};
-  std::mutex mutex_;  // guards error_
-  std::exception_ptr error_;
+  rpc::Mutex mutex_;
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
 };
 
 namespace {
@@ -176,7 +182,7 @@ RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::Ag
     if (received.failed == nullptr) received.failed = std::move(why);
   };
   // All are accepted, also after one that fails: their senders wait for a report of each.
-  act([&](protocol::Actions& out) {
+  act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     for (std::size_t i = 0; i < section.carried.size(); ++i) {
       const protocol::Handover& handover = section.carried[i];
       ReferencePtr reference;
@@ -218,7 +224,7 @@ void RRefLayer::resolve_target(const protocol::Handover& target,
   const RRefId id = target.rref;
   const rpc::AgentId& from = call->peer().id;
   std::string failure;
-  const auto access = act([&](protocol::Actions& out) {
+  const auto access = act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     if (from == self_) {
       owned_.hold(id);
       return protocol::Access::ready;
@@ -314,10 +320,10 @@ std::shared_ptr<CreationSink> RRefLayer::accept_creation(const RRefSection& sect
   if (section.result->owner != self_) {
     refused = error(rpc::ErrorKind::invalid_argument, "an object for another owner");
   } else if (from == self_) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     unbegun_.erase(id);
   } else {
-    const auto standing = act([&](protocol::Actions& out) {
+    const auto standing = act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
       return owned_.begin_create(
           from, id,
           {call.entry().result, section.site.empty() ? "" : section.site + " on " + from.name, now()}, out);
@@ -344,7 +350,7 @@ void RRefLayer::finish_creation(const RRefId& id, StoredObjects::Found object) {
     object = fault(protocol::Fault::creation_failed, *failure, self_, id);
   }
   objects_.settle(id, std::move(object));
-  act([&](protocol::Actions& out) {
+  act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     if (!ended_) owned_.finish_create(id, failure, out);
   });
 }

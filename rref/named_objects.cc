@@ -3,7 +3,7 @@
 namespace weft::rref {
 
 bool NamedObjects::begin(const std::string& name, const std::string& arguments, Done done) {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   Found found{ended_};
   if (ended_ == nullptr) {
     auto [place, fresh] = entries_.try_emplace(name);
@@ -31,7 +31,7 @@ bool NamedObjects::begin(const std::string& name, const std::string& arguments, 
 void NamedObjects::finish(const std::string& name, Found found) {
   std::vector<Done> waiting;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const auto place = entries_.find(name);
     if (place == entries_.end()) return;
     waiting = std::exchange(place->second.waiting, {});
@@ -46,7 +46,7 @@ void NamedObjects::finish(const std::string& name, Found found) {
 
 std::vector<std::shared_ptr<StoredObject>> NamedObjects::alive() const {
   std::vector<std::shared_ptr<StoredObject>> alive;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& [name, entry] : entries_)
     if (entry.stored != nullptr) alive.push_back(entry.stored);
   return alive;
@@ -55,7 +55,7 @@ std::vector<std::shared_ptr<StoredObject>> NamedObjects::alive() const {
 void NamedObjects::end(const std::exception_ptr& error) {
   std::map<std::string, Entry> entries;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     ended_ = error;
     entries.swap(entries_);
   }

@@ -6,6 +6,7 @@
 // Thread-safe: it calls and destroys nothing under its lock.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rref/stored_objects.h>
 
 #include <string>
@@ -32,9 +33,9 @@ class WEFT_EXPORT NamedObjects {
     std::shared_ptr<StoredObject> stored;  // null while it is being created
     std::vector<Done> waiting;
   };
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<std::string, Entry> entries_;
-  std::exception_ptr ended_;
+  mutable rpc::Mutex mutex_;
+  std::map<std::string, Entry> entries_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr ended_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rref

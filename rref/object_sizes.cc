@@ -11,7 +11,7 @@ ObjectSizes::ObjectSizes() {
 }
 
 void ObjectSizes::add(Sizer sizer) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   sizers_.push_back(std::make_shared<const Sizer>(std::move(sizer)));
   sizer_of_type_.clear();
 }
@@ -22,7 +22,7 @@ void ObjectSizes::measure(StoredObject& object) {
   std::vector<std::shared_ptr<const Sizer>> sizers;
   std::optional<std::size_t> known;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (const auto found = sizer_of_type_.find(type); found != sizer_of_type_.end()) known = found->second;
     if (known == unknown) return;
     if (!known) {
@@ -40,7 +40,7 @@ void ObjectSizes::measure(StoredObject& object) {
     object.bytes_ = (*sizers[i])(object).value_or(StoredObject::unknown);
     if (object.bytes_ != StoredObject::unknown && !known) known = i;
   }
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   sizer_of_type_.try_emplace(type, known.value_or(unknown));
 }
 

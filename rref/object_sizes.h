@@ -5,11 +5,11 @@
 // is cached, so an object of an unknown type costs one look-up. Owned by the RRefLayer. Thread-safe.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rref/stored_object.h>
 
 #include <functional>
 #include <map>
-#include <mutex>
 #include <vector>
 
 namespace weft::rref {
@@ -28,10 +28,10 @@ class WEFT_EXPORT ObjectSizes {
  private:
   static constexpr std::size_t sized = static_cast<std::size_t>(-1), unknown = static_cast<std::size_t>(-2);
 
-  std::mutex mutex_;                                  // guards what follows
-  std::vector<std::shared_ptr<const Sizer>> sizers_;  // only ever appended to
-  std::map<void (*)(void*), std::size_t>
-      sizer_of_type_;  // by KeptType::throw_pointer, which is unique for a type
+  rpc::Mutex mutex_;
+  std::vector<std::shared_ptr<const Sizer>> sizers_ WEFT_GUARDED_BY(mutex_);  // only ever appended to
+  // By KeptType::throw_pointer, which is unique for a type.
+  std::map<void (*)(void*), std::size_t> sizer_of_type_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rref

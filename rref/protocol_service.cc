@@ -97,6 +97,7 @@ void RRefLayer::send(rpc::AgentId to, Message message) {
       });
     }
     self->act([&](protocol::Actions& out) {
+      self->mutex_.assume_locked();
       if (self->ended_) return;
       if constexpr (std::is_same_v<Message, protocol::ForkProbe>) {
         self->owned_.probe_answered(message, answer.value(), out);
@@ -111,7 +112,7 @@ void RRefLayer::send(rpc::AgentId to, Message message) {
 // A container releases many references at once: those to one owner are sent together.
 void RRefLayer::send(rpc::AgentId to, protocol::ForkDelete message) {
   {
-    std::lock_guard lock(deletes_mutex_);
+    rpc::MutexLock lock(deletes_mutex_);
     auto& gathered = deletes_[to];
     gathered.push_back(std::move(message));
     if (gathered.size() != 1) return;
@@ -125,7 +126,7 @@ void RRefLayer::send(rpc::AgentId to, protocol::ForkDelete message) {
 void RRefLayer::send_deletes(const rpc::AgentId& to) {
   std::vector<protocol::ForkDelete> all;
   {
-    std::lock_guard lock(deletes_mutex_);
+    rpc::MutexLock lock(deletes_mutex_);
     if (auto node = deletes_.extract(to)) all = std::move(node.mapped());
   }
   for (std::size_t begin = 0; begin < all.size() && !core_->ended(); begin += max_deletes) {
@@ -144,6 +145,7 @@ void RRefLayer::send_deletes(const rpc::AgentId& to) {
             });
           }
           self->act([&](protocol::Actions& out) {
+            self->mutex_.assume_locked();
             if (self->ended_) return;
             for (std::size_t i = 0; i < some.size(); ++i)
               self->used_.answered(to, some[i], answer.value()[i], out);
@@ -206,12 +208,15 @@ template void RRefLayer::send(rpc::AgentId, protocol::ChildSettled);
 template void RRefLayer::send(rpc::AgentId, protocol::CreationFailed);
 
 protocol::Standing ProtocolService::fork_add(rpc::CallContext& call, protocol::ForkAdd message) {
-  return layer->act(
-      [&](protocol::Actions& out) { return layer->owned_.on_fork_add(call.peer().id, message, out); });
+  return layer->act([&](protocol::Actions& out) {
+    layer->mutex_.assume_locked();
+    return layer->owned_.on_fork_add(call.peer().id, message, out);
+  });
 }
 std::vector<protocol::Standing> ProtocolService::fork_deletes(rpc::CallContext& call,
                                                               std::vector<protocol::ForkDelete> messages) {
   return layer->act([&](protocol::Actions& out) {
+    layer->mutex_.assume_locked();
     std::vector<protocol::Standing> standings;
     standings.reserve(messages.size());
     for (const protocol::ForkDelete& message : messages)
@@ -220,18 +225,28 @@ std::vector<protocol::Standing> ProtocolService::fork_deletes(rpc::CallContext& 
   });
 }
 protocol::Standing ProtocolService::fork_fence(rpc::CallContext& call, protocol::ForkFence message) {
-  return layer->act(
-      [&](protocol::Actions& out) { return layer->owned_.on_fork_fence(call.peer().id, message, out); });
+  return layer->act([&](protocol::Actions& out) {
+    layer->mutex_.assume_locked();
+    return layer->owned_.on_fork_fence(call.peer().id, message, out);
+  });
 }
 protocol::ProbeReply ProtocolService::fork_probe(rpc::CallContext& call, protocol::ForkProbe message) {
-  return layer->act(
-      [&](protocol::Actions& out) { return layer->used_.on_fork_probe(call.peer().id, message, out); });
+  return layer->act([&](protocol::Actions& out) {
+    layer->mutex_.assume_locked();
+    return layer->used_.on_fork_probe(call.peer().id, message, out);
+  });
 }
 void ProtocolService::child_settled(rpc::CallContext& call, protocol::ChildSettled message) {
-  layer->act([&](protocol::Actions& out) { layer->used_.on_child_settled(call.peer().id, message, out); });
+  layer->act([&](protocol::Actions& out) {
+    layer->mutex_.assume_locked();
+    layer->used_.on_child_settled(call.peer().id, message, out);
+  });
 }
 void ProtocolService::creation_failed(rpc::CallContext& call, protocol::CreationFailed message) {
-  layer->act([&](protocol::Actions& out) { layer->used_.on_creation_failed(call.peer().id, message, out); });
+  layer->act([&](protocol::Actions& out) {
+    layer->mutex_.assume_locked();
+    layer->used_.on_creation_failed(call.peer().id, message, out);
+  });
 }
 
 void ProtocolService::taken_for_gone(rpc::CallContext& call) {

@@ -48,7 +48,7 @@ rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& opt
   std::vector<std::string> addresses;
   // The peer's own statement takes precedence over reports of others.
   if (agent != self_ && core_->routes().addresses_of(agent.name).empty()) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
   }
   return rpc::Peer(core_, core_->routes().to_name(agent.name, std::move(addresses)))
@@ -59,7 +59,7 @@ rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& opt
 std::vector<std::string> RRefLayer::addresses_of(const rpc::AgentId& agent) const {
   auto known = agent == self_ ? core_->addresses() : core_->routes().addresses_of(agent.name);
   if (!known.empty()) return known;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto told = addresses_.find(agent);
   return told == addresses_.end() ? known : told->second;
 }
@@ -108,7 +108,7 @@ ReferencePtr RRefLayer::adopt_local(rpc::KeptValue value, std::string type, std:
   sizes_.measure(*stored);
   RRefId id;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     id = owned_.create_local({std::move(type), std::move(site), now()});
   }
   auto reference = std::make_shared<Reference>(shared_from_this(), id, std::nullopt, self_);
@@ -122,11 +122,12 @@ ReferencePtr RRefLayer::create(const rpc::AgentId& owner, std::string type, std:
   protocol::Handover handover{{}, {}, self_, self_, true};
   if (owner == self_) {
     // Created by a call to this agent itself: the hold of this handle exists from the start.
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     handover.rref = owned_.create_local({std::move(type), site, now()}, protocol::ObjectState::creating);
     unbegun_.insert(handover.rref);
   } else {
-    const auto made = act([&](protocol::Actions& out) { return used_.create(owner, out); });
+    const auto made =
+        act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) { return used_.create(owner, out); });
     if (const auto world = made ? std::nullopt : core_->world_failure()) throw *world;
     if (!made)
       throw rpc::Error(rpc::ErrorKind::owner_lost, to_string(owner) + " is gone", rpc::Execution::not_sent);
@@ -151,7 +152,7 @@ rpc::Result<RRefLayer::Reply> RRefLayer::explain(rpc::Result<Reply> reply, const
     std::rethrow_exception(reply.error());
   } catch (const rpc::RemoteError& remote) {
     if (remote.kind() != rpc::ErrorKind::failed_precondition) return reply;
-    std::lock_guard lock(layer.mutex_);
+    rpc::MutexLock lock(layer.mutex_);
     if (object.refusal != nullptr) return object.refusal;  // the call waited for a creation that failed
   } catch (const rpc::Error& own) {
     // unavailable: the connection had ended already, and no agent answers another one.
@@ -176,7 +177,7 @@ void RRefLayer::when_alive(const ReferencePtr& reference, StoredObjects::Done do
     return;
   std::string failure;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     failure = owned_.failure(id);
   }
   // The creation failed before this wait.
@@ -186,7 +187,7 @@ void RRefLayer::when_alive(const ReferencePtr& reference, StoredObjects::Done do
 void RRefLayer::when_confirmed(const ReferencePtr& reference, Waiter done) {
   std::exception_ptr error;
   if (!reference->is_owner()) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const auto fork = used_.find(*reference->fork());
     if (ended_) {
       error = std::make_exception_ptr(ended());
@@ -202,13 +203,13 @@ void RRefLayer::when_confirmed(const ReferencePtr& reference, Waiter done) {
 
 bool RRefLayer::confirmed(const Reference& reference) const {
   if (reference.is_owner()) return true;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto fork = used_.find(*reference.fork());
   return fork && fork->stage != protocol::Stage::pending && fork->fault == protocol::Fault::none;
 }
 
 void RRefLayer::drop(const Reference& reference) {
-  act([&](protocol::Actions& out) {
+  act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     if (ended_) return;
     if (reference.fork()) {
       used_.release(*reference.fork(), out);
@@ -240,12 +241,12 @@ ReferencePtr RRefLayer::decode(rpc::IncomingMessage& message, std::uint64_t inde
 }
 
 std::vector<protocol::LiveObject> RRefLayer::live_objects() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return owned_.live_objects();
 }
 
 std::vector<protocol::ForkView> RRefLayer::live_forks() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return used_.live_forks();
 }
 
@@ -261,7 +262,7 @@ void RRefLayer::perform(protocol::Actions actions) {
           } else if constexpr (std::is_same_v<A, ForkFailed>) {
             std::optional<ForkView> fork;
             {
-              std::lock_guard lock(mutex_);
+              rpc::MutexLock lock(mutex_);
               fork = used_.find(what.fork);
             }
             wake(what.fork, fault(what.fault, what.text, fork ? fork->owner : rpc::AgentId{},
@@ -285,7 +286,7 @@ void RRefLayer::perform(protocol::Actions actions) {
 void RRefLayer::wake(const ForkId& fork, const std::exception_ptr& error) {
   std::vector<Waiter> waiters;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (auto node = confirmations_.extract(fork)) waiters = std::move(node.mapped());
   }
   for (auto& waiter : waiters) waiter(error);
@@ -296,7 +297,7 @@ void RRefLayer::wake(const ForkId& fork, const std::exception_ptr& error) {
 // The peer may have returned before it noticed its absence, and hold references that this agent has released.
 void RRefLayer::connection_made(const rpc::AgentId& peer) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!gone_.contains(peer.incarnation)) return;
   }
   tell_taken_for_gone(peer);
@@ -306,7 +307,7 @@ void RRefLayer::connection_made(const rpc::AgentId& peer) {
 // alive. A session sends them again.
 void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
   if (core_->sessions().find(peer) != nullptr) return;
-  act([&](protocol::Actions& out) {
+  act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     if (ended_ || gone_.contains(peer.incarnation)) return;
     owned_.connection_ended(peer, out);
     used_.connection_ended(peer, out);
@@ -315,7 +316,7 @@ void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const r
 
 void RRefLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   if (peer.incarnation == self_.incarnation) return;
-  act([&](protocol::Actions& out) {
+  act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     if (ended_ || !gone_.insert(peer.incarnation).second) return;
     addresses_.erase(peer);
     owned_.drop_agent(peer, out);
@@ -334,7 +335,7 @@ rpc::Future<void> RRefLayer::leaving() {
       if (const auto self = weak.lock()) self->announce_leaving(true);
     });
   });
-  act([&](protocol::Actions& out) {
+  act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     leaving_.push_back(std::move(promise));  // with used_.leave(): an act() in between would complete it
     if (!core_->world_failure()) used_.leave(out);  // otherwise no owner waits for it
   });
@@ -344,7 +345,7 @@ rpc::Future<void> RRefLayer::leaving() {
 void RRefLayer::announce_leaving(bool timed_out) {
   std::vector<rpc::Promise<void>> done;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!timed_out && !ended_ && used_.ending()) return;
     done.swap(leaving_);
   }
@@ -356,7 +357,7 @@ void RRefLayer::shut_down() {
   std::map<std::uint64_t, ReferencePtr> transit;
   std::vector<protocol::LiveObject> left;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     ended_ = true;
     if (!core_->world_failure()) left = owned_.live_objects();
     transit.swap(transit_);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <weft/rpc/call/call_hook.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rref/named_objects.h>
@@ -19,7 +20,6 @@
 #include <weft/rref/stored_objects.h>
 
 #include <map>
-#include <mutex>
 #include <set>
 
 namespace weft::rref {
@@ -136,7 +136,7 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   void finish_creation(const RRefId& id, StoredObjects::Found object);
 
   std::vector<std::string> addresses_of(const rpc::AgentId& agent) const;
-  std::exception_ptr fault_of(const Reference& reference) const;  // with the mutex held
+  std::exception_ptr fault_of(const Reference& reference) const WEFT_REQUIRES(mutex_);
   std::exception_ptr fault(protocol::Fault fault, const std::string& text, const rpc::AgentId& owner,
                            const RRefId& id) const;
 
@@ -146,27 +146,30 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   NamedObjects named_;
   ObjectSizes sizes_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  protocol::OwnerTable owned_;
-  protocol::UserTable used_;
-  std::map<ForkId, std::vector<Waiter>> confirmations_;
-  std::set<std::uint64_t> gone_;  // incarnations of agents that were lost
-  std::map<rpc::AgentId, std::vector<std::string>>
-      addresses_;  // of owners, as the agents that handed over their RRefs knew them
-  std::map<std::uint64_t, ReferencePtr> transit_;  // references within calls from this agent to itself
-  std::uint64_t next_transit_ = 0;
-  std::set<RRefId> unbegun_;  // created by calls of this agent to itself that have not arrived yet
-  std::vector<rpc::Promise<void>> leaving_;
-  bool ended_ = false;
+  mutable rpc::Mutex mutex_;
+  protocol::OwnerTable owned_ WEFT_GUARDED_BY(mutex_);
+  protocol::UserTable used_ WEFT_GUARDED_BY(mutex_);
+  std::map<ForkId, std::vector<Waiter>> confirmations_ WEFT_GUARDED_BY(mutex_);
+  std::set<std::uint64_t> gone_ WEFT_GUARDED_BY(mutex_);  // incarnations of agents that were lost
+  // Of owners, as the agents that handed over their RRefs knew them.
+  std::map<rpc::AgentId, std::vector<std::string>> addresses_ WEFT_GUARDED_BY(mutex_);
+  // References within calls from this agent to itself.
+  std::map<std::uint64_t, ReferencePtr> transit_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t next_transit_ WEFT_GUARDED_BY(mutex_) = 0;
+  // Created by calls of this agent to itself that have not arrived yet.
+  std::set<RRefId> unbegun_ WEFT_GUARDED_BY(mutex_);
+  std::vector<rpc::Promise<void>> leaving_ WEFT_GUARDED_BY(mutex_);
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;
 
-  std::mutex deletes_mutex_;                                           // guards what follows
-  std::map<rpc::AgentId, std::vector<protocol::ForkDelete>> deletes_;  // sent with the next turn of a loop
+  rpc::Mutex deletes_mutex_;
+  // Sent with the next turn of a loop.
+  std::map<rpc::AgentId, std::vector<protocol::ForkDelete>> deletes_ WEFT_GUARDED_BY(deletes_mutex_);
 };
 
 template <class F>
 auto RRefLayer::act(F&& f) {
   protocol::Actions actions;
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if constexpr (std::is_void_v<decltype(f(actions))>) {
     f(actions);
     const bool leaving = !leaving_.empty();

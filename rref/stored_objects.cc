@@ -16,7 +16,7 @@ StoredObjects::Waiting& StoredObjects::Entry::waiters() {
 }
 
 bool StoredObjects::when_alive(const RRefId& id, Done done) {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (ended_ != nullptr) {
     const auto error = ended_;
     lock.unlock();
@@ -35,7 +35,7 @@ bool StoredObjects::when_alive(const RRefId& id, Done done) {
 }
 
 void StoredObjects::settle(const RRefId& id, Found found) {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (ended_ != nullptr) return;
   Entry& entry = entries_[id];
   if (entry.settled()) return;
@@ -44,14 +44,14 @@ void StoredObjects::settle(const RRefId& id, Found found) {
 }
 
 void StoredObjects::fail(const RRefId& id, const std::exception_ptr& error) {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto place = entries_.find(id);
   if (place == entries_.end() || place->second.settled()) return;
   place->second.settle(error);
   serve(lock, id);
 }
 
-void StoredObjects::serve(std::unique_lock<std::mutex>& lock, const RRefId& id) {
+void StoredObjects::serve(rpc::MutexLock& lock, const RRefId& id) {
   // Each step finds the entry again: it may be erased with the last waiter's hold.
   for (auto place = entries_.find(id); place != entries_.end(); place = entries_.find(id)) {
     Entry& entry = place->second;
@@ -64,22 +64,21 @@ void StoredObjects::serve(std::unique_lock<std::mutex>& lock, const RRefId& id) 
     }
     Done next = waiting.waiters.pop();
     Found found = entry.found();
-    lock.unlock();
+    const rpc::MutexUnlock unlocked(lock, mutex_);
     next(std::move(found));
     next = nullptr;
-    lock.lock();
   }
 }
 
 void StoredObjects::remove(const RRefId& id) {
   decltype(entries_)::node_type node;  // destroyed after the lock is released
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   node = entries_.extract(id);
 }
 
 std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> StoredObjects::alive() const {
   std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> alive;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& [id, entry] : entries_)
     if (entry.object != nullptr) alive.emplace_back(id, entry.object);
   return alive;
@@ -88,7 +87,7 @@ std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> StoredObjects::ali
 void StoredObjects::end(const std::exception_ptr& error) {
   std::map<RRefId, Entry> entries;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     ended_ = error;
     entries.swap(entries_);
   }

@@ -6,13 +6,13 @@
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/result.h>
 #include <weft/rref/protocol/ids.h>
 #include <weft/rref/stored_object.h>
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -49,11 +49,11 @@ class WEFT_EXPORT StoredObjects {
     void settle(Found found);
     Waiting& waiters();
   };
-  void serve(std::unique_lock<std::mutex>& lock, const RRefId& id);
+  void serve(rpc::MutexLock& lock, const RRefId& id) WEFT_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<RRefId, Entry> entries_;
-  std::exception_ptr ended_;
+  mutable rpc::Mutex mutex_;
+  std::map<RRefId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr ended_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rref
