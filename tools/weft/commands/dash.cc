@@ -1,7 +1,7 @@
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <cstdio>
-#include <mutex>
 #include <thread>
 
 #include "tools/weft/command.h"
@@ -31,18 +31,18 @@ struct Options : AskedAgent {
 class Published {
  public:
   void set(std::string text) {
-    const std::scoped_lock lock(mutex_);
+    const rpc::MutexLock lock(mutex_);
     text_ = std::move(text);
   }
   observe::HttpReply reply() const {
-    const std::scoped_lock lock(mutex_);
+    const rpc::MutexLock lock(mutex_);
     if (text_.empty()) return {503, {}, "no data yet\n"};
     return {200, "application/json", text_};
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::string text_;
+  mutable rpc::Mutex mutex_;
+  std::string text_ WEFT_GUARDED_BY(mutex_);
 };
 
 std::unique_ptr<observe::HttpServer> serve(const Options& options, const Published& published) {

@@ -1,5 +1,6 @@
 #include "tools/weft/launch/hosts.h"
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/membership/job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/local_address.h>
@@ -9,7 +10,6 @@
 #include <asio/ip/v6_only.hpp>
 
 #include <cstdlib>
-#include <mutex>
 #include <random>
 
 #include "tools/weft/errors.h"
@@ -24,7 +24,7 @@ class LauncherService {
   void failed(Failure failure) {
     std::function<void(const Failure&)> tell;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (!tell_) return first_.push_back(failure);
       tell = tell_;
     }
@@ -33,7 +33,7 @@ class LauncherService {
   void watch(std::function<void(const Failure&)> tell) {
     std::vector<Failure> before;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       tell_ = tell;
       before.swap(first_);
     }
@@ -42,9 +42,9 @@ class LauncherService {
   using Service = rpc::Service<"launcher", rpc::Method<"failed", &LauncherService::failed, rpc::resumable>>;
 
  private:
-  std::mutex mutex_;  // guards both
-  std::function<void(const Failure&)> tell_;
-  std::vector<Failure> first_;  // that came before anybody watched
+  rpc::Mutex mutex_;
+  std::function<void(const Failure&)> tell_ WEFT_GUARDED_BY(mutex_);
+  std::vector<Failure> first_ WEFT_GUARDED_BY(mutex_);  // that came before anybody watched
 };
 
 namespace {

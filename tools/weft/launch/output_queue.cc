@@ -1,10 +1,10 @@
 #include "tools/weft/launch/output_queue.h"
 
+#include <weft/rpc/core/mutex.h>
+
 #include <signal.h>
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -18,15 +18,18 @@ struct OutputQueue::State {
     std::string text;
   };
 
-  mutable std::mutex mutex;  // guards all
-  mutable std::condition_variable changes;
-  std::function<void()> changed;
-  std::deque<Piece> pieces;
-  std::size_t bytes = 0;  // with those of the piece that is being written
-  bool full = false, writing = false, closed = false, ending = false;
+  mutable rpc::Mutex mutex;
+  mutable rpc::Condition changes;
+  std::function<void()> changed WEFT_GUARDED_BY(mutex);
+  std::deque<Piece> pieces WEFT_GUARDED_BY(mutex);
+  std::size_t bytes WEFT_GUARDED_BY(mutex) = 0;  // with those of the piece that is being written
+  bool full WEFT_GUARDED_BY(mutex) = false;
+  bool writing WEFT_GUARDED_BY(mutex) = false;
+  bool closed WEFT_GUARDED_BY(mutex) = false;
+  bool ending WEFT_GUARDED_BY(mutex) = false;
 
-  bool empty() const { return closed || bytes == 0; }
-  void close() {
+  bool empty() const WEFT_REQUIRES(mutex) { return closed || bytes == 0; }
+  void close() WEFT_REQUIRES(mutex) {
     closed = true;
     full = false;
     pieces.clear();
@@ -36,9 +39,9 @@ struct OutputQueue::State {
 };
 
 void OutputQueue::State::run() {
-  std::unique_lock lock(mutex);
+  rpc::MutexLock lock(mutex);
   for (;;) {
-    changes.wait(lock, [&] { return ending || !pieces.empty(); });
+    changes.wait(lock, [&]() WEFT_REQUIRES(mutex) { return ending || !pieces.empty(); });
     if (ending) return;
     const Piece piece = std::move(pieces.front());
     pieces.pop_front();
@@ -67,7 +70,7 @@ OutputQueue::OutputQueue(std::function<void()> changed) : state_(std::make_share
 }
 
 OutputQueue::~OutputQueue() {
-  std::unique_lock lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   state_->ending = true;
   state_->changed = nullptr;
   state_->changes.notify_all();
@@ -78,7 +81,7 @@ OutputQueue::~OutputQueue() {
 
 void OutputQueue::add(int file, std::string_view text) {
   constexpr std::size_t longest = 1 << 16;  // of what is written at a time
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   if (state_->closed || text.empty()) return;
   auto& pieces = state_->pieces;
   if (!pieces.empty() && pieces.back().file == file && pieces.back().text.size() + text.size() <= longest)
@@ -91,28 +94,29 @@ void OutputQueue::add(int file, std::string_view text) {
 }
 
 bool OutputQueue::full() const {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   return state_->full;
 }
 
 bool OutputQueue::empty() const {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   return state_->empty();
 }
 
 bool OutputQueue::closed() const {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   return state_->closed;
 }
 
 void OutputQueue::close() {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   state_->close();
 }
 
 bool OutputQueue::empty_within(std::chrono::milliseconds limit) const {
-  std::unique_lock lock(state_->mutex);
-  return state_->changes.wait_for(lock, limit, [&] { return state_->empty(); });
+  rpc::MutexLock lock(state_->mutex);
+  return state_->changes.wait_for(lock, limit,
+                                  [&]() WEFT_REQUIRES(state_->mutex) { return state_->empty(); });
 }
 
 }  // namespace weft::tool::launch
