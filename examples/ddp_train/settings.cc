@@ -8,7 +8,7 @@ Settings parse_settings(int argc, char** argv) {
   std::size_t processes = 0;
   CLI::App app{
       "Trains a ResNet-18 on Fashion-MNIST, data parallel.\n"
-      "Without a launcher it starts its ranks on this machine: -n N as the first option. It also runs under "
+      "Without a launcher it starts its ranks on this machine: -n N. It also runs under "
       "weft launch, torchrun, mpirun and srun."};
   app.add_option("-n", processes, "ranks to start on this machine");
   app.add_option("--epochs", settings.epochs)->check(CLI::PositiveNumber)->capture_default_str();
@@ -43,8 +43,6 @@ Settings parse_settings(int argc, char** argv) {
       ->capture_default_str();
   try {
     app.parse(argc, argv);
-    if (processes != 0 && argv[1] != std::string("-n"))
-      throw CLI::ValidationError("-n", "expected as the first option");
     if (!settings.shard.empty() && (settings.compress || settings.uneven))
       throw CLI::ValidationError("--shard", "excludes --compress and --uneven");
     if (!settings.checkpoint.empty() && settings.uneven)

@@ -27,7 +27,7 @@ Settings parse_settings(int argc, char** argv) {
   std::size_t processes = 0;
   CLI::App app{
       "Trains a GPT on the bytes of a text: data x pipeline x tensor parallel.\n"
-      "Without a launcher it starts its ranks on this machine: -n N as the first option, or as many as the "
+      "Without a launcher it starts its ranks on this machine: -n N, or as many as the "
       "dimensions have. It also runs under weft launch, torchrun, mpirun and srun."};
   const auto count = [&](const std::string& name, auto& value, const std::string& description) {
     app.add_option(name, value, description)->check(CLI::PositiveNumber)->capture_default_str();
@@ -76,8 +76,6 @@ Settings parse_settings(int argc, char** argv) {
   count("--checkpoint-every", settings.checkpoint_every, "Steps between two checkpoints");
   try {
     app.parse(argc, argv);
-    if (processes != 0 && argv[1] != std::string("-n"))
-      throw CLI::ValidationError("-n", "expected as the first option");
     if (auto names = settings.mesh;
         std::ranges::sort(names), names != std::vector<std::string>{"data", "pipeline", "tensor"})
       throw CLI::ValidationError("--mesh", "expected data, pipeline and tensor in any order");

@@ -4,6 +4,7 @@
 #include <weft/rpc/membership/internal/local_processes.h>
 #include <weft/rpc/membership/job_place.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <optional>
@@ -38,9 +39,25 @@ int run_member(const std::string& program, Layers layers, const std::function<vo
   }
 }
 
-int start_members(const std::string& program, std::vector<std::string> arguments, std::size_t processes) {
-  if (!arguments.empty() && arguments.front() == "-n") {
-    const std::string text = arguments.size() > 1 ? arguments[1] : "";
+// Whether the argument is -nN. Other options that begin with -n are the program's own.
+bool has_number(const std::string& argument) {
+  return argument.starts_with("-n") && argument.size() > 2 && argument[2] >= '0' && argument[2] <= '9';
+}
+
+int start_members(const std::string& program, const std::vector<std::string>& arguments,
+                  std::size_t processes) {
+  const auto end_of_options = std::find(arguments.begin(), arguments.end(), "--");
+  std::vector<std::string> others;
+  for (auto argument = arguments.begin(); argument != end_of_options; ++argument) {
+    std::string text;
+    if (has_number(*argument)) {
+      text = argument->substr(2);
+    } else if (*argument != "-n") {
+      others.push_back(*argument);
+      continue;
+    } else if (argument + 1 != end_of_options) {
+      text = *++argument;
+    }
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), processes);
     if (error != std::errc{} || end != text.data() + text.size() || processes == 0 ||
         processes > max_processes) {
@@ -48,9 +65,9 @@ int start_members(const std::string& program, std::vector<std::string> arguments
                    text.c_str(), max_processes);
       return 2;
     }
-    arguments.erase(arguments.begin(), arguments.begin() + 2);
   }
-  return run_processes(processes, arguments);
+  others.insert(others.end(), end_of_options, arguments.end());
+  return run_processes(processes, others);
 }
 
 }  // namespace

@@ -53,8 +53,9 @@ void run_body(Agent& agent, Body& body, Argument& argument) {
 // and the first line of the exception's text. 1 also if a process that was started has failed: the others
 // then have 5 s to end before they are killed, and the last line names the first failure. 2: a malformed -n.
 //
-// If no launcher has started the process, `-n N` as its first two arguments replaces JobOptions::processes;
-// the processes are started without these two.
+// If no launcher has started the process, `-n N` or `-nN` among its arguments before `--` replaces
+// JobOptions::processes, and the processes are started without it. A process that a launcher has started
+// keeps all its arguments.
 template <class Body>
 int run_job(int argc, char** argv, Layers layers, Body body, JobOptions options = {}) {
   return detail::run_job(

@@ -62,12 +62,18 @@ void wait_for_ever(rpc::Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // As run_job() does, "-n N" first is not the program's own.
-  const int first = argc > 2 && std::string(argv[1]) == "-n" ? 3 : 1;
-  const std::string mode = argc > first ? argv[first] : "gather";
+  // The process that starts the others may read an option -n here: it does not run the body.
+  const std::string mode = argc > 1 ? argv[1] : "gather";
   if (mode == "agent") return rpc::run_job(argc, argv, {}, call_next);
   if (mode == "gather") return rpc::run_job(argc, argv, {}, gather_and_call, {.processes = 3});
   if (mode == "wait") return rpc::run_job(argc, argv, {}, wait_for_ever);
+  if (mode == "arguments")
+    return rpc::run_job(argc, argv, {}, [&](rpc::Job& job) {
+      job.join().get();
+      std::string text;
+      for (int i = 1; i < argc; ++i) text += std::string(" ") + argv[i];
+      std::printf("rank %zu of %zu:%s\n", job.rank(), job.world_size(), text.c_str());
+    });
   if (mode == "left")
     return rpc::run_job(argc, argv, {}, [](rpc::Job& job) {
       job.join().get();

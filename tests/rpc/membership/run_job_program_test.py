@@ -19,6 +19,15 @@ class StartedByNobody(unittest.TestCase):
         status, lines = run(PROGRAM, "-n", 2)
         self.assertEqual((status, lines), (0, ["2 members, twice the sum of their ranks is 2"]))
 
+    def test_the_number_of_processes_is_found_among_the_other_arguments(self):
+        for arguments, left in ((["arguments", "-m", "3", "-n", "2", "x"], "arguments -m 3 x"),
+                                (["arguments", "x", "-n2"], "arguments x"),
+                                (["arguments", "-n", "1", "-n", "2", "-name", "--n", "3"], "arguments -name --n 3"),
+                                (["arguments", "-n", "2", "--", "-n", "3", "-n4"], "arguments -- -n 3 -n4")):
+            with self.subTest(arguments):
+                status, lines = run(PROGRAM, *arguments)
+                self.assertEqual((status, sorted(lines)), (0, [f"rank {n} of 2: {left}" for n in range(2)]))
+
     def test_a_body_with_an_agent_starts_when_all_have_joined(self):
         status, lines = run(PROGRAM, "-n", 3, "agent")
         self.assertEqual((status, sorted(lines)), (0, [f"worker{n} sees worker0 worker1 worker2" for n in range(3)]))
@@ -28,7 +37,8 @@ class StartedByNobody(unittest.TestCase):
         self.assertEqual((status, sorted(lines)), (0, ["rank 0 has left", "rank 1 has left"]))
 
     def test_a_malformed_number_of_processes(self):
-        for wrong in (["-n"], ["-n", "0"], ["-n", "2x"], ["-n", "-1"], ["-n", "9999999"]):
+        for wrong in (["-n"], ["-n", "0"], ["-n", "2x"], ["-n", "-1"], ["-n", "9999999"], ["-n2x"], ["-n0"],
+                      ["left", "-n"], ["left", "-n", "--", "2"]):
             with self.subTest(wrong):
                 status, lines = run(PROGRAM, *wrong)
                 self.assertEqual(status, 2, lines)
@@ -70,9 +80,14 @@ class StartedByOthers(unittest.TestCase):
     def test_a_rank_starts_no_processes(self):
         host, port = free_address().split(":")
         place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": host, "MASTER_PORT": port}
-        with Program(PROGRAM, "-n", 2, "wait", env=place) as member:
+        with Program(PROGRAM, "wait", "-n", 2, env=place) as member:
             member.wait_for("^rank 0 waits$")
             self.assertEqual(member.children(), {})
+
+    def test_a_rank_keeps_its_arguments(self):
+        host, port = free_address().split(":")
+        place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": host, "MASTER_PORT": port}
+        self.assertEqual(run(PROGRAM, "arguments", "-n", 2, "-n3", env=place), (0, ["rank 0 of 1: arguments -n 2 -n3"]))
 
     def test_a_malformed_environment(self):
         status, lines = run(PROGRAM, env={"RANK": "x", "WORLD_SIZE": "1"})
