@@ -50,8 +50,9 @@ void run_body(Agent& agent, Body& body, Argument& argument) {
 //
 // Returns the status for main(). 0: the body has returned, or all processes that were started have ended with
 // status 0. 1: the body has thrown; the process has printed one line on standard error, "worker1 (rank 1): "
-// and the first line of the exception's text. 1 also if a process that was started has failed: the others
-// then have 5 s to end before they are killed, and the last line names the first failure. 2: a malformed -n.
+// and the first line of the exception's text. 2: a malformed -n. If a process that was started has failed,
+// the status of the first one, as from weft launch: 128 plus the number of a signal. The others then have
+// 5 s to end before they are killed, and the last line names the first failure.
 //
 // If no launcher has started the process, `-n N` or `-nN` among its arguments before `--` replaces
 // JobOptions::processes, and the processes are started without it. A process that a launcher has started

@@ -23,7 +23,7 @@ class Failure(unittest.TestCase):
 
     def check_loss_of(self, lost, rank, survivors):
         os.kill(self.processes[f"worker{rank}"], signal.SIGKILL)
-        self.assertEqual(self.job.end(within=SECONDS), 1)
+        self.assertEqual(self.job.end(within=SECONDS), 128 + signal.SIGKILL)
         wait_until_gone(self.processes.values(), within=SECONDS)
         for survivor in survivors:
             self.assertRegex(self.job.output(), rf"(?m)^{survivor} \(rank \d\): .*{lost}", f"{survivor} does not say what it lost")
@@ -41,7 +41,7 @@ class Failure(unittest.TestCase):
 
     def test_the_launcher_is_terminated(self):
         self.job.signal(signal.SIGTERM)
-        self.assertEqual(self.job.end(within=SECONDS), 1)
+        self.assertEqual(self.job.end(within=SECONDS), 128 + signal.SIGTERM)
         wait_until_gone(self.processes.values(), within=SECONDS)
         self.assertEqual(self.job.lines[-1], "weft: stopped by signal 15 (Terminated)")
 

@@ -65,15 +65,19 @@ class LocalProcesses {
     const int port = free_port();
     for (std::size_t rank = 0; rank < processes; ++rank) start(rank, processes, port, arguments);
     while (std::any_of(children_.begin(), children_.end(), running)) wait_for_signal();
-    if (failure_.empty()) return 0;
-    std::fprintf(stderr, "weft: %s\n", failure_.c_str());
-    return 1;
+    if (!failure_) return 0;
+    std::fprintf(stderr, "weft: %s\n", failure_->text.c_str());
+    return failure_->status;
   }
 
  private:
   struct Child {
     pid_t pid = 0;
     std::optional<int> status;  // as waitpid() returns it
+  };
+  struct Failure {
+    std::string text;
+    int status;  // as a shell reports it
   };
   static bool running(const Child& child) { return !child.status; }
 
@@ -107,7 +111,8 @@ class LocalProcesses {
     const timespec wait{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
     const int signal = ::sigtimedwait(&signals_, nullptr, &wait);
     if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
-      fail(std::string("stopped by signal ") + std::to_string(signal) + " (" + ::strsignal(signal) + ")");
+      fail({std::string("stopped by signal ") + std::to_string(signal) + " (" + ::strsignal(signal) + ")",
+            128 + signal});
       signal_all(SIGTERM);
     }
     collect();
@@ -133,13 +138,15 @@ class LocalProcesses {
     const auto killed = std::find_if(failed.begin(), failed.end(),
                                      [&](std::size_t rank) { return WIFSIGNALED(*children_[rank].status); });
     const std::size_t first = killed != failed.end() ? *killed : failed.front();
-    fail("first failure: rank " + std::to_string(first) + " (process " +
-         std::to_string(children_[first].pid) + ") " + how_it_ended(*children_[first].status));
+    const int status = *children_[first].status;
+    fail({"first failure: rank " + std::to_string(first) + " (process " +
+              std::to_string(children_[first].pid) + ") " + how_it_ended(status),
+          WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status)});
   }
 
-  void fail(std::string what) {
-    if (!failure_.empty()) return;
-    failure_ = std::move(what);
+  void fail(Failure failure) {
+    if (failure_) return;
+    failure_ = std::move(failure);
     end_by_ = Steady::now() + failure_wait;
   }
 
@@ -150,7 +157,7 @@ class LocalProcesses {
 
   sigset_t signals_{}, unblocked_{};
   std::vector<Child> children_;               // by rank
-  std::string failure_;                       // the first
+  std::optional<Failure> failure_;            // the first
   std::optional<Steady::time_point> end_by_;  // then processes that still run are killed
 };
 

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <latch>
 #include <stdexcept>
 #include <string>
@@ -49,6 +50,7 @@ void gather_and_call(rpc::Job& job) {
 void fail(rpc::Job& job, const std::string& how) {
   job.join().get();
   if (job.rank() == 1 && how == "throw") throw std::runtime_error("no shard 1\nsecond line");
+  if (how == "exit") std::_Exit(3);
   if (job.rank() == 1) std::raise(SIGKILL);
   job.barrier().get();
 }

@@ -61,11 +61,16 @@ class Failures(unittest.TestCase):
 
     def test_a_signal(self):
         status, lines = run(PROGRAM, "kill")
-        self.assertEqual(status, 1)
+        self.assertEqual(status, 128 + signal.SIGKILL)
         self.check(lines, r"1 \(process \d+\) was killed by signal 9 ")
 
+    def test_the_exit_status_of_a_rank(self):
+        status, lines = run(PROGRAM, "-n", 1, "exit")
+        self.assertEqual(status, 3)
+        self.assertRegex("\n".join(lines), r"^weft: first failure: rank 0 \(process \d+\) ended with status 3$")
+
     def test_the_end_of_the_process_that_started_them(self):
-        for number, status in ((signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGKILL, -signal.SIGKILL)):
+        for number, status in ((signal.SIGTERM, 128 + 15), (signal.SIGINT, 128 + 2), (signal.SIGKILL, -signal.SIGKILL)):
             with self.subTest(number), Program(PROGRAM, "-n", 2, "wait") as job:
                 for _ in range(2):
                     job.wait_for("waits")
