@@ -183,7 +183,7 @@ std::string Training::too_few_text(std::size_t ready, const Generation& current)
   const WorkerLimits& workers = options_.workers;
   const std::size_t least = current.number == 0 ? std::max(workers.min, workers.start) : workers.min;
   return "elastic training '" + options_.name + "': " + std::to_string(ready) +
-         " workers are ready, expected at least " + std::to_string(least);
+         (ready == 1 ? " worker is" : " workers are") + " ready, expected at least " + std::to_string(least);
 }
 
 rpc::Error Training::too_few(std::size_t ready, const Generation& current) const {

@@ -271,7 +271,7 @@ TEST_F(ElasticRun, GivesUpBelowTheMinimum) {
   const auto error = test::error_of([&] { return anna.end(); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_NE(std::string(error->what()).find("1 workers are ready, expected at least 2"), std::string::npos)
+  EXPECT_NE(std::string(error->what()).find("1 worker is ready, expected at least 2"), std::string::npos)
       << error->what();
 }
 
