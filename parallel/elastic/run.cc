@@ -135,10 +135,17 @@ class Training {
 std::variant<Generation, Outcome> Training::agree() {
   auto few_until = rpc::Clock::time_point::max();  // when the patience with too few workers ends
   auto warn_at = few_until;                        // of too few workers
-  while (!access_.leaving()) {
+  for (bool newcomer = last_.number == 0; !access_.leaving(); newcomer = false) {
     const Board::View view = board_->refresh();
     const Generation& current = view.current;
-    if (current.finished) return Outcome::finished;
+    if (current.finished) {
+      if (newcomer)
+        agent_.core()->log().write(rpc::LogLevel::warning,
+                                   "elastic training '" + options_.name +
+                                       "' has already finished in this store: run() returns without "
+                                       "training; another training needs a new store");
+      return Outcome::finished;
+    }
     if (!view.ready.contains(agent_.id())) {  // not announced yet, or taken for dead
       board_->announce();
       continue;

@@ -83,9 +83,10 @@ WEFT_EXPORT Outcome run(rpc::Job& job, State& state, const std::function<void(co
 
 }  // namespace detail
 
-// Joins the job, and blocks until training is finished or this worker has left. body: called with a
-// collectives::Group, returns void or Task<void>, which runs on the calling thread. The state was not
-// committed before, or holds what a checkpoint gave: then its commits count.
+// Joins the job, and blocks until training is finished or this worker has left. If the training has finished
+// in the job's store before, logs a warning and returns at once. body: called with a collectives::Group,
+// returns void or Task<void>, which runs on the calling thread. The state was not committed before, or holds
+// what a checkpoint gave: then its commits count.
 //
 // Throws failed_precondition in a job of fixed size; deadline_exceeded, as options.patience says; lease_lost
 // if the others consider this worker dead; unavailable if the host of the job's store is gone; what the body

@@ -265,6 +265,25 @@ TEST_F(ElasticRun, AWorkerThatDiesBeforeTheGroupIsFormedIsLeftOutBeforeItsLeaseE
   EXPECT_EQ(bert.changes.at(0).group.members(), (Names{"anna", "bert"}));
 }
 
+TEST_F(ElasticRun, AWorkerOfAFinishedTrainingLogsThatItDoesNotTrain) {
+  Worker& anna = worker("anna");
+  anna.start({});
+  EXPECT_EQ(anna.end(), Outcome::finished);
+  std::atomic<int> warnings = 0;
+  rpc::AgentOptions options = worker_options(store, "bert", 1);
+  options.log = [&](const rpc::LogRecord& record) {
+    warnings += record.level == rpc::LogLevel::warning &&
+                record.message ==
+                    "elastic training 'train' has already finished in this store: run() returns without "
+                    "training; another training needs a new store";
+  };
+  rpc::Agent agent(options, training_layers());
+  rpc::Job job(agent);
+  Trained training(1);
+  EXPECT_EQ(run(job, training.state, [](const Group&) { ADD_FAILURE(); }, {}), Outcome::finished);
+  EXPECT_EQ(warnings, 1);
+}
+
 TEST_F(ElasticRun, GivesUpBelowTheMinimum) {
   Worker& anna = worker("anna");
   anna.start({.workers = {.min = 2}, .patience = std::chrono::milliseconds{20}});
