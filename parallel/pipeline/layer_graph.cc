@@ -39,6 +39,10 @@ struct Part {
 };
 
 std::vector<Part> parts_of(const LayerGraph& layers, const std::vector<int>& cuts) {
+  const auto count = static_cast<std::size_t>(layers.size());
+  if (cuts.size() >= count)
+    refuse_layers(std::to_string(cuts.size() + 1) + " stages, but only " + std::to_string(count) +
+                  (count == 1 ? " layer" : " layers") + ": expected at most one stage for each layer");
   std::vector<Part> parts;
   int first = 0;
   for (std::size_t i = 0; i <= cuts.size(); ++i) {

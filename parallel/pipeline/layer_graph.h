@@ -101,9 +101,9 @@ WEFT_EXPORT std::set<int> stages_of(const schedule::Schedule& schedule, int rank
 
 // Stages of consecutive layers. The module of a stage has its layers as submodules, by their names. The
 // outputs of a stage are those that later stages use, in the order of (layer, output); those of the last
-// stage are the outputs of the last layer. invalid_argument: cuts that are not ascending layers, a parameter
-// of a tie that a layer does not have, tied parameters of different shapes, or ties of stages not all of
-// which are built without CutOptions::seed.
+// stage are the outputs of the last layer. invalid_argument: more stages than layers, cuts that are not
+// ascending layers, a parameter of a tie that a layer does not have, tied parameters of different shapes, or
+// ties of stages not all of which are built without CutOptions::seed.
 WEFT_EXPORT StageGraph cut(const LayerGraph& layers, const CutOptions& options);
 
 }  // namespace weft::pipeline

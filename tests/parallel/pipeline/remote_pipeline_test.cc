@@ -324,6 +324,8 @@ TEST(RemotePipeline, RefusesWhatDoesNotFit) {
             "Pipeline::create: two ranks have the worker worker1, expected one agent for each rank");
   EXPECT_EQ(refused(workers, {.cuts = {2}, .schedule = gpipe}),
             "pipeline layers: a stage of the layers 2 to 1: expected ascending cuts between 1 and 1");
+  EXPECT_EQ(refused(workers, {.cuts = {0, 1}, .schedule = gpipe}),
+            "pipeline layers: 3 stages, but only 2 layers: expected at most one stage for each layer");
   EXPECT_EQ(
       refused(workers, {.cuts = {1}, .schedule = schedule::add_optimizer_steps(gpipe)}),
       "Pipeline::create: the schedule steps parameters, and there is no optimizer: give one in the options");
