@@ -63,7 +63,27 @@ class Install(unittest.TestCase):
         self.assertEqual(self.installed(), {"libweft_one.a", "weft_one.cmake"})
 
 
+TWICE = f"""
+cmake_minimum_required(VERSION 3.25)
+project(twice LANGUAGES CXX)
+include(CMakePackageConfigHelpers)
+configure_package_config_file({CMAKE_FOLDER}/weftConfig.cmake.in ${{CMAKE_BINARY_DIR}}/weft/weftConfig.cmake INSTALL_DESTINATION weft)
+file(TOUCH ${{CMAKE_BINARY_DIR}}/weft/weft_rpc.cmake ${{CMAKE_BINARY_DIR}}/weft/weft_observe.cmake)
+set(weft_DIR ${{CMAKE_BINARY_DIR}}/weft)
+find_package(weft REQUIRED COMPONENTS rpc OPTIONAL_COMPONENTS observe)
+find_package(weft REQUIRED COMPONENTS rpc OPTIONAL_COMPONENTS observe)
+"""
+
+
 class Components(unittest.TestCase):
+    def test_the_package_may_be_found_twice(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "CMakeLists.txt").write_text(TWICE)
+            ended = subprocess.run([CMAKE, "-G", "Ninja", "-S", root, "-B", root / "build", f"-DCMAKE_CXX_COMPILER={COMPILER}"],
+                                   capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+
     def test_the_package_knows_every_layer_and_what_it_needs(self):
         needs = {}  # by layer, in the order of the layers
         for name, text in re.findall(r"weft_layer\((\w+) (.*?)\)", (CMAKE_FOLDER.parent / "CMakeLists.txt").read_text(), re.S):
