@@ -1,3 +1,5 @@
+#include <weft/rpc/store/file_store.h>
+
 #include <fcntl.h>
 #include <unistd.h>
 #include <asio/io_context.hpp>
@@ -87,6 +89,12 @@ void check(const Options& options) {
     throw UsageError("--nnodes " + std::to_string(options.hosts) + " needs --rendezvous HOST:PORT of host 0");
   if (!options.join.empty() && (options.hosts > 1 || !options.store.empty() || !options.rendezvous.empty()))
     throw UsageError("--join states the address of the job: it excludes --nnodes, --rendezvous and --store");
+  if (options.join.starts_with("file:")) {  // a store in a file that is missing would be created
+    const std::string path = rpc::FileStore::path_of(options.join);
+    if (!std::filesystem::exists(path))
+      throw UsageError("--join: no job has this store: " + path +
+                       " does not exist, expected the --store of a job that runs");
+  }
   if (options.driven.given() && (options.workers != 0 || !options.roles.empty() || options.hosts > 1 ||
                                  !options.join.empty() || options.pin || options.keep_going))
     throw UsageError(
