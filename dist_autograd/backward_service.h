@@ -5,8 +5,7 @@
 //             that this worker met; the reply lists all participants below it
 //   root      of a tensor behind an RRef: the backward also starts there
 //   cancel    the backward was refused before any of its nodes ran: the pass is as before it. In fast mode
-//   the
-//             worker forwards this to all workers that it met
+//             the worker forwards this to all workers that it met
 //   begin     a stage of the backward (backward.h), from its initiator
 //   gradients of one message's tensors, from its receiver to its sender; some are sent in a reply instead
 //             (Report::returned)

@@ -82,8 +82,9 @@ std::exception_ptr RRefLayer::fault(protocol::Fault fault, const std::string& te
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::lease_lost, owner, id, "its owner declared this agent dead"));
     case Fault::refused:
-      return std::make_exception_ptr(lost(rpc::ErrorKind::not_found, owner, id,
-                                          "the object was destroyed before this reference arrived"));
+      return std::make_exception_ptr(lost(
+          rpc::ErrorKind::not_found, owner, id,
+          "the object does not exist: it was destroyed before this reference arrived, or never created"));
     case Fault::released:
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::shut_down, owner, id, "this agent has left and has released its references"));

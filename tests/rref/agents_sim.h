@@ -304,9 +304,7 @@ class Simulation {
           error.kind() == rpc::ErrorKind::owner_lost || error.kind() == rpc::ErrorKind::lease_lost;
       const std::string_view why = error.what();
       const auto says = [&](std::string_view words) { return why.find(words) != std::string_view::npos; };
-      if (lost || says("its creation failed") ||
-          says("the object was destroyed before this reference arrived"))
-        return;
+      if (lost || says("its creation failed") || says("the object does not exist")) return;
       world_.violation(name + " could not " + action.what + ": " + error.what());
     }
   }

@@ -109,14 +109,17 @@ TEST_F(IncomingTest, ForksThatAreNotTheSendersToGive) {
   const auto fork = *box.reference()->fork();
   const Handover not_mine{
       box.id(), {id("bert").incarnation, fork.number + 7}, id("owner"), id("mallory"), false};
-  expect(send("owner", "keeper.look", {reference(0)}, carrying(not_mine)), ErrorKind::not_found, "ended");
-  expect(send("bert", "keeper.look", {reference(0)}, carrying(not_mine)), ErrorKind::not_found, "ended");
+  expect(send("owner", "keeper.look", {reference(0)}, carrying(not_mine)), ErrorKind::not_found,
+         "the object does not exist");
+  expect(send("bert", "keeper.look", {reference(0)}, carrying(not_mine)), ErrorKind::not_found,
+         "the object does not exist");
   const Handover no_object{
       {id("mallory").incarnation, 99}, {id("mallory").incarnation, 99}, id("owner"), id("bert"), false};
-  expect(send("owner", "keeper.look", {reference(0)}, carrying(no_object)), ErrorKind::not_found, "ended");
+  expect(send("owner", "keeper.look", {reference(0)}, carrying(no_object)), ErrorKind::not_found,
+         "the object does not exist");
   const Handover lent_by_nobody{box.id(), {id("owner").incarnation, 1}, id("owner"), id("mallory"), true};
   expect(send("bert", "keeper.look", {reference(0)}, carrying(lent_by_nobody)), ErrorKind::not_found,
-         "ended");
+         "the object does not exist");
   EXPECT_EQ(keepers["bert"]->kept, 0);
 }
 
@@ -145,17 +148,18 @@ TEST_F(IncomingTest, OneBadReferenceEndsTheGoodOnesNextToIt) {
   section.carried.insert(section.carried.begin(), {box.id(), {1, 2}, id("owner"), id("mallory"), false});
   section.owner_addresses = {"", ""};
   section.local = {0, 0};
-  expect(send("owner", "keeper.look", {reference(1)}, section), ErrorKind::not_found, "ended");
+  expect(send("owner", "keeper.look", {reference(1)}, section), ErrorKind::not_found,
+         "the object does not exist");
 }
 
 TEST_F(IncomingTest, RequestsToObjectsThatDoNotExist) {
   RRefSection section;
   section.target = Handover{{1, 2}, {1, 2}, id("owner"), id("mallory"), false};
-  expect(send("owner", "box.get", {}, section), ErrorKind::not_found, "ended");
-  expect(send("owner", "weft.rref.fetch", {}, section), ErrorKind::not_found, "ended");
+  expect(send("owner", "box.get", {}, section), ErrorKind::not_found, "the object does not exist");
+  expect(send("owner", "weft.rref.fetch", {}, section), ErrorKind::not_found, "the object does not exist");
   expect(send("owner", "weft.rref.fetch", {}, RRefSection{}), ErrorKind::invalid_argument,
          "without an object");
-  expect(send("owner", "box.get", {}, RRefSection{}), ErrorKind::not_found, "needs an object");
+  expect(send("owner", "box.get", {}, RRefSection{}), ErrorKind::not_found, "is a method of objects");
   section.target->rref = box.id();
   EXPECT_FALSE(send("owner", "keeper.ping", {}, section)) << "a served method may be called about an object";
 }
@@ -174,9 +178,9 @@ TEST_F(IncomingTest, CreationsThatAreNotTheSendersToMake) {
   expect(send("owner", "box.new", {one}, section), ErrorKind::invalid_argument, "another owner");
   section.result->owner = id("owner");
   section.result->rref.origin = id("bert").incarnation;
-  expect(send("owner", "box.new", {one}, section), ErrorKind::not_found, "ended");
+  expect(send("owner", "box.new", {one}, section), ErrorKind::not_found, "the object does not exist");
   section.result->rref = box.id();
-  expect(send("owner", "box.new", {one}, section), ErrorKind::not_found, "ended");
+  expect(send("owner", "box.new", {one}, section), ErrorKind::not_found, "the object does not exist");
   expect(send("owner", "box.new", {one}, RRefSection{}), ErrorKind::invalid_argument, "rref::create");
   EXPECT_EQ(Counted::made, 1);
 }
@@ -214,7 +218,7 @@ TEST_F(IncomingTest, RepliesWithBadSections) {
   serve_reply("empty", written({}));
   expect(ask("empty"), ErrorKind::invalid_argument, "is not part of its message");
   serve_reply("stale", written(carrying({box.id(), {1, 2}, id("owner"), id("mallory"), true})));
-  expect(ask("stale"), ErrorKind::not_found, "ended");
+  expect(ask("stale"), ErrorKind::not_found, "the object does not exist");
 }
 
 }  // namespace

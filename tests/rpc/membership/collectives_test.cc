@@ -198,8 +198,8 @@ TEST_P(FixedCollectives, AMemberThatLeavesEndsItForTheOthers) {
 TEST_P(FixedCollectives, TypesMustAgree) {
   auto number = rpc::Job(job[1]).all_gather(1);
   auto text = rpc::Job(job[2]).all_gather(std::string("one"));
-  expect_error(std::move(number), ErrorKind::type_mismatch, " gathers ");
-  expect_error(std::move(text), ErrorKind::type_mismatch, " gathers ");
+  expect_error(std::move(number), ErrorKind::type_mismatch, " calls all_gather of ");
+  expect_error(std::move(text), ErrorKind::type_mismatch, " calls all_gather of ");
 }
 
 TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
