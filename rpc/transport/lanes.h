@@ -24,7 +24,7 @@ class WEFT_EXPORT Lanes final {
   // Closes a stream on its loop.
   struct CloseOnLoop {
     std::shared_ptr<Loop> loop;
-    void operator()(ByteStream* stream) const;
+    void operator()(ByteStream* stream) const;  // as std::default_delete
   };
   using Stream = std::unique_ptr<ByteStream, CloseOnLoop>;
   // Called with the reason why a lane was lost: see start().

@@ -225,7 +225,9 @@ class Header:
                     above -= 1
                 if self.indent(above) < indent or self.is_comment(above):
                     break
-            elif self.indent(above) < indent or self.is_comment(above) or self.code[above].startswith("#"):
+            elif self.indent(above) < indent or self.is_comment(above):
+                break
+            elif self.code[above].startswith("#") and not self.code[above].startswith("#if"):
                 break
             elif self.code[above].strip().startswith("}"):  # the end of a body, which may have blank lines
                 above -= 1

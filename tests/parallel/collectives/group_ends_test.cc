@@ -446,7 +446,7 @@ TEST_F(EarlyMessagesOfAGroup, BeyondALimitEndIt) {
     Futures futures;
     for (int i = 0; i < 8; ++i) futures.push_back(send(100));
     const std::vector<std::string> words{
-        "9 messages of", "before worker0 made the group",
+        "9 messages of", "before worker0 created the group",
         "max_early_messages (" + std::to_string(options.max_early_messages) + ")",
         "max_early_bytes (" + std::to_string(options.max_early_bytes) + ")"};
     for (int i = 0; i < 2; ++i) {

@@ -86,7 +86,7 @@ TEST_F(HangTest, ADeadlockOfObjectsOnTwoAgentsIsNamedAsACycle) {
   EXPECT_EQ(members, (std::set<std::string>{"clerk: desk.ask on berlin", "berlin: desk.relay on paris",
                                             "paris: desk.sign on berlin"}));
   EXPECT_NE(text.find("cycle of 3 calls:\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("a deadlock, if it stays"), std::string::npos) << text;
+  EXPECT_NE(text.find("a deadlock, if it persists"), std::string::npos) << text;
 
   // A call that only waits for calls of the cycle is not part of a cycle.
   auto late = berlin.call<&Desk::sign>();
