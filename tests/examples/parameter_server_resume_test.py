@@ -33,9 +33,15 @@ class Resume(unittest.TestCase):
         return losses, re.match(r"test_accuracy=(\S+)", lines[-1])[1]
 
     def whole_steps(self, name):
-        files = (self.folder / name / "steps").glob("*/trainer*")
-        steps = [int(file.parent.name) for file in files if not file.name.endswith(".part")]
-        return [step for step in steps if steps.count(step) == len(TRAINERS)]
+        steps = []
+        for folder in (self.folder / name / "steps").glob("*"):
+            try:
+                files = [file for file in os.listdir(folder) if file.startswith("trainer") and not file.endswith(".part")]
+            except FileNotFoundError:  # the program has removed this checkpoint, because newer ones are complete
+                continue
+            if len(files) == len(TRAINERS):
+                steps.append(int(folder.name))
+        return steps
 
     def kill_all(self, name, after):
         """A run of which every process is killed once it has saved this step, or a later one."""
