@@ -45,6 +45,15 @@ std::vector<Frame> read(const std::filesystem::path& path) {
   return frames;
 }
 
+// Returns whether the frame answers a pull of `items` with the last item.
+bool ends_stream(const Frame& frame) {
+  if (frame.kind() != FrameKind::reply || frame.id() <= *recorded::flow_calls.rbegin()) return false;
+  auto answer = frame.message();
+  if (answer.failure()) return false;
+  ValueReader end;
+  return answer.result().find_field("end", 4, end) && end.get_bool();
+}
+
 std::vector<std::filesystem::path> recordings() {
   std::vector<std::filesystem::path> found;
   for (const auto& entry : std::filesystem::directory_iterator(WEFT_RECORDED_FRAMES))
@@ -195,6 +204,7 @@ TEST_P(FlowTest, ItsServerIsUnderstood) {
         break;
     }
     ASSERT_TRUE(server.send(frame.bytes));
+    if (ends_stream(frame)) break;  // the client does not always pull behind the end
   }
   EXPECT_EQ(credits, recorded::flow_credit) << "what was recorded";
   const auto got = answers.take();
