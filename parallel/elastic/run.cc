@@ -34,7 +34,7 @@ using rpc::ErrorKind;
 
 constexpr int max_failures = 3;                       // of the same workers, without a commit between them
 constexpr auto leave_poll = std::chrono::seconds{1};  // State::leave() wakes nobody
-constexpr auto warn_after = std::chrono::seconds{10};
+constexpr int silence_part = 60;  // of the patience, after which a worker says why it waits: 10 s by default
 constexpr auto ping_interval = std::chrono::seconds{1};  // while a group is formed
 
 // Of a collective, or of a call to a worker that is gone: the next generation may do better.
@@ -98,6 +98,7 @@ class Training {
  private:
   std::variant<Generation, Outcome> agree();
   std::string too_few_text(std::size_t ready, const Generation& current) const;
+  std::string outside_text(const Generation& current) const;
   rpc::Error too_few(std::size_t ready, const Generation& current) const;
   std::optional<Outcome> train(const Generation& generation);
   collectives::Group form_group(const Generation& generation) const;
@@ -134,7 +135,8 @@ class Training {
 
 std::variant<Generation, Outcome> Training::agree() {
   auto few_until = rpc::Clock::time_point::max();  // when the patience with too few workers ends
-  auto warn_at = few_until;                        // of too few workers
+  const auto log_at = rpc::later(rpc::Clock::now(), options_.patience / silence_part);
+  std::string logged;  // the last reason for waiting
   for (bool newcomer = last_.number == 0; !access_.leaving(); newcomer = false) {
     const Board::View view = board_->refresh();
     const Generation& current = view.current;
@@ -159,6 +161,8 @@ std::variant<Generation, Outcome> Training::agree() {
     const bool mine = current.contains(agent_.id());
     if (newer && mine && std::all_of(members.begin(), members.end(), is_candidate)) return current;
 
+    const auto now = rpc::Clock::now();
+    std::string reason;  // why this worker waits; empty: not known
     // A member that is ready but not seen in the job yet will be seen: its generation is waited for.
     const bool over = !newer || std::any_of(members.begin(), members.end(),
                                             [&](const AgentId& id) { return view.is_unavailable(id); });
@@ -167,21 +171,16 @@ std::variant<Generation, Outcome> Training::agree() {
         board_->replace(view, *next);
         continue;
       }
-      const auto now = rpc::Clock::now();
-      if (few_until == rpc::Clock::time_point::max()) {
-        few_until = rpc::later(now, options_.patience);
-        warn_at = rpc::later(now, warn_after);
-      }
+      if (few_until == rpc::Clock::time_point::max()) few_until = rpc::later(now, options_.patience);
       if (now >= few_until) throw too_few(view.candidates.size(), current);
-      if (now >= warn_at) {
-        warn_at = rpc::Clock::time_point::max();
-        agent_.core()->log().write(rpc::LogLevel::warning, too_few_text(view.candidates.size(), current) +
-                                                               ": waits for more workers");
-      }
+      reason = too_few_text(view.candidates.size(), current) + ": waits for more workers";
     } else {
       few_until = rpc::Clock::time_point::max();
+      if (!mine && !members.empty()) reason = outside_text(current);
     }
-    board_->wait(view.version, std::min(few_until, rpc::Clock::now() + leave_poll));
+    if (now >= log_at && reason != std::exchange(logged, reason) && !reason.empty())
+      agent_.core()->log().write(rpc::LogLevel::warning, reason);
+    board_->wait(view.version, std::min(few_until, now + leave_poll));
   }
   return Outcome::left;
 }
@@ -191,6 +190,13 @@ std::string Training::too_few_text(std::size_t ready, const Generation& current)
   const std::size_t least = current.number == 0 ? std::max(workers.min, workers.start) : workers.min;
   return "elastic training '" + options_.name + "': " + std::to_string(ready) +
          (ready == 1 ? " worker is" : " workers are") + " ready, expected at least " + std::to_string(least);
+}
+
+std::string Training::outside_text(const Generation& current) const {
+  std::string members;
+  for (const AgentId& id : current.members) members += (members.empty() ? "" : ", ") + id.name;
+  return "elastic training '" + options_.name + "': this worker waits while " + members +
+         " train; if they have died, it waits until their leases end";
 }
 
 rpc::Error Training::too_few(std::size_t ready, const Generation& current) const {

@@ -18,7 +18,7 @@ using namespace testing;
 // A worker: an agent of an elastic world, and a thread that trains.
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t number)
-      : agent(worker_options(store, name, number), training_layers()), job(agent), training(number) {}
+      : agent(options(store, name, number), training_layers()), job(agent), training(number) {}
   ~Worker() {
     if (thread.joinable()) thread.join();
   }
@@ -38,12 +38,23 @@ struct Worker {
       }
     });
   }
+  rpc::AgentOptions options(const test::JobStore& store, const std::string& name, std::size_t number) {
+    rpc::AgentOptions options = worker_options(store, name, number);
+    options.log = [this](const rpc::LogRecord& record) {
+      if (!waits_while.empty() || record.message.find("waits while") == std::string_view::npos) return;
+      waits_while = record.message;
+      waits.set();
+    };
+    return options;
+  }
   std::optional<Outcome> end() {  // rethrows what run() has thrown
     thread.join();
     if (error != nullptr) std::rethrow_exception(error);
     return outcome;
   }
 
+  std::string waits_while;  // the log's, before `waits`
+  test::Event waits;
   rpc::Agent agent;
   rpc::Job job;
   Trained training;
@@ -397,14 +408,17 @@ TEST_F(ElasticSteps, AWorkerJoinsAfterAnyStep) {
 TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   const RunOptions two{.workers = {.min = 2, .max = 2}};
+  RunOptions soon_logged = two;
+  soon_logged.patience = std::chrono::milliseconds{60};
   dies_in(*workers[1], 9);
   Worker& spare = worker("dora");
   workers[0]->training.before_step = [&, before = workers[0]->training.before_step](std::int64_t step,
                                                                                     const Group& group) {
     before(step, group);
     if (step != 1 || spare.thread.joinable()) return;
-    spare.start(two);
+    spare.start(soon_logged);
     await_ready(*workers[0], "dora");
+    spare.waits.wait();
   };
   for (const int first : {0, 1}) workers[first]->start(two);
   EXPECT_THROW(workers[1]->end(), Killed);
@@ -415,6 +429,9 @@ TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {
   EXPECT_EQ(log.of_step(9).size(), 2U);
   EXPECT_EQ(log.of_step(9).front().generation, 2U);
   EXPECT_EQ(spare.changes[0].group.members(), (Names{"anna", "dora"}));
+  EXPECT_EQ(spare.waits_while,
+            "elastic training 'train': this worker waits while anna, bert train; if they have died, it waits "
+            "until their leases end");
 }
 
 // Cleo fails while it applies step 7, which the others have applied.
