@@ -10,8 +10,8 @@ namespace weft::rpc::detail {
 namespace {
 
 // At the deadline, the leader replies and names the missing members. If it does not, the member's call fails
-// after this additional time.
-constexpr auto leader_grace = std::chrono::seconds{2};
+// after this additional time, in which a busy leader can still reply.
+constexpr auto leader_grace = std::chrono::seconds{5};
 
 // The error for a member that is known, but has left or was lost.
 Error gone(const MemberRecord& member) {
