@@ -1,7 +1,9 @@
-// liveness: what each rank holds from which action to which, and how many buffers that needs.
+// liveness(): the values that each rank of a schedule holds, from which action to which action, and the
+// number of buffers that these values need.
 //
-// An executor allocates a buffer for each slot once. The slots of received values are the credits that a
-// receiver can give to its senders. A pure function.
+// A slot is a buffer. Values that a rank holds at the same time have different slots, so that an executor can
+// allocate one buffer for each slot. The slots for received values are the credit of the sender: the number
+// of values that it may have in flight. A pure function.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>
@@ -11,14 +13,14 @@
 
 namespace weft::schedule {
 
-// What a rank holds.
+// The kinds of values that a rank holds.
 enum class Held : std::uint8_t {
-  activation,           // of a stage, from its forward to the end of its backward
-  received_activation,  // from its receive to the forward that uses it
-  received_gradient,    // from its receive to the backward that uses it
-  sent_activation,      // from the forward to the end of its send: the wait, or the send if no wait follows
-  sent_gradient,
-  weights,  // a stashed version, from the stash to the last computation that uses it
+  activation,           // from the forward of a stage to the end of its backward
+  received_activation,  // from the receive to the forward that uses it
+  received_gradient,    // from the receive to the backward that uses it
+  sent_activation,      // from the forward to the end of the send: the wait, or the send if no wait follows
+  sent_gradient,        // from the backward to the end of the send
+  weights,              // a stashed version, from the stash to the last computation that uses it
 };
 // The number of kinds.
 inline constexpr int held_count = static_cast<int>(Held::weights) + 1;
@@ -27,26 +29,26 @@ inline constexpr int held_count = static_cast<int>(Held::weights) + 1;
 struct Lifetime {
   Held held = Held::activation;
   int stage = -1;
-  int microbatch = -1;              // of weights: the version
-  Edge edge = {};                   // of a received or sent value
-  std::size_t first = 0, last = 0;  // actions of the rank, both included
+  int microbatch = -1;              // Held::weights: the version
+  Edge edge = {};                   // the edge that a received or sent value crosses
+  std::size_t first = 0, last = 0;  // indices of actions of the rank, both included
   int slot = 0;                     // no two lifetimes of one kind, stage and edge that overlap have one slot
 };
 
-// All that one rank holds.
+// The values that one rank holds.
 struct RankLiveness {
   std::vector<Lifetime> lifetimes;  // ascending by `first`
-  // The buffers of a kind that the rank needs, over all stages and edges.
+  // The number of buffers that the rank needs for values of a kind, summed over all stages and edges.
   WEFT_EXPORT int slots(Held held) const;
-  // Of one edge: the credits of its sender.
+  // The number of buffers for the values of one edge. For received values: the credit of the sender.
   WEFT_EXPORT int slots(Held held, Edge edge) const;
 };
-// By rank.
+// The result of liveness().
 struct Liveness {
-  std::vector<RankLiveness> ranks;
+  std::vector<RankLiveness> ranks;  // by rank
 };
 
-// invalid_argument: an invalid schedule (validate.h).
+// Throws invalid_argument if the schedule is invalid (validate.h).
 WEFT_EXPORT Liveness liveness(const Schedule& schedule);
 
 }  // namespace weft::schedule

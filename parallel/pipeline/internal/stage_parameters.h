@@ -1,10 +1,13 @@
-// StageParameters: the parameters of one stage on one rank: the gradients of a step, and, if the schedule
-// steps them, their optimizer and the versions of their values that later computations need.
+// StageParameters: the parameters of one stage on one rank, and their gradients in a step. If the schedule
+// contains optimizer steps, it also has the optimizer, and the versions of the parameters that later
+// computations need.
 //
-// Version v of a schedule is the values after v of the step's optimizer steps. The module's tensors hold the
-// version that was loaded last; between two steps of the pipeline they hold the newest one.
+// A step of the pipeline may contain several optimizer steps. Version v of the parameters is their values
+// after v of these. The module's tensors hold the version that was loaded last; between two steps of the
+// pipeline they hold the newest version.
 //
-// The parameters of a sharded stage are a unit of ShardedUnits, to which their gradients go. Not thread-safe.
+// The parameters of a sharded stage are a unit of ShardedUnits, which also receives their gradients. Not
+// thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/parameter_versions.h>
@@ -27,14 +30,16 @@ namespace weft::pipeline {
 
 struct ParameterOptions {
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
-  // The ranks that reduce the gradients of the stage, and how: the sum over the replicas in this pipeline,
-  // whose micro-batches belong to one step, or the mean over the same stage in other pipelines.
+  // The ranks that reduce the gradients of the stage, and the operation. If the ranks are replicas of the
+  // stage in this pipeline, their micro-batches belong to one step: use the sum. If they are the same stage
+  // of several pipelines: use the mean.
   std::optional<collectives::Group> group = {};
   collectives::ReduceOp op = collectives::ReduceOp::sum;
-  // A step gets the mean of its micro-batches' gradients; false: their sum.
+  // true: an optimizer step uses the mean of its micro-batches' gradients; false: their sum.
   bool mean_loss = true;
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};  // of a reduction
-  // Where the parameters are, if the stage is sharded; then there is neither an optimizer nor a group.
+  // The units that contain the parameters, and the index of the stage's unit, if the stage is sharded: then
+  // neither `optimizer` nor `group` is set. null: the stage is not sharded.
   sharded::ShardedUnits* units = nullptr;
   std::size_t unit = 0;
 };
@@ -45,27 +50,31 @@ class StageParameters {
                   ParameterOptions options);
   ~StageParameters();
 
-  // Between steps, or after one has failed: the ranks that reduce gradients from now on.
+  // Sets the ranks that reduce gradients from now on. Call it between steps of the pipeline, or after a step
+  // has failed.
   void set_group(std::optional<collectives::Group> group) { options_.group = std::move(group); }
 
-  dist_autograd::GradientSink& sink();               // of the stage's backwards
+  dist_autograd::GradientSink& sink();               // receives the gradients of the stage's backwards
   LeafGradients& gradients() { return gradients_; }  // without those of a sharded stage's parameters
-  // At the start of each step of the pipeline. The program may have given the parameters other memory since
-  // the last one (torch::load does).
+  // Call it at the start of each step of the pipeline. The program may have given the parameters other memory
+  // since the last step (torch::load does).
   void begin();
-  // Before each computation: the parameters of a sharded stage have their values from then on.
+  // Call it before each computation. If the stage is sharded, its parameters have their whole values
+  // afterwards.
   void make_whole();
-  // Whether the tensor has memory of a sharded stage's parameter, which a `reshard` takes away.
+  // Whether the tensor shares memory with a parameter of a sharded stage. Op::reshard frees that memory.
   bool shares_gathered_memory(const at::Tensor& tensor) const;
-  // Runs an action that is not a computation. shares: of the micro-batches' losses in the gradients, by
-  // micro-batch.
+  // Runs an action that is not a computation. shares: by micro-batch, the weight of its loss in the summed
+  // gradients (Microbatches::weights).
   void run(const schedule::Action& action, const std::vector<double>& shares);
-  // At the end of a step that has completed: without an optimizer the gradients are added to `.grad`.
+  // Call it when a step of the pipeline has completed. Without an optimizer, adds the gradients to `.grad`.
+  // Keeps only the newest version.
   void publish();
-  // After a step that has failed: drops gradients that no optimizer step has used.
+  // Call it when a step of the pipeline has failed. Drops gradients that no optimizer step has used. Keeps
+  // only the newest version.
   void clear();
 
-  // Null: without ParameterOptions::optimizer.
+  // Null if ParameterOptions::optimizer was not set.
   dist_optim::StepTarget* optimizer() const { return optimizer_.get(); }
 
  private:
@@ -81,28 +90,29 @@ class StageParameters {
   const std::vector<dist_optim::Parameter> parameters_;
   ParameterOptions options_;
   const std::vector<std::vector<int>> batches_;  // the micro-batches of each step, over all replicas
-  const std::map<int, int> loads_;               // of each version in the rank's list
+  const std::map<int, int> loads_;               // by version: its loads in the rank's list of actions
   LeafGradients gradients_;
-  const std::unique_ptr<ShardGradients> shard_gradients_;  // of a sharded stage
-  // With an optimizer.
+  const std::unique_ptr<ShardGradients> shard_gradients_;  // null: the stage is not sharded
+  // Set if ParameterOptions::optimizer is set.
   std::unique_ptr<dist_optim::ShadowLeaves> optimizer_;
   std::optional<dist_optim::ParameterVersions> versions_;
 
-  // Of the step that runs. Versions are those of the schedule.
-  dist_optim::ParameterVersions::Version first_ = 0;  // in versions_, of version 0
+  // State of the step that runs. Version numbers are those of the schedule.
+  dist_optim::ParameterVersions::Version first_ = 0;  // the number that version 0 has in versions_
   int newest_ = 0, loaded_ = 0;
   std::set<int> stashed_;
   std::map<int, int> loads_left_;
 
   struct Reduction {
     std::vector<at::Tensor> gradients;  // by parameter
-    at::Tensor has_gradient;            // by parameter: above 0 if a rank has one
+    at::Tensor has_gradient;            // by parameter: above 0 if some rank has a gradient
     std::vector<rpc::Future<void>> done;
   };
   std::optional<Reduction> reduction_;
 };
 
-// Of a stage. failed_precondition: the stage is not here, or has no optimizer.
+// The optimizer of a stage. executor: the caller's name, for the error. failed_precondition: the stage is not
+// here, or has no optimizer.
 dist_optim::StepTarget& optimizer_of(const std::string& executor, std::map<int, StageParameters>& parameters,
                                      int stage);
 
