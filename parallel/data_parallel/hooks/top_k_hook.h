@@ -2,12 +2,13 @@
 //
 // Each rank adds what it has not sent yet (its residual) to the gradient, sends the k largest elements of the
 // sum with their positions in one all_gather, and keeps the rest as the next residual. The result is the sum
-// of what all ranks send, divided by their number. k is counted for each parameter, so that results do not
-// depend on the bucket plan. Each rank receives R k elements and positions (4 bytes; 8 in buckets of 2^31
-// elements or more) from R ranks: a ratio below 1 / R saves bytes.
+// of the elements that all ranks send, divided by the number of ranks. k is computed for each parameter, so
+// that results do not depend on the bucket plan. With R ranks, each rank receives R k elements, and for each
+// of them a position (4 bytes; 8 bytes in buckets of 2^31 elements or more): a ratio below 1 / R saves bytes.
 //
-// If no rank reaches a parameter in an iteration, the part of its residual that this iteration sends is lost.
-// Aji and Heafield, 2017; Lin et al., Deep Gradient Compression, 2018. Not thread-safe.
+// If no rank computes a gradient of a parameter in an iteration, the part of its residual that this iteration
+// sends is lost. Source: Aji and Heafield, 2017; Lin et al., Deep Gradient Compression, 2018. Not
+// thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
@@ -20,10 +21,10 @@
 
 namespace weft::data_parallel {
 
-// The same on all ranks.
+// Options of a TopKHook. They must be equal on all ranks.
 struct TopKOptions {
-  double ratio = 0.01;             // k is this times the number of elements, rounded up
-  bool use_error_feedback = true;  // keep the rest as the next residual; else drop it
+  double ratio = 0.01;             // k = ratio * number of elements of the parameter, rounded up
+  bool use_error_feedback = true;  // true: keep the rest as the next residual; false: drop it
 };
 
 class WEFT_EXPORT TopKHook final : public CommunicationHook {
@@ -34,23 +35,25 @@ class WEFT_EXPORT TopKHook final : public CommunicationHook {
   std::optional<rpc::Future<void>> run(const collectives::Group& group, GradientBucket& bucket,
                                        int step) override;
 
-  // Between iterations. Residuals differ between the ranks: each rank saves and loads its own state.
+  // Call these between iterations. Residuals differ between the ranks: each rank saves and loads its own
+  // state.
   void save(torch::serialize::OutputArchive& archive) const { residuals_.save(archive); }
   void load(torch::serialize::InputArchive& archive) { residuals_.load(archive); }
 
  private:
-  struct Part {                 // of one gradient
-    std::int64_t begin, count;  // in the buffer
-    std::int64_t chosen, k;     // in what is sent: the first element, and how many
+  // The elements of one gradient.
+  struct Part {
+    std::int64_t begin, count;  // their range in the bucket's buffer
+    std::int64_t chosen, k;     // the first of the sent elements that belong to it, and their number
   };
   struct Bucket {
     at::Tensor of;                         // the bucket's buffer, for which this was planned
     std::vector<Part> parts;               // by gradient
-    at::Tensor flat;                       // like the buffer: gradients and residuals, later residuals
-    std::vector<at::Tensor> sums;          // views of it, by gradient
-    at::Tensor gathered, own;              // ranks x bytes; the row of this rank
-    std::int64_t elements = 0;             // that a rank sends
-    at::ScalarType positions = at::kLong;  // type of these
+    at::Tensor flat;                       // laid out like the buffer: gradients + residuals, then residuals
+    std::vector<at::Tensor> sums;          // views of `flat`, by gradient
+    at::Tensor gathered, own;              // [ranks, bytes]; the row of this rank
+    std::int64_t elements = 0;             // the number that a rank sends
+    at::ScalarType positions = at::kLong;  // the type of the positions
   };
   void plan(const collectives::Group& group, const GradientBucket& content, Bucket& bucket) const;
   void choose(const GradientBucket& content, Bucket& bucket);
