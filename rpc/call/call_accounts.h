@@ -23,25 +23,25 @@ struct AgentCounts {
   std::uint64_t connections_made = 0;  // with a completed handshake, from either side
   // Wrong, expired or missing credentials, a handshake that timed out, or too many pending handshakes.
   std::uint64_t connections_refused = 0;
-  std::uint64_t connections = 0;           // now
-  std::uint64_t handshakes = 0;            // now: accepted connections whose handshake is not complete
-  std::uint64_t lanes_made = 0;            // in addition to connections (AgentOptions::lanes)
-  std::uint64_t calls_made = 0;            // by this agent
-  std::uint64_t calls_served = 0;          // requests that arrived, including refused ones
-  std::uint64_t calls_denied = 0;          // by permissions
-  std::uint64_t calls_shed = 0;            // because a limit was reached
-  std::uint64_t calls_retried = 0;         // attempts after the first
-  std::uint64_t peers_silent = 0;          // connections closed because no heartbeat arrived
-  std::uint64_t exceptions_dropped = 0;    // of continuations, and of jobs of loops and handler threads
+  std::uint64_t connections = 0;         // now
+  std::uint64_t handshakes = 0;          // now: accepted connections whose handshake is not complete
+  std::uint64_t lanes_made = 0;          // in addition to connections (AgentOptions::lanes)
+  std::uint64_t calls_made = 0;          // by this agent
+  std::uint64_t calls_served = 0;        // requests that arrived, including refused ones
+  std::uint64_t calls_denied = 0;        // by permissions
+  std::uint64_t calls_shed = 0;          // because a limit was reached
+  std::uint64_t calls_retried = 0;       // attempts after the first
+  std::uint64_t peers_silent = 0;        // connections closed because no heartbeat arrived
+  std::uint64_t exceptions_dropped = 0;  // thrown by continuations, and by jobs of loops and handler threads
   std::uint64_t serving = 0, waiting = 0;  // calls in flight now: of peers, and of this agent
-  std::uint64_t serving_bytes = 0;         // of requests that handlers hold now
-  std::uint64_t waiting_bytes = 0;         // of this agent's calls: Limits::outgoing_bytes, outgoing_values
-  // Of requests and replies, headers and attachments.
+  std::uint64_t serving_bytes = 0;         // now: requests that are being read, and requests of calls served
+  std::uint64_t waiting_bytes = 0;  // now: calls of this agent (Limits::outgoing_bytes, outgoing_values)
+  // Bytes of requests and replies, with their headers and attachments.
   std::uint64_t bytes_sent = 0, bytes_received = 0;
-  MemoryPool::Counts memory;  // of arriving attachments
+  MemoryPool::Counts memory;  // the memory for arriving attachments
 };
 
-// The part of AgentCounts that only grows. Thread-safe.
+// The counters of AgentCounts that never decrease. Thread-safe.
 struct AgentCounters {
   std::atomic<std::uint64_t> connections_made{0}, connections_refused{0}, lanes_made{0};
   std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0}, calls_retried{0},
@@ -66,21 +66,25 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
 
   // The counters that the agent's other objects increment.
   AgentCounters& counters() { return counters_; }
-  void add_to(AgentCounts& counts) const;  // all of AgentCounts that depends on calls
+  // Sets all of AgentCounts except `connections`, `handshakes` and `memory`.
+  void add_to(AgentCounts& counts) const;
   // The id of a new call of this agent: 1, 2, 3 and so on. Their number is AgentCounts::calls_made.
   std::uint64_t next_call_id() { return next_call_++; }
-  // Bytes of requests that connections are reading.
+  // Bounds the memory of arriving messages. The agent's connections share it.
   const std::shared_ptr<Admission>& admission() const { return admission_; }
 
-  // Calls of this agent. background: calls that Job::quiesce() does not wait for. false: a limit is exceeded,
-  // and the call must fail.
+  // A call of this agent begins and ends. background: Job::quiesce() does not wait for the call.
+  // outgoing_began() returns false if the call exceeds a limit: it must fail. Such a call also ends with
+  // outgoing_ended().
   bool outgoing_began(OutgoingSize size, bool background);
   void outgoing_ended(OutgoingSize size, bool background);
-  // Counts a call between two attempts, with the bytes that it keeps, while the result lives.
+  // Counts a call between two attempts, with the bytes that it keeps, until the returned pointer is
+  // destroyed.
   std::shared_ptr<void> retry_waits(OutgoingSize size);
 
-  // A request of a peer, until its IncomingCall is destroyed. upkeep: MethodEntry::upkeep. admitted: the
-  // connection has reserved the bytes. false: a limit of the agent is exceeded.
+  // Counts a request of a peer and its bytes, until the destructor of its IncomingCall calls release().
+  // upkeep: MethodEntry::upkeep. admitted: the connection has reserved the bytes. hold() returns false, and
+  // counts nothing, if a limit of the agent is exceeded.
   bool hold(std::uint64_t bytes, bool upkeep, bool admitted);
   void release(std::uint64_t bytes, bool upkeep);
   // For ActiveCall: a call of a peer begins and ends.
@@ -93,12 +97,13 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   std::int64_t served_work() const { return served_.work; }             // without background calls
   std::int64_t made_work() const { return made_.work + retry_waits_; }  // likewise
 
-  // Completes when no call is in flight; deadline_exceeded: some were after `timeout`. From the moment before
-  // `begun` is called, draining() is true. failed_precondition: the second call.
+  // Sets draining(), then calls `begun`. The future completes when no call is in flight. It fails with
+  // deadline_exceeded if calls are in flight after `timeout`, and with failed_precondition if the future of
+  // an earlier drain() has not completed.
   Future<void> drain(const std::shared_ptr<Loop>& loop, std::chrono::nanoseconds timeout,
                      const std::function<void()>& begun);
-  // draining(): drain() or set_draining() was called. fail_drain(): fails the future of drain(), if it has
-  // not completed.
+  // draining(): whether drain() or set_draining() was called. fail_drain(): fails the future of drain(), if
+  // it has not completed.
   bool draining() const { return draining_; }
   void set_draining() { draining_ = true; }
   void fail_drain(const Error& reason);
@@ -124,17 +129,17 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   std::atomic<std::uint64_t> next_call_{1};
   InFlight served_, made_;
   std::atomic<std::int64_t> retry_waits_{0};
-  std::atomic<std::uint64_t> outgoing_bytes_{0};   // of their attachments
-  std::atomic<std::uint64_t> outgoing_values_{0};  // bytes of large values
+  std::atomic<std::uint64_t> outgoing_bytes_{0};   // attachments of this agent's calls
+  std::atomic<std::uint64_t> outgoing_values_{0};  // other arguments of these calls, if they are large
   std::atomic<std::uint64_t> held_calls_{0};       // requests of peers, without upkeep
-  const std::shared_ptr<Admission> admission_;     // of the bytes of requests of peers
+  const std::shared_ptr<Admission> admission_;     // counts the bytes of arriving messages
   std::atomic<bool> draining_{false};
   Mutex mutex_;
   std::shared_ptr<Draining> drain_ WEFT_GUARDED_BY(mutex_);
 };
 
-// Counts as one served call while it exists; drain() waits for it. It moves from the call to its reply, and
-// ends when the reply has been written.
+// An ActiveCall counts as one served call while it exists; drain() waits for it. It moves from the call to
+// the reply, and ends when the reply has been written.
 class WEFT_EXPORT ActiveCall {
  public:
   explicit ActiveCall(std::shared_ptr<CallAccounts> accounts, bool background = false)

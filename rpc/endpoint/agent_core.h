@@ -2,9 +2,9 @@
 // it; programs use Agent.
 //
 // AgentCore decides about changes of connections and peers, and applies each change to the tables of the
-// agent (LinkTable, RouteTable, Sessions, and those of CallHost). All objects of the agent share its
-// ownership. shut_down() ends it, once. Thread-safety: all functions may be called from any thread, unless
-// stated otherwise.
+// agent (LinkTable, RouteTable, Sessions, and those of CallHost). The objects of the agent share ownership of
+// AgentCore. shut_down() ends it; later calls have no effect. Thread-safety: all functions may be called from
+// any thread, unless stated otherwise.
 #pragma once
 
 #include <weft/rpc/call/call_host.h>
@@ -25,13 +25,15 @@ class Sessions;
 
 class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_from_this<AgentCore> {
  public:
-  AgentCore(AgentOptions options, asio::io_context* context);  // null: with its own loops
+  // context: the program's, which runs the agent; null: the agent makes its own loops.
+  AgentCore(AgentOptions options, asio::io_context* context);
   AgentCore(AgentOptions options, Runtime runtime);
   ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
 
-  // options(): with a log, and with numbers of loops and of handler threads above 0. loops(): at least one.
-  // Both are constant. pick_loop(): the next loop in turn. counts(): as Agent::counts().
+  // options(): the given options with defaults filled in: `log` is set, and `loops` and `handler_threads` are
+  // above 0. loops(): at least one. Both are constant. pick_loop(): the loops, round-robin. counts(): as
+  // Agent::counts().
   const AgentOptions& options() const { return options_; }
   const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
   std::shared_ptr<Loop> pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
@@ -43,24 +45,24 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   LinkTable& links() { return links_; }
   RouteTable& routes() { return routes_; }
   Sessions& sessions() const { return *sessions_; }
-  Transport* transport(const std::string& scheme) const;  // null: none
+  Transport* transport(const std::string& scheme) const;  // null: the agent has no such transport
   // expected_agent: the name that the peer's certificate must have. Empty: the host's name.
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
 
-  void listen();  // after all layers, interceptors and methods were added
+  void listen();  // call it after all layers, interceptors and methods were added
   // As Agent::addresses().
   std::vector<std::string> addresses() const;
 
-  // A connection was made. route: the route that dialled; null: the connection was accepted.
+  // Takes over a new connection. route: the route that dialled; null: the connection was accepted.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
-  // A link's handshake has succeeded. On its loop.
+  // Called on the link's loop when its handshake has succeeded.
   void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                   const HelloInfo& hello);
-  // may_return: the peer itself may still exist. On the link's loop.
+  // Called on the link's loop when the link has ended. may_return: the peer itself may still exist.
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                   const Error& reason, bool may_return = false);
 
-  bool expects(const AgentId& peer) const;  // it is connected, or absent (Sessions)
+  bool expects(const AgentId& peer) const;  // whether the peer is connected, or absent (Sessions)
   // This incarnation of a peer is gone: its session ends, and the layers are notified.
   void lose(const AgentId& peer, const Error& reason);
   // The job has declared this incarnation dead, even if its process still runs. Its connections end with
@@ -85,18 +87,18 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   const Clock::time_point made_;
   std::atomic<std::size_t> next_loop_{0};
   const std::shared_ptr<AgentLog> log_;
-  const std::shared_ptr<HandlerPool> own_handlers_;  // handlers(), if they are the agent's own
-  const std::shared_ptr<MemoryPool> memory_;         // of arriving attachments
+  const std::shared_ptr<HandlerPool> own_handlers_;  // handlers(), if they are a HandlerPool; otherwise null
+  const std::shared_ptr<MemoryPool> memory_;         // for arriving attachments
   std::map<std::string, std::shared_ptr<Transport>> transports_;
   LinkTable links_;
   const std::shared_ptr<Sessions> sessions_;
   RouteTable routes_;
 
-  // Held while a peer's number of links and its absence change together. Taken after RouteTable's mutex.
+  // Locked while a peer's number of links and its absence change together. Lock it after RouteTable's mutex.
   mutable Mutex peers_mutex_;
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<Listener>> listeners_ WEFT_GUARDED_BY(mutex_);
-  // Of listeners_, in shared memory.
+  // Shared memory: the listeners for peers on this host, next to those of listeners_.
   std::vector<std::unique_ptr<Listener>> companions_ WEFT_GUARDED_BY(mutex_);
 };
 
