@@ -5,41 +5,41 @@
 // WEFT_REQUIRES(mutex_) is called only with mutex_ locked. A lambda has its annotation after its parameters:
 //   ready_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return is_ready_; });
 // The analysis skips constructors and destructors. For compilers other than clang the macros expand to
-// nothing, and the types cost what those of the standard library cost. Thread-safe as those.
+// nothing, and the types cost as much as those of the standard library. They are as thread-safe as those.
 #pragma once
 
 #include <condition_variable>
 #include <mutex>
 #include <utility>
 
-// An attribute of clang.
+// Adds an attribute of clang's thread-safety analysis.
 #if defined(__clang__)
 #define WEFT_THREAD_SAFETY(attribute) __attribute__((attribute))
 #else
 #define WEFT_THREAD_SAFETY(attribute)  // nothing
 #endif
 
-// Of a member: it is used only with the mutex locked.
+// For a member that is used only with the mutex locked.
 #define WEFT_GUARDED_BY(mutex) WEFT_THREAD_SAFETY(guarded_by(mutex))
-// Of a function: its callers have locked the mutexes.
+// For a function whose callers must have locked the mutexes.
 #define WEFT_REQUIRES(...) WEFT_THREAD_SAFETY(requires_capability(__VA_ARGS__))
-// Of a function: its callers have locked none of the mutexes.
+// For a function whose callers must not have locked any of the mutexes.
 #define WEFT_EXCLUDES(...) WEFT_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
-// Of a function: it locks the mutexes.
+// For a function that locks the mutexes.
 #define WEFT_ACQUIRE(...) WEFT_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
-// Of a function: it unlocks the mutexes.
+// For a function that unlocks the mutexes.
 #define WEFT_RELEASE(...) WEFT_THREAD_SAFETY(release_capability(__VA_ARGS__))
 
 namespace weft::rpc {
 
-// As std::mutex. Not recursive.
+// The equivalent of std::mutex. Not recursive.
 class WEFT_THREAD_SAFETY(capability("mutex")) Mutex {
  public:
-  // As those of std::mutex; prefer MutexLock.
+  // Lock and unlock, as std::mutex does; prefer MutexLock.
   void lock() WEFT_ACQUIRE() { mutex_.lock(); }
   void unlock() WEFT_RELEASE() { mutex_.unlock(); }
-  // For a lambda that a function runs with the mutex locked, which the analysis cannot follow. Checks
-  // nothing.
+  // Tells the analysis that the mutex is locked. Call it in a lambda that runs with the mutex locked, if the
+  // analysis cannot see that. Checks nothing at run time.
   void assume_locked() const WEFT_THREAD_SAFETY(assert_capability(this)) {}
 
  private:
@@ -47,7 +47,8 @@ class WEFT_THREAD_SAFETY(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// As std::unique_lock: locked from its construction until its end, except between unlock() and lock().
+// The equivalent of std::unique_lock: holds the lock until it is destroyed, except between unlock() and
+// lock().
 class WEFT_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) WEFT_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -63,8 +64,8 @@ class WEFT_THREAD_SAFETY(scoped_lockable) MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// For a function that gets the lock of its caller, and the mutex of that lock: unlocked from its construction
-// until its end.
+// Unlocks a caller's lock from its construction until it is destroyed. A function that gets the lock as an
+// argument also passes the mutex of that lock, which the analysis needs.
 class WEFT_THREAD_SAFETY(scoped_lockable) MutexUnlock {
  public:
   MutexUnlock(MutexLock& lock, [[maybe_unused]] Mutex& mutex) WEFT_RELEASE(mutex) : lock_(lock.lock_) {
@@ -78,24 +79,25 @@ class WEFT_THREAD_SAFETY(scoped_lockable) MutexUnlock {
   std::unique_lock<std::mutex>& lock_;
 };
 
-// As std::condition_variable.
+// The equivalent of std::condition_variable.
 class Condition {
  public:
-  // Wakes one of the threads that wait; wakes all of them.
+  // notify_one() wakes one of the waiting threads, notify_all() all of them.
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
-  // Waits until notified, or until `holds` returns true, which is called with the mutex locked.
+  // Without `holds`: waits for one notification or a spurious wake-up. With `holds`: waits until it returns
+  // true. `holds` runs with the mutex locked.
   void wait(MutexLock& lock) { condition_.wait(lock.lock_); }
   template <class Predicate>
   void wait(MutexLock& lock, Predicate holds) {
     condition_.wait(lock.lock_, std::move(holds));
   }
-  // As wait(), for at most that duration. Returns the last result of `holds`.
+  // Waits like wait(), for at most that duration. Returns the last result of `holds`.
   template <class Duration, class Predicate>
   bool wait_for(MutexLock& lock, const Duration& duration, Predicate holds) {
     return condition_.wait_for(lock.lock_, duration, std::move(holds));
   }
-  // As wait(), until that time at most. Returns the last result of `holds`.
+  // Waits like wait(), until that time at most. Returns the last result of `holds`.
   template <class Time, class Predicate>
   bool wait_until(MutexLock& lock, const Time& time, Predicate holds) {
     return condition_.wait_until(lock.lock_, time, std::move(holds));
