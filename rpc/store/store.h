@@ -31,10 +31,11 @@ struct StoreView {
 // removed. Values in between are omitted.
 struct WEFT_EXPORT StoreChanges {
   std::uint64_t version = 0;
-  bool whole = false;  // contains all existing keys: the store no longer knows what has changed
+  bool whole = false;  // `entries` has all existing keys, because the store no longer knows what has changed
   std::map<std::string, std::optional<std::string>> entries;
 
-  void apply_to(std::map<std::string, std::string>& copy) const;  // of the earlier version
+  // Updates a copy of the entries from the earlier version to this one.
+  void apply_to(std::map<std::string, std::string>& copy) const;
 };
 
 // The result of compare_set: `actual` is the value of the key afterwards.
@@ -58,7 +59,7 @@ class WEFT_EXPORT Store {
  public:
   virtual ~Store() = default;
 
-  // A key belongs to the lease of its last change, or to none. lease_lost: the lease has ended.
+  // The key then belongs to this lease, or to no lease. lease_lost: the lease has ended.
   virtual Future<void> set(std::string key, std::string value, LeaseId lease = no_lease) = 0;
   // Waits until the key exists.
   virtual Future<std::string> get(std::string key, CallOptions options = {}) = 0;
@@ -67,26 +68,27 @@ class WEFT_EXPORT Store {
   // Adds to the decimal number that the key holds (0 if it does not exist), and returns the sum. The key then
   // belongs to no lease. invalid_argument if it holds no number, or if the sum overflows.
   virtual Future<std::int64_t> add(std::string key, std::int64_t delta) = 0;
-  // Stores `desired` if the key holds `expected` (nullopt: if it does not exist).
+  // Stores `desired` if the key holds `expected` (nullopt: if the key does not exist). The key then belongs
+  // to `lease`, as after set().
   virtual Future<StoreExchange> compare_set(std::string key, std::optional<std::string> expected,
                                             std::string desired, LeaseId lease = no_lease) = 0;
   // Waits until all keys exist at the same version.
   virtual Future<void> wait(std::vector<std::string> keys, CallOptions options = {}) = 0;
 
-  virtual Future<bool> remove(std::string key) = 0;  // returns whether it existed
+  virtual Future<bool> remove(std::string key) = 0;  // returns whether the key existed
   // All keys that begin with the prefix.
   virtual Future<StoreView> list(std::string prefix) = 0;
   // Waits for changes under the prefix after version `after`, and returns them. A caller that passes the last
-  // returned version each time receives every change, in order. After 0: returns all keys at once. Rarely, it
-  // returns without changes.
+  // returned version each time receives every change, in order. If `after` is 0, watch() returns all keys at
+  // once. In rare cases it completes without changes.
   virtual Future<StoreChanges> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) = 0;
 
   // The granted time may be longer, because the store's clock may be coarse. invalid_argument if ttl is not
   // positive.
   virtual Future<StoreLease> grant(std::chrono::nanoseconds ttl) = 0;
 
-  virtual Future<void> renew(LeaseId lease) = 0;   // lease_lost if it has ended
-  virtual Future<void> revoke(LeaseId lease) = 0;  // no error if it has ended before
+  virtual Future<void> renew(LeaseId lease) = 0;   // lease_lost if the lease has ended
+  virtual Future<void> revoke(LeaseId lease) = 0;  // no error if the lease has ended before
 };
 
 }  // namespace weft::rpc

@@ -1,7 +1,8 @@
 // StreamReader: the reading end of a stream from another agent, before its items are decoded.
 //
-// It keeps two pulls in flight while the window has room for their items, to hide the round-trip time. Owned
-// by the Stream; when that is destroyed, replies in flight are dropped. Thread-safety: all members may be
+// A pull is a call that requests items (served_stream.h). While less than half of the window is filled with
+// items that wait to be read, the reader keeps two pulls in flight, to hide the round-trip time. Owned by the
+// Stream. When the Stream is destroyed, replies in flight are dropped. Thread-safety: all members may be
 // called from any thread.
 #pragma once
 
@@ -15,7 +16,7 @@ namespace weft::rpc::detail {
 
 class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReader> {
  public:
-  // One item, and the reply that contains it.
+  // One encoded item, and the reply that contains it.
   struct Raw {
     std::shared_ptr<IncomingMessage> message;
     ValueReader value;
@@ -28,8 +29,8 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   void set_window(const StreamWindow& window);
   Future<std::optional<Raw>> next();
   void close();
-  // Call if the last item of next() cannot be decoded: closes the stream, and throws an error that names the
-  // peer and the method.
+  // Call it if the last item of next() cannot be decoded. Closes the stream, and throws an error that names
+  // the peer and the method.
   [[noreturn]] void refuse_item(const Error& mismatch);
 
  private:
@@ -55,20 +56,20 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   Mutex mutex_;
   StreamWindow window_ WEFT_GUARDED_BY(mutex_);
   std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);  // by first item; not consumed, or early
+  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);  // by first item: not consumed, or early
   std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;              // items received without a gap
   std::uint64_t consumed_ WEFT_GUARDED_BY(mutex_) = 0;
   std::uint64_t consumed_bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // as the source counts them
-  std::uint64_t held_bytes_ WEFT_GUARDED_BY(mutex_) = 0;      // of memory on this agent
-  std::uint64_t permitted_ WEFT_GUARDED_BY(mutex_) = 0;       // items, according to the last pull
+  std::uint64_t held_bytes_ WEFT_GUARDED_BY(mutex_) = 0;      // memory of batches_ on this agent
+  std::uint64_t permitted_ WEFT_GUARDED_BY(mutex_) = 0;       // items that the pulls so far permit
   std::uint64_t next_pull_ WEFT_GUARDED_BY(mutex_) = 0;
   std::size_t pulls_in_flight_ WEFT_GUARDED_BY(mutex_) = 0;
   bool pulling_ WEFT_GUARDED_BY(mutex_) = false;  // only one thread sends pulls at a time
-  bool ended_ WEFT_GUARDED_BY(mutex_) = false;    // the last item has been received
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;    // the end, and all items before it, have been received
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
   bool found_nothing_ WEFT_GUARDED_BY(mutex_) = false;  // failure_ is not_found
-  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);    // with which the stream ended
-  // Of a pull; the end of the stream once no pull is in flight.
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);    // the error with which the stream ended; null: none
+  // The error of a pull that failed. The stream ends with it when no pull is in flight.
   std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);
 };
 

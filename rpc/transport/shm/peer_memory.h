@@ -1,10 +1,11 @@
 // PeerMemory: reads the memory of the process at the other end of a Unix socket (process_vm_readv).
 //
-// Only the kernel identifies that process (SO_PEERCRED, a pidfd). A proof shows that it can be read, and that
-// it is the process that uses the socket, not one that created the socket and passed it on: the other side
-// copies 16 bytes that this side chose into its memory, and sends their address. This side never grants
-// additional permissions (PR_SET_PTRACER); if the system refuses, bulk travels through the ring.
-// Thread-safety: none; read() blocks while it copies.
+// The kernel alone identifies that process (SO_PEERCRED, a pidfd). A process may create a socket and pass it
+// on to another one. So this side sends 16 bytes (a nonce), and the other side copies them into its memory
+// and sends their address. If this side reads the nonce there, that proves that the process uses the socket
+// and that its memory can be read. This side never grants additional permissions (PR_SET_PTRACER). If the
+// system refuses the read, attachments are sent through the ring. Thread-safety: none; read() blocks while it
+// copies.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -26,15 +27,16 @@ class WEFT_EXPORT PeerMemory {
   using Nonce = std::array<std::byte, 16>;  // random bytes, of one connection
   static Nonce make_nonce();                // throws unavailable if the system has no random bytes
 
-  // Empty if the kernel cannot identify the process (another pid namespace), or offers no pidfd for it.
+  // The process at the other end of the socket. Empty if the kernel cannot identify it (another pid
+  // namespace), or has no pidfd for it.
   static std::optional<PeerMemory> of(int socket);
 
-  // Whether the other process has `nonce` at `address`, and the memory can be read.
+  // Whether this side can read `nonce` at `address` of the other process.
   bool proves(std::uint64_t address, const Nonce& nonce) const;
 
-  // Reads all bytes or fails: the memory is not mapped, must not be read, or the process has ended. The
-  // process is checked to be alive after the read, so its pid was not reused and the bytes are from the
-  // proven process.
+  // Reads all bytes, or sets `error`: the memory is not mapped, this side may not read it, or the process has
+  // ended. read() checks after the read that the process is alive. So its pid was not reused, and the bytes
+  // are from the process that has proved itself.
   void read(std::uint64_t address, std::span<std::byte> into, std::error_code& error) const;
   // Whether the other process has not ended.
   bool alive() const;
@@ -46,7 +48,7 @@ class WEFT_EXPORT PeerMemory {
   Descriptor pidfd_;  // readable once the process has ended
 };
 
-// The user of the other side of a Unix socket, as the kernel reports it; empty if it does not.
+// The user of the other side of a Unix socket, as the kernel reports it. Empty if the kernel reports none.
 WEFT_EXPORT std::optional<uid_t> peer_user(int socket);
 
 }  // namespace weft::rpc
