@@ -4,18 +4,18 @@
 //   dist_optim::DistributedOptimizer optimizer{agent, torch::optim::AdamOptions(1e-3),
 //                                              dist_optim::bounded_staleness(2), shared, head};
 //   co_await pass.backward(loss);
-//   co_await optimizer.step(pass);  // exactly the pass's gradients; then its claim on the parameters ends
+//   co_await optimizer.step(pass);  // applies exactly the pass's gradients, and ends its admission
 //
-// A ShardedEmbedding takes part like a module: its rows step with the modules' parameters, or nothing does.
-// Its own row optimizer steps them, and its own set_learning_rate(), save() and load() apply.
+// A ShardedEmbedding takes part like a module: a step changes its rows and the modules' parameters, or none
+// of them. The embedding's own optimizer steps its rows, and its own set_learning_rate(), save() and load()
+// apply.
 //
-// The optimizer and its state belong to the parameters: all handles on one object, from all trainers, share
-// them, and handles that disagree on options or mode are refused. The mode (local/step_mode.h) defines how
-// the steps of several trainers on one object are combined. There is no zero_grad: gradients belong to
-// passes, a pass steps an object once, and the next pass begins without gradients. Thread-safe; the
-// operations of one handle run in the order of their calls on every object. Steps do not wait for each
-// other's replies; other operations wait for the steps before them. docs/dist_optim.md states the guarantees
-// of each operation.
+// The optimizer and its state belong to the parameters. All handles on one object, from all trainers, share
+// them. A handle with other options or another mode is refused. The mode (local/step_mode.h) defines how the
+// steps of several trainers on one object are combined. There is no zero_grad: gradients belong to passes, a
+// pass steps an object once, and the next pass begins without gradients. Thread-safe; the operations of one
+// handle run in the order of their calls on every object. Steps do not wait for each other's replies; other
+// operations wait for the steps before them. docs/dist_optim.md states the guarantees of each operation.
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>
@@ -35,9 +35,9 @@
 
 namespace weft::dist_optim {
 
-// The state of each module's optimizer, in the order of the handle's modules. It names no owner: it may be
-// loaded where the same modules, in the same order, live on other agents. Can be sent; see
-// local/optimizer_state.h.
+// The state of each module's optimizer, in the order of the handle's modules. It names no owner, so it may be
+// loaded by a handle whose modules are the same, in the same order, and live on other agents. It may be an
+// argument or a result of a call (local/optimizer_state.h).
 struct DistributedOptimizerState {
   std::vector<OptimizerState> modules;
 };
@@ -73,68 +73,73 @@ class WEFT_EXPORT DistributedOptimizer {
   };
 
  public:
-  // Modules behind RRefs, and ShardedEmbeddings or other StepParticipants. Passes must look an embedding's
-  // rows up after this call, through the embedding given here or a copy of it.
+  // participants: modules behind RRefs, and ShardedEmbeddings or other StepParticipants. Passes must look up
+  // rows of an embedding after this call, through the embedding given here or a copy of it.
   template <class... T>
     requires requires(Participants all, OptimizerSpec spec, const T&... one) { (all.add(spec, one), ...); }
   DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const T&... participants)
       : DistributedOptimizer(agent, mode, participants_of(spec, participants...)) {}
   DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
                        std::vector<rref::ReferencePtr> modules);
-  // An optimizer for each module; for options of parts of one module see OptimizerSpec::with_group.
-  // trainer: if one agent drives several trainers (the replicas of a pipeline), the name of this one. It
-  // takes part in rounds separately and has its own staleness. admit() assigns a pass to this trainer.
+  // Each module has its own OptimizerSpec; OptimizerSpec::with_group sets options for a part of a module.
+  // trainer: the name of this handle's trainer, if one agent drives several trainers (the replicas of a
+  // pipeline). Each trainer takes part in rounds separately and has its own staleness. admit() assigns a pass
+  // to this trainer.
   DistributedOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
                        std::vector<StepParticipant::Ptr> others = {}, const std::string& trainer = {});
-  ~DistributedOptimizer();  // leaves the objects' rounds, once its steps have completed
+  ~DistributedOptimizer();  // leaves the objects' rounds when the steps of this handle have completed
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Assigns the pass to this handle's trainer, before the pass first reads one of the objects, and completes
-  // when it may read all of them. Needed if the handle names a trainer, if another agent created the pass, or
-  // to select the version; other passes are admitted when they first read. version: the pass reads this
-  // version of every module, also in its backward (weight stashing). Another open pass must read that
-  // version, or it must be the newest; otherwise `failed_precondition`, which lists the kept versions.
+  // Assigns the pass to this handle's trainer, and completes when the pass may read all objects. Call it
+  // before the pass first reads one of them, if the handle names a trainer, if another agent created the
+  // pass, or to select the version. Other passes are admitted when they first read. version: the pass reads
+  // this version of every module, also in its backward (weight stashing). `failed_precondition`, which lists
+  // the kept versions: the version is not the newest, and no other open pass reads it.
   rpc::Future<void> admit(const dist_autograd::Pass& pass, std::optional<std::uint64_t> version = {});
 
   // Completes when every owner has stepped; the passes must live until then. All modules are stepped, or none
-  // (StepError; step_call.h describes the exceptions). The first step reports errors of attaching (other
-  // options, no module).
+  // (StepError; step_call.h describes the exceptions). The first step reports errors of attaching: the object
+  // is no module, or other handles on it have other options.
   rpc::Future<StepResult> step(const dist_autograd::Pass& pass, const StepOptions& options = {});
-  // One step with the sum of their gradients, or their mean: gradients accumulated over several passes.
+  // One step with the sum of the passes' gradients, or with their mean (StepOptions::mean): gradient
+  // accumulation over several passes.
   rpc::Future<StepResult> step(std::span<const dist_autograd::Pass> passes, const StepOptions& options = {});
 
-  // Applies from the next step of this handle on, once the previous steps have completed: to the modules'
-  // parameters, to one parameter group, by its prefix ("": the parameters in no group), or to all. For all
-  // trainers: it belongs to the parameters. The caller need not wait.
+  // Sets the learning rate of the modules' parameters, for all trainers. The rate applies from the next step
+  // of this handle on, when the previous steps have completed; the caller need not wait. group: the prefix of
+  // one parameter group; "": the parameters in no group; nullopt: all parameters.
   rpc::Future<void> set_learning_rate(double rate, std::optional<std::string> group = {});
 
-  // Changes the mode of all trainers from `synchronous`, with another number of trainers or with the mean, to
-  // `mode`: between rounds. The attached trainers stay, and their next steps belong to a new round.
-  // failed_precondition while a step is in flight on an object: try again. Other modes can change only when
-  // every handle has been destroyed.
+  // Changes one synchronous mode to another, for all trainers and between rounds: the number of trainers, or
+  // the mean instead of the sum. The attached trainers stay, and their next steps belong to a new round.
+  // `failed_precondition`: a step is in flight on an object (try again), or either mode is not synchronous;
+  // such a mode can change only when every handle has been destroyed. `invalid_argument`: the number is less
+  // than that of the attached trainers.
   rpc::Future<void> set_mode(StepMode mode);
 
-  // Includes all earlier steps of this handle: of one moment if no other trainer steps meanwhile. Does not
-  // contain the parameters.
+  // The state of the modules' optimizers after all earlier steps of this handle, without the parameters. All
+  // of it is of one moment only if no other trainer steps meanwhile.
   rpc::Future<DistributedOptimizerState> save_state();
-  // The state, with the parameters and buffers of `modules`. For each of these that is also one of the
-  // handle's, both are of one version, even if other trainers step it meanwhile. Those of one owner are of
-  // one moment: a step over objects of that owner only is in all of them or in none.
+  // The state of the handle's optimizers, and the parameters and buffers of `modules`. If one of `modules` is
+  // also a module of the handle, its parameters and its optimizer's state are of one version, even if other
+  // trainers step it meanwhile. The modules of one owner are read at one moment: a step over objects of that
+  // owner only is in all of them or in none.
   rpc::Future<DistSnapshot> snapshot(std::vector<rref::ReferencePtr> modules);
-  // Restores the result of snapshot() into the same modules in the same order: parameters, buffers and
-  // optimizer's state of a module change together, or not at all with an error. Errors: those of
+  // Restores the result of snapshot() into the same modules in the same order. The parameters, the buffers
+  // and the optimizer's state of a module change together or, with an error, not at all. Errors: those of
   // load_state().
   rpc::Future<void> restore(std::vector<rref::ReferencePtr> modules, DistSnapshot snapshot);
-  // `invalid_argument` if the state is that of other modules or another optimizer: the error is the first
-  // refusal, and the modules that did not refuse have the new state.
+  // Loads the state. `invalid_argument`: the state is that of other modules or of another optimizer. If only
+  // some modules refuse their state, the error is that of the first of these, and the other modules have the
+  // new state.
   rpc::Future<void> load_state(DistributedOptimizerState state);
 
-  // The measurements of the owner of each module, then of each embedding's shard: versions, the staleness of
-  // its steps, copies. Answered at once, also while steps are in flight.
+  // The owners' measurements (versions, staleness of steps, copies), for each module and then for each
+  // embedding's shard. The owners answer at once, also while steps are in flight.
   rpc::Future<std::vector<HostStats>> stats();
 
-  rpc::Future<void> attached();  // every owner has accepted this optimizer
+  rpc::Future<void> attached();  // completes when every owner has accepted this optimizer
 
  private:
   template <class... T>

@@ -1,18 +1,19 @@
-// Owner snapshots: modules of one agent with their optimizers, as one value of one moment, which another
-// agent can restore (elastic training, a worker that moves).
+// Owner snapshots: a snapshot is one value that holds modules of one agent with their optimizers, all read at
+// one moment. Another agent can restore it (elastic training, a worker that moves to another host).
 //
 //   auto state = (co_await dist_optim::take_owner_snapshot(agent, modules)).take();      // on the old owner
 //   co_await dist_optim::restore_owner_snapshot(agent, other_modules, std::move(state)); // on the new owner
 //
 // `modules` are references to modules that live on this agent (rref.reference()). The value can be an
 // argument or a result of any method. It holds each module's parameters and buffers, its optimizer's options
-// and state, and its version. Training continues from it bit for bit as without the interruption.
+// and state, and its version. Training that continues from a snapshot gives the same bits as training that
+// was not interrupted.
 //
-// DistributedOptimizer::snapshot() requests the same from another agent, for one handle's optimizer and
-// without versions.
+// DistributedOptimizer::snapshot() reads modules of other agents in the same way. Its result has the states
+// of that handle's optimizers, and no versions.
 //
-// Thread-safe. The future has the errors: `invalid_argument` for a reference to an object of another agent,
-// or to an object that is no module.
+// Thread-safe. Errors are those of the future. `invalid_argument`: a reference is to an object of another
+// agent or to an object that is no module, or an object occurs twice.
 #pragma once
 
 #include <weft/dist_optim/service/optimizer_service.h>
@@ -28,24 +29,25 @@ struct OwnerSnapshot {
 };
 WEFT_CODEC(OwnerSnapshot, modules)
 
-// A step over several of the modules is in all of them or in none. Waits for steps that are being applied; a
-// step that waits for its synchronous round is not included. A module without an optimizer is read as it is:
-// the caller must prevent concurrent changes.
+// Reads the modules. A step over several of the modules is in all of them or in none. Waits for steps that
+// are being applied; a step that waits for its synchronous round is not included. If a module has no
+// optimizer, the caller must prevent concurrent changes of it.
 WEFT_EXPORT rpc::Future<tensor::OnStreams<OwnerSnapshot>> take_owner_snapshot(
     rpc::Agent& agent, std::vector<rref::ReferencePtr> modules);
 
-// All of it or, with an error, nothing. Each module then has the snapshot's version, also if it was at a
-// later one. Its optimizer need not be attached yet: the first handle with the same options continues with
-// the state. Passes that ask to read meanwhile wait. `failed_precondition` while a pass over one of the
-// modules is open or a step of it is in flight; `invalid_argument` if names, shapes or the optimizer's state
-// do not fit, or if attached handles have other options.
+// Restores the whole snapshot or, with an error, changes nothing. Each module then has the version in the
+// snapshot, even if it had a later version before. A handle of the optimizer need not exist yet: the first
+// handle with the same options continues with the state. If a pass asks to read a module meanwhile, it waits.
+// `failed_precondition`: a pass over one of the modules is open, or a step of it is in flight.
+// `invalid_argument`: the numbers of modules, names, shapes or the optimizer's state do not fit, or attached
+// handles have other options.
 WEFT_EXPORT rpc::Future<void> restore_owner_snapshot(rpc::Agent& agent,
                                                      std::vector<rref::ReferencePtr> modules,
                                                      OwnerSnapshot snapshot);
 
-// The same for one module on the calling thread, for a service that is called on it
-// (rref::RRefLayer::Target). restore_module() restores a module that no optimizer has stepped, from a
-// snapshot without an optimizer, without protection: the caller must prevent concurrent use.
+// The same for one module, on the calling thread, for a service that is called on the module
+// (rref::RRefLayer::Target). If no optimizer has stepped the module and the snapshot has no optimizer,
+// restore_module() takes no lock: the caller must prevent concurrent use.
 WEFT_EXPORT ModuleSnapshot take_module(const rref::StoredObject& module);
 WEFT_EXPORT void restore_module(const rpc::AgentCore& core, const std::shared_ptr<rref::StoredObject>& module,
                                 ModuleSnapshot snapshot);

@@ -1,9 +1,9 @@
 // OptimizerService: the requests of a DistributedOptimizer to the owners of its parameters. Every call
 // concerns an object behind an RRef and runs in the object's turn.
 //
-// A step over objects of one owner is one `step` for each object: the owner decides it when all have arrived.
-// A step over several owners is `prepare` on every object, then `commit` or `abort` on every object: the
-// trainer decides.
+// If one agent owns all objects of a step, the trainer calls `step` on each object, and the owner decides
+// when all these calls have arrived. If several agents own the objects, the trainer calls `prepare` on each
+// object, decides, and calls `commit` or `abort` on each object.
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>
@@ -30,60 +30,64 @@ struct ModuleSnapshot {
 };
 WEFT_CODEC(ModuleSnapshot, object, module, optimizer, spec, version)
 
-// On the owner. guard: null if no optimizer steps the module.
+// Reads a module on its owner. guard: null if no optimizer steps the module.
 WEFT_EXPORT ModuleSnapshot take_snapshot(const torch::nn::Module& module,
                                          const std::shared_ptr<HostGuard>& guard);
 
-// Modules of one owner whose snapshots are of one moment: the call for each has this value.
+// Identifies the modules of one owner that are read at one moment. The snapshot() calls for all of them have
+// the same value.
 struct SnapshotGroup {
-  std::uint64_t number = 0;   // of the trainer's agent's steps and snapshots
-  std::uint64_t modules = 0;  // how many calls the owner receives
+  std::uint64_t number = 0;   // the trainer's agent counts its steps and snapshots
+  std::uint64_t modules = 0;  // the number of these calls
 };
 WEFT_CODEC(SnapshotGroup, number, modules)
 
 struct WEFT_EXPORT OptimizerService {
-  // trainer: the trainer of the calling agent; none: the agent itself.
+  // The name of one of the calling agent's trainers. nullopt: the agent itself is the trainer.
   using Trainer = std::optional<std::string>;
-  // asks: the trainer admits its passes itself, to this object and others (PassAdmission). Returns the
-  // object's number at its owner: the same for every reference to the object.
+  // Registers a trainer with the object. asks: the owner asks the trainer (admit_everywhere) for every pass
+  // that may have to wait here, because the trainer's handle has several objects (PassAdmission). Returns the
+  // object's number at its owner, which is the same for every reference to the object.
   std::uint64_t attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks, Trainer trainer);
   void detach(rpc::CallContext& call, Trainer trainer);
 
-  // For a pass of the caller, or one that a trainer of the caller steps here. admit() completes when the pass
-  // may read the object, or has stepped it already. version: the version that it reads.
+  // The caller has created the pass, or one of its trainers steps the pass here. admit() completes when the
+  // pass may read the object, or at once if the pass has already stepped it. version: the version that the
+  // pass reads, if it is set. release() ends the admission.
   rpc::Future<void> admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer trainer,
                           std::optional<std::uint64_t> version);
   void release(rpc::CallContext& call, dist_autograd::PassId pass);
-  // On the trainer, called by an owner: completes when the trainer's pass may read the object, and all
-  // objects that belong together with it.
+  // An owner calls this on the trainer. Completes when the trainer's pass may read the object, and all
+  // objects to which passes are admitted together with it (PassAdmission).
   rpc::Future<void> admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
                                      std::uint64_t object);
 
-  // objects: the number of the step's objects, including this one, all on this owner. rows: of an embedding's
-  // shard.
+  // objects: the number of the step's objects, including this one, all on this owner. rows: the gradients of
+  // the rows if the object is a shard of an embedding; otherwise nullopt.
   rpc::Future<StepOutcome> step(rpc::CallContext& call, StepRequest request, std::uint64_t objects,
                                 std::optional<StepRows> rows);
   rpc::Future<StepPart> prepare(rpc::CallContext& call, StepRequest request, std::optional<StepRows> rows);
-  // Returns the version of the parameters after the step; in a synchronous round, when the round is closed.
+  // Completes with the version of the parameters after the step; in synchronous mode, when the round closes.
   rpc::Future<std::uint64_t> commit(rpc::CallContext& call, std::uint64_t number, StepDecision decision,
                                     Trainer trainer);
-  // For a step of either kind; no effect after its end.
+  // Ends a step that step() or prepare() has begun. No effect if the step has ended.
   void abort(rpc::CallContext& call, std::uint64_t number, Trainer trainer);
 
-  // As the functions of ParameterHost and HostOptimizer.
+  // These four call ParameterHost and HostOptimizer, whose headers state the errors.
   void set_learning_rate(rpc::CallContext& call, double rate, std::optional<std::string> group);
   void set_mode(rpc::CallContext& call, StepMode mode);
   OptimizerState save_state(rpc::CallContext& call);
   void load_state(rpc::CallContext& call, OptimizerState state);
-  // group: the modules that are read together; none: only this one.
+  // Reads the module and its optimizer. group: the modules of this owner that are read at the same moment;
+  // nullopt: only this one.
   rpc::Future<tensor::OnStreams<ModuleSnapshot>> snapshot(rpc::CallContext& call,
                                                           std::optional<SnapshotGroup> group);
-  // For a snapshot of several modules; no effect after its end.
+  // Gives up a snapshot of several modules. No effect if it has ended.
   void abort_snapshot(rpc::CallContext& call, std::uint64_t number);
   // The object's number, as attach() returns it; 0: no optimizer has stepped it.
   std::uint64_t number(rpc::CallContext& call);
-  // Restores the result of snapshot() as one change: all of it or, with an error, nothing. No step runs in
-  // between.
+  // Restores the result of snapshot() as one change: all of it or, with an error, nothing. No step of the
+  // object runs meanwhile.
   void restore(rpc::CallContext& call, dist_autograd::StateDict module,
                std::optional<OptimizerState> optimizer);
   HostStats stats(rpc::CallContext& call);
@@ -104,7 +108,7 @@ struct WEFT_EXPORT OptimizerService {
       rpc::Method<"number", &OptimizerService::number>, rpc::Method<"restore", &OptimizerService::restore>,
       rpc::Method<"stats", &OptimizerService::stats>>;
 
-  OptimizerLayer* layer = nullptr;  // the agent keeps it as long as its methods
+  OptimizerLayer* layer = nullptr;  // the agent keeps the layer as long as its methods
 };
 
 }  // namespace weft::dist_optim
