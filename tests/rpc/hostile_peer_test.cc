@@ -67,7 +67,7 @@ TEST(HostilePeer, ThatTakesNoAnswersTakesNoPlacesOfOthers) {
   options.log = [](const LogRecord&) {};
   Agent server(options);
   server.serve<One>();
-  Socket socket = Socket::connected(server.addresses().front());
+  Socket socket = Socket::connected(server.addresses().front(), 16 << 10);  // soon full of replies
   socket.send(hello("asker"));
   ASSERT_TRUE(socket.next()) << "its Hello";
   std::uint64_t asked = 0;

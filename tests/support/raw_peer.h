@@ -44,8 +44,11 @@ class Socket {
     if (fd_ >= 0) ::close(fd_);
   }
 
-  static Socket connected(const std::string& address) {
+  // buffers: the size of its send and receive buffers in bytes; 0: the system's own.
+  static Socket connected(const std::string& address, int buffers = 0) {
     Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    for (const int option : {SO_SNDBUF, SO_RCVBUF})
+      if (buffers != 0) ::setsockopt(socket.fd_, SOL_SOCKET, option, &buffers, sizeof buffers);
     sockaddr_in to = loopback(static_cast<std::uint16_t>(std::stoi(Address::parse(address).port)));
     if (::connect(socket.fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) fail_call("connect");
     return socket;
