@@ -6,7 +6,7 @@
 // fails calls in flight with shut_down and waits for running handlers; call drain() or leave() first for an
 // orderly end. Do not destroy an agent on its own threads (in a handler, or in a `then` that a loop runs).
 // Destroy an agent on the program's io_context on the thread that runs it, or when no thread runs it.
-// Thread-safety: all functions may be called from any thread, also serve() and allow_create().
+// Thread-safety: all functions may be called from any thread, including serve() and allow_create().
 #pragma once
 
 #include <weft/rpc/core/blocking_executor.h>
@@ -49,7 +49,7 @@ class WEFT_EXPORT Agent {
   void serve() {
     methods().serve(detail::method_entry<F>(""));
   }
-  // Peers may create a T here and hold it by RRefs.
+  // Permits peers to create objects of type T on this agent, and to hold them by RRefs.
   template <Served T>
   void allow_create() {
     detail::serve_object<T>(methods(), nullptr);
@@ -69,7 +69,8 @@ class WEFT_EXPORT Agent {
 
   // The agent's membership of a job, if the options have a rendezvous. Programs use a Job
   // (rpc/membership/job.h). Without a rendezvous: failed_precondition, except for leave().
-  Future<void> leave();  // the layers and then the job; drains afterwards
+  // leave(): the layers leave, then the agent leaves the job and drains.
+  Future<void> leave();
   // Once the agent has joined: the present members, as the store last reported them, and their changes.
   std::vector<Member> members() const;
   std::unique_ptr<MemberWatch> watch_members();
@@ -89,7 +90,8 @@ class WEFT_EXPORT Agent {
   // thread of the agent.
   void shut_down();
 
-  // Changes AgentOptions::call_timeout, for later calls that set no timeout. no_timeout: none.
+  // Changes AgentOptions::call_timeout, for later calls that set no timeout. limit: no_timeout removes the
+  // default.
   void set_call_timeout(std::chrono::nanoseconds limit);
 
   // Counters since the agent was created, and the calls in flight now. They are read one after another, so
@@ -98,7 +100,8 @@ class WEFT_EXPORT Agent {
   // For layers, and for Job (rpc/membership/job.h). methods(): the served methods. membership() throws
   // failed_precondition without a rendezvous.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
-  operator const std::shared_ptr<AgentCore>&() const { return core_; }  // a PeerSet takes it
+  // So that an Agent may be passed as the core of a PeerSet.
+  operator const std::shared_ptr<AgentCore>&() const { return core_; }
   MethodTable& methods();
   Membership& membership() const;
 

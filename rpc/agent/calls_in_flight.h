@@ -1,6 +1,6 @@
-// CallsInFlight: the calls that an agent waits for and the calls that it serves, at one moment: the method
-// `weft.pending`. The reports of several agents show where a call hangs: a call has the same caller and id on
-// both sides.
+// CallsInFlight: a snapshot of the calls that an agent waits for and of the calls that it serves. The method
+// `weft.pending` returns it. The reports of several agents show where a call hangs: a call has the same
+// caller and id in the reports of both sides.
 //
 // A loop serves the method, so it replies while every handler thread is busy. The agent's loops report one
 // after another: a call that begins or completes meanwhile may be missing. Thread-safety: values; the
@@ -16,7 +16,7 @@ namespace weft::rpc {
 inline constexpr std::string_view pending_method = "weft.pending";
 inline constexpr std::string_view made_sent = "sent", made_connecting = "connecting", made_held = "held";
 
-// The name of a call on all agents: its caller, and its number there.
+// Identifies a call on all agents: the caller, and the id that the caller gave the call.
 struct CallName {
   std::string caller;
   std::uint64_t incarnation = 0;  // of the caller
@@ -29,11 +29,11 @@ WEFT_CODEC(CallName, caller, incarnation, id)
 struct MadeCall {
   std::uint64_t id = 0;
   std::string method;
-  std::string peer;   // its name; its address while the name is unknown
+  std::string peer;   // the peer's name, or its address while the name is unknown
   double age = 0;     // seconds, to a few milliseconds
-  std::string state;  // "sent", "connecting", "held" (waits for credit)
-  double left = -1;   // seconds until its deadline; -1: it has none
-  CallName serving;   // the served call whose handler made it; id 0: none
+  std::string state;  // "sent", "connecting", "held" (the call waits for credit)
+  double left = -1;   // seconds until the deadline; -1: no deadline
+  CallName serving;   // the served call whose handler made this call; id 0: none
 };
 WEFT_CODEC(MadeCall, id, method, peer, age, state, left, serving)
 
@@ -42,13 +42,14 @@ struct ServedCall {
   CallName call;
   std::string method;
   double age = 0;  // seconds since it arrived, to a few milliseconds
-  // "preparing" (waits for a layer: its references are not confirmed), "queued", "running", "suspended" (the
-  // handler has returned or suspended without an answer, and occupies no thread)
+  // "preparing" (a layer has not confirmed the references in its arguments), "queued", "running", "suspended"
+  // (the handler has returned or suspended without an answer, and occupies no thread)
   std::string state;
-  // The queue in which it waits or from which it runs: "object" (its calls run one by one), "handlers" (the
-  // agent's threads), "loop", "limit" (of its method, only queued); empty: none yet.
+  // The queue in which the call waits or from which it runs: "object" (the object runs its calls one after
+  // another), "handlers" (the agent's handler threads), "loop", "limit" (the limit of the method; only in
+  // state "queued"). Empty: the call is in no queue yet.
   std::string on;
-  std::uint64_t queue = 0;  // the same for calls of the same object
+  std::uint64_t queue = 0;  // identifies the queue: equal for calls that share one
 };
 WEFT_CODEC(ServedCall, call, method, age, state, on, queue)
 
@@ -56,9 +57,9 @@ struct CallsInFlight {
   std::string name;  // of the agent
   std::uint64_t incarnation = 0;
   std::uint64_t handler_threads = 0;
-  std::uint64_t silent_loops = 0;  // did not answer within the timeout: their calls are missing
+  std::uint64_t silent_loops = 0;  // loops that did not answer within the timeout; their calls are missing
   std::vector<MadeCall> made;      // the oldest first
-  std::vector<ServedCall> served;  // likewise; without this request
+  std::vector<ServedCall> served;  // the oldest first, without the call that asks for this report
 };
 WEFT_CODEC(CallsInFlight, name, incarnation, handler_threads, silent_loops, made, served)
 

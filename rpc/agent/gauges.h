@@ -1,12 +1,14 @@
-// Gauges: numbers that a program publishes by name, as the loss of its training: the present value of each.
+// Gauges: numbers that a program publishes by name, for example its training loss. A gauge keeps its latest
+// value only.
 //
 //   auto gauges = std::make_shared<rpc::Gauges>();
 //   rpc::Agent agent{options, {gauges->layer()}};
 //   gauges->set("loss", 0.31);
 //
-// They are in AgentStats::gauges, so `weft top` and `weft dash` show them, and in the metric `weft_gauge` of
-// observe::Metrics. Several agents may have the same gauges. An agent has one; the last that was installed
-// counts. The object keeps no agent, and may outlive it. Thread-safe.
+// AgentStats::gauges contains them, so `weft top` and `weft dash` show them. observe::Metrics publishes them
+// as the metric `weft_gauge`. Several agents may share one Gauges object. An agent publishes one such object:
+// the one that was installed last. The object does not refer to its agents, and may outlive them.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -23,9 +25,9 @@ class WEFT_EXPORT Gauges : public std::enable_shared_from_this<Gauges> {
   // The layer that publishes the gauges with the agent's stats.
   Layer layer();
 
-  // Creates the gauge or replaces its value; any double, NaN too.
+  // Creates the gauge, or replaces its value. value: any double, including NaN.
   void set(const std::string& name, double value);
-  // Afterwards the stats have no value of that name.
+  // Removes the gauge of that name. No effect if it does not exist.
   void remove(const std::string& name);
   // A copy of all gauges, by name.
   std::map<std::string, double> values() const;

@@ -1,4 +1,4 @@
-// Health: the state of an agent, for health checks: the method `weft.health`.
+// Health: the state of an agent, for health checks. The method `weft.health` returns it.
 //
 // A loop serves the method, so it replies while every handler thread is busy. A draining agent refuses new
 // calls with `shut_down`, including this one; only a call that arrived earlier returns "draining".

@@ -1,5 +1,5 @@
-// AgentStats: the counters of an agent, its calls in flight, and the figures of its layers: the method
-// `weft.stats`, and the same within the program.
+// AgentStats: the counters of an agent, the number of its calls in flight, and the figures of its layers. The
+// method `weft.stats` returns it to peers, and stats() to the agent's own program.
 //
 // A loop serves the method, so it replies while every handler thread is busy. Counters start at 0 when the
 // agent is created; compute rates from the difference of two reports. Thread-safety: values.
@@ -27,19 +27,24 @@ struct AgentStats {
   double uptime = 0;              // seconds since the agent was created
   std::uint64_t connections = 0;  // now
   std::uint64_t connections_made = 0, connections_refused = 0;
-  std::uint64_t calls_made = 0, calls_served = 0;  // calls_served: requests that arrived, also refused ones
+  // calls_served: requests that arrived, including refused ones.
+  std::uint64_t calls_made = 0, calls_served = 0;
   std::uint64_t calls_denied = 0, calls_shed = 0;  // refused by permissions, and by limits
   std::uint64_t calls_retried = 0,
-                peers_silent = 0;          // attempts after the first; connections without a heartbeat
-  std::uint64_t exceptions_dropped = 0;    // of continuations, and of jobs of loops and handler threads
-  std::uint64_t serving = 0, waiting = 0;  // calls in flight: of peers (this one too), and of the agent
-  std::uint64_t bytes_sent = 0, bytes_received = 0;  // of requests and replies
+                // calls_retried: attempts after the first. peers_silent: connections closed because no
+                // heartbeat arrived.
+      peers_silent = 0;
+  // Exceptions of continuations, and of jobs of loops and handler threads.
+  std::uint64_t exceptions_dropped = 0;
+  std::uint64_t serving = 0, waiting = 0;  // calls in flight: of peers (including this one), and of the agent
+  std::uint64_t bytes_sent = 0, bytes_received = 0;  // requests and replies
   std::uint64_t pool_hits = 0, pool_misses = 0,
-                pool_bytes = 0;      // memory of arriving attachments; bytes: kept now
+                pool_bytes = 0;      // the memory for arriving attachments; pool_bytes: kept now
   std::vector<MethodStats> methods;  // the served methods, by name
-  // Now, by LAYER.WHAT: docs/observability.md lists the figures of weft's own layers.
+  // The current figures of the layers, by name: "LAYER.FIGURE". docs/observability.md lists the figures of
+  // weft's own layers.
   LayerFigures layers;
-  std::map<std::string, double> gauges;  // that the program publishes (gauges.h)
+  std::map<std::string, double> gauges;  // the program's gauges (gauges.h)
 };
 WEFT_CODEC(AgentStats, name, incarnation, uptime, connections, connections_made, connections_refused,
            calls_made, calls_served, calls_denied, calls_shed, calls_retried, peers_silent, serving, waiting,
