@@ -1,8 +1,8 @@
 // CallContext: the call that a handler serves. `peer.with(call)` passes its deadline, its cancellation and
 // the sections of layers above (pass, trace) on to the calls that the handler makes.
 //
-// Exists until the call is answered. Thread-safety: the functions may be called from any thread, slots() only
-// from the handler.
+// The context exists until the call is answered. Thread-safety: the functions may be called from any thread,
+// except slots(), which only the handler may call.
 #pragma once
 
 #include <weft/rpc/call/cancel_source.h>
@@ -34,19 +34,19 @@ class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_f
   // The caller, and the name of the method ("service.method"). Both are valid until the call is answered.
   virtual const Caller& peer() const = 0;
   virtual std::string_view method() const = 0;
-  // By this agent's clock: the time that the caller had left is counted from the arrival of the request.
-  // nullopt: none.
+  // The deadline by this agent's clock: the arrival of the request plus the time that the caller had left.
+  // nullopt: the call has no deadline.
   virtual std::optional<Clock::time_point> deadline() const = 0;
   // The number of earlier attempts of this call. Above 0, the call is a retry, and an earlier attempt may
   // have run.
   virtual std::uint16_t attempt() const = 0;
-  // The caller has cancelled the call, its connection is lost, or the deadline has passed.
+  // Whether the caller has cancelled the call, the call's connection is lost, or the deadline has passed.
   virtual bool cancelled() const = 0;
   // Text that the caller sent with the arguments (Peer::with_metadata, OutgoingCall::set_metadata). nullopt:
   // the caller did not set this key.
   virtual std::optional<std::string> metadata(const std::string& key) = 0;
   virtual const std::shared_ptr<CallHost>& host() const = 0;  // the agent that serves the call
-  // Data of layers.
+  // Data that layers attach to the call.
   Slots& slots() { return slots_; }
 
  private:

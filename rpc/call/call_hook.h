@@ -1,4 +1,4 @@
-// CallHook: the part of a layer above RPC in all calls of one agent. It is the extension point of the RPC
+// CallHook: lets a layer above RPC take part in all calls of one agent. It is the extension point of the RPC
 // layer, which names no layer above it.
 //
 // Installed with LayerHooks::add() while the agent is created, and owned by the agent. Thread-safety: each
@@ -14,7 +14,7 @@
 
 namespace weft::rpc {
 
-// Figures of layers by LAYER.WHAT ("rref.objects").
+// Figures of layers by name: "LAYER.FIGURE", for example "rref.objects".
 using LayerFigures = std::map<std::string, std::uint64_t>;
 
 class WEFT_EXPORT CallHook {
@@ -48,7 +48,8 @@ class WEFT_EXPORT CallHook {
   virtual void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
     (void)connection, (void)peer, (void)reason;
   }
-  // This incarnation of a peer is gone: orderly (shut_down), or not. Any thread; must not block.
+  // This incarnation of a peer is gone. reason: shut_down if the peer has shut down, otherwise the failure.
+  // Any thread; must not block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
   // The job has declared this incarnation of a peer dead, whether or not the agent was connected to it. The
   // end of a connection is reported separately. Any thread; must not block.
@@ -63,7 +64,7 @@ class WEFT_EXPORT CallHook {
   virtual void peer_world_failed(const AgentId& peer, const Error& error) { (void)peer, (void)error; }
   // The agent begins to drain. Any thread; must not block.
   virtual void draining() {}
-  // Before the agent announces its end: the layer sends its last messages to peers.
+  // Called before the agent announces its end to its peers: the layer sends its last messages to them.
   virtual Future<void> leaving() { return Future<void>::made(Result<void>{}); }
   // The agent shuts down: the layer fails pending work and drops references to the agent.
   virtual void shut_down() {}

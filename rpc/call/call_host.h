@@ -42,26 +42,27 @@ class WEFT_EXPORT CallHost {
   }
   void set_default_timeout(std::chrono::nanoseconds limit) { default_timeout_ = limit.count(); }
 
-  // The agent refuses new calls of peers, except upkeep: drain() or shut_down() was called.
+  // Whether the agent refuses new calls of peers, except upkeep calls (MethodEntry::upkeep), because drain()
+  // or shut_down() was called.
   bool draining() const { return accounts_->draining(); }
-  bool ended() const { return ended_; }  // the agent has shut down
+  bool ended() const { return ended_; }  // whether the agent has shut down
 
   // Sets the error with which the agent's job has failed. From then on, calls whose peer is lost fail with
   // it. Other calls continue. Later errors are ignored.
   void blame(const Error& error);
   std::optional<Error> world_failure() const;  // the first error of blame()
-  // The error with which calls fail if their peer is lost. nullopt: the loss itself.
+  // The error with which calls fail if their peer is lost. nullopt: they fail with the error of the loss.
   std::optional<Error> cause_of_ends() const;
-  // All calls fail with world_failure(): AgentCore::fail_world() was called.
+  // Whether all calls fail with world_failure(), because AgentCore::fail_world() was called.
   bool world_ended() const { return world_ended_; }
 
  protected:
-  // interceptors, retry, timeout: of AgentOptions. timeout: no_timeout: none.
+  // interceptors, retry and timeout are the options of the agent. timeout: no_timeout if there is no default.
   CallHost(AgentId id, std::shared_ptr<Executor> handlers, const Limits& limits,
            LayerHooks::Interceptors interceptors, const std::optional<RetryPolicy>& retry,
            std::chrono::nanoseconds timeout);
   ~CallHost() = default;
-  bool end() { return !ended_.exchange(true); }              // false: it had ended before
+  bool end() { return !ended_.exchange(true); }              // false: the agent had ended before
   bool end_world() { return !world_ended_.exchange(true); }  // likewise
 
  private:

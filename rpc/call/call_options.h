@@ -16,17 +16,19 @@ namespace weft::rpc {
 inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
 
 struct WEFT_EXPORT CallOptions {
-  // From the call until its result; sent as remaining time. None: AgentOptions::call_timeout.
+  // The time from the call until its result. The request states the remaining time. nullopt:
+  // AgentOptions::call_timeout applies.
   std::optional<std::chrono::nanoseconds> timeout;
-  std::optional<RetryPolicy> retry;  // none: AgentOptions::retry
-  // true: the call may run twice, even if its method is not declared idempotent. None: false.
+  std::optional<RetryPolicy> retry;  // nullopt: AgentOptions::retry applies
+  // true: the call may run twice, even if its method is not declared idempotent. nullopt: false.
   std::optional<bool> idempotent;
-  // While the peer cannot be reached, the call waits for a connection until its deadline. Otherwise the call
-  // fails with the first failed attempt to connect, and at once while the next attempt is not due
-  // (AgentOptions::connect_backoff): not_sent, so that the caller may choose another peer. None: false.
+  // true: while the peer cannot be reached, the call waits for a connection until its deadline. false: the
+  // call fails if an attempt to connect fails, and at once while the next attempt is not due
+  // (AgentOptions::connect_backoff). The error has Execution::not_sent, so the caller may choose another
+  // peer. nullopt: false.
   std::optional<bool> wait_for_ready;
-  // How long the call may wait for a connection; then it fails with unavailable and not_sent. None: until
-  // its deadline.
+  // The maximum time that the call waits for a connection. Then it fails with unavailable and not_sent.
+  // nullopt: the call waits until its deadline.
   std::optional<std::chrono::nanoseconds> connect_within;
 
   // Sets each option that `later` sets; the others keep their values.
@@ -37,7 +39,7 @@ struct WEFT_EXPORT CallOptions {
 // destroys it twice. So the options have no destructor, and do not include Metadata, which has one.
 static_assert(std::is_trivially_copyable_v<CallOptions>);
 
-// Text by key that a call sends with its arguments: CallContext::metadata(key) at the callee.
+// Text by key that a call sends with its arguments. The callee reads it with CallContext::metadata(key).
 using Metadata = std::map<std::string, std::string>;
 
 }  // namespace weft::rpc

@@ -1,4 +1,5 @@
-// CancelSource: cancels calls: the call that a handler serves (CallContext), or a CancelScope.
+// CancelSource: the base of objects whose cancellation cancels calls. They are CallContext (the call that a
+// handler serves) and CancelScope.
 //
 // Thread-safety: all functions may be called from any thread.
 #pragma once
@@ -29,7 +30,8 @@ class WEFT_EXPORT CancelSource {
   bool was_cancelled() const;         // run_cancel_jobs() was called
   void run_cancel_jobs();             // once; later calls have no effect
   virtual void first_cancel_job() {}  // the first job was added; on the thread that added it
-  virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;  // by default a line on stderr
+  // By default, writes a line to stderr.
+  virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;
 
  private:
   mutable Mutex mutex_;

@@ -16,10 +16,10 @@ namespace weft::rpc {
 
 class PendingCall;
 
-// Cancels a call that was sent: its connection, or the session that keeps it.
+// The connection that sent a call, or the session that keeps the call. It cancels the call at the callee.
 class WEFT_EXPORT CancelTarget {
  public:
-  virtual void cancel(std::uint64_t call_id) = 0;  // tells the callee; nothing if the call is unknown
+  virtual void cancel(std::uint64_t call_id) = 0;  // tells the callee; no effect if the call is unknown
 
  protected:
   ~CancelTarget() = default;
@@ -39,7 +39,7 @@ class WEFT_EXPORT CallRoute : public Destination {
   virtual void cancel(std::shared_ptr<PendingCall> call) = 0;
 
  protected:
-  // budget: of retry_budget().
+  // budget: the options of retry_budget().
   CallRoute(std::shared_ptr<Loop> loop, RetryBudgetOptions budget)
       : loop_(std::move(loop)), retry_budget_(budget) {}
 
@@ -50,18 +50,18 @@ class WEFT_EXPORT CallRoute : public Destination {
 
 class WEFT_EXPORT Carrier : public CancelTarget {
  public:
-  // Constant: the loop and the number of the connection.
+  // The loop and the number of the connection. Both are constant.
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   std::uint64_t number() const { return number_; }  // unique among the agent's connections, ascending
-  // The connection has not ended. It may end at any time.
+  // Whether the connection has not ended. It may end at any time.
   virtual bool is_open() const = 0;
   virtual bool in_session() const = 0;  // replies may outlive the connection
   virtual void check_fits(
-      const OutboundFrame& frame) const = 0;  // throws if it exceeds a limit of either side
+      const OutboundFrame& frame) const = 0;  // throws if the frame exceeds a limit of either side
   // `active` is destroyed when the reply has been written, or cannot be written any more.
   virtual void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) = 0;
   virtual void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) = 0;
-  // An incoming call has been destroyed. deadline: its timer on the loop, if it has one.
+  // An incoming call has been destroyed. deadline: the timer of its deadline on the loop; 0: none.
   struct Gone {
     std::uint64_t id = 0, bytes = 0;
     bool notification = false, upkeep = false, resumable = false;
@@ -70,7 +70,7 @@ class WEFT_EXPORT Carrier : public CancelTarget {
   virtual void call_ended(const Gone& gone) = 0;
 
  protected:
-  // loop: of the connection.
+  // number, loop: as number() and loop().
   Carrier(std::uint64_t number, std::shared_ptr<Loop> loop) : number_(number), loop_(std::move(loop)) {}
   ~Carrier() = default;
 

@@ -23,9 +23,9 @@ class MethodGate;
 
 // The type of a kept value: one object for each type, which is never destroyed.
 struct WEFT_EXPORT KeptType {
-  std::string name;                                    // canonical, or its service's
+  std::string name;                                    // in the canonical grammar, or the name of its service
   bool concurrent = false;                             // its calls may run at the same time
-  void (*encode)(ValueWriter, const void*) = nullptr;  // null: the type cannot travel
+  void (*encode)(ValueWriter, const void*) = nullptr;  // null: values of the type cannot be sent
   // Throws the object as a pointer to its dynamic type: catching a base's pointer is the one conversion from
   // an erased type to a base that C++ offers. About 2 µs; see rref::detail::as.
   void (*throw_pointer)(void*) = nullptr;
@@ -33,19 +33,19 @@ struct WEFT_EXPORT KeptType {
   static const KeptType unknown;  // of a value of unknown type
 };
 
-// A handler's result, or a created object, that stays here: erased, with what is needed to send or use it
-// later.
+// A handler's result, or a created object, that stays on this agent. Its C++ type is erased; `type` has the
+// functions that send or use the value later.
 struct KeptValue {
   std::shared_ptr<void> value;
   const KeptType* type = &KeptType::unknown;
 };
 
-// Takes a result instead of the caller.
+// Receives the result of a call instead of the caller.
 class WEFT_EXPORT ResultSink {
  public:
   virtual ~ResultSink() = default;
-  // The result of the handler, or the object that it created. On the thread that answers the call. If it
-  // throws, the call fails with that exception.
+  // Receives the result of the handler, or the object that the handler created. Called on the thread that
+  // answers the call. If keep() throws, the call fails with that exception.
   virtual void keep(KeptValue value) = 0;
   // The call has failed, perhaps after keep(): the reply could not be sent. Called after the caller was
   // answered, on the loop of the call's connection.
@@ -73,17 +73,19 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   IncomingMessage& message() { return *message_; }
   std::shared_ptr<IncomingCall> share() { return std::static_pointer_cast<IncomingCall>(shared_from_this()); }
 
-  // Preparation.
+  // For layers, while they prepare the call.
   void set_object(std::shared_ptr<void> object) { object_ = std::move(object); }
   void set_executor(std::shared_ptr<Executor> executor);
   void add_part(std::shared_ptr<CallPart> part) { parts_.push_back(std::move(part)); }
   void add_context(std::unique_ptr<ContextSwitch> context) { contexts_.push_back(std::move(context)); }
   void set_sink(std::shared_ptr<ResultSink> sink) { sink_ = std::move(sink); }
   void replace_argument(std::size_t i, ValueReader value, std::shared_ptr<IncomingMessage> source);
-  // Called on the executor, before the handler. It runs `proceed` there at once, posts it to the executor
-  // later, or fails the call. It may add contexts.
+  // `admission` is called on the executor, before the handler. It runs `proceed` there at once, posts it to
+  // the executor later, or fails the call. It may add contexts.
   void set_admission(UniqueFunction<void(Callback proceed)> admission) { admission_ = std::move(admission); }
-  void run();  // after the method's gate: the handler on the executor, at once if that is the loop
+  // Runs the handler on the executor (at once if the executor is the loop), after the method's gate has
+  // admitted the call.
+  void run();
 
   // For the handler's thunk.
   std::size_t argument_count() const { return message_->argument_count(); }
@@ -93,8 +95,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
   std::shared_ptr<Executor> share_executor() const;  // for work that continues after the call is answered
-  std::uint64_t connection() const;                  // over which it arrived: Carrier::number(). Any thread
-  bool connected() const;                            // that connection is open
+  std::uint64_t connection() const;                  // Carrier::number() of its connection; any thread
+  bool connected() const;                            // whether that connection is open
   asio::execution_context& asio_context() const;
   void release_object() { object_ = nullptr; }  // the handler has returned; the answer is pending
   ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
@@ -105,13 +107,13 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void reply(UniqueFunction<void(ValueWriter)> encode);
   void fail(std::exception_ptr error);
   void fail(const Error& error) { fail(std::make_exception_ptr(error)); }
-  // The same; the handler was never called.
+  // Fails the call like fail(), if its handler was never called.
   void refuse(std::exception_ptr error);
   void refuse(const Error& error) { refuse(std::make_exception_ptr(error)); }
 
-  // The caller waits for no reply.
+  // Whether the caller waits for no reply.
   bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
-  // The call outlives the loss of its connection (session.h).
+  // Whether the call outlives the loss of its connection (session.h).
   bool is_resumable() const { return (message_->prefix().flags & frame_flags::resumable) != 0; }
   // Called when the caller cancels the call, at its deadline, and at the end of its connection. Only the
   // first call has an effect.
@@ -119,32 +121,30 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   // The caller's id of the call: unique among the calls of the caller's incarnation.
   std::uint64_t id() const;
 
-  // For reports of calls in flight; any thread.
-  Clock::time_point accepted() const {
-    return accepted_;
-  }  // to some milliseconds, unless there is an interceptor
+  // For reports of calls in flight; any thread. accepted(): to a few milliseconds, unless the agent has
+  // interceptors. began(): the handler may have run. returned(): the handler has returned, or its coroutine
+  // has suspended, without an answer. at_gate(): the limit of the method holds the call back.
+  Clock::time_point accepted() const { return accepted_; }
   bool answered() const { return answered_; }
-  bool began() const { return began_; }  // its handler
-  bool returned() const {
-    return returned_;
-  }  // its handler, or a coroutine has been suspended: without its answer
-  bool at_gate() const { return at_gate_; }  // its method's limit holds it back
-  // The executor that it waits for or runs on; the same for calls of one object that run one by one. null:
-  // not prepared yet.
+  bool began() const { return began_; }
+  bool returned() const { return returned_; }
+  bool at_gate() const { return at_gate_; }
+  // The executor on which the call waits or runs. Calls of an object that run one after another have the same
+  // executor. null: the call is not prepared yet.
   const Executor* queue() const { return queue_; }
 
  private:
   friend class MethodGate;
   void admitted(std::shared_ptr<MethodGate> gate);  // null: the method has no limit
   void begin();
-  void intercept(std::size_t next);  // calls that interceptor and the following ones
+  void intercept(std::size_t next);  // calls the interceptor with this index, and those after it
   void enter_queue();
   void note_answer(const std::exception_ptr& error);
   void execute();
   void first_cancel_job() override;
   void cancel_job_threw(const std::exception_ptr& exception) noexcept override;
   void watch_deadline();
-  void give_up_reply();  // the reply was not sent: its parts undo what they wrote
+  void give_up_reply();  // the reply was not sent: the call's parts undo what they wrote to it
   class AllContexts final : public ContextSwitch {
    public:
     explicit AllContexts(IncomingCall& call) : call_(call) {}
@@ -155,7 +155,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
     IncomingCall& call_;
   };
 
-  ActiveCall active_;  // destroyed last: drain() completes when nothing of a call is left
+  ActiveCall active_;  // destroyed last, because drain() then completes
   std::shared_ptr<CallHost> host_;
   std::shared_ptr<Carrier> carrier_;
   std::shared_ptr<const MethodEntry> method_;

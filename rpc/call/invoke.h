@@ -13,7 +13,8 @@
 
 namespace weft::rpc::detail {
 
-// Whether the given arguments fit the parameters: a value, so that the caller reports one clear error.
+// Whether an argument of type Given may be passed for a parameter of this type. arguments_fit() is a value
+// and not a constraint, so that its caller reports one clear error.
 template <class Given, class Parameter>
 concept Fits = StandsFor<std::decay_t<Given>, Parameter>::value || std::is_convertible_v<Given, Parameter>;
 
@@ -59,7 +60,7 @@ WEFT_EXPORT void refuse_arguments(IncomingCall& call, std::exception_ptr why);
 template <class Parameter>
 Parameter decode_argument(const IncomingCall& call, std::size_t i) {
   if (i >= call.argument_count()) {
-    // A caller from before this parameter was added.
+    // The caller uses an older release, without this parameter.
     if constexpr (is_optional<Parameter>) return std::nullopt;
     throw_missing_argument(i, type_text<Parameter>());
   }
@@ -130,14 +131,14 @@ void answer(IncomingCall& call, Result<T>&& result) {
   }
 }
 
-// The same as a function object, so that code for equal result types is compiled once.
+// answer() as a function object, so that code for equal result types is compiled once.
 template <class T>
 struct Answer {
   std::shared_ptr<IncomingCall> call;
   void operator()(Result<T>&& result) const { answer(*call, std::move(result)); }
 };
 
-// The same for a result that a layer wraps.
+// Answers a call with the result within a wrapper of a layer (FutureResult).
 template <class Wrapper>
 struct AnswerWithin {
   std::shared_ptr<IncomingCall> call;
@@ -147,8 +148,8 @@ struct AnswerWithin {
   }
 };
 
-// Runs a handler that is Asio's coroutine, on the call's executor; the call's cancellation is the
-// coroutine's.
+// Runs a handler that is an asio::awaitable on the call's executor. If the call is cancelled, the coroutine
+// is cancelled, too.
 template <class T, class Awaitable>
 void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitable) {
   struct Running {
@@ -272,7 +273,7 @@ MethodEntry own_entry(std::string_view name) {
   return entry;
 }
 
-// The same, with the result of make(call).
+// A method like own_entry(), whose result is make(call).
 template <class Value, class Make>
 MethodEntry own_method(std::string_view name, Make make) {
   MethodEntry entry = own_entry<Value>(name);
@@ -282,7 +283,7 @@ MethodEntry own_method(std::string_view name, Make make) {
   return entry;
 }
 
-// The entry of a method, without an object.
+// The entry of a method. Its `object` is not set.
 template <class M>
 MethodEntry method_entry(std::string_view service) {
   using Traits = typename M::Traits;

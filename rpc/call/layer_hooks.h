@@ -32,7 +32,7 @@ class WEFT_EXPORT LayerHooks {
   // Call these before the agent listens. Contexts are entered in the order in which they were added, and left
   // in the reverse order. The first explanation that returns a text is used.
   void add(std::shared_ptr<CallHook> hook) { hooks_.push_back(std::move(hook)); }
-  void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // after those of AgentOptions
+  void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // called after AgentOptions::interceptors
     interceptors_.push_back(std::move(interceptor));
   }
   void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
@@ -45,15 +45,16 @@ class WEFT_EXPORT LayerHooks {
   const Slots& layers() const { return layers_; }
 
   void prepare(const std::shared_ptr<IncomingCall>& call) const;  // calls all hooks, then runs the call
-  // Passes deadline and sections of a served call on to a call that its handler makes. Before child.begin().
+  // Passes deadline and sections of a served call on to a call that its handler makes. Call it before
+  // child.begin().
   void hand_on(CallContext& parent, OutgoingCall& child) const;
   void make_contexts(IncomingCall& call) const;                  // adds the context of each MakeContext
   std::string text_of(const std::exception_ptr& failure) const;  // for peers
-  LayerFigures figures() const;                                  // of all layers
-  // Calls CallHook::leaving(), of the highest layer first: lower layers tell the peers what higher layers
-  // have released.
+  LayerFigures figures() const;                                  // the figures of all layers
+  // Calls CallHook::leaving() of every layer, the highest first, because lower layers tell the peers what
+  // higher layers have released.
   Future<void> leave(const std::shared_ptr<Loop>& loop) const;
-  // All members of a job of fixed size have joined. The error of the first layer that fails.
+  // Calls CallHook::world_complete() of every layer, until one fails. Returns the error of that layer.
   Result<void> world_complete(const std::vector<std::string>& members) const;
   void clear();  // the agent has ended
 

@@ -31,7 +31,8 @@ inline constexpr Idempotent idempotent{};  // running it twice does no harm: it 
 struct NonBlocking {};
 inline constexpr NonBlocking non_blocking{};  // runs on the loop: must return at once
 struct Background {};
-// May stay open as long as its agents exist (a subscription): Job::quiesce() does not wait for it.
+// A call may stay in flight as long as its agents exist (a subscription). Job::quiesce() does not wait for
+// it.
 inline constexpr Background background{};
 
 // A call outlives the loss of its connection: it is sent again over the next connection to the same
@@ -83,7 +84,7 @@ inline constexpr bool is_future = false;
 template <class T>
 inline constexpr bool is_future<Future<T>> = true;
 
-// The result of a handler continues to run when the handler has returned. Streams specialize it.
+// Whether the result of a handler continues to run after the handler has returned. Streams specialize it.
 template <class T>
 inline constexpr bool runs_on = is_coroutine<T>;
 
@@ -175,7 +176,7 @@ using Function = detail::FunctionOf<decltype(Target), Name, Target, Options...>;
 // A constructor that peers may call, if the agent allows the type (Agent::allow_create).
 template <class... Parameters>
 struct Constructor {
-  using Traits = detail::Signature<void, Parameters...>;  // of its parameters
+  using Traits = detail::Signature<void, Parameters...>;  // describes its parameters
   static constexpr std::string_view short_name = "new";
 };
 
@@ -240,7 +241,8 @@ struct MethodFor<Target, std::tuple<Items...>> {
     return found;
   }
   static constexpr bool exists = index() < sizeof...(Items);
-  // If it is not listed, a method of its type is returned, so that the compiler reports one error.
+  // The entry that lists Target. If none does, type() returns an unnamed method of Target, so that the
+  // compiler reports no further error.
   static constexpr auto type() {
     if constexpr (exists) {
       return std::type_identity<std::tuple_element_t<index(), std::tuple<Items...>>>{};

@@ -30,10 +30,10 @@ struct MethodCounters {
 struct MethodEntry {
   std::string name;       // "service.method"
   std::uint64_t id = 0;   // name_hash(name)
-  std::string service;    // of a member function: the service of its object
+  std::string service;    // for a member function: the service of its object
   std::string signature;  // in the canonical grammar
   std::uint64_t signature_hash = 0;
-  std::vector<std::string> parameters;  // canonical type of each
+  std::vector<std::string> parameters;  // the canonical type of each parameter
   std::string result;
   bool idempotent = false;
   bool non_blocking = false;
@@ -41,13 +41,13 @@ struct MethodEntry {
   bool background = false;    // the option `background` of a method
   bool needs_object = false;  // a member function: runs on `object`, or on the object that a layer resolves
   std::shared_ptr<void> object;      // the served singleton
-  std::shared_ptr<MethodGate> gate;  // of a method with a limit
+  std::shared_ptr<MethodGate> gate;  // null: the method has no limit
   // The object within a value that a layer keeps. null: the value has another type.
   void* (*object_in)(const KeptValue& value) = nullptr;
 
   std::shared_ptr<MethodCounters> counters;  // set by MethodTable::serve
 
-  // Decodes the arguments, runs the handler and answers the call. On the call's executor.
+  // Decodes the arguments, runs the handler and answers the call. Called on the call's executor.
   std::function<void(std::shared_ptr<IncomingCall>)> run;
 };
 
@@ -65,7 +65,8 @@ class WEFT_EXPORT MethodTable {
 
   mutable std::shared_mutex mutex_;  // guards all members
   Entries entries_;
-  std::vector<std::shared_ptr<MethodEntry>> replaced_;        // by limit(); calls may still use them
+  // Entries that limit() replaced; calls may still use them.
+  std::vector<std::shared_ptr<MethodEntry>> replaced_;
   std::map<std::string, std::shared_ptr<MethodGate>> gates_;  // by the method's name
 };
 

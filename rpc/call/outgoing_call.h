@@ -40,19 +40,19 @@ class WEFT_EXPORT CallModifier {
 struct CallSettings {
   std::uint64_t signature = 0;
   bool notify = false;
-  // Of a method with MethodEntry::upkeep: also sent to a peer that is leaving, without credit, but never
-  // connects.
+  // The method has MethodEntry::upkeep. Such a call is also sent to a peer that is leaving, and uses no
+  // credit, but never starts a connection.
   bool upkeep = false;
-  bool background = false;                    // of a method with this option
-  bool resumable = false;                     // likewise, or required by the call's contents
+  bool background = false;                    // the method has this option
+  bool resumable = false;                     // the method has this option, or the call's contents require it
   std::optional<Clock::time_point> deadline;  // nullopt: none
   std::shared_ptr<const AgentId> only;        // fail if another incarnation of the peer is reached
   std::shared_ptr<const RetryPolicy> retry;   // null: no retries
   bool idempotent = false;                    // may be retried even if it may have run
-  bool wait_for_ready = false;                // CallOptions, as the next
+  bool wait_for_ready = false;                // CallOptions::wait_for_ready
   std::optional<std::chrono::nanoseconds> connect_within;
   std::uint16_t attempt = 0;           // the number of earlier attempts
-  std::weak_ptr<CallContext> serving;  // the call on whose behalf it is made
+  std::weak_ptr<CallContext> serving;  // the call on whose behalf this one is made
 };
 
 class WEFT_EXPORT OutgoingCall : public CallSettings {
@@ -61,12 +61,13 @@ class WEFT_EXPORT OutgoingCall : public CallSettings {
   OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments);
   OutgoingCall(OutgoingCall&&) noexcept = default;
   OutgoingCall& operator=(OutgoingCall&&) = delete;
-  ~OutgoingCall();  // ends its parts if it was never submitted: an argument could not be encoded
+  // If the call was never submitted, for example because an argument could not be encoded, ends its parts.
+  ~OutgoingCall();
 
   // The name of the method ("service.method"), and the request. Valid until the call is submitted.
   std::string_view method() const { return method_; }
   OutgoingMessage& message() { return *message_; }
-  // The parts of layers in this call. Add them before begin(); end() adds those of the arguments.
+  // The parts of layers in this call. Add them before begin(). end() adds the parts of the arguments.
   void add_part(std::shared_ptr<CallPart> part) { parts_.push_back(std::move(part)); }
   const std::vector<std::shared_ptr<CallPart>>& parts() const { return parts_; }
   // Data that layers attach to the call until it is submitted.

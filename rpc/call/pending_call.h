@@ -1,10 +1,9 @@
 // PendingCall: a call that was made and has not ended yet. CallbackCall passes its result to a callback,
 // TypedCall to a future.
 //
-// The queue of its route, its connection and its timer share the call. The first of them to finish the call
-// decides its result; later ones have no effect. A call that all of them have released fails as if its agent
-// had shut down.
-// Thread-safety: as stated for each function.
+// The queue of its route, its connection and its timer own the call together. The first of them to finish the
+// call decides its result; later ones have no effect. If all of them release the call without a result, it
+// fails as if its agent had shut down. Thread-safety: as stated for each function.
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
@@ -19,14 +18,14 @@ namespace weft::rpc {
 
 class CallHost;
 
-// The method whose reply has sections; in the slots of the message.
+// The method that a reply with sections answers. The slots of the reply's message contain it.
 struct AnsweredMethod {
   std::string name;
 };
 
 class WEFT_EXPORT PendingCall {
  public:
-  // Null for a notification, which completes once it was sent.
+  // Null for a notification, which completes when it has been sent.
   using Reply = std::shared_ptr<IncomingMessage>;
 
   virtual ~PendingCall();
@@ -39,7 +38,7 @@ class WEFT_EXPORT PendingCall {
   // The properties of the call, which stay the same (CallSettings). Any thread. id(): unique among the calls
   // of this agent. only(): null: any incarnation. size(): the bytes that count towards the limits.
   std::uint64_t id() const { return id_; }
-  bool within_limits() const { return within_limits_; }  // of this agent's outgoing calls
+  bool within_limits() const { return within_limits_; }  // false: the call exceeds a limit of outgoing calls
   const std::string& method() const { return call_.method_; }
   std::string title() const;  // for errors: "worker1: market.last"
   bool notify() const { return call_.notify; }
@@ -52,17 +51,19 @@ class WEFT_EXPORT PendingCall {
   bool wait_for_ready() const { return call_.wait_for_ready; }
   std::optional<std::chrono::nanoseconds> connect_within() const { return call_.connect_within; }
   OutgoingSize size() const { return size_; }
-  Clock::time_point made() const { return made_; }  // to some milliseconds, unless there is an interceptor
-  // The call on whose behalf it is made; null if that call no longer exists.
+  // The time of the call, to a few milliseconds, unless the agent has interceptors.
+  Clock::time_point made() const { return made_; }
+  // The served call on whose behalf this one is made; null if that call no longer exists.
   std::shared_ptr<CallContext> served() const { return call_.serving.lock(); }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
 
-  // Once, before it is submitted: the sources cancel this call while it is in flight. false: a source has
-  // been cancelled already, and this call has failed without being sent.
+  // Connects the call to its cancel sources, which cancel it while it is in flight. Call it once, before the
+  // call is submitted. false: a source has been cancelled already, and this call has failed without being
+  // sent.
   static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
 
-  // Replaces the call's timer, which is cancelled at the call's end. On the loop of both timers, before the
-  // call is passed to a link. 0: no timer.
+  // Replaces the call's timer, which is cancelled when the call ends. Call it on the loop of both timers,
+  // before the call is passed to a link. timer: 0 means no timer.
   void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
 
   // The frame of a call.
@@ -78,8 +79,8 @@ class WEFT_EXPORT PendingCall {
     const AgentId& peer;
     std::optional<std::uint64_t> accepted;  // frames that the session has accepted. nullopt: no session
   };
-  // Seals and returns the frame; on the link's loop, once. From here on the callee may run the call. nullopt:
-  // the call has ended and is not sent. Throws what sealing throws.
+  // Seals and returns the frame. Call it once, on the link's loop. From here on the callee may run the call.
+  // nullopt: the call has ended and is not sent. Throws the error if sealing fails.
   std::optional<Sealed> take_frame(const std::shared_ptr<PendingCall>& self, const Loop& loop,
                                    const Departure& departure);
 
@@ -88,7 +89,7 @@ class WEFT_EXPORT PendingCall {
   bool fail(const Error& error) { return finish(std::make_exception_ptr(error)); }
   // Fails with an error that states what is known of the call's execution.
   void lose(ErrorKind kind, const std::string& reason) { lose_sent(kind, reason); }
-  // The same; if the call was sent, it is also cancelled at the callee.
+  // Fails the call like lose(). If the call was sent, it is also cancelled at the callee.
   void give_up(ErrorKind kind, const std::string& reason);
 
  protected:
@@ -103,18 +104,19 @@ class WEFT_EXPORT PendingCall {
  private:
   enum class Stage : std::uint8_t { waiting, sent, over };
   void complete(Result<Reply> result);
-  bool lose_sent(ErrorKind kind, const std::string& reason);  // true: it was in flight, and had been sent
+  // Fails the call like lose(). true: the call was in flight, and had been sent.
+  bool lose_sent(ErrorKind kind, const std::string& reason);
 
   const std::shared_ptr<CallAccounts> accounts_;
   const std::uint64_t id_;
   const std::shared_ptr<CallRoute> route_;
-  OutgoingCall call_;  // with its message until it is sent or has ended
+  OutgoingCall call_;  // has its message until the call is sent or has ended
   const Clock::time_point made_;
   std::shared_ptr<Loop> timer_loop_;
   Loop::TimerId timer_ = 0;
-  std::weak_ptr<CancelTarget> sent_by_;  // fixed once it was sent
+  std::weak_ptr<CancelTarget> sent_by_;  // constant once the call was sent
   std::atomic<Stage> stage_{
-      Stage::waiting};  // one step decides both who ends the call and whether it was sent
+      Stage::waiting};  // one atomic change decides which thread ends the call, and whether it was sent
   // A cancel source of this call, and the id of this call's job there: 0 before it is known, `over` once this
   // call has ended.
   struct Served {

@@ -26,13 +26,13 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
 
   void begin();
   void cancel();              // any thread; also ends a wait between two attempts
-  std::string title() const;  // as PendingCall's; any thread
+  std::string title() const;  // as PendingCall::title(); any thread
 
  private:
   class Attempt;
   void attempt();
   void ended(Result<PendingCall::Reply> result, const PendingCall& attempt);
-  // Between two attempts; on the loop.
+  // Begins and ends the wait between two attempts, on the loop.
   void wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits);
   void end_wait();
   bool cancelled();
@@ -47,8 +47,8 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   std::vector<UniqueFunction<bool()>> borrowed_;
   Done done_;
   std::uint16_t attempts_ = 0;  // so far
-  bool may_have_run_ = false;   // any attempt so far
-  Loop::TimerId timer_ = 0;     // of the wait for the next attempt; on the loop, as waits_
+  bool may_have_run_ = false;   // an attempt so far may have run
+  Loop::TimerId timer_ = 0;     // ends the wait for the next attempt; used on the loop, like waits_
   std::shared_ptr<void> waits_;
 
   Mutex mutex_;

@@ -1,11 +1,12 @@
 // Retries: which failed calls are repeated; Backoff: the waits between attempts.
 //
-// A call is retried if the peer could not be reached, was lost, was leaving, or had no room. A call that may
-// have run is retried only if its method or CallOptions::idempotent declares it idempotent. The error of a
-// handler is never retried. Waits grow, with jitter. A budget for each peer limits retries to a fraction of
-// the calls, so that they do not make an overload worse (token bucket as in gRPC's retryThrottling, gRFC A6).
-// Calls with references or a pass are not retried, because their layers have undone their part.
-// Thread-safety: RetryBudget may be used from any thread; the rest are values and pure functions.
+// A call is retried if the peer could not be reached, was lost, was leaving, or had reached a limit. A call
+// that may have run is retried only if its method or CallOptions::idempotent declares it idempotent. The
+// error of a handler is never retried. Waits grow, with jitter. A budget for each peer limits retries to a
+// fraction of the calls, so that they do not make an overload worse (token bucket as in gRPC's
+// retryThrottling, gRFC A6). Calls with references or a pass are not retried, because their layers have
+// undone their part. Thread-safety: RetryBudget may be used from any thread; the rest are values and pure
+// functions.
 #pragma once
 
 #include <weft/rpc/core/error.h>
