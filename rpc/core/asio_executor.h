@@ -17,7 +17,7 @@ namespace weft::rpc {
 
 class AsioExecutor {
  public:
-  // `context` may be null; it must live as long as `owner`.
+  // context: may be null; must live as long as `owner`.
   AsioExecutor(asio::execution_context& loop, Executor& executor, ContextSwitch* context,
                std::shared_ptr<void> owner)
       : loop_(&loop), executor_(&executor), context_(context), owner_(std::move(owner)) {}

@@ -1,10 +1,11 @@
-// AsioLoop: a Loop over an asio::io_context: its own, run by a thread that it starts, or the program's.
+// AsioLoop: a Loop over an asio::io_context. The io_context is the loop's own, and a thread of the loop runs
+// it, or it is the program's.
 //
 // Owned by an agent through shared_ptr; pending futures keep it, too. One thread at a time runs it. stop()
-// ends the own thread, once only timers are pending on the io_context; those are dropped. Jobs posted later
-// run at once on the posting thread, one at a time, so that none is lost and a late call still completes. A
-// program's io_context is not stopped. A loop with its own thread may spin: without work it polls for a short
-// time before it blocks, which saves the wake-up (spin_policy.h).
+// ends the loop's own thread as soon as only timers are pending on the io_context; these timers are dropped.
+// Jobs posted later run at once on the posting thread, one at a time, so that none is lost and a late call
+// still completes. A program's io_context is not stopped. A loop with its own thread may spin: without work
+// it polls for a short time before it blocks, which saves the wake-up (spin_policy.h).
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -53,7 +54,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   const bool own_;
   std::thread thread_;
   std::atomic<bool> stopped_{false};
-  std::atomic<std::size_t> late_jobs_{0};  // posted since stop(), or about to run
+  std::atomic<std::size_t> late_jobs_{0};  // jobs posted since stop(), or about to run
 };
 
 // The io_context for sockets of `loop`. Throws invalid_argument if it is not an AsioLoop.

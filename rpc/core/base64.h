@@ -1,4 +1,4 @@
-// Base64 (RFC 4648, section 4, with padding), as JSON carries bytes. Thread-safety: functions.
+// Base64 (RFC 4648, section 4, with padding), as JSON carries bytes. Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -13,7 +13,7 @@
 namespace weft::rpc::detail {
 
 WEFT_EXPORT std::string to_base64(std::span<const std::byte> bytes);
-// Empty if the text is malformed: another character, a wrong length or padding, or nonzero bits in the
+// nullopt if the text is malformed: another character, a wrong length or padding, or nonzero bits in the
 // padding.
 WEFT_EXPORT std::optional<std::vector<std::byte>> from_base64(std::string_view text);
 

@@ -25,7 +25,7 @@ enum class ErrorKind : std::uint16_t {
   invalid_argument = 1,     // a value that the callee refuses
   type_mismatch = 2,        // an argument or result that does not match the declared type
   not_found = 3,            // no such method, object, key or name
-  already_exists = 4,       // a name that is taken, conflicting options
+  already_exists = 4,       // the name is in use, or options conflict
   permission_denied = 5,    // not allowed for this peer
   unsupported = 6,          // a feature or tensor that this build or peer does not support
   failed_precondition = 7,  // right call, wrong state: a closed pass, a missing layer
@@ -60,10 +60,10 @@ WEFT_EXPORT std::string_view to_string(ErrorKind kind);
 // A value that accompanies an error, in encoded form. The bytes of a peer are not trusted: decoding checks
 // them.
 struct ErrorPayload {
-  std::string type;   // its type's name in the canonical grammar
+  std::string type;   // the name of the value's type in the canonical grammar
   std::string bytes;  // packed
 };
-inline constexpr std::size_t max_error_payload = std::size_t{64} << 10;  // bytes of both
+inline constexpr std::size_t max_error_payload = std::size_t{64} << 10;  // bytes, `type` and `bytes` together
 
 class WEFT_EXPORT Error : public std::runtime_error {
  public:

@@ -27,7 +27,7 @@ class WEFT_EXPORT Executor {
 class WEFT_EXPORT ContextSwitch {
  public:
   virtual ~ContextSwitch() = default;
-  // Sets the state on the calling thread; saves it and removes it again.
+  // enter() sets the state on the calling thread. leave() saves the state and removes it from the thread.
   virtual void enter() = 0;
   virtual void leave() = 0;
 };

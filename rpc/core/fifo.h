@@ -1,5 +1,5 @@
-// Fifo<T>: a queue that keeps its memory, whereas std::deque allocates and frees in operation. Thread-safety:
-// none.
+// Fifo<T>: a queue that keeps its memory, whereas std::deque allocates and frees memory while it is used.
+// Thread-safety: none.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +23,16 @@ class Fifo {
   // Appends an item.
   template <class Item>
   void push(Item&& item) {
-    // A queue that never becomes empty would grow forever, so consumed items are erased once they are half of
-    // it.
+    // A queue that never becomes empty would grow forever. So consumed items are erased when they are half of
+    // the vector.
     if (first_ >= 32 && first_ * 2 >= items_.size()) {
       items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(first_));
       first_ = 0;
     }
     items_.push_back(std::forward<Item>(item));
   }
-  // Inserts an item before the front. If there is no room, room for several items is made, so that the cost
-  // is amortized.
+  // Inserts an item before the front. If there is no room, makes room for several items, so that the cost is
+  // amortized.
   template <class Item>
   void push_front(Item&& item) {
     if (first_ == 0) {

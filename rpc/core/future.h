@@ -40,11 +40,12 @@ enum class WorkRequest : std::uint8_t { cancel, title };
 
 namespace detail {
 
-// Passes the exception of a continuation to `exceptions`, otherwise to the loop's sink; both may be null.
+// Passes the current exception, which a continuation threw, to `exceptions`. If that is null, to the loop's
+// sink. Both may be null.
 WEFT_EXPORT void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept;
 
-// empty -> waiting (a continuation is set) -> done, or empty -> done. The second of complete() and consume()
-// runs the continuation.
+// The stages are empty -> waiting (a continuation is set) -> done, or empty -> done. Of complete() and
+// consume(), the later call runs the continuation.
 template <class T>
 class FutureState {
  public:
@@ -73,8 +74,8 @@ class FutureState {
   Result<T>& result() { return *result_; }
 
   std::shared_ptr<const Loop> loop;           // its thread must not block on this future
-  std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's
-  // Set before the future is handed out; called on any thread. May be null.
+  std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's sink
+  // Set before the future is returned to its consumer; called on any thread. May be null.
   UniqueFunction<std::string(WorkRequest)> work;
 
  private:
@@ -132,7 +133,7 @@ class CancellableGet {
   void complete(Result<T>&& result) {
     if (over_.exchange(true)) return;
     Complete complete =
-        std::move(complete_);  // with its work guard, because the operation may run on for a long time
+        std::move(complete_);  // together with its work guard, because the operation may run for a long time
     complete(std::move(result), cancelling_);
   }
   // Requests the end of the operation. If it does not end at once, its later result is dropped.
@@ -158,13 +159,13 @@ template <class T>
 class Promise {
  public:
   Promise() : state_(std::make_shared<detail::FutureState<T>>()) {}
-  // With the loop that will complete it, and on which get() throws.
+  // loop: completes the promise. On the thread of this loop, get() throws.
   explicit Promise(std::shared_ptr<const Loop> loop) : Promise() { state_->loop = std::move(loop); }
-  // Without a loop; the sink (Executor::exceptions()) receives the exceptions of continuations.
+  // A promise without a loop. exceptions: receives the exceptions of continuations (Executor::exceptions()).
   explicit Promise(std::shared_ptr<ExceptionSink> exceptions) : Promise() {
     state_->exceptions = std::move(exceptions);
   }
-  // For a future that follows from another one: with that future's loop() and exceptions().
+  // For a future that follows from another one: pass that future's loop() and exceptions().
   Promise(std::shared_ptr<const Loop> loop, std::shared_ptr<ExceptionSink> exceptions)
       : Promise(std::move(loop)) {
     state_->exceptions = std::move(exceptions);
@@ -254,14 +255,14 @@ class [[nodiscard]] Future {
     if (!done.wait_for(timeout)) {
       if (state_->withdraw())
         detail::timed_out(state_->work ? state_->work(WorkRequest::title) : std::string(), timeout);
-      done.wait();  // it arrives right now
+      done.wait();  // the result is arriving
     }
     state_ = nullptr;
     return std::move(*result).get();
   }
 
-  // The same result, or its error, as a value: `Result<T> result = co_await future.as_result();` does not
-  // throw. cancel() has an effect on the operation.
+  // A future whose value is the result, or the error: `Result<T> result = co_await future.as_result();` does
+  // not throw. cancel() of the returned future cancels the operation.
   Future<Result<T>> as_result() && {
     held();
     auto state = std::exchange(state_, nullptr);
@@ -315,7 +316,7 @@ class [[nodiscard]] Future {
   }
 
   // Only for the compiler's message: Asio's coroutines look for this operator in a value that they await. The
-  // return type is deduced, so that this message is the first one.
+  // return type is deduced, so that the compiler reports this message first.
   template <class Frame>
   auto operator()(Frame*) const {
     static_assert(detail::never<Frame>,
@@ -330,7 +331,7 @@ class [[nodiscard]] Future {
     if (state_ != nullptr && state_->work && !state_->done()) state_->work(WorkRequest::cancel);
   }
 
-  // A future that is already completed.
+  // Returns a future that is already completed.
   static Future made(Result<T> result) {
     Promise<T> promise;
     Future future = promise.future();
@@ -355,7 +356,7 @@ class [[nodiscard]] Future {
     return promise;
   }
 
-  // Runs the handler on its executor. Within a cancellation signal, posts it.
+  // Runs the handler on its executor. later: posts it, because a cancellation signal is being emitted.
   template <class Handler, class Work>
   struct Complete {
     Handler handler;

@@ -1,9 +1,9 @@
 // HandlerPool: the threads on which handlers run, separate from the loops.
 //
-// Owned by an agent. Its threads count as owned: a blocking wait on them throws. join() runs the queued jobs,
-// then ends the threads. Jobs that are posted later are destroyed without running. An exception of a job goes
-// to exceptions(), and the thread continues with the next job. Thread-safe; do not call join() on its
-// threads.
+// Owned by an agent. Its threads are marked as OwnedThread: a blocking wait on them throws. join() runs the
+// queued jobs, then ends the threads. Jobs that are posted later are destroyed without running. An exception
+// of a job goes to exceptions(), and the thread continues with the next job. Thread-safe; do not call join()
+// on its threads.
 #pragma once
 
 #include <weft/rpc/core/exception_sink.h>
@@ -23,7 +23,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   ~HandlerPool() override;
   void post(Callback job) override;
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
-  bool running_here() const;  // on one of its threads
+  bool running_here() const;  // whether on one of its threads
   void join();
 
  private:

@@ -1,8 +1,9 @@
-// IdMap<T>: a map from ids that another agent may have chosen: for example calls in flight, by their id.
+// IdMap<T>: a map whose keys are ids that another agent may have chosen, for example the ids of calls in
+// flight.
 //
-// Open addressing, so that a call needs no allocation here. The seed must be random and secret: a peer that
-// knows it can choose ids that collide, so that each operation searches through all of them. Thread-safety:
-// none.
+// It uses open addressing, so that an entry needs no allocation. The seed must be random and secret: a peer
+// that knows the seed can choose ids that collide, so that each operation searches all of them.
+// Thread-safety: none.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ class IdMap {
  public:
   explicit IdMap(std::uint64_t seed) : seed_(seed) {}
 
-  // The seed; the number of entries; whether an entry has this id.
+  // The seed, the number of entries, and whether an entry has this id.
   std::uint64_t seed() const { return seed_; }
   std::size_t size() const { return size_; }
   bool contains(std::uint64_t id) const { return size_ != 0 && slots_[place_of(id)].used; }
@@ -28,7 +29,7 @@ class IdMap {
     Slot& slot = slots_[place_of(id)];
     return slot.used ? &slot.value : nullptr;
   }
-  // Inserts an id that must not exist.
+  // Inserts an entry. The id must not exist in the map.
   void insert(std::uint64_t id, T value) {
     if (4 * (size_ + 1) > 3 * slots_.size()) resize(slots_.empty() ? smallest : 2 * slots_.size());
     Slot& slot = slots_[place_of(id)];
@@ -56,13 +57,13 @@ class IdMap {
     if (size_ == 0 && slots_.size() > max_kept) slots_ = {};
     return taken;
   }
-  // In unspecified order. `look` must not change the map.
+  // Calls `look` for each entry, in unspecified order. `look` must not change the map.
   template <class Look>
   void for_each(Look look) const {
     for (const Slot& slot : slots_)
       if (slot.used) look(slot.id, slot.value);
   }
-  // Removes and returns all entries, by id.
+  // Removes and returns all entries, sorted by id.
   std::vector<std::pair<std::uint64_t, T>> take_all() {
     std::vector<std::pair<std::uint64_t, T>> all;
     for (Slot& slot : std::exchange(slots_, {}))

@@ -16,24 +16,24 @@ namespace weft::rpc {
 // How serious a record is.
 enum class LogLevel { debug, info, warning, error };
 
-// Values may come from a peer: any bytes.
+// One field. Its value may come from a peer, and may have any bytes.
 struct LogField {
   std::string_view key, value;
 };
 
 // Keys of fields. A record has the fields that are known when it is written.
 namespace log_fields {
-inline constexpr std::string_view peer = "peer";              // its name; absent before its hello
+inline constexpr std::string_view peer = "peer";              // the peer's name; absent before its hello
 inline constexpr std::string_view connection = "connection";  // the transport and the other end
 inline constexpr std::string_view identity = "identity";      // the proven identity of the peer
 inline constexpr std::string_view method = "method";          // "service.method"
-inline constexpr std::string_view call = "call";  // the call's id, unique for its caller; of a request
-inline constexpr std::string_view kind = "kind";  // of the error, as to_string(ErrorKind)
+inline constexpr std::string_view call = "call";  // the id of the call, which is unique for its caller
+inline constexpr std::string_view kind = "kind";  // the kind of the error: to_string(ErrorKind)
 inline constexpr std::string_view address = "address";
-inline constexpr std::string_view object = "object";  // behind an RRef
+inline constexpr std::string_view object = "object";  // the object behind an RRef
 }  // namespace log_fields
 
-// One record.
+// One message of an agent.
 struct LogRecord {
   LogLevel level;
   std::string_view agent;

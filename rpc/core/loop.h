@@ -1,4 +1,4 @@
-// Loop: a single-threaded event loop with a clock; OwnedThread: the mark of threads that must not block.
+// Loop: a single-threaded event loop with a clock. OwnedThread: marks threads that must not block.
 //
 // Every connection and every call's timers belong to one loop. post() may be called from any thread; the
 // schedule functions, cancel() and run_turn() only on the loop. AsioLoop is the implementation for
@@ -24,16 +24,17 @@ inline Clock::time_point later(Clock::time_point from, std::chrono::nanoseconds 
   return wait > Clock::time_point::max() - from ? Clock::time_point::max() : from + wait;
 }
 
-// A source of events that a spinning loop polls instead of waiting for it: a ring in shared memory, a socket.
-// Called on the loop's thread.
+// A source of events that a spinning loop polls: a ring in shared memory, or a socket. Its functions are
+// called on the loop's thread.
 class WEFT_EXPORT LoopPoller {
  public:
   virtual ~LoopPoller() = default;
-  virtual bool poll() = 0;  // runs ready work; false: there was none
-  // Another process is working on what it waits for, so a longer poll than the loop's is worth it.
+  virtual bool poll() = 0;  // runs ready work; false: no work was ready
+  // Whether another process is working on the event that this source waits for. Then the loop polls for
+  // longer.
   virtual bool expects_soon() const { return false; }
-  // The loop is about to block: from now on the source must wake it through Asio. false: there is work
-  // already.
+  // The loop is about to block: from now on the source must wake it through Asio. false: work is ready
+  // already, and the loop must not block.
   virtual bool fall_asleep() = 0;
   virtual void wake_up() = 0;  // the loop polls again
 };
@@ -44,8 +45,8 @@ class WEFT_EXPORT Loop : public Executor {
 
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
 
-  virtual Clock::time_point now() const = 0;  // of the loop's clock
-  // The same clock, but some milliseconds late and much cheaper: for measuring ages. Any thread.
+  virtual Clock::time_point now() const = 0;  // the time of the loop's clock
+  // Like now(), but up to a few milliseconds late, and much cheaper. For measuring ages. Any thread.
   virtual Clock::time_point coarse_now() const { return now(); }
   virtual bool running_here() const = 0;
   virtual TimerId schedule(Clock::time_point when, Callback job) = 0;
@@ -55,8 +56,8 @@ class WEFT_EXPORT Loop : public Executor {
   void dispatch(Job job) {
     running_here() ? job() : post(std::move(job));
   }
-  // From any thread: runs the job when `wait` has passed since this call. A posted job does not own its loop,
-  // which may never run again.
+  // From any thread: runs the job when `wait` has passed since this call. The posted job does not own the
+  // loop, because the loop may never run it.
   void schedule_after(std::chrono::nanoseconds wait, Callback job) {
     dispatch([this, when = later(now(), wait), job = std::move(job)]() mutable {
       schedule(when, std::move(job));
@@ -71,13 +72,13 @@ class WEFT_EXPORT Loop : public Executor {
   virtual void run_turn(Callback event) { event(); }
   // The execution context for Asio's timers and sockets in code of this loop's calls.
   virtual asio::execution_context& context() = 0;
-  // Whether its own thread runs it. stop() ends that thread; call it from one other thread. Otherwise the
-  // program runs the loop, also after stop().
+  // Whether the loop has its own thread, which runs it. stop() ends that thread; call it from one other
+  // thread. Without an own thread, the program runs the loop, even after stop().
   virtual bool owns_thread() const { return false; }
   virtual void stop() {}
 
-  // Spinning: a loop without work polls for a short time before it blocks. Call on the loop. If it does not
-  // spin, add_poller() returns false, and the caller waits through Asio.
+  // Spinning: a loop without work polls for a short time before it blocks. Call these functions on the loop.
+  // If the loop does not spin, add_poller() returns false, and the caller waits through Asio.
   virtual bool spins() const { return false; }
   // system_call: poll() is a system call; a loop accepts only a few such pollers. false: not accepted.
   virtual bool add_poller(LoopPoller& poller, bool system_call = false) {

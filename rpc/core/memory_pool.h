@@ -1,5 +1,4 @@
-// MemoryPool: memory for arriving attachments: blocks that were used before, so their pages are mapped
-// already.
+// MemoryPool: memory for arriving attachments. It reuses blocks, whose pages are mapped already.
 //
 // Mapping a new page costs more than copying into it: large tensors arrive in new memory with 0.6 of the
 // bandwidth of mapped memory (docs/benchmarks_details.md, `raw-fresh`). A block returns to the pool when the
@@ -18,9 +17,9 @@ class WEFT_EXPORT MemoryPool {
  public:
   // Counters of the pool.
   struct Counts {
-    std::uint64_t hits = 0, misses = 0;  // for blocks that are large enough to be kept
-    std::uint64_t kept_bytes = 0;        // now, not used by a Buffer
-    std::uint64_t lent_bytes = 0;        // now, used by Buffers
+    std::uint64_t hits = 0, misses = 0;  // allocations of at least `smallest` bytes
+    std::uint64_t kept_bytes = 0;        // kept now, not used by a Buffer
+    std::uint64_t lent_bytes = 0;        // used by Buffers now
   };
 
   static constexpr std::size_t smallest = 64 * 1024;  // for smaller blocks, malloc is as fast

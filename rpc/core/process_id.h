@@ -1,7 +1,9 @@
-// ProcessId: the process of an agent, with which agents on the same host detect whether it still exists.
+// ProcessId: identifies the process of an agent. Agents on the same host use it to detect whether the process
+// still exists.
 //
 // `host` is a hash of the host's boot id and of the namespace of process numbers. The start time
-// distinguishes a process from a later one with the same number. Thread-safety: values and functions.
+// distinguishes a process from a later one with the same number. Thread-safety: values, and functions without
+// state.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -15,12 +17,12 @@ struct ProcessId {
   std::uint32_t number = 0;
   std::uint64_t started = 0;
 
-  // Also false if a host is unknown.
+  // Whether both processes are on the same host. false if a host is unknown.
   bool is_on_host_of(const ProcessId& other) const { return host != 0 && host == other.host; }
   friend bool operator==(const ProcessId&, const ProcessId&) = default;
 };
 
-// Of the calling process. `host` is 0 if the system does not provide the data.
+// The ProcessId of the calling process. `host` is 0 if the system does not provide the data.
 WEFT_EXPORT ProcessId own_process();
 
 // A descriptor that becomes readable when the process ends; the caller closes it. -1: the process has ended.

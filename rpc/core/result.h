@@ -23,7 +23,7 @@ class Result {
     requires std::is_void_v<T>
       : value_(Unit{}) {}
 
-  // False: error() is set, and value() throws it.
+  // Whether there is a value. If not, error() is set, and value() throws it.
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
 

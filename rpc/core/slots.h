@@ -1,4 +1,4 @@
-// Slots: the data that higher layers attach to a call, a message or an agent, found by type. One value per
+// Slots: the data that higher layers attach to a call, a message or an agent. There is one value for each
 // type.
 //
 // There are few entries, so a linear search is faster than a map. Thread-safety: none; the owner of the slots

@@ -31,7 +31,7 @@ namespace weft::rpc {
 
 class WEFT_EXPORT SpinPolicy {
  public:
-  // As the clock of loops.
+  // The types of the loops' clock.
   using Duration = std::chrono::nanoseconds;
   using Time = Clock::time_point;
 
@@ -62,15 +62,15 @@ class WEFT_EXPORT SpinPolicy {
   Duration bound_;
   bool adaptive_;
   Time paused_until_{};
-  Duration pause_{0};  // of the last pause
+  Duration pause_{0};  // the duration of the last pause
   Time last_strike_{};
   std::uint32_t strikes_ = 0;  // how often another thread needed the core recently
   std::uint32_t misses_ = 0;   // consecutive
   std::uint32_t skips_ = 0;    // waits without polling that remain
 };
 
-// The machine's online CPUs, even if the calling thread may not use all of them: a peer may run on the
-// others. If both share one CPU, the yields reveal it.
+// The number of the machine's online CPUs, even if the calling thread may not use all of them, because a peer
+// may run on the other CPUs. If the loop and the peer share one CPU, the yields show that.
 WEFT_EXPORT unsigned online_cpus();
 
 }  // namespace weft::rpc

@@ -6,7 +6,7 @@
 
 namespace weft::rpc {
 
-// Odd, from the golden ratio, so that its multiples are far apart.
+// An odd number derived from the golden ratio, so that its multiples are far apart.
 inline constexpr std::uint64_t split_mix_step = 0x9e3779b97f4a7c15;
 
 // The output function: a bijection in which each bit of x changes about half of the bits of the result.
@@ -16,7 +16,7 @@ constexpr std::uint64_t split_mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The generator. A value. Thread-safety: none.
+// A random number generator; a value. Thread-safety: none.
 class SplitMix64 {
  public:
   explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}

@@ -96,9 +96,9 @@ class TaskPromiseBase {
   }
 
   TaskHome own_home;               // used if this task was started
-  TaskHome* home = nullptr;        // of this task, or of the one that awaits it
+  TaskHome* home = nullptr;        // the home of this task, or of the task that awaits it
   std::coroutine_handle<> parent;  // resumed at the end, if another task awaits this one
-  Callback ended;                  // called at the end, if an executor started this one
+  Callback ended;                  // called at the end, if an executor started this task
   std::exception_ptr error;
 
   void unhandled_exception() { error = std::current_exception(); }
@@ -149,7 +149,7 @@ template <class T>
 class [[nodiscard]] Task {
  public:
   using promise_type = detail::TaskPromise<T>;
-  // Of the coroutine.
+  // The handle of the coroutine.
   using Handle = std::coroutine_handle<promise_type>;
 
   Task() = default;

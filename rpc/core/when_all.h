@@ -1,8 +1,9 @@
-// when_all, when_all_or_error: one future of many, with their values in the given order.
+// when_all, when_all_or_error: combine many futures into one, with their values in the given order.
 //
-// when_all completes when all futures have completed; if some failed, with the first error in the given
-// order. when_all_or_error fails with the earliest error. The other operations continue, and their results
-// are dropped; to end them, make their calls in a CancelScope and cancel it. Thread-safety: as Future.
+// when_all completes when all futures have completed. If some failed, it fails with the first error in the
+// given order. when_all_or_error fails as soon as one future fails, with that error. The other operations
+// then continue, and their results are dropped; to end them, make their calls in a CancelScope and cancel it.
+// Thread-safety: as Future.
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -62,13 +63,13 @@ auto gather(std::vector<Future<T>> futures, bool until_error) {
 
 }  // namespace detail
 
-// A future of all values.
+// Returns a future of all values.
 template <class T>
 auto when_all(std::vector<Future<T>> futures) {
   return detail::gather(std::move(futures), false);
 }
 
-// The same, which fails as soon as one future fails.
+// Returns a future of all values, which fails as soon as one of the futures fails.
 template <class T>
 auto when_all_or_error(std::vector<Future<T>> futures) {
   return detail::gather(std::move(futures), true);

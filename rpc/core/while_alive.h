@@ -3,7 +3,7 @@
 //
 //   timer_ = loop->schedule(when, while_alive(this, &Link::beat));
 //
-// The object is owned by shared_ptr. Thread-safety: that of the function.
+// The object must be owned by a shared_ptr. Thread-safety: as the function.
 #pragma once
 
 #include <functional>
