@@ -1,10 +1,10 @@
 // Credit: flow control of one connection: how many calls, and how many bytes of them, a peer accepts at a
 // time.
 //
-// The Hello grants it. A request uses credit when it is sent; its reply returns it. Notifications have no
-// reply: a separate frame returns their credit in batches. A request is sent as soon as some credit of both
-// kinds is left. So one request may exceed the bytes, and no request waits for ever. Pure arithmetic.
-// Thread-safety: none.
+// The peer's Hello grants credit. A request uses credit when it is sent; its reply returns the credit.
+// Notifications have no reply: a separate frame returns their credit in batches. A request is sent as soon as
+// some credit of both kinds is left. So one request may exceed the granted bytes, and no request waits for
+// ever. Pure arithmetic. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/wire/message.h>
@@ -14,22 +14,22 @@
 
 namespace weft::rpc {
 
-// At the sender. Without a grant there is always room.
+// The credit at the sender. Without a grant there is always room.
 class CreditWindow {
  public:
-  // As the peer's hello states them. 0: no limit.
+  // Sets the limits that the peer's hello states. 0: no limit.
   void grant(std::uint32_t max_calls, std::uint64_t max_bytes) {
     if (max_calls != 0) max_calls_ = max_calls;
     if (max_bytes != 0) max_bytes_ = max_bytes;
   }
-  // A request may be sent, whatever its size.
+  // Whether a request may be sent, whatever its size.
   bool has_room() const { return calls_ < max_calls_ && bytes_ < max_bytes_; }
   // A request of that size is sent.
   void use(std::uint64_t bytes) {
     ++calls_;
     bytes_ += bytes;
   }
-  // A peer that returns more than was used gains nothing by it.
+  // Returns credit. If the peer returns more than is in use, the excess is ignored.
   void give_back(std::uint64_t calls, std::uint64_t bytes) {
     calls_ -= std::min(calls_, calls);
     bytes_ -= std::min(bytes_, bytes);
@@ -42,8 +42,8 @@ class CreditWindow {
   std::uint64_t calls_ = 0, bytes_ = 0;
 };
 
-// At the receiver, for notifications. Credit that is due is less than a quarter of the granted credit, so the
-// sender never blocks for ever.
+// The credit at the receiver, for notifications. The receiver holds back less than a quarter of the granted
+// credit, so the sender never blocks for ever.
 class CreditReturns {
  public:
   CreditReturns(std::uint32_t max_calls, std::uint64_t max_bytes)

@@ -21,13 +21,13 @@ struct WEFT_EXPORT DynamicReply {
 
 // Options of one call_by_name(), in addition to those of the peer.
 struct DynamicCallOptions {
-  std::uint64_t signature = 0;  // name_hash() of the canonical text; 0: unknown
-  bool notify = false;          // not answered: completes when the request has been sent
+  std::uint64_t signature = 0;  // name_hash() of the canonical text of the signature; 0: unknown
+  bool notify = false;          // the call has no reply, and completes when the request has been sent
 };
 
-// `encode` writes every argument, before call_by_name() returns; its exceptions are passed on. Set deadline,
-// metadata and the served call on the peer (Peer::with, Peer::with_metadata). Errors are those of a typed
-// call.
+// Before call_by_name() returns, it calls `encode`, which writes every argument; its exceptions are passed
+// on. Set deadline, metadata and the served call on the peer (Peer::with, Peer::with_metadata). Errors are
+// those of a typed call.
 WEFT_EXPORT Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method,
                                               std::size_t arguments,
                                               const std::function<void(OutgoingMessage&)>& encode,

@@ -1,8 +1,8 @@
 // Link: one connection between this agent and a peer, from the handshake to its end.
 //
-// It belongs to its connection's loop; functions are called there unless stated otherwise. Both sides send a
-// Hello at once; requests wait until the Hello of the peer has arrived. When the connection ends, every call
-// on it fails. LinkTable and the calls own it.
+// A link belongs to its connection's loop; functions are called there unless stated otherwise. Both sides
+// send a Hello at once; requests wait until the Hello of the peer has arrived. When the connection ends,
+// every call on it fails. LinkTable and the calls own it.
 #pragma once
 
 #include <weft/rpc/call/incoming_call.h>
@@ -42,8 +42,9 @@ class WEFT_EXPORT Link final : public Carrier,
   bool ready() const { return ready_; }                   // any thread
   bool is_open() const override { return !ended_; }       // any thread
   const AgentId& peer() const { return peer_; }           // any thread, once ready
-  const Protocol& protocol() const { return protocol_; }  // the negotiated one; likewise
-  // Throws resource_exhausted if the frame exceeds a limit of this side or of the peer. Likewise.
+  const Protocol& protocol() const { return protocol_; }  // the negotiated one; any thread, once ready
+  // Throws resource_exhausted if the frame exceeds a limit of this side or of the peer. Any thread, once
+  // ready.
   void check_fits(const OutboundFrame& frame) const override;
   bool fits(const OutboundFrame& frame) const;                        // whether check_fits() does not throw
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
@@ -57,26 +58,28 @@ class WEFT_EXPORT Link final : public Carrier,
     return (frame.flags & frame_flags::resumable) != 0 && in_session() ? session_.get() : nullptr;
   }
   bool had_session() const { return session_ != nullptr; }  // any thread, once ready
-  // Called with the hello. null: the session with this incarnation has ended.
+  // Called when the peer's hello has arrived. session: null if the session with this incarnation has ended.
   void join(std::shared_ptr<Session> session);
   void begin_session();  // sends the session's frames over this link, unless another link is in use
   void transmit();       // sends the session's next frames, if this link is in use
-  static void transmit_soon(const std::shared_ptr<Link>& link);  // the same, on its loop
-  void send_waiting();                                   // likewise, for calls that wait in the session
-  void enter(const std::shared_ptr<PendingCall>& call);  // sends the call once there is credit
+  static void transmit_soon(const std::shared_ptr<Link>& link);  // transmit() on the link's loop; any thread
+  // Sends the calls that wait in the session, if this link is in use.
+  void send_waiting();
+  void enter(const std::shared_ptr<PendingCall>& call);  // sends the call as soon as there is credit
 
-  void send(const std::shared_ptr<PendingCall>& call);  // once there is credit; fails it on an ended link
-  void cancel(std::uint64_t call_id) override;          // at the callee; any thread
-  void cancel_resumable();                    // cancels calls that are served here: their session has ended
-  void say_goodbye();                         // tells the peer to send no new requests
-  void close(const Error& reason);            // at once: drops queued frames, fails the calls
-  void finish(const Error& reason);           // fails the calls, sends queued frames, closes
-  void expel(const Error& reason);            // the same, with peer_lost: tells the peer the reason
-  void end_incarnation(const Error& reason);  // the same: tells the peer that this agent has ended
-  void fail_pending(const Error& error);      // the calls in flight; the link stays open
+  // Passes the call to its session, or to enter(); fails it if it must not be sent.
+  void send(const std::shared_ptr<PendingCall>& call);
+  void cancel(std::uint64_t call_id) override;  // at the callee; any thread
+  void cancel_resumable();                      // cancels calls that are served here: their session has ended
+  void say_goodbye();                           // tells the peer to send no new requests
+  void close(const Error& reason);              // at once: drops queued frames and fails the calls
+  void finish(const Error& reason);             // fails the calls, sends queued frames, closes
+  void expel(const Error& reason);              // like finish(), with peer_lost: tells the peer the reason
+  void end_incarnation(const Error& reason);    // like finish(): tells the peer that this agent has ended
+  void fail_pending(const Error& error);        // fails the calls in flight; the link stays open
 
-  // Replies to calls that arrived here; any thread. `active` is destroyed when the reply has been sent, or
-  // cannot be sent any more.
+  // Sends the reply to a call that arrived over this link; any thread. `active` is destroyed when the reply
+  // has been sent, or cannot be sent any more.
   void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) override;
   // The failure of a notification is logged.
   void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) override;
@@ -86,8 +89,8 @@ class WEFT_EXPORT Link final : public Carrier,
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> held() const;  // waiting for credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;
-  const CreditWindow& credit() const { return window_; }  // the part of the peer's credit that this side uses
-  // Requests so far, without those of background methods. Any thread.
+  const CreditWindow& credit() const { return window_; }  // the credit that the peer has granted
+  // The number of requests so far, not counting requests of background methods. Any thread.
   std::uint64_t requests_sent() const { return sent_; }
   std::uint64_t requests_received() const { return received_; }
   std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; secret
@@ -100,8 +103,8 @@ class WEFT_EXPORT Link final : public Carrier,
   void on_closed(const Error& reason) override;
 
  private:
-  // A resumable notification with at most this size of attachments copies them and completes when it was
-  // sent: waiting for the acknowledgement takes longer than copying.
+  // If the attachments of a resumable notification have at most this size, the link copies them, and the
+  // notification completes when it was sent: copying takes less time than waiting for the acknowledgement.
   static constexpr std::uint64_t copied_bytes = 64 << 10;
 
   struct Served {
@@ -109,16 +112,16 @@ class WEFT_EXPORT Link final : public Carrier,
     std::uint64_t bytes = 0;
     std::uint64_t expected_next = 0;  // expected_ after a resumable request; 0: not resumable
     bool upkeep = false;
-    bool counted = true;  // in unanswered_: until its reply, which returns its credit, or its destruction
+    bool counted = true;  // in unanswered_, until its reply (which returns the credit) or its destruction
   };
 
   void on_hello(IncomingMessage& message);
   void end_handshake();
-  void become_lane();  // of another link, once the hello was sent
+  void become_lane();  // turns this connection into a lane of another link, once the hello was sent
   void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
-  bool finish_call(
-      std::uint64_t call_id,
-      std::shared_ptr<IncomingMessage>&& answer);  // false: made elsewhere; does not move from `answer`
+  // Ends the call with this answer. false: the call was not made over this link, and `answer` is not moved
+  // from.
+  bool finish_call(std::uint64_t call_id, std::shared_ptr<IncomingMessage>&& answer);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_cancel(std::uint64_t call_id, bool resumable);
   std::shared_ptr<IncomingCall> serving(std::uint64_t call_id);  // null: no such call
@@ -150,15 +153,15 @@ class WEFT_EXPORT Link final : public Carrier,
   std::shared_ptr<Connection> connection_;  // null once it has ended; on the loop
   const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
-  std::atomic<bool> ready_{false};  // the Hello of the peer has arrived
-  bool hello_left_ = false;         // this side's
+  std::atomic<bool> ready_{false};  // the peer's Hello has arrived
+  bool hello_left_ = false;         // this side's Hello was sent
   std::optional<LaneInfo> lane_;    // the connection is a lane of another link
-  bool handshaking_;                // accepted, and its hello has not arrived
+  bool handshaking_;                // the connection was accepted, and the peer's Hello has not arrived
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};
   bool end_is_proven_ = false;  // the peer itself is lost, not only the connection
   AgentId peer_;
-  Limits peer_limits_;                    // of one frame, from its hello
+  Limits peer_limits_;                    // the limits of one frame, from the peer's Hello
   std::shared_ptr<const Caller> caller_;  // the peer, for handlers
   Loop::TimerId handshake_timer_ = 0;
   struct Asked {
@@ -172,16 +175,18 @@ class WEFT_EXPORT Link final : public Carrier,
   std::size_t prune_held_at_ = 64;  // the size at which ended calls are removed from held_
   IdMap<Served> incoming_;
   struct {
-    std::uint64_t calls = 0, bytes = 0;  // that use credit
+    std::uint64_t calls = 0, bytes = 0;  // calls that use credit
     std::uint64_t upkeep = 0;            // calls that use no credit
   } unanswered_;
   CreditReturns returns_;
   std::shared_ptr<Session> session_;  // fixed once ready
-  bool counted_ = false;              // the peer's count is known
-  std::uint64_t expected_ = 0;        // the number of the next resumable frame that arrives here
-  std::uint64_t announced_ = 0;       // the same, of the peer
+  bool counted_ = false;              // the peer has stated how many resumable frames it has accepted
+  // The number of the next resumable frame that will arrive over this link.
+  std::uint64_t expected_ = 0;
+  // The number that the peer expects for the next resumable frame that is sent.
+  std::uint64_t announced_ = 0;
   struct {
-    std::uint64_t frames = 0, bytes = 0;  // resumable ones that have arrived
+    std::uint64_t frames = 0, bytes = 0;  // resumable frames that have arrived
   } unacknowledged_;
   Loop::TimerId acknowledge_timer_ = 0;
   Loop::TimerId heartbeat_ = 0;

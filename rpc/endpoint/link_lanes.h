@@ -1,10 +1,10 @@
 // LinkLanes: makes the lanes of a link, in addition to its connection (rpc/transport/lanes.h).
 //
 // The hello of each side states its maximum number of lanes, and a key. The side that dialled makes further
-// connections to the same address, each on the agent's next loop, and states first on each whose lane it is.
-// The other side takes them off the links that accepted them, and confirms on the link that all have arrived.
-// If any of this fails, the link continues without lanes. Owned by the link; functions are called on its
-// loop.
+// connections to the same address, each on the agent's next loop. The first frame on each connection states
+// the link to which the lane belongs. The other side detaches these connections from the links that accepted
+// them, and confirms on the first link that all lanes have arrived. If any of this fails, the link continues
+// without lanes. Owned by the link; functions are called on its loop.
 #pragma once
 
 #include <weft/rpc/transport/address.h>
@@ -26,18 +26,20 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   // dialled: this side has dialled the connection.
   LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled);
 
-  std::uint16_t offered() const { return offered_; }  // 0: this link has none. Any thread
-  const LaneKey& key() const { return key_; }         // of this side; any thread
+  // The maximum of this side; 0: the link has no lanes. Any thread.
+  std::uint16_t offered() const { return offered_; }
+  const LaneKey& key() const { return key_; }  // the key of this side; any thread
 
-  // The hello of the other side has arrived, with its identity. On the side that dialled, call it before
-  // dial(). agent: the expected name; empty if an address was dialled. Errors as those of take().
+  // peer_known(): the hello of the other side has arrived. identity: the peer's proven identity. dial(): on
+  // the side that dialled, called after peer_known(). agent: the expected name; empty if an address was
+  // dialled. The functions fail with the errors of take().
   void peer_known(const std::string& identity);
   void dial(const HelloInfo& theirs, const Address& address, const std::string& agent);
   // On the other side: a lane with this link's key has arrived, from a peer with the proven `identity`,
-  // perhaps before the hello. Throws protocol_error if it is refused.
+  // perhaps before the peer's hello. Throws protocol_error if the lane is refused.
   void take(const LaneInfo& info, const std::string& identity, Lanes::Stream lane);
-  void on_frame(const LaneInfo& info);  // a frame of the peer about lanes, over the link
-  void end();                           // with the link; idempotent
+  void on_frame(const LaneInfo& info);  // the link has received a frame about lanes
+  void end();                           // the link has ended; idempotent
 
  private:
   class Dial;
@@ -56,13 +58,13 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::shared_ptr<Connection> connection_;  // null: the link has ended
   std::uint16_t offered_ = 0;
   LaneKey key_{};
-  std::optional<std::string> identity_;  // of the peer, once its hello has arrived
-  std::vector<Early> early_;             // lanes that arrived before it
-  bool told_ = false;                    // on the side that dialled: the other side has all lanes
+  std::optional<std::string> identity_;  // the peer's, once its hello has arrived
+  std::vector<Early> early_;             // lanes that arrived before the hello
+  bool told_ = false;                    // on the side that dialled: the other side has confirmed all lanes
   bool given_up_ = false;
   bool open_ = false;
   std::vector<std::shared_ptr<Dial>> dials_;
-  std::vector<Lanes::Stream> streams_;  // by index; missing ones are empty
+  std::vector<Lanes::Stream> streams_;  // by index; the streams of missing lanes are empty
   std::size_t missing_ = 0;
   Loop::TimerId timeout_ = 0;
 };

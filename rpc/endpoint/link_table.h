@@ -26,13 +26,13 @@ class WEFT_EXPORT LinkTable {
  public:
   using Links = std::vector<std::shared_ptr<Link>>;  // in the order of their creation
 
-  // max_handshakes: of accepted connections, and of early lanes.
+  // max_handshakes: the maximum number of pending handshakes of accepted connections, and of early lanes.
   explicit LinkTable(std::size_t max_handshakes) : max_handshakes_(max_handshakes) {}
 
   // The number of a new link: 1, 2, 3 and so on.
   std::uint64_t next_number() { return ++last_link_; }
-  // accepted: the link counts as a pending handshake until handshake_over(). Returns the oldest one if there
-  // are too many. The oldest one is closed, so that silent connections cannot keep out others.
+  // accepted: the link counts as a pending handshake until handshake_over(). If there are too many, returns
+  // the oldest one, which the caller closes, so that silent connections cannot keep out others.
   std::shared_ptr<Link> add(const std::shared_ptr<Link>& link, bool accepted);
   void handshake_over(const std::shared_ptr<Link>& link);
   void add_ready(const AgentId& peer);  // the handshake has succeeded
@@ -40,8 +40,8 @@ class WEFT_EXPORT LinkTable {
   bool remove(const std::shared_ptr<Link>& link);
   Links clear();  // removes all links and returns them
 
-  Links all() const;                    // also those whose handshake is not complete
-  Links to(const AgentId& peer) const;  // ready ones
+  Links all() const;                    // including links whose handshake is not complete
+  Links to(const AgentId& peer) const;  // the ready links
   // The latest usable link to any incarnation of that name. null: none.
   std::shared_ptr<Link> latest_to(const std::string& name) const;
   std::shared_ptr<Link> with_lanes(const LaneKey& key) const;  // null: none
@@ -52,16 +52,18 @@ class WEFT_EXPORT LinkTable {
   bool keep_early_lane();  // false: there are too many
   void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }
 
-  // Incarnations with which no connection is made any more, with the error that both sides get.
+  // The incarnations with which the agent makes no connection any more, and the error that both sides
+  // receive.
   void forget(const AgentId& peer, const Error& error);
   std::optional<Error> forgotten(const AgentId& peer) const;
 
-  // Requests over all links so far, and over the links to peers of these names. Without background methods.
+  // The number of requests so far, not counting requests of background methods. sent, received: over the
+  // links to peers of these names. ever: over all links, in both directions.
   struct Requests {
     std::uint64_t sent = 0, received = 0, ever = 0;
   };
   Requests requests_with(const std::set<std::string>& names) const;
-  void add_to(AgentCounts& counts) const;  // handshakes and connections
+  void add_to(AgentCounts& counts) const;  // sets `handshakes` and `connections`
 
  private:
   struct ByNumber {  // not by address, so that a simulation repeats the order
@@ -74,7 +76,7 @@ class WEFT_EXPORT LinkTable {
 
   mutable Mutex mutex_;
   std::set<std::shared_ptr<Link>, ByNumber> links_ WEFT_GUARDED_BY(mutex_);
-  // Accepted, without a hello.
+  // Accepted links whose hello has not arrived.
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_ WEFT_GUARDED_BY(mutex_);
   std::map<AgentId, int> ready_ WEFT_GUARDED_BY(mutex_);               // the number of links to each peer
   std::uint64_t requests_of_ended_links_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received

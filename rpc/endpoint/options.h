@@ -40,10 +40,11 @@ struct Rendezvous {
 };
 
 // A peer is lost if nothing was received from it for `timeout`: its host has failed, or the process is
-// stopped. Every byte counts, also of an incomplete frame. Each side sends something at least every
-// `interval`, ahead of queued frames, from its loop. Handlers do not delay it, except those marked
-// non_blocking, which run on the loop and must not block. On the program's io_context it works while the
-// program runs that. An agent logs a warning if a heartbeat was late by more than `interval`.
+// stopped. Every received byte counts, including bytes of an incomplete frame. Each side sends something at
+// least every `interval`, ahead of queued frames, from its loop. Handlers do not delay it, except those
+// marked non_blocking, which run on the loop and must not block. If the agent runs on the program's
+// io_context, it sends heartbeats only while the program runs the io_context. An agent logs a warning if a
+// heartbeat was late by more than `interval`.
 struct Heartbeat {
   std::chrono::nanoseconds interval = std::chrono::seconds{5};  // 0: none
   std::chrono::nanoseconds timeout = std::chrono::seconds{30};
@@ -58,16 +59,16 @@ struct StreamWindow {
 
 // The memory that streams of an agent may use.
 struct StreamOptions {
-  StreamWindow window;  // of each stream that is read here; and the maximum of a stream that is served here
-  std::size_t max_per_peer =
-      1024;  // streams served to one peer at a time; further ones fail with resource_exhausted
+  StreamWindow window;  // of each stream read by the agent, and the maximum for streams that it serves
+  // The maximum number of streams served to one peer at a time. Further ones fail with resource_exhausted.
+  std::size_t max_per_peer = 1024;
 };
 
 class Interceptor;
 class Transport;
 
 struct AgentOptions {
-  std::string name;                 // unique in a job
+  std::string name;                 // must be unique in a job
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
   Limits limits;
   StreamOptions streams;
@@ -77,7 +78,7 @@ struct AgentOptions {
   std::shared_ptr<const Credentials> credentials;
   // The methods that each peer may call. nullopt: every accepted peer may call every method.
   std::optional<Permissions> permissions;
-  bool insecure = false;  // permit listening beyond this host without credentials
+  bool insecure = false;  // permits listening beyond this host without credentials
   // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
   // there are more, the oldest one is closed. The same number of early lanes is kept; further ones are
   // closed. Each costs about 10 KiB, more with TLS, until handshake_timeout. A job whose agents all start at
@@ -87,9 +88,9 @@ struct AgentOptions {
   // How long such a loop polls without work before it blocks. nullopt: up to 50 µs, while events arrive
   // within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
   std::optional<std::chrono::nanoseconds> spin;
-  // Further TCP connections to a peer, which carry attachments of 1 MiB and more, each on the agent's next
-  // loop: for networks that limit each connection or lose packets (docs/performance.md). As many as both
-  // sides allow, at most 16.
+  // The maximum number of lanes: further TCP connections to a peer, which carry attachments of 1 MiB and
+  // more, each on the agent's next loop. They help on networks that limit each connection or lose packets
+  // (docs/performance.md). The smaller option of the two sides applies, at most 16.
   std::size_t lanes = 0;
   // Agents of one user on one host connect through shared memory, whichever addresses they use: each TCP and
   // Unix address has a companion (rpc/transport/shm/companion.h). Not used with credentials, which prove more
@@ -101,22 +102,23 @@ struct AgentOptions {
   std::uint32_t max_shared = 256;
   std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
   std::size_t handler_threads = 0;                        // 0: the number of cores, at least 2
-  // Of one attempt to connect to one address, including the resolution of its host name; the handshake that
-  // follows has handshake_timeout. TCP repeats a lost request after 1, 3 and 7 s, so the default survives
-  // the loss of three, and allows several attempts within the heartbeat's timeout. 0: the limit of the
-  // system.
+  // The timeout of one attempt to connect to one address, including the resolution of its host name. The
+  // handshake that follows has handshake_timeout. TCP repeats a lost connection request after 1, 3 and 7 s,
+  // so an attempt with the default survives the loss of three requests, and several attempts fit into the
+  // heartbeat's timeout. 0: the limit of the system applies.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds{10};
   // The wait after a failed attempt to reach a peer at any of its addresses. A successful handshake, from
   // either side, resets it. Keep `first` below the first wait of RetryPolicy, and `max` at a fraction of the
   // heartbeat's timeout.
   Backoff connect_backoff{std::chrono::milliseconds{20}, 1.6, std::chrono::seconds{5}};
 
-  std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};  // until the peer's hello arrives
+  // The maximum time from the connection to the arrival of the peer's hello.
+  std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
   Heartbeat heartbeat;  // of every connection with a completed handshake
   // The timeout of the program's calls that set none (Agent::set_call_timeout() changes it). nullopt: they
   // wait until the peer answers or is lost. Internal calls of agents have no timeout.
   std::optional<std::chrono::nanoseconds> call_timeout;
-  std::optional<RetryPolicy> retry;       // of calls that set none; nullopt: one attempt
+  std::optional<RetryPolicy> retry;       // for calls that set none; nullopt: one attempt
   RetryBudgetOptions retry_budget;        // for each peer
   std::shared_ptr<Transport> in_process;  // an InProcess network that agents of this process share
   std::optional<Rendezvous> rendezvous;   // nullopt: the agent is part of no job
@@ -125,9 +127,9 @@ struct AgentOptions {
 };
 
 // The runtime of an agent. By default an agent creates its own, with threads, sockets and the system's
-// randomness. A caller that passes one (a simulation) runs it. It must outlive the agent's shut_down(), which
-// then does not wait for loops or handlers: queued jobs run later, and do nothing because the agent has
-// ended.
+// randomness. A caller that passes a runtime (a simulation) runs it. The runtime must outlive the agent's
+// shut_down(), which then does not wait for loops or handlers: queued jobs run later, and do nothing because
+// the agent has ended.
 struct Runtime {
   std::vector<std::shared_ptr<Loop>> loops;  // at least one
   std::shared_ptr<Executor> handlers;

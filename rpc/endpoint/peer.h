@@ -46,12 +46,12 @@ class WEFT_EXPORT Peer {
   Peer(std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
       : core_(std::move(core)), route_(std::move(route)) {}
 
-  const std::string& name() const { return route_->name(); }  // or the requested address
+  const std::string& name() const { return route_->name(); }  // the peer's name, or the requested address
   Peer with(CallOptions options) const;                       // options that are not set keep their values
   // Other keys keep their values; an interceptor may replace values. In a co_await expression, give the
   // metadata a name: g++ 12 does not compile its braces there.
   Peer with_metadata(Metadata metadata) const;
-  Peer with(CallContext& serving) const;      // passes on its deadline, cancellation and sections
+  Peer with(CallContext& serving) const;      // passes on the call's deadline, cancellation and sections
   Peer with(const CancelScope& scope) const;  // scope.cancel() cancels the calls
   // Connects if there is no connection, and returns the peer's incarnation. identity(): the incarnation, if
   // it is known already.
@@ -113,7 +113,8 @@ class WEFT_EXPORT Peer {
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   const std::shared_ptr<Route>& route() const { return route_; }
 
-  // The same as a future of the decoded reply. Decoder: Result<Reply>&& -> Result<Value>.
+  // Sends the call like start(), and returns a future of the decoded reply. Decoder: Result<Reply>&& ->
+  // Result<Value>.
   template <class Value, class Decoder>
   Future<Value> start_typed(OutgoingCall&& call, Decoder decode) const {
     Promise<Value> promise(route_->loop());
@@ -162,7 +163,7 @@ class WEFT_EXPORT Peer {
     }
   }
 
-  // The result of a reply.
+  // Returns the decoded result of a reply.
   template <class Value>
   static Result<Value> decode(Result<PendingCall::Reply>&& reply, std::string_view method,
                               const CallRoute* from = nullptr) {
@@ -181,7 +182,7 @@ class WEFT_EXPORT Peer {
     });
   }
 
-  // The same as a function object, so that code for equal result types is compiled once.
+  // decode() as a function object, so that code for equal result types is compiled once.
   template <class Value>
   struct Decode {
     // call: its method and peer are part of errors.
@@ -199,7 +200,7 @@ class WEFT_EXPORT Peer {
         Served<Class>,
         "weft: the class that declares this member function has no Service; for an inherited method "
         "name the class that lists it: peer.call<Derived, &Derived::f>()");
-    // An empty service stands in after that error, so that the compiler reports no other.
+    // After that error an empty service is used, so that the compiler reports no further error.
     using Service = typename std::conditional_t<Served<Class>, Class, detail::NoService>::Service;
     using Entries = typename Service::Entries;
     static_assert(!Served<Class> || detail::MethodFor<Target, Entries>::exists,
@@ -223,7 +224,7 @@ class WEFT_EXPORT Peer {
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});
   }
 
-  // The same, with retries.
+  // Sends the call with retries, and completes the promise with the decoded reply.
   template <class Value, class Decoder>
   void retry(OutgoingCall call, Promise<Value> promise, Decoder decode) const {
     struct Held {

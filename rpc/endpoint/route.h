@@ -1,10 +1,10 @@
-// Route: the path from this agent to one peer, by name or by address: the live link, or the calls that wait
-// for one.
+// Route: the path from this agent to one peer, by name or by address. It has the live link to the peer, or
+// the calls that wait for one.
 //
-// Owned by RouteTable and by every Peer handle. It belongs to one loop; functions are called there unless
-// stated otherwise. A call is sent over the first live link and stays with it, so the calls of one caller
-// arrive in order. After a failed attempt to connect, the next one waits (AgentOptions::connect_backoff).
-// Meanwhile calls fail, except those that wait for readiness.
+// Owned by RouteTable and by every Peer handle. A route belongs to one loop; functions are called there
+// unless stated otherwise. A call is sent over the first live link and stays with that link, so the calls of
+// one caller arrive in order. After a failed attempt to connect, the next one waits
+// (AgentOptions::connect_backoff). Meanwhile calls fail, except calls with CallOptions::wait_for_ready.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -58,14 +58,14 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   // Whether the peer connected by itself. Any thread.
   bool is_to_visitor() const { return to_visitor_; }
   void set_to_visitor() { to_visitor_ = true; }
-  void forget(
-      const AgentId& life);  // drops its addresses, unless the name has another incarnation. Any thread
-  void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
+  // Drops the peer's addresses, unless the name has another incarnation. Any thread.
+  void forget(const AgentId& life);
+  void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: this route has dialled the link
   // other: another connection to an incarnation of that name. null: none.
   void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
-  void dial_failed(const Error& reason);   // at one address: tries the next one
-  void fail_waiting(const Error& reason);  // also those that wait for readiness
-  void shut_down(const Error& reason);     // with the agent; ends of links are not reported any more
+  void dial_failed(const Error& reason);   // a dial of one address has failed: tries the next address
+  void fail_waiting(const Error& reason);  // including calls with wait_for_ready
+  void shut_down(const Error& reason);     // the agent shuts down; later ends of links have no effect
 
  private:
   void place(std::shared_ptr<PendingCall> call);
@@ -81,7 +81,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   bool waits(const PendingCall& call, const AgentCore& core, const Error& reason) const;
   void end_backoff();
   void fail(PendingCall& call, const Error& reason) const;
-  void prune();  // of calls that have ended
+  void prune();  // removes ended calls from waiting_
   void connected(Result<std::shared_ptr<Connection>> made);
   void watch_time(const std::shared_ptr<PendingCall>& call, bool connecting);
 
@@ -93,25 +93,25 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::size_t prune_at_ = 64;
   bool dialling_ = false;
   std::uint32_t failed_dials_ = 0;  // in a row
-  Clock::time_point not_before_{};  // the next dial
-  std::optional<Error> refusal_;    // the error of calls until then; nullopt: no address was dialled
+  Clock::time_point not_before_{};  // the earliest time of the next dial
+  std::optional<Error> refusal_;    // the error of calls until not_before_; nullopt: no address was dialled
   Loop::TimerId redial_ = 0;
   std::atomic<bool> wanted_{false};  // connect() was called
   std::atomic<bool> to_visitor_{false};
   bool rejoining_ = false;
   bool for_nobody_ = false;  // the latest dial was for rejoin() only
-  // Of the current dial: whether an address refused, and whether all did. refused_dials_: consecutive dials
-  // that all addresses refused.
+  // Whether an address has refused the current dial, and whether all addresses have. refused_dials_: the
+  // number of consecutive dials that all addresses refused.
   bool refused_ = false, all_refused_ = true;
   std::uint32_t refused_dials_ = 0;
   std::atomic<Reach> reach_{Reach::idle};
-  std::deque<Address> untried_;  // of the current dial
+  std::deque<Address> untried_;  // addresses that the current dial has not tried
   Address dialled_;
 
   std::atomic<bool> has_handed_in_{false};  // written under the mutex
   mutable Mutex mutex_;
   std::shared_ptr<const AgentId> identity_ WEFT_GUARDED_BY(mutex_);
-  // By other threads; posted jobs own them.
+  // The calls that other threads have submitted. Posted jobs own them.
   std::deque<std::weak_ptr<PendingCall>> handed_in_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -19,11 +19,11 @@ class WEFT_EXPORT RouteTable {
  public:
   using Routes = std::vector<std::shared_ptr<Route>>;  // in the order of their names or addresses
 
-  // Looks up the addresses of an agent. Calls the function once, at once or later, on any thread. Empty: none
-  // are known.
+  // Looks up the addresses of an agent. Calls the given function exactly once, at once or later, on any
+  // thread. An empty list: no address is known.
   using FindAddresses =
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
-  // loop: null: any of the agent's.
+  // loop: null means any loop of the agent.
   using MakeRoute = std::function<std::shared_ptr<Route>(
       const std::string& name, std::vector<Address> addresses, std::shared_ptr<Loop> loop)>;
   using IsExpected = std::function<bool(const std::string& name)>;
@@ -34,15 +34,15 @@ class WEFT_EXPORT RouteTable {
 
   // The route to the agent of that name. If none exists, it is created, which does not connect. addresses: if
   // not empty, they replace those of an existing route, except the agent's route to itself. to_name() throws
-  // invalid_argument if one is malformed.
+  // invalid_argument if an address is malformed.
   std::shared_ptr<Route> to_name(const std::string& name, const std::vector<std::string>& addresses = {});
   std::shared_ptr<Route> find_or_make(const std::string& name, std::vector<Address> addresses);
-  // The route to the agent that listens there, whatever its name; created likewise. Throws invalid_argument
-  // if the address is malformed.
+  // The route to the agent that listens at this address, whatever its name. If none exists, it is created.
+  // Throws invalid_argument if the address is malformed.
   std::shared_ptr<Route> to_address(const std::string& address);
 
   std::shared_ptr<Route> find(const std::string& name) const;  // null: none
-  Routes all() const;                                          // each once
+  Routes all() const;                                          // each route once
   void clear();                                                // also drops the directory
 
   // A peer has connected and stated its name and addresses. dialled: the route that dialled; null: the peer
@@ -55,7 +55,8 @@ class WEFT_EXPORT RouteTable {
   std::vector<std::string> addresses_of(const std::string& name) const;  // from the peer's last hello
 
   // The directory in which routes without addresses look up their peer: the job's membership sets it.
-  // find_addresses(): calls done() as FindAddresses does; without a directory at once, with no address.
+  // find_addresses(): calls done() as FindAddresses does. Without a directory, it calls done() at once, with
+  // no address.
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;
 

@@ -3,9 +3,10 @@
 //
 // A resumable frame (frame_flags::resumable) is kept until the peer has acknowledged it. Each side numbers
 // the resumable frames that it sends and counts those that it has accepted. A session sends over one link at
-// a time. When that link ends, the peer states its count on the next one (FrameKind::received), the sender
-// states the number with which it goes on (FrameKind::resume), and sends what the peer lacks in the same
-// order. The receiver drops frames that it has accepted already. docs/internals/wire_protocol.md, "Sessions".
+// a time. When that link ends, the peer states its count on the next link (FrameKind::received). The sender
+// then states the number of the next frame (FrameKind::resume), and sends the frames that the peer has not
+// accepted, in the same order. The receiver drops frames that it has accepted already.
+// docs/internals/wire_protocol.md, "Sessions".
 //
 // Resumable calls wait for their answers here and not in a link, because the answer may arrive over another
 // link.
@@ -36,10 +37,12 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   ~Session();
 
   const AgentId& peer() const { return peer_; }  // constant
-  bool used() const;                             // a resumable frame was sent or accepted, or a call waits
-  bool fresh() const;                            // none was sent: the peer's count is known to be 0
-  bool ended() const { return is_over_; }        // end() was called
-  std::uint64_t id_seed() const { return id_seed_; }  // of both tables; secret
+  // used(): whether a resumable frame was sent or accepted, or a call waits. fresh(): whether no resumable
+  // frame was sent, so that the peer's count is 0.
+  bool used() const;
+  bool fresh() const;
+  bool ended() const { return is_over_; }             // end() was called
+  std::uint64_t id_seed() const { return id_seed_; }  // for both tables of calls; secret
 
   // --- Sending ---
   struct Asked {
@@ -61,7 +64,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // over: the session has ended. too_many: the peer has not acknowledged too many answers and notifications;
   // close the link.
   enum class Keep : std::uint8_t { yes, too_many, over };
-  // What became of a frame that was passed to the session.
+  // The result of passing a frame to the session.
   struct Kept {
     Keep keep = Keep::yes;
     std::optional<Next> next = {};  // the frame, if the given link is in use and has no earlier frame to send
@@ -69,31 +72,32 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // Keeps a request for the link in use. If the session has ended, the call fails. ends_when_sent: a
   // notification that owns its attachments.
   Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link, bool ends_when_sent);
-  // An answer, likewise. link: null if it has ended.
+  // Keeps an answer for the link in use. link: null if the call's link has ended.
   Kept answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link);
   // The next frame for `link`. nullopt: no frame is unsent, or another link is in use.
   std::optional<Next> next(const Link& link);
-  // The peer has accepted this number of frames. false: more than were sent.
+  // The peer has accepted this number of frames. false: the number exceeds the frames that were sent.
   bool acknowledged(std::uint64_t count);
-  // The same, with the low 32 bits that a request states. A number below an earlier one has no effect: a
-  // request that is sent again may state it.
+  // Like acknowledged(), with the low 32 bits of the number, which a request states. A number below an
+  // earlier one has no effect, because a request that is sent again may state an old number.
   bool acknowledged_by_request(std::uint32_t low_bits);
   // The answer has arrived: the peer has accepted the call and all earlier frames.
   std::optional<Asked> answered(std::uint64_t call_id);
   // A notification was sent.
   void notified(std::uint64_t call_id);
-  void cancel(std::uint64_t call_id) override;  // if the call waits for its answer
+  void cancel(std::uint64_t call_id) override;  // no effect unless the call waits for its answer
   bool awaits(std::uint64_t call_id) const;     // its answer is still expected
 
   // --- Receiving ---
   std::uint64_t accepted() const;
-  // Held while a frame is delivered, so that frames of two links are delivered in their order.
+  // The lock that a link holds while it delivers a frame, so that the frames of two links are delivered in
+  // their order.
   std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
   // Counts the frame of that number, unless it was accepted before (repeated) or an earlier one has not
   // arrived (gap).
   enum class Arrival : std::uint8_t { accepted, repeated, gap };
   Arrival arrive(std::uint64_t number);
-  // A call whose link has ended: its answer uses another link.
+  // serve(): the link of a call that is being served has ended, so its answer uses another link.
   void serve(std::uint64_t call_id, std::weak_ptr<IncomingCall> call);
   void served(std::uint64_t call_id);  // the call is gone
   std::shared_ptr<IncomingCall> serving(std::uint64_t call_id) const;
@@ -102,11 +106,11 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // Makes this the link in use. Returns the bytes of each request that is sent again, which use the link's
   // credit. nullopt: this link or another one is in use already; this one may replace it later.
   std::optional<std::vector<std::uint64_t>> use(const std::shared_ptr<Link>& link);
-  // The link has ended. held: calls that waited for credit there. Another link replaces it, if there is one.
+  // The link has ended. held: calls that waited for credit on it. Another link replaces it, if there is one.
   void leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held);
 
   // --- Its end ---
-  // cause: the error of the calls, if it is not `reason`.
+  // cause: the error with which the calls fail; nullopt: `reason`.
   void end(const Error& reason, const std::optional<Error>& cause = std::nullopt);
   void fail_calls(const Error& error);  // the session continues
   std::uint64_t kept_bytes() const;     // of frames that the peer has not acknowledged
@@ -142,18 +146,20 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   std::mutex turn_;  // of deliveries; taken before mutex_
 
   mutable Mutex mutex_;
-  std::list<Frame> kept_ WEFT_GUARDED_BY(mutex_);              // in their order; from first_ on
-  std::list<Frame>::iterator unsent_ WEFT_GUARDED_BY(mutex_);  // of the link in use
-  std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;             // the number of unsent_
-  std::uint64_t first_ WEFT_GUARDED_BY(mutex_) = 0;            // the number of the first that is kept
-  std::uint64_t kept_bytes_ WEFT_GUARDED_BY(mutex_) = 0;       // of answers and notifications
+  // The frames that are kept, in the order of their numbers, from first_ on.
+  std::list<Frame> kept_ WEFT_GUARDED_BY(mutex_);
+  // The first frame that was not sent over the link in use.
+  std::list<Frame>::iterator unsent_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;        // the number of unsent_
+  std::uint64_t first_ WEFT_GUARDED_BY(mutex_) = 0;       // the number of the first frame of kept_
+  std::uint64_t kept_bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // of answers and notifications
   std::uint64_t accepted_ WEFT_GUARDED_BY(mutex_) = 0;
   IdMap<Asked> asked_ WEFT_GUARDED_BY(mutex_);
   IdMap<std::weak_ptr<IncomingCall>> serving_ WEFT_GUARDED_BY(mutex_);
   Fifo<std::shared_ptr<PendingCall>> waiting_ WEFT_GUARDED_BY(mutex_);
   std::weak_ptr<Link> link_ WEFT_GUARDED_BY(mutex_);                 // in use
   const Link* in_use_ WEFT_GUARDED_BY(mutex_) = nullptr;             // the same, to compare
-  std::vector<std::weak_ptr<Link>> others_ WEFT_GUARDED_BY(mutex_);  // that may replace it
+  std::vector<std::weak_ptr<Link>> others_ WEFT_GUARDED_BY(mutex_);  // links that may replace it
   std::optional<Error> ended_ WEFT_GUARDED_BY(mutex_);
   std::atomic<bool> is_over_{false};  // ended_ is set
 };

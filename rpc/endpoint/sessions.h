@@ -1,11 +1,12 @@
-// Sessions: the sessions of an agent with incarnations of peers (session.h), and which of these are absent.
+// Sessions: the sessions of an agent with incarnations of peers (session.h). It also tracks which of these
+// incarnations are absent.
 //
 // A peer is absent from the end of its last connection until the same incarnation connects again. Meanwhile
 // it may return, so the session is kept. The peer is gone when its end is proven (AgentCore::lose), or when
-// it was absent for the heartbeat's timeout. On one host the end of its process proves it; an absence watches
-// the process. Unused sessions are kept too, because the peer may have sent something, but only a limited
-// number of them. Owned by AgentCore. Thread-safe. AgentCore calls it with a mutex locked, so it calls no
-// function of AgentCore except `gone`, on a loop.
+// it was absent for the heartbeat's timeout. If the peer is on the same host, the agent watches its process
+// during an absence: the end of the process proves the peer's end. Unused sessions are kept too, because the
+// peer may have sent something, but only a limited number of them. Owned by AgentCore. Thread-safe. AgentCore
+// calls it with a mutex locked, so it calls no function of AgentCore except `gone`, on a loop.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -28,23 +29,25 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone);
   ~Sessions();
 
-  // A connection to that incarnation was made: ends its absence. null: the incarnation is gone.
+  // A connection to that incarnation was made: ends its absence, and returns its session. null: the
+  // incarnation is gone.
   std::shared_ptr<Session> open(const AgentId& life, const ProcessId& process);
-  // Its last connection has ended: begins its absence. false: no session is kept for it.
+  // The last connection to that incarnation has ended: begins its absence. false: no session is kept for it.
   bool begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop);
-  // It is gone: the caller ends the returned session. null: it was gone before.
+  // The incarnation is gone: the caller ends the returned session. null: it was gone before.
   std::shared_ptr<Session> close(const AgentId& life);
 
   std::shared_ptr<Session> find(const AgentId& life) const;  // null: neither connected nor absent
   bool is_absent(const AgentId& life) const;  // its last connection has ended, and it may return
   bool is_gone(const AgentId& life) const;    // its session was closed; the oldest unused ones are forgotten
-  std::vector<AgentId> absent(const std::string& name) const;  // incarnations of that name
-  bool is_absent_on_this_host(const std::string& name) const;  // some incarnation of that name
+  std::vector<AgentId> absent(const std::string& name) const;  // the absent incarnations of that name
+  bool is_absent_on_this_host(const std::string& name) const;  // whether any incarnation of that name is
   const ProcessId& own_process() const { return own_; }        // of this agent
   // Random and secret; the tables of calls hash ids with it.
   std::uint64_t id_seed() const { return id_seed_; }
 
-  // Of connected and absent peers. close_all() removes all of them; the caller ends the returned sessions.
+  // The sessions with connected and absent peers. close_all() removes all of them; the caller ends the
+  // returned sessions.
   std::vector<std::shared_ptr<Session>> all() const;
   std::vector<std::shared_ptr<Session>> close_all();
 
@@ -53,7 +56,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   struct Entry {
     std::shared_ptr<Session> session;
     ProcessId process;
-    std::shared_ptr<Absence> absence;  // null: it is connected
+    std::shared_ptr<Absence> absence;  // null: the peer is connected
     bool counted = false;              // in absent_unused_
   };
   void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
@@ -69,9 +72,9 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   mutable Mutex mutex_;
   std::map<AgentId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
   std::size_t absent_unused_ WEFT_GUARDED_BY(mutex_) = 0;
-  // Incarnations: eight bytes of memory for each death.
+  // The incarnations that are gone. Each uses eight bytes of memory.
   std::set<std::uint64_t> over_ WEFT_GUARDED_BY(mutex_);
-  // The latest of these whose sessions were unused.
+  // The latest incarnations of over_ whose sessions were unused. Older ones are removed from over_.
   std::deque<std::uint64_t> over_unused_ WEFT_GUARDED_BY(mutex_);
 };
 
