@@ -3,11 +3,11 @@
 //
 // Keys have a prefix, one for each job. All waits share one stream of changes, which is reopened after a
 // failure without missing changes. Requests use one server until it fails, then the next. If a request does
-// not succeed within `timeout`, it fails with unavailable, which names the servers that were tried: with
-// Execution::not_sent if certainly nothing was changed, otherwise with maybe_executed. A wait fails in the
-// same way if no server was reached for that time. Leases have whole seconds, at least two, because etcd's
-// have. Need not be owned by a shared_ptr; thread-safe; futures complete on the loop. Call close() before the
-// loop ends.
+// not succeed within `timeout`, it fails with unavailable. The error names the servers that were tried. It
+// has Execution::not_sent if certainly nothing was changed, otherwise maybe_executed. A wait fails in the
+// same way if no server was reached for that time. The times of leases are whole seconds, at least two,
+// because etcd requires that. The store need not be owned by a shared_ptr. Thread-safe; futures complete on
+// the loop. Call close() before the loop ends.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -18,16 +18,16 @@
 
 namespace weft::rpc {
 
-// Where the keys are. All agents of a job use one cluster and one prefix.
+// The cluster and the prefix of the keys. All agents of a job use the same ones.
 struct EtcdStoreOptions {
-  std::vector<std::string> servers;                             // "host:port", "[v6]:port"; of one cluster
+  std::vector<std::string> servers;                             // of one cluster: "host:port" or "[v6]:port"
   std::string prefix = "weft/";                                 // of all keys; each job needs its own
   std::chrono::nanoseconds timeout = std::chrono::seconds{10};  // of one request, over all servers
 };
 
 class WEFT_EXPORT EtcdStore final : public Store {
  public:
-  // loop: an AsioLoop. Throws invalid_argument if there are no servers, or one has no port.
+  // loop: an AsioLoop. Throws invalid_argument if there are no servers, or if a server has no port.
   EtcdStore(std::shared_ptr<Loop> loop, const EtcdStoreOptions& options);
   ~EtcdStore() override;
   // Parses "etcd://host:port[,host:port…][/prefix]"; the default port is 2379. Throws invalid_argument.

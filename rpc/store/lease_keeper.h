@@ -16,9 +16,10 @@ class WEFT_EXPORT LeaseKeeper {
  public:
   using Lost = UniqueFunction<void(const Error&)>;  // with the store's error
 
-  // lease: granted by that store. The first renewal follows after a third of its time. Does not block.
+  // lease: granted by that store. The first renewal follows after a third of the lease's time. Does not
+  // block.
   LeaseKeeper(std::shared_ptr<Store> store, std::shared_ptr<Loop> loop, StoreLease lease, Lost lost);
-  ~LeaseKeeper();  // `lost` may call it
+  ~LeaseKeeper();  // `lost` may destroy the keeper
   LeaseKeeper(const LeaseKeeper&) = delete;
   LeaseKeeper& operator=(const LeaseKeeper&) = delete;
 

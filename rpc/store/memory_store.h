@@ -12,8 +12,8 @@ namespace weft::rpc {
 
 class WEFT_EXPORT MemoryStore final : public Store {
  public:
-  // loop: for the deadlines of waits and the expiry of leases. A Future::get() that would block on its thread
-  // throws.
+  // loop: runs the timers for deadlines of waits and for the expiry of leases. A Future::get() that would
+  // block on the loop's thread throws.
   explicit MemoryStore(std::shared_ptr<Loop> loop);
   ~MemoryStore() override;
 

@@ -21,14 +21,15 @@ namespace weft::rpc {
 
 class WEFT_EXPORT StoreLog {
  public:
-  enum class Kind : std::uint8_t { set = 1, remove = 2, grant = 3, end = 4 };  // of a key; of a lease
+  // set, remove: a key changes. grant, end: a lease begins, and ends.
+  enum class Kind : std::uint8_t { set = 1, remove = 2, grant = 3, end = 4 };
   // One change. Fields that its kind does not have are at their defaults.
   struct Record {
     Kind kind = Kind::set;
-    std::string key, value;           // value: only of a set
-    LeaseId lease = no_lease;         // of a key that is set: its lease, or none; otherwise the lease itself
-    std::chrono::nanoseconds ttl{0};  // of a grant
-    std::uint64_t beat_at = 0;        // the position of a grant's beat
+    std::string key, value;           // value: only of Kind::set
+    LeaseId lease = no_lease;         // Kind::set: the lease of the key, or none; grant, end: the lease
+    std::chrono::nanoseconds ttl{0};  // only of a grant
+    std::uint64_t beat_at = 0;        // only of a grant: the position of its beat
   };
 
   explicit StoreLog(std::string path);  // throws unavailable
@@ -36,18 +37,19 @@ class WEFT_EXPORT StoreLog {
   StoreLog(const StoreLog&) = delete;
   StoreLog& operator=(const StoreLog&) = delete;
 
-  // Tries once; false if another process holds the lock.
+  // Tries once to lock the file. false: another process holds the lock.
   bool try_lock(bool exclusive);
 
   void unlock();  // no effect without the lock
 
-  // Call with the lock held: passes on the records since the last call.
+  // Passes the records since the last call to `apply`. Call it with the lock held.
   void read(const std::function<void(Record)>& apply);
-  // Whether there may be new records. Does not take the lock, so that readers do not delay writers.
+  // Whether there may be new records. Does not lock the file, so that readers do not delay writers.
   bool grown() const;
-  // Call with the exclusive lock held, after read(). Returns the record as read() would.
+  // Appends a record. Call it with the exclusive lock held, after read(). Returns the record as read() would.
   Record append(Record record);
-  // Call with the lock held; set_beat() with the exclusive one.
+  // Reads and writes the beat at that position. Call beat() with the lock held, set_beat() with the exclusive
+  // lock held.
   std::uint64_t beat(std::uint64_t at) const;
   void set_beat(std::uint64_t at, std::uint64_t beat);
 
@@ -60,7 +62,7 @@ class WEFT_EXPORT StoreLog {
 
   std::string path_;
   int file_;
-  std::uint64_t position_ = 0;  // of the next record to read
+  std::uint64_t position_ = 0;  // the position of the next record to read
 };
 
 }  // namespace weft::rpc

@@ -44,7 +44,7 @@ class WEFT_EXPORT StoreService {
   explicit StoreService(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
   // Remote methods: the operations of Store with the same names, with the same errors. lease: 0 is no_lease.
-  // get, wait and watch have no deadline of their own: that of the call cancels them.
+  // get, wait and watch have no deadline of their own: the deadline of the call cancels them.
   Future<void> set(std::string key, Buffer value, std::uint64_t lease);
   Future<Buffer> get(CallContext& call, std::string key);
   Future<std::optional<Buffer>> try_get(std::string key);
@@ -78,7 +78,8 @@ class WEFT_EXPORT StoreService {
   std::shared_ptr<Store> store_;
 };
 
-// Throws already_exists if the agent already serves a store. The agent keeps the store until it ends.
+// Serves the store to peers. Throws already_exists if the agent already serves a store. The agent keeps the
+// store until it ends.
 WEFT_EXPORT void serve_store(AgentCore& core, std::shared_ptr<Store> store);
 
 namespace detail {

@@ -20,7 +20,7 @@ namespace weft::rpc {
 
 namespace detail {
 
-// The sum that add() stores if the key holds `value` (null: does not exist); throws as add() does.
+// The sum that add() stores if the key holds `value` (null: the key does not exist); throws as add() does.
 WEFT_EXPORT std::int64_t sum_of(const std::string& key, const std::string* value, std::int64_t delta);
 WEFT_EXPORT void check_ttl(std::chrono::nanoseconds ttl);  // throws as grant() does
 WEFT_EXPORT Error lease_lost(LeaseId lease);
@@ -33,7 +33,7 @@ class WEFT_EXPORT StoreTable {
   // One change of another store, for mirror().
   struct Change {
     std::string key;
-    std::optional<std::string> value;  // empty: removed
+    std::optional<std::string> value;  // nullopt: the key was removed
   };
 
   // The value of a key; null or nullopt: it does not exist. The pointer is valid until the next change.
@@ -52,9 +52,9 @@ class WEFT_EXPORT StoreTable {
 
   // Changes. The completions of waits are appended to jobs.
   void set(const std::string& key, std::string value, LeaseId lease, Jobs& jobs);  // throws lease_lost
-  bool remove(const std::string& key, Jobs& jobs);  // returns whether it existed
-  // For a copy of another store: applies all changes of one version. The copy may contain only the changes
-  // since a version: restart() sets that version, and wakes all waits to read again.
+  bool remove(const std::string& key, Jobs& jobs);  // returns whether the key existed
+  // For a copy of another store: applies all changes of one version. The copy may have only the changes after
+  // some version: restart() sets that version, and wakes all waits to read again.
   void mirror(std::uint64_t version, std::vector<Change> changes, Jobs& jobs);
   void restart(std::uint64_t version, Jobs& jobs);
   // The oldest version after which all changes are known.
@@ -64,7 +64,7 @@ class WEFT_EXPORT StoreTable {
   // delay is considered a stall of the owner, and does not count.
   void grant(LeaseId lease, std::chrono::nanoseconds ttl, Clock::time_point now);
   void renew(LeaseId lease, Clock::time_point now);  // throws lease_lost
-  // Removes the lease and its keys. No effect if it has ended.
+  // Removes the lease and its keys. No effect if the lease has ended.
   void end_lease(LeaseId lease, Jobs& jobs);
 
   // The leases that have not ended.
@@ -78,10 +78,10 @@ class WEFT_EXPORT StoreTable {
 
   // Waits: each completes at once, or is kept until it completes or is dropped.
   void wait(std::shared_ptr<StoreWait> wait, Jobs& jobs);
-  void drop(const std::shared_ptr<StoreWait>& wait);  // no effect if it is not kept
+  void drop(const std::shared_ptr<StoreWait>& wait);  // no effect if the wait is not kept
 
-  // The number of waits that are kept. Those whose deadline has passed, and all: they are dropped, and the
-  // caller completes them.
+  // waits(): the number of waits that are kept. take_late() drops the waits whose deadline has passed and
+  // returns them, take_all() all waits. The caller completes them.
   std::size_t waits() const { return waiting_; }
   std::vector<std::shared_ptr<StoreWait>> take_late(Clock::time_point now);
   std::vector<std::shared_ptr<StoreWait>> take_all();
@@ -115,11 +115,11 @@ class WEFT_EXPORT StoreTable {
 
   std::uint64_t version_ = 1;
   std::map<std::string, Entry> entries_;
-  std::set<std::pair<std::uint64_t, std::string_view>> by_version_;  // of entries_; views of their keys
+  std::set<std::pair<std::uint64_t, std::string_view>> by_version_;  // versions and keys of entries_
   // The latest removals, oldest first, for watchers. Removals up to forgotten_ are no longer known.
   std::deque<std::pair<std::uint64_t, std::string>> removals_;
   std::uint64_t forgotten_ = 1;
-  bool copy_ = false;  // versions are those of another store, which may be ahead
+  bool copy_ = false;  // a copy of another store, with its versions; that store may be ahead
 
   std::map<LeaseId, Lease> leases_;
   std::set<std::pair<std::chrono::nanoseconds, LeaseId>> ends_;

@@ -1,8 +1,8 @@
-// StoreWait: a wait for a change of a StoreTable. It ends exactly once, by the first of: its result, a
-// cancellation, its deadline, the end of the store.
+// StoreWait: a wait for a change of a StoreTable. It ends exactly once: with its result, by a cancellation,
+// at its deadline, or at the end of the store, whichever is first.
 //
-// A table keeps a wait in one list at a time: that of the key, or prefix, whose change it needs next.
-// Thread-safety: over() and fail() may be called on any thread; the rest is guarded as the table is.
+// A table keeps a wait in one list at a time: the list of the key, or prefix, whose change the wait needs
+// next. Thread-safety: over() and fail() may be called on any thread; the rest is guarded like the table.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -21,12 +21,12 @@ class WEFT_EXPORT StoreWait {
  public:
   // A list of a table: the waits for changes of one key, or of the keys with one prefix.
   struct Place {
-    std::string text;        // the key, or the prefix
-    bool by_prefix = false;  // whether it is a prefix
+    std::string text;        // the key or the prefix
+    bool by_prefix = false;  // `text` is a prefix
   };
 
-  // deadline: enforced by the owner of the table (StoreTable::take_late()); none: unlimited. at: the first
-  // list.
+  // deadline: the owner of the table enforces it (StoreTable::take_late()); nullopt: no deadline. at: the
+  // first list.
   StoreWait(std::optional<Clock::time_point> deadline, Place at) : deadline_(deadline), at_(std::move(at)) {}
   virtual ~StoreWait() = default;
 
@@ -51,7 +51,7 @@ class WEFT_EXPORT StoreWait {
   const std::optional<Clock::time_point> deadline_;
   std::atomic<bool> over_{false};
   Place at_;
-  bool kept_ = false;  // by a table, in its list for at_, at position_
+  bool kept_ = false;  // a table keeps the wait, in its list for at_, at position_
   std::list<std::shared_ptr<StoreWait>>::iterator position_;
 };
 

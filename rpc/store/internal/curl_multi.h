@@ -31,7 +31,7 @@ class CurlMulti : public std::enable_shared_from_this<CurlMulti> {
 
   // Starts the transfer. `done` runs after this function has returned; it may call all members.
   void start(CURL* transfer, Done done);
-  void stop(CURL* transfer);  // `done` does not run. Does nothing if the transfer is not in flight
+  void stop(CURL* transfer);  // `done` does not run; no effect if the transfer is not in flight
 
  private:
   struct Watched;

@@ -16,8 +16,8 @@ namespace weft::rpc::detail {
 
 struct EtcdEntry {
   std::string key;
-  std::optional<std::string> value;  // empty: removed
-  std::uint64_t version = 0;         // the revision of its last change
+  std::optional<std::string> value;  // nullopt: the key was removed
+  std::uint64_t version = 0;         // the revision of the key's last change
 };
 
 struct EtcdRange {
@@ -27,14 +27,13 @@ struct EtcdRange {
 
 struct EtcdExchange {
   bool stored = false;
-  std::optional<EtcdEntry> actual;  // if not stored
+  std::optional<EtcdEntry> actual;  // the entry of the key, if `desired` was not stored
 };
 
-// The changes of one revision. missed: the watch cannot continue, because etcd no longer has the changes
-// before.
+// The changes of one revision. missed: the watch cannot continue, because etcd no longer has earlier changes.
 struct EtcdEvents {
   std::uint64_t version = 0;
-  bool created = false;  // the watch begins
+  bool created = false;  // the watch has begun
   bool missed = false;
   std::vector<EtcdEntry> changes;
 };
@@ -48,13 +47,13 @@ class EtcdClient {
 
   Future<EtcdRange> get(const std::string& key, Time until);
   Future<EtcdRange> get_all(const std::string& prefix, Time until);
-  // The existing ones of `keys`, at one revision; at most max_keys.
+  // The entries of those keys that exist, at one revision. keys: at most max_keys.
   static constexpr std::size_t max_keys = 100;
   Future<EtcdRange> get_some(const std::vector<std::string>& keys, std::optional<std::uint64_t> at,
                              Time until);
   Future<void> put(const std::string& key, const std::string& value, LeaseId lease, Time until);
-  // exchange() stores `desired` if the key has the value `expected` (nullopt: does not exist);
-  // exchange_version() if its last change was at `version` (0: does not exist).
+  // exchange() stores `desired` if the key has the value `expected` (nullopt: if the key does not exist).
+  // exchange_version() stores it if the last change of the key was at `version` (0: if it does not exist).
   Future<EtcdExchange> exchange(const std::string& key, const std::optional<std::string>& expected,
                                 const std::string& desired, LeaseId lease, Time until);
   Future<EtcdExchange> exchange_version(const std::string& key, std::uint64_t version,
@@ -83,7 +82,7 @@ class EtcdClient {
   Future<T> call(HttpRequest request, Read read);
 
   std::shared_ptr<Loop> loop_;
-  std::string names_;  // of the servers, for errors
+  std::string names_;  // the servers' names, for errors
   std::shared_ptr<HttpClient> http_;
   std::chrono::nanoseconds attempt_;
 };

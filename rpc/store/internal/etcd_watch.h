@@ -1,10 +1,11 @@
 // EtcdWatch: a copy of the changes under a prefix of etcd since some revision, updated by one stream, for
 // waits.
 //
-// It is opened on demand, and closed after no wait has existed for a while. If the stream ends, or its server
-// no longer answers, the watch is reopened at the same revision on any server that answers. Waits do not
-// notice this unless it takes longer than the timeout: then they fail with unavailable. If etcd no longer has
-// the missed changes, all waits are woken to read again. Used on its loop; owned through shared_ptr.
+// The watch is opened on demand, and closed when no wait has existed for a while. If the stream ends, or its
+// server no longer answers, the watch is reopened at the same revision on any server that answers. Waits do
+// not notice this unless it takes longer than the timeout: then they fail with unavailable. If etcd no longer
+// has the missed changes, all waits are woken to read the store again. Used on its loop; owned through
+// shared_ptr.
 #pragma once
 
 #include <weft/rpc/store/internal/etcd_client.h>
@@ -17,11 +18,11 @@ class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
   EtcdWatch(std::shared_ptr<Loop> loop, EtcdClient& client, std::string prefix,
             std::chrono::nanoseconds timeout);
 
-  // After it completes, the copy has every change after known_since(). Its keys lack the prefix.
+  // After the future completes, the copy has every change after known_since(). Its keys lack the prefix.
   Future<void> open();
   bool is_open() const { return stage_ == Stage::open; }
   std::uint64_t known_since() const { return copy_.known_since(); }
-  std::uint64_t version() const { return last_; }  // of the last change received
+  std::uint64_t version() const { return last_; }  // the version of the last change received
   void wait(const std::shared_ptr<StoreWait>& wait);
   void drop(const std::shared_ptr<StoreWait>& wait) { copy_.drop(wait); }
   void close(const Error& reason);
@@ -42,12 +43,12 @@ class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
   StoreTable copy_;
   Stage stage_ = Stage::closed;
   EtcdClient::WatchId stream_ = 0;
-  std::uint64_t turn_ = 0;       // of the stream; results of earlier streams are ignored
-  std::uint64_t last_ = 0;       // the revision up to which the copy is complete; 0: it is not
-  Clock::time_point give_up_{};  // of opening
+  std::uint64_t turn_ = 0;       // counts the streams; results of earlier ones are ignored
+  std::uint64_t last_ = 0;       // the revision up to which the copy is complete; 0: none
+  Clock::time_point give_up_{};  // the time at which opening fails
   std::vector<Promise<void>> openers_;
   Loop::TimerId timer_ = 0;
-  bool heard_ = false;  // from the stream, since the last check
+  bool heard_ = false;  // something arrived from the stream since the last check
   int idle_looks_ = 0;
 };
 

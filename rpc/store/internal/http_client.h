@@ -1,10 +1,10 @@
 // HttpClient: HTTP/1.1 POST to one of several equal servers, over persistent connections, by libcurl.
 //
-// It uses one server until that fails, then the next. A request that was not sent is tried on all servers,
-// and again after a pause, until its deadline. A request that may have been executed is repeated only if it
-// is marked as repeatable. Failures are `unavailable` and name each tried server with its error; any reply of
-// a server, whatever its status, is a response. Members are called on the loop, and callbacks run there.
-// close() fails the pending calls with shut_down; after it, no callback runs.
+// The client uses one server until it fails, then the next. A request that was not sent is tried on all
+// servers, and again after a pause, until its deadline. A request that may have been executed is repeated
+// only if it is marked as repeatable. Failures are `unavailable` and name each tried server with its error;
+// any reply of a server, whatever its status, is a response. Members are called on the loop, and callbacks
+// run there. close() fails the pending calls with shut_down; after it, no callback runs.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -28,16 +28,16 @@ struct HttpServer {
 };
 
 struct HttpClientOptions {
-  std::size_t connections = 8;              // at a time, not counting streams
-  std::size_t max_body = 64 * 1024 * 1024;  // of a response that is stored
+  std::size_t connections = 8;              // the maximum at a time, not counting streams
+  std::size_t max_body = 64 * 1024 * 1024;  // the maximum size of a response that is stored
 };
 
 struct HttpRequest {
   std::string target, body;
   Clock::time_point until;              // the deadline
   std::chrono::nanoseconds attempt{0};  // the maximum time for one server; 0: no limit
-  bool repeatable = false;              // may be executed twice
-  std::optional<std::size_t> server;    // only this server, by index
+  bool repeatable = false;              // the request may be executed twice
+  std::optional<std::size_t> server;    // the index of the only server to use; nullopt: any
 };
 
 struct HttpResponse {
@@ -63,7 +63,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   }
   void stop(CallId call);  // no further callbacks
   void next_server() { current_ = (current_ + 1) % servers_.size(); }
-  std::size_t server_of(CallId stream) const;  // its index, once a part has been received
+  std::size_t server_of(CallId stream) const;  // the server's index, once a part has been received
   void close();
 
  private:
@@ -75,7 +75,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   void timed_out(const std::shared_ptr<Call>& call);
   void failed(const std::shared_ptr<Call>& call, const std::string& reason);
   void finish(const std::shared_ptr<Call>& call, Result<HttpResponse>&& result);
-  void release(Call& call);  // its transfer, its timer and its place
+  void release(Call& call);  // releases the transfer, the timer and the place of the call
   void next_in_line();
   void set_timer(const std::shared_ptr<Call>& call, Clock::time_point when,
                  void (HttpClient::*then)(const std::shared_ptr<Call>&));
