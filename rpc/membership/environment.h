@@ -10,7 +10,7 @@
 
 namespace weft::rpc {
 
-// The options of an agent by the variables that weft launch, torchrun and others set:
+// The options of an agent, from the variables that weft launch, torchrun and others set:
 //   RANK, WORLD_SIZE          the agent's rank, and the number of ranks
 //   MASTER_ADDR, MASTER_PORT  where rank 0 keeps the store. torchrun (TORCHELASTIC_USE_AGENT_STORE=True) has
 //                             its own store at that port: then the port is MASTER_PORT + 1
@@ -39,13 +39,13 @@ WEFT_EXPORT AgentOptions from_environment();
 //   tcp://host:port?rank=R&world_size=N     rank 0 keeps the store, at that address
 //   file:///path?rank=R&world_size=N        the store is a file that all share
 //   etcd://host:port[,host:port][/prefix]?rank=R&world_size=N
-// The URL takes precedence over the environment. Values that it lacks, rank and world_size included, come
-// from the environment as in from_environment(), with the same rule for agents without a rank. Throws as
+// The URL takes precedence over the environment. Values that the URL lacks, including rank and world_size,
+// come from the environment as in from_environment(), with the same rule for agents without a rank. Throws as
 // from_environment() does, and invalid_argument with the part of the URL that is malformed.
 WEFT_EXPORT AgentOptions from_url(const std::string& url);
 
-// The same, with functions that return a variable, and this host's address towards a host
-// (local_address_towards).
+// Like from_environment() and from_url(). lookup: returns the value of a variable. towards: returns this
+// host's address on the route to a host (local_address_towards).
 using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
 using LocalAddress = std::function<std::string(const std::string& host)>;
 WEFT_EXPORT AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);

@@ -18,7 +18,7 @@ namespace weft::rpc {
 
 class WEFT_EXPORT Job {
  public:
-  // Changes the options that the environment or a URL gives: the name, the number of handler threads.
+  // Changes options that come from the environment or a URL, for example the number of handler threads.
   using Adjust = std::function<void(AgentOptions&)>;
 
   // Makes the agent. failed_precondition: the options have no rendezvous.
@@ -31,7 +31,7 @@ class WEFT_EXPORT Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // The agent, and its name in the job.
+  // The member's agent, and the agent's name in the job.
   Agent& agent() const { return *agent_; }
   const std::string& name() const { return agent_->name(); }
   std::size_t rank() const { return rendezvous().rank; }  // Rendezvous::no_rank in an elastic world
@@ -48,10 +48,10 @@ class WEFT_EXPORT Job {
   std::unique_ptr<MemberWatch> watch_members() { return membership_->watch(); }
 
   // Collectives for small values over all members of a fixed world, or over the members that the options
-  // name. barrier() completes when all of them have called it. all_gather() returns the value of each by its
-  // name; T must be the same on all members. A collective fails on all members with the same error:
-  // deadline_exceeded, which names the members that did not call it; peer_lost; shut_down, if a member has
-  // left; aborted, if a member has cancelled; type_mismatch. docs/membership.md has the details.
+  // name. barrier() completes when all of them have called it. all_gather() returns the value of each member
+  // by the member's name; T must be the same on all members. A collective fails on all members with the same
+  // error: deadline_exceeded, which names the members that did not call it; peer_lost; shut_down, if a member
+  // has left; aborted, if a member has cancelled; type_mismatch. docs/membership.md has the details.
   // The overloads without options exist because g++ 12 destroys a default argument twice in a co_await
   // expression.
   Future<void> barrier(CollectiveOptions options);
@@ -72,7 +72,7 @@ class WEFT_EXPORT Job {
         });
   }
   // A barrier that completes when, in addition, no call is in flight between its members. It does not wait
-  // for calls that a program makes outside handlers in the meantime. A handler must not wait for it.
+  // for calls that a program makes outside handlers in the meantime. A handler must not wait for quiesce().
   Future<void> quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
   Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
 
@@ -80,8 +80,8 @@ class WEFT_EXPORT Job {
   // whose rank 0 keeps the store, the store ends with that agent.
   std::shared_ptr<Store> store() const { return membership_->store(); }
 
-  // The end. A member without work either leaves, or serves the other members until they have no work either.
-  // If rank 0 keeps the store, it must serve.
+  // The end of the membership. A member without work either leaves, or serves the other members until they
+  // have no work either. If rank 0 keeps the store, rank 0 must serve.
   Future<void> leave();  // as Agent::leave()
   // Blocks until no other member has work left and every member has released its references; then this member
   // leaves. Returns at once after leave(), and after a call that has returned. Throws the error of a job that
@@ -93,7 +93,7 @@ class WEFT_EXPORT Job {
 
   const std::unique_ptr<Agent> own_;
   Agent* const agent_;
-  Membership* const membership_;  // the agent's
+  Membership* const membership_;  // the agent's membership
   std::atomic<bool> left_ = false;
 };
 

@@ -1,8 +1,8 @@
-// started_by(): whether this process was started as part of a job. JobPlace: its place in the job according
-// to the variables of a batch system.
+// started_by(): whether this process was started as part of a job. JobPlace: the rank, hosts and role of this
+// process in the job, according to the variables of a batch system.
 //
-// Reads only variables, and only if RANK is not set (environment.h states the order). Thread-safety: none
-// needed.
+// The functions read only variables. JobPlace is used only if RANK is not set (environment.h states the
+// order). Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -17,11 +17,11 @@ namespace weft::rpc {
 
 // The system that started this process as part of a job, according to the variables that from_environment()
 // reads: "a launcher" if RANK is set (by weft launch, torchrun, Kubeflow's PyTorchJob, or manually),
-// "OpenMPI", "Slurm", "Kubernetes", "TF_CONFIG", or "an elastic world" that the process should join. Empty:
-// none, so the process may start such processes itself. Does not validate the variables; from_environment()
-// does.
+// "OpenMPI", "Slurm", "Kubernetes", "TF_CONFIG", or "an elastic world" that the process should join. nullopt:
+// no system has started it, so the process may start processes of a job itself. Does not validate the
+// variables; from_environment() does.
 WEFT_EXPORT std::optional<std::string> started_by();
-// The same, given the variables.
+// Like started_by(). lookup: returns the value of a variable.
 WEFT_EXPORT std::optional<std::string> started_by(
     const std::function<std::optional<std::string>(const std::string& name)>& lookup);
 
@@ -30,23 +30,25 @@ namespace detail {
 struct JobPlace {
   std::string system;  // for messages: "Slurm"
   std::uint64_t rank = 0;
-  std::optional<std::uint64_t> world_size;  // empty: the system does not state it
+  std::optional<std::uint64_t> world_size;  // nullopt: the system does not state it
   bool one_host = false;                    // all processes of the job are on this host
-  // Candidates for the host of rank 0, the most reliable first. A numeric address is that of the host that
-  // started the job, which is rank 0's by convention only.
+  // Candidates for the host of rank 0, the most reliable first. A numeric address is the address of the host
+  // that started the job. That rank 0 runs there is only a convention.
   std::vector<std::string> hosts;
   // For rank 0's store: equal in all processes of the job, different in the next job.
   std::optional<std::uint16_t> port;
   std::string role = {};  // of this process; empty: the job has no roles
   std::uint64_t role_rank = 0;
-  bool certain = false;  // the first of `hosts` is rank 0's, even if its name cannot be resolved yet
+  // The first of `hosts` is the host of rank 0, even if its name cannot be resolved yet.
+  bool certain = false;
 };
 
-// From OpenMPI, Slurm, a Kubernetes indexed job or TF_CONFIG, in this order: within a Slurm job, mpirun
-// starts its daemons as Slurm's tasks, not its ranks. TF_CONFIG is that of Kubeflow's TFJob: a list of
-// addresses for each role, and the entry of this process. Ranks follow the roles chief, master, worker and
-// ps, then all others by name; the position in the role's list is the role's rank. Empty if there are no such
-// variables. Throws invalid_argument, which names the malformed variable.
+// The place according to OpenMPI, Slurm, a Kubernetes indexed job or TF_CONFIG, in this order. OpenMPI is
+// first, because within a Slurm job mpirun starts its daemons, and not its ranks, as Slurm's tasks. TF_CONFIG
+// has the format of Kubeflow's TFJob: a list of addresses for each role, and the entry of this process. Ranks
+// follow the roles chief, master, worker and ps, then all others by name; the position in the role's list is
+// the role's rank. nullopt if there are no such variables. Throws invalid_argument, which names the malformed
+// variable.
 WEFT_EXPORT std::optional<JobPlace> job_place(
     const std::function<std::optional<std::string>(const std::string& name)>& lookup);
 

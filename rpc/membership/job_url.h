@@ -5,8 +5,8 @@
 //   file:///shared/job7?rank=1&world_size=4               the store is a file that all share
 //   etcd://10.0.0.1:2379/jobs/7?rank=1&world_size=4       the store is in etcd
 //
-// Either number may be left to the environment (from_url()). The parameters follow the first '?', without
-// escapes. No I/O. Thread-safety: none needed.
+// If rank or world_size is missing, it comes from the environment (from_url()). The parameters follow the
+// first '?', without escapes. No I/O. Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -5,7 +5,7 @@
 //     return member.metadata.contains("market");
 //   })};
 //
-// `store` is the job's (docs/membership.md): its file, its etcd prefix, or a RemoteStore at rank 0. The
+// `store` is the job's store (docs/membership.md): its file, its etcd prefix, or a RemoteStore at rank 0. The
 // replicas are the present members for which `wanted` returns true, by the first of their addresses; members
 // without an address are left out. The resolver keeps the store. A query fails with the store's error, or
 // with protocol_error for a malformed record; then the set keeps its last result.

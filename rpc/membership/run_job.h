@@ -18,7 +18,7 @@ namespace weft::rpc {
 struct JobOptions {
   // The number of processes that run_job() starts if no launcher has started them.
   std::size_t processes = 1;
-  Job::Adjust adjust = nullptr;  // of the options of each member's agent
+  Job::Adjust adjust = nullptr;  // changes the options of each member's agent
 };
 
 namespace detail {
@@ -26,7 +26,7 @@ namespace detail {
 WEFT_EXPORT int run_job(int argc, char** argv, Layers layers, const std::function<void(Job&)>& body,
                         const JobOptions& options);
 
-// Task<void> runs on the calling thread.
+// Runs the body on the calling thread, also if it is a Task<void>.
 template <class Body, class Argument>
 void run_body(Agent& agent, Body& body, Argument& argument) {
   using Returned = std::invoke_result_t<Body&, Argument&>;
@@ -51,7 +51,8 @@ void run_body(Agent& agent, Body& body, Argument& argument) {
 // Returns the status for main(). 0: the body has returned, or all processes that were started have ended with
 // status 0. 1: the body has thrown; the process has printed one line on standard error, "worker1 (rank 1): "
 // and the first line of the exception's text. 2: a malformed -n. If a process that was started has failed,
-// the status of the first one, as from weft launch: 128 plus the number of a signal. The others then have
+// the status of the first such process, as from weft launch; it is 128 plus the number of the signal that
+// killed the process. The others then have
 // 5 s to end before they are killed, and the last line names the first failure.
 //
 // If no launcher has started the process, `-n N` or `-nN` among its arguments before `--` replaces

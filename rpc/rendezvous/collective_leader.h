@@ -1,10 +1,11 @@
-// CollectiveLeader: runs the barriers and all_gathers whose first member, by name, is this agent.
+// CollectiveLeader: runs the barriers and all_gathers that this agent leads. The leader of a collective is
+// the first of its members by name.
 //
 // Each member calls the leader with its value. When all have called, the leader replies to each with all
 // values. The leader alone decides the result of a round, so that all members get the same one. The round
 // fails for all members if a member's deadline expires, or if a member is lost, leaves, or cancels its call.
-// A member that calls later gets the same error. Owned by the job's membership. No promise is completed with
-// its mutex locked. Thread-safe.
+// A member that calls after that gets the same error. Owned by the job's membership. No promise is completed
+// with its mutex locked. Thread-safe.
 #pragma once
 
 #include <weft/rpc/codec/agent_id_codec.h>
@@ -19,10 +20,12 @@ namespace weft::rpc::detail {
 struct CollectiveArrival {
   std::string name;
   std::vector<AgentId> among;  // the members, sorted by name, without duplicates; the first is the leader
-  std::uint64_t round = 0;     // the number of this call with the same name and members; equal on all of them
-  std::uint64_t seen = 0;      // the version of the store in which the caller saw all members
-  std::uint64_t timeout = 0;   // ns; 0: none
-  std::string type;            // the canonical type of the value; empty: a barrier
+  // The number of this collective among the caller's collectives with this name and members. It is equal on
+  // all members.
+  std::uint64_t round = 0;
+  std::uint64_t seen = 0;     // the version of the store in which the caller saw all members
+  std::uint64_t timeout = 0;  // ns; 0: no deadline
+  std::string type;           // the canonical type of the value; empty: a barrier
 };
 WEFT_CODEC(CollectiveArrival, name, among, round, seen, timeout, type)
 
@@ -32,20 +35,21 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
  public:
   using Gathered = std::map<std::string, Buffer>;  // by the member's name
 
-  explicit CollectiveLeader(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}  // of deadlines
+  // loop: runs the timers of deadlines.
+  explicit CollectiveLeader(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}
 
-  // A call of a member in arrival.among. Fails as Job::all_gather does.
+  // A member of arrival.among calls the collective. The future fails as Job::all_gather does.
   Future<Gathered> arrive(const AgentId& who, const CollectiveArrival& arrival, Buffer value);
   // Fails the round, because a member no longer waits. No effect if the round has ended.
   void give_up(const AgentId& who, const CollectiveArrival& arrival, ErrorKind kind,
                const std::string& reason);
-  // Applies the members' records of a store version: fails the rounds of which a member is gone. It considers
-  // only rounds whose callers had seen all members in this version or an earlier one. The caller runs the
-  // returned function, which completes the promises, without holding a lock.
+  // Applies the members' records of a store version. If a member of a round is gone, the round fails. judge()
+  // considers only rounds whose callers had seen all members in this version or an earlier one. The caller
+  // runs the returned function, which completes the promises, without holding a lock.
   Callback judge(const Roster& roster, std::uint64_t version);
   void fail_all(const Error& error);  // fails all open rounds; new ones may start later
-  // The agent closes without having left: the other members consider it lost, so it must not reply to them
-  // any more.
+  // The agent shuts down without having left the job. The other members consider it lost, so it must not
+  // reply to them any more.
   void stop();
 
  private:
@@ -64,12 +68,12 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   };
   struct OpenRounds {
     std::map<std::uint64_t, Round> open;
-    std::uint64_t failed = 0;      // lower rounds that are not open have failed, or completed
+    std::uint64_t failed = 0;      // rounds below this number that are not open have ended
     std::optional<Error> failure;  // the latest error
   };
   struct Ended {
     Round round;
-    std::optional<Error> error;  // empty: all members have called
+    std::optional<Error> error;  // nullopt: all members have called
   };
 
   void start_timer(const std::shared_ptr<Timer>& timer, const CollectiveArrival& arrival);
@@ -84,7 +88,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   Mutex mutex_;
   std::map<Key, OpenRounds> rounds_ WEFT_GUARDED_BY(mutex_);
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
-  std::vector<Promise<Gathered>> unanswered_ WEFT_GUARDED_BY(mutex_);  // of calls after stop()
+  std::vector<Promise<Gathered>> unanswered_ WEFT_GUARDED_BY(mutex_);  // calls after stop()
 };
 
 }  // namespace weft::rpc::detail

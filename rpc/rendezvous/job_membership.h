@@ -1,8 +1,8 @@
 // JobMembership: the Membership of agents that find each other through a store.
 //
-// It refers to its agent's core; the core's hook, its served object and its directory refer back weakly.
-// While the agent is a member, it watches the members' records. No store operation is started and no promise
-// is completed with the mutex locked. Thread-safe.
+// It shares the ownership of its agent's core. The core's hook, served object and directory refer to the
+// JobMembership weakly. While the agent is a member, it watches the members' records. No store operation is
+// started and no promise is completed with the mutex locked. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/method.h>
@@ -34,9 +34,9 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
 
   void peer_gone(const AgentId& peer, const Error& reason);
   void peer_world_failed(const AgentId& peer, const Error& error);
-  void attend() const;  // on the host, called by a joining member; throws the error that ended the job
+  void attend() const;  // on the host: a joining member has called; throws the error that ended the job
   void told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason);
-  // On the leader of a collective, called by a member. Throws if this agent does not lead it.
+  // On the leader of a collective: a member has called. Throws if this agent is not the leader.
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
                                             Buffer value);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
@@ -50,7 +50,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   };
   struct Onlooker {
     Roster seen;
-    std::shared_ptr<Promise<Events>> promise;  // of a next() that waits
+    std::shared_ptr<Promise<Events>> promise;  // a next() that waits; null: none
   };
   class Watch;
 
@@ -60,7 +60,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void begin_joining();
   void joined(Result<Joining::Joined>&& result);
 
-  // The other members.
+  // Watch the records of the other members.
   void look();
   void look_later();
   void looked(Result<StoreChanges>&& result);
@@ -69,7 +69,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void not_seen(const Error& error);
 
   // Calls that wait.
-  std::exception_ptr why_not() const WEFT_REQUIRES(mutex_);  // why waiting fails; null: it does not
+  std::exception_ptr why_not() const WEFT_REQUIRES(mutex_);  // the error with which waits fail; null: none
   std::vector<std::string> awaited() const WEFT_REQUIRES(mutex_);
   bool nobody_works() const WEFT_REQUIRES(mutex_);  // every other member only serves or is gone
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
@@ -84,12 +84,12 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void store_is_gone();
 
   // Collectives.
-  // Throws.
+  // Throws if a member is unknown.
   std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const WEFT_REQUIRES(mutex_);
   CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
   void judge_collectives() const;
 
-  // The end of this member, and of others.
+  // End this member's membership, and process the ends of other members.
   void publish_left(std::shared_ptr<Promise<void>> done);
   Future<StoreLease> remembrance();
   void left(Result<void>&& published, const std::shared_ptr<Promise<void>>& done);
@@ -110,17 +110,20 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   Phase phase_ WEFT_GUARDED_BY(mutex_) = Phase::apart;
   std::shared_ptr<Joining> joining_ WEFT_GUARDED_BY(mutex_);
   std::exception_ptr join_error_ WEFT_GUARDED_BY(mutex_);
-  std::optional<Error> failure_ WEFT_GUARDED_BY(mutex_);      // of the world, or of this agent's membership
-  std::optional<MemberRecord> host_ WEFT_GUARDED_BY(mutex_);  // if it is not this agent, once it is known
-  bool store_gone_ WEFT_GUARDED_BY(mutex_) = false;           // the host has left, and the store with it
-  Joining::Joined self_ WEFT_GUARDED_BY(mutex_);              // with the last published state before leaving
-  bool publishing_ WEFT_GUARDED_BY(mutex_) = false;           // publish_state() is in progress
-  // The layers are releasing what they hold at others, or have done so.
+  // The error of the world, or of this agent's membership.
+  std::optional<Error> failure_ WEFT_GUARDED_BY(mutex_);
+  // The record of the host; nullopt: this agent is the host, or the host is unknown.
+  std::optional<MemberRecord> host_ WEFT_GUARDED_BY(mutex_);
+  bool store_gone_ WEFT_GUARDED_BY(mutex_) = false;  // the host has left, and the store with it
+  // `record` has the last state that was published before leaving.
+  Joining::Joined self_ WEFT_GUARDED_BY(mutex_);
+  bool publishing_ WEFT_GUARDED_BY(mutex_) = false;  // publish_state() is in progress
+  // The layers are releasing their references at other members, or have released them.
   bool releasing_ WEFT_GUARDED_BY(mutex_) = false;
-  bool released_ WEFT_GUARDED_BY(mutex_) = false;            // they have done so
+  bool released_ WEFT_GUARDED_BY(mutex_) = false;            // the layers have released them
   bool waited_for_release_ WEFT_GUARDED_BY(mutex_) = false;  // release_timeout has expired
   Roster roster_ WEFT_GUARDED_BY(mutex_);
-  std::uint64_t version_ WEFT_GUARDED_BY(mutex_) = 0;  // of the roster; 0: not known yet
+  std::uint64_t version_ WEFT_GUARDED_BY(mutex_) = 0;  // the version of the roster; 0: not known yet
   bool looking_ WEFT_GUARDED_BY(mutex_) = false;
   std::uint64_t turn_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of the current look
   Future<bool> look_ WEFT_GUARDED_BY(mutex_);
@@ -128,9 +131,9 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::map<std::uint64_t, Waiter> waiters_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t last_waiter_ WEFT_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<Onlooker>> onlookers_ WEFT_GUARDED_BY(mutex_);
-  // Of leave() calls while joining.
+  // The calls of leave() while this agent joins.
   std::vector<std::shared_ptr<Promise<void>>> leavers_ WEFT_GUARDED_BY(mutex_);
-  // Of each collective.
+  // The number of the latest round of each collective.
   std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_ WEFT_GUARDED_BY(mutex_);
 };
 

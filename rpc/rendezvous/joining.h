@@ -1,9 +1,10 @@
 // Joining: the steps by which an agent becomes a member, from the first access to the store to its published
 // record.
 //
-// In this order: the lease; the kind of the world; the rank (in a fixed world); the name; the host (if there
-// is one); the record. While the store cannot be reached, Joining retries, because agents of a job start in
-// any order. A task on the agent's handlers. Thread-safe.
+// The steps, in this order: grant a lease, agree on the kind of the world, claim the rank (in a fixed world),
+// claim the name, call the host (if the job has one), publish the record. While the store cannot be reached,
+// Joining retries, because agents of a job start in any order. It runs as a task on the agent's handler
+// threads. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -17,13 +18,14 @@ namespace weft::rpc::detail {
 class Joining : public std::enable_shared_from_this<Joining> {
  public:
   struct Joined {
-    MemberRecord record;                  // as published
-    LeaseId lease = no_lease;             // of the record
+    MemberRecord record;                  // the published record
+    LeaseId lease = no_lease;             // the lease of the record
     std::shared_ptr<LeaseKeeper> keeper;  // renews the lease; null: no lease
   };
   using MetHost = std::function<void(const MemberRecord&)>;
 
-  // met_host is called before this agent calls the host. lost is called if the lease is lost, then or later.
+  // met_host: called before this agent calls the host. lost: called if the lease is lost, while this agent
+  // joins or later.
   Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, const Place& place, MetHost met_host,
           std::function<void(const Error&)> lost);
 
@@ -66,7 +68,7 @@ inline std::string member_key(const std::string& name) {
   return std::string(membership_keys::members) + name;
 }
 
-// How long to retry while the store cannot be reached.
+// Joining fails if the store cannot be reached for this time.
 inline constexpr auto reach_timeout = std::chrono::minutes{5};
 
 }  // namespace weft::rpc::detail

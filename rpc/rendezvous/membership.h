@@ -4,10 +4,10 @@
 // addresses. Then it can resolve names of members. Each member renews a lease; a member whose lease expires
 // is lost. In a fixed world, or if an agent keeps the store, rank 0 is the host: all members wait for it to
 // join, and it also watches connections, so that a death is detected at once. In a fixed world the loss of a
-// member fails the job on every member with an error that names the lost one (AgentCore::fail_world), and a
-// name can be claimed only once. In an elastic world the other members are notified (MemberWatch), and a new
-// incarnation may claim the name. An agent that joins with the other kind of world, or with another size, is
-// refused. Owned by the Agent. Thread-safe.
+// member fails the job on every member with an error that names the lost member (AgentCore::fail_world), and
+// a name can be claimed only once. In an elastic world the other members are notified (MemberWatch), and a
+// new incarnation may claim the name. If an agent's Rendezvous states the other kind of world or another size
+// than the job has, the agent cannot join. Owned by the Agent. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -30,18 +30,18 @@ struct Rendezvous;
 struct Member {
   std::string name;
   std::uint64_t incarnation = 0;
-  std::optional<std::size_t> rank;  // if it has one
+  std::optional<std::size_t> rank;  // nullopt: the member has no rank
   std::vector<std::string> addresses;
-  std::map<std::string, std::string> metadata;  // of its Rendezvous
+  std::map<std::string, std::string> metadata;  // Rendezvous::metadata
 
   AgentId id() const { return {name, incarnation}; }  // of this incarnation
 };
 
 // A change of a member.
 enum class MemberChange : std::uint8_t {
-  joined,  // it can be called
+  joined,  // the member can be called
   left,    // by leave()
-  lost,    // it has died, or its lease has expired
+  lost,    // the member has died, or its lease has expired
 };
 WEFT_EXPORT std::string_view to_string(MemberChange change);
 
@@ -59,51 +59,53 @@ class WEFT_EXPORT MemberWatch {
   // Completes with the events since the last call, once there is at least one. The first call returns all
   // present members, including this agent, as joined. The end of an incarnation is reported before the
   // beginning of the next one with that name; a member that joined and left between two calls is not
-  // reported. One call at a time (failed_precondition); cancel() ends the wait and loses no event. Fails with
-  // shut_down, with the error that ended the job (peer_lost), with lease_lost if this agent was declared
-  // dead, or with unavailable if the store is gone.
+  // reported. A second call while one waits fails with failed_precondition. cancel() ends the wait and loses
+  // no event. Fails with shut_down, with the error that ended the job (peer_lost), with lease_lost if this
+  // agent was declared dead, or with unavailable if the store is gone.
   virtual Future<std::vector<MemberEvent>> next() = 0;
 };
 
 // The members of a barrier or an all_gather (Job::barrier, Job::all_gather), and its timeout.
 struct CollectiveOptions {
   // A collective is identified by its name, its members, and its number among the collectives with the same
-  // name and members: a member's nth call meets the nth calls of the others. Reuse names: members keep a
-  // counter for each.
+  // name and members: the nth calls of all members form one collective. Reuse names: members keep a counter
+  // for each name.
   std::string name = {};
   // Names of members, in any order, including this one. Empty: all members of a fixed world.
   std::vector<std::string> among = {};
-  std::optional<std::chrono::nanoseconds> timeout = {};  // none: AgentOptions::call_timeout
+  std::optional<std::chrono::nanoseconds> timeout = {};  // nullopt: AgentOptions::call_timeout applies
 };
 
 class WEFT_EXPORT Membership {
  public:
   virtual ~Membership() = default;
 
-  // Joins at the first call. Completes when `agents` members have joined, including this one. In a fixed
-  // world members that have left count; in an elastic world only present members count. Retries for five
-  // minutes until the store can be reached. already_exists: the name or rank is in use; in an elastic world
-  // only by an agent that answers, because wait_for() waits for the lease of a dead one to expire.
-  // failed_precondition: the job has a fixed size and this agent's Rendezvous does not, or the reverse, or
-  // the sizes differ.
+  // The first call joins the job. The future completes when `agents` members have joined, including this one.
+  // In a fixed world members that have left count; in an elastic world only present members count. While the
+  // store cannot be reached, wait_for() retries for five minutes. already_exists: another agent has the name
+  // or the rank. In an elastic world that is an agent that still answers, because wait_for() waits for the
+  // lease of a dead agent to expire. failed_precondition: this agent's Rendezvous states another kind of
+  // world (fixed or elastic) or another size than the job has.
   virtual Future<void> wait_for(std::size_t agents) = 0;
   // The present members, as the store last reported them. Empty until this agent has joined.
   virtual std::vector<Member> members() const = 0;
   // The name of the member with this rank in a fixed world, present or gone, as last seen. Throws not_found
   // if no member with that rank is known, failed_precondition if the world is not fixed.
   virtual std::string name_of(std::size_t rank) const = 0;
-  // Throws failed_precondition before wait_for() has been called.
+  // Watches the members. Throws failed_precondition before wait_for() has been called.
   virtual std::unique_ptr<MemberWatch> watch() = 0;
-  // Leaves the job in an orderly way, before the agent drains: its end is then not a loss. If the host leaves
-  // first, waits of other members fail with unavailable; so the host calls others_left() before.
+  // Leaves the job in an orderly way, before the agent drains, so that the other members do not consider it
+  // lost. If the host leaves before other members, their waits fail with unavailable; so the host first calls
+  // others_left().
   virtual Future<void> leave() = 0;
   // For a member that only serves: completes when all other members (world_size in all, in a fixed world)
   // have joined and left, and this member has left too. Several such members do not wait for each other;
   // the host ends last. Fails if the world fails. After `timeout` it fails with deadline_exceeded, which
-  // names the members that have not left; then this agent is still a member, as after cancel().
+  // names the members that have not left. After that error, and after cancel(), this agent is still a member.
   virtual Future<void> others_left(std::chrono::nanoseconds timeout) = 0;
-  // A barrier or an all_gather: the members' values, each packed (codec/packed.h), by name. type: canonical,
-  // the same on all members; empty: a barrier. Fails as Job::all_gather.
+  // Runs a barrier or an all_gather. Returns the members' values, each packed (codec/packed.h), by name.
+  // type: the canonical type of the value, the same on all members; empty: a barrier. Fails as
+  // Job::all_gather does.
   virtual Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
                                                        Buffer value) = 0;
   virtual Future<void> quiesce(CollectiveOptions options) = 0;  // as Job::quiesce

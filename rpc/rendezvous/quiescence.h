@@ -3,7 +3,7 @@
 // A wave is an all_gather. A member calls it once it has no call in flight itself, and passes the numbers of
 // requests that it has sent to the other members, and received from them, so far. If no number changes
 // between two waves in a row, and as many requests were received as sent, then no member had a call in flight
-// between the two waves, and no request was in transit. So no call follows from earlier ones (the four
+// between the two waves, and no request was in transit. So no earlier call can cause further calls (the four
 // counters of F. Mattern, Algorithms for Distributed Termination Detection, 1987).
 //
 // Every member evaluates the same waves, so all get the same result. Owned by its own callbacks until it has
@@ -23,10 +23,10 @@ namespace weft::rpc::detail {
 // The contribution of a member to a wave. A value.
 struct MemberWork {
   bool cancelled = false;  // the caller has cancelled
-  bool given_up = false;   // the deadline has passed while these calls were in flight:
+  bool given_up = false;   // the deadline has passed; `served` and `made` calls were in flight
   std::uint64_t served = 0, made = 0;
-  std::uint64_t sent = 0, received = 0;  // over the existing connections to the others
-  std::uint64_t ever = 0;                // all its requests, including those over connections that have ended
+  std::uint64_t sent = 0, received = 0;  // requests over the existing connections to the other members
+  std::uint64_t ever = 0;                // all requests, including requests over connections that have ended
   friend bool operator==(const MemberWork&, const MemberWork&) = default;
 };
 WEFT_CODEC(MemberWork, cancelled, given_up, served, made, sent, received, ever)
@@ -49,7 +49,7 @@ class Quiescence : public std::enable_shared_from_this<Quiescence> {
 
  private:
   // All run on the loop.
-  void look();  // arrives, or looks again later
+  void look();  // calls the wave if no call is in flight; otherwise looks again later
   void look_later();
   void arrive(const MemberWork& work);
   void arrived(Result<std::map<std::string, Buffer>>&& gathered);
@@ -62,8 +62,8 @@ class Quiescence : public std::enable_shared_from_this<Quiescence> {
   const CollectiveOptions options_;
   const std::shared_ptr<Loop> loop_;
   const Clock::time_point deadline_;
-  std::optional<Promise<void>> promise_;  // empty: cancelled, or completed
-  bool cancelled_ = false;                // tell the others in the next wave
+  std::optional<Promise<void>> promise_;  // nullopt: cancelled, or completed
+  bool cancelled_ = false;                // the next wave tells the other members
   bool over_ = false;
   bool in_wave_ = false;
   Wave before_;

@@ -1,8 +1,9 @@
-// Roster: the records of a job's members in the store, and what follows from them. No agent, clock or lock.
+// Roster: the records of a job's members in the store, and functions that derive the state of the job from
+// them. It uses no agent, clock or lock.
 //
 // Each member writes its own record, under its lease: the record is removed when the lease expires. A member
-// that leaves replaces its record by one of state `left`, for a while (in a fixed world, permanently). So the
-// other members can tell the two ends apart.
+// that leaves replaces its record by a record of state `left`, which exists for a while (in a fixed world,
+// permanently). So the other members can tell a member that has left from one that was lost.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -31,15 +32,15 @@ enum class MemberState : std::uint8_t {
   claimed,  // has taken its name, but may not be reachable yet
   joined,
   serving,   // joined, and has no work except to serve the others
-  released,  // serving, and its layers have released what they held at the others
+  released,  // serving, and its layers have released their references at other members
   left,
-  lost,  // in an elastic world: the host found it gone
+  lost,  // in an elastic world: the host has detected that the member is gone
 };
 
 // How the previous incarnation of a name ended.
 struct EarlierLife {
   std::uint64_t incarnation = 0;
-  bool left = false;  // otherwise it was lost
+  bool left = false;  // false: it was lost
 };
 
 // A member's record.
@@ -53,18 +54,19 @@ struct MemberRecord : Member {
   bool gone() const { return state == MemberState::left || state == MemberState::lost; }
 };
 
-// As text, under the name as key: readable words and lines.
+// A record as text of readable words and lines. Its key in the store has the member's name.
 WEFT_EXPORT std::string to_text(const MemberRecord& record);
 WEFT_EXPORT MemberRecord from_text(std::string name, const std::string& text);  // throws protocol_error
 
-// A value; copies share the records: a large job has many, of which few change at a time.
+// A value. Copies share the records, because a large job has many records, and few of them change at a time.
 class WEFT_EXPORT Roster {
  public:
   using Records = std::map<std::string, std::shared_ptr<const MemberRecord>>;  // by name; none is null
 
   Roster() = default;
   explicit Roster(const StoreView& view);  // of membership_keys::members; throws as apply() does
-  // Applies a watch of membership_keys::members. Throws protocol_error, and does not change the roster then.
+  // Applies the changes of a watch of membership_keys::members. If a record is malformed, apply() throws
+  // protocol_error and does not change the roster.
   void apply(const StoreChanges& changes);
 
   // Null: no record has this name.
@@ -74,9 +76,9 @@ class WEFT_EXPORT Roster {
   std::size_t here() const;    // members for which MemberRecord::here() is true
   // Whether every member except `self` only serves or is gone.
   bool idle(const std::string& self) const;
-  // The members except `self` that keep it from leaving. While one has work left, these are the members with
-  // work left. Then those that have not released yet what they hold. The host also waits until all are gone,
-  // because its end would be the others' loss.
+  // The members that `self` must wait for before it leaves. While other members have work left, these are the
+  // members with work. After that, they are the members that have not released their references. The host
+  // waits until all other members are gone, because their waits fail when the host has left.
   std::vector<std::string> awaited_by(const std::string& self, bool host) const;
 
  private:
@@ -85,8 +87,8 @@ class WEFT_EXPORT Roster {
 
 // The changes between two views of the members, in the order of their names.
 WEFT_EXPORT std::vector<MemberEvent> events_between(const Roster& before, const Roster& after);
-// A member of `before` whose record has been removed. In a fixed world this is the end of the job, even if
-// the member had only claimed its name, because no other agent takes its place. Null: none.
+// A member of `before` whose record has been removed; null: none. In a fixed world the removal ends the job,
+// even if the member had only claimed its name, because no other agent can replace the member.
 WEFT_EXPORT const MemberRecord* loss_between(const Roster& before, const Roster& after);
 
 }  // namespace weft::rpc
