@@ -1,10 +1,9 @@
-// Carried: the part of the RRef layer in one call or reply on the sending side. It writes the section, and
-// reports to the tables how each hand-over ended. Created for the first reference; found in the message's
-// slots.
+// Carried: the RRef layer's CallPart in one outgoing call or reply. It writes the section "rref", and reports
+// to the tables how each hand-over ended. The first reference in a message creates it in the message's slots.
 //
-// The sender of a reply or a notification is not told how it ended: there, the receivers' messages decide, or
-// the end of their connection. Hand-overs that are never sent are undone by the destructor. Thread-safety: as
-// CallPart.
+// The sender of a reply or a notification does not learn how it ended. For these, the messages of the
+// receiver decide, or the end of its connection. Hand-overs that are never sent are undone by the destructor.
+// Thread-safety: as CallPart.
 #pragma once
 
 #include <weft/rpc/wire/message.h>
@@ -19,8 +18,8 @@ class Carried final : public rpc::CallPart {
   explicit Carried(std::shared_ptr<RRefLayer> layer) : layer_(std::move(layer)) {}
   ~Carried() override;
 
-  // What the message carries: the object that the request is for; the object that the result becomes; a
-  // reference within a value. add() returns the index of the reference, which value_field encodes.
+  // The references in the message. set_target(): the object that the request is for. set_result(): the object
+  // that the result becomes. add(): a reference within a value; returns its index, which value_field encodes.
   void set_target(const ReferencePtr& reference);
   void set_result(const ReferencePtr& reference, const protocol::Handover& handover, std::string site,
                   std::optional<std::string> name);
@@ -32,8 +31,9 @@ class Carried final : public rpc::CallPart {
  private:
   const std::shared_ptr<RRefLayer> layer_;
   RRefSection section_;
-  ReferencePtr own_target_;            // if this agent owns the target
-  std::optional<ForkId> target_fork_;  // if another agent does: the request holds the fork, not a handle
+  ReferencePtr own_target_;  // if this agent owns the target
+  // If another agent owns it: the request holds the fork without a handle.
+  std::optional<ForkId> target_fork_;
   std::weak_ptr<Reference> result_;
   std::vector<ReferencePtr> references_;  // keeps the references that are handed over
   bool reply_ = false;

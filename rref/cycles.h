@@ -1,4 +1,4 @@
-// Cycles of objects that hold one another by RRefs: counting references never frees them.
+// Finds cycles of objects that hold one another by RRefs. Reference counting never frees these objects.
 //
 //   struct Node : rref::Holder {
 //     void held(rref::HeldReferences& out) const override { out.add(next); }
@@ -6,11 +6,11 @@
 //   };
 //   for (const auto& cycle : rref::find_cycles({agent.peer("a"), agent.peer("b")}).get()) …
 //
-// weft cannot inspect an object, so a type reports what it holds: it derives from Holder. Objects of other
-// types count as holding nothing. Each owner is asked (the method `weft.rref.holdings`). An owner asks its
-// objects in their turns, so a busy object delays the answer: give the peers a deadline. The owners are asked
-// at different moments: changes in between may be seen partly, but a cycle that is garbage does not change.
-// Thread-safety: values; find_cycles() may be called from any thread.
+// weft cannot inspect an object, so a type that holds RRefs derives from Holder and reports them. Objects of
+// other types count as holding nothing. find_cycles() calls each owner (the method `weft.rref.holdings`). An
+// owner asks its objects in their turns, so a busy object delays the reply: give the peers a deadline. The
+// owners reply at different moments, so the result may contain only a part of a concurrent change. A cycle
+// that is garbage does not change. Thread-safety: values; find_cycles() may be called from any thread.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -38,7 +38,7 @@ class HeldReferences {
   void add(const std::vector<RRef<T>>& held) {
     for (const auto& one : held) add(one);
   }
-  // With the number of copies of each handle.
+  // The handles that were added, each with its number of copies.
   const std::map<ReferencePtr, long>& all() const { return held_; }
 
  private:
@@ -49,8 +49,8 @@ class HeldReferences {
 class WEFT_EXPORT Holder {
  public:
   virtual ~Holder() = default;
-  virtual void held(
-      HeldReferences& out) const = 0;  // in the object's turn; of a concurrent type, at any time
+  // Adds the RRefs that the object holds. Called in the object's turn; for a concurrent type, at any time.
+  virtual void held(HeldReferences& out) const = 0;
 };
 
 // --- An owner's answer ---
@@ -58,8 +58,8 @@ class WEFT_EXPORT Holder {
 // One RRef that an object holds.
 struct HeldReference {
   RRefId rref;
-  std::optional<ForkId> fork;  // none: the object belongs to the holder's own agent
-  bool shared = false;         // others on its agent have copies of the same handle
+  std::optional<ForkId> fork;  // nullopt: the holder's agent owns the object
+  bool shared = false;         // other code on the holder's agent has copies of the same handle
 };
 WEFT_CODEC(HeldReference, rref, fork, shared)
 
@@ -68,8 +68,8 @@ struct HoldingObject {
   std::vector<RRefId> ids;  // several RRefs may have been made of one object (Named)
   std::string type, site;
   std::vector<HeldReference> held;
-  std::vector<ForkId> forks;  // of all its users
-  std::uint64_t holds = 0;    // by its owner
+  std::vector<ForkId> forks;  // the forks of all its users
+  std::uint64_t holds = 0;    // the number of holds of its owner
   bool named = false;         // a name keeps it
 };
 WEFT_CODEC(HoldingObject, ids, type, site, held, forks, holds, named)
@@ -85,7 +85,7 @@ WEFT_CODEC(Holdings, agent, objects)
 
 // One object of a cycle.
 struct CycleMember {
-  std::string owner;  // its agent's name
+  std::string owner;  // the name of its agent
   RRefId id;
   std::string type, site;
 };
@@ -93,18 +93,20 @@ struct CycleMember {
 // Objects each of which holds every other one, possibly through others; or one that holds itself.
 struct Cycle {
   std::vector<CycleMember> members;
-  // Nothing else holds any of them: no program can reach them, and they stay until an owner ends.
+  // Nothing outside the cycle holds any of its members. So no program can reach them, and they exist until an
+  // owner ends.
   bool garbage = false;
 };
 
 // One line: the members with their owners, types and creation sites.
 WEFT_EXPORT std::string to_string(const Cycle& cycle);
-// Pure: returns each cycle once, in the order of its first member among the agents' objects.
+// A pure function. Returns each cycle once; the cycles have the order of their first members in `agents`.
 WEFT_EXPORT std::vector<Cycle> cycles_of(const std::vector<Holdings>& agents);
 
-// The objects of one owner. Errors: those of a call to it.
+// The objects of one owner. Fails as a call to the owner does.
 WEFT_EXPORT rpc::Future<Holdings> holdings(const rpc::Peer& owner);
-// Cycles through other agents' objects are not found. Fails if one of the peers does not answer.
+// Finds the cycles of objects of these agents. A cycle with an object of another agent is not found. Fails if
+// a peer does not reply.
 WEFT_EXPORT rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents);
 
 // Called by the layer.

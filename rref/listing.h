@@ -1,9 +1,8 @@
-// The list of an agent's objects and references: the method `weft.rref.list`, and the same within the
-// program.
+// The list of an agent's objects and references. The method `weft.rref.list` returns it to peers, and list()
+// also to the agent's own program.
 //
-// It is answered on the loop, so it is also answered while every handler thread is busy. It shows one moment:
-// references in transit may or may not be counted. Thread-safety: values; the functions may be called from
-// any thread.
+// A loop serves the method, so it replies while every handler thread is busy. The list is a snapshot: it may
+// or may not count references in transit. Thread-safety: values; the functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -20,14 +19,16 @@ class RRefLayer;
 
 // The number of objects and references of one agent.
 struct ReferenceStats {
-  std::uint64_t objects = 0;     // live on this agent
-  std::uint64_t creating = 0;    // are being created here, or their creation has not arrived yet
-  std::uint64_t failed = 0;      // their creation failed, and they are still held
-  std::uint64_t holds = 0;       // by this agent itself, on objects here: handles and requests in progress
-  std::uint64_t forks = 0;       // of objects here, held by other agents
-  std::uint64_t references = 0;  // this agent's forks of objects elsewhere
-  std::uint64_t pending = 0;     // the part of them that their owner has not confirmed yet
-  std::uint64_t children = 0;    // forks in transit from here to others, which their owner need not know yet
+  std::uint64_t objects = 0;  // objects that live on this agent
+  // Objects in creation on this agent, and objects whose creation has not arrived.
+  std::uint64_t creating = 0;
+  std::uint64_t failed = 0;  // objects whose creation failed, and which are still held
+  // Holds of this agent itself on its own objects: handles, and requests in progress.
+  std::uint64_t holds = 0;
+  std::uint64_t forks = 0;       // forks of this agent's objects that other agents have
+  std::uint64_t references = 0;  // forks of other agents' objects that this agent has
+  std::uint64_t pending = 0;     // the number of `references` that the owner has not confirmed
+  std::uint64_t children = 0;    // forks that this agent has handed over, and which are not settled yet
 };
 WEFT_CODEC(ReferenceStats, objects, creating, failed, holds, forks, references, pending, children)
 
@@ -39,7 +40,7 @@ struct ObjectListing {
   std::optional<std::uint64_t> bytes;  // if known: ObjectSizes
   std::uint64_t holds = 0;
   std::vector<std::string> users;  // one for each fork, sorted
-  double age = 0;                  // seconds, to some milliseconds
+  double age = 0;                  // seconds, to a few milliseconds
   std::string site;                // where the program created it; "" if unknown
 };
 WEFT_CODEC(ObjectListing, id, type, state, bytes, holds, users, age, site)
@@ -53,13 +54,14 @@ struct ReferenceListing {
 };
 WEFT_CODEC(ReferenceListing, agent, stats, objects, more)
 
-// As a limit: no object is left out.
+// The value of `limit` with which no object is left out.
 inline constexpr std::uint64_t all_objects = std::numeric_limits<std::uint64_t>::max();
 
-// Of an agent of this program. failed_precondition if it has no RRefs.
+// The statistics and the list of an agent of this program. Throws failed_precondition if the agent does not
+// have the RRef layer.
 WEFT_EXPORT ReferenceStats stats(const rpc::Agent& agent);
 WEFT_EXPORT ReferenceListing list(const rpc::Agent& agent, std::uint64_t limit = all_objects);
-// Of any agent. not_found if it has no RRefs.
+// The list of any agent. Fails with not_found if the agent does not have the RRef layer.
 WEFT_EXPORT rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t limit = all_objects);
 
 // Called by the layer.

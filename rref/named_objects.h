@@ -1,5 +1,5 @@
-// NamedObjects: get or create by name (rref::Named): the objects of one agent that live under a name until
-// the agent ends.
+// NamedObjects: the named objects of one agent (rref::Named), which exist until the agent ends. A caller gets
+// the object of a name, or creates it.
 //
 // The first caller of a name creates the object. Callers that arrive meanwhile wait for it, and later callers
 // get it. A creation that fails leaves the name free for the next caller. Owned by the RRefLayer.
@@ -20,8 +20,9 @@ class WEFT_EXPORT NamedObjects {
   using Found = StoredObjects::Found;
   using Done = StoredObjects::Done;
 
-  // True: the name is free; the caller creates the object and reports to finish(). False: `done` gets the
-  // object, now or later, or an error: already_exists if it was created with other `arguments`.
+  // true: the name is free. The caller creates the object and passes it to finish(). false: `done` receives
+  // the object, now or later, or an error. The error is already_exists if the object was created with other
+  // `arguments`.
   bool begin(const std::string& name, const std::string& arguments, Done done);
   void finish(const std::string& name, Found found);
   void end(const std::exception_ptr& error);

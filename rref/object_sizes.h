@@ -1,8 +1,9 @@
 // ObjectSizes: the memory size of objects behind RRefs, for listings.
 //
-// A type that derives from Sized is asked whenever it is listed. For other types, a layer that knows the type
-// states the size once, when the object is created and nothing else has it yet. The layer that knows a type
-// is cached, so an object of an unknown type costs one look-up. Owned by the RRefLayer. Thread-safe.
+// An object of a type that derives from Sized is asked for its size in each listing. For other types, a layer
+// that knows the type states the size once, when the object has been created and before other code can use
+// it. The layer of each type is cached, so an object of an unknown type costs one look-up. Owned by the
+// RRefLayer. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -16,12 +17,12 @@ namespace weft::rref {
 
 class WEFT_EXPORT ObjectSizes {
  public:
-  // None: not one of its types. Called on any thread.
+  // Returns the size of an object. nullopt: the layer does not know the type. Called on any thread.
   using Sizer = std::function<std::optional<std::uint64_t>(const StoredObject& object)>;
 
   ObjectSizes();
-  // add(): for the types of one layer; before the agent serves calls. measure(): once for each object, when
-  // it is made.
+  // add(): adds the function of one layer; call it before the agent serves calls. measure(): call it once for
+  // each object, when it is made.
   void add(Sizer sizer);
   void measure(StoredObject& object);
 

@@ -1,16 +1,16 @@
-// The methods by which agents keep each other's tables (messages.h), and by which the value of an RRef is
-// fetched. They are ordinary served methods; RRefLayer::send sends the messages.
+// The methods that carry the messages between the tables of agents (messages.h), and the method that fetches
+// the value of an RRef. They are ordinary served methods; RRefLayer::send sends the messages.
 #pragma once
 
 #include <weft/rref/rref_layer.h>
 
 namespace weft::rref {
 
-// All run on the loop: each is a table look-up.
+// All methods run on the loop, because each needs only a table look-up.
 struct WEFT_EXPORT ProtocolService {
   // The owner registers a fork.
   protocol::Standing fork_add(rpc::CallContext& call, protocol::ForkAdd message);
-  // Results in the order of the messages.
+  // Returns the results in the order of the messages.
   std::vector<protocol::Standing> fork_deletes(rpc::CallContext& call,
                                                std::vector<protocol::ForkDelete> messages);
   protocol::Standing fork_fence(rpc::CallContext& call, protocol::ForkFence message);
@@ -37,7 +37,7 @@ struct WEFT_EXPORT ProtocolService {
       rpc::Method<"creation_failed", &ProtocolService::creation_failed, rpc::idempotent, rpc::non_blocking,
                   rpc::resumable>>;
 
-  // The layer whose tables answer.
+  // The layer whose tables answer the messages.
   std::shared_ptr<RRefLayer> layer;
 };
 

@@ -1,7 +1,7 @@
 // Reference: one handle to a remote object, or to one of this agent's own objects. Copies of an RRef<T> share
 // it.
 //
-// Created only by the RRefLayer. Its destruction releases the fork, or the owner's hold. Thread-safe.
+// Only the RRefLayer creates references. The destructor releases the fork, or the owner's hold. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -16,14 +16,15 @@ namespace weft::rref {
 
 class RRefLayer;
 
-// The description of a reference, without holding it: kept for the error of a reply. The call itself holds
-// the object at its owner, so a handle that is released meanwhile takes effect once the call has ended.
+// The description of a reference, which does not keep the reference alive. Calls keep it for the errors of
+// replies. A call in flight holds the object at its owner, so if a handle is released meanwhile, the release
+// takes effect when the call has ended.
 struct About {
   std::shared_ptr<RRefLayer> layer;
   RRefId id;
   rpc::AgentId owner;
   std::exception_ptr refusal =
-      nullptr;  // guarded by the layer's mutex: why the owner refused to create the object
+      nullptr;  // guarded by the layer's mutex: the error with which the owner refused to create the object
 };
 
 class WEFT_EXPORT Reference {
@@ -37,7 +38,7 @@ class WEFT_EXPORT Reference {
   const std::shared_ptr<About>& about() const { return about_; }
   const std::shared_ptr<RRefLayer>& layer() const { return about_->layer; }
   const RRefId& id() const { return about_->id; }
-  const std::optional<ForkId>& fork() const { return fork_; }  // none on the owner itself
+  const std::optional<ForkId>& fork() const { return fork_; }  // nullopt on the owner itself
   // The agent on which the object lives.
   const rpc::AgentId& owner() const { return about_->owner; }
   bool is_owner() const { return !fork_; }

@@ -4,11 +4,11 @@
 //   auto hidden = front.remote<&Front::forward>(pass, tokens);      // RRef<Tensor> on worker1, at once
 //   auto value = co_await hidden.to_here(pass);
 //
-// Copies share one fork of the object; the object lives while any agent holds one. An RRef<T> is accepted
+// Copies share one fork of the object; the object lives while any agent has a fork. An RRef<T> is accepted
 // wherever a method takes T (its owner sends the value to the callee) or RRef<T>, and an RRef<Derived> is an
 // RRef<Base>. Errors: owner_lost once the owner is gone. If the creation failed, its creator gets its error,
 // and others get failed_precondition with its text. Thread-safe like a shared_ptr: copies may be used
-// concurrently. It may outlive its agent; then all uses fail.
+// concurrently. An RRef may outlive its agent; then all uses fail.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -22,9 +22,10 @@
 
 namespace weft::rref {
 
-// Get or create by name on an owner: later creators get the same object, also after the last RRef to it is
-// released; other constructor arguments, or another type, fail with already_exists. The object lives until
-// its owner's agent ends. A creation that fails leaves the name free.
+// The name of an object on its owner: the first create() with the name creates the object, and later calls
+// get the same object, even after the last RRef to it is released. A call with other constructor arguments,
+// or with another type, fails with already_exists. The object exists until its owner's agent ends. If the
+// creation fails, the name stays free.
 struct Named {
   std::string name;
 };
@@ -32,20 +33,22 @@ struct Named {
 // The RRef layer, for the agent's constructor.
 WEFT_EXPORT rpc::Layers layers();
 
-// What the templates below need of the agent's RRefLayer.
+// The functions of the agent's RRefLayer that the templates below use.
 namespace detail {
 
 using Reply = rpc::Result<rpc::PendingCall::Reply>;  // undecoded
 
-// The incarnation of a peer, part of the ids of its objects. failed_precondition if it is unknown.
+// The incarnation of a peer, which is part of the ids of its objects. Throws failed_precondition if it is
+// unknown.
 WEFT_EXPORT rpc::AgentId known_incarnation(const rpc::Peer& peer);
 WEFT_EXPORT bool is_confirmed(const ReferencePtr& reference);
 WEFT_EXPORT rpc::Peer owner_of(const ReferencePtr& reference, const rpc::CallOptions& options);
-// Adds the part that names the object. Throws owner_lost and the like.
+// Adds the part that names the object to the call. Throws the error of the fork if it has a fault
+// (owner_lost).
 WEFT_EXPORT void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
-// The error of a call through a reference, in terms of its object.
+// Replaces the error of a call through a reference by an error about the object (owner_lost for peer_lost).
 WEFT_EXPORT Reply explain(Reply reply, const About& object);
-// The object, on its owner, once it is alive; failed_precondition elsewhere.
+// On the owner: the object, once it is alive. On other agents: failed_precondition.
 WEFT_EXPORT rpc::Future<std::shared_ptr<StoredObject>> local_object(const ReferencePtr& reference);
 WEFT_EXPORT ReferencePtr adopt(rpc::Agent& agent, rpc::KeptValue value, std::string type, std::string site);
 
@@ -59,7 +62,7 @@ WEFT_EXPORT KeptCall make_kept_call(const rpc::Peer& peer, std::string_view meth
                                     const ReferencePtr& target, std::string type, std::string site,
                                     std::optional<std::string> name);
 
-// An RRef as a value.
+// Encode and decode an RRef as a value.
 WEFT_EXPORT void write(rpc::ValueWriter writer, const ReferencePtr& reference);
 WEFT_EXPORT ReferencePtr read(rpc::ValueReader reader);
 
@@ -74,7 +77,7 @@ class RRef {
   RRef() = default;
   // For layers: programs get handles from create(), of() and calls.
   explicit RRef(ReferencePtr reference) : reference_(std::move(reference)) {}
-  // The same object as its base. Its owner must serve<T>().
+  // An RRef to the same object by its base class T. The object's owner must call serve<T>().
   template <class Derived>
     requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T>
   RRef(const RRef<Derived>& derived)
@@ -93,8 +96,8 @@ class RRef {
   // For layers.
   const ReferencePtr& reference() const { return reference_; }
 
-  // Calls through the returned handle have these options or this metadata, which merge as those of a Peer, or
-  // are made in the name of a served call.
+  // Calls through the returned handle have these options or this metadata, which merge as for a Peer, or are
+  // made on behalf of a served call.
   RRef with(rpc::CallOptions options) const {
     RRef copy = *this;
     copy.options_.merge(options);
@@ -112,7 +115,8 @@ class RRef {
     return copy;
   }
 
-  // Calls a method of the object at its owner, in its turn. Leading CallModifiers (a pass) change the call.
+  // Calls a method of the object at its owner, in the object's turn. Leading CallModifiers (a pass) change
+  // the call.
   template <auto Target, class... Given>
   auto call(Given&&... given) const {
     using Value = typename Method<Target>::Type::Traits::Result;
@@ -123,7 +127,8 @@ class RRef {
         },
         std::forward<Given>(given)...);
   }
-  // The same, but the result stays at the owner. Throws if the object is known to be unusable.
+  // Calls a method like call(), but the result stays at the owner. Throws if the object is known to be
+  // unusable.
   template <auto Target, class... Given>
   auto remote(Given&&... given) const;
   template <auto Target, class... Given>
@@ -133,18 +138,18 @@ class RRef {
         .then([](auto&&) {});
   }
 
-  // A copy of the object on this agent. In a pass it is differentiable.
+  // Copies the object to this agent. In a pass, the copy is differentiable.
   template <class... Modifiers>
   rpc::Future<T> to_here(const Modifiers&... modifiers) const;
 
-  // The object itself, on its owner, once it is alive; failed_precondition elsewhere. Outside the object's
-  // turn.
+  // On the owner: the object itself, once it is alive. It is used outside its turn. On other agents:
+  // failed_precondition.
   rpc::Future<std::shared_ptr<T>> local() const;
-  // Completes when the object is alive, or fails with the error of its creation. In the object's turn.
+  // Waits in the object's turn. Completes when the object is alive, or fails with the error of its creation.
   rpc::Future<void> ready() const;
 
-  // The owner, for calls that are not methods of the object (an operator on a tensor), with the options of
-  // with().
+  // The owner as a Peer with the options of with(), for calls that are not methods of the object (an operator
+  // on a tensor).
   rpc::Peer owner_peer() const {
     const rpc::Peer peer = detail::owner_of(reference_, options_).with_metadata(metadata_);
     return serving_ != nullptr ? peer.with(*serving_) : peer;
@@ -157,7 +162,7 @@ class RRef {
 
   template <auto Target, class Value, class Decode, class... Given>
   rpc::Future<Value> call_raw(bool notify, Decode decode, Given&&... given) const;
-  // Sends a call on the object; `encode` writes its arguments; decode: Result<Reply>&& -> Result<Value>.
+  // Sends a call on the object. encode: writes its arguments. decode: Result<Reply>&& -> Result<Value>.
   template <class Value, class Encode, class Decode>
   rpc::Future<Value> start(std::string_view method, std::size_t arguments, bool notify, Encode encode,
                            Decode decode) const;
@@ -234,7 +239,7 @@ void encode(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
 template <class... Given>
 inline constexpr std::size_t values = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
 
-// Sends a call whose result stays at the peer as an object. kept_alive: as long as the call is in flight.
+// Sends a call whose result stays at the peer as an object. kept_alive: kept while the call is in flight.
 template <class Value, class Encode>
 RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view method, std::size_t arguments,
                                    const ReferencePtr& target, std::string site,
@@ -244,7 +249,7 @@ RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view metho
                                           std::move(site), std::move(name));
   encode(call);
   peer.start(std::move(call), [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
-  });  // its part reports the end to the RRef
+  });  // the call's part reports the end to the RRef
   return RRef<Stored<Value>>(std::move(reference));
 }
 
@@ -268,7 +273,7 @@ const std::string& constructor_name() {
   return name;
 }
 
-// The methods of T, on objects that calls name. Calling it once suffices.
+// Serves the methods of T on the objects that calls name. Further calls have no effect.
 template <class T>
 void serve_methods(rpc::MethodTable& methods) {
   [&]<class... Items>(std::tuple<Items...>*) {
@@ -297,9 +302,9 @@ std::ostream& operator<<(std::ostream& out, const RRef<T>& rref) {
   return out << to_string(rref);
 }
 
-// Creates a T on a peer that allows it. Returns at once and never blocks: calls through the RRef wait for the
-// creation. failed_precondition if the peer's incarnation is unknown: await peer.ready() first. In a job,
-// wait_for() provides it.
+// Creates a T on a peer that permits it (Agent::allow_create). Returns at once and never blocks: calls
+// through the RRef wait for the creation. failed_precondition if the peer's incarnation is unknown: await
+// peer.ready() first. In a job, wait_for() provides it.
 template <rpc::Served T, class... Given>
 RRef<T> create(detail::Place place, Given&&... given) {
   return detail::keep_result<detail::ConstructorMethod<T>, T>(
@@ -312,7 +317,7 @@ RRef<T> create(detail::Place place, Named named, Given&&... given) {
                                                               std::forward<Given>(given)...);
 }
 
-// Calls a free function, or a method of a served object, on a peer; the result stays there.
+// Calls a free function, or a method of a served object, on a peer. The result stays at the peer.
 template <rpc::NamedFunction F, class... Given>
 auto remote(detail::Place place, Given&&... given) {
   return detail::keep_result<F, typename F::Traits::Result>(place.peer, F::name, nullptr, place.site, {},
@@ -325,7 +330,7 @@ auto remote(detail::Place place, Given&&... given) {
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
       place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
 }
-// A method that T's service lists and T inherits.
+// The same for a method that T's service lists and T inherits.
 template <rpc::Served T, auto Target, class... Given, class Type = decltype(Target)>
 auto remote(detail::Place place, Given&&... given) {
   using Found = rpc::Peer::FoundMethod<Target, Type, T>;
@@ -333,8 +338,8 @@ auto remote(detail::Place place, Given&&... given) {
       place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
 }
 
-// An RRef to a value of this agent: the value, a shared_ptr to it, or a holder with ptr() (torch::nn
-// modules). Receivers of the RRef may call the methods of its service.
+// Makes an RRef to a value on this agent. value: the value itself, a shared_ptr to it, or a holder with ptr()
+// (torch::nn modules). Receivers of the RRef may call the methods of the value's service.
 template <class Given>
 auto local(rpc::Agent& agent, Given value, std::source_location site = std::source_location::current()) {
   const auto adopt = [&]<class T>(std::shared_ptr<T> object) {

@@ -1,10 +1,10 @@
-// RRefLayer: the RRef layer of one agent: the two tables of the ownership protocol, the objects that live
-// here, and the waits for both. It executes the actions of the tables.
+// RRefLayer: the RRef layer of one agent. It owns the two tables of the ownership protocol, the objects that
+// live on this agent, and the waits for both. It executes the actions of the tables.
 //
-// One per agent, created by rref::layers(), found by RRefLayer::of(agent). It takes part in calls as the
-// agent's CallHook. Thread-safe: one mutex guards the tables; actions are executed, waiters run and values
-// are destroyed outside it. References may outlive the agent: after its end, all their operations fail with
-// shut_down.
+// There is one for each agent: rref::layers() creates it, and RRefLayer::of() returns it. It takes part in
+// calls as the agent's CallHook. Thread-safe: one mutex guards the tables; actions are executed, waiters run
+// and values are destroyed outside it. References may outlive the agent: after its end, all their operations
+// fail with shut_down.
 #pragma once
 
 #include <weft/rpc/call/call_hook.h>
@@ -29,7 +29,7 @@ class Gate;
 
 class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_shared_from_this<RRefLayer> {
  public:
-  // Called once: without an error if what it waits for has happened.
+  // Called once. null: the awaited event has happened. Otherwise: the error that prevents it.
   using Waiter = rpc::UniqueFunction<void(std::exception_ptr)>;
   // The reply of a call, undecoded.
   using Reply = rpc::PendingCall::Reply;
@@ -44,24 +44,28 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   // The agent of this layer, and its handler threads.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
-  // For calls of the layers themselves, which have no deadline; for those of the program, with its options.
+  // The peer for calls of the layers themselves, which have no deadline, and for calls of the program, with
+  // the program's options.
   rpc::Peer peer(const rpc::AgentId& agent, const rpc::CallOptions& options = {.timeout = rpc::no_timeout});
 
   // --- References ---
-  // whole: the object that the value is a part of.
+  // Makes a reference to a value on this agent. whole: the object that the value is a part of; null: none.
   ReferencePtr adopt_local(rpc::KeptValue value, std::string type, std::string site,
                            std::shared_ptr<StoredObject> whole = nullptr);
-  // A new object at `owner`, and the part that its creation (or the call whose result it becomes) must carry.
-  // site: location in the program, for the leak report; may be empty.
+  // Makes a reference to a new object at `owner`. Adds the part about the object to `call`, which creates the
+  // object, or whose result becomes the object. site: the location in the program, for the leak report; may
+  // be empty.
   ReferencePtr create(const rpc::AgentId& owner, std::string type, std::string site, rpc::OutgoingCall& call,
                       std::optional<std::string> name = {});
-  // A call through a reference: adds the part that names its object. Throws owner_lost and the like.
+  // Adds the part that names the object to a call through a reference. Throws the error of the fork if it has
+  // a fault (owner_lost).
   void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
-  // The error of a call through a reference, in terms of its object: owner_lost instead of peer_lost.
+  // Replaces the error of a call through a reference by an error about the object: owner_lost instead of
+  // peer_lost.
   static rpc::Result<Reply> explain(rpc::Result<Reply> reply, const About& object);
-  // The object behind a reference that this agent owns, once it is alive.
+  // Passes the object behind a reference to `done` once it is alive. This agent must own it.
   void when_alive(const ReferencePtr& reference, StoredObjects::Done done);
-  // Runs when the owner has confirmed the reference's fork, or with the error that ended it.
+  // Calls `done` when the owner has confirmed the reference's fork, or with the error that ended the fork.
   void when_confirmed(const ReferencePtr& reference, Waiter done);
   bool confirmed(const Reference& reference) const;
   void drop(const Reference& reference);
@@ -78,7 +82,7 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   std::vector<std::shared_ptr<StoredObject>> named_objects() const { return named_.alive(); }
   ObjectSizes& sizes() { return sizes_; }
   rpc::Clock::time_point now() const { return core_->loops().front()->coarse_now(); }
-  std::vector<protocol::ForkView> live_forks() const;  // of other agents' objects
+  std::vector<protocol::ForkView> live_forks() const;  // forks of other agents' objects
 
   // --- CallHook ---
   bool knows(std::string_view section) const override { return section == section_key; }
@@ -92,11 +96,11 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   void figures(rpc::LayerFigures& to) const override;  // ReferenceStats, each as "rref.…"
   void shut_down() override;
 
-  // The object on which a served call runs: in its slots.
+  // The object on which a served call runs. The slots of the call contain it.
   struct Target {
-    ReferencePtr held;  // until the call has completed
+    ReferencePtr held;  // held until the call has completed
     std::shared_ptr<StoredObject> object;
-    bool runs_on_it = false;  // otherwise the method belongs to another service, and concerns the object
+    bool runs_on_it = false;  // false: a method of another service, for which the object is an argument
   };
 
  private:
@@ -104,13 +108,13 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   friend class CreationSink;
   friend struct ProtocolService;
 
-  // References that a message brought, in the order of its section; in the message's slots.
+  // The references that a message brought, in the order of its section. The message's slots contain them.
   struct Received {
     std::vector<ReferencePtr> references;
-    std::exception_ptr failed;  // of the first reference that could not be accepted
+    std::exception_ptr failed;  // the error of the first reference that could not be accepted
   };
 
-  // Runs f on the tables under the mutex, then their actions outside it.
+  // Runs f with the mutex locked, and then, without it, the actions that the tables have requested.
   template <class F>
   auto act(F&& f);
   void perform(protocol::Actions actions);
@@ -118,12 +122,12 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   void wake(const ForkId& fork, const std::exception_ptr& error);
   template <class Message>
   void send(rpc::AgentId to, Message message);
-  void send(rpc::AgentId to, protocol::ForkDelete message);  // gathered: see send_deletes()
+  void send(rpc::AgentId to, protocol::ForkDelete message);  // collects the message for send_deletes()
   void send_deletes(const rpc::AgentId& to);
   bool found_gone(const rpc::AgentId& to, const std::exception_ptr& error);
   void tell_taken_for_gone(const rpc::AgentId& to);
   void watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout);
-  void later(rpc::Callback job);  // after a moment; on a loop
+  void later(rpc::Callback job);  // runs the job on a loop, after a short time
 
   // The receiving side (incoming.cc).
   std::shared_ptr<CreationSink> accept_creation(const RRefSection& section, rpc::IncomingCall& call);
@@ -150,19 +154,19 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   protocol::OwnerTable owned_ WEFT_GUARDED_BY(mutex_);
   protocol::UserTable used_ WEFT_GUARDED_BY(mutex_);
   std::map<ForkId, std::vector<Waiter>> confirmations_ WEFT_GUARDED_BY(mutex_);
-  std::set<std::uint64_t> gone_ WEFT_GUARDED_BY(mutex_);  // incarnations of agents that were lost
-  // Of owners, as the agents that handed over their RRefs knew them.
+  std::set<std::uint64_t> gone_ WEFT_GUARDED_BY(mutex_);  // the incarnations of lost agents
+  // The addresses of owners, from the agents that handed their RRefs over.
   std::map<rpc::AgentId, std::vector<std::string>> addresses_ WEFT_GUARDED_BY(mutex_);
-  // References within calls from this agent to itself.
+  // The references within calls from this agent to itself.
   std::map<std::uint64_t, ReferencePtr> transit_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t next_transit_ WEFT_GUARDED_BY(mutex_) = 0;
-  // Created by calls of this agent to itself that have not arrived yet.
+  // Objects to create, by calls of this agent to itself that have not arrived yet.
   std::set<RRefId> unbegun_ WEFT_GUARDED_BY(mutex_);
   std::vector<rpc::Promise<void>> leaving_ WEFT_GUARDED_BY(mutex_);
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;
 
   rpc::Mutex deletes_mutex_;
-  // Sent with the next turn of a loop.
+  // The messages that the next turn of a loop sends.
   std::map<rpc::AgentId, std::vector<protocol::ForkDelete>> deletes_ WEFT_GUARDED_BY(deletes_mutex_);
 };
 

@@ -1,7 +1,7 @@
 // The section "rref" of a request or reply: the references that it carries, and what the call does to them.
 //
-// Every call that creates or uses an object has one, so it is encoded briefly: empty fields are left out, and
-// so are agents that the message names already. docs/internals/rref_protocol.md, "Messages", is the
+// Every call that creates or uses an object has such a section, so its encoding is short: it omits empty
+// fields, and agents that the message names already. docs/internals/rref_protocol.md, "Messages", is the
 // specification. Thread-safety: values.
 #pragma once
 
@@ -18,23 +18,25 @@ namespace weft::rref {
 // The key of the section in a message.
 inline constexpr std::string_view section_key = "rref";
 inline constexpr std::string_view value_field =
-    "weft.rref";  // an RRef as a value: a record {weft.rref: index}
+    "weft.rref";  // the field of the record {weft.rref: index} that represents an RRef
 
 // The section, decoded.
 struct RRefSection {
-  std::optional<protocol::Handover> target;  // a request to this object
-  std::optional<protocol::Handover> result;  // the result stays at the owner as this object
+  std::optional<protocol::Handover> target;  // the object that the request is for
+  std::optional<protocol::Handover> result;  // the object that the result becomes; it stays at the owner
   std::string site;  // location in the program that created `result`: "train.cc:12"; "" if unknown
-  std::optional<std::string> name;           // of the object that `result` shall share (rref::Named)
-  std::vector<protocol::Handover> carried;   // RRefs among the values
-  std::vector<std::string> owner_addresses;  // of carried[i].owner, joined by spaces; "" if unknown
-  std::vector<std::uint64_t> local;  // carried[i] stays within one agent: its transit number; otherwise 0
+  std::optional<std::string> name;          // the name of the object for `result` (rref::Named)
+  std::vector<protocol::Handover> carried;  // the RRefs within the values
+  // The addresses of carried[i].owner, with spaces between; "" if unknown.
+  std::vector<std::string> owner_addresses;
+  // The transit number of carried[i] if it stays within one agent; otherwise 0.
+  std::vector<std::uint64_t> local;
 
-  // receiver: set if the sender knows the incarnation that the message is for. The message then reaches no
-  // other incarnation.
+  // receiver: the incarnation that the message is for; nullopt: the sender does not know it. If it is set,
+  // the message reaches no other incarnation.
   void write(rpc::ValueWriter writer, const rpc::AgentId& sender,
              const std::optional<rpc::AgentId>& receiver) const;
-  // type_mismatch, invalid_argument or protocol_error if the value is not such a section.
+  // Throws type_mismatch, invalid_argument or protocol_error if the value is not such a section.
   static RRefSection read(const rpc::ValueReader& reader, const rpc::AgentId& sender,
                           const rpc::AgentId& receiver);
 };

@@ -1,9 +1,10 @@
-// StoredObject: an object on its owner, behind RRefs: its value, its turn, and the attachments of higher
-// layers.
+// StoredObject: an object behind RRefs, on its owner. It has the value, the turn in which calls run, and the
+// attachments of higher layers.
 //
-// Several RRefIds may share one (rref::Named). Calls on it run one at a time in its turn, unless its type
-// declares `static constexpr bool concurrent = true`; a handler that suspends ends its turn. Whichever agent
-// releases it last, the value is destroyed on the handlers' threads, in its turn. Thread-safe where stated.
+// Several RRefIds may refer to one StoredObject (rref::Named). Calls on it run one at a time in its turn,
+// unless its type declares `static constexpr bool concurrent = true`; a handler that suspends ends its turn.
+// The value is destroyed on the handler threads, in its turn, whichever agent has the last reference.
+// Thread-safe where stated.
 #pragma once
 
 #include <weft/rpc/call/incoming_call.h>
@@ -22,11 +23,12 @@ namespace weft::rref {
 class WEFT_EXPORT ObjectGuard {
  public:
   virtual ~ObjectGuard() = default;
-  // In the object's turn, before the call's handler: see IncomingCall::set_admission.
+  // Called in the object's turn, before the call's handler (IncomingCall::set_admission).
   virtual void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) = 0;
-  // For a layer whose own service reads or writes the object's memory: runs `body` now, with the newest state
-  // in place, while nothing changes or reads it. Calls in flight keep the state that they have read. A guard
-  // that cannot ensure this throws failed_precondition.
+  // For a layer whose own service reads or writes the object's memory. Runs `body` now, with the newest state
+  // in the object's memory. read() excludes changes of the state, and change() excludes changes and reads.
+  // Calls in flight keep the state that they have read. A guard that cannot ensure this throws
+  // failed_precondition.
   virtual void read(const std::function<void()>& body) = 0;
   virtual void change(const std::function<void()>& body) = 0;
 };
@@ -35,15 +37,15 @@ class WEFT_EXPORT ObjectGuard {
 class WEFT_EXPORT Sized {
  public:
   virtual ~Sized() = default;
-  virtual std::uint64_t bytes() const = 0;  // any thread, also while the object runs
+  virtual std::uint64_t bytes() const = 0;  // any thread, even while a call of the object runs
 };
 
 class WEFT_EXPORT StoredObject {
  public:
-  // threads: kept, because a pointer to the value may outlive its agent.
+  // threads: the object keeps them, because a pointer to the value may outlive its agent.
   StoredObject(rpc::KeptValue value, std::shared_ptr<rpc::Executor> threads)
       : threads_(std::move(threads)), value_(std::move(value)), turn_(*threads_) {}
-  // A part of another object (a module's parameter): it shares that object's turn and guard.
+  // A part of another object (a module's parameter). It shares the turn and the guard of `whole`.
   StoredObject(rpc::KeptValue value, std::shared_ptr<StoredObject> whole)
       : threads_(whole->threads_), whole_(std::move(whole)), value_(std::move(value)), turn_(*threads_) {}
   ~StoredObject() {
@@ -54,7 +56,7 @@ class WEFT_EXPORT StoredObject {
 
   // The value. Access it in the object's turn, unless its type is concurrent.
   const rpc::KeptValue& value() const { return value_; }
-  // Runs the jobs of the object, one after the other.
+  // Runs the jobs of the object, one after another.
   rpc::Executor& turn() { return whole_ != nullptr ? whole_->turn() : turn_; }
   static std::shared_ptr<rpc::Executor> turn_of(const std::shared_ptr<StoredObject>& object) {
     return {object, &object->turn()};
@@ -74,14 +76,14 @@ class WEFT_EXPORT StoredObject {
     return nullptr;
   }
 
-  // Its memory size: for a type that declares it (Sized), the present size; otherwise the size at its
-  // creation; none if unknown.
+  // The memory size of the object: the current size if its type is Sized, otherwise the size at its creation.
+  // nullopt: unknown.
   std::optional<std::uint64_t> bytes() const {
     if (sized_ != nullptr) return sized_->bytes();
     return bytes_ == unknown ? std::nullopt : std::optional(bytes_);
   }
 
-  // At most one guard; attached once, any thread.
+  // The attached guard; null: none. At most one guard is attached, once. Any thread.
   std::shared_ptr<ObjectGuard> guard() const {
     if (whole_ != nullptr) return whole_->guard();
     return guarded_.load(std::memory_order_acquire) ? guard_ : nullptr;
@@ -104,8 +106,8 @@ class WEFT_EXPORT StoredObject {
   const std::shared_ptr<rpc::Executor> threads_;
   const std::shared_ptr<StoredObject> whole_;  // the object that this is a part of
   rpc::KeptValue value_;
-  rpc::SerialExecutor turn_;       // not of a part
-  std::uint64_t bytes_ = unknown;  // like sized_, set before anything else has the object
+  rpc::SerialExecutor turn_;       // unused if this is a part of another object
+  std::uint64_t bytes_ = unknown;  // set, like sized_, before other code can use the object
   const Sized* sized_ = nullptr;
   std::once_flag attached_;
   std::atomic<bool> guarded_{false};

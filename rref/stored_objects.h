@@ -1,8 +1,8 @@
 // StoredObjects: the objects that live on one agent, and the waits for their creation.
 //
-// Waits are served in the order of their arrival, including calls that arrive while others are being served.
-// So calls on an object that is being created keep their callers' order. Owned by the RRefLayer, which holds
-// each object by its id; end() drops all. Thread-safe: it calls and destroys nothing under its lock.
+// Waits are served in the order of their arrival, including waits that arrive while earlier ones are being
+// served. So calls on an object in creation keep the order of their callers. Owned by the RRefLayer. end()
+// drops all objects. Thread-safe: no function is called and no object is destroyed with its mutex locked.
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
@@ -24,12 +24,13 @@ class WEFT_EXPORT StoredObjects {
   using Found = rpc::Result<std::shared_ptr<StoredObject>>;
   using Done = rpc::UniqueFunction<void(Found)>;
 
-  // False: the creation has not ended; settle(), fail() or end() will call `done`. True: called, or about to
-  // be.
+  // true: `done` was called, or is about to be called. false: the creation has not ended; settle(), fail() or
+  // end() will call `done`.
   bool when_alive(const RRefId& id, Done done);
-  void settle(const RRefId& id, Found found);                    // its creation has ended
-  void fail(const RRefId& id, const std::exception_ptr& error);  // it will never be created: fails all waits
-  void remove(const RRefId& id);                                 // no reference to it is left
+  void settle(const RRefId& id, Found found);  // the object's creation has ended
+  // The object will never be created: fails all waits.
+  void fail(const RRefId& id, const std::exception_ptr& error);
+  void remove(const RRefId& id);  // no reference to the object is left
   void end(const std::exception_ptr& error);
   std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> alive() const;
 

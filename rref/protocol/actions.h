@@ -22,19 +22,19 @@ struct Send {
   Message message;
 };
 
-// Why a fork cannot be used. The first fault that applies stays.
+// The reason why a fork cannot be used. A fork keeps its first fault.
 enum class Fault : std::uint8_t {
   none,
   creation_failed,  // the object was never created; the text has the reason
   refused,          // the object or the hand-over ended before the owner learned of this fork
   owner_lost,
   lease_lost,
-  released,  // this agent has left: its forks end although it still has handles to them
+  released,  // this agent has left, so its forks end although it still has handles
 };
 
-// For each fork that a UserTable makes or receives: at most one ForkConfirmed, at most one ForkFailed, at
-// least one of them, and never a confirmation after a failure. The first of them wakes all waits for the
-// fork's confirmation.
+// For each fork that a UserTable makes or receives, it requests at most one ForkConfirmed and at most one
+// ForkFailed. It requests at least one of the two, and never a confirmation after a failure. The first of
+// them wakes all waits for the fork's confirmation.
 struct ForkConfirmed {
   ForkId fork;
 };
@@ -44,7 +44,7 @@ struct ForkFailed {
   std::string text;
 };
 
-// For each object for which a request waits at the owner: the creation succeeded, or failed.
+// For each object for which a request waits at the owner: the creation has succeeded, or it has failed.
 struct ObjectReady {
   RRefId rref;
 };
@@ -53,12 +53,14 @@ struct ObjectFailed {
   std::string failure;
 };
 
-// No reference to the object is left: destroy it and its data. Also sent for failed creations.
+// No reference to the object is left: destroy it and its data. The table also requests this for failed
+// creations.
 struct DeleteObject {
   RRefId rref;
 };
 
-// From now on, the layer must report this agent's death to the table and keep its lease. Once for each agent.
+// From now on, the layer must report the death of this agent to the table, and keep the lease with it. The
+// table requests this once for each agent.
 struct WatchAgent {
   rpc::AgentId agent;
 };

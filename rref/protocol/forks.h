@@ -1,8 +1,8 @@
 // Forks: the references to one object that its owner knows, by their ids.
 //
-// They are stored in order in one block of memory: most objects have one or two, and each costs 32 bytes.
-// Finding a fork is logarithmic in their number; adding or ending one moves the forks after it.
-// Thread-safety: none.
+// They are stored in order in one block of memory: most objects have one or two forks, and each fork uses 32
+// bytes. The time to find a fork is logarithmic in their number. Adding or removing a fork moves the forks
+// after it. Thread-safety: none.
 #pragma once
 
 #include <weft/rref/protocol/ids.h>
@@ -13,13 +13,14 @@
 
 namespace weft::rref::protocol {
 
-// Whether the user has the fork: it has; it is in transit from the owner; the owner has asked (ForkProbe).
+// Whether the user has the fork. arrived: the user has it. in_transit: the owner has sent it. probing: the
+// owner has asked the user (ForkProbe).
 enum class Transit : std::uint8_t { arrived, in_transit, probing };
 
 // A fork, as its owner sees it.
 struct Fork {
   ForkId id;
-  std::uint64_t user = 0;  // its incarnation
+  std::uint64_t user = 0;  // the user's incarnation
   Transit transit = Transit::arrived;
 };
 
@@ -43,7 +44,7 @@ class Forks {
   }
   // `fork`: a pointer that find() returned.
   void erase(const Fork* fork) { forks_.erase(forks_.begin() + (fork - forks_.data())); }
-  // How many there were.
+  // Removes all forks of a user, and returns their number.
   std::size_t erase_of(std::uint64_t user) {
     return std::erase_if(forks_, [&](const Fork& fork) { return fork.user == user; });
   }

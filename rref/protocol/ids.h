@@ -2,9 +2,9 @@
 //
 // A *birth* is the event that makes a new fork of an object. An agent numbers its births for each other agent
 // separately and without gaps, from a base that is derived from the other agent's random incarnation. The
-// bases keep ids unique over all agents. The density lets the other agent remember every number that it has
-// seen in a few ranges (number_set.h), so the protocol's messages are idempotent in bounded memory.
-// docs/internals/rref_protocol.md, "Ids", is the specification. Thread-safety: values.
+// bases keep ids unique over all agents. Because the numbers are dense, the other agent can remember every
+// number that it has seen as a few ranges (number_set.h). So the protocol's messages are idempotent in
+// bounded memory. docs/internals/rref_protocol.md, "Ids", is the specification. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -30,11 +30,11 @@ struct GlobalId {
 using RRefId = GlobalId<struct RRefTag>;
 using ForkId = GlobalId<struct ForkTag>;
 
-// The creator's own fork has the number of its object: one birth makes both.
+// The creator's own fork has the same number as the object, because one birth makes both.
 inline ForkId creators_fork(const RRefId& rref) { return {rref.origin, rref.number}; }
 
-// The first numbers (they wrap at 2^64): of births by users at the owner with this incarnation, and of births
-// by an owner for the user with this incarnation.
+// The first numbers of births; numbers wrap at 2^64. birth_base(): of births by users at the owner with this
+// incarnation. lend_base(): of births by an owner for the user with this incarnation.
 constexpr std::uint64_t birth_base(std::uint64_t owner) { return owner; }
 constexpr std::uint64_t lend_base(std::uint64_t user) { return user + (std::uint64_t{1} << 63); }
 

@@ -1,9 +1,9 @@
 // The messages between agents about references: plain data, sent as arguments and results of ordinary calls.
 //
-// Every message may arrive late, twice, or after a later one. The tables answer it in any case, and the layer
-// that sends it repeats it until it is answered or the receiver is gone. The sender's AgentId is not in the
-// message: it is the peer that the connection has authenticated. docs/internals/rref_protocol.md, "Messages",
-// is the specification. Thread-safety: values.
+// Every message may arrive late, twice, or after a later message. The tables answer it in any case. The layer
+// that sends a message repeats it until it is answered or the receiver is gone. The sender's AgentId is not
+// in the message: it is the peer that the connection has authenticated. docs/internals/rref_protocol.md,
+// "Messages", is the specification. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -18,19 +18,19 @@ namespace weft::rref::protocol {
 struct Handover {
   RRefId rref;
   ForkId fork;         // the new fork; in a request, the fork that the request uses
-  rpc::AgentId owner;  // where the object lives
+  rpc::AgentId owner;  // the agent on which the object lives
   rpc::AgentId
       creator;  // the agent that chose `rref`; the owner watches it while the creation has not arrived
-  bool settled = false;  // lent by the owner, of a live object: the receiver need not ask
+  bool settled = false;  // the owner lends a fork of a live object: the receiver need not ask it
 
   friend bool operator==(const Handover&, const Handover&) = default;
 };
 
 // The end of a call or reply that carried a Handover, as its sender sees it.
 enum class Outcome : std::uint8_t {
-  accepted,  // its handler ran: the receiver has the forks, and the owner knows them
-  not_sent,  // certainly never seen by the receiver
-  unknown,   // everything else: an error reply, a deadline, a cancellation, a lost connection
+  accepted,  // the handler ran: the receiver has the forks, and the owner knows them
+  not_sent,  // the receiver has certainly never seen the message
+  unknown,   // all other ends: an error reply, a deadline, a cancellation, a lost connection
 };
 
 // Child -> owner: "I hold this fork." The reply is a Standing.
@@ -38,9 +38,9 @@ struct ForkAdd {
   RRefId rref;
   ForkId fork;
   rpc::AgentId creator;
-  rpc::AgentId parent;  // the agent that handed it over
+  rpc::AgentId parent;  // the agent that handed the fork over
   std::uint64_t serial =
-      0;  // not sent: identifies this question, so that the asking table recognizes its answer
+      0;  // not sent; identifies this message, so that its sender's table recognizes the answer
 };
 
 // User -> owner: "I no longer hold this fork." Sent after its ForkAdd was answered. The reply is a Standing.
@@ -64,7 +64,7 @@ struct ForkProbe {
 
 // The user's answer to a ForkProbe.
 struct ProbeReply {
-  bool held = false;  // false: not held now and never again
+  bool held = false;  // false: the user does not hold the fork, and never will
 };
 
 // Child -> parent: "the parent's fork need not be kept for this child." Without a result.
@@ -80,18 +80,18 @@ struct CreationFailed {
   std::string failure;
 };
 
-// What the owner knows of a fork.
+// The state of a fork at its owner.
 enum class Verdict : std::uint8_t {
+  // The owner considered the sender dead: its forks are gone, and its incarnation is refused permanently.
   registered,  // the owner knows the fork
-  ended,       // it does not, and never will (again)
-  lease_lost,  // the asking agent was considered dead: its forks are gone, its incarnation is refused
-               // permanently
+  ended,       // the owner does not know the fork, and never will (again)
+  lease_lost,
 };
 
 // The owner's answer: the state of a fork.
 struct Standing {
   Verdict verdict = Verdict::registered;
-  std::string creation_failure;  // not empty: registered, but the object's creation failed
+  std::string creation_failure;  // not empty: the fork is registered, but the creation of the object failed
 
   friend bool operator==(const Standing&, const Standing&) = default;
 };

@@ -1,8 +1,9 @@
-// NumberSet: a set of numbers that stores ranges, so that a dense set costs one range, whatever its size.
+// NumberSet: a set of numbers that is stored as ranges, so that a dense set needs one range, whatever its
+// size.
 //
-// An agent stores in it the births that it has settled. Births are numbered densely, so the number of ranges
-// is one more than the number of gaps, and a gap is a birth that is still in flight. The set never forgets a
-// number, and its memory stays small. Thread-safety: none; a plain value.
+// An agent stores the births that it has settled in such a set. Births are numbered densely, so the number of
+// ranges is one more than the number of gaps, and a gap is a birth that is still in flight. The set never
+// forgets a number, and its memory stays small. Thread-safety: none; a plain value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -16,8 +17,8 @@ namespace weft::rref::protocol {
 class WEFT_EXPORT NumberSet {
  public:
   bool insert(std::uint64_t number);                     // false: the number was in the set
-  void insert_below(std::uint64_t number);               // all smaller numbers
-  bool contains(std::uint64_t number) const;             // whether it was inserted
+  void insert_below(std::uint64_t number);               // inserts all smaller numbers
+  bool contains(std::uint64_t number) const;             // whether the number is in the set
   std::size_t ranges() const { return ranges_.size(); }  // the memory of the set, in ranges
 
  private:

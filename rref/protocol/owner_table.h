@@ -29,7 +29,7 @@
 
 namespace weft::rref::protocol {
 
-// What the layer above knows of an object.
+// The description of an object by the layer above.
 struct ObjectInfo {
   std::string type;                              // for the leak report
   std::string site;                              // where the program created it, "" if unknown
@@ -41,10 +41,11 @@ enum class ObjectState : std::uint8_t {
   expected,  // a message named the object before its creation arrived
   creating,  // its constructor or method runs
   live,
-  failed,  // no object; kept until its forks and holds have ended, so that each of them gets the error
+  failed,  // the creation failed; the entry is kept until all forks and holds have got the error and ended
 };
 
-// What a request or an argument finds at the owner. `ready` and `waiting` take a hold.
+// The state of the object for a request or an argument that arrives at the owner. `ready` and `waiting` take
+// a hold.
 enum class Access : std::uint8_t {
   ready,
   waiting,  // ObjectReady or ObjectFailed follows
@@ -59,7 +60,7 @@ struct LiveObject {
   ObjectInfo info;
   ObjectState state = ObjectState::live;
   std::size_t holds = 0;
-  std::vector<std::pair<ForkId, rpc::AgentId>> forks;  // and the holder of each
+  std::vector<std::pair<ForkId, rpc::AgentId>> forks;  // each with its user
 };
 
 class WEFT_EXPORT OwnerTable {
@@ -67,27 +68,27 @@ class WEFT_EXPORT OwnerTable {
   explicit OwnerTable(rpc::AgentId self);
 
   // --- Creation ---
-  // An object created on this agent itself, with one hold for its first handle. While `state` is creating,
-  // finish_create() must follow.
+  // Adds an object that this agent itself creates, with one hold for its first handle. If `state` is
+  // creating, finish_create() must follow.
   RRefId create_local(ObjectInfo info, ObjectState state = ObjectState::live);
-  // A peer's creation arrives. Run the constructor only if the answer is `registered`, then call
+  // A creation by a peer arrives. Run the constructor only if the answer is `registered`, then call
   // finish_create().
   Standing begin_create(const rpc::AgentId& creator, const RRefId& rref, ObjectInfo info, Actions& out);
   void finish_create(const RRefId& rref, const std::optional<std::string>& failure, Actions& out);
 
   // --- Holds: owner-side handles, requests in progress, pins of named objects ---
-  void hold(const RRefId& rref);  // one more; the caller already has one
+  void hold(const RRefId& rref);  // adds a hold; the caller already has one
   void unhold(const RRefId& rref, Actions& out);
-  // A request through a peer's fork arrives. If it takes a hold, unhold() ends it when the request is
-  // answered.
+  // A request through a peer's fork arrives. If begin_request() takes a hold, call unhold() when the request
+  // is answered.
   Access begin_request(const rpc::AgentId& from, const Handover& target, Actions& out);
-  // A peer hands this agent an RRef to an object that this agent owns. The hold, if taken, is that of the new
-  // handle.
+  // A peer hands this agent an RRef to an object that this agent owns. If receive() takes a hold, it belongs
+  // to the new handle.
   Access receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
 
   // --- Lending: the owner hands its object to a user ---
-  // Returns nothing if `user` was dropped. The caller has a hold. Report the end of a call; a reply has no
-  // such report, the end of its connection decides.
+  // Makes a fork for `user`; nullopt: `user` was dropped. The caller has a hold. If a call carries the fork,
+  // report its end by lend_ended(). For a reply, the end of its connection decides.
   std::optional<Handover> lend(const RRefId& rref, const rpc::AgentId& user, Actions& out);
   void lend_ended(const Handover& lent, Outcome outcome, Actions& out);
 
@@ -98,26 +99,28 @@ class WEFT_EXPORT OwnerTable {
   void probe_answered(const ForkProbe& probe, const ProbeReply& reply, Actions& out);
 
   // --- Peers ---
-  // The connection to `peer` ended, but the peer may return: the table asks for lends that were in flight.
+  // The connection to `peer` has ended, but the peer may return: the table probes the forks that were in
+  // transit.
   void connection_ended(const rpc::AgentId& peer, Actions& out);
-  // `agent` left, died, or its lease expired: its forks end, and this incarnation is refused permanently.
+  // `agent` has left or died, or its lease has expired. Its forks end, and this incarnation is refused
+  // permanently.
   void drop_agent(const rpc::AgentId& agent, Actions& out);
 
   // --- Reports ---
   std::vector<LiveObject> live_objects() const;
   bool has_fork(const RRefId& rref, const ForkId& fork) const;
   std::string failure(const RRefId& rref) const;
-  std::size_t birth_ranges() const;  // over all peers: the number of stored ranges of settled births
+  std::size_t birth_ranges() const;  // the number of stored ranges of settled births, over all peers
 
  private:
-  // The properties that equally created objects share: kept once for all of them.
+  // The properties that objects of the same type, site and creator share. They are stored once.
   struct Kind {
     rpc::AgentId creator;
     std::string type, site;
 
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };
-  using Kinds = std::map<Kind, std::size_t>;  // and the number of objects of each
+  using Kinds = std::map<Kind, std::size_t>;  // each with the number of its objects
   struct Object {
     Kinds::value_type* kind = nullptr;
     std::chrono::steady_clock::time_point made{};
@@ -128,8 +131,8 @@ class WEFT_EXPORT OwnerTable {
   // The state of each watched agent. It is deleted when the agent is dropped.
   struct Peer {
     rpc::AgentId id;
-    NumberSet births;  // of forks that the agent made at this owner: registered or fenced, permanently
-    std::uint64_t next_lend = 0;  // births of this owner's forks for that agent
+    NumberSet births;             // births of the agent's forks that are registered or fenced; never removed
+    std::uint64_t next_lend = 0;  // counts the forks that this owner has lent to the agent
   };
 
   bool fenced(std::uint64_t incarnation) const { return fenced_.contains(incarnation); }
@@ -154,9 +157,10 @@ class WEFT_EXPORT OwnerTable {
   std::uint64_t next_local_ = 0;
   std::map<RRefId, Object> objects_;
   Kinds kinds_;
-  std::map<RRefId, std::string> failures_;  // of failed objects
+  std::map<RRefId, std::string> failures_;  // the errors of failed objects
   std::map<std::uint64_t, Peer> peers_;     // by incarnation
-  std::set<std::uint64_t> fenced_;          // incarnations: eight bytes of memory for each death
+  // The incarnations that are refused; each uses eight bytes of memory.
+  std::set<std::uint64_t> fenced_;
 };
 
 }  // namespace weft::rref::protocol

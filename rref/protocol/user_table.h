@@ -1,13 +1,13 @@
-// UserTable: one agent's forks of objects that live elsewhere: whether the owner knows them, their uses, and
-// when they may end.
+// UserTable: one agent's forks of other agents' objects. It tracks whether the owner knows each fork, who
+// uses the fork, and when it may end.
 //
 // A pure state machine, the other half of owner_table.h, with the same rules: each event function appends its
 // actions to `out`, and the layer above executes them. A fork is released when it has no handle, no request
 // in flight and no unsettled child, and its owner has confirmed it. So the owner learns of every end, and a
-// parent outlives its child's confirmation. A fork that arrives a second time, or after its end, is refused.
-// Thread-safety: none; one executor or mutex per agent. Errors: invalid ids from the layer itself throw
-// std::logic_error; all messages from the network are answered or ignored. docs/internals/rref_protocol.md is
-// the specification.
+// parent fork exists until its child is confirmed. A fork that arrives a second time, or after its end, is
+// refused. Thread-safety: none; one executor or mutex per agent. Errors: invalid ids from the layer itself
+// throw std::logic_error; all messages from the network are answered or ignored.
+// docs/internals/rref_protocol.md is the specification.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -41,8 +41,8 @@ struct ForkView {
   rpc::AgentId owner;
   Stage stage = Stage::pending;
   Fault fault = Fault::none;
-  std::string text;  // of the fault
-  // How many handles, requests in flight and unsettled children keep the fork.
+  std::string text;  // the text of the fault
+  // The numbers of handles, requests in flight and unsettled children that keep the fork.
   std::size_t handles = 0;
   std::size_t requests = 0;
   std::size_t children = 0;
@@ -52,10 +52,10 @@ class WEFT_EXPORT UserTable {
  public:
   explicit UserTable(rpc::AgentId self);
 
-  // --- Where forks come from ---
-  // A new object at `owner`: send the creation with the returned ids. The fork has one handle. Returns
-  // nothing if the owner is known to be lost. `accepted` means that the object lives; after any other end,
-  // this agent asks the owner for the state of the creation.
+  // --- New forks ---
+  // Makes a fork of a new object at `owner`, with one handle. Send the creation with the returned ids.
+  // nullopt: the owner is known to be lost. create_ended(): `accepted` means that the object lives. After any
+  // other outcome, this agent asks the owner for the state of the creation.
   std::optional<Handover> create(const rpc::AgentId& owner, Actions& out);
   void create_ended(const ForkId& fork, Outcome outcome, Actions& out);
   // A call or reply from `from` carries an RRef to another agent's object. Fault::none: the fork has a
@@ -64,17 +64,18 @@ class WEFT_EXPORT UserTable {
   Fault receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
 
   // --- Using them ---
-  void retain(const ForkId& fork);                 // one more handle; the caller already has one
-  void release(const ForkId& fork, Actions& out);  // one handle fewer
-  // A request through the fork, which holds it until it is answered, also after the last handle is released.
-  // If the fork has a fault, no hold is taken. The request carries describe().
+  void retain(const ForkId& fork);                 // adds a handle; the caller already has one
+  void release(const ForkId& fork, Actions& out);  // removes a handle
+  // Begins a request through the fork. The request keeps the fork until it is answered, even after the last
+  // handle is released. If the fork has a fault, begin_request() returns it, and no request begins. The
+  // message of the request contains describe().
   Fault begin_request(const ForkId& fork);
   void end_request(const ForkId& fork, Actions& out);
   Handover describe(const ForkId& fork) const;
 
   // --- Handing over to another agent: a user or the owner ---
-  // Returns nothing if the fork has a fault. Each attempt to send is a separate hand-over. Report the end of
-  // a call; a reply has no such report: ChildSettled or the end of its connection decides.
+  // nullopt: the fork has a fault. Each attempt to send is a separate hand-over. If a call carries the fork,
+  // report its end by hand_over_ended(). For a reply, ChildSettled or the end of its connection decides.
   std::optional<Handover> hand_over(const ForkId& parent, const rpc::AgentId& to);
   void hand_over_ended(const ForkId& child, Outcome outcome, Actions& out);
 
@@ -87,24 +88,24 @@ class WEFT_EXPORT UserTable {
   void answered(const rpc::AgentId& owner, const ForkFence& message, const Standing& answer, Actions& out);
 
   // --- Peers ---
-  // The connection to `peer` ended, but the peer may return: hand-overs that were in flight are fenced.
+  // The connection to `peer` has ended, but the peer may return: hand-overs that were in flight are fenced.
   void connection_ended(const rpc::AgentId& peer, Actions& out);
   // `agent` is gone permanently, as this agent sees it. This agent must not renew its lease with `agent` from
   // now on.
   void agent_lost(const rpc::AgentId& agent, Actions& out);
-  // `owner` reported in the reply to a request that it dropped this agent. The table sees the replies to its
-  // own messages itself.
+  // The reply to a request states that `owner` has dropped this agent. Replies to the table's own messages
+  // arrive at answered().
   void lease_lost(const rpc::AgentId& owner, Actions& out);
 
-  // This agent leaves: each fork is released as soon as no request and no child needs it, although handles
-  // are left. Then it has the fault `released`.
+  // This agent leaves: each fork is released as soon as no request and no child needs it, even if it has
+  // handles. Then the fork has the fault `released`.
   void leave(Actions& out);
 
   // --- Reports ---
   std::optional<ForkView> find(const ForkId& fork) const;
   std::vector<ForkView> live_forks() const;
   bool ending() const;  // some forks must still be released, and their owners have not been notified yet
-  std::size_t lend_ranges() const;  // over all owners: the number of stored ranges of forks that owners lent
+  std::size_t lend_ranges() const;  // the number of stored ranges of forks that owners lent, over all owners
 
  private:
   struct Child {
@@ -115,18 +116,18 @@ class WEFT_EXPORT UserTable {
     RRefId rref;
     rpc::AgentId owner;
     rpc::AgentId creator;
-    std::optional<rpc::AgentId> parent;  // notify it when the owner has decided
+    std::optional<rpc::AgentId> parent;  // the agent to notify when the owner has decided
     Stage stage = Stage::pending;
     Fault fault = Fault::none;
     std::string text;
     std::size_t handles = 0;
-    std::uint64_t serial = 0;  // of its ForkAdd
+    std::uint64_t serial = 0;  // ForkAdd::serial
     std::size_t requests = 0;
     std::map<ForkId, Child> children;
   };
   // The state of each watched owner. It is deleted when the owner is dropped.
   struct Owner {
-    std::uint64_t next_birth = 0;  // of this agent's births at that owner
+    std::uint64_t next_birth = 0;  // the number of this agent's next birth at that owner
     NumberSet lends;               // births of forks lent to this agent: arrived or refused, permanently
   };
 
@@ -148,7 +149,7 @@ class WEFT_EXPORT UserTable {
   std::map<ForkId, Fork> forks_;
   std::map<ForkId, ForkId> parents_;       // unsettled child -> the fork that is kept for it
   std::map<std::uint64_t, Owner> owners_;  // by incarnation
-  std::map<std::uint64_t, Fault> lost_;    // incarnations: a few bytes of memory for each death
+  std::map<std::uint64_t, Fault> lost_;    // by incarnation; each entry uses a few bytes of memory
   std::uint64_t next_serial_ = 0;
   bool leaving_ = false;
 };
