@@ -1,6 +1,6 @@
 // Channel<T>: a bounded queue between the writer and the reader of a stream in one process.
 //
-// Shared by both ends. Thread-safe.
+// Both ends own it together. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -107,10 +107,10 @@ class Channel final : public StreamSource<T> {
 
   const std::size_t capacity_;
   mutable Mutex mutex_;
-  std::deque<T> items_ WEFT_GUARDED_BY(mutex_);  // the capacity plus one while a write() waits
+  std::deque<T> items_ WEFT_GUARDED_BY(mutex_);  // at most the capacity; one more while a write() waits
   std::optional<Promise<Item>> reading_ WEFT_GUARDED_BY(mutex_);
   std::optional<Promise<void>> writing_ WEFT_GUARDED_BY(mutex_);
-  bool ended_ WEFT_GUARDED_BY(mutex_) = false;  // by the writer
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;  // the writer has closed the stream
   bool reader_gone_ WEFT_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
 };

@@ -24,16 +24,17 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   virtual ~GeneratorCore();
 
   enum class State : std::uint8_t {
-    idle,      // before the first item, or at a co_yield
-    queued,    // a step is posted
-    running,   // on its executor
-    awaiting,  // a future
-    busy,      // awaiting a task, which may refer to the coroutine's variables
+    idle,      // the coroutine has not started, or is suspended at a co_yield
+    queued,    // its next step is posted to the executor
+    running,   // it runs on the executor
+    awaiting,  // it awaits a future
+    busy,      // it awaits a task, which may refer to the coroutine's variables
     over,      // the coroutine is destroyed, or the thread that changed the state will destroy it
   };
 
-  // For the awaiters, while the coroutine is suspending. Returns the number to resume it with, or 0 if the
-  // stream was closed: then do not wait. After the call, the coroutine may have been destroyed.
+  // For the awaiters, while the coroutine suspends. Returns the number that wake() needs to resume the
+  // coroutine, or 0 if the stream was closed: then do not wait. After the call, the coroutine may have been
+  // destroyed.
   std::uint64_t wait(State kind);
   void yielded() { suspend(Step::yielded); }
   void ended(std::exception_ptr error);
@@ -48,7 +49,7 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   void close_coroutine();
   // Whether next() returns the end or an error at once.
   bool over() const WEFT_REQUIRES(mutex_) { return state_ == State::over || closed_; }
-  std::exception_ptr why_over() const WEFT_REQUIRES(mutex_);  // null: it ended without an error
+  std::exception_ptr why_over() const WEFT_REQUIRES(mutex_);  // null: the stream ended without an error
 
   virtual void complete_item() = 0;                         // delivers the yielded item
   virtual void complete_end(std::exception_ptr error) = 0;  // null: the end
@@ -63,7 +64,7 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   void suspend(Step step);
   void run(std::uint64_t number);
   void drop(std::uint64_t number);  // the executor has ended
-  void destroy(bool here);          // once, in state over; here: on the executor
+  void destroy(bool here);          // called once, in state `over`; here: on the executor
   ContextSwitch* context() const { return home_.call != nullptr ? home_.call->context() : nullptr; }
 
   State state_ WEFT_GUARDED_BY(mutex_) = State::idle;
@@ -71,12 +72,13 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
   // run() is delivering an item, and checks the state afterwards.
   bool delivering_ WEFT_GUARDED_BY(mutex_) = false;
-  std::uint64_t number_ WEFT_GUARDED_BY(mutex_) = 0;  // of the last suspension or resumption
+  std::uint64_t number_ WEFT_GUARDED_BY(mutex_) = 0;  // counts suspensions and resumptions
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);  // the error with which it ended
-  // Not annotated: mutex_ guards home_ until the coroutine has started, and state_ says who uses the others.
+  // These members have no annotation: mutex_ guards home_ until the coroutine has started, and state_
+  // determines which thread uses coroutine_ and step_.
   std::coroutine_handle<> coroutine_;
-  StreamHome home_;       // fixed once the coroutine has started
-  Step* step_ = nullptr;  // of the run() that has resumed the coroutine
+  StreamHome home_;       // constant once the coroutine has started
+  Step* step_ = nullptr;  // a variable of the run() that has resumed the coroutine
 };
 
 template <class T>
@@ -162,7 +164,7 @@ class GeneratorPromise {
 
  private:
   friend class GeneratorSource<T>;
-  GeneratorSource<T>* source_ = nullptr;  // exists as long as the coroutine
+  GeneratorSource<T>* source_ = nullptr;  // the source exists as long as the coroutine
   std::exception_ptr error_;
 };
 

@@ -1,5 +1,5 @@
-// ServedStream: the sending end of a stream that was handed to a peer. It takes items from its source as far
-// ahead as the reader permits, and replies to the reader's pulls.
+// ServedStream: the sending end of a stream that was handed to a peer. It takes as many items from its source
+// as the reader permits, and replies to the reader's pulls.
 //
 // Items are numbered from 0. A pull permits a total number of items and a total of bytes, both counted from
 // the beginning of the stream, so that the order of the replies does not matter. Kept by its agent's
@@ -19,7 +19,7 @@ class StreamTable;
 // The parameters of a pull, counted from the beginning of the stream.
 struct StreamPull {
   std::uint64_t stream = 0;
-  std::uint64_t number = 0;  // of the pull, from 0; each is used once
+  std::uint64_t number = 0;  // the number of the pull, from 0; each number is used once
   std::uint64_t items = 0;   // permits items below this number
   std::uint64_t bytes = 0;   // permits an item while the items before it have fewer bytes
 };
@@ -28,7 +28,7 @@ struct StreamPull {
 struct StreamFailure {
   std::uint16_t kind = 0;
   std::string message, worker, type;
-  std::string payload_type, payload;  // of a value that accompanies the error; empty: none
+  std::string payload_type, payload;  // the value that accompanies the error; empty: none
 };
 WEFT_CODEC(StreamFailure, kind, message, worker, type, payload_type, payload)
 
@@ -37,23 +37,23 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   explicit ServedStream(StreamWindow limit) : limit_(limit) {}
   virtual ~ServedStream() = default;
 
-  // Call before other objects know this one.
+  // Call it before other objects refer to this one.
   void belongs_to(std::weak_ptr<StreamTable> table, std::uint64_t id) {
     table_ = std::move(table);
     id_ = id;
   }
   void pull(const std::shared_ptr<IncomingCall>& call, const StreamPull& pull);
-  // Ends the stream; waiting and later pulls fail with `error`. unanswered: receives the waiting calls
-  // instead.
+  // Ends the stream; waiting and later pulls fail with `error`. unanswered: if it is not null, it receives
+  // the waiting pulls, and they do not fail.
   void end(const std::exception_ptr& error, std::vector<std::shared_ptr<IncomingCall>>* unanswered = nullptr);
 
  protected:
-  void arrived_item();                         // call after the item is available to encode()
+  void arrived_item();                         // call it after the item is available to encode()
   void arrived_end(std::exception_ptr error);  // null: no more items
 
   virtual void ask() = 0;                                      // requests one more item
-  virtual void encode(std::size_t i, ValueWriter writer) = 0;  // the i-th available item
-  virtual void drop(std::size_t count) = 0;                    // the first `count` items
+  virtual void encode(std::size_t i, ValueWriter writer) = 0;  // encodes the i-th available item
+  virtual void drop(std::size_t count) = 0;                    // drops the first `count` items
   virtual void close_source() = 0;
 
   mutable Mutex mutex_;
@@ -67,19 +67,19 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   void write(ValueWriter writer);
 
   const StreamWindow limit_;
-  std::weak_ptr<StreamTable> table_;  // constant after belongs_to(), as id_
+  std::weak_ptr<StreamTable> table_;  // constant after belongs_to(), like id_
   std::uint64_t id_ = 0;
   bool pumping_ WEFT_GUARDED_BY(mutex_) = false;
-  bool again_ WEFT_GUARDED_BY(mutex_) = false;  // only one thread pumps at a time
+  bool again_ WEFT_GUARDED_BY(mutex_) = false;  // the pumping thread must pump once more
   bool asking_ WEFT_GUARDED_BY(mutex_) = false;
   bool over_ WEFT_GUARDED_BY(mutex_) = false;
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;     // the source has ended
-  bool finished_ WEFT_GUARDED_BY(mutex_) = false;  // the reader has been told that
+  bool finished_ WEFT_GUARDED_BY(mutex_) = false;  // a reply has stated the end of the stream
   std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);
   std::exception_ptr why_over_ WEFT_GUARDED_BY(mutex_);
   std::deque<Call> waiting_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t next_pull_ WEFT_GUARDED_BY(mutex_) = 0;
-  // Of pulls that arrived before earlier ones.
+  // The numbers of pulls that arrived before earlier pulls.
   std::vector<std::uint64_t> early_pulls_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t items_ WEFT_GUARDED_BY(mutex_) = 0, bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // permitted
   std::uint64_t taken_ WEFT_GUARDED_BY(mutex_) = 0;  // items received from the source

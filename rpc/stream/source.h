@@ -1,4 +1,5 @@
-// StreamSource<T>: produces the items of a stream: a generator, a channel, or another agent.
+// StreamSource<T>: produces the items of a stream. It is a generator, a channel, or the stream of another
+// agent.
 //
 // Owned by one Stream or, after it was handed over, by the ServedStream. At most one next() is in flight.
 // Thread-safety: all members may be called from any thread.
@@ -14,7 +15,7 @@ namespace weft::rpc::detail {
 struct StreamHome {
   std::shared_ptr<Executor> executor;
   std::shared_ptr<IncomingCall> call;
-  std::shared_ptr<void> among;  // one copy for each generator of the call
+  std::shared_ptr<void> among;  // each generator of the call has one copy
 };
 
 template <class T>
@@ -25,7 +26,7 @@ class StreamSource {
   virtual Future<std::optional<T>> next() = 0;
   // The reader closes the stream: a next() in flight fails with `cancelled`, and the producer is notified.
   virtual void close() = 0;
-  virtual void bind(const StreamHome& home) { (void)home; }    // no effect if it has a home
+  virtual void bind(const StreamHome& home) { (void)home; }    // no effect if the source has a home
   virtual void set_window(const StreamWindow& w) { (void)w; }  // call before the first next()
 };
 

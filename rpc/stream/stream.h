@@ -30,7 +30,7 @@ class [[nodiscard]] Stream {
   using Item = T;
   using promise_type = detail::GeneratorPromise<T>;  // a function that returns a Stream may be a coroutine
 
-  Stream() = default;  // not a stream: assign one first
+  Stream() = default;  // an empty handle: assign a stream to it
   explicit Stream(std::shared_ptr<detail::StreamSource<T>> source) : source_(std::move(source)) {}
   Stream(Stream&& other) noexcept : source_(std::exchange(other.source_, nullptr)) {}
   Stream& operator=(Stream&& other) noexcept {
@@ -51,20 +51,20 @@ class [[nodiscard]] Stream {
     return Future<std::optional<T>>::made(Result<std::optional<T>>(detail::stream_error(
         ErrorKind::failed_precondition, "this Stream is empty: it was sent, closed, or never had a source")));
   }
-  // The reader wants no more items. The destructor does the same.
+  // Closes the stream: the reader wants no more items. The destructor calls it.
   void close() {
     if (auto source = std::exchange(source_, nullptr)) source->close();
   }
 
-  // Sets the executor of a generator that is read in the program that made it: the generator runs only there.
-  // A generator that is handed over runs where the handler that returned it ran, otherwise on its agent's
-  // handler threads. The executor must outlive the stream. No effect on other streams, or if the generator
-  // has one.
+  // Sets the executor of a generator that is read in the program that made it. The generator runs only on
+  // this executor, which must outlive the stream. No effect on other streams, or if the generator has an
+  // executor. If a generator is handed over, it runs on the executor of the handler that returned it,
+  // otherwise on its agent's handler threads.
   Stream&& on(Executor& executor) && {
     if (source_ != nullptr) source_->bind({{std::shared_ptr<void>(), &executor}, nullptr, nullptr});
     return std::move(*this);
   }
-  // Replaces the agent's default window. Call before the first next() of a stream from another agent; no
+  // Replaces the agent's default window for a stream from another agent. Call it before the first next(). No
   // effect on other streams.
   Stream&& window(const StreamWindow& window) && {
     if (source_ != nullptr) source_->set_window(window);
@@ -104,7 +104,7 @@ class StreamWriter {
     if (channel_ != nullptr) return channel_->write(std::move(item));
     return Future<void>::made(detail::stream_error(ErrorKind::failed_precondition, "not a writer"));
   }
-  void close() { channel_->end(nullptr); }  // after the items that were written
+  void close() { channel_->end(nullptr); }  // the stream ends after the items that were written
   void fail(std::exception_ptr error) { channel_->end(std::move(error)); }
   template <class E>
   void fail(E error) {
@@ -121,7 +121,7 @@ class StreamWriter {
   std::shared_ptr<detail::Channel<T>> channel_;
 };
 
-// capacity: the maximum number of items in it, at least 1.
+// Makes a channel and returns its two ends. capacity: the maximum number of items in it, at least 1.
 template <class T>
 std::pair<StreamWriter<T>, Stream<T>> make_channel(std::size_t capacity) {
   auto channel = std::make_shared<detail::Channel<T>>(capacity);

@@ -1,9 +1,9 @@
-// StreamTable: the streams that an agent has handed to peers, and the methods by which peers pull them. One
-// for each agent, in its layers' slots.
+// StreamTable: the streams that an agent has handed to peers, and the methods by which peers pull their
+// items. Each agent has one, in the slots of its layers.
 //
 // A stream belongs to one incarnation of one peer: other agents cannot pull it, and it ends with the last
-// connection to that incarnation. Messages with streams list the ids in a section, so that the receiver can
-// close those that its program does not take. Thread-safety: all members may be called from any thread.
+// connection to that incarnation. Messages with streams list their ids in a section, so that the receiver can
+// close the streams that its program does not take. Thread-safety: all members may be called from any thread.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -23,14 +23,14 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   static constexpr std::string_view next_method = "weft.stream.next";
   static constexpr std::string_view close_method = "weft.stream.close";
   static constexpr std::string_view section_key = "stream";
-  static constexpr std::string_view id_field = "stream";  // of the record that represents a stream
+  static constexpr std::string_view id_field = "stream";  // the field of the record that represents a stream
 
   explicit StreamTable(const std::shared_ptr<AgentCore>& core);
   void serve_methods();
   const std::string& name() const { return self_.name; }
   StreamWindow window() const { return options_.window; }
 
-  // For the codec. The table of the agent that writes the message; throws failed_precondition if there is
+  // For the codec. The table of the agent that writes the message. Throws failed_precondition if there is
   // none.
   static std::shared_ptr<StreamTable> of(OutgoingMessage& message);
   StreamHome home(OutgoingMessage& message) const;  // for generators in the message
@@ -41,9 +41,10 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void end(std::uint64_t id, const std::exception_ptr& error);
   // As end(), but the reader can still get the error by a pull, until it closes the stream.
   void stop(std::uint64_t id, const std::exception_ptr& error);
-  void forget(std::uint64_t id);                     // the stream has ended
-  void leaves(std::uint64_t id, const AgentId& to);  // as an argument of a call that is sent now
-  void settle(std::uint64_t id);                     // that call has ended at its callee
+  void forget(std::uint64_t id);  // the stream has ended
+  // A call that has the stream as an argument is sent now.
+  void leaves(std::uint64_t id, const AgentId& to);
+  void settle(std::uint64_t id);  // that call has ended at its callee
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<IncomingCall> call, Callback next) override;
@@ -60,10 +61,10 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
     std::shared_ptr<ServedStream> stream;
     std::shared_ptr<const AgentId> reader;  // null: not known yet, because the call has not been sent
     std::string counted_as;
-    bool result = false;  // of a call that this agent served
-    // The connection over which the reader was last heard: first that of the call whose result the stream is,
-    // then those of its pulls. When it ends, the stream ends, because a reply may have been lost. 0: none
-    // yet.
+    bool result = false;  // the stream is the result of a call that this agent served
+    // The connection over which the reader's last message arrived. First it is the connection of the call
+    // whose result the stream is, then the connection of the latest pull. When it ends, the stream ends,
+    // because a reply may have been lost. 0: none yet.
     std::uint64_t connection = 0;
     bool settled = false;  // the call with this argument has ended
   };
@@ -83,8 +84,9 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   std::uint64_t last_id_ WEFT_GUARDED_BY(mutex_) = 0;
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;
   std::map<std::uint64_t, Entry> served_ WEFT_GUARDED_BY(mutex_);
-  std::map<std::string, std::size_t> open_ WEFT_GUARDED_BY(mutex_);  // the number for each peer
-  // Until the agent's connections have ended.
+  // The number of open streams for each peer.
+  std::map<std::string, std::size_t> open_ WEFT_GUARDED_BY(mutex_);
+  // Kept until the agent's connections have ended.
   std::vector<std::shared_ptr<IncomingCall>> unanswered_ WEFT_GUARDED_BY(mutex_);
 };
 
@@ -92,7 +94,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
 
 namespace weft::rpc {
 
-// Streams of an agent: each agent installs them when it is made.
+// Adds a StreamTable to an agent. Each agent calls it when it is made.
 WEFT_EXPORT void install_streams(const std::shared_ptr<AgentCore>& core);
 
 }  // namespace weft::rpc
