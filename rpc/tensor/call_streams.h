@@ -2,9 +2,9 @@
 // current streams while the handler of the call runs, on any thread and across suspensions.
 //
 // Arguments are copied on these streams. Whenever the handler suspends or ends, its thread waits for the work
-// on these streams, and for no other. So the next handler of the same object, or the fetch of a kept result,
-// finds the work completed. Used in a ContextSwitch of the call; see executor.h for its thread-safety.
-// streams() is for the thread that runs the call.
+// on these streams only. So the next handler of the same object, or the fetch of a kept result, finds the
+// work completed. Used in a ContextSwitch of the call; see executor.h for its thread-safety. streams() is for
+// the thread that runs the call.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -22,7 +22,7 @@ class CallStreams {
 
   const std::vector<c10::Stream>& streams() const { return streams_; }
 
-  // As the functions of ContextSwitch.
+  // Like the functions of ContextSwitch.
   void enter();
   void leave();
 
@@ -31,7 +31,7 @@ class CallStreams {
   std::vector<c10::Stream> outside_;  // while the handler runs: the thread's previous streams
 };
 
-// Makes these streams part of a call's contexts; keeps them.
+// Returns a context for a call, which owns these streams.
 std::unique_ptr<rpc::ContextSwitch> make_stream_context(std::shared_ptr<CallStreams> streams);
 
 }  // namespace weft::tensor

@@ -22,8 +22,8 @@ inline constexpr std::string_view devices_section = "devices";
 // Part of tensor::layers().
 void add_device_layer(rpc::Agent& agent, DeviceOptions options);
 
-// Put before the arguments of a call, it makes their tensors use this map instead of the agent's options; for
-// layers that send data back. An empty map has no effect.
+// A modifier for calls of layers that send data back: the tensors of the arguments use this map instead of
+// the agent's options. An empty map has no effect.
 class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
  public:
   explicit ByDeviceMap(DeviceMap map) : map_(std::move(map)) {}
@@ -34,16 +34,16 @@ class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
 };
 
 // The map for sending tensors back to the sender of a received message; empty if the message had no map. Call
-// after the parts of the call have read the message.
+// it after the parts of the call have read the message.
 WEFT_EXPORT DeviceMap device_map_back(rpc::IncomingMessage& message);
 
-// The streams of a served call, one for each device that it may use; its result is copied from them.
+// The streams of a served call, one for each device that the call may use. Its result is copied on them.
 WEFT_EXPORT std::vector<c10::Stream> call_streams(rpc::CallContext& call);
 // For a handler that passes its arguments to other threads: blocks until the arguments on accelerators have
 // been copied there.
 WEFT_EXPORT void wait_for_arguments(rpc::CallContext& call);
-// Call on such a thread: its current streams use these tensors, so their memory is not reused before they
-// have finished.
+// Call it on such a thread. The memory of these tensors is then not reused before the thread's current
+// streams have finished with it.
 WEFT_EXPORT void use_on_current_streams(const std::vector<at::Tensor>& tensors);
 
 }  // namespace weft::tensor

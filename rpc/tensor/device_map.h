@@ -1,5 +1,5 @@
-// DeviceMap: the devices at a peer for tensors on this agent's devices: pairs of a local and a remote device.
-// Each device is in at most one pair, so that the map has an inverse.
+// DeviceMap: pairs of a local and a remote device. A tensor on a local device is sent to the remote device at
+// the peer. Each device is in at most one pair, so that the map has an inverse.
 //
 //   tensor::DeviceMap{{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}}
 //
@@ -27,28 +27,29 @@ WEFT_EXPORT c10::Device device_from_name(std::string_view name);
 
 class WEFT_EXPORT DeviceMap {
  public:
-  // A device of this agent, and its device at the peer.
+  // A device of this agent, and the device at the peer.
   struct Pair {
     c10::Device here, there;
     friend bool operator==(const Pair&, const Pair&) = default;
   };
 
   DeviceMap() = default;
-  // Names of local and remote devices. Errors: as add_named().
+  // pairs: names of local and remote devices. Errors: as add_named().
   DeviceMap(std::initializer_list<std::pair<std::string, std::string>> pairs);
 
-  // invalid_argument if either device is in another pair already. Adding the same pair again has no effect.
+  // Add a pair. Throw invalid_argument if either device is in another pair already. Adding the same pair
+  // again has no effect.
   DeviceMap& add(c10::Device here, c10::Device there);
   DeviceMap& add_named(std::string_view here, std::string_view there);
 
   // The pairs, in the order in which they were added.
   bool empty() const { return pairs_.empty(); }
   const std::vector<Pair>& pairs() const { return pairs_; }
-  // Empty: the map has no place for a tensor on this device.
+  // The remote device for tensors on this device. nullopt: the map does not name it.
   std::optional<c10::Device> find(c10::Device here) const;
   DeviceMap inverse() const;
 
-  // As it travels: names of remote devices by the names of local ones.
+  // The form in messages: the names of remote devices by the names of local devices.
   std::map<std::string, std::string> names() const;
   static DeviceMap of(const std::map<std::string, std::string>& names);
 

@@ -15,16 +15,16 @@
 namespace weft::tensor {
 
 struct WEFT_EXPORT DeviceOptions {
-  // By the peer's name. The name of a peer that was looked up by address is the address until the first
-  // connection: await peer.ready() before its first call with tensors. In a job of a fixed world, wait_for()
-  // fails if no member has the name.
+  // The maps by the peer's name. Until the first connection to a peer that was looked up by address, its name
+  // is that address: await peer.ready() before its first call with tensors. In a job of a fixed world,
+  // wait_for() fails if no member has the name.
   std::map<std::string, DeviceMap> maps;
   DeviceMap others;  // for peers that `maps` does not name
   // The devices that calls may use; empty: all devices of the process. Maps that use other devices are
   // refused.
   std::vector<c10::Device> devices;
 
-  // Adds to the peer's map. Errors: as DeviceMap::add.
+  // Adds pairs to the peer's map. Errors: as DeviceMap::add.
   DeviceOptions& map(const std::string& peer, const DeviceMap& more);
 };
 
@@ -35,15 +35,16 @@ class WEFT_EXPORT AgentDevices {
   // does not exist.
   explicit AgentDevices(DeviceOptions options);
 
-  bool maps() const;                                        // whether there are any
-  const DeviceMap& map_for(const std::string& peer) const;  // or the map for all other peers
+  bool maps() const;  // whether any map exists
+  // The map of this peer, or the map for all other peers.
+  const DeviceMap& map_for(const std::string& peer) const;
   // invalid_argument: a map is for a name that is not among `members`. Peers that are known by address are
   // ignored.
   void check_names(const std::vector<std::string>& members) const;
   // The accelerators that the agent's options name.
   const std::vector<c10::Device>& accelerators() const { return accelerators_; }
-  // Throws invalid_argument, whose text begins with `whose`, if the device does not exist or is not among the
-  // agent's.
+  // Throws invalid_argument if the device does not exist or is not among the agent's devices. The message
+  // begins with `whose`.
   void check(c10::Device device, const std::string& whose) const;
 
  private:

@@ -10,16 +10,16 @@
 namespace weft::tensor {
 
 struct OutgoingDevices {
-  DeviceMap map;                     // to the receiver's devices
-  std::string receiver;              // its name
-  std::vector<c10::Stream> streams;  // on which the tensors are complete; empty: the thread's current ones
+  DeviceMap map;                     // from this agent's devices to the receiver's
+  std::string receiver;              // the receiver's name
+  std::vector<c10::Stream> streams;  // the tensors are complete on them; empty: the thread's current streams
   HostCopies copies;                 // finished before the message is sealed
-  bool places = false;               // a tensor is placed on an accelerator
+  bool places = false;               // the receiver puts a tensor on an accelerator
 };
 
 struct IncomingDevices {
-  std::vector<c10::Stream> streams;  // on which tensors arrive, one for each possible device
-  DeviceMap back;                    // to the sender's devices, for gradients
+  std::vector<c10::Stream> streams;  // one for each possible device: tensors arrive on them
+  DeviceMap back;                    // from this agent's devices to the sender's, for gradients
 };
 
 }  // namespace weft::tensor

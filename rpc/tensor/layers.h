@@ -1,7 +1,7 @@
 // The tensor layer of an agent. Handlers get their own LibTorch thread state (thread_state.h); LibTorch's
-// exceptions reach the caller without a backtrace; tensors on accelerators travel by device maps
-// (device_options.h). Tensors on the CPU travel without the layer, too, but then handlers inherit the state
-// of their thread.
+// exceptions reach the caller without a backtrace; tensors on accelerators are sent according to device maps
+// (device_options.h). Tensors on the CPU can be sent without the layer, too, but then handlers inherit the
+// state of their thread.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

@@ -1,4 +1,4 @@
-// OnStreams<T>: a value for a future, whose tensors streams of accelerators may still be computing.
+// OnStreams<T>: a value for a future. Streams of accelerators may still be computing its tensors.
 //
 //   promise.complete(tensor::OnStreams(work(x)));           // where it is made
 //   at::Tensor y = (co_await std::move(future)).take();     // where it is used
@@ -8,10 +8,10 @@
 // The memory is not reused before these streams have finished with it. T is a tensor or contains tensors:
 // containers, tuples, optionals and structs with WEFT_CODEC. Tensors on the CPU are always complete.
 //
-// If another thread completes the result of a handler, the handler returns a Future<OnStreams<T>>, which is a
-// T for its callers; with a plain T, the tensors must be complete. Results of calls do not need OnStreams:
-// they arrive on the streams that were current when the call was made. Thread-safety: a value. Modeled on
-// torch.futures.Future(devices=…).
+// If another thread completes the result of a handler, the handler returns a Future<OnStreams<T>>, and its
+// callers receive a T. If it returns a Future<T>, the tensors must be complete. Results of calls do not need
+// OnStreams: they arrive on the streams that were current when the call was made. Thread-safety: a value.
+// Modeled on torch.futures.Future(devices=…).
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -58,7 +58,7 @@ class WEFT_EXPORT StreamMarks {
   void note(const at::Tensor& tensor);  // records the current stream of its device, once for each device
   // Makes the current stream of the tensor's device wait for the recorded point, and use the tensor's memory.
   void pass_on(const at::Tensor& tensor);
-  void wait();  // blocks the thread
+  void wait();  // blocks the thread until the streams have reached the points
 
  private:
   struct Mark {
@@ -75,7 +75,8 @@ class OnStreams {
     for_each_tensor(value_, [this](const at::Tensor& tensor) { marks_.note(tensor); });
   }
 
-  // Call once.
+  // Return the value; call one of them, once. take(): makes the current streams wait. take_complete(): blocks
+  // the thread until the tensors are complete.
   T take() {
     for_each_tensor(value_, [this](const at::Tensor& tensor) { marks_.pass_on(tensor); });
     return std::move(value_);

@@ -2,9 +2,9 @@
 // Tracer.
 //
 // LibTorch reports them through at::RecordFunction: ATen operators, autograd nodes and the blocks that the
-// program names (RECORD_USER_SCOPE). The observer is thread-local while the context is entered, never global,
-// and takes the place of a profiler's state: it follows at::ThreadLocalState, also to the engine's threads. A
-// ContextSwitch; see executor.h for its thread-safety. Operators called by intra-op threads
+// program names (RECORD_USER_SCOPE). The observer is thread-local while the context is entered, and never
+// global. It is stored like a profiler's state, so at::ThreadLocalState propagates it, also to the engine's
+// threads. A ContextSwitch; see executor.h for its thread-safety. Operators called by intra-op threads
 // (at::parallel_for) are not seen.
 #pragma once
 
@@ -18,11 +18,15 @@ namespace weft::tensor {
 
 // The recorded details of an operator, in addition to its name and time.
 struct OperatorDetails {
-  bool shapes = false;  // "shapes": of the inputs, as in "[[2, 3], [3, 4], []]"; [] also for other inputs
-  bool memory = false;  // "bytes.DEVICE": allocated minus freed while it ran, including its callees
+  // "shapes": the shapes of the inputs, as in "[[2, 3], [3, 4], []]". Inputs that are not tensors have [],
+  // too.
+  bool shapes = false;
+  // "bytes.DEVICE": the bytes allocated minus the bytes freed while the operator ran, including its callees.
+  bool memory = false;
 };
 
-// under: a sampled span of the tracer's agent. wanted: while it is false, nothing is recorded.
+// Makes the context. under: a sampled span of the tracer's agent. wanted: while it is false, nothing is
+// recorded.
 WEFT_EXPORT std::unique_ptr<rpc::ContextSwitch> make_operator_spans(
     std::shared_ptr<rpc::Tracer> tracer, rpc::TraceContext under, OperatorDetails details,
     std::shared_ptr<const std::atomic<bool>> wanted);

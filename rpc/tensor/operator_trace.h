@@ -8,8 +8,8 @@
 // Each ATen operator, autograd node and named block (RECORD_USER_SCOPE("attention")) that a handler runs
 // becomes a span (rpc::Span::work) under the span of the call, or of the operator or block that runs it.
 // Concurrent calls keep their operators separate. Calls without the layer, of unsampled traces, or while no
-// recording is active cost one check. If a handler starts LibTorch's profiler, LibTorch refuses that.
-// Thread-safe.
+// recording is active cost one check. While operators are traced, LibTorch refuses to start its profiler in a
+// handler. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -28,23 +28,23 @@ struct OperatorTraceOptions {
   bool always = true;  // false: only while a peer records (start_operators)
 };
 
-// Requires a tracer's layer before it in the agent's layers, otherwise failed_precondition. Serves the
-// methods `weft.operators.start` and `.stop`.
+// The layer. It serves the methods `weft.operators.start` and `.stop`. The agent's layers must contain a
+// tracer's layer before this one; otherwise it throws failed_precondition.
 WEFT_EXPORT rpc::Layer trace_operators(OperatorTraceOptions options = {});
 
-// A recording at an agent: its times, by the agent's clock, in nanoseconds, like those of spans.
+// A recording at an agent, with its times by the agent's clock in nanoseconds, like the times of spans.
 struct OperatorRecording {
   std::uint64_t number = 0;
   std::int64_t begin = 0, end = 0;  // end: set by stop_operators()
 };
 WEFT_CODEC(OperatorRecording, number, begin, end)
 
-// Makes an agent with the layer record the operators of calls whose handlers start from then on, of all
-// callers, until this recording is stopped. Its spans are those that begin and end within its times
-// (rpc::collect_spans). Recordings may nest and overlap. They end with the connection of the peer that
-// started them. not_found: the agent lacks the layer.
+// Starts a recording at an agent with the layer. Until it is stopped, the agent records the operators of all
+// calls whose handlers start, of all callers. The recording has the spans that begin and end within its times
+// (rpc::collect_spans). Recordings may nest and overlap. If the peer that started a recording is gone, the
+// recording ends. not_found: the agent does not have the layer.
 WEFT_EXPORT rpc::Future<OperatorRecording> start_operators(const rpc::Peer& peer);
-// not_found: the recording has ended, or belongs to another agent.
+// Stops a recording. not_found: the recording has ended, or another agent has started it.
 WEFT_EXPORT rpc::Future<OperatorRecording> stop_operators(const rpc::Peer& peer,
                                                           const OperatorRecording& recording);
 
@@ -55,7 +55,8 @@ class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
       : tracer_(std::move(tracer)),
         options_(options),
         wanted_(std::make_shared<std::atomic<bool>>(options.always)) {}
-  static std::shared_ptr<OperatorTrace> of(const rpc::CallHost& host);  // null: the agent lacks the layer
+  // The layer's object of this agent; null: the agent does not have the layer.
+  static std::shared_ptr<OperatorTrace> of(const rpc::CallHost& host);
 
   // A context in which operators become spans under `under`; null: no recording is active.
   std::unique_ptr<rpc::ContextSwitch> context_under(const rpc::TraceContext& under) const;

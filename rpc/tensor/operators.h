@@ -1,12 +1,12 @@
-// ATen operators by name, from an allow-list of the serving agent:
+// Calls of ATen operators by name, from an allow-list of the serving agent:
 //
 //   tensor::allow_operators(agent, {"aten::mm", "aten::add.Tensor"});
 //   at::Tensor product = co_await tensor::call_operator(peer, "aten::mm", pass, a, b);
 //
-// A name is that of LibTorch's dispatcher, with its overload after a dot. Arguments are positional; trailing
-// ones may be omitted if the operator's schema has a default. A dtype is passed by name ("float32").
-// Parameters that cannot travel (device, layout, generator) have their default. With a pass, the operator is
-// part of its graph.
+// A name is an operator's name in LibTorch's dispatcher, with its overload after a dot. Arguments are
+// positional; trailing arguments may be omitted if the operator's schema has a default. A dtype is passed by
+// name ("float32"). Parameters that cannot travel (device, layout, generator) have their default. With a
+// pass, the operator is part of its graph.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -17,8 +17,9 @@
 
 namespace weft::tensor {
 
-// Thread-safe. Throws not_found if LibTorch has no such operator, unsupported if a result, or a parameter
-// without a default, cannot travel, and already_exists if the operator is allowed already.
+// Permits peers to call these operators. Thread-safe. Throws not_found if LibTorch has no such operator,
+// unsupported if a result, or a parameter without a default, cannot travel, and already_exists if the
+// operator is allowed already.
 WEFT_EXPORT void allow_operators(rpc::Agent& agent, const std::vector<std::string_view>& names);
 
 namespace detail {
@@ -36,7 +37,7 @@ struct OperatorCall {
 template <class Value, class... Given>
 void encode_operator(rpc::OutgoingCall& call, Given&&... given) {
   rpc::Peer::encode<OperatorCall<Value, Given...>>(call, std::forward<Given>(given)...);
-  call.signature = 0;  // the callee's signature, which depends on the operator's schema
+  call.signature = 0;  // unknown: the callee's signature depends on the operator's schema
 }
 
 template <class Value, class First, class... Rest>
@@ -55,8 +56,8 @@ void encode_operator_after_modifiers(rpc::OutgoingCall& call) {
 
 }  // namespace detail
 
-// A future of the operator's result: at::Tensor, a scalar, a vector of tensors, or a tuple of these if there
-// are several. Modifiers (a pass) precede the arguments.
+// Calls an operator, and returns a future of its result. Value: at::Tensor, a scalar, a vector of tensors, or
+// a tuple of these if the operator has several results. Modifiers (a pass) precede the arguments.
 template <class Value = at::Tensor, class... Given>
 rpc::Future<Value> call_operator(const rpc::Peer& peer, std::string_view name, Given&&... given) {
   constexpr std::size_t arguments = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));

@@ -14,20 +14,20 @@
 
 namespace weft::tensor {
 
-c10::Stream current_stream(c10::Device device);  // of the calling thread
+c10::Stream current_stream(c10::Device device);  // the calling thread's
 
-// A dense copy of a dense CPU tensor; complete for later work on the current stream of `device`. When it
-// returns, `host` has been read.
+// Returns a dense copy of a dense CPU tensor on `device`. Later work on the current stream of `device` may
+// use the copy. When to_device() returns, `host` has been read.
 at::Tensor to_device(const at::Tensor& host, c10::Device device);
 
-// Uninitialized host memory for a copy of `like`; pinned if its accelerator has pinned memory.
+// Returns uninitialized host memory for a copy of `like`. It is pinned if the accelerator has pinned memory.
 at::Tensor host_tensor(const at::Tensor& like);
 
-// Copies to the host in flight.
+// The copies to the host that are in flight.
 class HostCopies {
  public:
-  // Copies a dense tensor on an accelerator after the work on its device's current stream; complete after
-  // finish().
+  // Starts to copy a dense tensor on an accelerator, after the work on its device's current stream. The
+  // returned copy is complete after finish().
   at::Tensor start(const at::Tensor& tensor);
   void start(const at::Tensor& tensor, const at::Tensor& host);  // `host`: from host_tensor()
   // Blocks until all copies are complete, but not for work that was added to the streams later.

@@ -1,5 +1,5 @@
-// How tensors travel: as a record {dtype, shape, data}. The data is an attachment that is read directly into
-// the received tensor's storage, or inline up to 1 KiB.
+// The codec of tensors: a tensor is a record {dtype, shape, data}. Data of up to 1 KiB is part of the header.
+// Larger data is an attachment, which is read directly into the received tensor's storage.
 //
 // A view sends its elements, not its storage. Expanded dimensions travel as one element; conj and neg are
 // resolved; aliasing between arguments is not preserved. A tensor that is dense but not contiguous
@@ -10,9 +10,9 @@
 // Tensors on an accelerator travel by the call's device map (device_options.h), and are copied when the call
 // is made. A tensor on a device that the map does not name fails with failed_precondition.
 //
-// Arguments are borrowed until they are sent: if one is changed before, its call fails with
-// argument_modified; Snapshot(t) copies instead. Results that are referenced elsewhere (parameters, kept
-// values) are copied.
+// Arguments are borrowed until they are sent. If the program changes an argument before, the call fails with
+// argument_modified; pass Snapshot(t) to copy the tensor instead. Results that are referenced elsewhere
+// (parameters, kept values) are copied.
 //
 // Gradients: in a call with a pass, tensors that require grad are connected to the graph on the other side.
 // In a call without a pass, leaves travel detached, and a non-leaf that requires grad fails with
@@ -29,7 +29,7 @@ namespace weft::tensor {
 class Snapshot {
  public:
   explicit Snapshot(at::Tensor tensor) : tensor_(std::move(tensor)) {}
-  const at::Tensor& tensor() const { return tensor_; }  // to be copied
+  const at::Tensor& tensor() const { return tensor_; }  // the codec copies it
 
  private:
   at::Tensor tensor_;

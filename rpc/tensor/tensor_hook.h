@@ -1,7 +1,8 @@
 // TensorHook: sees every tensor of a message. Distributed autograd has one: it records the tensors that are
 // sent, and connects those that are received to the graph.
 //
-// It is put into the slots of a message before the values are encoded or decoded; used only by that thread.
+// A layer puts it into the slots of a message before the values are encoded or decoded. Only the thread that
+// encodes or decodes uses it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +18,8 @@ class TensorHook {
 
   // The replacement of a tensor that is sent.
   struct Sent {
-    at::Tensor tensor;                  // travels instead, detached
-    std::optional<std::uint64_t> mark;  // travels with it, and is passed to received()
+    at::Tensor tensor;                  // is sent instead, detached
+    std::optional<std::uint64_t> mark;  // is sent with it, and is passed to received()
   };
   // sending(): called once for each tensor, in the order of encoding. received(): called for a tensor that
   // was sent with a mark; returns the tensor for the program.
@@ -26,7 +27,8 @@ class TensorHook {
   virtual at::Tensor received(at::Tensor tensor, std::uint64_t mark) = 0;
 };
 
-// In the slots of a served call: its handler runs with grad mode on. Otherwise handlers run under no-grad.
+// If it is in the slots of a served call, the handler runs with grad mode on. Otherwise handlers run under
+// no-grad.
 struct WithGrad {};
 
 }  // namespace weft::tensor
