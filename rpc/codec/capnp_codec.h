@@ -17,7 +17,7 @@
 namespace weft::rpc {
 
 namespace detail {
-// Defined in the library: access to the object within a value.
+// Return the object within a value. Defined in the library.
 WEFT_EXPORT capnp::AnyPointer::Builder object_builder(ValueWriter& writer, std::uint64_t type);
 WEFT_EXPORT capnp::AnyPointer::Reader object_reader(const ValueReader& reader, std::uint64_t type);
 }  // namespace detail

@@ -1,6 +1,6 @@
-// Codec<T>: how values of the C++ type T travel. This header has scalars, strings, sequences, maps,
-// optionals, tuples, variants and enums; WEFT_CODEC makes plain structs travel (struct_codec.h); higher
-// layers have tensors and RRefs. Other types need a specialization:
+// Codec<T>: encodes and decodes values of the C++ type T. This header has scalars, strings, sequences, maps,
+// optionals, tuples, variants and enums; WEFT_CODEC defines the codec of a plain struct (struct_codec.h);
+// higher layers define the codecs of tensors and RRefs. Other types need a specialization:
 //
 //   template <> struct Codec<MyType> {
 //     static void describe(TypeText& text);                      // in the canonical grammar
@@ -36,7 +36,7 @@ namespace weft::rpc {
 namespace detail {
 
 template <class T>
-struct WithoutCodec {  // one error for each type, at its first use
+struct WithoutCodec {  // the compiler reports one error for each type, at its first use
   static_assert(!std::same_as<T, T>,
                 "weft: values of this type cannot be sent: it has no Codec (WEFT_CODEC defines one)");
 };
@@ -46,7 +46,7 @@ struct WithoutCodec {  // one error for each type, at its first use
 // The primary template, for types without a codec.
 template <class T>
 struct Codec {
-  // Marks the primary template: values of this type cannot travel.
+  // Marks the primary template: values of this type cannot be sent.
   using Missing = detail::WithoutCodec<T>;
   static void describe(TypeText&) { (void)sizeof(Missing); }
   static void encode(ValueWriter, const T&) { (void)sizeof(Missing); }
@@ -218,8 +218,8 @@ struct Codec<Unit> {
   }
 };
 
-// Bytes: small ones are part of the header; larger ones are an attachment that is read directly into its
-// memory.
+// Bytes. If there are at most inline_limit, they are part of the header. Otherwise they are an attachment,
+// which is read directly into its memory.
 template <>
 struct Codec<Buffer> {
   static constexpr std::size_t inline_limit = 1024;
@@ -236,7 +236,8 @@ struct Codec<Buffer> {
 
 namespace detail {
 
-// Elements of a vector or an array. Numbers are packed, except unsigned ones, whose type would be lost.
+// The elements of a vector or an array. Floating-point numbers and signed integers are packed. Unsigned
+// integers are not, because a packed list would lose their type.
 template <class T>
 struct ElementsCodec {
   static constexpr bool is_byte = std::same_as<T, std::byte> || std::same_as<T, std::uint8_t>;
@@ -267,7 +268,7 @@ struct ElementsCodec {
       for (std::size_t i = 0; i < values.size(); ++i) Codec<T>::encode(list[i], values[i]);
     }
   }
-  // Not for bytes.
+  // Decodes the i-th element. Not for bytes.
   static T decode(const ValueReader& reader, std::size_t i) {
     if constexpr (std::floating_point<T>) {
       return static_cast<T>(reader.real_at(i));
@@ -277,10 +278,10 @@ struct ElementsCodec {
       return Codec<T>::decode(reader.at(i));
     }
   }
-  // For bytes, inline or attached.
+  // Decodes bytes, whether they are in the header or attached.
   static Buffer decode_bytes(const ValueReader& reader) {
     if (reader.kind() == ValueKind::attachment) return reader.get_attachment();
-    const auto bytes = reader.get_bytes();  // part of the message, which the reader's owner keeps
+    const auto bytes = reader.get_bytes();  // part of the message, which the owner of the reader keeps
     return Buffer(nullptr, const_cast<std::byte*>(bytes.data()), bytes.size());
   }
 };
@@ -298,7 +299,7 @@ struct Codec<std::vector<T>> : detail::ElementsCodec<T> {
       values.assign(first, first + bytes.size());
     } else {
       const std::size_t n = reader.size();
-      values.reserve(n);  // at most the number of the header's words
+      values.reserve(n);  // n is at most the number of words in the header
       for (std::size_t i = 0; i < n; ++i) values.push_back(Elements::decode(reader, i));
     }
     return values;
@@ -335,7 +336,7 @@ struct Codec<std::optional<T>> {
   }
   static void encode(ValueWriter writer, const std::optional<T>& value) {
     if (!value) return writer.set_nil();
-    // Wrapped, to distinguish the levels of nested optionals.
+    // The value is wrapped, to distinguish the levels of nested optionals.
     Codec<T>::encode(writer.set_variant(1), *value);
   }
   static std::optional<T> decode(ValueReader reader) {

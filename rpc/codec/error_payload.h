@@ -26,7 +26,7 @@ namespace detail {
 WEFT_EXPORT std::string payload_type(const std::string& canonical);
 WEFT_EXPORT std::shared_ptr<const ErrorPayload> make_payload(const Error& error, std::string type,
                                                              const Buffer& packed);
-// The packed value, if it has this type and passes the checks of a received message; otherwise null.
+// Returns the packed value if it has this type and passes the checks of a received message; otherwise null.
 WEFT_EXPORT std::unique_ptr<IncomingMessage> open_payload(const Error& error, const std::string& type);
 
 }  // namespace detail
@@ -39,8 +39,8 @@ Error with_payload(Error error, const T& value) {
   return error;
 }
 
-// The value that accompanies the error. Empty if the error has no payload, or one of another type, or
-// malformed bytes.
+// Returns the value that accompanies the error. nullopt if the error has no payload, a payload of another
+// type, or malformed bytes.
 template <Transferable T>
 std::optional<T> payload(const Error& error) {
   const auto message = detail::open_payload(error, detail::payload_type(type_text<T>()));

@@ -1,8 +1,9 @@
 // pack, unpack: a value as bytes, for agents that pass it on without knowing its type.
 //
 // The bytes are the frame of a reply (docs/internals/wire_protocol.md): self-describing, and checked like a
-// received one. They contain a copy; the result of unpack() may share the memory of its argument. The codecs
-// of types that depend on their call (RRefs, streams) refuse to be packed. Thread-safety: stateless.
+// received frame. They contain a copy of the value; the result of unpack() may share the memory of its
+// argument. The codecs of types that depend on their call (RRefs, streams) refuse to be packed.
+// Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
@@ -19,7 +20,7 @@ WEFT_EXPORT std::unique_ptr<IncomingMessage> unpacked(const Buffer& bytes);  // 
 
 }  // namespace detail
 
-// The value as bytes. Errors: those of the codec.
+// Returns the value as bytes. Throws the errors of the codec.
 template <Transferable T>
 Buffer pack(const T& value) {
   const auto message = OutgoingMessage::reply();
@@ -27,7 +28,8 @@ Buffer pack(const T& value) {
   return detail::packed(message->seal_reply(0));
 }
 
-// Throws type_mismatch, or protocol_error if the bytes are not a packed value.
+// Returns the value. Throws type_mismatch if it has another type, protocol_error if the bytes are not a
+// packed value.
 template <Transferable T>
 T unpack(const Buffer& bytes) {
   const auto message = detail::unpacked(bytes);

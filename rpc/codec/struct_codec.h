@@ -1,11 +1,11 @@
-// WEFT_CODEC: makes a plain struct travel, with its fields by name.
+// WEFT_CODEC: defines the codec of a plain struct, with its fields by name.
 //
 //   struct Quote { std::string symbol; double price = 0; };
 //   WEFT_CODEC(Quote, symbol, price)  // at namespace scope, in the struct's namespace; up to 64 fields
 //
-// A receiver ignores unknown fields, and gives missing ones the values of a default-constructed struct. So
-// fields may be added and removed while old and new programs communicate. The struct's canonical name is the
-// one in the macro.
+// A receiver ignores unknown fields. Missing fields have the values of a default-constructed struct. So
+// fields may be added and removed while old and new programs communicate. The struct's canonical name is its
+// name in the macro.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>

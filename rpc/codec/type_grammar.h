@@ -5,8 +5,8 @@
 //   quote.parameters()[1]->kind;                 // TypeKind::optional
 //
 // The text may come from a peer: its length, depth and number of types are limited, and a malformed text
-// throws invalid_argument with the position. text_of() returns the same text again. A Type lives as long as
-// the ParsedType or ParsedSignature that contains it. Thread-safety: immutable.
+// throws invalid_argument with the position. text_of() returns the same text. A Type lives as long as the
+// ParsedType or ParsedSignature that contains it. Thread-safety: immutable.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -46,8 +46,8 @@ struct Type {
   bool is_signed = false;
   std::uint16_t levels = 1;  // nesting depth, including this type, without following recursions
   std::uint64_t id = 0;
-  std::string name;                 // of a record, a recursion, a word
-  std::vector<std::string> fields;  // names, as many as parts
+  std::string name;                 // the name of a record, a recursion or a word
+  std::vector<std::string> fields;  // the names of the fields of a record, one for each of `parts`
   std::vector<const Type*> parts;   // never null
 };
 
@@ -63,7 +63,7 @@ class WEFT_EXPORT ParsedType {
  public:
   // text: a single type.
   static ParsedType parse(std::string_view text);
-  ParsedType(ParsedType&&) noexcept = default;  // its types do not move
+  ParsedType(ParsedType&&) noexcept = default;  // its types keep their addresses
   ParsedType& operator=(ParsedType&&) noexcept = default;
 
   const Type& operator*() const { return *root_; }
@@ -81,7 +81,7 @@ class WEFT_EXPORT ParsedSignature {
   ParsedSignature(ParsedSignature&&) noexcept = default;
   ParsedSignature& operator=(ParsedSignature&&) noexcept = default;
 
-  // In the order of the signature. The result of a method without a result is void.
+  // The types of the parameters, in order, and of the result, which is void if the method has no result.
   const std::vector<const Type*>& parameters() const { return parameters_; }
   const Type& result() const { return *result_; }
 
@@ -92,7 +92,7 @@ class WEFT_EXPORT ParsedSignature {
   const Type* result_ = nullptr;
 };
 
-// The canonical text.
+// Return the canonical text.
 WEFT_EXPORT std::string text_of(const Type& type);
 WEFT_EXPORT std::string text_of(const ParsedSignature& signature);
 

@@ -4,7 +4,7 @@
 //   bool i8…i64 u8…u64 f32 f64 str bytes | [T] | {K:V} | T? | (A,B) | <A|B> | enum(i32) | Name{field:T,…} |
 //   void | words of codecs in higher layers (tensor, rref<T>)
 //
-// Within itself, a struct is written by its name only. Thread-safety: none.
+// If a struct contains itself, the inner occurrence is written as its name only. Thread-safety: none.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class TypeText {
     text_ += text;
     return *this;
   }
-  // Begins a struct; false if it is within itself.
+  // Begins a struct. false: the struct is within itself, and only its name was written.
   bool open(std::string_view name) {
     text_ += name;
     for (const auto& outer : open_)

@@ -12,13 +12,13 @@ namespace weft::rpc {
 
 // A frame that is sent.
 struct OutboundFrame {
-  Buffer head;  // the prefix and the header, as they travel
-  // Borrowed until `sent` has run. If it never runs, until these Buffers are destroyed, which may be a moment
-  // after on_closed: lanes on other threads may still read them.
+  Buffer head;  // the encoded prefix and header
+  // Borrowed until `sent` has run. If `sent` never runs, they are borrowed until these Buffers are destroyed,
+  // which may be shortly after on_closed(), because lanes on other threads may still read them.
   std::vector<Buffer> attachments;
-  Callback sent;  // runs on the connection's loop once all bytes have left; never after a failure
+  Callback sent;  // runs on the connection's loop when all bytes have left; never after a failure
 
-  std::uint64_t bytes() const {  // of memory
+  std::uint64_t bytes() const {  // bytes of memory
     std::uint64_t all = head.size();
     for (const Buffer& attachment : attachments) all += attachment.size();
     return all;
@@ -30,7 +30,7 @@ struct InboundFrame {
   Prefix prefix;
   Buffer header;  // 8-byte aligned
   std::vector<Buffer> attachments;
-  std::shared_ptr<void> charge = nullptr;  // of Admission, if it was charged there
+  std::shared_ptr<void> charge = nullptr;  // the charge in Admission; null: none
 };
 
 // The distance in bytes from the start of an attachment to the next one.
@@ -39,8 +39,8 @@ constexpr std::uint64_t padded(std::uint64_t bytes) {
 }
 
 // Checks the checksum, the segment table and the attachment table of a header against its prefix and the
-// limits. Returns the sizes of the attachments; empty if the body is empty, because IncomingMessage checks
-// the table then. It allocates less memory than the header's size. Throws protocol_error or
+// limits. Returns the sizes of the attachments. If the body is empty, returns none, because then
+// IncomingMessage checks the table. Allocates less memory than the header's size. Throws protocol_error or
 // resource_exhausted.
 WEFT_EXPORT std::vector<std::uint64_t> check_header(const Prefix& prefix,
                                                     std::span<const std::byte, Prefix::size> prefix_bytes,

@@ -1,5 +1,5 @@
-// Limits: what an agent accepts from a peer. Each limit is checked before the memory that it bounds is
-// allocated.
+// Limits: the sizes and numbers that an agent accepts from a peer. Each limit is checked before the memory
+// that it bounds is allocated.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,28 @@ struct Limits {
   std::uint32_t header = 64U << 20;                 // bytes of one frame's header
   std::uint32_t segments = 64;                      // Cap'n Proto segments of a header
   std::uint32_t attachments = 4096;                 // of one frame
-  std::uint32_t nesting = 64;                       // levels of a header; a nested value takes two
+  std::uint32_t nesting = 64;                       // levels of a header; a nested value uses two
   // Requests received over one connection that have no reply yet. The handshake grants this number to the
   // peer as credit: further calls wait at the caller. A peer that ignores the credit gets resource_exhausted
   // at twice the number.
   std::uint32_t calls = 65536;
-  std::uint32_t calls_total = 1'000'000;  // of all connections, not replied to; further ones are refused
-  // Bytes of the same requests; one frame may exceed it. Also of replies and notifications that the peer has
-  // not acknowledged, of which at least 8 MiB may be kept (rpc/endpoint/session.h).
+  // Requests received over all connections that have no reply yet; further ones are refused.
+  std::uint32_t calls_total = 1'000'000;
+  // Bytes of the requests that `calls` counts; one frame may exceed it. It also limits the bytes of replies
+  // and notifications that the peer has not acknowledged, for which the limit is at least 8 MiB
+  // (rpc/endpoint/session.h).
   std::uint64_t in_flight = std::uint64_t{4} << 30;
-  // Bytes, of all connections, from the moment at which a frame announces its size. If it is exceeded,
-  // connections wait for room for a second, then requests are refused (rpc/transport/admission.h).
+  // Bytes of arriving frames of all connections, from the moment at which a frame announces its size. If it
+  // is exceeded, connections wait for room for a second, then requests are refused
+  // (rpc/transport/admission.h).
   std::uint64_t in_flight_total = std::uint64_t{32} << 30;
-  // Calls of this agent in flight, to all peers. Beyond it, a call fails at once with resource_exhausted, so
-  // that a slow peer does not make its callers use more and more memory.
+  // Calls of this agent in flight, to all peers. Further calls fail at once with resource_exhausted, so that
+  // a slow peer does not make its callers use more and more memory.
   std::uint64_t outgoing_calls = 1'000'000;
-  std::uint64_t outgoing_bytes = std::uint64_t{8} << 30;   // of attachments; one call may exceed it
-  std::uint64_t outgoing_values = std::uint64_t{4} << 30;  // bytes of the rest, of calls with more than 1 KiB
+  // Bytes of attachments of these calls; one call may exceed it.
+  std::uint64_t outgoing_bytes = std::uint64_t{8} << 30;
+  // Bytes of the other arguments of these calls. Only calls with more than 1 KiB of them count.
+  std::uint64_t outgoing_values = std::uint64_t{4} << 30;
 };
 
 }  // namespace weft::rpc

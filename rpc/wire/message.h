@@ -23,7 +23,7 @@ namespace weft::rpc {
 
 class CallPart;
 
-inline constexpr std::size_t max_name_bytes = 255;  // of an agent
+inline constexpr std::size_t max_name_bytes = 255;  // the maximum length of an agent's name
 
 // Identifies the connections to one peer that carry its large attachments.
 using LaneKey = std::array<std::uint64_t, 2>;
@@ -35,21 +35,21 @@ struct HelloInfo {
   std::string name;
   std::uint64_t incarnation = 0;
   std::vector<std::string> addresses;
-  std::uint32_t max_calls = 0;  // credit that this side grants; 0: unlimited
+  std::uint32_t max_calls = 0;  // the credit that this side grants; 0: unlimited
   std::uint64_t max_bytes = 0;
   // The limits of this side for one frame: bytes of the header and of the body, and attachments; 0: not
   // stated.
   std::uint32_t max_header = 0;
   std::uint64_t max_body = 0;
   std::uint32_t max_attachments = 0;
-  std::uint16_t lanes = 0;  // the maximum for this side
+  std::uint16_t lanes = 0;  // the maximum number of lanes of this side
   LaneKey lane_key{};
-  ProcessId process;  // of the agent, for peers on its host
+  ProcessId process;  // the agent's process, for peers on its host
 };
 
 // Turns a connection into a lane of another one.
 struct LaneInfo {
-  LaneKey key{};  // from the hello of the connection to which it belongs
+  LaneKey key{};  // from the hello of the connection to which the lane belongs
   std::uint16_t index = 0, count = 0;
 };
 
@@ -65,7 +65,7 @@ struct RequestInfo {
   std::uint64_t signature = 0;
   std::uint64_t timeout_ns = 0;  // 0: no deadline
   std::uint16_t attempt = 0;     // the number of earlier attempts
-  std::uint32_t accepted = 0;    // of a resumable request: see message.capnp
+  std::uint32_t accepted = 0;    // only of a resumable request (message.capnp)
 };
 
 // The error of a call.
@@ -106,38 +106,36 @@ class WEFT_EXPORT OutgoingMessage {
 
   ValueWriter argument(std::size_t i);  // of a request
   ValueWriter result();                 // of a reply
-  // A layer's data. required: the receiver refuses the message if it does not know the key. attach(): returns
-  // the index of the attachment.
+  // section(): adds the data of a layer. required: the receiver refuses the message if it does not know the
+  // key. attach(): adds an attachment, and returns its index.
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
   std::uint64_t bytes();                 // header and attachments written so far
-  std::uint64_t attached_bytes() const;  // of the attachments so far
+  std::uint64_t attached_bytes() const;  // attachments so far
   std::uint64_t header_bytes();          // written so far
 
   // `unchanged` is called after the bytes have left; it returns whether a borrowed argument was not modified.
   void borrow(UniqueFunction<bool()> unchanged) { borrowed_.push_back(std::move(unchanged)); }
   std::vector<UniqueFunction<bool()>> take_borrowed() { return std::move(borrowed_); }
-  // Of a request: called once with the incarnation of the peer that receives the message, on that
-  // connection's loop, just before the message is sent.
+  // For a request: `job` is called once, just before the message is sent, on the connection's loop, with the
+  // incarnation of the peer that receives the message.
   using Leaving = UniqueFunction<void(const AgentId&)>;
   void when_leaving(Leaving job) { leaving_.push_back(std::move(job)); }
   std::vector<Leaving> take_leaving() { return std::move(leaving_); }
   Slots& slots() { return slots_; }
   bool is_reply() const { return is_reply_; }
-  bool is_notification() const {
-    return is_notification_;
-  }  // without a reply; valid from OutgoingCall::begin() on
+  bool is_notification() const { return is_notification_; }
   void set_notification(bool notification) { is_notification_ = notification; }
 
-  // The destination, for codecs of higher layers: the sending agent's layers, and the peer, whose identity is
-  // queried at most once.
+  // The destination, for codecs of higher layers. layers: the layers of the sending agent. to: the peer;
+  // destination() queries its identity at most once.
   void set_route(const Slots* layers, const Destination* to) {
     layers_ = layers;
     to_ = to;
   }
   const Slots* layers() const { return layers_; }
   const Destination* route() const { return to_; }  // null for a reply
-  // Of a reply: the call that it belongs to.
+  // For a reply: the call that it answers.
   void set_serving(AnsweredCall* call) { serving_ = call; }
   AnsweredCall* serving() const { return serving_; }
   const std::shared_ptr<const AgentId>& destination() {  // null: not known yet
@@ -148,9 +146,10 @@ class WEFT_EXPORT OutgoingMessage {
     destination_ = std::move(id);
     bound_ = true;
   }
-  // The only incarnation that this message may reach; null: the one that exists when it is sent.
+  // The only incarnation that this message may reach; null: any incarnation that exists when it is sent.
   std::shared_ptr<const AgentId> only_destination() const { return bound_ ? destination_ : nullptr; }
-  // The contents depend on that incarnation of the peer: the message goes to it, or fails.
+  // The contents depend on the incarnation destination() of the peer: the message reaches this incarnation,
+  // or fails.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
   // The message survives the loss of the connection over which it is sent (rpc/endpoint/session.h).
@@ -189,7 +188,8 @@ class WEFT_EXPORT OutgoingMessage {
 
 class WEFT_EXPORT IncomingMessage {
  public:
-  // For a frame that has passed check_header(), as all frames from a Connection. Throws protocol_error.
+  // frame: it has passed check_header(), like all frames from a Connection. Throws protocol_error if the
+  // header is malformed.
   IncomingMessage(InboundFrame frame, const Limits& limits);
   ~IncomingMessage();
 
@@ -207,13 +207,13 @@ class WEFT_EXPORT IncomingMessage {
   // Sections of higher layers, by key; empty if the message has no such section.
   bool has_sections() const;
   std::optional<ValueReader> section(std::string_view key);
-  // The first required section whose key `known` does not accept.
+  // The key of the first required section for which `known` returns false. nullopt: none.
   std::optional<std::string> unknown_required(const UniqueFunction<bool(std::string_view)>& known) const;
 
   std::size_t attachment_count() const;                 // checked against the frame
   const Buffer& attachment(std::uint32_t index) const;  // throws protocol_error
   std::uint64_t bytes() const;                          // header and attachments
-  Slots& slots() { return slots_; }                     // of layers above
+  Slots& slots() { return slots_; }                     // data of higher layers
 
   struct Content;
   Content& content();  // for the sources of this directory
@@ -223,7 +223,7 @@ class WEFT_EXPORT IncomingMessage {
   Slots slots_;
 };
 
-// A layer's part in one call, on either side of it. RRefs and passes travel this way. The caller's part
+// A layer's part in one call, at the caller or at the callee. RRefs and passes use parts. The caller's part
 // writes the request and reads the reply; the callee's part reads the request and writes the reply. The
 // functions are called in this order, never concurrently, possibly on different threads. The part is
 // destroyed with the call.
@@ -231,10 +231,11 @@ class WEFT_EXPORT CallPart {
  public:
   virtual ~CallPart() = default;
   virtual void write(OutgoingMessage&) {}  // before the values are encoded
-  virtual void seal(OutgoingMessage&) {}   // after
+  virtual void seal(OutgoingMessage&) {}   // after the values are encoded
   virtual void read(IncomingMessage&) {}   // before the values are decoded
-  // The caller's part: the call has ended. error: null where a reply without failure was read, or a
-  // notification has left. The callee's part: only where its reply was not sent, which is then the error.
+  // For the caller's part: the call has ended. error: null if a reply without a failure was read, or if a
+  // notification has been sent. For the callee's part: called only if the reply was not sent. error: the
+  // reason.
   virtual void ended(const std::exception_ptr& error) { (void)error; }
 };
 

@@ -35,8 +35,8 @@ enum class FrameKind : std::uint8_t {
 
 namespace frame_flags {
 inline constexpr std::uint16_t notify = 1;     // a request without a reply
-inline constexpr std::uint16_t on_lanes = 2;   // its large attachments travel on the lanes
-inline constexpr std::uint16_t resumable = 4;  // is sent again after a lost connection, and accepted once
+inline constexpr std::uint16_t on_lanes = 2;   // its large attachments are sent on the lanes
+inline constexpr std::uint16_t resumable = 4;  // sent again after a lost connection, and accepted once
 inline constexpr std::uint16_t known = notify | on_lanes | resumable;  // all flags
 }  // namespace frame_flags
 
@@ -45,7 +45,7 @@ struct Prefix {
   static constexpr std::size_t size = 32;
   static constexpr std::uint8_t frame_version = 1;
 
-  // As above. header_words: of 8 bytes. call_id: see also FrameKind.
+  // The fields above. header_words: the size in words of 8 bytes. call_id: see also FrameKind.
   FrameKind kind = FrameKind::ping;
   std::uint16_t flags = 0;
   std::uint32_t header_words = 0;
@@ -64,13 +64,14 @@ using PrefixBytes = std::span<std::byte, Prefix::size>;
 
 // Encodes the prefix with its checksum field.
 WEFT_EXPORT void encode(const Prefix& prefix, PrefixBytes out);
-// Throws protocol_error, or resource_exhausted if the announced sizes exceed a limit.
+// Throws protocol_error if the prefix is malformed, or resource_exhausted if the announced sizes exceed a
+// limit.
 WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const Limits& limits);
 
-// Whether the first bytes of a connection, at least 2, are a TLS record instead of a frame.
+// Whether a connection begins with a TLS record instead of a frame. bytes: its first bytes, at least 2.
 WEFT_EXPORT bool begins_like_tls(std::span<const std::byte> bytes);
 
-// Change or read a flag of an encoded prefix, which the header follows.
+// Change or read a flag of an encoded frame. head: its prefix, followed by its header.
 WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);
 WEFT_EXPORT void remove_flag(std::span<std::byte> head, std::uint16_t flag);
 WEFT_EXPORT bool has_flag(std::span<const std::byte> head, std::uint16_t flag);

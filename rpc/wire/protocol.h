@@ -32,7 +32,7 @@ struct Protocol {
   friend bool operator==(const Protocol&, const Protocol&) = default;
 };
 
-// The highest version in both ranges, and the common features. `name`: of this side, for errors. Throws
+// The highest version in both ranges, and the common features. name: this side's name, for errors. Throws
 // unsupported if the ranges do not overlap, protocol_error if the peer's range is invalid.
 WEFT_EXPORT Protocol negotiate(const ProtocolRange& own, const std::string& name, const HelloInfo& peer);
 

@@ -6,7 +6,7 @@
 
 namespace weft::rpc {
 
-// Errors: as the reader's.
+// Throws the errors of ValueReader.
 WEFT_EXPORT std::string render(const ValueReader& value);
 
 }  // namespace weft::rpc

@@ -64,7 +64,7 @@ class WEFT_EXPORT ValueWriter {
   void set_ints(std::span<const std::int64_t> values);
   void set_reals(std::span<const double> values);
   void set_floats(std::span<const float> values);
-  void set_attachment(Buffer bytes);  // travels outside the header; borrowed until the message has been sent
+  void set_attachment(Buffer bytes);  // not part of the header; borrowed until the message has been sent
   // Sets a value with several parts. The caller then sets the parts through the returned writer. The size is
   // fixed.
   ListWriter set_list(std::size_t size);
@@ -100,7 +100,7 @@ class WEFT_EXPORT ListWriter : detail::ManyWriter {
 // The fields of a record, in any order.
 class WEFT_EXPORT RecordWriter : detail::ManyWriter {
  public:
-  ValueWriter field(std::size_t i, std::string_view name);  // sets its name
+  ValueWriter field(std::size_t i, std::string_view name);  // also sets the field's name
 
  private:
   friend struct detail::ValueAccess;
@@ -109,7 +109,7 @@ class WEFT_EXPORT RecordWriter : detail::ManyWriter {
 // The entries of a map, by position.
 class WEFT_EXPORT MapWriter : detail::ManyWriter {
  public:
-  // Of entry i.
+  // The key and the value of entry i.
   ValueWriter key(std::size_t i);
   ValueWriter value(std::size_t i);
 
@@ -128,20 +128,20 @@ class WEFT_EXPORT ValueReader {
 
   // The value. Texts and bytes refer to the message.
   bool get_bool() const;
-  std::int64_t get_int() const;    // also an unsigned value that fits
-  std::uint64_t get_uint() const;  // also a signed value that fits
+  std::int64_t get_int() const;    // also accepts an unsigned value that fits
+  std::uint64_t get_uint() const;  // also accepts a signed value that fits
   double get_real() const;
   std::string_view get_text() const;
   std::span<const std::byte> get_bytes() const;
   Buffer get_attachment() const;
 
-  std::size_t size() const;                  // of a list, record, map or packed numbers
+  std::size_t size() const;                  // the size of a list, record, map or packed list
   ValueReader at(std::size_t i) const;       // of a list
   std::int64_t int_at(std::size_t i) const;  // of a list or packed integers
   double real_at(std::size_t i) const;       // of a list, packed reals or floats
   bool find_field(std::string_view name, std::size_t guess,
                   ValueReader& out) const;  // guess: the probable index
-  // Parts by index: type_mismatch for another kind of value, protocol_error beyond the end.
+  // Parts by index. Throw type_mismatch for another kind of value, protocol_error beyond the end.
   std::string_view field_name(std::size_t i) const;
   ValueReader field_at(std::size_t i) const;
   ValueReader map_key(std::size_t i) const;
@@ -149,7 +149,7 @@ class WEFT_EXPORT ValueReader {
   std::size_t variant_index() const;
   ValueReader variant_value() const;
 
-  ValueReader() = default;  // not a value: assign one first
+  ValueReader() = default;  // refers to no value: assign a reader first
 
   // Throws the error of all readers for a value of another kind than expected.
   [[noreturn]] void mismatch(std::string_view expected) const;
@@ -158,7 +158,7 @@ class WEFT_EXPORT ValueReader {
   friend struct detail::ValueAccess;
   alignas(8) std::byte reader_[detail::reader_size]{};
   IncomingMessage* message_ = nullptr;
-  alignas(8) mutable std::byte elements_[detail::reader_size]{};  // of a sequence, once opened
+  alignas(8) mutable std::byte elements_[detail::reader_size]{};  // the elements of a sequence, once opened
   mutable bool opened_ = false;
 };
 

@@ -17,7 +17,7 @@ namespace weft::rpc {
 struct OutgoingMessage::Content {
   FrameBuilder builder;
   schema::Header::Builder header = builder.initRoot<schema::Header>();
-  // Of a request or a reply. Each pointer is followed only once.
+  // The parts of a request or a reply. Each pointer is followed only once.
   schema::Request::Builder request{nullptr};
   capnp::List<schema::Value>::Builder arguments;
   schema::Reply::Builder reply{nullptr};
@@ -37,8 +37,8 @@ struct IncomingMessage::Content {
   schema::Header::Reader header;
   schema::Request::Reader request;
   schema::Reply::Reader reply;
-  // Followed only once: each time a pointer is followed, Cap'n Proto charges its traversal limit with
-  // everything behind it.
+  // These pointers are followed only once: each time a pointer is followed, Cap'n Proto charges everything
+  // behind it to its traversal limit.
   capnp::List<schema::Value>::Reader arguments;
   capnp::List<schema::Section>::Reader sections;
 

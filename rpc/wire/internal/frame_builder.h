@@ -1,6 +1,6 @@
 // FrameBuilder: Cap'n Proto's message builder with its first segment in the frame's own memory, after the
-// space for the prefix and the segment table. A message of one segment, as nearly all are, is sealed without
-// a copy.
+// space for the prefix and the segment table. A message of one segment is sealed without a copy. Nearly all
+// messages have one segment.
 //
 // Only for sources within weft.
 #pragma once
