@@ -1,5 +1,5 @@
-// Address: where an agent listens: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path or
-// inproc://name. An address to connect to may also be tcp://name@host:port: then the server's certificate
+// Address: the address on which an agent listens: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path
+// or inproc://name. An address to connect to may also be tcp://name@host:port: then the server's certificate
 // must be for `name` instead of `host`. Thread-safety: a value.
 #pragma once
 
@@ -14,7 +14,7 @@ struct WEFT_EXPORT Address {
   std::string scheme;
   std::string host;            // of tcp
   std::string port;            // of tcp; "0": any free port
-  std::string path;            // of unix and shm; the name of inproc
+  std::string path;            // of unix and shm; for inproc, the name
   std::string certified = {};  // of tcp: the name that the certificate must have; empty: `host`
 
   static Address parse(std::string_view text);  // throws invalid_argument

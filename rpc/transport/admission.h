@@ -1,12 +1,12 @@
 // Admission: limits the memory that all arriving messages of one agent use together
 // (Limits::in_flight_total).
 //
-// A large frame is charged when its prefix announces its size, before memory is allocated for it. If it does
-// not fit, its connection waits for room and reads nothing. After timeout() the connection skips the frame
-// and its request is refused, so that the following frames (a reply, a cancel, the end of the connection) are
-// read. An eighth of the total is reserved for small frames, so that waiting large frames do not starve them.
-// If no other large frame is charged, a large frame is always admitted, whatever its size. Owned by the agent
-// and shared with its connections. Thread-safe.
+// A large frame is charged when its prefix announces its size, before memory is allocated for it. If the
+// frame does not fit, its connection waits for room and reads nothing. After timeout() the connection skips
+// the frame, and the request in it is refused, so that the following frames (a reply, a cancel, the end of
+// the connection) are read. An eighth of the total is reserved for small frames, so that waiting large frames
+// do not starve them. If no other large frame is charged, a large frame is always admitted, whatever its
+// size. Owned by the agent and shared with its connections. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -34,13 +34,14 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   bool charge(std::uint64_t bytes);
 
   void charge_anyway(std::uint64_t bytes);  // for a message that must not be refused
-  // Ends a charge of that size, and wakes connections that wait for room.
+  // Ends a charge of this size, and wakes connections that wait for room.
   void release(std::uint64_t bytes);
 
-  // As charge(); the charge is released with the last copy of the returned pointer. Null: there is no room.
+  // Charges like charge(). The charge is released with the last copy of the returned pointer. null: there is
+  // no room.
   std::shared_ptr<void> admit(std::uint64_t bytes);
-  // Posts `job` to `loop` once there may be room for `bytes`: at once, if there is room already. The returned
-  // pointer is the place in the queue; if the caller has released it by then, `job` does not run.
+  // Posts `job` to `loop` once there may be room for `bytes`, which may be at once. The returned pointer is
+  // the place in the queue. If the caller releases it before that, `job` does not run.
   std::shared_ptr<void> wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Callback job);
 
  private:
@@ -49,7 +50,7 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
     std::shared_ptr<Loop> loop;
     Callback job;
   };
-  bool fits(std::uint64_t bytes) const WEFT_REQUIRES(mutex_);  // for a large frame
+  bool fits(std::uint64_t bytes) const WEFT_REQUIRES(mutex_);  // whether a large frame fits
   void wake();
 
   const std::uint64_t total_;

@@ -1,6 +1,6 @@
 // ByteStream: a connected, non-blocking stream of bytes, over which a StreamConnection sends frames.
 //
-// One interface for a socket, TLS over another stream, a ring in shared memory and a simulated wire. A stream
+// The interface of a socket, TLS over another stream, a ring in shared memory and a simulated wire. A stream
 // belongs to one loop, on which all members are called. Its destructor closes it. read() and write() move the
 // bytes that can be moved at once, and never call back. If one of them returns would_block, when_readable()
 // or when_writable() requests one call on the loop when another try is useful. Such a call may be spurious.
@@ -21,19 +21,18 @@
 
 namespace weft::rpc {
 
-// The range of the sizes of attachments that do not travel in the stream (BulkAccess). The default is the
-// empty range.
+// The sizes of attachments that are not sent in the stream (BulkAccess). The default is the empty range.
 struct BulkRange {
   static constexpr std::size_t no_end = std::numeric_limits<std::size_t>::max();
 
   std::size_t begin = no_end, end = no_end;  // bytes; the end is not part of the range
-  // Whether an attachment of this size does not travel in the stream.
+  // Whether an attachment of this size is not sent in the stream.
   bool contains(std::size_t size) const { return size >= begin && size < end; }
   friend bool operator==(const BulkRange&, const BulkRange&) = default;
 };
 
 // Transfers large attachments outside the stream, if the other side is a process on this host that permits
-// reading its memory: only the address travels in the stream, and the receiver copies the data once, to its
+// reading its memory. Only the address is sent in the stream, and the receiver copies the data once, to its
 // final place.
 class WEFT_EXPORT BulkAccess {
  public:
@@ -41,16 +40,17 @@ class WEFT_EXPORT BulkAccess {
   virtual BulkRange range() const = 0;  // the sizes that are transferred this way; equal on both sides
 
   // Receiver: copies from the sender's memory and blocks for the duration of the copy. Fails if the memory
-  // does not exist, or if the sender has closed the stream by the end of the copy: then the copied bytes are
+  // does not exist, or if the sender has closed the stream by the end of the copy. Then the copied bytes are
   // unspecified.
   virtual void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) = 0;
 
-  virtual void acknowledge() = 0;  // the bulk of one more frame has been copied: the sender may release it
+  // Receiver: has copied the bulk of one more frame, which the sender may release.
+  virtual void acknowledge() = 0;
 
-  // Sender: the number of its frames whose bulk the receiver has copied. It only grows. The receiver writes
-  // it, so the sender must check that it does not exceed the number of sent frames.
+  // Sender: the number of its frames whose bulk the receiver has copied. The number only grows. The receiver
+  // writes it, so the sender must check that the number does not exceed the number of sent frames.
   virtual std::uint64_t acknowledged() const = 0;
-  // Requests one call, as when_readable() does, when acknowledged() may have grown.
+  // Requests one call, like when_readable(), when acknowledged() may have grown.
   virtual void when_acknowledged(Callback job) = 0;
 };
 
@@ -65,11 +65,11 @@ class WEFT_EXPORT ByteStream {
   virtual std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) = 0;
   virtual std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) = 0;
 
-  // Each has at most one pending job.
+  // Each function has at most one pending job.
   virtual void when_readable(Callback job) = 0;
   virtual void when_writable(Callback job) = 0;
 
-  // After the bytes that were written, the other side reads eof.
+  // Ends this side's direction: after the bytes that were written, the other side reads eof.
   virtual void shut_down_writing(std::error_code& error) = 0;
 
   virtual void close() = 0;  // both directions, at once; idempotent. Only the destructor may follow
@@ -81,7 +81,7 @@ class WEFT_EXPORT ByteStream {
   // Describes an error of this stream for users. Adds details to the error's message if the stream has them
   // ("the peer's certificate is for 'b', not 'a'").
   virtual std::string explain(const std::error_code& error) const { return error.message(); }
-  // Null: all attachments travel in the stream. Valid as long as the stream.
+  // null: all attachments are sent in the stream. Valid as long as the stream.
   virtual BulkAccess* bulk() { return nullptr; }
 };
 

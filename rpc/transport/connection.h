@@ -1,11 +1,11 @@
 // Connection: carries whole frames in both directions until it closes. The interface of every transport.
 //
-// Frames arrive in the order in which they were sent, except those of send_ahead(). A connection belongs to
+// Frames arrive in the order in which they were sent, except frames of send_ahead(). A connection belongs to
 // one loop: all members are called there, and its observer is called there. Delivered frames have passed
 // check_header(). If on_frame() throws an Error, the connection closes. close() drops queued frames. finish()
 // delivers nothing more, sends the queued frames as long as the other side reads them, and closes. After
 // close(), finish() or the end of the other side, on_closed() is called exactly once, with the reason, and no
-// other call follows. Of these members, only start() may call on_closed() directly.
+// other call follows. start() may call on_closed() before it returns; close() and finish() do not.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -30,7 +30,7 @@ struct ConnectionOptions {
   ConnectionOptions(const Limits& accepted, std::shared_ptr<MemoryPool> pool = nullptr)  // NOLINT: as limits
       : limits(accepted), memory(std::move(pool)) {}
 
-  // Of the frames that this side accepts.
+  // The limits of the frames that this side accepts.
   Limits limits;
 
   std::shared_ptr<MemoryPool> memory;  // for arriving attachments; null: allocate each
@@ -40,7 +40,7 @@ struct ConnectionOptions {
   std::shared_ptr<const Credentials> credentials;
   std::string expected_agent;
 
-  std::chrono::nanoseconds connect_timeout{0};  // of one connect(); 0: the system's limit
+  std::chrono::nanoseconds connect_timeout{0};  // the timeout of one connect(); 0: the system's limit
   // Admits large frames. If set, the first frame must be a Hello of limited size. Null: the peer is trusted
   // within the limits of one frame.
   std::shared_ptr<Admission> admission;
@@ -56,7 +56,7 @@ class WEFT_EXPORT ConnectionObserver {
   virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
   // A large message was skipped: a request for which there was no room, or a reply that no call waits for.
   virtual void on_skipped(const Prefix& message) { (void)message; }
-  // The last call.
+  // The connection has closed. No call follows.
   virtual void on_closed(const Error& reason) = 0;
 };
 
@@ -65,12 +65,12 @@ class WEFT_EXPORT Connection {
   virtual ~Connection() = default;
 
   virtual const std::shared_ptr<Loop>& loop() const = 0;                 // constant
-  virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // once; delivery begins
+  virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // begins delivery; call it once
   // Queues the frame, of any size, and does not block. After close() or finish() it drops the frame.
   virtual void send(OutboundFrame&& frame) = 0;
 
-  virtual std::uint64_t unsent_bytes() const = 0;    // of frames that were sent and have not left yet
-  virtual std::uint64_t received_bytes() const = 0;  // so far, including those of unfinished frames
+  virtual std::uint64_t unsent_bytes() const = 0;    // bytes of queued frames that have not left yet
+  virtual std::uint64_t received_bytes() const = 0;  // bytes so far, including bytes of incomplete frames
   // End the connection (see above). No effect on a connection that has ended.
   virtual void finish(const Error& reason) = 0;
   virtual void close(const Error& reason) = 0;
@@ -89,9 +89,9 @@ class WEFT_EXPORT Connection {
   // even on_closed(). Null if frames are queued, or if bytes have arrived that were not delivered.
   virtual std::unique_ptr<ByteStream> take_stream();
 
-  // For frames without attachments whose order relative to others does not matter, such as heartbeats. The
-  // frame is sent before all queued frames, including earlier ones of send_ahead(), but after a frame that
-  // has been sent in part. If nothing is queued, the same as send().
+  // For frames without attachments whose order relative to other frames does not matter, such as heartbeats.
+  // The frame is sent before all queued frames, including earlier ones of send_ahead(), but after a frame
+  // that has been sent in part. If nothing is queued, it does the same as send().
   virtual void send_ahead(OutboundFrame&& frame) { send(std::move(frame)); }
 };
 

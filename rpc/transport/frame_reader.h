@@ -1,18 +1,17 @@
-// FrameReader: parses a byte stream into frames. It does no I/O, so that it is tested and fuzzed without a
-// socket.
+// FrameReader: parses a byte stream into frames. It does no I/O, so tests and fuzzers need no socket.
 //
-// Use: read into targets(), pass the number of bytes to advance(), and call next() until it returns nothing.
+// Use: read into targets(), pass the number of bytes to advance(), and call next() until it returns nullopt.
 // Small frames pass through one staging buffer. A header or attachment that does not fit into it is read
 // directly into its final storage.
 //
-// Bulk (BulkAccess): the body contains the addresses of the attachments. When next() returns nothing and
-// pulls() is not empty, the caller copies each attachment and calls pulled().
+// Bulk (BulkAccess): the body contains the addresses of the attachments. If next() returns nullopt and
+// pulls() is not empty, copy each attachment and call pulled().
 //
-// Lanes: the large attachments of the frame are not part of the body. The caller fills lane_reads() and calls
+// Lanes: the large attachments of the frame are not part of the body. Fill lane_reads() and call
 // lanes_read().
 //
-// With guard(), a large request or reply stops at announced(), before memory is allocated for it, until the
-// caller calls admit() or skip().
+// With guard(), the reader stops at each large request or reply, before it allocates memory for the frame.
+// announced() returns the prefix of the frame, until the caller calls admit() or skip().
 //
 // Errors (protocol_error, resource_exhausted, permission_denied) end the stream. Thread-safety: none.
 #pragma once
@@ -35,15 +34,15 @@ class WEFT_EXPORT FrameReader {
     std::span<std::byte> into;  // its place in the frame
   };
 
-  // bulk: the sizes of the attachments that travel by their address. memory may be null.
+  // bulk: the sizes of the attachments that are sent by their address. memory: may be null.
   explicit FrameReader(const Limits& limits, std::shared_ptr<MemoryPool> memory = nullptr,
                        BulkRange bulk = {});
 
-  // The spans for the next bytes: a few, none of them empty; valid until advance().
+  // The spans for the next bytes: a few spans, none of them empty. Valid until advance().
   const std::vector<std::span<std::byte>>& targets();
-  // That many bytes have been read into targets().
+  // This number of bytes has been read into targets().
   void advance(std::size_t bytes);
-  // The next whole frame. Nothing: it needs further bytes, or the caller must act first (announced(),
+  // The next whole frame. nullopt: the reader needs further bytes, or the caller must act first (announced(),
   // pulls(), lane_reads()).
   std::optional<InboundFrame> next();
 
@@ -54,8 +53,9 @@ class WEFT_EXPORT FrameReader {
   // The prefix of the frame that waits for admit() or skip(); null: none waits.
   const Prefix* announced() const { return stage_ == Stage::announced ? &frame_.prefix : nullptr; }
   void admit(std::shared_ptr<void> charge);  // the frame keeps `charge`
-  // The frame is read without storing it: next() returns its prefix with an empty header. Impossible for a
-  // frame with bulk or on lanes, whose layout only its header describes.
+  // skip(): the reader discards the announced frame, and next() returns its prefix with an empty header.
+  // can_skip(): whether that is possible. It is not for a frame with bulk or on lanes, because only its
+  // header describes the layout.
   bool can_skip() const { return bulk_ == BulkRange{} && (frame_.prefix.flags & frame_flags::on_lanes) == 0; }
   void skip();
 
@@ -72,7 +72,7 @@ class WEFT_EXPORT FrameReader {
  private:
   enum class Stage { prefix, announced, header, body, skipped };
   std::size_t staged() const { return end_ - begin_; }
-  void take(std::span<std::byte> into);  // from the staging buffer
+  void take(std::span<std::byte> into);  // takes bytes from the staging buffer
   void check_greeting() const;
   void begin_header();
   std::size_t staging_wanted() const;
@@ -89,16 +89,17 @@ class WEFT_EXPORT FrameReader {
   std::size_t begin_ = 0, end_ = 0;  // the unread bytes of the staging buffer
 
   Stage stage_ = Stage::prefix;
-  bool guarded_ = false, greeted_ = false;  // a Hello was received
+  bool guarded_ = false, greeted_ = false;  // greeted_: a Hello was received
   std::uint64_t to_skip_ = 0;               // bytes of a skipped frame that have not arrived
   std::array<std::byte, Prefix::size> prefix_bytes_{};
   InboundFrame frame_;
   std::size_t header_filled_ = 0;
-  // The part of the body that has not arrived: attachments, and the padding after each.
+  // The parts of the body that have not arrived: attachments, and the padding after each attachment.
   std::vector<std::span<std::byte>> pieces_;
   std::size_t piece_ = 0;
   std::array<std::byte, Buffer::alignment> padding_{};
-  std::vector<std::uint64_t> addresses_;  // of the frame's bulk, in the order of its attachments
+  // The addresses of the frame's bulk, in the order of its attachments.
+  std::vector<std::uint64_t> addresses_;
   std::vector<Pull> pulls_;
   bool lanes_ = false;
   std::vector<Buffer> lane_reads_;

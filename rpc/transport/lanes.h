@@ -1,10 +1,10 @@
 // Lanes: additional streams of bytes next to a connection, which carry its large attachments. Each attachment
 // is divided into one slice for each lane.
 //
-// One TCP connection is limited to one flow of the network and to one core; each lane is another flow,
-// on another loop. The other side reads what is written here in the same order and sizes. The frames on the
-// connection announce the sizes, so lanes have no framing. Members are called on the loop of the connection
-// (`home`), except where another thread is permitted.
+// One TCP connection is limited to one flow of the network and to one core; each lane is another flow, on
+// another loop. The other side must read the buffers in the order and with the sizes in which this side
+// writes them. The frames on the connection announce the sizes, so lanes have no framing. Members are called
+// on the loop of the connection (`home`), except where another thread is permitted.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -17,8 +17,8 @@ namespace weft::rpc {
 
 class WEFT_EXPORT Lanes final {
  public:
-  // Attachments of this size or more travel on the lanes. Part of the wire protocol: both sides must agree on
-  // it.
+  // Attachments of this size or more are sent on the lanes. The number is part of the wire protocol: both
+  // sides must use the same one.
   static constexpr std::size_t least_bytes = std::size_t{1} << 20;
 
   // Closes a stream on its loop.
@@ -27,7 +27,7 @@ class WEFT_EXPORT Lanes final {
     void operator()(ByteStream* stream) const;  // as std::default_delete
   };
   using Stream = std::unique_ptr<ByteStream, CloseOnLoop>;
-  // Called with the reason why a lane was lost: see start().
+  // Called with the reason for the loss of a lane (start()).
   using Lost = UniqueFunction<void(const std::string& why, bool idle)>;
 
   // streams: in the order on which both sides have agreed.
@@ -46,10 +46,11 @@ class WEFT_EXPORT Lanes final {
   void write(std::vector<Buffer> buffers, Callback done);
   void read(std::vector<Buffer> buffers, Callback done);
 
-  void drop_reads();  // discards all that arrives from now on, so that the other side can write on
-  void close();       // idempotent
+  // Discards all bytes that arrive from now on, so that the other side can continue to write.
+  void drop_reads();
+  void close();  // idempotent
 
-  // On all lanes so far; any thread.
+  // The bytes on all lanes so far; any thread.
   std::uint64_t received_bytes() const;
   std::uint64_t written_bytes() const;
 

@@ -1,15 +1,16 @@
-// StreamConnection: frames over any ByteStream.
+// StreamConnection: sends and receives frames over any ByteStream.
 //
-// Frames that are sent in the same turn of the loop leave together, in one gathering write. Reads fill a
-// FrameReader; large attachments are read directly into their final memory. If the stream has BulkAccess,
-// large attachments travel as their addresses, and a frame's `sent` runs once the other side has copied them.
-// If the connection has lanes, large attachments travel on them: a frame is delivered, or has left, once both
-// parts have. send_ahead() puts a frame into the next write, after a frame that has left in part and before
-// all others. It does not overtake bytes that the stream has accepted (in a socket's buffer or a ring).
+// Frames that are sent in the same turn of the loop are written together, with one gathering write. Reads
+// fill a FrameReader; large attachments are read directly into their final memory. If the stream has
+// BulkAccess, only the addresses of large attachments are sent, and a frame's `sent` runs when the other side
+// has copied the attachments. If the connection has lanes, large attachments are sent on them. Then a frame
+// is delivered, and counts as sent, when both of its parts are complete. send_ahead() puts a frame into the
+// next write, before all queued frames except one that was written in part. It does not overtake bytes that
+// the stream has accepted (in a socket's buffer or a ring).
 //
-// finish() writes all frames, closes its direction, and continues to read the stream and the lanes until the
-// other side has closed, too. Closing a socket with unread bytes would reset the connection, and bytes in
-// flight would be lost.
+// finish() writes all frames, closes this side's direction, and continues to read the stream and the lanes
+// until the other side has closed, too. Closing a socket with unread bytes would reset the connection, and
+// bytes in flight would be lost.
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
@@ -49,16 +50,17 @@ class WEFT_EXPORT StreamConnection final : public Connection,
  private:
   struct Queued {
     OutboundFrame frame;
-    std::size_t size = 0;                  // on the stream
-    std::uint64_t bytes = 0;               // of memory that the frame keeps
-    std::vector<std::uint64_t> addresses;  // of its bulk attachments
-    bool on_lanes = false;                 // its large attachments travel on lanes
+    std::size_t size = 0;                  // bytes on the stream
+    std::uint64_t bytes = 0;               // bytes of memory that the frame keeps
+    std::vector<std::uint64_t> addresses;  // the addresses of its bulk attachments
+    bool on_lanes = false;                 // its large attachments are sent on lanes
   };
-  bool leaves_stream(const Queued& queued, const Buffer& attachment) const;  // uses lanes or memory instead
+  // Whether lanes or memory carry the attachment.
+  bool leaves_stream(const Queued& queued, const Buffer& attachment) const;
 
   void await_readable();
   void on_readable();
-  bool take_frames();  // from the bytes that were read; false: closed
+  bool take_frames();  // delivers frames from the bytes that were read; false: closed
   bool read_held() const { return reading_lanes_ || awaiting_room_; }
   bool let_in(const Prefix& announced);  // false: the frame waits for room
   void stop_waiting_for_room();
@@ -66,7 +68,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   bool has_queued() const { return !queue_.empty() || !ahead_.empty(); }
   void write_soon();
   void write();
-  void write_held_back();  // the frames that were sent while frames were delivered
+  void write_held_back();  // writes the frames that were sent during a delivery
   void place_ahead();
   void gather();
   void written(std::size_t bytes);
@@ -83,7 +85,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void report();
 
   std::unique_ptr<ByteStream> stream_;  // null: detached by take_stream()
-  BulkAccess* const bulk_;              // null: everything travels on the stream
+  BulkAccess* const bulk_;              // null: the stream carries all attachments
   const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
   const bool takes_lanes_;
@@ -100,26 +102,27 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::size_t front_written_ = 0;  // bytes of the queue's front that have left
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
-  bool awaiting_room_ = false;            // for an announced frame: nothing is read meanwhile
-  std::shared_ptr<void> place_for_room_;  // in the queue
+  bool awaiting_room_ = false;            // an announced frame waits for room, and nothing is read meanwhile
+  std::shared_ptr<void> place_for_room_;  // the place in Admission's queue
   Loop::TimerId room_timer_ = 0;
   bool room_overdue_ = false;
-  bool delivering_ = false;  // frames that are sent now are written afterwards
+  bool delivering_ = false;  // frames that are sent meanwhile are written afterwards
   bool write_due_ = false;
   bool awaiting_writable_ = false;
   std::vector<std::span<const std::byte>> gathered_;
   std::size_t gathered_bytes_ = 0;
 
-  Fifo<Queued> unacknowledged_;  // the other side has not copied their bulk yet
+  Fifo<Queued> unacknowledged_;  // frames whose bulk the other side has not copied yet
   std::uint64_t acknowledged_ = 0;
 
   std::unique_ptr<Lanes> lanes_;
   std::optional<Error> lost_lane_;  // the reason for which this connection closes if it needs the lanes
-  bool using_lanes_ = false;        // for frames that are sent
+  bool using_lanes_ = false;        // this side sends attachments on the lanes
   bool reading_lanes_ = false;      // the received frame waits for its attachments
-  Fifo<Queued> on_lanes_;           // their part on the stream has left
+  Fifo<Queued> on_lanes_;           // frames whose part on the stream was written
   // The number of frames whose transfer on the lanes is complete and that are still in on_lanes_, or in
-  // queue_ if their part on the stream has not left. They are the first of these frames, in that order.
+  // queue_ if their part on the stream has not left. They are the first frames of on_lanes_ and then of
+  // queue_.
   std::size_t lanes_done_ = 0;
 };
 

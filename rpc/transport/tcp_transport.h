@@ -1,5 +1,5 @@
-// TCP: the transport between hosts. TCP_NODELAY, IPv4 and IPv6. A listener on an address other than loopback
-// requires allow_remote.
+// TCP: the transport between hosts, over IPv4 and IPv6, with TCP_NODELAY. A listener on an address other than
+// loopback requires allow_remote.
 #pragma once
 
 #include <weft/rpc/transport/transport.h>

@@ -1,4 +1,4 @@
-// TlsError: why a TLS stream failed, during or after its handshake, as an std::error_code.
+// TlsError: the reasons for which a TLS stream fails, during or after its handshake, as std::error_code.
 //
 // The message describes the error; ByteStream::explain() of the stream adds details ("the peer's certificate
 // is for 'b', not 'a'"). Thread-safety: values.
@@ -25,12 +25,12 @@ enum class TlsError {
   certificate_missing = 100,
   certificate_expired,
   certificate_not_yet_valid,
-  certificate_untrusted,    // from an authority that this side does not trust
-  certificate_for_another,  // for another name
-  certificate_unfit,        // without a name, not for this use, a weak key, or a bad signature
+  certificate_untrusted,    // this side does not trust the certificate's authority
+  certificate_for_another,  // the certificate has another name
+  certificate_unfit,        // it has no name, is not for this use, has a weak key, or a bad signature
   secret_missing,
-  secret_unknown,  // of an id that this side does not know
-  secret_wrong,    // differs from this side's secret of the same id
+  secret_unknown,  // this side does not know the id of the secret
+  secret_wrong,    // the secret differs from this side's secret with the same id
 
   // The peer refuses this side's credentials, as its alert states.
   own_certificate_missing = 200,

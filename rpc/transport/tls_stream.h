@@ -25,7 +25,7 @@ class TlsWire;
 // must be set, unless the client sets `any`, which accepts any peer that the credentials trust. A pre-shared
 // secret proves that the server belongs to the job, but no name.
 struct ExpectedPeer {
-  std::string host;   // that was dialled: a DNS name or an IP address, which must be an alternative name
+  std::string host;   // the dialled host: a DNS name or an IP address, which must be an alternative name
   std::string agent;  // an agent's name: the alternative name URI weft://agent, or DNS without wildcards
   bool any = false;
 };
@@ -33,12 +33,14 @@ struct ExpectedPeer {
 // The limits of one stream. Programs use the defaults.
 struct TlsSettings {
   std::size_t batch = 64 << 10;  // bytes that are encrypted before the lower stream has accepted them
-  std::uint64_t records_per_key = 1ULL << 23;  // of 16 KiB; the limit of AES-GCM is 2^24.5 (RFC 8446, 5.5)
+  // The number of records of 16 KiB that one key encrypts. The limit of AES-GCM is 2^24.5 (RFC 8446, 5.5).
+  std::uint64_t records_per_key = 1ULL << 23;
 };
 
 class WEFT_EXPORT TlsStream final : public ByteStream {
  public:
-  // With ExpectedPeer: a client. Throws invalid_argument if it is empty or contains an invalid name.
+  // The constructor with `expected` makes a client, the other one a server. The client's throws
+  // invalid_argument if `expected` is empty or has an invalid name.
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, ExpectedPeer expected,
             std::shared_ptr<Loop> loop, TlsSettings settings = {});
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, std::shared_ptr<Loop> loop,
@@ -67,7 +69,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   TlsStream(bool server, std::unique_ptr<ByteStream> lower, const Credentials& credentials,
             ExpectedPeer expected, std::shared_ptr<Loop> loop, TlsSettings settings);
 
-  bool usable(std::error_code& error);  // drives the handshake; false: returns `error`
+  bool usable(std::error_code& error);  // drives the handshake; false: sets `error`
   void step();
   void admit();  // the handshake has completed: checks and stores the peer's identity
   void end_own_direction();
@@ -78,7 +80,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
 
   bool readable_now() const;
   bool writable_now() const;
-  void await_reading();  // of the lower stream; at most one request each is pending
+  void await_reading();  // request a call of the lower stream; at most one of each is pending
   void await_writing();
   void lower_is_readable();
   void lower_is_writable();
@@ -96,13 +98,14 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
 
   State state_ = State::handshake;
   bool started_ = false;
-  bool starved_ = false;     // OpenSSL has no bytes to read until the lower stream is readable
-  bool peer_ended_ = false;  // received its TLS close
+  bool starved_ = false;     // OpenSSL needs bytes, and the lower stream has none to read
+  bool peer_ended_ = false;  // the peer's TLS close was received
   bool ending_ = false;      // shut_down_writing() was called
-  // Nothing is written after the pending bytes; when they have left, the lower stream's direction is closed.
+  // Nothing is written after the pending bytes. When the lower stream has accepted them, its direction is
+  // closed.
   bool last_written_ = false;
   bool lower_ended_ = false;
-  std::uint64_t records_ = 0;  // since the last key update
+  std::uint64_t records_ = 0;  // the number of records since the last key update
   std::string identity_;
   std::error_code failure_;
   std::string failure_text_;
@@ -112,8 +115,8 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   std::shared_ptr<void> alive_;  // posted jobs check that it exists
 };
 
-// A TlsStream with the default settings. credentials: their present state is used; later changes do not
-// affect the stream. loop: that of `lower`. tls_client() throws as the constructor.
+// Make a TlsStream with the default settings. credentials: the stream uses their current state; later changes
+// do not affect it. loop: the loop of `lower`. tls_client() throws as the constructor does.
 WEFT_EXPORT std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower,
                                                    const Credentials& credentials, ExpectedPeer expected,
                                                    std::shared_ptr<Loop> loop);
@@ -121,8 +124,8 @@ WEFT_EXPORT std::unique_ptr<ByteStream> tls_server(std::unique_ptr<ByteStream> l
                                                    const Credentials& credentials,
                                                    std::shared_ptr<Loop> loop);
 
-// Adds TLS to a transport's stream if the options have credentials, otherwise returns the stream. host: the
-// dialled host; empty for an address on this host that has none, such as the path of a socket.
+// Add TLS to a transport's stream if the options have credentials, otherwise return the stream. host: the
+// dialled host; empty for an address without a host, such as the path of a socket.
 WEFT_EXPORT std::unique_ptr<ByteStream> secured_client(std::unique_ptr<ByteStream> stream,
                                                        const ConnectionOptions& options,
                                                        const std::string& host,

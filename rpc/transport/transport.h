@@ -30,22 +30,24 @@ class WEFT_EXPORT Listener {
 
 class WEFT_EXPORT Transport {
  public:
-  using Connected = UniqueFunction<void(Result<std::shared_ptr<Connection>>)>;  // once, on the given loop
-  using Accepted = std::function<void(std::shared_ptr<Connection>)>;            // on the connection's loop
+  // Called once, on the given loop.
+  using Connected = UniqueFunction<void(Result<std::shared_ptr<Connection>>)>;
+  // Called on the connection's loop.
+  using Accepted = std::function<void(std::shared_ptr<Connection>)>;
   using PickLoop = std::function<std::shared_ptr<Loop>()>;  // null: no more connections are wanted
 
   virtual ~Transport() = default;
-  virtual std::string_view scheme() const = 0;  // of its addresses: "tcp"
-  // Its connections authenticate the peer with ConnectionOptions::credentials, or do not leave this process.
-  // An agent with credentials uses no other transports.
+  virtual std::string_view scheme() const = 0;  // the scheme of its addresses: "tcp"
+  // Whether its connections authenticate the peer with ConnectionOptions::credentials, or do not leave this
+  // process. An agent with credentials uses only such transports.
   virtual bool checks_credentials() const { return false; }
   // Fails with ConnectionRefused if no process listens, and with unavailable if there is no answer within
   // options.connect_timeout. Throws invalid_argument for an address of another transport.
   virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;
 
-  virtual void shut_down() {}  // connects in flight fail soon
-  // allow_remote: without it, an address that other hosts can reach fails with permission_denied.
+  virtual void shut_down() {}  // makes attempts to connect in flight fail soon
+  // allow_remote: if it is false, an address that other hosts can reach fails with permission_denied.
   virtual std::unique_ptr<Listener> listen(const Address& address, PickLoop pick,
                                            const ConnectionOptions& options, bool allow_remote,
                                            Accepted accepted) = 0;

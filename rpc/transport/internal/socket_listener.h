@@ -18,7 +18,7 @@ class SocketListener final : public Listener {
  public:
   using Acceptor = asio::basic_socket_acceptor<Protocol>;
   using Socket = asio::basic_stream_socket<Protocol>;
-  using Admit = std::function<void(Socket, const std::shared_ptr<Loop>&)>;  // on the acceptor's loop
+  using Admit = std::function<void(Socket, const std::shared_ptr<Loop>&)>;  // called on the acceptor's loop
 
   // `cleanup` runs after the acceptor has closed.
   SocketListener(Acceptor acceptor, std::shared_ptr<Loop> loop, Address address, Transport::PickLoop pick,

@@ -77,7 +77,7 @@ class SocketStream final : public ByteStream {
  private:
   static constexpr std::size_t max_vectors = 64;
 
-  // Polls a socket by reading from it. Only before the loop blocks does it ask Asio to wait for the socket.
+  // Polls a socket by reading from it. It asks Asio to wait for the socket only before the loop blocks.
   class Polled final : public LoopPoller, public std::enable_shared_from_this<Polled> {
    public:
     Polled(Socket& socket, std::shared_ptr<Loop> loop)
@@ -159,7 +159,7 @@ class SocketStream final : public ByteStream {
   const std::shared_ptr<Loop> loop_;
   const std::string description_;
   const std::string identity_;
-  std::shared_ptr<Polled> polled_;  // null: not polled
+  std::shared_ptr<Polled> polled_;  // null: the loop does not poll the socket
   bool asked_to_poll_ = false;
 };
 

@@ -14,7 +14,7 @@ struct TlsFailure {
   std::string text;  // "": the message of the code is sufficient
 };
 
-// Call after a function of OpenSSL has failed permanently. Empties this thread's error queue.
+// Call it after a function of OpenSSL has failed permanently. Empties this thread's error queue.
 TlsFailure tls_failure(SSL* ssl, const HandshakeNotes& notes, const TlsWire& wire, bool in_handshake);
 
 }  // namespace weft::rpc

@@ -20,15 +20,17 @@ class TlsWire {
   ByteStream& lower() { return *lower_; }
   openssl::Bio make_bio();  // call once; the BIO must be destroyed before this object
 
-  // Nothing is buffered, and the last read of the lower stream returned less than was requested: another read
-  // would most probably block.
+  // Whether nothing is buffered and the last read of the lower stream returned less than was requested. Then
+  // another read would most probably block.
   bool exhausted() const { return in_begin_ == in_end_ && dry_; }
   const std::error_code& read_error() const { return read_error_; }
-  std::string_view first_bytes() const { return {first_, first_size_}; }  // of all received, up to four
+  // The first bytes that were received, up to four.
+  std::string_view first_bytes() const { return {first_, first_size_}; }
 
   void append(std::span<const std::byte> bytes);  // appends to the pending bytes
   std::size_t pending() const { return out_end_ - out_begin_; }
-  void flush();                                                        // as much as the lower stream accepts
+  // Writes as much as the lower stream accepts.
+  void flush();
   const std::error_code& write_error() const { return write_error_; }  // if set, nothing is pending
 
   // Discards received bytes that were not read, up to a limit. Closing a socket with unread bytes resets the

@@ -16,7 +16,7 @@
 
 namespace weft::rpc {
 
-// Throws invalid_argument.
+// Throws invalid_argument if the path is too long for a socket.
 inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& address) {
   if (address.path.size() >= sizeof(sockaddr_un::sun_path))
     throw Error(ErrorKind::invalid_argument,
@@ -24,7 +24,7 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& addre
   return asio::local::stream_protocol::endpoint(address.path);
 }
 
-// The user at the other end, as the kernel reports it: "uid:1000"; empty if it does not.
+// The user at the other end, as the kernel reports it: "uid:1000". Empty if the kernel reports none.
 inline std::string identity_of(int socket) {
   ucred found{};
   socklen_t size = sizeof found;
@@ -54,7 +54,7 @@ inline void remove_stale(asio::io_context& context, const asio::local::stream_pr
   if (error == asio::error::connection_refused) ::unlink(where.path().c_str());
 }
 
-// Throws asio::system_error.
+// Opens a listening socket. Throws asio::system_error.
 inline asio::local::stream_protocol::acceptor listen_on(asio::io_context& context,
                                                         const asio::local::stream_protocol::endpoint& where) {
   remove_stale(context, where);

@@ -1,8 +1,9 @@
-// ShmHandshake: turns a connected Unix socket into a stream, together with its counterpart on the other side.
+// ShmHandshake: turns a connected Unix socket into a stream through shared memory. The other side runs one,
+// too.
 //
-// It verifies that the other side runs as the same user, exchanges the segments (hello.h), and finds out
-// whether each side may read the other's memory. It belongs to one loop. It ends exactly once, by calling
-// `done` there, never from within begin(). It fails with permission_denied (another user), with
+// It verifies that the other side runs as the same user, exchanges the segments (hello.h), and tests whether
+// each side may read the other's memory. It belongs to one loop. It ends exactly once, with a call of `done`
+// on the loop, after begin() has returned. It fails with permission_denied (another user), with
 // protocol_error (malformed bytes, a missing or surplus descriptor, a segment that is not sealed), or with
 // unavailable (the peer is lost or silent).
 #pragma once
@@ -25,8 +26,8 @@ class WEFT_EXPORT ShmHandshake {
   // Receives the stream, or the error.
   using Done = UniqueFunction<void(Result<std::unique_ptr<ByteStream>>)>;
 
-  // Call on the loop. `description` is the stream's. `kept` is released when the stream is closed, or when
-  // the handshake fails.
+  // Starts a handshake; call it on the loop. description: of the stream. kept: released when the stream is
+  // closed, or when the handshake fails.
   static std::shared_ptr<ShmHandshake> begin(Socket socket, std::shared_ptr<Loop> loop,
                                              const ShmOptions& options, std::string description, Done done,
                                              std::shared_ptr<void> kept = nullptr);

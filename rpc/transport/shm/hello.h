@@ -28,14 +28,15 @@ struct WEFT_EXPORT ShmHello {
   std::uint16_t version = current;
   std::uint16_t oldest = current;
 
-  bool bulk = false;             // the sender offers to read, and to be read
+  bool bulk = false;             // the sender can read memory, and permits reading its own
   std::uint64_t capacity = 0;    // bytes of the sender's segment
-  std::uint64_t bulk_begin = 0;  // the minimum size of bulk; the greater one of the two sides applies
-  std::uint64_t bulk_end = 0;    // the end of its sizes; the lesser one applies; 0: unlimited
+  std::uint64_t bulk_begin = 0;  // the minimum size of bulk; the greater value of the two sides applies
+  std::uint64_t bulk_end = 0;    // the end of the sizes of bulk; the lesser value applies; 0: unlimited
   PeerMemory::Nonce nonce{};     // the receiver places it in its memory
 
-  Bytes encode() const;  // does not check the numbers
-  // Throws protocol_error: not a hello, no common version, or invalid numbers.
+  Bytes encode() const;  // does not check the fields
+  // Throws protocol_error if the bytes are not a hello, the two sides have no common version, or a field is
+  // invalid.
   static ShmHello decode(std::span<const std::byte, size> bytes);
 
   // The sizes of bulk, if both sides offer it; equal on both sides. It may be empty.
@@ -50,7 +51,7 @@ struct WEFT_EXPORT ShmProof {
 
   std::uint64_t address = 0;
 
-  // decode() throws protocol_error for other bytes than a proof.
+  // decode() throws protocol_error if the bytes are not a proof.
   Bytes encode() const;
   static ShmProof decode(std::span<const std::byte, size> bytes);
 };
@@ -61,7 +62,7 @@ struct WEFT_EXPORT ShmVerdict {
 
   bool readable = false;  // the sender could read the receiver's memory
 
-  // decode() throws protocol_error for other bytes than a verdict.
+  // decode() throws protocol_error if the bytes are not a verdict.
   Bytes encode() const;
   static ShmVerdict decode(std::span<const std::byte, size> bytes);
 };

@@ -35,21 +35,21 @@ class WEFT_EXPORT Doorbell {
 struct RingControl {
   // Written by the writer.
   struct alignas(128) {
-    std::atomic<std::uint64_t> position{0};  // after the last byte written
-    std::atomic<std::uint32_t> ended{0};     // 1: nothing follows it
+    std::atomic<std::uint64_t> position{0};  // the position after the last byte written
+    std::atomic<std::uint32_t> ended{0};     // 1: no bytes follow that position
   } writer;
   // Written by the reader.
   struct alignas(128) {
-    std::atomic<std::uint64_t> position{0};      // after the last byte read
-    std::atomic<std::uint64_t> acknowledged{0};  // of BulkAccess
+    std::atomic<std::uint64_t> position{0};      // the position after the last byte read
+    std::atomic<std::uint64_t> acknowledged{0};  // BulkAccess::acknowledged()
   } reader;
   // Separate from the positions, because they rarely change while both sides are awake.
   struct alignas(128) {
-    std::atomic<std::uint32_t> writer_sleeps{0};                  // until there is room
-    std::atomic<std::uint32_t> writer_awaits_acknowledgement{0};  // until `acknowledged` changes
+    std::atomic<std::uint32_t> writer_sleeps{0};                  // 1: the writer sleeps until there is room
+    std::atomic<std::uint32_t> writer_awaits_acknowledgement{0};  // 1: until `acknowledged` changes
   } asked_of_reader;
   struct alignas(128) {
-    std::atomic<std::uint32_t> reader_sleeps{0};  // until there are bytes, or the end
+    std::atomic<std::uint32_t> reader_sleeps{0};  // 1: the reader sleeps until there are bytes, or the end
   } asked_of_writer;
 };
 
@@ -58,16 +58,17 @@ class WEFT_EXPORT RingWriter {
   // The arguments must outlive the writer.
   RingWriter(const ShmSegment& segment, Doorbell& bell);
 
-  // As ByteStream::write(): would_block if there is no room. The position is published after each piece of a
-  // large write, so that the reader copies one piece while this side copies the next.
+  // Like ByteStream::write(): would_block if there is no room. The position is published after each piece of
+  // a large write, so that the reader copies one piece while this side copies the next.
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error);
 
-  void end();             // the reader reads eof after the bytes that were written
-  bool writable() const;  // half of the ring is free (less is not worth a wake-up), or it is broken
-  bool fall_asleep();     // false: writable() is true
-  void wake_up();         // withdraws the request of fall_asleep()
+  void end();  // the reader reads eof after the bytes that were written
+  // At least half of the ring is free (less is not worth a wake-up), or the ring is broken.
+  bool writable() const;
+  bool fall_asleep();  // false: writable() is true
+  void wake_up();      // withdraws the request of fall_asleep()
 
-  std::uint64_t acknowledged() const;             // as the reader wrote it: see BulkAccess
+  std::uint64_t acknowledged() const;             // the reader's number (BulkAccess)
   bool await_acknowledgement(std::uint64_t but);  // false: acknowledged() differs from `but`
 
  private:
@@ -87,15 +88,15 @@ class WEFT_EXPORT RingReader {
  public:
   RingReader(const ShmSegment& segment, Doorbell& bell);
 
-  // As ByteStream::read(): would_block if there is nothing, eof after the end.
+  // Like ByteStream::read(): would_block if there are no bytes, eof after the end.
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error);
 
-  bool readable() const;  // or at the end, or broken
+  bool readable() const;  // there are bytes, or the end was reached, or the ring is broken
   bool fall_asleep();     // false: readable() is true
   void wake_up();         // withdraws the request of fall_asleep()
-  void acknowledge();     // adds one to the writer's acknowledged(), and wakes it if it waits for that
-  // The writer has ended. The bytes that it has written are still read. After them follows eof if the writer
-  // had called end(), otherwise connection_reset.
+  void acknowledge();     // adds one to the writer's acknowledged(), and wakes a writer that waits for that
+  // The writer's process has ended. read() still returns the bytes that it has written. After them, read()
+  // returns eof if the writer had called end(), otherwise connection_reset.
   void abandon();
 
  private:
@@ -110,7 +111,7 @@ class WEFT_EXPORT RingReader {
   std::uint64_t written_ = 0;  // the writer's position, when last read
   std::uint64_t acknowledged_ = 0;
   bool abandoned_ = false;
-  bool ended_ = false;  // of an abandoned ring: end() was called
+  bool ended_ = false;  // the ring is abandoned, and its writer had called end()
   bool broken_ = false;
 };
 

@@ -1,10 +1,10 @@
 // ShmSegment: memory that two processes share. One of them created it, and neither trusts the other.
 //
-// A memfd with one control page and a data region whose size is a power of two. The size is sealed: if a
-// process could truncate the file, it would kill its readers (SIGBUS). The data region is mapped twice in a
-// row, so that a copy of at most its capacity never wraps. Pages are allocated when they are first written,
-// so an idle segment costs little. The destructor unmaps it. Thread-safety: a value; the other process may
-// change the bytes at any time.
+// A segment is a memfd with one control page and a data region whose size is a power of two. The size of the
+// file is sealed: otherwise a process could truncate the file and so kill its readers (SIGBUS). The data
+// region is mapped twice in a row, so that a copy of at most its capacity never wraps. Pages are allocated
+// when they are first written, so an idle segment costs little. The destructor unmaps the segment.
+// Thread-safety: a value; the other process may change the bytes at any time.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -24,7 +24,7 @@ class WEFT_EXPORT ShmSegment {
   // Throws invalid_argument for an invalid capacity, unsupported if the system lacks sealed memfds, and
   // resource_exhausted if it has no descriptor or address space left.
   static ShmSegment create(std::size_t capacity);
-  // Maps a segment that a peer created. Throws protocol_error if it was not created in the way of create(),
+  // Maps a segment that a peer created. Throws protocol_error if the segment was not created as by create(),
   // or has more than `max_bytes` bytes of data.
   static ShmSegment open(Descriptor memory, std::size_t max_bytes);
 
@@ -36,7 +36,8 @@ class WEFT_EXPORT ShmSegment {
   std::byte* data() const { return base_ + page_size(); }  // 2 * capacity() bytes: the data region twice
   std::size_t capacity() const { return capacity_; }       // bytes of the data region
 
-  // The peer maps it; needed only until it has been sent: the mapping does not depend on it.
+  // The descriptor of the memfd, which the peer maps. After it has been sent it may be closed, because the
+  // mapping does not depend on it.
   int descriptor() const { return memory_.get(); }
   void close_descriptor() { memory_.reset(); }
 

@@ -1,7 +1,7 @@
-// A ByteStream over two rings in shared memory, one for each direction, and a Unix socket.
+// A ByteStream that uses two rings in shared memory, one for each direction, and a Unix socket.
 //
-// A byte on the socket wakes a side that sleeps. Unlike an eventfd, the socket cannot block its writer; and
-// it is watched anyway, because its end is the end of the other process. On a loop that spins, the rings are
+// A byte on the socket wakes a side that sleeps. Unlike an eventfd, the socket cannot block its writer. This
+// side watches the socket anyway, because it ends with the other process. On a loop that spins, the rings are
 // polled, and no system call is made while both sides have work. If the peer ends, its written bytes are read
 // first; after them, eof if it had shut down writing or closed the stream, otherwise connection_reset.
 // BulkAccess is available if the handshake proved that each side can read the other's memory.
@@ -23,14 +23,14 @@ struct ShmEnds {
   asio::local::stream_protocol::socket socket;
   ShmSegment outbound;  // this side's segment, which it writes to
   ShmSegment inbound;
-  std::optional<PeerMemory> memory;  // of the other side, if both sides may read
+  std::optional<PeerMemory> memory;  // the other side's memory, if both sides may read each other's
   BulkRange bulk;
   std::string description;
   std::string identity;
   std::shared_ptr<void> kept = nullptr;  // released when the stream is closed
 };
 
-// Call on the loop, whose io_context is the socket's.
+// Makes the stream. Call it on the loop, whose io_context the socket uses.
 WEFT_EXPORT std::unique_ptr<ByteStream> make_shm_stream(ShmEnds ends, std::shared_ptr<Loop> loop);
 
 }  // namespace weft::rpc
