@@ -4,7 +4,7 @@
 //
 // The system's resolver (DNS, /etc/hosts) runs on a thread of Asio, so that it does not block the agent's
 // loop. Each address of the host is a replica, tcp://ADDRESS:port; with credentials tcp://HOST@ADDRESS:port,
-// so that a replica's certificate must be for the host name. The resolver does not keep the agent. A query
+// so that a replica's certificate must be for the host name. The resolver refers to the agent weakly. A query
 // fails with unavailable if the host has no known address, and with shut_down if the agent has ended; then
 // the set keeps its last result.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace weft::rpc {
 
-// address: tcp://host:port; throws invalid_argument.
+// address: tcp://host:port. Throws invalid_argument if it is malformed.
 WEFT_EXPORT PeerSet::Resolver dns_resolver(const std::shared_ptr<AgentCore>& agent, std::string_view address);
 
 }  // namespace weft::rpc

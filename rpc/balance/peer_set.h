@@ -5,12 +5,12 @@
 //   auto quote = co_await markets.call<&Market::last>("ACME");
 //   auto mine = co_await markets.key("ACME").call<&Market::last>("ACME");   // consistent_hash
 //
-// If a replica did not receive a call, the call is tried on another one; if it may have run, only if its
-// method is idempotent. Each replica is tried once. The arguments are kept for further tries, so they must be
-// copyable; otherwise there is one try. A replica fails if it cannot be reached, is lost or shuts down, or if
-// the deadline passes; errors of its handlers do not count. Connected replicas are preferred. Replicas that
-// cannot be reached are reconnected in the background. Cheap to copy; copies share the state of the replicas.
-// Thread-safe.
+// If a replica did not receive a call, the set tries the call on another replica. If the call may have run,
+// the set does so only if the method is idempotent. Each replica is tried once. The set keeps the arguments
+// for further tries, so they must be copyable; otherwise there is only one try. A replica fails if it cannot
+// be reached, is lost or shuts down, or if the deadline passes; errors of its handlers do not count.
+// Connected replicas are preferred. Replicas that cannot be reached are reconnected in the background. Cheap
+// to copy; copies share the state of the replicas. Thread-safe.
 #pragma once
 
 #include <weft/rpc/balance/replica_plan.h>
@@ -22,14 +22,15 @@ namespace weft::rpc {
 // How a set selects and ejects replicas.
 struct PeerSetOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
-  double max_load = 1.25;  // this and the next: as in BalanceOptions
+  double max_load = 1.25;  // max_load, ejection: as in BalanceOptions
   EjectionOptions ejection;
   // The interval at which the resolver is queried. It is also queried when a replica fails, but not more
   // often than `soonest`.
   std::chrono::nanoseconds refresh = std::chrono::seconds{30};
   std::chrono::nanoseconds soonest = std::chrono::seconds{1};
-  // How long a call waits for the connection to one replica while others remain to be tried; at most an equal
-  // share of the time until its deadline. CallOptions::connect_within overrides it.
+  // The maximum time that a call waits for the connection to one replica while other replicas remain to be
+  // tried. It is never longer than an equal share of the time until the deadline. CallOptions::connect_within
+  // overrides it.
   std::chrono::nanoseconds connect_within = std::chrono::seconds{1};
 };
 
@@ -53,22 +54,22 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
 
   void set(const Names& names);
   void resolve();
-  // Runs `ready` once the first names are known; usually at once.
+  // Runs `ready` as soon as the first names are known, which is usually at once.
   void when_resolved(Ready ready);
-  // Empty: no replica is left.
+  // Selects a replica that is not in `but`. nullopt: none is left.
   std::optional<Chosen> choose(std::optional<std::uint64_t> key, const std::vector<ReplicaPlan::Id>& but);
   void finish(const Choice& choice, ReplicaPlan::Outcome outcome);
   std::vector<ReplicaPlan::Replica> replicas() const;
-  // For an attempt at a replica; empty: until the deadline.
+  // The maximum time for the connection in an attempt. nullopt: until the deadline.
   std::optional<std::chrono::nanoseconds> connect_within(std::optional<Clock::time_point> deadline,
                                                          std::size_t left) const;
-  Future<void> pause();  // before a call tries all replicas again; cancelling it ends the pause
+  Future<void> pause();  // completes when a call may try all replicas again; cancelling it ends the pause
 
  private:
   void resolved(Result<Names> names);
   void resolve_later(std::chrono::nanoseconds wait);
   void resolve_soon();
-  // Connect the returned routes without the mutex.
+  // The caller connects the returned routes without the mutex.
   std::vector<std::shared_ptr<Route>> look_at_routes() WEFT_REQUIRES(mutex_);
 
   const std::weak_ptr<AgentCore> core_;
@@ -77,12 +78,13 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   const Resolver resolver_;  // null: the names are fixed
   mutable Mutex mutex_;
   ReplicaPlan plan_ WEFT_GUARDED_BY(mutex_);
-  // Of replicas that were chosen.
+  // The routes to replicas that were chosen.
   std::map<ReplicaPlan::Id, std::shared_ptr<Route>> routes_ WEFT_GUARDED_BY(mutex_);
-  bool known_ WEFT_GUARDED_BY(mutex_) = false;  // or the resolver has failed
+  bool known_ WEFT_GUARDED_BY(mutex_) = false;  // names are known, or the resolver has failed
   bool resolving_ WEFT_GUARDED_BY(mutex_) = false;
-  Clock::time_point asked_ WEFT_GUARDED_BY(mutex_){};  // the last query
-  std::uint64_t round_ WEFT_GUARDED_BY(mutex_) = 0;    // of queries: timers of earlier rounds have no effect
+  Clock::time_point asked_ WEFT_GUARDED_BY(mutex_){};  // the time of the last query
+  // Counts queries; timers of earlier rounds have no effect.
+  std::uint64_t round_ WEFT_GUARDED_BY(mutex_) = 0;
   std::vector<Ready> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
@@ -93,24 +95,24 @@ struct WEFT_EXPORT CallVerdict {
   static CallVerdict of(const std::exception_ptr& error, bool idempotent);
 };
 
-// The attempts of one call. If threads race, an attempt may be reported after a later one has started.
-// cancel() cancels the latest. Thread-safe.
+// The attempts of one call. cancel() cancels the latest one. If threads race, set() for an attempt may run
+// after a later attempt has started. Thread-safe.
 class WEFT_EXPORT LatestAttempt {
  public:
   std::uint64_t begin();                              // returns its number
-  void set(std::uint64_t number, Future<void> work);  // ignored if a later one has started
-  void cancel();                                      // the latest, and all later ones
+  void set(std::uint64_t number, Future<void> work);  // ignored if a later attempt has started
+  void cancel();                                      // cancels the latest attempt, and all later ones
   bool cancelled() const;
 
  private:
   mutable Mutex mutex_;
   std::uint64_t latest_ WEFT_GUARDED_BY(mutex_) = 0;
   bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
-  // Cancelled without the mutex: it may call back.
+  // It is cancelled without the mutex, because it may call back.
   std::shared_ptr<Future<void>> work_ WEFT_GUARDED_BY(mutex_);
 };
 
-// One call over the replicas. `start`: (Peer, connect_within) -> Future<Value>.
+// One call of a set, which tries replicas one after another. Start: (Peer, connect_within) -> Future<Value>.
 template <class Value, class Start>
 class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Value, Start>> {
  public:
@@ -146,7 +148,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   }
 
  private:
-  // last: the error of the previous replica.
+  // Starts an attempt. last: the error of the previous replica; null: none.
   void attempt(const std::exception_ptr& last) {
     const auto chosen = set_->choose(key_, tried_);
     if (!chosen) return nobody_left(last);
@@ -155,7 +157,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     Future<Value> made;
     try {
       made = start_(chosen->peer, set_->connect_within(deadline_, again_ ? chosen->left : 1));
-    } catch (...) {  // an argument cannot travel
+    } catch (...) {  // an argument cannot be sent
       set_->finish(chosen->choice, ReplicaPlan::Outcome::unknown);
       return promise_.fail(std::current_exception());
     }
@@ -222,7 +224,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   LatestAttempt latest_;
 };
 
-// Stores text instead of referring to it.
+// The type in which an argument is kept: text is stored as a std::string.
 template <class Given>
 using Kept = std::conditional_t<std::is_convertible_v<std::decay_t<Given>, std::string_view>, std::string,
                                 std::decay_t<Given>>;
@@ -236,20 +238,20 @@ class WEFT_EXPORT PeerSet {
   // Returns the addresses or names of the replicas. Called on a loop or on a calling thread; must not block.
   using Resolver = detail::PeerSetState::Resolver;
 
-  // The replicas with these names, or with those that the resolver returns. An Agent converts to its
-  // AgentCore.
+  // A set of the replicas with these names, or with the names that the resolver returns. An Agent may be
+  // passed as `agent`.
   PeerSet(const std::shared_ptr<AgentCore>& agent, const Names& names, PeerSetOptions options = {});
   PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options = {});
 
-  // Handles whose calls have a key, have options or metadata (merged as those of a Peer), or belong to a call
-  // that is being served. The deadline applies to all tries together. With wait_for_ready, a call retries all
-  // replicas until one can be reached.
+  // Return a handle whose calls have a key, have options or metadata (merged as for a Peer), or are made on
+  // behalf of a call that is being served. The deadline applies to all tries together. With wait_for_ready, a
+  // call retries all replicas until one can be reached.
   PeerSet key(std::string_view key) const;
   PeerSet with(CallOptions options) const;
   PeerSet with_metadata(Metadata metadata) const;
   PeerSet with(CallContext& serving) const;
 
-  // A future of the result, as Peer::call. (Do not pass Type.)
+  // Calls a method, and returns a future of the result, as Peer::call. Do not pass Type.
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     return balance<typename Peer::FoundMethod<Target>::Type>(
@@ -258,7 +260,7 @@ class WEFT_EXPORT PeerSet {
         },
         std::forward<Given>(given)...);
   }
-  // A method that T's service lists and T inherits, as Peer::call.
+  // For a method that T's service lists and T inherits, as Peer::call.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     return balance<typename Peer::FoundMethod<Target, Type, T>::Type>(

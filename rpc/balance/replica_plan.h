@@ -1,5 +1,5 @@
-// ReplicaPlan: selects the replica for the next call, and ejects replicas that fail. State with an explicit
-// clock and without I/O, which PeerSet uses.
+// ReplicaPlan: selects the replica for the next call, and ejects replicas that fail. PeerSet uses it. It has
+// no I/O, and its callers pass the time.
 //
 // A replica that fails several times in a row is ejected for a while. After that, one call probes it: success
 // reinstates it, failure ejects it for twice as long. The last replica that is not ejected is never ejected.
@@ -24,22 +24,22 @@ namespace weft::rpc {
 // How the replica for a call is selected.
 enum class BalancePolicy : std::uint8_t {
   round_robin,
-  least_outstanding,  // the fewest calls in flight; round robin between equals
+  least_outstanding,  // the replica with the fewest calls in flight; round robin between equals
   consistent_hash,    // by the call's key; round robin for calls without a key
 };
 
 // When a replica is ejected, and for how long.
 struct EjectionOptions {
   std::size_t failures = 3;                                     // in a row
-  std::chrono::nanoseconds first = std::chrono::seconds{1};     // the first time; then doubled each time
-  std::chrono::nanoseconds longest = std::chrono::seconds{60};  // the maximum
+  std::chrono::nanoseconds first = std::chrono::seconds{1};     // the first ejection; doubled each time
+  std::chrono::nanoseconds longest = std::chrono::seconds{60};  // the maximum of an ejection
 };
 
 // How the plan selects replicas.
 struct BalanceOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
-  // consistent_hash: a replica with more than this multiple of the average calls in flight passes its key on
-  // to the next replica for the key; 0: never.
+  // consistent_hash: if a replica has more than this multiple of the average number of calls in flight, the
+  // next replica for the key gets the call. 0: no limit.
   double max_load = 1.25;
   EjectionOptions ejection;
 };
@@ -50,11 +50,11 @@ class WEFT_EXPORT ReplicaPlan {
   // `Outcome`: the result of a call, for finish().
   using Time = Clock::time_point;
   enum class Outcome : std::uint8_t { good, failed, unknown };
-  // How well a replica can be reached, the best first. A key leads to a connecting replica as to a connected
-  // one, so that keys do not move when replicas start.
+  // How well a replica can be reached, the best first. For a key, a connecting replica counts as connected,
+  // so that keys do not move when replicas start.
   enum class Reach : std::uint8_t { ready, connecting, failing };  // ready: connected, or never tried
 
-  // Without replicas; see set().
+  // A plan without replicas; add them with set().
   explicit ReplicaPlan(BalanceOptions options) : options_(options) {}
 
   // Sets the replicas by name. Known replicas keep their state.
@@ -66,11 +66,11 @@ class WEFT_EXPORT ReplicaPlan {
     Id id = 0;
     bool probe = false;  // the result decides whether an ejected replica is reinstated
   };
-  // Selects the replica for a call, which is in flight from now on. Empty if all are in `but`.
+  // Selects the replica for a call, which is in flight from now on. nullopt if all replicas are in `but`.
   std::optional<Choice> choose(Time now, std::optional<std::uint64_t> key = {},
                                const std::vector<Id>& but = {});
-  // Reports the result. unknown: it says nothing about the replica. Ignored for a replica that has left the
-  // plan.
+  // Reports the result of a call. unknown: the result says nothing about the replica. Ignored for a replica
+  // that has left the plan.
   void finish(const Choice& choice, Outcome outcome, Time now);
 
   // The state of one replica.

@@ -1,11 +1,11 @@
 // Endpoint: an agent's metrics and its probes over HTTP.
 //
 //   /metrics   the counters of Metrics, for Prometheus
-//   /livez     200 if every loop of the agent answers in time; otherwise a restart helps
+// /livez 200 if every loop of the agent answers in time; otherwise restart the process
 //   /readyz    200 if the agent accepts calls: not draining, not ended, live, and ready by not_ready
 //
-// Otherwise the reply is a 503 with the reason. It does not keep the agent, and may be destroyed before or
-// after it. Thread-safe.
+// Otherwise the reply is a 503 with the reason. The Endpoint does not own the agent, and may be destroyed
+// before or after it. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -17,22 +17,22 @@
 
 namespace weft::observe {
 
-// Where the endpoint listens, and which hosts it answers.
+// The address on which the endpoint listens, and the hosts that it answers.
 struct EndpointOptions {
   std::string address = "127.0.0.1:0";  // host:port
   bool remote = false;                  // also answers other hosts, without authentication
-  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // for a loop, before it counts as stuck
-  // Returns why the program is not ready; empty if it is. Runs on the endpoint's thread; must not block for
-  // long.
+  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // the time after which a loop counts as stuck
+  // Returns the reason why the program is not ready; nullopt if it is ready. Runs on the endpoint's thread;
+  // must not block for long.
   std::function<std::optional<std::string>()> not_ready;
 };
 
 class WEFT_EXPORT Endpoint {
  public:
-  // metrics: of this agent; null: no /metrics. Throws as HttpServer does.
+  // metrics: the agent's; null: the endpoint has no /metrics. Throws as HttpServer does.
   Endpoint(rpc::Agent& agent, std::shared_ptr<Metrics> metrics, EndpointOptions options = {});
 
-  const std::string& address() const { return server_.address(); }  // host:port, as bound
+  const std::string& address() const { return server_.address(); }  // host:port, with the actual port
 
  private:
   HttpServer server_;

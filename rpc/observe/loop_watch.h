@@ -1,7 +1,7 @@
 // LoopWatch: measures how soon each loop of an agent answers, and the processor time of its thread.
 //
-// The question is a job that is posted to the loop. It runs after the jobs that are queued, so its delay is
-// that of an event that arrives now. A loop with an unanswered question is not asked again. Thread-safe; do
+// ask() posts a job (the question) to each loop. The job runs after the jobs that are queued, so it has the
+// delay of an event that arrives now. A loop with an unanswered question gets no second one. Thread-safe; do
 // not call ask() on the agent's loops.
 #pragma once
 
@@ -19,11 +19,12 @@ class WEFT_EXPORT LoopWatch {
   // The answer of one loop.
   struct Loop {
     bool answered = false;              // within the timeout
-    std::chrono::nanoseconds delay{0};  // until the answer; or so far, for an unanswered question
-    std::chrono::nanoseconds cpu{0};    // of the thread that last ran it, since its start; 0: it never ran
+    std::chrono::nanoseconds delay{0};  // until the answer; if unanswered, the delay so far
+    // The processor time since its start of the thread that last ran the loop. 0: the loop never ran.
+    std::chrono::nanoseconds cpu{0};
   };
 
-  // Does not keep the agent.
+  // The object refers to the agent weakly.
   explicit LoopWatch(const std::shared_ptr<rpc::AgentCore>& core) : core_(core) {}
 
   // One entry for each of the agent's loops; empty if the agent has ended.

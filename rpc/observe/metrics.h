@@ -5,8 +5,8 @@
 //   observe::Endpoint endpoint{agent, metrics, {.address = "127.0.0.1:9464"}};   // /metrics, or:
 //   exposer.RegisterCollectable(metrics);                       // prometheus-cpp's own server
 //
-// For one agent. A call costs one lock, which calls of the same method share. docs/observability.md lists the
-// names. Thread-safe.
+// One Metrics object belongs to one agent. Each call locks one mutex, which calls of the same method share.
+// docs/observability.md lists the names. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -20,8 +20,8 @@ namespace weft::observe {
 // The options of the export.
 struct MetricsOptions {
   std::vector<double> seconds;     // upper bounds of the histograms; empty: from 10 µs to 30 s
-  std::size_t max_methods = 1000;  // in each direction; calls of further methods count as "other"
-  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // for a loop that does not answer
+  std::size_t max_methods = 1000;  // calls of further methods count as "other"; in each direction
+  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // the maximum wait for the answer of a loop
 };
 
 class WEFT_EXPORT Metrics final : public rpc::Interceptor,
@@ -34,9 +34,10 @@ class WEFT_EXPORT Metrics final : public rpc::Interceptor,
   // The layer that installs the metrics into one agent. A second installation throws failed_precondition.
   rpc::Layer layer();
 
-  // All metrics, now; if the agent has ended, only the observed calls. Do not call on the agent's loops.
+  // The current metrics. If the agent has ended, only the durations of its calls. Do not call it on the
+  // agent's loops.
   std::vector<prometheus::MetricFamily> Collect() const override;
-  std::string text() const;  // the same, in Prometheus' text format
+  std::string text() const;  // Collect() in Prometheus' text format
 
   std::unique_ptr<rpc::CallWatch> calling(rpc::OutgoingCall& call, const std::string& peer,
                                           rpc::CallContext* serving) override;

@@ -1,9 +1,9 @@
 // QuitDump: on SIGQUIT (Ctrl-\, kill -QUIT), prints the calls in flight of an agent to stderr; the process
 // continues.
 //
-// While a QuitDump exists, SIGQUIT does not end the process. For one agent; each agent of a process can have
-// its own. It has its own thread, so it prints even if the agent's loops and handlers hang; it reports loops
-// that do not answer within a second. It does not keep the agent. Thread-safe.
+// While a QuitDump exists, SIGQUIT does not end the process. A QuitDump belongs to one agent; each agent of a
+// process can have its own. It has its own thread, so it prints even if the agent's loops and handlers hang;
+// it reports loops that do not answer within a second. It refers to the agent weakly. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -18,7 +18,7 @@ class WEFT_EXPORT QuitDump {
  public:
   // Receives the text. Called on the dump's thread.
   using Print = std::function<void(const std::string& lines)>;
-  explicit QuitDump(rpc::Agent& agent, Print print = nullptr);  // null: to stderr
+  explicit QuitDump(rpc::Agent& agent, Print print = nullptr);  // null: prints to stderr
   ~QuitDump();
   QuitDump(const QuitDump&) = delete;
   QuitDump& operator=(const QuitDump&) = delete;

@@ -1,4 +1,5 @@
-// An agent's log as records of spdlog: `AgentOptions{.log = observe::spdlog_sink()}`.
+// spdlog_sink(): a LogSink that writes an agent's log to spdlog: `AgentOptions{.log =
+// observe::spdlog_sink()}`.
 //
 // The text of a record is "AGENT: MESSAGE", followed by its fields as KEY=VALUE (logfmt). A value with blanks
 // or unprintable characters is in quotation marks. Levels have the same names. Thread-safe if the logger is

@@ -1,12 +1,12 @@
 // Credentials: the identity of an agent, and the peers that it trusts.
 //
-// A certificate with its key and the trusted authorities, or pre-shared secrets of the job, or both. An agent
-// uses the same credentials for listening and connecting. Connections use TLS 1.3, and both sides
-// authenticate. reload() reads the files again: later connections use the new contents, existing ones keep
-// the old. To change a secret, use two valid secrets for some time (docs/security.md).
+// Credentials contain a certificate with its key and the trusted authorities, or pre-shared secrets of the
+// job, or both. An agent uses the same credentials for listening and connecting. Connections use TLS 1.3, and
+// both sides authenticate. reload() reads the files again: later connections use the new contents, existing
+// connections keep the old ones. To change a secret, use two valid secrets for some time (docs/security.md).
 //
-// Shared by the agents of a program through shared_ptr. Thread-safety: all members may be called from any
-// thread.
+// The agents of a program share the object through shared_ptr. Thread-safety: all members may be called from
+// any thread.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -32,13 +32,14 @@ struct SharedSecret {
 // Files are PEM and are read again by each reload(); fields with `pem` contain the same as text. Files with a
 // key or a secret must not be readable by other users of the host.
 struct CredentialOptions {
-  std::string certificate_file, certificate_pem;  // the agent's own, then the chain to its authority
-  std::string key_file, key_pem;                  // of that certificate, not encrypted
+  std::string certificate_file, certificate_pem;  // the agent's certificate, then the chain to its authority
+  std::string key_file, key_pem;                  // the key of that certificate, not encrypted
   std::string trust_file, trust_pem;              // authorities: each certificate is trusted by itself
 
   std::vector<SharedSecret> secrets;  // one or two: the first is offered, both are accepted
-  // Or a file with one or two lines "ID SECRET", or with the secret alone, whose id is then "job". Lines that
-  // begin with # are ignored. A reload may also change the number, the ids and the order of the secrets.
+  // Instead of `secrets`: a file with one or two lines "ID SECRET", or with one secret alone, whose id is
+  // then "job". Lines that begin with # are ignored. A reload may also change the number, the ids and the
+  // order of the secrets.
   std::string secret_file;
 };
 
@@ -51,13 +52,14 @@ class WEFT_EXPORT Credentials {
   Credentials(const Credentials&) = delete;
   Credentials& operator=(const Credentials&) = delete;
 
-  // Throws as the constructor does; then nothing is changed.
+  // Read the files again, or use other options. If they throw, as the constructor does, the credentials do
+  // not change.
   void reload();
-  void replace(CredentialOptions options);  // also for later reload()s
+  void replace(CredentialOptions options);  // later calls of reload() use these options
 
-  // The expiry of the own certificate; empty without a certificate.
+  // The expiry of the agent's certificate; nullopt without a certificate.
   std::optional<std::chrono::system_clock::time_point> expires() const;
-  // The name in the own certificate, which the agent uses as its name; empty without a certificate.
+  // The name in the agent's certificate, which the agent uses as its name; empty without a certificate.
   std::string name() const;
   // For logs: "certificate 'worker1' until 2031-02-03 04:05:06 UTC, secrets 'job7', 'job6'".
   std::string describe() const;

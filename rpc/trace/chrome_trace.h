@@ -1,5 +1,5 @@
-// chrome_trace: the spans of several agents as one trace in Chrome's JSON format, for ui.perfetto.dev and
-// chrome://tracing: each agent is a process, arrows connect calls made with calls served, and work
+// chrome_trace: writes the spans of several agents as one trace in Chrome's JSON format, for ui.perfetto.dev
+// and chrome://tracing. Each agent is a process, arrows connect calls made with calls served, and work
 // (operators) is nested in its call.
 //
 // Thread-safety: values; collect_spans() blocks, so do not call it on the agents' own threads.
@@ -26,15 +26,15 @@ struct AgentSpans {
 // returned once, even if the agent is queried again. Throws the errors of its calls.
 WEFT_EXPORT AgentSpans collect_spans(const Peer& peer);
 
-// Times are relative to the first span.
+// Returns the trace as JSON. Times are relative to the first span.
 WEFT_EXPORT std::string chrome_trace(const std::vector<AgentSpans>& agents);
 
 // Assigns each span a lane, from 0, such that spans in one lane do not overlap. Uses the minimum number of
 // lanes.
 WEFT_EXPORT std::vector<std::size_t> lanes_of(const std::vector<Span>& spans);
 
-// As lanes_of(), but work is in the lane of its parent, if the parent is among the spans, contains the work's
-// times, and has no other child at the same time.
+// Like lanes_of(), but work is in the lane of its parent, if the parent is among the spans, contains the
+// work's times, and has no other child at the same time.
 WEFT_EXPORT std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans);
 
 }  // namespace weft::rpc

@@ -1,6 +1,6 @@
-// ClockOffset: the difference between another agent's clock and this one's, by the midpoint of a round trip
-// (Cristian's algorithm): the other agent read its clock between the request's departure and the reply's
-// arrival.
+// ClockOffset: the difference between another agent's clock and this agent's clock, estimated from the
+// midpoint of a round trip (Cristian's algorithm): the other agent read its clock between the departure of
+// the request and the arrival of the reply.
 //
 // Thread-safety: values; measure_clock() blocks, so do not call it on the agents' own threads.
 #pragma once
@@ -12,18 +12,18 @@
 
 namespace weft::rpc {
 
-// Nanoseconds: this clock at the departure of the request and at the arrival of the reply; the other clock in
-// between.
+// One round trip, in nanoseconds. sent, came: this agent's clock when the request was sent, and when the
+// reply arrived. other: the other agent's clock in between.
 struct ClockSample {
   std::int64_t sent = 0, other = 0, came = 0;
 };
 
 struct ClockOffset {
-  std::int64_t ahead = 0;      // nanoseconds: the other clock's time minus this one's
-  std::int64_t uncertain = 0;  // in both directions: half the round trip
+  std::int64_t ahead = 0;      // nanoseconds: the other clock's time minus this clock's
+  std::int64_t uncertain = 0;  // nanoseconds, in both directions: half the round trip
 };
 
-// From the shortest round trip. At least one sample.
+// Computes the offset from the shortest round trip. samples: at least one.
 WEFT_EXPORT ClockOffset clock_offset(const std::vector<ClockSample>& samples);
 
 // Calls the peer's `weft.clock` for `rounds` times. Throws the errors of the calls: not_found if the peer has

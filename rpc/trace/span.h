@@ -14,11 +14,11 @@ struct Span {
   std::uint64_t trace_high = 0, trace_low = 0;
   std::uint64_t id = 0;
   std::uint64_t parent = 0;         // 0: the first span of its trace
-  std::string name;                 // of the method
-  bool served = false;              // by this agent; false: made by it
-  std::string peer;                 // the other agent, if known when the call started
+  std::string name;                 // the method's name
+  bool served = false;              // the agent served the call; false: it made the call
+  std::string peer;                 // the other agent, if its name was known when the call started
   std::int64_t begin = 0, end = 0;  // nanoseconds of the agent's clock
-  std::string error;                // the kind; empty: success
+  std::string error;                // the kind of the error; empty: success
   // A piece of work within its parent, neither made nor served, recorded by a higher layer: an operator, a
   // block that a handler names, the nodes of a backward.
   bool work = false;
@@ -30,7 +30,7 @@ WEFT_CODEC(Span, trace_high, trace_low, id, parent, name, served, peer, begin, e
 struct SpanBatch {
   std::string agent;
   std::uint64_t incarnation = 0;
-  std::uint64_t dropped = 0;  // since the last batch, because max_spans was reached
+  std::uint64_t dropped = 0;  // spans dropped since the last batch, because max_spans was reached
   std::uint64_t left = 0;     // spans that remain
   std::vector<Span> spans;    // in the order of their ends
 };

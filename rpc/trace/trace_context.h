@@ -1,7 +1,7 @@
 // TraceContext: the trace and the span of a call, in the format of W3C Trace Context
 // (w3.org/TR/trace-context): "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".
 //
-// It travels as metadata of a call. Thread-safety: a value.
+// It is sent as metadata of a call. Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -20,7 +20,7 @@ struct WEFT_EXPORT TraceContext {
   bool sampled = true;
   std::string state;  // tracestate: propagated unchanged
 
-  // Empty if the text is malformed. For later versions, parses the fields of version 00.
+  // nullopt if the text is malformed. From texts of later versions, parse() reads the fields of version 00.
   static std::optional<TraceContext> parse(std::string_view traceparent, std::string_view tracestate = {});
   std::string traceparent() const;
   std::string trace_text() const;  // 32 hexadecimal digits

@@ -3,11 +3,12 @@
 //   auto tracer = std::make_shared<rpc::Tracer>();
 //   rpc::Agent agent{{.name = "market"}, {tracer->layer()}};
 //
-// A call that is made for another one (peer.with(call)) belongs to its trace. Any other call starts a trace,
-// unless Under states one. `ratio` decides at the start of a trace whether it is sampled, and this holds on
-// all agents. Calls of weft's own methods ("weft.") are traced only if TracerOptions lists them. Spans are
-// kept until they are taken, by take() or by a peer through `weft.spans`; if there is no room, new ones are
-// dropped. Higher layers record more: tensor/operator_trace.h records the operators of handlers. Thread-safe.
+// A call that a handler makes on behalf of the call that it serves (peer.with(call)) belongs to the trace of
+// that call. Any other call starts a trace, unless Under states one. `ratio` decides at the start of a trace
+// whether it is sampled, and this holds on all agents. Calls of weft's own methods ("weft.") are traced only
+// if TracerOptions lists them. Spans are kept until take() or a peer (through `weft.spans`) takes them. If
+// there is no room, new spans are dropped. Higher layers record more: tensor/operator_trace.h records the
+// operators of handlers. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -25,8 +26,8 @@ namespace weft::rpc {
 inline constexpr std::string_view spans_method = "weft.spans", clock_method = "weft.clock";
 
 struct TracerOptions {
-  double ratio = 1;               // of traces that start here: 0 none, 1 all
-  std::size_t max_spans = 65536;  // the maximum that is kept
+  double ratio = 1;               // the sampled part of traces that start on this agent, from 0 to 1
+  std::size_t max_spans = 65536;  // the maximum number of spans that are kept
   // Names of weft's own methods that are traced like others, for example dist_autograd::backward_methods().
   std::vector<std::string> own_methods = {};
 };
@@ -45,8 +46,9 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   // For higher layers, which record their work.
   static std::shared_ptr<Tracer> of(const CallHost& host);  // null: the agent has no tracer
   bool traces(std::string_view method) const;
-  TraceContext span_under(const std::optional<TraceContext>& parent);  // a new span there, or in a new trace
-  std::int64_t now() const;  // by the clock of spans; after installation
+  // A new span under the parent, or in a new trace.
+  TraceContext span_under(const std::optional<TraceContext>& parent);
+  std::int64_t now() const;  // the time of the clock of spans; call it after installation
   void add(Span span);
 
   // For trace_of and Under.
@@ -71,18 +73,18 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   std::atomic<std::uint64_t> drawn_{0};
   std::atomic<bool> installed_{false};
   AgentId id_;                  // set by the layer
-  std::shared_ptr<Loop> loop_;  // set by the layer; for its clock
+  std::shared_ptr<Loop> loop_;  // set by the layer; its clock is the clock of spans
 
   Mutex mutex_;
   std::vector<Span> spans_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t dropped_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
-// The text for Span::error; empty for null.
+// The text for Span::error. Empty if `error` is null.
 WEFT_EXPORT std::string span_error(const std::exception_ptr& error);
 
-// The trace of a call that is being served, for the program's own log; empty without a tracer. Call in the
-// handler.
+// The trace of a call that is being served, for the program's own log; nullopt without a tracer. Call it in
+// the handler.
 WEFT_EXPORT std::optional<TraceContext> trace_of(CallContext& call);
 
 // Makes a call part of a trace that started elsewhere: peer.call<&T::f>(rpc::Under(context), x). Without a

@@ -1,8 +1,8 @@
-// The names in a certificate.
+// Functions that read the names in a certificate.
 //
-// weft's own form is the URI weft://NAME among the subject's alternative names. Without it, the first DNS
-// name is used; without one, a single common name. A name that could mislead its readers or a comparison
-// (unprintable bytes, blanks, empty) is ignored. Functions without side effects; thread-safe.
+// weft's own form is the URI weft://NAME among the subject's alternative names. Without such a URI, the first
+// DNS name is used; without a DNS name, a single common name. A name that could mislead its readers or a
+// comparison (unprintable bytes, blanks, empty) is ignored. Functions without side effects; thread-safe.
 #pragma once
 
 #include <weft/rpc/security/internal/openssl.h>
@@ -25,10 +25,11 @@ std::string proven_name(const X509& certificate);
 // agent's name, without wildcards.
 bool names_agent(const X509& certificate, std::string_view agent);
 
-// All names, for messages: "'worker1', '10.0.0.5'"; "nobody". The text is escaped and truncated.
+// All names, for messages: "'worker1', '10.0.0.5'"; "nobody" if the certificate has no names. The text is
+// escaped and truncated.
 std::string names_for_people(const X509& certificate);
 
-// Untrusted bytes as text for a log: unprintable ones as \xNN, at most `max_bytes`.
+// At most `max_bytes` untrusted bytes as text for a log. Unprintable bytes are written as \xNN.
 std::string printable(std::string_view bytes, std::size_t max_bytes = 64);
 
 }  // namespace weft::rpc

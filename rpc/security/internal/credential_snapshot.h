@@ -2,7 +2,8 @@
 //
 // It contains an SSL_CTX for both sides: TLS 1.3 only, no resumption, no early data, no tickets, ALPN "weft".
 // Each connection keeps its snapshot by shared_ptr, and passes a HandshakeNotes to OpenSSL's callbacks, which
-// record the details of an error there. Thread-safety: const, and so are OpenSSL's contexts then.
+// record the details of an error there. Thread-safe: the functions are const, and OpenSSL's contexts may be
+// shared if they do not change.
 #pragma once
 
 #include <weft/rpc/security/internal/openssl.h>
@@ -50,7 +51,7 @@ class CredentialSnapshot {
   CredentialSnapshot(const CredentialSnapshot&) = delete;
   CredentialSnapshot& operator=(const CredentialSnapshot&) = delete;
 
-  // For one connection; `notes` must outlive it. Throws internal if OpenSSL has no memory.
+  // Make the TLS state of one connection. `notes` must outlive it. Throw internal if OpenSSL has no memory.
   openssl::Ssl make_server(HandshakeNotes& notes) const;
   openssl::Ssl make_client(HandshakeNotes& notes) const;  // verifies notes.host and notes.expected_agent
 
