@@ -1,9 +1,9 @@
 // ObjectSizes: the memory size of objects behind RRefs, for listings.
 //
-// An object of a type that derives from Sized is asked for its size in each listing. For other types, a layer
-// that knows the type states the size once, when the object has been created and before other code can use
-// it. The layer of each type is cached, so an object of an unknown type costs one look-up. Owned by the
-// RRefLayer. Thread-safe.
+// Each listing calls bytes() of the objects whose type derives from Sized. For other types, a layer that
+// knows the type states the size once, when the object has been created and before other code can use it. The
+// layer of each type is cached, so an object of an unknown type costs one look-up. Owned by the RRefLayer.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
