@@ -24,21 +24,22 @@ namespace weft::test {
 
 class WEFT_EXPORT Cluster {
  public:
-  // Of all agents of the cluster. adjust: changes the options of an agent before it is created; may be empty.
+  // The options of all agents of the cluster. adjust: changes the options of an agent before it is created;
+  // may be empty.
   struct Options {
-    rpc::Layers layers;  // of agents that add() gives no others
-    bool tcp = false;    // over loopback instead of in memory
+    rpc::Layers layers;  // the layers of agents, unless add() gets other ones
+    bool tcp = false;    // the agents connect over loopback instead of in memory
     std::function<void(rpc::AgentOptions&)> adjust;
   };
 
-  // names: of the first agents, as by add().
+  // names: the names of the first agents, which are created as by add().
   explicit Cluster(Options options, const std::vector<std::string>& names = {});
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
   // Creates an agent, which listens when add() returns. The name must not be in use. References to agents,
-  // also those of operator[], are valid until end().
+  // including references from operator[], are valid until end().
   rpc::Agent& add(const std::string& name) { return add(name, options_.layers); }
   rpc::Agent& add(const std::string& name, rpc::Layers layers);
   rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
@@ -60,7 +61,7 @@ class WEFT_EXPORT Cluster {
     std::string agent, message;
     std::map<std::string, std::string> fields;
   };
-  // The records of all agents so far, also of those that have ended, in order.
+  // The records of all agents so far, in order, including agents that have ended.
   std::vector<LogLine> log() const;
 
   std::vector<LogLine> logged(const std::string& words) const;  // the lines that contain `words`

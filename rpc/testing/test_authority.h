@@ -4,8 +4,8 @@
 //   test::TestAuthority authority;
 //   options.credentials = std::make_shared<rpc::Credentials>(authority.credentials("worker1"));
 //
-// Every defect is a field of Request: another name, an expired time, a use that is not permitted; or use
-// another authority. Thread-safety: const after construction.
+// To make a defective certificate, set a field of Request (another name, an expired time, a use that is not
+// permitted), or use another authority. Thread-safety: const after construction.
 #pragma once
 
 #include <weft/rpc/security/credentials.h>
@@ -30,7 +30,7 @@ class WEFT_EXPORT TestAuthority {
     // The purposes of the key: TLS clients, TLS servers. An authority's certificate has neither.
     bool for_clients = true, for_servers = true;
 
-    bool authority = false;       // may issue certificates
+    bool authority = false;       // the key may issue certificates
     KeyKind key = KeyKind::p256;  // of the new key
   };
 
@@ -41,7 +41,7 @@ class WEFT_EXPORT TestAuthority {
 
   // A root authority with a new key, which is valid for an hour. name: its common name.
   explicit TestAuthority(const std::string& name = "weft test authority", KeyKind key = KeyKind::p256);
-  // With a certificate of another authority, as an intermediate authority.
+  // An intermediate authority, with a certificate of another authority.
   explicit TestAuthority(Issued authority);
   ~TestAuthority();
   TestAuthority(const TestAuthority&) = delete;
@@ -56,9 +56,10 @@ class WEFT_EXPORT TestAuthority {
 
   // An agent's credentials: a certificate of this authority, which is also the trusted authority.
   rpc::CredentialOptions credentials(const std::string& name) const { return credentials_for(agent(name)); }
-  rpc::CredentialOptions credentials_for(const Request& request) const;  // with any certificate
+  // As credentials(), with any certificate.
+  rpc::CredentialOptions credentials_for(const Request& request) const;
 
-  static Issued self_signed(const Request& request);  // with a new key, which also signs the certificate
+  static Issued self_signed(const Request& request);  // its new key also signs it
 
  private:
   struct Objects;  // OpenSSL's objects

@@ -1,5 +1,5 @@
-// Waiting in tests for the actions of other threads, never for a fixed time. A wait of more than a minute
-// throws. Thread-safe.
+// Functions and types with which tests wait for the actions of other threads, never for a fixed time. A wait
+// of more than a minute throws. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -45,7 +45,7 @@ class Handover {
   std::optional<T> value_ WEFT_GUARDED_BY(mutex_);
 };
 
-// Something that happens once and remains set.
+// An event that occurs once and remains set.
 class Event {
  public:
   // Idempotent.
@@ -59,7 +59,7 @@ class Event {
     rpc::MutexLock lock(mutex_);
     return set_;
   }
-  // Blocks until set(). Any number of threads.
+  // Blocks until set() was called. Any number of threads may wait.
   void wait() {
     rpc::MutexLock lock(mutex_);
     if (!changed_.wait_for(lock, too_long, [this]() WEFT_REQUIRES(mutex_) { return set_; }))

@@ -6,8 +6,9 @@
 //   const rpc::Peer bert = anna.connect("sim://bert");
 //   EXPECT_EQ(world.got(bert.call<&Market::last>("ACME")), 5);
 //
-// An agent is kept by its process and crashes with it; SimProcess::destroy_kept() shuts it down. Its loops
-// and handlers run in virtual time, and its incarnation depends on the seed. Thread-safety: none.
+// Its process keeps an agent, which crashes with the process; SimProcess::destroy_kept() shuts the agent
+// down. Its loops and handlers run in virtual time, and its incarnation depends on the seed. Thread-safety:
+// none.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -15,15 +16,15 @@
 
 namespace weft::test {
 
-// The runtime of an agent that is not made by start_agent(): loops and an executor of the process, and a
+// A runtime for agents that start_agent() does not make: loops and an executor of the process, and a
 // SimTransport.
 WEFT_EXPORT rpc::Runtime sim_runtime(SimProcess& process, std::size_t loops = 1);
 
-// Defaults of the options: the process's name, the address sim://NAME, and a log that writes to the world's
-// trace.
+// Starts an agent. Defaults of the options: the process's name, the address sim://NAME, and a log that writes
+// to the world's trace.
 WEFT_EXPORT rpc::Agent& start_agent(SimProcess& process, rpc::AgentOptions options = {},
                                     rpc::Layers layers = {});
-// The same, with the caller's runtime.
+// Starts an agent with the caller's runtime.
 WEFT_EXPORT rpc::Agent& start_agent(SimProcess& process, rpc::Runtime runtime, rpc::AgentOptions options = {},
                                     rpc::Layers layers = {});
 

@@ -1,7 +1,7 @@
-// SimNetwork: the network of a simulated world: its random behavior, and the faults that a test injects.
+// SimNetwork: the network of a simulated world. It has a random behavior, and a test injects faults.
 //
 // Owned by its SimWorld. It behaves like TCP between hosts with the names of their processes. Bytes arrive in
-// order, with delays and in pieces. Lost segments are repeated, so a partition causes delays, and breaks
+// order, with delays and in pieces. Lost segments are repeated, so a partition causes delays. It breaks
 // connections only if it lasts longer than `give_up`. connect() fails if no process listens. Faults apply to
 // hosts by name, so they also apply to later incarnations of a process. Thread-safety: none.
 #pragma once
@@ -24,24 +24,25 @@ namespace weft::test {
 
 // The random behavior of a network. By default it delays bytes, but breaks no connection.
 struct SimWeather {
-  // In one direction, for each segment; the range of a connection is drawn once.
+  // The latency of a segment in one direction. The range of each connection is drawn once.
   std::chrono::nanoseconds least_latency = std::chrono::microseconds{10};
   std::chrono::nanoseconds max_latency = std::chrono::microseconds{500};
-  std::uint64_t repeats = 3;  // of 1000 segments: lost, and repeated after
+  std::uint64_t repeats = 3;  // lost segments in 1000; each is repeated after
   std::chrono::nanoseconds repeat_after = std::chrono::milliseconds{200};
   // Bytes in flight and unread in one direction, after which a write would block; drawn for each connection.
   std::size_t least_window = 1024;
   std::size_t max_window = 256 * 1024;
 
-  std::uint64_t short_io = 200;    // of 1000 reads and writes: move fewer bytes than possible
-  std::uint64_t false_calls = 20;  // of 1000 waits: a spurious call
-  // Of 1000 connections: attachments of these sizes are copied from the sender's memory.
+  std::uint64_t short_io = 200;    // reads and writes in 1000 that move fewer bytes than possible
+  std::uint64_t false_calls = 20;  // waits in 1000 that get a spurious call
+  // The number of connections in 1000 on which attachments of these sizes are copied from the sender's
+  // memory.
   std::uint64_t bulk = 0;
   rpc::BulkRange bulk_range{4096};
 
-  std::uint64_t resets = 0;    // of 1,000,000 segments: close their connection
-  std::uint64_t refusals = 0;  // of 1000 connects: fail
-  std::chrono::nanoseconds connect_timeout = std::chrono::seconds{127};  // as the kernel's
+  std::uint64_t resets = 0;    // segments in 1,000,000 that close their connection
+  std::uint64_t refusals = 0;  // connects in 1000 that fail
+  std::chrono::nanoseconds connect_timeout = std::chrono::seconds{127};  // as in the kernel
   std::chrono::nanoseconds give_up = std::chrono::minutes{15};  // the limit for repeating unacknowledged data
 
   // Draws a random weather for one seed, from fine to rough.
@@ -55,15 +56,15 @@ class WEFT_EXPORT SimNetwork {
   SimNetwork(const SimNetwork&) = delete;
   SimNetwork& operator=(const SimNetwork&) = delete;
 
-  SimWeather& weather() { return weather_; }  // for later events
+  SimWeather& weather() { return weather_; }  // changes apply to later events
 
   // Faults.
-  void cut(const std::string& from, const std::string& to);  // only in this direction
+  void cut(const std::string& from, const std::string& to);  // cuts this direction only
   void partition(const std::set<std::string>& some, const std::set<std::string>& others);  // both directions
-  void heal();                                                                             // all cuts
-  void reset(const std::string& one, const std::string& other);  // the connections between them
-  bool reset_any();                                              // one connection; false: none is open
-  // The current connections between them deliver nothing any more, without an error.
+  void heal();                                                                             // removes all cuts
+  void reset(const std::string& one, const std::string& other);  // resets the connections between them
+  bool reset_any();                                              // resets one connection; false: none is open
+  // From now on, the current connections between them deliver nothing, and report no error.
   void blackhole(const std::string& one, const std::string& other);
 
   void calm();  // heals, and disables the random faults
@@ -72,13 +73,14 @@ class WEFT_EXPORT SimNetwork {
   using Ends = std::pair<std::unique_ptr<SimStream>, std::unique_ptr<SimStream>>;
   Ends make_pair(std::shared_ptr<SimLoop> one, std::shared_ptr<SimLoop> other);
 
-  std::size_t open_streams(const SimProcess& process) const;  // neither closed nor broken
+  std::size_t open_streams(const SimProcess& process) const;  // streams that are neither closed nor broken
 
   // For transports: a listener, and a connect. The network calls `done` outside of any loop.
   struct Door {
     SimProcess* process;
-    std::function<std::shared_ptr<SimLoop>()> pick;                 // null: refuses
-    std::function<void(std::unique_ptr<SimStream> stream)> opened;  // called by the network, on no loop
+    std::function<std::shared_ptr<SimLoop>()> pick;  // null: refuses
+    // The network calls it, outside of any loop.
+    std::function<void(std::unique_ptr<SimStream> stream)> opened;
   };
   using Connected = rpc::UniqueFunction<void(std::unique_ptr<SimStream> stream, std::error_code error)>;
   bool listen(const std::string& address, std::shared_ptr<Door> door);  // false: the address is taken
@@ -91,7 +93,7 @@ class WEFT_EXPORT SimNetwork {
   struct Attempt;
 
   void crashed(SimProcess& process, SimCrash how);
-  void end();  // at the end of the world
+  void end();  // the world has ended
   bool blocked(const std::string& from, const std::string& to) const {
     return !cuts_.empty() && cuts_.contains({from, to});
   }

@@ -1,5 +1,5 @@
-// SimProcess: one incarnation of a process in a simulated world: its loops and executors, and the objects
-// that it owns.
+// SimProcess: one incarnation of a process in a simulated world. It has loops and executors, and owns
+// objects.
 //
 // SimWorld::start() makes it, and it exists as long as the world, even after a crash. A crash runs no code,
 // not even destructors: the jobs and objects of the process remain until the world ends, its network is cut
@@ -18,7 +18,7 @@ namespace weft::test {
 
 enum class SimCrash : std::uint8_t {
   process,  // the kernel survives: sent data arrives, and peers see the end of their connections at once
-  host,     // peers see nothing, and a reset after the name has a new incarnation
+  host,     // peers see nothing; when the name has a new incarnation, they get a reset
 };
 
 class WEFT_EXPORT SimProcess {
@@ -27,13 +27,15 @@ class WEFT_EXPORT SimProcess {
   SimProcess(const SimProcess&) = delete;
   SimProcess& operator=(const SimProcess&) = delete;
 
-  // name(): also the name of the host, to which faults of the network apply. alive(): it has not crashed.
+  // name(): also the name of the host, to which faults of the network apply. alive(): whether the process has
+  // not crashed.
   SimWorld& world() const { return world_; }
   const std::string& name() const { return name_; }
   std::uint64_t incarnation() const { return incarnation_; }  // numbered in the world, from 1
   bool alive() const { return alive_; }
 
-  // The process keeps them until the world ends. After a crash they drop all jobs.
+  // Make a loop or an executor, which the process keeps until the world ends. After a crash it drops all
+  // jobs.
   std::shared_ptr<SimLoop> make_loop();
   std::shared_ptr<SimExecutor> make_executor();
 
@@ -44,7 +46,7 @@ class WEFT_EXPORT SimProcess {
     return *object;
   }
 
-  void destroy_kept();  // destroys them now, as a process does at its orderly end
+  void destroy_kept();  // destroys these objects now, as when a process ends in an orderly way
 
   // Stops the process's threads for `span`, like a process that is stopped or swapped out; the network
   // continues.
@@ -55,8 +57,8 @@ class WEFT_EXPORT SimProcess {
   SimProcess(SimWorld& world, std::string name, std::uint64_t incarnation);
   template <class Runner>
   std::shared_ptr<Runner> make(const char* kind);
-  void stop();   // nothing of it runs any more
-  void clear();  // destroys what remained
+  void stop();   // from now on, no code of the process runs
+  void clear();  // destroys the remaining objects and jobs
   void detach(rpc::Clock::time_point end);
 
   SimWorld& world_;

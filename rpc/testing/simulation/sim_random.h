@@ -39,7 +39,7 @@ class SimRandom {
 
   // 0 <= number < bound; bound must not be 0. The bias of the remainder does not matter here.
   std::uint64_t below(std::uint64_t bound) { return next() % bound; }
-  // Both limits are included.
+  // A random value in the range, which includes both limits.
   std::uint64_t between(std::uint64_t min, std::uint64_t max) { return min + below(max - min + 1); }
   std::chrono::nanoseconds between(std::chrono::nanoseconds min, std::chrono::nanoseconds max) {
     return min + std::chrono::nanoseconds(below(static_cast<std::uint64_t>((max - min).count()) + 1));
@@ -47,12 +47,12 @@ class SimRandom {
   std::chrono::nanoseconds up_to(std::chrono::nanoseconds max) {
     return between(std::chrono::nanoseconds{0}, max);
   }
-  // chance(): true with that probability, in thousandths. coin(): with one half.
+  // chance(): true with this probability, in thousandths. coin(): true with probability 1/2.
   bool chance(std::uint64_t per_thousand) { return below(1000) < per_thousand; }
   bool coin() { return (next() >> 63) != 0; }
 
-  // Between `min` and `max`, such that small offsets are about as likely as large ones: each power of two
-  // is.
+  // A value between `min` and `max`. Each power of two of the offset from `min` is equally likely, so small
+  // offsets are about as likely as large ones.
   std::uint64_t spread(std::uint64_t min, std::uint64_t max) {
     const auto bits = static_cast<std::uint64_t>(std::bit_width(max - min));
     const std::uint64_t width = below(bits + 1);

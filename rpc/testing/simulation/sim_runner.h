@@ -27,14 +27,15 @@ class WEFT_EXPORT SimRunner {
   SimProcess* process() const { return process_; }
 
  protected:
-  // process: creates and owns it.
+  // process: creates and owns the runner.
   SimRunner(SimProcess& process, std::string name) : name_(std::move(name)), process_(&process) {}
 
-  // Whether it runs jobs that are posted now: neither its process has crashed nor its world has ended.
+  // Whether the runner runs jobs that are posted now: its process has not crashed, and its world has not
+  // ended.
   bool runs() const { return process_ != nullptr && !crashed_; }
 
-  bool current() const;                 // one of its jobs is running
-  SimWorld& world() const;              // not after its end
+  bool current() const;                 // whether one of its jobs is running
+  SimWorld& world() const;              // call it only while the world exists
   rpc::Clock::time_point time() const;  // the world's time; after the world's end, the time of the end
   // The time at which a job posted now may run: later if another thread must wake up, and never before jobs
   // that were posted earlier.
@@ -44,9 +45,9 @@ class WEFT_EXPORT SimRunner {
   friend class SimProcess;
   friend class SimWorld;
 
-  virtual rpc::Clock::time_point due() const = 0;     // of its first job; time_point::max(): no jobs
+  virtual rpc::Clock::time_point due() const = 0;     // the time of its first job; time_point::max(): no jobs
   virtual rpc::Callback take() = 0;                   // returns a job that is due
-  virtual std::vector<rpc::Callback> take_all() = 0;  // after a crash
+  virtual std::vector<rpc::Callback> take_all() = 0;  // returns all jobs, after a crash
 
   const std::string name_;
   SimProcess* process_;

@@ -4,8 +4,8 @@
 //   const SimReport report = for_each_seed({.count = 1000, .test = "SimAgents.EveryCallEnds"}, simulate);
 //   EXPECT_TRUE(report.ok()) << report.text;
 //
-// A seed fails if its body throws, or if its world reports a violation. After several failed seeds, the run
-// ends. Environment: WEFT_SIM_SEED=n runs only that seed, WEFT_SIM_TRACE=1 prints its events as they occur,
+// A seed fails if its body throws, or if its world reports a violation. The run stops after several failed
+// seeds. Environment: WEFT_SIM_SEED=n runs only that seed, WEFT_SIM_TRACE=1 prints its events as they occur,
 // WEFT_SIM_SEEDS=n runs n seeds instead of `count`. Thread-safety: none.
 #pragma once
 
@@ -18,7 +18,8 @@
 
 namespace weft::test {
 
-// The seeds of a run: `count` consecutive ones, from `first`. options: of the world of each seed.
+// The seeds of a run: `count` consecutive seeds, from `first`. options: the options of the world of each
+// seed.
 struct SimSeeds {
   std::uint64_t first = 1;
   std::uint64_t count = 1000;
@@ -28,16 +29,16 @@ struct SimSeeds {
 };
 
 struct SimReport {
-  std::uint64_t seeds = 0;  // the number that was run
+  std::uint64_t seeds = 0;  // the number of seeds that were run
   std::vector<std::uint64_t> failed;
-  std::uint64_t steps = 0;  // of all seeds
-  std::string text;         // of the failures: the error, the last events, the command
+  std::uint64_t steps = 0;  // the sum over all seeds
+  std::string text;         // for each failure: the error, the last events, the command
 
   bool ok() const { return failed.empty() && seeds != 0; }
 };
 
-// Objects that the body's jobs refer to must be kept by the world (SimWorld::keep), which is destroyed after
-// the body.
+// Runs `body` for each seed. Pass the objects that its jobs refer to to SimWorld::keep(), because the world
+// is destroyed after `body` returns.
 WEFT_EXPORT SimReport for_each_seed(const SimSeeds& seeds, const std::function<void(SimWorld&)>& body);
 
 }  // namespace weft::test

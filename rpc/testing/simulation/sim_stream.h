@@ -2,8 +2,8 @@
 //
 // It moves bytes with delays, in short pieces and within a window, makes occasional spurious calls, and fails
 // according to the network's faults or the other end's crash. It checks its use: a violation of ByteStream's
-// contract is a violation in its world. Owned by a connection; it may outlive its world, and is then closed.
-// Thread-safety: none.
+// contract is a violation in its world. Owned by a connection. A stream may outlive its world; then it is
+// closed. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/transport/byte_stream.h>

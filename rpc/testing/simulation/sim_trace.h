@@ -1,8 +1,9 @@
-// SimTrace: the events of a simulation, in order: the last ones as text, all of them as a hash.
+// SimTrace: records the events of a simulation, in order. It stores the last events as text, and a hash of
+// all events.
 //
 // Owned by its SimWorld. Two runs of one seed have equal hashes, otherwise the simulation is not
-// deterministic. An event's `what` must be a literal, and `who` must live as long as the trace; texts of the
-// test are stored as notes. Thread-safety: none.
+// deterministic. An event's `what` must be a literal, and `who` must live as long as the trace; a test stores
+// its own texts with note(). Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -25,7 +26,7 @@ class WEFT_EXPORT SimTrace {
   // An event of the test, with its own text.
   void note(rpc::Clock::time_point at, std::string text);
 
-  std::uint64_t hash() const { return hash_; }  // of all events since the beginning
+  std::uint64_t hash() const { return hash_; }  // the hash of all events since the beginning
   std::uint64_t size() const { return size_; }  // the number of these events
   std::string tail() const;                     // the stored events, one per line
 

@@ -1,8 +1,9 @@
 // SimTransport: the Transport of one process in a simulated world. Address: sim://name.
 //
-// Each process has one, by which the network identifies the connecting or listening process. A connect takes
-// a round trip. It is refused if no process listens. During a partition, it waits for the connection's
-// connect_timeout, at most for the network's. Its loops are SimLoops of its process. Thread-safety: none.
+// Each process has its own SimTransport, so that the network knows which process connects or listens. A
+// connect takes a round trip. It is refused if no process listens. During a partition, it waits for the
+// connect_timeout of the connection, but not longer than that of the network. Its loops are SimLoops of its
+// process. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_process.h>

@@ -6,9 +6,9 @@
 //   world.crash(server, SimCrash::process);
 //   world.run_until_idle();
 //
-// Code runs only within the run functions: the job that is due first, or any of those that are due at the
-// same time. The world destroys everything that it owns; objects that its jobs refer to must be passed to
-// keep(), or live longer. Thread-safety: none.
+// Code runs only within the run functions. They run the job that is due first; if several jobs are due at the
+// same time, any of these. The world destroys everything that it owns; objects that its jobs refer to must be
+// passed to keep(), or live longer. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -28,8 +28,9 @@ namespace weft::test {
 // Durations in virtual time; each is drawn between zero and the maximum here.
 struct SimPace {
   std::chrono::nanoseconds longest_job = std::chrono::microseconds{4};
-  std::chrono::nanoseconds longest_wakeup = std::chrono::microseconds{20};  // of another thread, after a post
-  std::uint64_t stalls = 1;  // of 1000 jobs: afterwards the thread stalls for a while
+  // The wake-up of another thread, after a post.
+  std::chrono::nanoseconds longest_wakeup = std::chrono::microseconds{20};
+  std::uint64_t stalls = 1;  // jobs in 1000 after which the thread stalls for a while
   std::chrono::nanoseconds longest_stall = std::chrono::milliseconds{50};
 };
 
@@ -42,7 +43,7 @@ struct SimOptions {
   std::uint64_t max_steps = 20'000'000;  // more steps count as a simulation that never ends
 };
 
-// The simulation does not end, or a wait timed out.
+// Thrown if the simulation does not end, or if a wait has timed out.
 class WEFT_EXPORT SimFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -57,7 +58,7 @@ class WEFT_EXPORT SimWorld {
 
   // The parts of the world. Changes of pace() and of the network's weather apply to later events.
   std::uint64_t seed() const { return seed_; }
-  rpc::Clock::time_point now() const { return now_; }  // in virtual time, which begins at 1 s
+  rpc::Clock::time_point now() const { return now_; }  // the virtual time, which begins at 1 s
   SimRandom& random() { return random_; }              // for the program under test and its faults
   SimRandom& order() { return order_; }                // for the order of jobs
   SimPace& pace() { return options_.pace; }
@@ -71,13 +72,13 @@ class WEFT_EXPORT SimWorld {
   SimProcess* find(const std::string& name);  // the living incarnation; null: none
   // No effect on a process that has crashed before.
   void crash(SimProcess& process, SimCrash how);
-  // All processes so far, also those that have crashed.
+  // All processes so far, including processes that have crashed.
   const std::vector<std::unique_ptr<SimProcess>>& processes() const { return processes_; }
 
-  // Events of the test itself, which a crash does not affect.
+  // Run a job of the test itself, which a crash does not affect.
   void at(rpc::Clock::time_point when, rpc::Callback job);
   void after(std::chrono::nanoseconds wait, rpc::Callback job) { at(rpc::later(now_, wait), std::move(job)); }
-  // Owned by the world, and destroyed after everything that ran in it.
+  // The world owns the object, and destroys it after all other parts of the world.
   template <class T>
   T& keep(std::shared_ptr<T> object) {
     kept_.push_back(object);
@@ -88,7 +89,7 @@ class WEFT_EXPORT SimWorld {
   bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());  // false: nothing is due by then
   // Runs all jobs that are due within `span`, and advances the time by `span`.
   void run_for(std::chrono::nanoseconds span);
-  // Runs until `done` returns true, at most for `timeout`. False: the timeout has expired.
+  // Runs until `done` returns true, at most for `timeout`. false: the timeout has expired.
   bool run_until(const std::function<bool()>& done, std::chrono::nanoseconds timeout);
   // Runs until no job is left; false: a job is due later than `horizon` from now.
   bool run_until_idle(std::chrono::nanoseconds horizon = std::chrono::hours{24});

@@ -1,6 +1,6 @@
 // SimWire: a simulated connection: two ends, and a pipe for the data that each end writes.
 //
-// A pipe has segments in flight and bytes that have arrived; both take part of the window. The writer learns
+// A pipe has segments in flight and bytes that have arrived. Both count against the window. The writer learns
 // of a read after a further latency. An end is open until it is closed or crashes; data that arrives later is
 // answered with a reset. Owned by its two SimStreams; the network refers to it weakly. Thread-safety: none.
 #pragma once
@@ -15,7 +15,7 @@ namespace weft::test {
 
 class SimWire final : public std::enable_shared_from_this<SimWire> {
  public:
-  using Side = std::size_t;  // 0 connected, 1 accepted
+  using Side = std::size_t;  // 0: the side that connected, 1: the side that accepted
   enum class Event : std::uint8_t { readable, writable, acknowledged };
 
   SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimLoop> one,
@@ -28,9 +28,9 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   void shut_down_writing(Side side, std::error_code& error);
   void close(Side side);
   const std::optional<rpc::BulkRange>& bulk() const { return bulk_; }
-  bool one_host() const {
-    return bulk_.has_value();
-  }  // both processes share the host, so that each can read the other's memory and sees its end at once
+  // Whether both processes share the host, so that each can read the other's memory, and sees its end at
+  // once.
+  bool one_host() const { return bulk_.has_value(); }
   void pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error);
   void acknowledge(Side side);
   std::uint64_t acknowledged(Side side) const { return pipes_[side].acknowledged; }
@@ -44,8 +44,8 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   void reset();
   void blackhole();
   void resume();     // a partition has healed
-  void detach();     // at the end of the world
-  void drop_jobs();  // after detach(): what the jobs own may own this object
+  void detach();     // the world has ended
+  void drop_jobs();  // call it after detach(): objects of the jobs may own this wire
 
  private:
   struct Segment {
@@ -59,14 +59,14 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
     rpc::Clock::time_point last_arrival{};
     bool armed = false;                          // the arrival of the first segment is an event of the world
     std::deque<std::vector<std::byte>> arrived;  // unread
-    std::size_t front_read = 0;                  // of the first of these
+    std::size_t front_read = 0;                  // bytes of arrived.front() that were read
     std::size_t unread = 0;
     bool end_sent = false, end_arrived = false;
-    std::size_t taken = 0;   // of the window, as far as the writer knows
-    std::size_t credit = 0;  // read since then
+    std::size_t taken = 0;   // the used part of the window, as far as the writer knows
+    std::size_t credit = 0;  // bytes that were read, which the writer does not know yet
     bool credit_armed = false;
     std::uint64_t acknowledged = 0;  // frames whose bulk was copied, as far as the writer knows
-    std::uint64_t pulled = 0;        // since then
+    std::uint64_t pulled = 0;        // frames copied, which the writer does not know yet
     bool lost = false;               // nothing is delivered any more
     bool watched = false;
     std::uint64_t progress = 0;
@@ -78,7 +78,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
     bool gone = false;  // its host has crashed
     bool reset_sent = false;
     std::error_code broken;
-    std::array<rpc::Callback, 3> jobs;  // of each Event
+    std::array<rpc::Callback, 3> jobs;  // by Event
     std::array<bool, 3> posted{};
   };
 
@@ -105,7 +105,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   const std::array<std::string, 2> names_;
   const std::size_t window_;
   const std::optional<rpc::BulkRange> bulk_;
-  std::array<std::chrono::nanoseconds, 2> latency_;  // of each direction
+  std::array<std::chrono::nanoseconds, 2> latency_;  // by the direction
   std::array<End, 2> ends_;
   std::array<Pipe, 2> pipes_;  // the data that each end writes
 };
