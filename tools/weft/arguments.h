@@ -1,8 +1,9 @@
-// The arguments of a call as they stand on the command line: one JSON value a parameter, or one list of all.
+// arguments_of(): parses the arguments of a call from the command line: one JSON value for each parameter, or
+// one list with all of them.
 //
-// A list alone is the list of all arguments, unless the method has one parameter that the list fits. A text
-// that is no JSON is taken as it stands where a parameter is a str, or, as base64, bytes. Thread-safety: none
-// needed.
+// If the only argument is a list, it is the list of all arguments, unless the method has one parameter and
+// the list fits it. A text that is not JSON is accepted as it is for a parameter of type str, and as base64
+// for a parameter of type bytes. Thread-safety: functions without state.
 #pragma once
 
 #include <string>
@@ -15,10 +16,11 @@ namespace weft::tool {
 
 struct GivenArgument {
   std::string text;
-  bool from_stdin = false;  // is JSON, whatever it looks like
+  bool from_stdin = false;  // the text must be JSON
 };
 
-// Trailing optional parameters may be left out. Throws UsageError, which shows the method's signature.
+// Trailing optional parameters may be omitted. If an argument is missing or does not fit, throws UsageError,
+// which shows the method's signature.
 std::vector<PlainValue> arguments_of(const Method& method, const std::vector<GivenArgument>& given);
 
 }  // namespace weft::tool

@@ -1,7 +1,7 @@
-// Client: an agent for the time of a command, and the peer that it asks, or several.
+// Client: the agent of a command, and the peers that the command calls.
 //
-// It listens nowhere and serves nothing. Everything that is asked of them has to be answered within one
-// time, which restart() begins anew. Thread-safety: one thread, the program's.
+// The agent does not listen and serves no methods. All calls together must complete within one timeout, which
+// restart() starts again. Thread-safety: used by the program's main thread only.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -11,19 +11,21 @@
 
 namespace weft::tool {
 
-// "host:port" is tcp://host:port, and what begins with / or ./ is unix://path. Throws UsageError.
+// Adds the scheme to an address: "host:port" becomes tcp://host:port, and a path that begins with / or ./
+// becomes unix://path. Throws UsageError if the address is malformed.
 std::string complete_address(const std::string& address);
 
 class Client {
  public:
-  // No timeout: 0. credentials: none where no file is named. With `verbose` the agent's log goes to stderr.
+  // timeout: 0 means none. credentials: not used if they name no file. verbose: writes the agent's log to
+  // stderr.
   Client(const std::string& address, std::chrono::nanoseconds timeout,
          const rpc::CredentialOptions& credentials = {}, bool verbose = false);
 
   const std::string& address() const { return address_; }
-  const std::string& name() const { return agent_.name(); }  // by which agents know it
+  const std::string& name() const { return agent_.name(); }  // the agent's name
   void restart() { began_ = rpc::Clock::now(); }
-  rpc::Peer peer() { return timed(peer_); }  // whose calls have what is left of the time
+  rpc::Peer peer() { return timed(peer_); }  // its calls have the rest of the timeout
   rpc::Peer peer_at(const std::string& address) { return timed(agent_.connect(complete_address(address))); }
 
  private:

@@ -1,5 +1,5 @@
-// Command: one subcommand of `weft`: its options as CLI11 has them, and its function. Each is in a separate
-// file. main.cc lists them all. Thread-safety: none needed.
+// Command: one subcommand of `weft`. It has the options for CLI11 and the function that runs the command.
+// Each subcommand has its own source file; main.cc lists them all. Thread-safety: used by one thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,8 +15,9 @@ namespace weft::tool {
 
 struct Command {
   CLI::App* app = nullptr;
-  std::function<Exit()> run;  // after the command line has been read; throws what went wrong
-  // Of a command whose arguments are another command: where what follows the first -- goes, that with it.
+  std::function<Exit()> run;  // called when the command line has been parsed; throws the error
+  // Only for a subcommand whose arguments are another command: receives the first "--" of the command line
+  // and all words after it.
   std::shared_ptr<std::vector<std::string>> rest = nullptr;
 };
 
@@ -36,7 +37,7 @@ Command add_schedule(CLI::App& program);
 Command add_partition(CLI::App& program);
 Command add_plan(CLI::App& program);
 
-// What all take that ask agents.
+// The options of all subcommands that call agents.
 struct AskedAgent {
   std::string address;
   std::string timeout = "30s";
@@ -44,7 +45,8 @@ struct AskedAgent {
   rpc::CredentialOptions credentials;
 
   void add_to(CLI::App& command);
-  // Kept here, not by the command: what it still waits for (a name server) need not end before the program.
+  // Makes the client. This object keeps it, and not the command, so that the program can end while the client
+  // still waits (for a name server).
   Client& connect();  // throws UsageError
 
  private:

@@ -1,4 +1,4 @@
-// Times as people write and read them. Thread-safety: none needed.
+// Converts durations to text for users, and back. Thread-safety: functions without state.
 #pragma once
 
 #include <chrono>
@@ -7,10 +7,11 @@
 
 namespace weft::tool {
 
-// "5s", "300ms", "1.5s", "2m", "1h", "20us"; a number alone is seconds. Throws UsageError.
+// Parses "5s", "300ms", "1.5s", "2m", "1h" or "20us". A number without a unit is in seconds. Throws
+// UsageError if the text is malformed.
 std::chrono::nanoseconds parse_duration(std::string_view text);
 
-// Three digits and a unit: "0.123 ms", "4.56 s"; "3 h 12 min" where it is long.
+// The duration as three digits and a unit: "0.123 ms", "4.56 s". A long one has two units: "3 h 12 min".
 std::string text_of(std::chrono::nanoseconds duration);
 
 }  // namespace weft::tool

@@ -1,4 +1,4 @@
-// How a command ends: exit statuses, and the texts of errors. Thread-safety: none needed.
+// The exit statuses of commands, and the texts of their errors. Thread-safety: functions without state.
 #pragma once
 
 #include <exception>
@@ -8,13 +8,14 @@
 namespace weft::tool {
 
 enum class Exit : int {
+  // The agent was unreachable, refused the handshake, was lost, was shutting down, or timed out.
   ok = 0,
-  failed = 1,    // the agent answered with an error, or is not serving
-  usage = 2,     // nothing was called: the command, an argument or the method's name is wrong
-  no_answer = 3  // unreachable, refused in the handshake, lost, shutting down, or not in time
+  failed = 1,  // the agent answered with an error, or is not serving
+  usage = 2,   // no call was made: the command, an argument or the method's name is wrong
+  no_answer = 3
 };
 
-// What the user has to change.
+// An error that the user can correct: its text says what to change.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -22,7 +23,7 @@ class UsageError : public std::runtime_error {
 
 struct Told {
   Exit exit = Exit::failed;
-  std::string text;  // what to print: one line or several
+  std::string text;  // the text to print, one line or several
 };
 Told tell(const std::exception_ptr& error);
 

@@ -1,5 +1,5 @@
-// flight_report: a verdict on dumps of flight recorders, as the command `weft flight` prints it.
-// Thread-safety: values.
+// json_of(): the verdict on dumps of flight recorders, as the command `weft flight` prints it. Thread-safety:
+// values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_verdict.h>

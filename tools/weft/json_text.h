@@ -1,5 +1,5 @@
-// JSON as text: what a user gives, with helpful errors, and what is printed, for people or for programs.
-// Thread-safety: none needed.
+// Parses JSON that a user wrote, with helpful errors, and prints JSON for people or for programs.
+// Thread-safety: functions without state.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,27 +9,30 @@
 
 namespace weft::tool {
 
-using GivenJson = nlohmann::json;            // what was read
-using PrintedJson = nlohmann::ordered_json;  // what will be printed: fields stay in their order
+using GivenJson = nlohmann::json;            // JSON that was parsed
+using PrintedJson = nlohmann::ordered_json;  // JSON to print: fields keep their order
 
-// Throws Error(invalid_argument): where it is no JSON, names a key of an object twice, or nests too deeply.
+// Parses a text. Throws Error(invalid_argument) if the text is not JSON, has a key of an object twice, or
+// nests too deeply.
 GivenJson parse_json(std::string_view text);
 
-// Objects are filled by this: ordered_json's own insertion looks through all that is there.
+// Adds a field to an object. Use it instead of ordered_json's own insertion, which searches all existing
+// fields.
 void add_field(PrintedJson& object, std::string name, PrintedJson value);
 
-// On one line. Bytes that are no UTF-8 are replaced, control characters are escaped.
+// Prints JSON on one line. Bytes that are not UTF-8 are replaced, and control characters are escaped.
 std::string on_one_line(const PrintedJson& json);
 std::string on_one_line(const GivenJson& json);
 
-// The beginning of it, for errors: the value, or the text, may be huge.
+// The beginning of the value or text, for errors, because it may be huge.
 std::string excerpt(const GivenJson& json);
 std::string excerpt(std::string text);
 
-// What fits into a line of `width` is on one line; numbers that do not are several to a line.
+// Prints JSON on several lines. A value that fits into `width` columns is on one line. A longer list of
+// numbers has several numbers on each line.
 std::string on_lines(const PrintedJson& json, std::size_t width);
 
-// A text that a peer sent, for the terminal: control characters except the end of a line are escaped.
+// A text of a peer, for the terminal: control characters are escaped, except the end of a line.
 std::string printable(std::string_view text);
 
 }  // namespace weft::tool

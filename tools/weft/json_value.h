@@ -1,9 +1,10 @@
-// Values of the wire as JSON, and JSON as values of a declared type. docs/weft_tool.md has the rules.
+// Converts values of the wire to JSON, and JSON to values of a declared type. docs/weft_tool.md has the
+// rules.
 //
-// Given JSON is checked against the type before anything is sent: errors are Error(invalid_argument) and say
-// where (".prices[3]: expected f64, found "x""). Printed JSON needs no type, since values describe
-// themselves; with one, optionals are printed as what they hold and floats with a float's digits. What does
-// not fit its type is printed as what it is. Thread-safety: none needed.
+// JSON of a user is checked against the type before a call is sent. Errors are Error(invalid_argument) with
+// the position (".prices[3]: expected f64, found "x""). To print a value, no type is needed, because values
+// describe themselves. With a type, optionals are printed as their value, and floats with a float's digits. A
+// value that does not fit the type is printed as without a type. Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rpc/codec/type_grammar.h>
@@ -18,7 +19,7 @@ namespace weft::tool {
 
 PlainValue value_of_json(const rpc::Type& type, const GivenJson& json);
 
-// Type may be null. Of a tensor, and of bytes, at most `most` elements are printed.
+// type: may be null. most: the maximum number of elements of a tensor, and of bytes, that are printed.
 PrintedJson json_of_value(const rpc::ValueReader& value, const rpc::Type* type,
                           std::size_t most = std::numeric_limits<std::size_t>::max());
 

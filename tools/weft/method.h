@@ -1,4 +1,5 @@
-// A method as its agent lists it, its types parsed, and how it is shown. Thread-safety: immutable.
+// Method: a method that an agent lists, with its types parsed, and its text for users. Thread-safety:
+// immutable.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -14,7 +15,7 @@ struct Method {
   explicit Method(rpc::MethodInfo listed);
 
   rpc::MethodInfo info;
-  // Nothing where this program cannot read the type: the agent is newer, or the listing is no good.
+  // nullopt: this program cannot parse the type, because the agent is newer or its listing is malformed.
   std::vector<std::optional<rpc::ParsedType>> parameters;
   std::optional<rpc::ParsedType> result;
 
@@ -22,10 +23,11 @@ struct Method {
   std::string signature() const;
 };
 
-// The listed method of that name. Throws UsageError, which tells of methods of similar names.
+// The listed method with this name. If no method has it, throws UsageError, which names methods with similar
+// names.
 rpc::MethodInfo find_method(const std::vector<rpc::MethodInfo>& listed, const std::string& name);
 
-// Whether a name matches what was asked for: a pattern of the shell ("market.*"), or a part of the name.
+// Whether a name matches a pattern: a shell pattern ("market.*"), or a part of the name.
 bool matches(const std::string& name, const std::string& pattern);
 
 // "Quote {symbol: str, price: f64}" for every struct in these types, each once.

@@ -1,5 +1,6 @@
-// PlainValue: a value of the wire as plain data, made before there is a message to write it into: so a call
-// can be checked first, and made several times. Thread-safety: a value.
+// PlainValue: a value of the wire as plain data. It exists before the message into which it is written, so
+// the program can check the arguments of a call first, and make the call several times. Thread-safety: a
+// value.
 #pragma once
 
 #include <weft/rpc/wire/value.h>
@@ -14,7 +15,7 @@ namespace weft::tool {
 struct PlainValue;
 
 struct PlainBytes {
-  rpc::Buffer bytes;  // separate from the header if they are many
+  rpc::Buffer bytes;  // an attachment if there are many
 };
 struct PlainList {
   std::vector<PlainValue> elements;
@@ -27,14 +28,14 @@ struct PlainMap {
 };
 struct PlainVariant {
   std::size_t index = 0;
-  std::vector<PlainValue> value;  // one
+  std::vector<PlainValue> value;  // exactly one
 };
 
 struct PlainValue {
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, PlainBytes,
                std::vector<std::int64_t>, std::vector<double>, std::vector<float>, PlainList, PlainRecord,
                PlainMap, PlainVariant>
-      held;  // nothing: nil
+      held;  // std::monostate: nil
 };
 
 void write(rpc::ValueWriter writer, const PlainValue& value);

@@ -1,5 +1,5 @@
-// What `weft plan` prints: the plans of parallel/planner, and why other factorizations are impossible.
-// Thread-safety: none needed.
+// The output of `weft plan`: the plans of parallel/planner, and the reasons why other factorizations are
+// impossible. Thread-safety: functions without state.
 #pragma once
 
 #include <weft/parallel/planner/planner.h>
@@ -14,7 +14,7 @@ struct PlannedJob {
   std::string profile;  // the name of its file
   planner::Model model;
   planner::Machine machine;
-  std::string program;  // whose options are those of the best plan
+  std::string program;  // started with the options of the best plan
 };
 
 // The command that starts a job as planned, on each host of the machine.

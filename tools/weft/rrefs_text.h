@@ -1,4 +1,4 @@
-// What `weft rrefs` shows of an agent's objects and references. Thread-safety: none needed.
+// The output of `weft rrefs`: an agent's objects and references. Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rref/listing.h>
@@ -7,7 +7,7 @@
 
 namespace weft::tool {
 
-// Lines: what there is in all, then an object a line.
+// The lines of the output: the totals, then one line for each object.
 std::string rrefs_text(const rref::ReferenceListing& listing);
 
 }  // namespace weft::tool

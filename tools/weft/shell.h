@@ -6,7 +6,7 @@
 
 namespace weft::tool {
 
-// A word of a command line, in quotes where it needs them.
+// The word for a command line, in quotes if it needs them.
 std::string shell_word(std::string_view word);
 
 }  // namespace weft::tool

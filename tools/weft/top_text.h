@@ -1,4 +1,5 @@
-// What `weft top` shows of an agent: rates between two answers of weft.stats. Thread-safety: none needed.
+// The output of `weft top` for an agent: the rates between two replies of weft.stats. Thread-safety:
+// functions without state.
 #pragma once
 
 #include <weft/rpc/agent/stats.h>
@@ -7,9 +8,9 @@
 
 namespace weft::tool {
 
-// Lines of at most `width` columns, of which the methods take what is left of `lines` (0: all of them): those
-// that are called most come first, and those that never were are left out. Both of the same incarnation of
-// the agent, `now` the later one.
+// Lines of at most `width` columns. lines: the maximum number of lines; the methods use the lines that remain
+// (0: no limit). Methods with the most calls are first; methods that were never called are omitted. before,
+// now: replies of the same incarnation of the agent, `now` the later one.
 std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, std::size_t width,
                      std::size_t lines);
 

@@ -1,11 +1,11 @@
-// WaitGraph: which call waits for which, across agents, from what each of them tells of its calls
-// (weft.pending).
+// WaitGraph: shows which call waits for which other call, across agents. Its data are the agents' reports of
+// their calls (weft.pending).
 //
-// A call waits for the calls that its handler makes in its name (peer.with(call)); one that is queued waits
-// for what runs on the same object, for those that its method's limit has let in, or, where all handler
-// threads are taken, for those that run. What an agent does not know (a handler that waits for something
-// else) is in no graph, and what changed while the agents were asked may be missing or doubled: what hangs is
-// still there when asked again. Thread-safety: values.
+// A call waits for the calls that its handler makes on its behalf (peer.with(call)). A queued call waits for
+// the calls that run on the same object, for the calls that its method's limit has admitted, or, if all
+// handler threads are busy, for the calls that run on them. The graph does not show waits that an agent does
+// not know (a handler that waits for something else). Calls that change while the agents are queried may be
+// missing, or occur twice. To tell them from a call that hangs, make a second graph. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/agent/calls_in_flight.h>
@@ -21,22 +21,23 @@ struct WaitGraph {
   struct Call {
     rpc::CallName name;
     std::string text;                    // "market.last on bert, 3.2 s, running": printable
-    double age = 0;                      // seconds; the longer, where both sides tell
+    double age = 0;                      // seconds; the greater age if both sides report the call
     std::vector<std::size_t> waits_for;  // indices into calls
-    bool awaited = false;                // by another call
+    bool awaited = false;                // another call waits for it
   };
-  std::vector<Call> calls;                       // the oldest first
-  std::vector<std::vector<std::size_t>> cycles;  // each call waits for the next, the last for the first
+  std::vector<Call> calls;  // the oldest first
+  // Each call waits for the next one, and the last for the first.
+  std::vector<std::vector<std::size_t>> cycles;
 };
 
-// older: seconds. Calls that have been in flight for less are left out.
+// older: in seconds. Calls that have been in flight for a shorter time are omitted.
 WaitGraph wait_graph(const std::vector<rpc::CallsInFlight>& agents, double older);
 
 // {"calls": [{"caller", "incarnation", "id", "text", "age", "waits_for": [index, ...]}, ...],
 //  "cycles": [[index, ...], ...]}
 PrintedJson json_of(const WaitGraph& graph);
 
-// As lines: each call with what it waits for below it, then the cycles.
+// The graph as lines: each call with the calls that it waits for below it, then the cycles.
 std::string text_of(const WaitGraph& graph);
 
 }  // namespace weft::tool

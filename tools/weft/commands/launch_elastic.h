@@ -1,5 +1,5 @@
-// The options of `weft launch` that make a job elastic, and the job that they describe. Thread-safety: none
-// needed.
+// The options of `weft launch` that make a job elastic, and the job that they describe. Thread-safety: used
+// by one thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -23,9 +23,11 @@ struct ElasticOptions {
 
   void add_to(CLI::App& app);
   bool given() const { return min != 0 || max != 0 || !hosts.empty() || !discovery.empty(); }
-  // How long workers outlive their driver, with this store. Throws UsageError.
+  // How long workers outlive their driver if the job uses this store. Throws UsageError if the option is
+  // invalid.
   std::string orphan_wait_with(const std::string& store) const;
-  // What these options say; the rest is for the caller to fill in. Throws UsageError.
+  // The job that these options describe; the caller sets its other fields. Throws UsageError if an option is
+  // invalid.
   launch::elastic::ElasticJob job() const;
 };
 

@@ -1,8 +1,8 @@
-// Collector: asks the agents of a job for the data of `weft dash`, again and again.
+// Collector: repeatedly queries the agents of a job for the data of `weft dash`.
 //
-// It asks the given agents. If one of them keeps the store of a job, the Collector also asks the members that
-// are registered there. Agents are asked at the same time, each for at most the client's timeout. The spans
-// of tracers are taken from their agents, as `weft trace` takes them. Thread-safety: one thread.
+// It queries the given agents. If one of them keeps the store of a job, the Collector also queries the
+// members in that store. It queries agents concurrently, each for at most the client's timeout. It removes
+// the spans from the tracers of the agents, as `weft trace` does. Thread-safety: used by one thread.
 #pragma once
 
 #include <map>
@@ -20,13 +20,13 @@ class Collector {
   // others: addresses in addition to the client's own. Throws UsageError.
   Collector(Client& client, const std::vector<std::string>& others);
 
-  // Never throws for an agent that does not answer: AgentSample::silent.
+  // Takes a sample. If an agent does not answer, collect() does not throw, and sets AgentSample::silent.
   JobSample collect();
 
  private:
   struct Known {  // about the agent at an address
     std::uint64_t incarnation = 0;
-    std::set<std::string> methods;  // empty: not known yet
+    std::set<std::string> methods;  // empty: unknown
   };
   void learn_methods(const std::vector<std::string>& addresses, std::map<std::string, std::string>& silent);
   std::optional<std::vector<rpc::MemberRecord>> ask_store();

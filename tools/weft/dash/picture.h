@@ -1,4 +1,4 @@
-// Picture: the page's data: what samples of a job say together, with their history, as JSON.
+// Picture: the data of the page of `weft dash`: the samples of a job and their history, as JSON.
 //
 // No network and no clock: a function of the samples. History is bounded: the spans of the last ten seconds,
 // at most 300 points of a series (beyond that, every second point is dropped), 200 series of gauges and 200
@@ -30,7 +30,7 @@ class Series {
 
 class Picture {
  public:
-  void add(const JobSample& sample);  // later than the last one
+  void add(const JobSample& sample);  // sample: later than the previous one
 
   // {"time": seconds since the first sample,
   //  "members": [{"name", "rank" or null, "address", "incarnation": text, "uptime" or null, "state",
@@ -53,8 +53,8 @@ class Picture {
     std::optional<std::size_t> rank;
     std::string address, state, note;
     double uptime = -1;
-    bool recorded = false;   // in the store, once
-    std::uint64_t seen = 0;  // the number of the last sample that had it
+    bool recorded = false;   // the store has had a record of it
+    std::uint64_t seen = 0;  // the number of the last sample that contained it
   };
   struct Lane {
     rpc::AgentSpans spans;

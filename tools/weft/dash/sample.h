@@ -1,4 +1,4 @@
-// JobSample: what the agents of a job answered at one time, as `weft dash` asks them. Thread-safety: values.
+// JobSample: the answers of a job's agents to one round of queries by `weft dash`. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -17,7 +17,7 @@ namespace weft::tool {
 
 // The answers of one agent. An agent without RRefs, a tracer or collectives leaves those fields empty.
 struct AgentSample {
-  std::string address;  // at which it was asked
+  std::string address;  // the address at which it was queried
   std::string silent;   // the error, if it did not answer; then the other fields are empty
   rpc::AgentStats stats;
   rpc::CallsInFlight calls;
@@ -28,7 +28,7 @@ struct AgentSample {
 
 struct JobSample {
   std::int64_t time = 0;  // nanoseconds of rpc::Clock, as the clocks of the spans
-  // The records in the job's store; nullopt: no agent that was asked keeps the store.
+  // The records in the job's store; nullopt: none of the queried agents keeps the store.
   std::optional<std::vector<rpc::MemberRecord>> members;
   std::vector<AgentSample> agents;  // each agent once
 };

@@ -1,8 +1,8 @@
-// The processes below this one, and their end.
+// Functions that find and kill the descendants of this process.
 //
-// The caller is a subreaper (PR_SET_CHILD_SUBREAPER): whatever its children have started stays below it when
-// they end, also what has left their process group and session. So a look at /proc finds all of them.
-// Thread-safety: one thread of a process at a time.
+// The caller is a subreaper (PR_SET_CHILD_SUBREAPER): if a child ends, the processes that it has started
+// remain descendants of the caller, even if they have left its process group and session. So /proc shows all
+// of them. Thread-safety: one thread of a process at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@ namespace weft::tool::launch {
 
 void become_subreaper();
 
-// That run or are stopped; not those that have ended and only wait to be asked for their status.
+// The descendants that run or are stopped, without zombies.
 std::vector<pid_t> descendants();
 
 // Kills and reaps all descendants. Blocks until none is left.

@@ -1,21 +1,20 @@
-// guarded(): runs the launcher in a process below this one, so that neither can die and leave something
-// behind.
+// guarded(): runs the launcher in a child process, so that no process remains if either of the two dies.
 //
-// The process that the user started (the front) does nothing but pass signals on and wait. The one below has
-// the workers. Each is a subreaper: where the one below dies, by whatever signal, the front finds all that it
-// had started among its own descendants and kills it; where the front dies, the kernel sends the one below
-// SIGTERM, on which it ends the workers as it does on Ctrl-C. Only SIGKILL for both at the same time leaves
-// something: workers themselves die with the process that started them (PR_SET_PDEATHSIG), what they have
-// started does not.
+// The process that the user started (the front) only forwards signals and waits. Its child (the launcher)
+// runs the workers. Both are subreapers. If the launcher dies by any signal, the front finds all processes
+// that it had started among its own descendants, and kills them. If the front dies, the kernel sends SIGTERM
+// to the launcher, which then ends the workers as on Ctrl-C. Processes remain only if both get SIGKILL at the
+// same time: the workers die with the launcher (PR_SET_PDEATHSIG), but processes that the workers have
+// started do not.
 #pragma once
 
 #include <functional>
 
 namespace weft::tool::launch {
 
-// Called by the main thread of a process that has no other yet. Returns the exit status: that of `body`, or
-// 128 and the signal that killed it. `body` runs on the main thread of its process, in a process group of its
-// own, with the signals as this process had them.
+// Call it on the main thread of a process that has no other thread. Returns the exit status: the result of
+// `body`, or 128 plus the number of the signal that killed its process. `body` runs on the main thread of the
+// child process, in its own process group, with the signal settings that this process had.
 int guarded(const std::function<int()>& body);
 
 }  // namespace weft::tool::launch

@@ -1,9 +1,9 @@
-// Hosts: the launchers of one job on several hosts, one a host, and what they tell each other.
+// Hosts: connects the launchers of one job on several hosts, one launcher for each host.
 //
-// An agent each, members of a fixed world whose store host 0 keeps at the rendezvous address. They meet once,
-// to learn of all shares; afterwards each hears of the others' first failure, and of a launcher or host that
-// is lost. Owned by the launcher. Thread-safety: members are called by its main thread, `failed` on one of
-// the agent's.
+// Each launcher has an agent. The agents are members of a fixed world, whose store host 0 keeps at the
+// rendezvous address. First the launchers exchange their shares. After that, each is notified of the first
+// failure on another host, and of the loss of a launcher or host. Owned by the launcher. Thread-safety:
+// members are called on its main thread, `failed` on a thread of the agent.
 #pragma once
 
 #include <weft/rpc/security/credentials.h>
@@ -20,17 +20,17 @@
 namespace weft::tool::launch {
 
 struct HostsOptions {
-  std::size_t hosts = 2, own = 0;  // how many, and the number of this one
+  std::size_t hosts = 2, own = 0;  // the number of hosts, and the number of this one
   std::string rendezvous;          // host:port of host 0
   rpc::CredentialOptions credentials;
   bool insecure = false;
 };
 
-// What each launcher tells the others at their rendezvous.
+// The data that each launcher sends to the others at their rendezvous.
 struct HostGreeting {
   HostShare shares;
-  std::uint16_t master_port = 0;  // of host 0: where rank 0 is to listen
-  std::string id;                 // of host 0: of the job
+  std::uint16_t master_port = 0;  // from host 0: the port of rank 0
+  std::string id;                 // from host 0: the job's id
   bool elastic_world = false;
 };
 WEFT_CODEC(HostGreeting, shares, master_port, id, elastic_world)
@@ -44,9 +44,9 @@ class Hosts {
   // do not agree.
   std::vector<HostGreeting> meet(const HostGreeting& own);
   void watch(std::function<void(const Failure&)> failed);
-  void tell(const Failure& failure);  // returns at once
-  // After the workers of this host have ended: waits until the others know of it, on host 0 until theirs have
-  // ended, too, but no longer than `timeout`. May be ended by stop(), on any thread.
+  void tell(const Failure& failure);  // sends the failure to the other hosts; does not block
+  // Call it when the workers of this host have ended. Waits until the other hosts know of that; host 0 waits
+  // until their workers have ended, too. Waits at most for `timeout`. stop(), on any thread, ends the wait.
   void leave(std::chrono::nanoseconds timeout);
   void stop();
 
@@ -55,7 +55,7 @@ class Hosts {
   std::shared_ptr<Impl> impl_;
 };
 
-// A port of this host that nobody has now, of those that the system gives to nobody by itself.
+// A port of this host that is not in use, outside of the range from which the system assigns ports.
 std::uint16_t free_port();
 
 }  // namespace weft::tool::launch

@@ -1,8 +1,8 @@
 // The plan of a job that `weft launch` starts: the workers of this host, and the environment of each.
 //
-// Pure: from the shares of all hosts, the same on each, follow ranks that no two workers share. Ranks go host
-// by host, and within one in the order of its shares; a worker's rank within its role goes the same way.
-// Thread-safety: none needed.
+// Each host computes the ranks from the same shares of all hosts, so no two workers have the same rank. Ranks
+// increase by host, and within a host in the order of its shares. Ranks within a role are assigned in the
+// same order. Thread-safety: pure functions.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -16,7 +16,7 @@
 
 namespace weft::tool::launch {
 
-// Workers of one role that one host runs. Launchers tell each other of them.
+// The workers of one role on one host. Launchers exchange these values.
 struct RoleShare {
   std::string role;  // empty: the job has no roles
   std::uint64_t workers = 0;
@@ -24,37 +24,37 @@ struct RoleShare {
 WEFT_CODEC(RoleShare, role, workers)
 using HostShare = std::vector<RoleShare>;
 
-// "server=2" of the command line. Throws UsageError.
+// Parses "server=2" of the command line. Throws UsageError if the text is malformed.
 RoleShare parse_role(const std::string& text);
 
 struct JobSettings {
   std::vector<HostShare> hosts;  // by node rank
   std::size_t node_rank = 0;
-  std::string master_host;  // where rank 0 is, as every host reaches it
+  std::string master_host;  // the host of rank 0, as every host reaches it
   std::uint16_t master_port = 0;
-  std::string store;           // instead of that address; empty: none
-  std::string id;              // of the job
+  std::string store;           // the store, instead of that address; empty: none
+  std::string id;              // the job's id
   bool elastic_world = false;  // workers may come and go
-  bool joins = false;          // these join a running elastic world at `store`, and have no ranks
+  bool joins = false;          // the workers join a running elastic world at `store`, and have no ranks
   bool insecure = false;
-  std::string secret_file;  // the launcher's, for the workers too; empty: none
+  std::string secret_file;  // the launcher's, which the workers use, too; empty: none
 
-  // This host's.
-  std::vector<unsigned> cores;  // that workers may run on; those of one core side by side
-  std::size_t processors = 1;   // how much of them workers may use together
+  // The resources of this host.
+  std::vector<unsigned> cores;  // for the workers; hardware threads of one core are adjacent
+  std::size_t processors = 1;   // how many of them the workers may use together
   std::optional<std::size_t> threads;
-  std::optional<std::string> own_threads;  // OMP_NUM_THREADS as the launcher has it
+  std::optional<std::string> own_threads;  // OMP_NUM_THREADS of the launcher
   bool pin = false;
 };
 
 struct WorkerPlan {
   std::size_t local_rank = 0;
-  std::optional<std::size_t> rank;  // none: it joins an elastic world
+  std::optional<std::size_t> rank;  // nullopt: the worker joins an elastic world
   std::string role;                 // empty: none
   std::size_t role_rank = 0;
-  std::string name;             // how the launcher calls it, and its log files
-  std::vector<unsigned> cores;  // that it runs on; empty: whichever it likes
-  // Beside the launcher's own. An empty value takes a variable away.
+  std::string name;             // the name in the launcher's messages and of the log files
+  std::vector<unsigned> cores;  // the worker runs on them; empty: on any
+  // In addition to the launcher's variables. An empty value removes a variable.
   std::map<std::string, std::string> environment;
 
   std::string title() const;  // for messages: "rank 3", "trainer1 (rank 3)", "trainer0"

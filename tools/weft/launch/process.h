@@ -1,9 +1,9 @@
 // spawn(): starts one worker's process.
 //
-// A pipe that the process inherits as descriptor `liveness_file` tells when it begins to end: the system
-// closes descriptors in order, so that one before all sockets, and long before the kernel reports the end. It
-// is in its own process group, has the system's usual signals, no descriptor of the launcher but those
-// that it is given, and dies (SIGKILL) with the thread that started it. The caller may have threads.
+// The process inherits a pipe as descriptor `liveness_file`, which shows when the process begins to end: the
+// system closes descriptors in order, so it closes this one before all sockets, and long before the kernel
+// reports the end. The process is in its own process group, has the default signal dispositions, and inherits
+// only the given descriptors. It dies (SIGKILL) with the thread that started it. The caller may have threads.
 #pragma once
 
 #include <weft/rpc/transport/shm/descriptor.h>
@@ -17,22 +17,22 @@
 
 namespace weft::tool::launch {
 
-// The file of a command's name, found in PATH as shells do it. Throws UsageError if no file is found.
+// Searches PATH for the file of a command, as a shell does. Throws UsageError if no file is found.
 std::string find_program(const std::string& name);
 
-// This process's variables with these changes; an empty value takes one away. "NAME=value" each.
+// The variables of this process with these changes, each as "NAME=value". An empty value removes a variable.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes);
 
 inline constexpr int liveness_file = 3;
 
 struct ProcessStart {
-  std::string program;                 // a file
+  std::string program;                 // the path of a file
   std::vector<std::string> words;      // argv, the name first
-  std::vector<std::string> variables;  // all of them
-  std::vector<unsigned> cores;         // empty: as this process
+  std::vector<std::string> variables;  // all variables of the process
+  std::vector<unsigned> cores;         // empty: the cores of this process
   int out = -1, error = -1;            // its standard output and error
   int in = -1;                         // its standard input; -1: empty
-  int liveness = -1;                   // the writing end of that pipe
+  int liveness = -1;                   // the writing end of the liveness pipe
 };
 
 struct Pipe {
@@ -40,7 +40,7 @@ struct Pipe {
 };
 Pipe make_pipe();  // close-on-exec. Throws system_error
 
-// Throws UsageError where the file cannot be run, system_error where the system has no process for it.
+// Throws UsageError if the file cannot be run, system_error if the system cannot create a process.
 pid_t spawn(const ProcessStart& start);
 
 }  // namespace weft::tool::launch

@@ -1,17 +1,19 @@
-// Supervisor: the workers of this host, from their start until none of their processes is left.
+// Supervisor: runs the workers of this host, from their start until none of their processes is left.
 //
 // The first failure (another exit status than 0, or a signal) is reported with its rank and last error. The
-// other workers then have a short time in which to report their own errors and end; after it the supervisor
-// ends them: SIGTERM to their process groups, after the grace time SIGKILL to whatever is left below this
-// process. With keep_going it lets them run, and reports each further failure. A request to end (Ctrl-C) does
-// the same; a second one kills at once. What ended workers leave behind is ended with the last of them. None
-// of this waits for the reader of our output: that is queued, and workers print no faster than it is read. At
-// the end all of it is waited for; after a signal for 2 s. Runs on an io_context of the main thread, whose
-// work ends with it; this process is a subreaper. Thread-safety: none; post to the io_context.
+// other workers then have a short time to report their own errors and to end. After that, the supervisor ends
+// them: it sends SIGTERM to their process groups, and after the grace time SIGKILL to all remaining
+// descendants of this process. With keep_going it lets the other workers run, and reports each further
+// failure. A request to end (Ctrl-C) also ends the workers; a second request kills them at once. Processes
+// that ended workers have left are ended with the last worker. The supervisor does not wait for the reader of
+// its output while workers run: output is queued, and workers cannot print faster than it is read. At the end
+// the supervisor waits until all output has been written; after a signal it waits at most 2 s. It runs on an
+// io_context of the main thread, and has no work there after its end. This process is a subreaper.
+// Thread-safety: none; post to the io_context.
 //
-// With `on_exit` the supervisor is open: workers are added and stopped at any time, the caller judges their
-// exits, and the supervisor runs until close() or a signal. What an added worker leaves in its process group
-// is killed at once.
+// With `on_exit` the supervisor is open: workers may be added and stopped at any time, the caller decides
+// what an exit means, and the supervisor runs until close() or a signal. When an added worker has exited, the
+// remaining processes of its process group are killed at once.
 #pragma once
 
 #include <sys/types.h>
@@ -27,24 +29,24 @@
 
 namespace weft::tool::launch {
 
-// The end of a worker that was not good, as hosts tell it each other.
+// The failure of a worker. Launchers send it to each other.
 struct Failure {
-  std::string who;          // "rank 3", "trainer1 (rank 3)"; empty: the launcher itself was told to end
+  std::string who;          // "rank 3", "trainer1 (rank 3)"; empty: the launcher itself got a request to end
   std::string how;          // "ended with status 7", "was killed by signal 9 (Killed)"
   std::string last_error;   // the last lines of its standard error
-  std::int32_t status = 1;  // for the launcher to end with
+  std::int32_t status = 1;  // the exit status of the launcher
 };
 WEFT_CODEC(Failure, who, how, last_error, status)
 
-// How a process ended, of what waitpid says; status 0 is no failure.
+// The end of a process, from the status of waitpid. If its status is 0, the process has not failed.
 Failure failure_of(int wait_status);
 
 // A worker that is added to an open supervisor.
 struct AddedWorker {
   WorkerPlan plan;
   std::vector<std::string> command;
-  // Standard input is a pipe, and its end asks the worker to end. For a program that runs the worker
-  // elsewhere, such as ssh: a signal would end that program, not the worker.
+  // Standard input is a pipe. To stop the worker, the supervisor closes the pipe. For a program that runs the
+  // worker elsewhere, such as ssh: a signal would end that program, not the worker.
   bool stopped_by_input = false;
 };
 
@@ -54,22 +56,23 @@ std::string indented(const std::string& lines);
 struct SupervisorOptions {
   std::vector<WorkerPlan> workers;
   std::vector<std::string> command;
-  std::string logs;    // a folder for NAME.out and NAME.err; empty: all is passed on
-  bool prefix = true;  // what is passed on has the worker's name before each line
+  std::string logs;    // a folder for NAME.out and NAME.err; empty: output is forwarded
+  bool prefix = true;  // forwarded lines begin with the worker's name
   std::chrono::nanoseconds grace = std::chrono::seconds{10};
   std::chrono::nanoseconds failure_wait = std::chrono::seconds{1};  // from the first failure to SIGTERM
   bool keep_going = false;                         // a failure does not end the other workers
-  std::function<void(const Failure&)> on_failure;  // the first of this host, before the others are ended
-  // Of an open supervisor. on_exit: of the worker with this number, with status 0 too. on_failure is called
-  // for signals and for lost readers only.
+  std::function<void(const Failure&)> on_failure;  // for this host's first failure, before the others end
+  // Makes the supervisor open. on_exit: the worker with this number has exited, perhaps with status 0.
+  // on_failure is then called only for signals and for lost readers.
   std::function<void(std::size_t worker, const Failure& exit)> on_exit;
-  std::function<void(pid_t child, int wait_status)> on_child_exit;  // of any child process, workers included
-  std::function<void()> on_end;  // the last call: the supervisor waits for nothing any more
-  bool quiet = false;            // say() says nothing
-  bool unread = false;           // workers continue if nobody reads their output
-  bool append = false;           // to the logs of an earlier supervisor
-  // Of an open supervisor: of SIGINT, SIGTERM and SIGHUP, and SIGPIPE if nobody reads its output. True: the
-  // caller ends the workers. A second signal kills them at once.
+  // For every child process, including workers.
+  std::function<void(pid_t child, int wait_status)> on_child_exit;
+  std::function<void()> on_end;  // the last call: the supervisor has ended
+  bool quiet = false;            // say() prints nothing
+  bool unread = false;           // workers continue if their output has no reader
+  bool append = false;           // appends to the logs of an earlier supervisor
+  // Only for an open supervisor: called for SIGINT, SIGTERM and SIGHUP, and with SIGPIPE if its output has no
+  // reader. true: the caller ends the workers. A second signal kills them at once.
   std::function<bool(int number, const std::string& how)> on_signal;
 };
 
@@ -78,22 +81,23 @@ class Supervisor {
   Supervisor(asio::io_context& context, SupervisorOptions options);
   ~Supervisor();
 
-  // Throws UsageError where the program cannot be run; nothing runs then.
+  // Starts the workers. Throws UsageError if the program cannot be run; then no worker runs.
   void start();
-  // Something failed elsewhere: as the first failure of a worker. After the first failure: nothing.
+  // Reports a failure on another host, which counts like the first failure of a worker. No effect after the
+  // first failure.
   void end(const Failure& failure);
-  void kill();                        // without grace
-  void say(const std::string& text);  // to the user, in turn with what workers print
+  void kill();                        // kills all workers, without the grace time
+  void say(const std::string& text);  // prints a line for the user, between lines of workers
 
-  // Of an open supervisor. add(): the number of the worker; throws UsageError or system_error if it does not
-  // start.
+  // Only for an open supervisor. add(): starts a worker and returns its number; throws UsageError or
+  // system_error if the worker does not start.
   std::size_t add(AddedWorker worker);
-  void stop(std::size_t worker);  // SIGTERM or the end of its input; after the grace time SIGKILL
+  void stop(std::size_t worker);  // by SIGTERM, or by the end of its input; after the grace time by SIGKILL
   void close(int status);         // ends when all workers have exited, with this status
-  bool ending() const;            // no worker can be added any more
-  void abandon(int status);       // ends at once, with this status; what runs is left to run
+  bool ending() const;            // whether no worker can be added any more
+  void abandon(int status);       // ends at once, with this status; running workers continue
 
-  // Once io_context.run() has returned: that of the first failure, or 0.
+  // The status of the first failure, or 0. Call it when io_context.run() has returned.
   int status() const;
 
  private:

@@ -1,9 +1,10 @@
 // WorkerOutput: passes the output of one worker on to the launcher's own output.
 //
 // The worker writes to two pipes. Its lines go to the queues of the launcher's standard output and error,
-// each with the worker's prefix. While a queue is full, the worker waits, as it would for the launcher's
-// reader. Or the worker writes to files itself. In both cases the last lines of its standard error are kept.
-// Owned by the supervisor. Thread-safety: members are called by the thread of the io_context.
+// each with the worker's prefix. While a queue is full, the worker blocks, as it would without the launcher
+// if its reader were slow. Instead of pipes, the worker may write to files itself. In both cases the object
+// keeps the last lines of the worker's standard error. Owned by the supervisor. Thread-safety: members are
+// called on the thread of the io_context.
 #pragma once
 
 #include <weft/rpc/transport/shm/descriptor.h>
@@ -31,13 +32,13 @@ class WorkerOutput {
     rpc::Descriptor out, error;
   };
   Ends open_pipes();
-  // Instead of pipes: the worker writes its standard error to this file.
+  // Call it instead of open_pipes(): the worker writes its standard error to this file.
   void use_error_file(std::string path) { error_file_ = std::move(path); }
 
-  void begin();   // to read the pipes
+  void begin();   // begins to read the pipes
   void resume();  // a queue may have room again
-  // Passes on what is in the pipes when the worker has ended. Not more: processes that the worker has started
-  // may continue to print.
+  // When the worker has ended, passes on the bytes that are in the pipes. It does not wait for more, because
+  // processes that the worker has started may continue to print.
   void drain();
   void close();
   const std::string& last_errors() const { return last_errors_.text(); }

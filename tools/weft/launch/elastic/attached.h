@@ -1,7 +1,8 @@
 // run_attached(): runs one worker for the driver of an elastic job on another host (remote.h).
 //
-// The worker ends, with the grace time, when standard input ends: the driver asks for it so, and the
-// connection to a driver that is gone ends too. Nothing but what the worker prints is printed.
+// When standard input ends, the worker is ended, with the grace time. The driver closes standard input to end
+// the worker, and it also ends if the driver or the connection is lost. run_attached() prints only the output
+// of the worker.
 #pragma once
 
 #include <string>
@@ -11,10 +12,11 @@
 
 namespace weft::tool::launch::elastic {
 
-// Of a supervisor of this one worker. Its name is WEFT_NAME.
+// The options of the supervisor of this one worker, whose name is WEFT_NAME.
 SupervisorOptions attached_options(const std::vector<std::string>& command, const std::string& grace);
 
-// The worker's exit status, or 128 and its signal. Throws UsageError if the program cannot be run.
+// Returns the worker's exit status, or 128 plus the number of its signal. Throws UsageError if the program
+// cannot be run.
 int run_attached(const std::vector<std::string>& command, const std::string& grace);
 
 }  // namespace weft::tool::launch::elastic

@@ -1,10 +1,11 @@
-// Blacklist: which hosts have failed too often in a row, and until when they get no worker. Pure.
+// Blacklist: tracks which hosts have failed too often in a row, and until when they get no worker. It has no
+// I/O and reads no clock.
 //
 // A host that fails `failures` times in a row is blacklisted for a cooldown that doubles from one time to the
 // next, with jitter, so that hosts that failed together do not return together. After its cooldown a host is
-// on probation: its next failure blacklists it again. A failure of a worker that was ready for
-// `healthy_after` proves that the host works, and begins a new row. Hosts are remembered while discovery does
-// not report them. Thread-safety: none.
+// on probation: its next failure blacklists it again. If a worker was ready for `healthy_after` before it
+// failed, the host works, and the failure is the first of a new row. Hosts are remembered while discovery
+// does not report them. Thread-safety: none.
 #pragma once
 
 #include <chrono>
@@ -20,17 +21,17 @@
 namespace weft::tool::launch::elastic {
 
 struct BlacklistOptions {
-  std::size_t failures = 3;  // 1: each failure, as in Horovod
+  std::size_t failures = 3;  // 1: each failure blacklists the host, as in Horovod
   std::chrono::nanoseconds healthy_after = std::chrono::minutes{1};
-  // The first cooldown lasts `cooldown` to twice as long, the next ones twice as long each, up to
-  // max_cooldown. 0: a blacklisted host never returns.
+  // The first cooldown lasts between `cooldown` and twice that time. Each further cooldown is twice as long,
+  // up to max_cooldown. cooldown 0: a blacklisted host never returns.
   std::chrono::nanoseconds cooldown = std::chrono::seconds{10};
   std::chrono::nanoseconds max_cooldown = std::chrono::minutes{10};
 };
 
 struct BlacklistEntry {
   std::size_t failures = 0;  // in a row
-  std::uint32_t times = 0;   // that the host was blacklisted in this row
+  std::uint32_t times = 0;   // how often the host was blacklisted in this row
   bool blacklisted = false;
   std::optional<std::chrono::nanoseconds> until;
 };
@@ -48,13 +49,14 @@ class Blacklist {
 
   Blacklist(BlacklistOptions options, std::uint64_t seed);
 
-  // A worker failed on the host, after it was ready for `healthy`. True: the host is blacklisted now.
+  // A worker on the host has failed, after it was ready for `healthy`. true: the host is blacklisted now.
   bool fail(const std::string& host, Time now, std::chrono::nanoseconds healthy);
-  // Ends the cooldowns that are due: the hosts that may be used again.
+  // Ends the cooldowns that are due. Returns the hosts that may be used again.
   std::vector<std::string> release(Time now);
 
   bool holds(const std::string& host) const;
-  std::optional<Time> until(const std::string& host) const;  // of a blacklisted host; none: for good
+  // The end of a host's cooldown; nullopt: it never ends.
+  std::optional<Time> until(const std::string& host) const;
   std::optional<Time> next_release() const;
 
   const BlacklistState& state() const { return state_; }

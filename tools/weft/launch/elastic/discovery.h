@@ -1,8 +1,8 @@
-// Discovery: runs the command that lists the hosts of a job, again and again, and tells what it printed.
+// Discovery: repeatedly runs the command that lists the hosts of a job, and reports its output.
 //
-// The next run begins an interval after the last one has ended. A run that takes longer than a limit is
-// killed, and has failed. Owned by the launcher, whose supervisor reaps the process: it passes each child's
-// exit to child_exited(). Thread-safety: none; runs on the io_context.
+// The next run begins one interval after the end of the last one. A run that takes longer than `limit` is
+// killed, and counts as failed. Owned by the launcher. The launcher's supervisor reaps the process, and
+// passes each child's exit to child_exited(). Thread-safety: none; runs on the io_context.
 #pragma once
 
 #include <sys/types.h>
@@ -54,11 +54,11 @@ class Discovery {
   asio::posix::stream_descriptor output_;
   std::array<char, 1 << 14> bytes_;
   std::string text_;
-  std::optional<pid_t> child_;  // until it has been reaped
-  int status_ = 0;              // of waitpid, afterwards
-  bool killed_ = false;         // since it took too long
+  std::optional<pid_t> child_;  // nullopt: no run, or its process was reaped
+  int status_ = 0;              // the process's status from waitpid, once it was reaped
+  bool killed_ = false;         // the run was killed because it took too long
   bool stopping_ = false;
-  std::function<void()> stopped_;  // if it is still to be called
+  std::function<void()> stopped_;  // null: not requested, or already called
 };
 
 }  // namespace weft::tool::launch::elastic

@@ -1,12 +1,11 @@
-// ElasticDriver: decides which workers of an elastic job run where. A pure state machine: events in, actions
-// out.
+// ElasticDriver: decides which workers of an elastic job run on which host. It is a pure state machine: it
+// receives events and returns actions.
 //
-// The caller passes each event with the present time, executes the returned actions in order, and passes
-// TimePassed at next_wake(). The driver does no IO and reads no clock; its jitter follows from
-// DriverOptions::seed. So equal events give equal actions, and the tests run it through 100,000 simulated
-// jobs.
+// The caller passes each event with the current time, executes the returned actions in order, and passes
+// TimePassed at next_wake(). The driver has no I/O and reads no clock, and its jitter is derived from
+// DriverOptions::seed. So equal events cause equal actions, and the tests run 100,000 simulated jobs.
 //
-// Words. A *slot* is a place for one worker on a host. A worker *starts* when its process starts and is
+// Terms: a *slot* is a place for one worker on a host. A worker *starts* when its process starts and is
 // *ready* when it has joined the job. A worker that is not asked to stop and ends with another status than 0
 // has *failed*. A host is *blacklisted* after several failures in a row: no worker starts there until its
 // cooldown has ended; workers that run there continue. A worker is *displaced* if discovery no longer reports
@@ -31,7 +30,7 @@
 
 namespace weft::tool::launch::elastic {
 
-using WorkerId = std::uint64_t;  // of one process: a worker that replaces another one has a new id
+using WorkerId = std::uint64_t;  // identifies one process: a replacement has a new id
 
 struct HostSlots {
   std::string host;
@@ -41,20 +40,22 @@ WEFT_CODEC(HostSlots, host, slots)
 
 struct DriverOptions {
   std::size_t min_workers = 1, max_workers = 1;
-  // The job fails if fewer than min_workers are ready for so long, from the start of the job on.
+  // If fewer than min_workers are ready for this time, the job fails. At first the time counts from the start
+  // of the job.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
-  // A worker that is not ready so long after its start is stopped, and counts as failed. 0: a worker is ready
-  // when its process has started.
+  // If a worker is not ready within this time after its start, it is stopped, and counts as failed. 0: a
+  // worker is ready when its process has started.
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{10};
-  // The first worker that ends with status 0 ends the job with success. The other workers may run for so
-  // long.
+  // The first worker that ends with status 0 ends the job with success. The other workers may run for this
+  // time.
   std::chrono::nanoseconds finish_wait = std::chrono::minutes{1};
   BlacklistOptions blacklist;
   bool evict = false;                      // workers on a blacklisted host are displaced, as in Horovod
-  std::optional<std::size_t> reset_limit;  // the job fails at the next reset
-  // Changes within this time of each other are one reset: a host that dies ends its workers one by one.
+  std::optional<std::size_t> reset_limit;  // the number of resets after which a further one fails the job
+  // Changes within this time of each other count as one reset, because the workers of a host that dies end
+  // one by one.
   std::chrono::nanoseconds reset_settle = std::chrono::seconds{1};
-  // How often the job may go on although its last ready worker has failed: the state in memory is lost then.
+  // How often the job may continue after its last ready worker has failed, which loses the state in memory.
   std::size_t restarts = 0;
   std::uint64_t seed = 0;
 };
@@ -72,7 +73,7 @@ struct WorkerReady {
 };
 struct WorkerExited {
   WorkerId worker = 0;
-  int status = 0;            // as a shell reports it; 0: success
+  int status = 0;            // the status as a shell reports it; 0: success
   std::string how;           // for messages: "was killed by signal 9 (Killed)"
   std::string details = {};  // appended to the note about this exit only
   bool blameless = false;    // the failure says nothing about the host
@@ -89,18 +90,18 @@ using Event = std::variant<HostsFound, DiscoveryFailed, WorkerReady, WorkerExite
 struct StartWorker {
   WorkerId worker = 0;
   std::string host;
-  std::size_t slot = 0;   // on the host, from 0
-  std::size_t slots = 1;  // that the host has
+  std::size_t slot = 0;   // the slot's number on the host, from 0
+  std::size_t slots = 1;  // the number of the host's slots
   std::size_t rank = 0;   // less than max_workers; the worker keeps it until it exits
 };
-// The process ends sooner or later; the caller forces it to.
+// Stop the worker's process. The caller ensures that it ends.
 struct StopWorker {
   WorkerId worker = 0;
   std::string why;
 };
 struct BlacklistHost {
   std::string host;
-  std::optional<std::chrono::nanoseconds> until;  // none: for good
+  std::optional<std::chrono::nanoseconds> until;  // nullopt: permanently
 };
 struct Note {
   std::string text;  // for the user
@@ -108,7 +109,7 @@ struct Note {
 // The last action. No worker runs any more.
 struct EndJob {
   bool success = false;
-  std::string why;  // of a failure
+  std::string why;  // the reason of a failure
 };
 using Action = std::variant<StartWorker, StopWorker, BlacklistHost, Note, EndJob>;
 using Actions = std::vector<Action>;
@@ -116,9 +117,9 @@ using Actions = std::vector<Action>;
 // --- State ---
 
 enum class DriverPhase : std::uint8_t {
-  waiting,    // for min_workers slots
+  waiting,    // waits for min_workers slots
   running,    // workers start, fail and are replaced
-  finishing,  // a worker has succeeded: none starts any more
+  finishing,  // a worker has succeeded, and no worker starts any more
   giving_up,  // the job has failed, and its workers end
   ended
 };
@@ -132,20 +133,20 @@ struct DriverWorker {
 };
 WEFT_CODEC(DriverWorker, host, slot, rank, started, ready, stopping)
 
-// All that a driver knows about its job, without its options. A value that travels: see
-// ElasticDriver::save().
+// The whole state of a driver, without its options. It can be sent and stored (ElasticDriver::save()).
 struct DriverState {
   DriverPhase phase = DriverPhase::waiting;
   std::string failure;
-  std::vector<HostSlots> hosts;  // as discovered; the order is that of their age, so that ranks are stable
-  bool discovered = false;       // at least once
+  std::vector<HostSlots> hosts;  // as discovered, the oldest first, so that ranks are stable
+  bool discovered = false;       // discovery has succeeded at least once
   BlacklistState blacklist;
   std::map<WorkerId, DriverWorker> workers;  // that have not exited
   WorkerId last_id = 0;
   std::size_t resets = 0, restarts = 0;
-  bool formed = false;  // min_workers were ready at one time: there is a state to lose
+  bool formed = false;  // min_workers were ready at some time, so there is a state to lose
   std::optional<std::chrono::nanoseconds> last_change;
-  std::optional<std::chrono::nanoseconds> short_since;  // since when fewer than min_workers are ready
+  // The time since which fewer than min_workers are ready.
+  std::optional<std::chrono::nanoseconds> short_since;
   std::chrono::nanoseconds finish_by{0};
 };
 WEFT_CODEC(DriverState, phase, failure, hosts, discovered, blacklist, workers, last_id, resets, restarts,
@@ -153,28 +154,28 @@ WEFT_CODEC(DriverState, phase, failure, hosts, discovered, blacklist, workers, l
 
 class ElasticDriver {
  public:
-  using Time = std::chrono::nanoseconds;  // since any fixed moment
+  using Time = std::chrono::nanoseconds;  // since an arbitrary fixed moment
 
   ElasticDriver(DriverOptions options, Time now);
 
-  // What another driver needs to take over from this one. If it is stored before the actions are executed
-  // that handle() has returned, then a driver that dies at any time leaves a state that its successor can
+  // The state that another driver needs to take over from this one. Store it before you execute the actions
+  // that handle() has returned. Then a driver that dies at any time leaves a state that its successor can
   // use.
   DriverState save() const;
-  // Takes over, before any other event. `now` is not before the time of its last event. The start timeout of
-  // workers that are not ready and the timeout for the minimum begin again. Returns the stops that are due
-  // and the end of the job, which the other driver may not have executed. For workers that do not run any
-  // more the caller passes WorkerExited.
+  // Takes over from another driver; call it before any event. now: not before the last event of the other
+  // driver. The start timeout of workers that are not ready and the timeout for min_workers begin again.
+  // Returns the stops that are due and the end of the job, because the other driver may not have executed
+  // them. For workers that do not run any more the caller then passes WorkerExited.
   Actions restore(Time now, DriverState state);
 
   // Events of workers that have exited, and all events after EndJob, are ignored.
   Actions handle(Time now, const Event& event);
-  // When to pass TimePassed, if nothing else happens before; none: never.
+  // The time at which to pass TimePassed, if no other event occurs before. nullopt: never.
   std::optional<Time> next_wake() const;
 
   bool ended() const { return state_.phase == DriverPhase::ended; }
-  std::size_t workers() const { return state_.workers.size(); }  // that have not exited
-  std::size_t ready() const;                                     // that are not asked to stop either
+  std::size_t workers() const { return state_.workers.size(); }  // workers that have not exited
+  std::size_t ready() const;                                     // ready workers that were not asked to stop
 
  private:
   void take(const HostsFound& found);
@@ -199,7 +200,7 @@ class ElasticDriver {
 
   bool displaced(const DriverWorker& worker) const;
   bool available(const HostSlots& host) const;
-  std::size_t capacity() const;  // slots of available hosts
+  std::size_t capacity() const;  // the number of slots of available hosts
   bool any_stopping() const;
   bool all_blacklisted() const;
   std::size_t lowest_free_rank() const;
@@ -207,14 +208,14 @@ class ElasticDriver {
   std::string hosts_text() const;
 
   const DriverOptions options_;
-  DriverState state_;                         // without its blacklist, which save() adds
-  std::map<std::string, std::size_t> slots_;  // of state_.hosts
+  DriverState state_;                         // without the blacklist, which save() adds
+  std::map<std::string, std::size_t> slots_;  // the slots of state_.hosts
   bool discovery_fails_ = false;
   Blacklist blacklist_;
   std::map<std::pair<std::string, std::size_t>, WorkerId> occupied_;
-  std::set<std::size_t> ranks_;  // of state_.workers
+  std::set<std::size_t> ranks_;  // the ranks of state_.workers
 
-  // Of the event that is handled.
+  // The state of the event that is being handled.
   Time now_;
   bool changed_ = false;  // a worker has failed, starts or stops
   Actions actions_;

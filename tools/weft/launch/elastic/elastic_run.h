@@ -1,9 +1,10 @@
 // run_elastic(): runs the workers of an elastic job, on this host and on others, as the ElasticDriver
 // decides.
 //
-// It joins the parts: the driver decides, Discovery finds hosts, the Supervisor runs processes, and the
-// JobStore says which workers have joined. If workers may outlive their driver, each has a keeper, and
-// Takeover stores each decision before it is executed. One thread, that of the io_context which it makes.
+// It connects the parts: the driver decides, Discovery finds hosts, the Supervisor runs processes, and the
+// JobStore reports which workers have joined. If workers may outlive their driver, each worker has a keeper,
+// and Takeover stores each decision before it is executed. All parts run on one thread, which runs an
+// io_context.
 #pragma once
 
 #include <weft/rpc/security/credentials.h>
@@ -21,13 +22,13 @@ namespace weft::tool::launch::elastic {
 
 struct ElasticJob {
   DriverOptions driver;
-  std::vector<HostSlots> hosts;               // fixed ones; or
-  std::optional<DiscoveryCommand> discovery;  // the command that lists them
-  std::size_t slots = 1;                      // of a host that discovery names without a number
+  std::vector<HostSlots> hosts;               // the fixed hosts, unless `discovery` is set
+  std::optional<DiscoveryCommand> discovery;  // the command that lists the hosts
+  std::size_t slots = 1;                      // the slots of a host for which discovery states no number
   std::chrono::nanoseconds poll = std::chrono::seconds{1};
   std::string id;
-  std::string store;      // for the workers; at a tcp address this process keeps it
-  bool reachable = true;  // it from other hosts
+  std::string store;      // the store of the workers; with a tcp address this process keeps it
+  bool reachable = true;  // other hosts can reach the store
   rpc::CredentialOptions credentials;
   bool insecure = false;
   std::string rsh = "ssh", remote_weft;
@@ -43,11 +44,11 @@ struct ElasticJob {
   std::string orphan_wait = "0s";
 };
 
-// The exit status: 0 if the job has succeeded, 1 if it has failed, 128 and a signal that ended it. Throws
-// UsageError.
+// Returns the exit status: 0 if the job has succeeded, 1 if it has failed, 128 plus the number of a signal
+// that ended it. Throws UsageError if an option is invalid.
 int run_elastic(const ElasticJob& job);
 
-// The plan of one worker: its name, its rank and its variables. Pure.
+// The plan of one worker: its name, its rank and its variables. A pure function.
 WorkerPlan plan_worker(const ElasticJob& job, const StartWorker& start);
 
 }  // namespace weft::tool::launch::elastic

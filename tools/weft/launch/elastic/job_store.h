@@ -1,9 +1,9 @@
-// JobStore: the store by which the workers of an elastic job find each other, as their driver uses it.
+// JobStore: the driver's access to the store through which the workers of an elastic job find each other.
 //
 // The driver's own agent keeps the store at tcp://host:port, or a file or etcd does. In each case the driver
-// is not a member of the job. It reads from the store which workers have joined, and writes there which
-// workers have died: it knows that sooner than any lease tells. Owned by the launcher. Thread-safety: members
-// are called by the thread of the io_context, and so are the functions that they are given.
+// is not a member of the job. It reads from the store which workers have joined, and writes to it which
+// workers have died, which the driver knows before their leases expire. Owned by the launcher. Thread-safety:
+// members and their callbacks are called on the thread of the io_context.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -20,32 +20,33 @@
 namespace weft::tool::launch::elastic {
 
 struct JobStoreOptions {
-  std::string url;  // tcp://host:port, where the store is kept here; file:///path; etcd://host:port/prefix
+  // tcp://host:port (this process keeps the store at that address), file:///path, or etcd://host:port/prefix.
+  std::string url;
   rpc::CredentialOptions credentials;
   bool insecure = false;
 };
 
-// Keeps the store here, or opens it. Throws UsageError, rpc::Error.
+// Opens the store, or keeps it in this process. Throws UsageError, rpc::Error.
 OpenedStore open_job_store(const JobStoreOptions& options);
 
 class JobStore {
  public:
-  // An incarnation of a worker has joined. Called again if something else of its record changes.
+  // An incarnation of a worker has joined. Called again if another part of its record changes.
   using Joined = std::function<void(const std::string& name, std::uint64_t incarnation)>;
   // How the membership of a worker has ended.
   struct End {
-    std::uint64_t incarnation = 0;  // 0: it has no record, or the store does not answer
-    bool left = false;              // it has left by itself, with Job::leave()
+    std::uint64_t incarnation = 0;  // 0: the worker has no record, or the store does not answer
+    bool left = false;              // it has left with Job::leave()
   };
 
   JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined joined);
   ~JobStore();
 
-  // The process of the worker with this name has ended: if its record says otherwise, it is marked as lost.
-  // `done` is called once that is done, or could not be done within 2 s.
+  // The process of the worker with this name has ended. If its record does not state an end, marks it as
+  // lost. Calls `done` afterwards, or after 2 s if the store has not answered.
   void end(const std::string& name, std::function<void(const End& end)> done);
   const std::shared_ptr<rpc::Store>& store() const;
-  void close();  // and the store; calls back no more
+  void close();  // also closes the store; no callback follows
 
  private:
   class Impl;

@@ -1,13 +1,13 @@
 // Keeper: keeps the record of one worker in the job's store, for a driver that may die (takeover.h), and
 // decides when the worker starts and ends.
 //
-// The worker is registered before it starts, so a worker that no driver knows is never left behind. The
-// keeper stops it if the driver orders it, if for `orphan_wait` no driver has had the lease, and if the
-// keeper's own lease has ended: the driver takes the worker for lost then, and another worker may have its
-// place. While the store cannot be reached, the worker continues. Thread-safety: members and calls run on the
-// loop.
+// The keeper registers the worker before it starts, so there is never a worker that no driver knows. The
+// keeper stops the worker if the driver orders that, if no driver has had the lease for `orphan_wait`, or if
+// the keeper's own lease has ended. In the last case the driver considers the worker lost, and may have
+// replaced it. While the store cannot be reached, the worker continues. Thread-safety: members and calls run
+// on the loop.
 //
-// run_keeper() runs such a worker in a process that outlives the driver that has started it.
+// run_keeper() runs such a worker, in a process that outlives the driver that has started it.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -29,21 +29,22 @@ namespace weft::tool::launch::elastic {
 class Keeper {
  public:
   struct Calls {
-    std::function<void()> start;                       // the worker
-    std::function<void(const std::string& why)> stop;  // the worker, which has started
-    // The last call: the store has the end of the worker, or has not answered for 10 s.
+    std::function<void()> start;                       // starts the worker
+    std::function<void(const std::string& why)> stop;  // stops the worker, which has started
+    // The store has recorded the end of the worker, or has not answered for 10 s. This is the last call.
     std::function<void()> reported;
   };
 
-  // Registers the worker "JOB/ID", and blocks until then. Throws UsageError if it has a keeper already,
-  // rpc::Error.
+  // Registers the worker "JOB/ID"; blocks until that is done. Throws UsageError if the worker has a keeper
+  // already, rpc::Error if the store fails.
   Keeper(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store, std::string worker,
          std::chrono::nanoseconds orphan_wait, Calls calls);
   ~Keeper();
 
-  // The worker has ended, or could not start. If it was stopped, the reason for that is kept.
+  // The worker has ended, or could not start. If the keeper has stopped it, the record keeps the reason of
+  // that.
   void ended(const Failure& end);
-  int status() const { return record_.status; }  // of the worker that has ended
+  int status() const { return record_.status; }  // the status of the worker, which has ended
 
  private:
   void changed(const rpc::StoreChanges& changes);
@@ -58,10 +59,11 @@ class Keeper {
   const Calls calls_;
   std::optional<rpc::LeaseKeeper> lease_;
   std::optional<StoreWatch> watch_;
-  rpc::Loop::TimerId timer_ = 0;  // for a driver; at the end for the store
+  rpc::Loop::TimerId timer_ = 0;  // the wait for a driver, or at the end for the store
   KeptWorker record_;
   bool started_ = false;
-  const std::shared_ptr<void> alive_ = std::make_shared<bool>();  // for what outlives this object
+  // Callbacks that outlive this object check it.
+  const std::shared_ptr<void> alive_ = std::make_shared<bool>();
 };
 
 struct KeeperOptions {
@@ -70,13 +72,14 @@ struct KeeperOptions {
   std::chrono::nanoseconds orphan_wait = std::chrono::minutes{1};
   std::vector<std::string> command;
   std::string grace;
-  std::string logs;  // a folder; empty: the output goes to standard output, and is lost if nobody reads that
+  // A folder. Empty: the output is written to standard output, and is lost if standard output has no reader.
+  std::string logs;
 };
 
-// Call before the process has children: from here on it does not die with the driver.
+// From this call on, the process does not die with the driver. Call it before the process has children.
 void outlive_the_driver();
 
-// The worker's exit status, or 128 and its signal. Throws UsageError, rpc::Error.
+// Returns the worker's exit status, or 128 plus the number of its signal. Throws UsageError, rpc::Error.
 int run_keeper(const KeeperOptions& options);
 
 }  // namespace weft::tool::launch::elastic

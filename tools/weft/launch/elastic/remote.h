@@ -1,8 +1,8 @@
-// How a worker is started on another host: RSH HOST COMMAND runs a shell command there, as ssh does.
+// Starts a worker on another host: RSH HOST COMMAND runs a shell command there, as ssh does.
 //
-// The command is `weft launch --attached`, which runs the worker below itself and ends it, with all that it
-// has started, when standard input ends. So a worker ends with its connection, its driver, and on request.
-// Pure, except is_this_host(). Thread-safety: none needed.
+// The command is `weft launch --attached`. It runs the worker as a child. When standard input ends, it ends
+// the worker and all processes that the worker has started. So a worker ends with its connection, with its
+// driver, and on request. Thread-safety: pure functions, except is_this_host(), which any thread may call.
 #pragma once
 
 #include <map>
@@ -12,26 +12,26 @@
 namespace weft::tool::launch::elastic {
 
 struct RemoteWorker {
-  std::string folder;                            // where it runs
-  std::map<std::string, std::string> variables;  // an empty value takes a variable away
+  std::string folder;                            // the working directory
+  std::map<std::string, std::string> variables;  // an empty value removes a variable
   std::string weft;                              // the program `weft` on that host
-  std::string grace;                             // of --grace
+  std::string grace;                             // the value of --grace
   std::vector<std::string> command;
-  std::vector<std::string> options = {};  // more of them for `weft launch --attached`
+  std::vector<std::string> options = {};  // further options for `weft launch --attached`
 };
 
-// `weft launch --attached ...`, without its folder and variables.
+// The words of `weft launch --attached ...`, without the folder and the variables.
 std::vector<std::string> attached_words(const RemoteWorker& worker);
-// The shell command that RSH gets.
+// The shell command that is passed to RSH.
 std::string remote_command(const RemoteWorker& worker);
 
-// Of --rsh: "ssh", "srun" (a step of the Slurm job on that node), "kubectl" (in that pod), or a command line
-// of one's own, whose words are separated by spaces and which gets HOST and the shell command as its last two
-// words. Throws UsageError.
+// The command line for a value of --rsh: "ssh", "srun" (a step of the Slurm job on that node), "kubectl" (in
+// that pod), or another command line with spaces between its words, to which HOST and the shell command are
+// appended. Throws UsageError if the value is invalid.
 std::vector<std::string> rsh_words(const std::string& rsh, const std::string& host,
                                    const std::string& command);
 
-// localhost, an address of loopback, or a name of this host.
+// Whether `host` is localhost, a loopback address, or a name of this host.
 bool is_this_host(const std::string& host);
 
 }  // namespace weft::tool::launch::elastic

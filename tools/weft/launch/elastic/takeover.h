@@ -1,5 +1,5 @@
-// Takeover: what the driver of an elastic job leaves in the job's store, so that another driver can continue
-// the job with the workers that run.
+// Takeover: the data that the driver of an elastic job keeps in the job's store, so that another driver can
+// continue the job with the running workers.
 //
 //   driver/orders/lease      the driver's id, under a lease that it renews. One driver has it at a time
 //   driver/state             SavedJob, stored before the driver does what it has decided
@@ -8,7 +8,8 @@
 //                            lease that the keeper renews; then how the worker has ended, without a lease
 //
 // JOB is SavedJob::id. A driver that no longer has the lease cannot change the state, because each change
-// names the value before it. Owned by the launcher. Thread-safety: members and calls run on the loop.
+// compares the state with the driver's last value. Owned by the launcher. Thread-safety: members and calls
+// run on the loop.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -42,7 +43,7 @@ std::string to_text(const DriverState& state);
 
 struct KeptWorker {
   bool ended = false;
-  bool orphaned = false;  // the keeper has ended it, because no driver came
+  bool orphaned = false;  // the keeper has stopped the worker, because no driver took over
   std::int32_t status = 0;
   std::string how, last_error;
 };
@@ -50,16 +51,16 @@ WEFT_CODEC(KeptWorker, ended, orphaned, status, how, last_error)
 std::string to_text(const KeptWorker& worker);
 KeptWorker kept_worker(const std::string& text);
 
-// Of the driver and of the keepers, if they wait for each other so long.
+// The length of the leases of the driver and of the keepers, if they wait for each other for `orphan_wait`.
 std::chrono::nanoseconds takeover_lease(std::chrono::nanoseconds orphan_wait);
 
 class Takeover {
  public:
   struct Calls {
     std::function<void()> waits;                                // another driver has the lease
-    std::function<void(std::optional<SavedJob> job)> acquired;  // none: no driver was here before
+    std::function<void(std::optional<SavedJob> job)> acquired;  // nullopt: no driver had the job before
     std::function<void(const std::string& why)> lost;           // this process may not drive any more
-    // A worker's keeper has changed its record; none: the keeper is lost.
+    // A worker's keeper has changed its record. nullopt: the keeper is lost.
     std::function<void(WorkerId worker, const std::optional<KeptWorker>& record)> changed;
   };
   using Workers = std::map<WorkerId, KeptWorker>;
@@ -68,16 +69,18 @@ class Takeover {
            Calls calls);
   ~Takeover();
 
-  // Waits for the lease, for three times its length.
+  // Waits for the lease, for at most three times its length.
   void acquire();
   // The records of a job's keepers.
   void list(const std::string& job, std::function<void(Workers)> found);
-  void watch(const std::string& job);  // from now on, first all that are there
-  // Repeated until it has succeeded. `done` is not called if another driver has changed the state.
+  void watch(const std::string& job);  // reports the existing records, and then every change
+  // Stores the job; retries until it has succeeded. `done` is not called if another driver has changed the
+  // state.
   void save(const SavedJob& job, std::function<void()> done);
   void stop(WorkerId worker);
-  void forget(WorkerId worker);  // of a worker that has ended and is not in the saved state
-  // The job has ended: removes what is left of it. `done` is called once that is done, or after 5 s.
+  // Removes the records of a worker that has ended and is not in the saved state.
+  void forget(WorkerId worker);
+  // The job has ended: removes its keys. Calls `done` when that is done, or after 5 s.
   void release(std::function<void()> done);
 
  private:

@@ -1,4 +1,4 @@
-// Codec of durations and times: as nanoseconds. Thread-safety: stateless.
+// The codec of durations and times, which are sent as nanoseconds. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
