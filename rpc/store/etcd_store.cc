@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view default_port = ":2379";
 constexpr std::size_t max_compared = 64 * 1024;
 
-Error etcd_closed() { return Error(ErrorKind::shut_down, "the store has closed"); }
+Error etcd_closed() { return Error(ErrorKind::shut_down, "the etcd store has closed"); }
 
 std::vector<detail::HttpServer> servers_of(const EtcdStoreOptions& options) {
   std::vector<detail::HttpServer> servers;
@@ -48,9 +48,12 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
 
   template <class T>
   struct WaitingFor final : Waiting {
-    explicit WaitingFor(Promise<T> p) : promise(std::move(p)) {}
-    void fail(const Error& error) override { promise.fail(error); }
+    WaitingFor(Promise<T> p, std::string t) : promise(std::move(p)), title(std::move(t)) {}
+    void fail(const Error& error) override {
+      promise.fail(Error(error.kind(), title + ": " + error.what(), error.execution()));
+    }
     Promise<T> promise;
+    const std::string title;  // the operation and its key, for errors
   };
 
   State(std::shared_ptr<Loop> l, const EtcdStoreOptions& o)
@@ -146,7 +149,8 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   // --- Waits ---
 
   template <class T, class Start>
-  static Future<T> begin_wait(const std::shared_ptr<State>& state, const CallOptions& options, Start start) {
+  static Future<T> begin_wait(const std::shared_ptr<State>& state, const CallOptions& options,
+                              std::string title, Start start) {
     Promise<T> promise(state->loop);
     auto slot = std::make_shared<std::weak_ptr<Waiting>>();  // used on the loop
     promise.on_cancel([weak = std::weak_ptr(state), loop = state->loop, slot] {
@@ -158,7 +162,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
       });
     });
     auto future = promise.future();
-    auto wait = std::make_shared<WaitingFor<T>>(std::move(promise));
+    auto wait = std::make_shared<WaitingFor<T>>(std::move(promise), std::move(title));
     wait->deadline = detail::deadline_of(options);
     state->loop->post([state, wait, slot, start = std::move(start)]() mutable {
       if (state->closed) return wait->fail(etcd_closed());
@@ -323,8 +327,9 @@ Future<void> EtcdStore::set(std::string key, std::string value, LeaseId lease) {
 }
 
 Future<std::string> EtcdStore::get(std::string key, CallOptions options) {
+  std::string title = "store: get '" + key + "'";
   return State::begin_wait<std::string>(
-      state_, options,
+      state_, options, std::move(title),
       [key = std::move(key)](const auto& state, const auto& wait) { return State::get(state, wait, key); });
 }
 
@@ -360,7 +365,10 @@ Future<StoreExchange> EtcdStore::compare_set(std::string key, std::optional<std:
 }
 
 Future<void> EtcdStore::wait(std::vector<std::string> keys, CallOptions options) {
-  return State::begin_wait<void>(state_, options,
+  std::string title = "store: wait for ";
+  title += keys.empty() ? "no keys" : "'" + keys.front() + "'";
+  if (keys.size() > 1) title += " (the first of " + std::to_string(keys.size()) + " keys)";
+  return State::begin_wait<void>(state_, options, std::move(title),
                                  [keys = std::move(keys)](const auto& state, const auto& wait) {
                                    return State::wait_for(state, wait, keys);
                                  });
@@ -386,8 +394,10 @@ Future<StoreView> EtcdStore::list(std::string prefix) {
 }
 
 Future<StoreChanges> EtcdStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
+  std::string title = "store: watch '" + prefix + "'";
   return State::begin_wait<StoreChanges>(
-      state_, options, [prefix = std::move(prefix), after](const auto& state, const auto& wait) {
+      state_, options, std::move(title),
+      [prefix = std::move(prefix), after](const auto& state, const auto& wait) {
         return State::watch(state, wait, prefix, after);
       });
 }

@@ -20,7 +20,9 @@ namespace {
 
 constexpr auto longest_trust = std::chrono::seconds{1};
 
-Error closed_error() { return Error(ErrorKind::shut_down, "the store has closed"); }
+Error closed_error(const StoreLog& log) {
+  return Error(ErrorKind::shut_down, "the store " + log.path() + " has closed");
+}
 
 }  // namespace
 
@@ -157,7 +159,7 @@ void FileStore::State::lock_log(bool exclusive) {
   while (!log.try_lock(exclusive)) {
     MutexLock lock(mutex);
     changed.wait_for(lock, std::chrono::milliseconds{1}, [&]() WEFT_REQUIRES(mutex) { return closed; });
-    if (closed) throw closed_error();
+    if (closed) throw closed_error(log);
     if (Clock::now() >= until)
       throw Error(ErrorKind::unavailable, "the store " + log.path() +
                                               " has been locked by another process for " +
@@ -219,7 +221,7 @@ void FileStore::State::post(Task task) {
       return;
     }
   }
-  const Error error = closed_error();
+  const Error error = closed_error(log);
   task(*this, &error);
 }
 
@@ -260,7 +262,7 @@ void FileStore::close() {
     MutexLock lock(state_->mutex);
     waits = state_->table.take_all();
   }
-  const Error error = closed_error();
+  const Error error = closed_error(state_->log);
   for (auto& task : tasks) task(*state_, &error);
   for (const auto& wait : waits) wait->fail(error);
 }
@@ -301,7 +303,7 @@ auto FileStore::later(Waiting waiting) {
     StoreTable::Jobs jobs;
     {
       MutexLock lock(state.mutex);
-      if (state.closed) return wait->fail(closed_error());
+      if (state.closed) return wait->fail(closed_error(state.log));
       state.table.wait(wait, jobs);
     }
     for (Callback& job : jobs) job();

@@ -51,7 +51,9 @@ std::string encode(const StoreLog::Record& record) {
     payload += record.value;
   }
   if (payload.size() > UINT32_MAX / 2)
-    throw Error(ErrorKind::invalid_argument, "a value of 2 GB is too large for a store");
+    throw Error(ErrorKind::invalid_argument,
+                "store: the record of '" + record.key + "' has " + std::to_string(payload.size()) +
+                    " bytes, expected at most " + std::to_string(UINT32_MAX / 2));
   std::string bytes;
   put(bytes, static_cast<std::uint32_t>(payload.size()));
   put(bytes, checksum(payload));

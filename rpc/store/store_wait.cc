@@ -20,7 +20,18 @@ class Wait : public StoreWait {
   }
 
  private:
-  void give(const Error& error) override { promise_.fail(error); }
+  // The operation and its key, for errors.
+  virtual std::string title() const = 0;
+  void give(const Error& error) override {
+    switch (error.kind()) {
+      case ErrorKind::cancelled:
+      case ErrorKind::deadline_exceeded:
+      case ErrorKind::shut_down:
+        return promise_.fail(Error(error.kind(), title() + ": " + error.what(), error.execution()));
+      default:  // an error of the backend, which names its servers or its file
+        return promise_.fail(error);
+    }
+  }
   Promise<T> promise_;
 };
 
@@ -34,6 +45,7 @@ class ValueWait final : public Wait<std::string> {
     const std::string* value = table.find(key_);
     return value == nullptr ? Callback{} : deliver(*value, self);
   }
+  std::string title() const override { return "store: get '" + key_ + "'"; }
   const std::string key_;
 };
 
@@ -51,6 +63,13 @@ class KeysWait final : public Wait<void> {
     move_to(*missing);
     return {};
   }
+  std::string title() const override {
+    std::string text = "store: wait for ";
+    if (keys_.empty()) return text + "no keys";
+    text += "'" + keys_.front() + "'";
+    if (keys_.size() > 1) text += " (the first of " + std::to_string(keys_.size()) + " keys)";
+    return text;
+  }
   const std::vector<std::string> keys_;
 };
 
@@ -64,6 +83,7 @@ class ChangeWait final : public Wait<StoreChanges> {
   Callback answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
     return table.changed(prefix_, after_) ? deliver(table.changes(prefix_, after_), self) : Callback{};
   }
+  std::string title() const override { return "store: watch '" + prefix_ + "'"; }
   const std::string prefix_;
   const std::uint64_t after_;
 };
