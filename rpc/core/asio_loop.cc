@@ -419,7 +419,9 @@ void AsioLoop::remove_poller(LoopPoller& poller) {
 
 asio::io_context& io_context_of(Loop& loop) {
   auto* asio = dynamic_cast<AsioLoop*>(&loop);
-  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a socket needs an Asio loop");
+  if (asio == nullptr)
+    throw Error(ErrorKind::invalid_argument,
+                "io_context_of: expected an AsioLoop, found another kind of loop");
   return asio->context();
 }
 

@@ -161,7 +161,7 @@ std::unique_ptr<Listener> AgentCore::listen_at(const Address& address) {
       [weak = weak_from_this()](std::shared_ptr<Connection> connection) {
         const auto core = weak.lock();
         if (core == nullptr || core->ended())
-          return connection->close(Error(ErrorKind::shut_down, "shut down"));
+          return connection->close(Error(ErrorKind::shut_down, "this agent has shut down"));
         core->adopt(std::move(connection), nullptr);
       });
 }

@@ -75,7 +75,10 @@ void Link::open() {
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
         self->handshake_timer_ = 0;
-        self->close(Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake"));
+        const std::chrono::duration<double> timeout = self->core_->options().handshake_timeout;
+        self->close(Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake within " +
+                                                            std::to_string(timeout.count()) +
+                                                            " s (AgentOptions::handshake_timeout)"));
       });
   connection->start(shared_from_this());
 }
