@@ -49,7 +49,7 @@ class WEFT_EXPORT LayerHooks {
   // child.begin().
   void hand_on(CallContext& parent, OutgoingCall& child) const;
   void make_contexts(IncomingCall& call) const;                  // adds the context of each MakeContext
-  std::string text_of(const std::exception_ptr& failure) const;  // for peers
+  std::string text_of(const std::exception_ptr& failure) const;  // the text for peers
   LayerFigures figures() const;                                  // the figures of all layers
   // Calls CallHook::leaving() of every layer, the highest first, because lower layers tell the peers what
   // higher layers have released.

@@ -6,9 +6,9 @@
 //   };
 //   using Halve = rpc::Function<"halve", &halve>;
 //
-// A handler may take a CallContext& before its parameters (it does not travel), and may return a value,
-// nothing, a Task, a Future, or an asio::awaitable; coroutines take their parameters by value. Parameters and
-// results are Transferable. A method is identified by the hash of "service.method".
+// A handler may take a CallContext& before its parameters (it is not sent), and may return a value, nothing,
+// a Task, a Future, or an asio::awaitable; coroutines take their parameters by value. Parameters and results
+// are Transferable. A method is identified by the hash of "service.method".
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
@@ -29,7 +29,7 @@ class CallContext;
 struct Idempotent {};
 inline constexpr Idempotent idempotent{};  // running it twice does no harm: it may be retried
 struct NonBlocking {};
-inline constexpr NonBlocking non_blocking{};  // runs on the loop: must return at once
+inline constexpr NonBlocking non_blocking{};  // the method runs on the loop, so it must return at once
 struct Background {};
 // A call may stay in flight as long as its agents exist (a subscription). Job::quiesce() does not wait for
 // it.

@@ -3,8 +3,8 @@
 //   rpc::CapnpMessage<schema::Order> order;       // a message with that root; copies of the handle share it
 //   order.builder().setAmount(3);
 //
-// The message travels as an Object value and is copied once on each side. rpc.h does not include this header,
-// because it needs Cap'n Proto's headers.
+// The message is sent as an Object value, and is copied once on each side. rpc.h does not include this
+// header, because it needs Cap'n Proto's headers.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>

@@ -21,7 +21,7 @@ namespace weft::rpc {
 
 class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop> {
  public:
-  // With its own io_context and thread. spin: how long to poll before it blocks; nullopt: adaptive.
+  // A loop with its own io_context and thread. spin: how long it polls before it blocks; nullopt: adaptive.
   explicit AsioLoop(std::optional<std::chrono::nanoseconds> spin = std::chrono::nanoseconds{0});
   explicit AsioLoop(asio::io_context& context);  // on the program's io_context
   ~AsioLoop() override;

@@ -11,7 +11,7 @@ namespace weft::rpc {
 template <class T>
 class Fifo {
  public:
-  // As the functions of std::deque.
+  // Like the functions of std::deque.
   bool empty() const { return first_ == items_.size(); }
   std::size_t size() const { return items_.size() - first_; }
   T& operator[](std::size_t i) { return items_[first_ + i]; }  // 0: the front

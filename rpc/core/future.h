@@ -241,8 +241,8 @@ class [[nodiscard]] Future {
     return std::move(state->result()).get();
   }
 
-  // As get(), but throws deadline_exceeded after `timeout`; the error names the operation if it has a title.
-  // The operation continues, and the future stays valid: wait again, or call cancel().
+  // Like get(), but throws deadline_exceeded after `timeout`; the error names the operation if it has a
+  // title. The operation continues, and the future stays valid: wait again, or call cancel().
   T get(std::chrono::nanoseconds timeout) {
     if (held()->done()) return get();
     detail::refuse_blocking(state_->loop.get());

@@ -44,7 +44,7 @@ class Result {
     if (!ok()) std::rethrow_exception(error_);
   }
 
-  std::optional<Value> value_;  // not a std::variant, which costs more to compile for every type that travels
+  std::optional<Value> value_;  // not a std::variant, which costs more to compile for each type
   std::exception_ptr error_;
 };
 

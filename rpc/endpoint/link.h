@@ -69,7 +69,7 @@ class WEFT_EXPORT Link final : public Carrier,
 
   // Passes the call to its session, or to enter(); fails it if it must not be sent.
   void send(const std::shared_ptr<PendingCall>& call);
-  void cancel(std::uint64_t call_id) override;  // at the callee; any thread
+  void cancel(std::uint64_t call_id) override;  // cancels the call at the callee; any thread
   void cancel_resumable();                      // cancels calls that are served here: their session has ended
   void say_goodbye();                           // tells the peer to send no new requests
   void close(const Error& reason);              // at once: drops queued frames and fails the calls
@@ -132,12 +132,12 @@ class WEFT_EXPORT Link final : public Carrier,
   void acknowledge();
   void acknowledge_soon();
   void give_back(const Session::Asked& asked);
-  void write(OutboundFrame&& frame);  // with the acknowledgement that is due
+  void write(OutboundFrame&& frame);  // sends the frame, with the acknowledgement that is due
   void on_credit(const CreditInfo& credit);
-  void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit
+  void dispatch(const std::shared_ptr<PendingCall>& call);  // sends the call, and uses credit
   void send_held();
   void count_no_more(Served& call);
-  void give_credit(std::uint64_t bytes);  // of a notification
+  void give_credit(std::uint64_t bytes);  // returns the credit of a notification
   void beat();
   void await_beat();
   void send_beat(FrameKind kind, std::uint64_t id);

@@ -114,7 +114,7 @@ struct AgentOptions {
 
   // The maximum time from the connection to the arrival of the peer's hello.
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
-  Heartbeat heartbeat;  // of every connection with a completed handshake
+  Heartbeat heartbeat;  // for every connection with a completed handshake
   // The timeout of the program's calls that set none (Agent::set_call_timeout() changes it). nullopt: they
   // wait until the peer answers or is lost. Internal calls of agents have no timeout.
   std::optional<std::chrono::nanoseconds> call_timeout;

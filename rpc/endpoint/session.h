@@ -129,7 +129,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
     bool ends_when_sent = false;
     bool counts = false;
     bool transmitted = false;
-    bool is_bounded() const { return kind == FrameKind::reply || notifies; }  // by max_kept
+    bool is_bounded() const { return kind == FrameKind::reply || notifies; }  // whether max_kept limits it
   };
   std::uint64_t keep(Frame&& frame) WEFT_REQUIRES(mutex_);
   std::uint64_t end_of_kept() const WEFT_REQUIRES(mutex_) { return first_ + kept_.size(); }
@@ -143,7 +143,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   const std::uint64_t id_seed_;
   const std::uint64_t max_kept_;
 
-  std::mutex turn_;  // of deliveries; taken before mutex_
+  std::mutex turn_;  // locked during a delivery; lock it before mutex_
 
   mutable Mutex mutex_;
   // The frames that are kept, in the order of their numbers, from first_ on.

@@ -10,7 +10,8 @@
 
 namespace weft::rpc {
 
-// StoreView on the wire. Values travel as bytes, because text must be UTF-8; the same applies below.
+// StoreView on the wire. Values are sent as bytes, because text must be UTF-8; the same applies to the types
+// below.
 struct StoreViewMessage {
   std::uint64_t version = 0;
   std::map<std::string, Buffer> entries;

@@ -39,7 +39,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   static void send_close(const Peer& source, std::uint64_t id);
 
   void end(std::uint64_t id, const std::exception_ptr& error);
-  // As end(), but the reader can still get the error by a pull, until it closes the stream.
+  // Like end(), but the reader can still get the error by a pull, until the reader closes the stream.
   void stop(std::uint64_t id, const std::exception_ptr& error);
   void forget(std::uint64_t id);  // the stream has ended
   // A call that has the stream as an argument is sent now.

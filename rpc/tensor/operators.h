@@ -5,8 +5,8 @@
 //
 // A name is an operator's name in LibTorch's dispatcher, with its overload after a dot. Arguments are
 // positional; trailing arguments may be omitted if the operator's schema has a default. A dtype is passed by
-// name ("float32"). Parameters that cannot travel (device, layout, generator) have their default. With a
-// pass, the operator is part of its graph.
+// name ("float32"). Parameters that cannot be sent (device, layout, generator) have their default values.
+// With a pass, the operator is part of its graph.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -18,7 +18,7 @@
 namespace weft::tensor {
 
 // Permits peers to call these operators. Thread-safe. Throws not_found if LibTorch has no such operator,
-// unsupported if a result, or a parameter without a default, cannot travel, and already_exists if the
+// unsupported if a result, or a parameter without a default, cannot be sent, and already_exists if the
 // operator is allowed already.
 WEFT_EXPORT void allow_operators(rpc::Agent& agent, const std::vector<std::string_view>& names);
 

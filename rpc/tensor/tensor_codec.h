@@ -1,21 +1,21 @@
 // The codec of tensors: a tensor is a record {dtype, shape, data}. Data of up to 1 KiB is part of the header.
 // Larger data is an attachment, which is read directly into the received tensor's storage.
 //
-// A view sends its elements, not its storage. Expanded dimensions travel as one element; conj and neg are
+// A view sends its elements, not its storage. An expanded dimension is sent as one element; conj and neg are
 // resolved; aliasing between arguments is not preserved. A tensor that is dense but not contiguous
 // (transposed, channels_last) arrives with its strides, which costs a copy on each side; others arrive
-// contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO and CSR tensors travel. Quantized,
+// contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO and CSR tensors can be sent. Quantized,
 // nested, subclass and meta tensors fail with ErrorKind::unsupported.
 //
-// Tensors on an accelerator travel by the call's device map (device_options.h), and are copied when the call
-// is made. A tensor on a device that the map does not name fails with failed_precondition.
+// Tensors on an accelerator are sent according to the call's device map (device_options.h), and are copied
+// when the call is made. A tensor on a device that the map does not name fails with failed_precondition.
 //
 // Arguments are borrowed until they are sent. If the program changes an argument before, the call fails with
 // argument_modified; pass Snapshot(t) to copy the tensor instead. Results that are referenced elsewhere
 // (parameters, kept values) are copied.
 //
 // Gradients: in a call with a pass, tensors that require grad are connected to the graph on the other side.
-// In a call without a pass, leaves travel detached, and a non-leaf that requires grad fails with
+// In a call without a pass, leaves are sent detached, and a non-leaf that requires grad fails with
 // failed_precondition: silently detaching it would train incorrectly.
 #pragma once
 

@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), as in iSCSI and ext4: the checksum of a frame's prefix and header.
+// crc32c(): CRC-32C (Castagnoli), as in iSCSI and ext4. It is the checksum of a frame's prefix and header.
 #pragma once
 
 #include <weft/rpc/core/export.h>

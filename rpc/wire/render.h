@@ -1,5 +1,5 @@
-// Renders a value as canonical text: equal values have equal texts, with attachments by size and checksum.
-// For comparing the arguments of two calls, and for users.
+// render(): a value as canonical text. Equal values have equal texts. The text of an attachment is its size
+// and checksum. The text is used to compare the arguments of two calls, and in messages for users.
 #pragma once
 
 #include <weft/rpc/wire/value.h>

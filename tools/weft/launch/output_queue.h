@@ -1,7 +1,7 @@
 // OutputQueue: output for files whose reader may be slow, or may not read at all. The queue's own thread
 // writes it, so that no other thread waits for the reader.
 //
-// A separate thread is necessary so that writes do not block the others: even if poll() reports room in a
+// Only a separate thread keeps writes from blocking the other threads: even if poll() reports room in a
 // terminal, a write may block, and O_NONBLOCK would apply to all processes that share the file. The queue
 // accepts all output; callers that can wait should not add more while it is full(). The destructor does not
 // wait: output that has not been written by then is lost, and a thread that is blocked by its reader ends
