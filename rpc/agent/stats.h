@@ -30,16 +30,14 @@ struct AgentStats {
   // calls_served: requests that arrived, including refused ones.
   std::uint64_t calls_made = 0, calls_served = 0;
   std::uint64_t calls_denied = 0, calls_shed = 0;  // refused by permissions, and by limits
-  std::uint64_t calls_retried = 0,
-                // calls_retried: attempts after the first. peers_silent: connections closed because no
-                // heartbeat arrived.
-      peers_silent = 0;
+  // calls_retried: attempts after the first. peers_silent: connections closed because no heartbeat arrived.
+  std::uint64_t calls_retried = 0, peers_silent = 0;
   // Exceptions of continuations, and of jobs of loops and handler threads.
   std::uint64_t exceptions_dropped = 0;
   std::uint64_t serving = 0, waiting = 0;  // calls in flight: of peers (including this one), and of the agent
   std::uint64_t bytes_sent = 0, bytes_received = 0;  // requests and replies
-  std::uint64_t pool_hits = 0, pool_misses = 0,
-                pool_bytes = 0;      // the memory for arriving attachments; pool_bytes: kept now
+  // The memory for arriving attachments. pool_bytes: bytes that are kept now.
+  std::uint64_t pool_hits = 0, pool_misses = 0, pool_bytes = 0;
   std::vector<MethodStats> methods;  // the served methods, by name
   // The current figures of the layers, by name: "LAYER.FIGURE". docs/observability.md lists the figures of
   // weft's own layers.

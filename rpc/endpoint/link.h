@@ -89,7 +89,7 @@ class WEFT_EXPORT Link final : public Carrier,
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> held() const;  // waiting for credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;
-  const CreditWindow& credit() const { return window_; }  // the credit that the peer has granted
+  const CreditWindow& credit() const { return window_; }  // the peer's credit, and the part in use
   // The number of requests so far, not counting requests of background methods. Any thread.
   std::uint64_t requests_sent() const { return sent_; }
   std::uint64_t requests_received() const { return received_; }
