@@ -84,7 +84,8 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void store_is_gone();
 
   // Collectives.
-  // Throws if a member is unknown.
+  // The incarnations of the members that take part. Throws if the options are invalid, or if a member is
+  // unknown or gone.
   std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const WEFT_REQUIRES(mutex_);
   CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
   void judge_collectives() const;
@@ -133,7 +134,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::vector<std::weak_ptr<Onlooker>> onlookers_ WEFT_GUARDED_BY(mutex_);
   // The calls of leave() while this agent joins.
   std::vector<std::shared_ptr<Promise<void>>> leavers_ WEFT_GUARDED_BY(mutex_);
-  // The number of the latest round of each collective.
+  // The number of the next round of each collective.
   std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_ WEFT_GUARDED_BY(mutex_);
 };
 
