@@ -89,7 +89,7 @@ std::string find_program(const std::string& name) {
     if (is_program(file)) return file;
     begin = end + 1;
   }
-  throw UsageError("there is no program '" + name + "' in PATH");
+  throw UsageError("found no program '" + name + "' in PATH");
 }
 
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
