@@ -75,10 +75,8 @@ void Link::open() {
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
         self->handshake_timer_ = 0;
-        const std::chrono::duration<double> timeout = self->core_->options().handshake_timeout;
-        self->close(Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake within " +
-                                                            std::to_string(timeout.count()) +
-                                                            " s (AgentOptions::handshake_timeout)"));
+        self->close(Error(ErrorKind::deadline_exceeded,
+                          "the peer did not finish the handshake within AgentOptions::handshake_timeout"));
       });
   connection->start(shared_from_this());
 }

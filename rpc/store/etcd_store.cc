@@ -365,9 +365,7 @@ Future<StoreExchange> EtcdStore::compare_set(std::string key, std::optional<std:
 }
 
 Future<void> EtcdStore::wait(std::vector<std::string> keys, CallOptions options) {
-  std::string title = "store: wait for ";
-  title += keys.empty() ? "no keys" : "'" + keys.front() + "'";
-  if (keys.size() > 1) title += " (the first of " + std::to_string(keys.size()) + " keys)";
+  std::string title = "store: wait for " + detail::keys_text(keys);
   return State::begin_wait<void>(state_, options, std::move(title),
                                  [keys = std::move(keys)](const auto& state, const auto& wait) {
                                    return State::wait_for(state, wait, keys);

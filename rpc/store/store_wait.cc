@@ -63,13 +63,7 @@ class KeysWait final : public Wait<void> {
     move_to(*missing);
     return {};
   }
-  std::string title() const override {
-    std::string text = "store: wait for ";
-    if (keys_.empty()) return text + "no keys";
-    text += "'" + keys_.front() + "'";
-    if (keys_.size() > 1) text += " (the first of " + std::to_string(keys_.size()) + " keys)";
-    return text;
-  }
+  std::string title() const override { return "store: wait for " + keys_text(keys_); }
   const std::vector<std::string> keys_;
 };
 
@@ -112,6 +106,12 @@ StoreWaiting<T> make(const CallOptions& options, DropWait drop, std::shared_ptr<
 std::optional<Clock::time_point> deadline_of(const CallOptions& options) {
   if (!options.timeout) return std::nullopt;
   return later(Clock::now(), *options.timeout);
+}
+
+std::string keys_text(const std::vector<std::string>& keys) {
+  if (keys.empty()) return "no keys";
+  const std::string first = "'" + keys.front() + "'";
+  return keys.size() == 1 ? first : first + " (the first of " + std::to_string(keys.size()) + " keys)";
 }
 
 StoreWaiting<std::string> wait_for_value(std::string key, const CallOptions& options, DropWait drop,

@@ -58,6 +58,8 @@ class WEFT_EXPORT StoreWait {
 namespace detail {
 
 std::optional<Clock::time_point> deadline_of(const CallOptions& options);
+// For errors: "'a'", or "'a' (the first of 3 keys)".
+std::string keys_text(const std::vector<std::string>& keys);
 
 // The three kinds of waits. A cancelled wait calls `drop(wait)`, which removes it from its owner.
 template <class T>
