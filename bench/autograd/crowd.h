@@ -9,8 +9,9 @@
 
 namespace weft::bench {
 
-// Runs serve(i, announce) in `count` processes, i from 0: it announces its address once, and serves until it
-// is killed. Gives the addresses when all have. Throws std::runtime_error where one dies before it has.
+// Runs serve(i, announce) in `count` processes, numbered from 0. Each process announces its address once and
+// serves until it is killed. Returns the addresses when all processes have announced theirs. Throws
+// std::runtime_error if a process exits before that.
 std::vector<std::string> fork_crowd(
     std::size_t count,
     const std::function<void(std::size_t, const std::function<void(const std::string&)>&)>& serve);

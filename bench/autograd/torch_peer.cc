@@ -44,8 +44,8 @@ std::string name_of(std::size_t id, const Work& work) {
   return id == work.workers ? "client" : "worker" + std::to_string(id);
 }
 
-// Comes back when all have made theirs. Never destroyed: its orderly end needs the others too, and is not
-// what is measured.
+// Returns when all workers have created their agents. The agent is never destroyed: its graceful shutdown
+// needs the other workers, and is not measured.
 void start_agent(const std::string& store, std::size_t id, const Work& work) {
   setenv("TP_SOCKET_IFNAME", "lo", 1);  // else it listens at what the host's name resolves to
   const auto worker = static_cast<torch_rpc::worker_id_t>(id);
@@ -93,7 +93,8 @@ at::Tensor weight(std::int64_t size) {  // of this worker
 constexpr const char* chain_operator = "aten::weft_bench_chain";
 constexpr const char* thing_operator = "aten::weft_bench_thing";
 
-// Through this worker and then those with the ids in `rest`.
+// Multiplies by the weight of this worker, then calls the workers with the ids in `rest`, one after the
+// other.
 at::Tensor chain(const at::Tensor& x, std::vector<std::int64_t> rest) {
   const at::Tensor here = x.mm(weight(x.size(0)));
   if (rest.empty()) return here;
@@ -249,7 +250,7 @@ class Client {
 void measure(const Work& work, ClientEnd& end) {
   start_agent(end.address(), work.workers, work);
   end.report(Client(work).run(end.budget()));
-  _exit(0);  // an orderly end needs the other side too
+  _exit(0);  // a graceful shutdown needs the other side
 }
 
 }  // namespace

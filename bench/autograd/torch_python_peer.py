@@ -196,7 +196,7 @@ def main():
         meter = Meter(float(sys.argv[7]), float(sys.argv[8]))
         figures = measure(rpc, torch, kind, names, size, skew, meter)
         channel.send(json.dumps({"figures": figures, "threads": threads()}).encode())
-    os._exit(0)  # an orderly end needs the other side too, and is not what is measured
+    os._exit(0)  # a graceful shutdown needs the other side, and is not measured
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Layer {
     weight_.set_requires_grad(true);
   }
   at::Tensor multiply(at::Tensor x) { return x.mm(weight_); }
-  // Through this worker and then the rest of the chain.
+  // Multiplies by the matrix of this worker, then calls the rest of the chain.
   rpc::Task<at::Tensor> chain(rpc::CallContext& call, std::vector<rref::RRef<Layer>> rest, at::Tensor x);
 
   using Service =
@@ -81,7 +81,7 @@ std::unique_ptr<rpc::Agent> make_server(std::size_t i) {
 void serve(const Work& work, ServerEnd& end) {
   std::vector<std::string> addresses = fork_crowd(
       work.workers - 1, [](std::size_t i, const std::function<void(const std::string&)>& announce) {
-        static std::unique_ptr<rpc::Agent> agent;  // of this process, until it is killed
+        static std::unique_ptr<rpc::Agent> agent;  // lives until the process is killed
         agent = make_server(i + 1);
         announce(agent->addresses().front());
       });
@@ -186,14 +186,15 @@ rpc::Task<Figures> churn(const World* world, Budget budget) {
   co_return meter.calls();
 }
 
-// A live RRef, on its user's side and on its owner's, the object and what finds it included.
+// The memory of one live RRef at its user and at its owner, including the object and the table entries for
+// both.
 rpc::Task<Figures> live(const World* world) {
   const rpc::Peer& owner = world->peers.front();
   Memory memory;
   std::vector<rref::RRef<Thing>> things;
   things.reserve(live_objects);
   std::array<std::int64_t, 2> user{}, owned{};
-  for (const std::size_t i : {0, 1}) {  // with the first thousand comes what all share
+  for (const std::size_t i : {0, 1}) {  // the first round allocates the memory that all RRefs share
     const std::size_t until = i == 0 ? objects_at_a_time : live_objects;
     while (things.size() < until) {
       things.push_back(rref::create<Thing>(owner));
@@ -233,7 +234,7 @@ rpc::Task<Figures> wide(const World* world, Budget budget, std::size_t calls) {
   co_return Figures{{"call_us", microseconds[microseconds.size() / 2]}};
 }
 
-// Rows that are there already; a call is one of them.
+// Reads rows that exist already. Each read is one call.
 rpc::Task<Figures> rows_of_a_table(const World* world, Budget budget, const Work* work) {
   const dist_optim::EmbeddingOptions options{.dimension = row_size,
                                              .optimizer = dist_optim::RowOptimizer::sgd(0.01)};

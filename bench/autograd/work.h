@@ -42,12 +42,11 @@ inline constexpr double skew = 3;  // an id is rows * u^skew, with u uniform in 
 // Every answer is checked.
 void expect_answer(bool right);  // throws std::runtime_error
 
-// Each gives nothing where the work does not concern that peer.
+// Each returns nothing if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
-std::optional<Contender> weft_fast_peer(const Work& work);  // with BackwardMode::fast
-std::optional<Contender> weft_narrow_peer(
-    const Work& work);                                  // what a wide pass is held against: one of 100 calls
+std::optional<Contender> weft_fast_peer(const Work& work);    // with BackwardMode::fast
+std::optional<Contender> weft_narrow_peer(const Work& work);  // the baseline of wide passes: 100 calls
 std::optional<Contender> raw_peer(const Work& work);    // of embeddings: one tensor, in the client alone
 std::optional<Contender> torch_peer(const Work& work);  // its DistEngine, in C++
 std::optional<Contender> torch_python_peer(const Work& work);

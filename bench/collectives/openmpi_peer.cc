@@ -1,4 +1,5 @@
-// OpenMPI: openmpi_main.cc under mpirun, which starts the ranks itself; each pins itself as the others' are.
+// OpenMPI: bench_collectives_openmpi under mpirun. mpirun starts the ranks, so each rank pins itself to the
+// same cores as the ranks of the other peers.
 #include "bench/collectives/work.h"
 
 #include <array>
@@ -9,7 +10,7 @@ namespace weft::bench {
 
 std::optional<Contender> openmpi_peer(const Work& work) {
 #ifdef WEFT_BENCH_OPENMPI
-  if (work.kind == Kind::hosts) return std::nullopt;  // mpirun asks for a way to log in there
+  if (work.kind == Kind::hosts) return std::nullopt;  // mpirun needs a remote shell to each host
   Notes notes{{"caller", "main"}};
   std::string transport;
   if (work.kind == Kind::tcp) transport = " --mca btl tcp,self --mca btl_tcp_if_include lo --mca pml ob1";

@@ -1,5 +1,5 @@
-// The floor over TCP: two processes that exchange as many bytes as a ring all_reduce of two ranks does, both
-// ways at once over one connection, and add nothing up.
+// The lower bound over TCP: two processes exchange as many bytes as a ring all_reduce of two ranks. They send
+// in both directions at the same time over one connection, and do no arithmetic.
 #include "bench/collectives/work.h"
 
 #include <arpa/inet.h>
@@ -40,7 +40,7 @@ std::pair<int, int> connected_pair(const Hosts* hosts) {
   return {one, other};
 }
 
-// As many bytes out as in.
+// Sends and receives the same number of bytes at the same time.
 void exchange(int socket, std::byte* out, std::byte* in, std::size_t bytes) {
   for (std::size_t sent = 0, received = 0; sent < bytes || received < bytes;) {
     pollfd ready{socket, static_cast<short>((sent < bytes ? POLLOUT : 0) | (received < bytes ? POLLIN : 0)),

@@ -1,6 +1,6 @@
-// The floor on one host: processes whose data lies in one shared memory, and which meet there. Each reduces
-// its part of all ranks' data in one pass and writes it to all of them; or copies what it takes of the
-// others.
+// The lower bound on one host: processes that synchronize through one shared memory, which also holds their
+// data. Each rank either reduces its part of all ranks' data in one pass and writes the result to all of
+// them, or copies its output from the other ranks.
 #include "bench/collectives/work.h"
 
 #include <sched.h>

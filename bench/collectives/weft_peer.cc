@@ -72,7 +72,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
     group.broadcast(count, 0).get();
     return static_cast<std::size_t>(count.item<std::int64_t>());
   });
-  agent.leave().get();  // else the others would be told that this rank is lost
+  agent.leave().get();  // otherwise this rank is reported as lost to the others
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks_details.md
-// says what each does. Thread-safety: values.
+// Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks_details.md
+// describes the cases. Thread-safety: values.
 #pragma once
 
 #include "bench/harness/hosts.h"
@@ -14,29 +14,30 @@ namespace weft::bench {
 
 enum class Operation { all_reduce, broadcast, all_gather, reduce_scatter, all_to_all };
 
-// The memory of a rank's tensor, and the way of its bytes.
+// The memory that holds a rank's tensor, and the transport of its bytes.
 enum class Kind {
-  group,  // in the memory of the group, where a peer has such; else as `any`
+  group,  // in group memory, if the peer has it; otherwise as `any`
   any,    // in ordinary memory
   tcp,    // the same, over TCP alone
   hosts,  // ordinary memory, on two hosts, half of the ranks on each
 };
 inline constexpr int host_count = 2;
 
-// float32, sum. bytes: of the tensor that is reduced or sent; of all ranks' parts together where they have
-// parts (all_gather: the output; reduce_scatter, all_to_all: the input).
+// All tensors are float32, and reductions are sums. bytes: the size of the tensor that is reduced or sent. If
+// ranks have parts, the size of all parts together: for all_gather the output, for reduce_scatter and
+// all_to_all the input.
 struct Work {
   std::string name;
   Operation operation = Operation::all_reduce;
   std::size_t bytes = 0;
   int ranks = 2;
   Kind kind = Kind::any;
-  std::optional<collectives::Bounds> bounds = {};  // of weft's; none: its own
+  std::optional<collectives::Bounds> bounds = {};  // for weft only; none: weft's defaults
 
   std::size_t elements() const { return bytes / sizeof(float); }
   std::size_t part() const { return elements() / static_cast<std::size_t>(ranks); }
   int host_of(int rank) const { return rank * host_count / ranks; }
-  // The hosts, where the work is on several; a measurement keeps them.
+  // Returns the hosts if the work runs on several. They must live as long as the measurement.
   std::unique_ptr<Hosts> make_hosts() const {
     return kind == Kind::hosts ? std::make_unique<Hosts>(host_count) : nullptr;
   }
@@ -48,7 +49,7 @@ void expect_answer(bool right);  // throws std::runtime_error
 
 void report(RankEnd& end, const Work& work, Figures figures);  // rank 0: with GB/s
 
-// One rank's collective in rounds (bench/harness/ranks.h).
+// Runs one rank's collective in rounds (bench/harness/ranks.h).
 template <class Collective, class Tell>
 void measure_rounds(RankEnd& end, const Work& work, Collective collective, Tell tell) {
   Rounds rounds(end);

@@ -12,7 +12,7 @@ namespace weft::bench {
 namespace {
 
 constexpr int tensors = 16;
-constexpr std::int64_t elements = 1 << 20;  // of each tensor on each rank
+constexpr std::int64_t elements = 1 << 20;  // per tensor and rank
 
 sharded::SlicedState state_of(const collectives::Group& group) {
   sharded::SlicedState state;
@@ -22,7 +22,7 @@ sharded::SlicedState state_of(const collectives::Group& group) {
   return state;
 }
 
-// blocking: is measured. rest: until the next time.
+// Measures blocking(). Then runs rest() before the next measurement.
 void measure_apart(RankEnd& end, const collectives::Group& group, const std::function<void()>& blocking,
                    const std::function<void()>& rest) {
   LatencyMeter meter(end.budget());

@@ -13,7 +13,8 @@ namespace {
 
 enum class Sharding { none, zero1, zero2, zero3 };
 
-// Of a training state of one rank, as weft counts it: parameters, gradients, state of the AdamW, and buffers.
+// The memory of one rank's training state as weft counts it: parameters, gradients, AdamW's state and
+// buffers.
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 std::size_t bytes_of(const std::vector<at::Tensor>& tensors) {
   std::size_t bytes = 0;

@@ -7,7 +7,7 @@
 namespace weft::bench {
 namespace {
 
-// form: "view" or "copy"; "fsdp" or "zero1" of a task with an optimizer.
+// form: "view" or "copy" for Task::gradients; "fsdp" or "zero1" for a task with an optimizer.
 Contender contender(const char* name, const Work& work, const char* form) {
   return Contender{name, {{"caller", "Python, main"}, {"transport", "tcp"}}, [=](const Setting& setting) {
                      const auto hosts = work.make_hosts();

@@ -15,7 +15,8 @@ namespace {
 using collectives::Group;
 enum class Way { ddp, group, after, local, all_reduce };
 
-// Of the buckets of a DistributedDataParallel of this module, as it has them after its first backward.
+// Returns a function that all-reduces the buckets which a DistributedDataParallel of this module has after
+// its first backward.
 std::function<void()> all_reduces(const Group& group, const torch::nn::Module& module) {
   std::vector<data_parallel::ParameterSpec> specs;
   for (const at::Tensor& parameter : module.parameters())

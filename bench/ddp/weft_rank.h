@@ -1,4 +1,4 @@
-// as_rank, measure, rank_contender: what the peers of weft in this bench have in common.
+// as_rank, measure, rank_contender: shared by the peers of weft in this bench.
 #pragma once
 
 #include "bench/ddp/work.h"
@@ -14,11 +14,11 @@ namespace weft::bench {
 void as_rank(const Work& work, const std::string& store, RankEnd& end,
              const std::function<void(const collectives::Group&)>& f);
 
-// Measures a step of all ranks. add: adds figures at rank 0.
+// Measures a step of all ranks. Rank 0 calls `add` to add its own figures.
 void measure(RankEnd& end, const collectives::Group& group, const std::function<void()>& step,
              const std::function<void(Figures&)>& add);
 
-// run: in each rank's process.
+// Calls `run` in each rank's process.
 Contender rank_contender(const char* name, const Work& work,
                          std::function<void(const std::string& store, RankEnd& end)> run);
 

@@ -12,8 +12,8 @@
 namespace weft::bench {
 
 enum class Model { mlp25m, resnet18, embedding, transformer };
-// gradients: a step is zero_grad, forward and backward. fsdp, zero1: with the step of an AdamW, sharded so.
-// checkpoint: what a save in the background keeps training waiting for.
+// gradients: a step is zero_grad, forward and backward. fsdp, zero1: a step includes the step of an AdamW,
+// sharded by that method. checkpoint: the time for which a background save blocks training.
 enum class Task { gradients, fsdp, zero1, checkpoint };
 
 struct Work {
@@ -21,7 +21,7 @@ struct Work {
   Model model = Model::mlp25m;
   int ranks = 2;
   bool tcp = false;       // else shared memory, where a peer has such
-  bool keep_grad = true;  // zero_grad(false): gradients keep their memory
+  bool keep_grad = true;  // calls zero_grad(false), so that gradients keep their memory
   bool gpu = false;       // all ranks share one GPU, and each step waits until it is done
   int batch = 16;         // of the ResNet-18
   // The bandwidth of each rank, as tc writes it: "1gbit". Each rank then runs on a separate host. Empty: all
@@ -31,20 +31,20 @@ struct Work {
 
   bool sharded() const { return task == Task::fsdp || task == Task::zero1; }
 
-  // A measurement keeps them. nullptr: one host for all.
+  // Returns the hosts, which must live as long as the measurement. nullptr: all ranks run on one host.
   std::unique_ptr<Hosts> make_hosts() const {
     return rate.empty() ? nullptr : std::make_unique<Hosts>(ranks, rate);
   }
 };
 
 bool has_gpu();
-// In a rank's process, before it uses CUDA: NCCL takes the ranks for ranks of different hosts, since it does
-// not permit two ranks of one host on one GPU.
+// Call it in a rank's process before the process uses CUDA. NCCL then takes the ranks for ranks of different
+// hosts. It does not permit two ranks of one host on one GPU.
 void share_gpu(int rank);
 
 const char* name_of(Model model);
 
-// Each gives nothing if the work does not concern that peer, as all but the last do for tasks with an
+// Each returns nothing if the work does not apply to the peer. Only the last ones apply to tasks with an
 // optimizer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
@@ -54,13 +54,13 @@ std::optional<Contender> local_peer(const Work& work);       // the same ranks, 
 std::optional<Contender> all_reduce_peer(const Work& work);  // the all-reduces of the buckets alone
 std::optional<Contender> torch_peer(const Work& work);       // PyTorch in Python, on Gloo
 std::optional<Contender> torch_view_peer(const Work& work);  // the same with gradient_as_bucket_view
-// Of a task with an optimizer: DistributedDataParallel without sharding; ZeRO-2; PyTorch's fully_shard or
+// For tasks with an optimizer: DistributedDataParallel without sharding; ZeRO-2; PyTorch's fully_shard or
 // ZeroRedundancyOptimizer.
 std::optional<Contender> weft_sharded_peer(const Work& work);
 std::optional<Contender> weft_zero2_peer(const Work& work);
 std::optional<Contender> weft_whole_peer(const Work& work);
 std::optional<Contender> torch_sharded_peer(const Work& work);
-// Of a checkpoint.
+// For Task::checkpoint.
 std::optional<Contender> weft_checkpoint_peer(const Work& work);
 std::optional<Contender> memcpy_peer(const Work& work);
 

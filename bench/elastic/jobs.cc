@@ -31,7 +31,7 @@ std::string free_address() {
 Launches weft_job(int workers, bool /*join*/, const std::string& reports) {
   const std::string count = std::to_string(workers), address = free_address();
   const std::vector<std::string> worker{WEFT_BENCH_ELASTIC_WORKER, reports, count};
-  // Killed workers are replaced, by `launch`; a worker that joins is started apart.
+  // The launcher replaces killed workers. A worker that joins has a separate launcher.
   Launches launches{
       {WEFT_BENCH_WEFT, "launch", "--min", "3", "--max", count, "--rendezvous", address, "--threads", "1"},
       {WEFT_BENCH_WEFT, "launch", "--join", "tcp://" + address, "-n", "1", "--threads", "1"}};
@@ -52,8 +52,8 @@ Launches torchelastic_job(int workers, bool join, const std::string& reports) {
   };
   const std::string count = std::to_string(workers);
   if (!join) return {torchrun({"--standalone", "--nproc-per-node", count, "--max-restarts", "3"}), {}};
-  // One agent and, later, another one. The first waits for the second for last_call_timeout, 30 s by default,
-  // before it starts alone; that is not measured.
+  // The job starts with one agent, and another agent joins later. The first agent waits last_call_timeout (30
+  // s by default) for the second one before it starts alone. That time is not measured.
   const std::string endpoint = free_address();
   const auto agent = [&](const std::string& processes) {
     return torchrun({"--nnodes", "1:2", "--nproc-per-node", processes, "--max-restarts", "3",

@@ -16,7 +16,8 @@ namespace weft::bench {
 
 Reports::Reports() : path_(scratch_path(".reports")) {
   unlink(path_.c_str());
-  // Opened for writing too, so that it has no end while no worker has opened it.
+  // The pipe is also open for writing, so that a read does not return the end of file before a worker has
+  // opened it.
   pipe_ = mkfifo(path_.c_str(), 0600) == 0 ? open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
   if (pipe_ < 0) throw std::system_error(errno, std::generic_category(), path_);
 }

@@ -22,7 +22,7 @@ class Reports {
   using Generation = std::pair<std::uint64_t, int>;  // its number, its ranks
   struct Start {
     Generation generation;
-    Clock::time_point last_before;   // when a step of the generations before was reported last
+    Clock::time_point last_before;   // time of the last report of a step of an earlier generation
     Clock::time_point completed;     // when all ranks have completed a step
     std::map<int, pid_t> processes;  // by rank
   };
@@ -33,10 +33,10 @@ class Reports {
   Reports& operator=(const Reports&) = delete;
 
   const std::string& path() const { return path_; }
-  // Waits until all ranks of a generation that is wanted have completed a step. Throws std::runtime_error
-  // if the launcher ends, or after 120 s.
+  // Waits until all ranks of a generation that satisfies `wanted` have completed a step. Throws
+  // std::runtime_error if the launcher exits, or after 120 s.
   Start wait(Process& launcher, const std::function<bool(const Generation&)>& wanted);
-  void read_for(std::chrono::nanoseconds time);  // and keeps the pipe from filling up
+  void read_for(std::chrono::nanoseconds time);  // reads reports, so that the pipe does not fill up
 
  private:
   void read(std::chrono::milliseconds timeout);

@@ -1,4 +1,4 @@
-// Peers: what is measured in each case of this bench, one file for the jobs of each system and one for
+// Peers: the contenders of each case of this bench. One file has the jobs of each system, and one has the
 // commits. docs/benchmarks_details.md describes the cases. Values.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace weft::bench {
 // A job of workers that report their steps (job.h), as commands that start it.
 struct Launches {
   std::vector<std::string> first;   // starts the job
-  std::vector<std::string> second;  // one more worker; of a join
+  std::vector<std::string> second;  // starts one more worker, in the cases of a join
 };
 using Launch = Launches (*)(int workers, bool join, const std::string& reports);
 Launches weft_job(int workers, bool join, const std::string& reports);

@@ -42,7 +42,7 @@ int run_bench(int argc, char** argv, Bench bench) {
                     std::move(outcome.threads), std::move(outcome.notes), std::move(outcome.figures),
                     std::move(outcome.error)});
     if (json.is_open())
-      json << to_json(rows.back()) << std::endl;  // a run that is interrupted leaves what it has
+      json << to_json(rows.back()) << std::endl;  // flushed, so that an interrupted run keeps its rows
   }
   progress.finish();
 

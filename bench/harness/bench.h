@@ -1,5 +1,5 @@
-// Bench: what is measured: cases, and in each the contenders that do the same work. Data, made by a bench's
-// main and handed to run_bench(). Thread-safety: a value.
+// Bench: the cases of one benchmark, and the contenders that do the work of each case. A bench's main()
+// creates it and passes it to run_bench(). Thread-safety: a value.
 #pragma once
 
 #include "bench/harness/meter.h"
@@ -21,7 +21,7 @@ struct Outcome {
   Figures figures;
   std::string threads;  // as in Row
   std::string error;
-  Notes notes;  // in addition to the contender's: facts found during the measurement
+  Notes notes;  // facts found during the measurement, in addition to the contender's notes
 };
 
 struct Contender {
@@ -38,7 +38,7 @@ struct Case {
 struct Bench {
   std::string name;
   std::string subject = "weft";  // the peer that ratios compare with the others
-  std::size_t processes = 2;     // of one measurement, for the default pins
+  std::size_t processes = 2;     // in one measurement, to compute the default pins
   std::vector<Case> cases;
 };
 

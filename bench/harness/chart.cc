@@ -49,7 +49,7 @@ std::string escape(std::string_view text) {
   return out;
 }
 
-// Without cutting a character of UTF-8 in two.
+// Shortens the text, but does not cut a UTF-8 character in two.
 std::string shorten(const std::string& text) {
   if (text.size() <= longest_reason) return text;
   std::size_t end = longest_reason;
@@ -113,7 +113,7 @@ class Panel {
       high = std::max(high, value);
     }
     if (low == 0) return;
-    // No scale is narrower than this, so that what is nearly equal looks it.
+    // No scale is narrower than this, so that nearly equal values are drawn close together.
     const double widen = std::sqrt(std::max(1.0, narrowest_scale * low / high));
     ticks_ = log_ticks(low / widen, high * widen);
   }
@@ -190,7 +190,7 @@ std::vector<double> log_ticks(double low, double high) {
   const auto trim = [&](std::vector<double> all) {
     const auto from = std::upper_bound(all.begin(), all.end(), low) - 1;
     const auto to = std::lower_bound(from, all.end(), high);
-    // An axis has a length, also where all values are the same and lie on a mark.
+    // The axis has a length even if all values are equal and lie on a tick.
     return from == to ? std::vector<double>(from - 1, to + 2) : std::vector<double>(from, to + 1);
   };
   const std::vector<double> fine = trim(ticks);

@@ -1,7 +1,8 @@
-// Meters: when a measurement has warmed up, when it has lasted long enough, and what it found.
+// Meters: they decide when a measurement has warmed up and when it has lasted long enough, and compute its
+// figures.
 //
-// Calls are counted, and timed, only after the warm-up. A measurement lasts for a time, and for a few calls
-// at least, however long they take. Thread-safety: none.
+// Calls are counted and timed only after the warm-up. A measurement lasts for the given time, and for at
+// least a few calls, even if these take longer. Thread-safety: none.
 #pragma once
 
 #include "bench/harness/row.h"
@@ -16,12 +17,12 @@ struct Budget {
   std::chrono::nanoseconds duration = std::chrono::milliseconds{500};
 };
 
-// One call after the other: how long each takes.
+// Measures the latency of calls that are made one after the other.
 class LatencyMeter {
  public:
   explicit LatencyMeter(const Budget& budget);
   void begin() { began_ = Clock::now(); }
-  bool end();  // of the call begun last; false: that was the last one
+  bool end();  // ends the call that begin() started; false: it was the last one
   Figures figures() const;
 
  private:
@@ -33,11 +34,11 @@ class LatencyMeter {
   std::vector<double> microseconds_;
 };
 
-// Any number of calls at a time: how many a second.
+// Measures the rate of calls, any number of which are in flight.
 class RateMeter {
  public:
   explicit RateMeter(const Budget& budget) : budget_(budget) {}
-  bool count(std::size_t calls);  // that have ended since; false: enough
+  bool count(std::size_t calls);  // adds calls that have completed since the last count; false: enough
   Figures calls() const;
   Figures bandwidth(std::size_t bytes_per_call) const;
 

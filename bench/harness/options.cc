@@ -23,7 +23,7 @@ void list(const Bench& bench) {
   }
 }
 
-// Every name that was asked for must choose something: a misspelt one would silently measure less.
+// Each given name must select something. Otherwise a misspelt name would silently measure less.
 void check_names(const std::vector<std::string>& asked, const std::vector<std::string>& names,
                  const char* option) {
   for (const std::string& one : asked)

@@ -1,8 +1,9 @@
 // A server and a client process, forked for one measurement: process 0 and 1 of the pins.
 //
-// What each says on its channel, so that either may be another program (become(), and then its descriptor 3,
-// a message a packet): the server its address, then, asked by any message, the number of its threads; the
-// client {"figures": {NAME: NUMBER…}, "threads": NUMBER}. Both then end.
+// The server first sends its address on its channel. When it receives any message, it sends the number of its
+// threads and exits. The client sends {"figures": {NAME: NUMBER…}, "threads": NUMBER} and exits. Either
+// process may become another program (become()), which uses the channel at descriptor 3 with one message per
+// packet.
 #pragma once
 
 #include "bench/harness/bench.h"
@@ -14,8 +15,8 @@ namespace weft::bench {
 class ServerEnd {
  public:
   explicit ServerEnd(Channel& channel) : channel_(channel) {}
-  void announce(const std::string& address) { channel_.send(address); }  // once; the client starts then
-  void wait_for_client();  // until it has measured; the server is still as it served it
+  void announce(const std::string& address) { channel_.send(address); }  // once; the client starts after it
+  void wait_for_client();  // until the client has measured; the server still has all its threads
   [[noreturn]] void become(const std::vector<std::string>& command) { channel_.become(command); }
 
  private:
@@ -40,7 +41,7 @@ class ClientEnd {
 
 struct Pair {
   std::function<void(ServerEnd&)> serve;    // announces, serves, and returns after wait_for_client()
-  std::function<void(ClientEnd&)> measure;  // and reports
+  std::function<void(ClientEnd&)> measure;  // measures, and reports the figures
   // The time that the client may use for setup and shutdown, in addition to the measurement.
   std::chrono::milliseconds timeout = std::chrono::seconds{60};
 };
@@ -51,8 +52,8 @@ Outcome measure_pair(const Pair& pair, const Setting& setting);
 
 Contender contender(std::string peer, Notes notes, Pair pair);
 
-// For a peer that can do the work in several ways: all are measured, and the best is its outcome, the note
-// `way` saying which. Ways that fail are left out, unless all do.
+// For a peer that can do the work in several ways. Measures all of them and returns the best outcome, whose
+// note `way` names the way. Ways that fail are ignored, unless all fail.
 struct Way {
   std::string name;
   std::function<Outcome(const Setting&)> measure;

@@ -35,7 +35,8 @@ namespace {
     pins.apply(index);
     body(channel);
   } catch (const std::exception& error) {
-    // LibTorch's have a trace behind their first line; the last one of all is what is reported.
+    // LibTorch's messages have a stack trace after the first line. Only the last line of the output is
+    // reported.
     const std::string text = error.what();
     std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
     status = 1;
@@ -69,7 +70,7 @@ void Channel::become(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  // A duplicate is not closed on exec, but a descriptor that is its own duplicate stays as it was.
+  // dup2() clears close-on-exec for the duplicate, but not if both descriptors are the same.
   if (descriptor_ == inherited_channel ? fcntl(descriptor_, F_SETFD, 0) < 0
                                        : dup2(descriptor_, inherited_channel) < 0)
     fail("dup2");

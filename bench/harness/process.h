@@ -1,9 +1,8 @@
 // Process: a child that runs one function, and a channel of short messages to it.
 //
-// Forked, so the parent must have started no thread; it may go on as another program (Channel::become). The
-// child dies with its parent, ends without running destructors of what the parent had made, and what it
-// prints is kept for error messages.
-// Thread-safety: one thread.
+// The child is forked, so the parent must not have started a thread. The child may become another program
+// (Channel::become). It is killed if its parent exits, and it exits without running destructors of the
+// parent's objects. Its output is kept for error messages. Thread-safety: one thread.
 #pragma once
 
 #include "bench/harness/pins.h"
@@ -53,17 +52,19 @@ std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> cha
 
 class Process {
  public:
-  // On the cores of process number `index`. The body's exceptions end the child with their message as its
-  // last words.
+  // Runs body on the cores of process number `index`. If the body throws, the child prints the message of the
+  // exception and exits.
   Process(const Pins& pins, std::size_t index, const std::function<void(Channel&)>& body);
-  ~Process();  // kills it where it still runs
+  ~Process();  // kills the child if it still runs
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
   Channel& channel() { return channel_; }
-  // Its next message. Throws std::runtime_error, which says how it ended, where none comes; `who` it is.
+  // Returns the child's next message. If no message arrives, throws std::runtime_error, which names the child
+  // as `who` and states how it exited.
   std::string expect(const std::string& who, std::chrono::milliseconds timeout);
-  // Waits, and kills it where it does not end in time. Says how it died, once; empty where it ended well.
+  // Waits for the child, and kills it after the timeout. The first call returns how the child failed, or an
+  // empty text if it succeeded.
   std::string end(std::chrono::milliseconds timeout);
 
  private:
@@ -75,7 +76,7 @@ class Process {
 };
 
 std::size_t count_threads();  // of this process
-// A path that a listener or a store may use, of this process alone. The function that uses it removes it.
+// A path for a listener or a store that no other process uses. The function that uses the path removes it.
 std::string scratch_path(const std::string& suffix);
 
 }  // namespace weft::bench

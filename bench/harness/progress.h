@@ -12,7 +12,7 @@ class Progress {
  public:
   explicit Progress(std::size_t steps);
   void step(const std::string& what);    // begins
-  void remark(const std::string& text);  // stays to be read
+  void remark(const std::string& text);  // this line is not overwritten
   void finish();
 
  private:

@@ -1,7 +1,8 @@
-// Ranks: processes that do the same together, forked for one measurement: process r of the pins is rank r.
+// Ranks: processes that are forked for one measurement and run the same function. Process r of the pins is
+// rank r.
 //
-// Rank 0 says on its channel what it found, {"figures": {NAME: NUMBER…}, "threads": NUMBER}; it may be
-// another program (become(), and then its descriptor 3, a message a packet), as all others may.
+// Rank 0 sends {"figures": {NAME: NUMBER…}, "threads": NUMBER} on its channel. Any rank may become another
+// program (become()), which uses the channel at descriptor 3 with one message per packet.
 // Thread-safety: one thread.
 #pragma once
 
@@ -18,7 +19,7 @@ class RankEnd {
   const Budget& budget() const { return setting_.budget; }
   const Pins& pins() const { return setting_.pins; }
   void report(const Figures& figures);           // rank 0, once
-  void report_text(const std::string& message);  // the same, as somebody else wrote it
+  void report_text(const std::string& message);  // the same, with a message that another program wrote
   [[noreturn]] void become(const std::vector<std::string>& command) { channel_.become(command); }
 
  private:
@@ -27,8 +28,9 @@ class RankEnd {
   const Setting& setting_;
 };
 
-// One rank's step, again and again, until rank 0 has measured enough: in blocks, after each of which rank 0
-// tells the other ranks the number of steps in the next one, by the peer's own means; 0 ends the measurement.
+// Runs one rank's step repeatedly until rank 0 has measured enough. Steps run in blocks. After each block,
+// rank 0 sends the number of steps of the next block to the other ranks by the peer's own means. The number 0
+// ends the measurement.
 class Rounds {
  public:
   explicit Rounds(const RankEnd& end) : meter_(end.budget()) {}

@@ -1,5 +1,5 @@
-// Row: what one measurement found. One row a case, peer and round, written as one JSON object a line.
-// Thread-safety: a value.
+// Row: the result of one measurement, one row for each case, peer and round. It is written as one JSON object
+// per line. Thread-safety: a value.
 #pragma once
 
 #include <map>
@@ -9,16 +9,16 @@
 
 namespace weft::bench {
 
-// p50_us, p99_us, calls_per_s, GBps, steps_per_s, KiB, MiB, …: a name is the same in every bench.
+// p50_us, p99_us, calls_per_s, GBps, steps_per_s, KiB, MiB, …: a name has the same meaning in every bench.
 using Figures = std::map<std::string, double>;
-// The use of a peer: `wait`, `caller`, `transport`, …
+// How the peer is used: `wait`, `caller`, `transport`, …
 using Notes = std::map<std::string, std::string>;
 
 struct Row {
   std::string bench, case_name, peer;
   int round = 0;        // from 1
   std::string pins;     // cores of each process: "0/1"
-  std::string threads;  // that each process had at its end: "2/4"
+  std::string threads;  // number of threads of each process at its exit: "2/4"
   Notes notes;
   Figures figures;
   std::string error;  // why there are no figures

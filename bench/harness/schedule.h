@@ -1,8 +1,8 @@
 // The order of measurements. A pure function.
 //
-// The machine drifts: by its neighbours, its clock, its caches. Measurements to be compared are therefore
-// made close together, and often: in every round each case runs all its contenders one after the other, and
-// another contender begins each round.
+// The speed of the machine changes over time, because of other load, its clock and its caches. Therefore
+// measurements that are compared run close together and repeatedly: in each round, each case runs all its
+// contenders one after the other, and each round begins with another contender.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Turn {
   friend bool operator==(const Turn&, const Turn&) = default;
 };
 
-// contenders[i]: how many case i has.
+// contenders[i]: the number of contenders of case i.
 std::vector<Turn> interleave(const std::vector<std::size_t>& contenders, int rounds);
 
 }  // namespace weft::bench

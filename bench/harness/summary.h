@@ -1,8 +1,8 @@
-// Summary: the rows of a run, condensed to one entry a case and peer. A pure function.
+// Summary: the rows of a run, reduced to one entry for each case and peer. A pure function.
 //
-// Figures are medians over rounds. A ratio is the subject's figure over the peer's in the same round; of the
-// rounds' ratios the median and the worst are kept, worst for the subject: its highest time or lowest rate
-// relative to the peer.
+// Figures are medians over rounds. A ratio is the subject's figure divided by the peer's figure in the same
+// round. The summary keeps the median and the worst ratio over rounds. The worst is that of the subject's
+// highest time or lowest rate relative to the peer.
 #pragma once
 
 #include "bench/harness/row.h"
@@ -19,7 +19,7 @@ struct Ratio {
 struct Entry {
   std::string case_name, peer;
   Figures medians;
-  std::map<std::string, Ratio> ratios;  // of figures that both have; empty for the subject itself
+  std::map<std::string, Ratio> ratios;  // of the figures that both have; empty for the subject
   int measured = 0, rounds = 0;
   std::string error;  // of the last round that failed
 };

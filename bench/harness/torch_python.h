@@ -15,11 +15,11 @@ namespace weft::bench {
 // For Channel::become(). script: "ddp/torch_peer.py".
 std::vector<std::string> torch_command(const std::string& script, const std::vector<std::string>& arguments);
 
-// As arguments are written.
+// Formats the time for an argument of a script.
 std::string seconds(std::chrono::nanoseconds time);
 
-// A process for each rank, which becomes the script with RANK RANKS STORE WARM_UP DURATION before these
-// arguments (torch_ranks.py). prepare: called in each process before.
+// Starts a process for each rank. The process becomes the script, with RANK RANKS STORE WARM_UP DURATION
+// before the given arguments (torch_ranks.py). prepare: called in each process before that.
 Outcome measure_torch_ranks(
     int ranks, const Setting& setting, const std::string& script, const std::vector<std::string>& arguments,
     const std::function<void(int rank)>& prepare = [](int) {});

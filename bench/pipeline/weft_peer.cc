@@ -32,9 +32,9 @@ void zero_grad(const pipeline::StageGraph& graph) {
   for (at::Tensor& parameter : graph.parameters()) parameter.mutable_grad().reset();
 }
 
-// ideal_us: what the simulator predicts of the costs of the stages in these steps. overhead_us: of an action,
-// what a step takes longer than that, over the actions of a rank. replayed_us: the median of the steps as
-// they would be without messages and waits.
+// ideal_us: the simulator's prediction for the measured costs of the stages in these steps. overhead_us: the
+// difference between the duration of a step and that prediction, per action of a rank. replayed_us: the
+// median duration of the steps if messages and waits took no time.
 void report(const Work& work, RankEnd& end, Figures figures, const schedule::Schedule& schedule = {},
             const std::vector<schedule::Timeline>& steps = {}) {
   const double median = figures.at("p50_us");
@@ -124,7 +124,7 @@ struct ServedStage : torch::nn::Module {
                    rpc::Method<"forward", &ServedStage::forward>, rpc::Method<"loss", &ServedStage::loss>>;
 };
 
-// As examples/rref_pipeline does.
+// The same program as examples/rref_pipeline.
 void drive_calls(const Work& work, rpc::Agent& agent, RankEnd& end) {
   auto front = rref::create<ServedStage>(agent.peer("rank1"), 0);
   auto back = rref::create<ServedStage>(agent.peer("rank2"), 1);

@@ -29,13 +29,13 @@ struct Work {
 // A quarter of the tutorial's channels, so that a step takes seconds on a core.
 inline constexpr std::int64_t tutorial_image = 128, tutorial_width = 16, tutorial_classes = 1000;
 
-// Each gives nothing if the work does not concern that peer.
+// Each returns nothing if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);      // GroupPipeline
 std::optional<Contender> weft_rpc_peer(const Work& work);  // Pipeline; rank 0 is also the driver
 // LocalPipeline: one process, a thread for each rank.
 std::optional<Contender> weft_local_peer(const Work& work);
-// Remote calls and a pass for each micro-batch; a rank more, the driver.
+// Remote calls, with a pass for each micro-batch. An additional rank is the driver.
 std::optional<Contender> weft_calls_peer(const Work& work);
 std::optional<Contender> torch_peer(const Work& work);      // torch.distributed.pipelining in Python, on Gloo
 std::optional<Contender> torch_rpc_peer(const Work& work);  // the tutorial's program, in Python

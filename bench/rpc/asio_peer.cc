@@ -70,8 +70,8 @@ std::uint64_t number_of(const char* from) {
   return number;
 }
 
-// Takes requests, each with a tensor behind it where the work has one, and answers them. Ends with its
-// client.
+// Receives requests and answers them. If the work has a tensor, it follows the request. The server ends when
+// its client closes the connection.
 template <class Protocol>
 class Server {
  public:
@@ -168,7 +168,8 @@ class Client {
     });
   }
 
-  // As many new calls as have ended, in one write; those that end meanwhile wait for the next.
+  // Starts as many new calls as have completed, in one write. Calls that complete during the write are
+  // replaced by the next one.
   void receive() {
     socket_.async_read_some(asio::buffer(replies_) + pending_,
                             [this](const error_code& error, std::size_t n) {
@@ -252,7 +253,7 @@ void measure(const Work& work, const typename Protocol::endpoint& where, ClientE
 
 std::optional<Contender> asio_peer(const Work& work) {
   if (!is_plain(work.kind) || work.kind == Kind::get)
-    return std::nullopt;  // nothing waits in a loop of callbacks
+    return std::nullopt;  // a loop of callbacks has no thread that waits
   if (work.wire != Wire::tcp && work.wire != Wire::unix_socket) return std::nullopt;
   const std::string peer = work.wait == Wait::spinning ? "asio-spin" : "asio";
   const Notes notes = notes_of(work.wait, "callback on the loop");

@@ -1,7 +1,8 @@
-// gRPC C++: unary calls over one channel, in the faster of its two asynchronous ways:
-//   queue     client and server each turn a completion queue on their main thread
-//   callback  both leave threads to gRPC, which calls back
-// 64 at a time by the queue alone. Tensors are a `bytes` field. Between processes of one host: a Unix socket.
+// gRPC C++: unary calls over one channel, with the faster of its two asynchronous APIs:
+//   queue     client and server each poll a completion queue on their main thread
+//   callback  gRPC's own threads invoke callbacks
+// Cases with 64 calls in flight use the queue only. Tensors are a `bytes` field. Processes of one host use a
+// Unix socket.
 #include "bench/rpc/work.h"
 
 #include <grpcpp/grpcpp.h>
@@ -31,13 +32,13 @@ std::int64_t size_of(const Bytes& bytes) { return static_cast<std::int64_t>(byte
 
 // --- Servers. ---
 
-class Step {  // what a completion queue's tags are
+class Step {  // the type behind the tags of a completion queue
  public:
   virtual ~Step() = default;
   virtual bool go() = 0;  // false: that was the last one
 };
 
-// Waits for one call after the other of a method and answers each.
+// Waits for a call of a method, answers it, and waits for the next one.
 template <class Request, class Reply>
 class Answerer final : public Step {
  public:
@@ -108,7 +109,7 @@ class CallbackService final : public proto::Bench::CallbackService {
   }
 };
 
-// Listens and tells the client where.
+// Listens and announces its address to the client.
 std::unique_ptr<grpc::Server> start(grpc::ServerBuilder& builder, const Work& work, ServerEnd& end) {
   const bool tcp = work.wire == Wire::tcp;
   const std::string path = "unix:" + scratch_path(".sock");
@@ -123,7 +124,7 @@ std::unique_ptr<grpc::Server> start(grpc::ServerBuilder& builder, const Work& wo
 
 [[noreturn]] void leave(const Work& work) {
   if (work.wire != Wire::tcp) unlink(scratch_path(".sock").c_str());
-  _exit(0);  // how it ends is not what is measured
+  _exit(0);  // shutdown is not measured
 }
 
 void serve_queue(const Work& work, ServerEnd& end) {
@@ -135,7 +136,7 @@ void serve_queue(const Work& work, ServerEnd& end) {
   std::vector<std::unique_ptr<Step>> steps;
   using Service = proto::Bench::AsyncService;
   const auto echo = [](Number& request, Number& reply) { reply.set_value(request.value()); };
-  // One more than are in flight: the next call finds somebody waiting while the last answer is on its way.
+  // One more than the calls in flight, so that the next call can begin while the last reply is being sent.
   for (std::size_t i = 0; i <= in_flight; ++i)
     steps.push_back(std::make_unique<Answerer<Number, Number>>(service, *queue, &Service::RequestEcho, echo));
   for (int i = 0; i < 2; ++i) {
@@ -165,7 +166,7 @@ void serve_callback(const Work& work, ServerEnd& end) {
   leave(work);
 }
 
-// --- Clients. A method is how a call of it is made, in each way, and what is right for an answer. ---
+// --- Clients. A method class states how to make a call of the method, and checks the reply. ---
 
 struct EchoMethod {
   using Request = Number;
@@ -271,7 +272,7 @@ void call_by_queue(Stub& stub, const Method& method, std::size_t calls, Begins b
   }
 }
 
-// One at a time; each answer's callback makes the next call.
+// Makes one call at a time. The callback of each reply makes the next call.
 template <class Method, class Begins, class Ended>
 class CallbackCall {
  public:
@@ -286,7 +287,7 @@ class CallbackCall {
   void call() {
     begins_();
     method_.prepare();
-    // Another one than that whose callback this may be.
+    // Not the context of the call whose callback may be running now.
     auto& context = contexts_[turn_++ % contexts_.size()].emplace();
     Method::call_back(stub_, context, method_.request, reply_,
                       [this](const grpc::Status& status) { answered(status); });

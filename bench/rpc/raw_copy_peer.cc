@@ -1,12 +1,11 @@
-// The floor for a tensor that goes to another process of the host, header and acknowledgement included: the
-// best of three ways, into memory that has been touched and is used again.
-//   spin    the header is a cache line that the receiver spins on; it fetches the tensor from the sender's
-//           memory (process_vm_readv) and acknowledges by another line
-//   socket  the same, but header and acknowledgement are messages over a Unix socket, of weft's sizes, and
-//   who
-//           waits for them sleeps
-//   ring    the tensor is copied twice, through slots of shared memory, while sender and receiver overlap
-// One that the system forbids is left out.
+// The lower bound for a tensor that is sent to another process of the host, including header and
+// acknowledgement: the best of three ways. The receiver's memory has been touched before and is reused.
+//   spin    The header is a cache line on which the receiver spins. The receiver fetches the tensor from
+//           the sender's memory (process_vm_readv) and acknowledges it in another cache line.
+//   socket  The same, but header and acknowledgement are messages over a Unix socket, with the sizes of
+//           weft's messages. A waiting process blocks.
+//   ring    The tensor is copied twice, through slots of shared memory. Sender and receiver overlap.
+// A way that the system forbids is skipped.
 #include "bench/rpc/socket.h"
 #include "bench/rpc/turn.h"
 
@@ -25,7 +24,7 @@ constexpr std::size_t slots = 4;
 // The address of a tensor in its sender.
 struct Header {
   std::uint64_t call = 0, address = 0, bytes = 0;
-  pid_t sender = 0;  // 0: no more will come
+  pid_t sender = 0;  // 0: this was the last one
 };
 // The receiver's message: the number of the call whose tensor has arrived, or the end.
 struct Acknowledgement {
@@ -43,7 +42,7 @@ struct alignas(64) AcknowledgementLine {
 struct Lines {
   HeaderLine header;
   AcknowledgementLine acknowledgement;
-  // Of the ring: how many slots have ever been filled, and emptied.
+  // For `ring`: how many slots have been filled and emptied since the start.
   alignas(64) Turn filled;
   alignas(64) Turn emptied;
 };
@@ -83,7 +82,7 @@ class Tensor {
   Memory memory_;
 };
 
-// Sends until enough, by `send`, which returns what the receiver says.
+// Calls send() until the measurement has lasted long enough. send() returns the receiver's answer.
 template <class Send>
 Figures send_tensors(std::size_t bytes, const Budget& budget, Send send) {
   Tensor tensor(bytes);
@@ -97,7 +96,7 @@ Figures send_tensors(std::size_t bytes, const Budget& budget, Send send) {
   return meter.bandwidth(bytes);
 }
 
-// --- By lines of shared memory: the header's receiver takes the tensor by `take`. ---
+// --- Headers in cache lines of shared memory. The receiver fetches the tensor by `take`. ---
 
 template <class Take>
 void serve_lines(Lines& lines, Wait wait, std::size_t bytes, ServerEnd& end, Take take) {

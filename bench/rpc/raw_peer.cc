@@ -1,7 +1,8 @@
-// The floor: the same bytes over the same kind of socket in a bare loop of system calls.
+// The lower bound: the same bytes over the same kind of socket, in a bare loop of system calls.
 //
-// The first eight bytes of a message are the call's number, which the answer repeats; of a tensor that came,
-// the next eight repeat its last word. So the client sees that each call was answered, and with what it sent.
+// The first eight bytes of a message are the number of the call, which the reply repeats. If the request had
+// a tensor, the next eight bytes of the reply repeat its last word. So the client can check that each call
+// was answered, and that the server received what the client had sent.
 #include "bench/rpc/socket.h"
 
 #include <cstring>

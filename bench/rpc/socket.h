@@ -24,20 +24,21 @@ class Socket {
   void set_wait(Wait wait) { wait_ = wait; }
 
   void write(const void* data, std::size_t size) const;
-  void write(iovec* parts, std::size_t count) const;          // changes the parts
+  void write(iovec* parts, std::size_t count) const;          // modifies the parts
   std::size_t read_some(void* data, std::size_t size) const;  // 0: the other side has closed
-  bool read(void* data, std::size_t size) const;              // all of it; false: as above
+  bool read(void* data, std::size_t size) const;  // reads `size` bytes; false: the other side has closed
 
  private:
   int descriptor_;
   Wait wait_ = Wait::blocking;
 };
 
-// On a free port of the loopback, or at a scratch path. Announces it.
+// Listens on a free port of the loopback, or at a scratch path, and announces the address.
 Socket accept_one(Wire wire, ServerEnd& end);
 Socket connect_to(Wire wire, const std::string& address);
 
-// Pages of zeros that nobody has touched; shared with the processes that are forked later, or private.
+// Pages of zeros that have not been touched. They are private, or shared with processes that are forked
+// later.
 class Memory {
  public:
   enum class Kind { own, shared };

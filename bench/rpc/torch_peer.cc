@@ -1,6 +1,6 @@
-// PyTorch's RPC agent over TensorPipe, as LibTorch exports it, without Python and without a pickled call: the
-// request is a bare message, which its callback answers with one. So these are the agent's own costs, the
-// least that a user pays.
+// PyTorch's RPC agent over TensorPipe, as LibTorch exports it, without Python and without pickled calls. A
+// request is a bare message, and its callback answers with a bare message. The figures are therefore the
+// costs of the agent itself, the minimum for any user.
 #include "bench/rpc/work.h"
 
 #include <torch/csrc/distributed/rpc/request_callback.h>
@@ -63,7 +63,7 @@ class Answer final : public torch_rpc::RequestCallback {
 
 struct Transports {
   bool tcp_only;
-  // "mpt_uv" is what PyTorch moves tensors by between hosts: TCP, several lanes.
+  // "mpt_uv" is the channel with which PyTorch sends tensors between hosts: TCP with several lanes.
   std::optional<std::vector<std::string>> transports() const {
     return tcp_only ? std::optional(std::vector<std::string>{"uv"}) : std::nullopt;
   }
@@ -72,8 +72,8 @@ struct Transports {
   }
 };
 
-// Comes back when both sides have made theirs. Never destroyed: its orderly end needs the other side too, and
-// is not what is measured.
+// Returns when both sides have created their agents. The agent is never destroyed: its graceful shutdown
+// needs the other side, and is not measured.
 TensorPipeAgent& start_agent(const std::string& store, torch_rpc::worker_id_t id, Transports how) {
   setenv("TP_SOCKET_IFNAME", "lo", 1);  // else it listens at what the host's name resolves to
   auto* agent = new std::shared_ptr<TensorPipeAgent>(std::make_shared<TensorPipeAgent>(

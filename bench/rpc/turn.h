@@ -1,5 +1,6 @@
-// Turn: a number in shared memory by which one process tells another to go on: spinning on it, or sleeping on
-// it as a futex. The number only grows, modulo 2^32. Thread-safety: one writer, one reader.
+// Turn: a number in shared memory by which one process signals another one. The waiting process spins on the
+// number, or blocks on it as a futex. The number only grows, modulo 2^32. Thread-safety: one writer, one
+// reader.
 #pragma once
 
 #include "bench/rpc/work.h"

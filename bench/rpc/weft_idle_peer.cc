@@ -62,7 +62,7 @@ void serve(const Work& work, ServerEnd& end) {
   end.wait_for_client();
 }
 
-// Agents of their own, as from as many programs, but one loop between them.
+// Separate agents, as those of separate programs, which share one loop.
 void crowd(const std::string& address, std::size_t connections, Channel& channel) {
   need_descriptors(connections);
   asio::io_context context{1};
@@ -70,7 +70,7 @@ void crowd(const std::string& address, std::size_t connections, Channel& channel
   std::thread thread([&] { context.run(); });
   std::vector<std::unique_ptr<rpc::Agent>> agents;
   std::vector<rpc::Peer> peers;
-  // As many calls at a time as `calls`.
+  // Keeps as many calls in flight as `calls` has elements.
   std::vector<std::pair<std::int64_t, rpc::Future<std::int64_t>>> calls;
   const auto call = [&](std::size_t i) {
     const auto number = static_cast<std::int64_t>(i);
@@ -101,7 +101,7 @@ void crowd(const std::string& address, std::size_t connections, Channel& channel
     std::fflush(stderr);
     _exit(1);
   }
-  _exit(0);  // how they end is not what is measured
+  _exit(0);  // shutdown is not measured
 }
 
 void measure(const Work& work, ClientEnd& end) {

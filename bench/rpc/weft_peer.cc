@@ -28,7 +28,7 @@ using EchoTensor = rpc::Function<"bench.echo_tensor", &echo_tensor, rpc::non_blo
 
 rpc::AgentOptions with_features(rpc::AgentOptions options, const Work& work) {
   if (!work.defaults) options.spin = work.wait == Wait::spinning ? spin_bound : std::chrono::nanoseconds{0};
-  options.same_host = work.wire == Wire::same_host;  // what is measured over TCP stays there
+  options.same_host = work.wire == Wire::same_host;  // a TCP connection is not replaced by shared memory
   options.lanes = work.lanes;
   options.loops = 1 + work.lanes;
   options.insecure = work.kind == Kind::flow;
@@ -42,12 +42,12 @@ std::string listen_address(const Work& work) {
       return "shm://" + scratch_path(".sock");
     case Wire::unix_socket:
       return "unix://" + scratch_path(".sock");
-    default:  // on one host agents change over to shared memory by themselves
+    default:  // agents of one host switch to shared memory by themselves
       return "tcp://127.0.0.1:0";
   }
 }
 
-// As each would be used: small calls by a service, tensors by a program that trains.
+// The layers of a typical program: a service makes small calls, and a training program sends tensors.
 rpc::Layers layers(const Work& work) {
   const bool tensors = work.kind == Kind::bulk || work.kind == Kind::flow || work.kind == Kind::echo ||
                        work.kind == Kind::small_tensor;
@@ -99,7 +99,7 @@ rpc::Task<> call_until_enough(rpc::Peer peer, Crowd* crowd) {
   }
 }
 
-// As many calls at a time to each peer. The peers' routes are all on `loop`.
+// Keeps the same number of calls in flight to each peer. The routes of all peers are on `loop`.
 rpc::Task<Figures> call_many(std::vector<rpc::Peer> peers, Budget budget, rpc::Executor* loop) {
   Crowd crowd(budget);
   std::vector<rpc::Future<void>> callers;
@@ -185,7 +185,7 @@ void measure(const Work& work, ClientEnd& end) {
   end.report(figures(work, peer, end.budget()));
 }
 
-// Agents of their own, but one loop between them: only what peers cost grows with their number.
+// Separate agents that share one loop, so that only the cost of a peer grows with the number of peers.
 void measure_growth(const Work& work, ClientEnd& end) {
   asio::io_context context{1};
   auto busy = asio::make_work_guard(context);
@@ -208,7 +208,7 @@ void measure_growth(const Work& work, ClientEnd& end) {
   }
   busy.reset();
   context.stop();
-  thread.join();  // before the agents, which end when nobody runs their loop
+  thread.join();  // before the agents, which could not end after their loop had stopped
   if (failure) std::rethrow_exception(failure);
 }
 

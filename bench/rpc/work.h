@@ -1,5 +1,5 @@
-// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks_details.md
-// says what each does. Thread-safety: values.
+// Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks_details.md
+// describes the cases. Thread-safety: values.
 #pragma once
 
 #include "bench/harness/pair.h"
@@ -9,7 +9,7 @@
 namespace weft::bench {
 
 enum class Kind {
-  tiny,          // one call at a time, made the way that the peer answers fastest
+  tiny,          // one call at a time, made in the way in which the peer is fastest
   get,           // one call at a time, the calling thread waits
   small_tensor,  // one call at a time, with 4 floats there and back
   throughput,    // 64 calls at a time over one connection
@@ -21,13 +21,13 @@ enum class Kind {
   allocations,   // tiny calls, and what they take from malloc
   flow,          // like bulk, and tiny calls at the same time, between hosts with a limit for each connection
 };
-// A server and a client, one connection: what every peer can do.
+// Whether the work is that of one server and one client over one connection, which every peer can do.
 inline constexpr bool is_plain(Kind kind) { return kind <= Kind::echo; }
 enum class Wire {
   tcp,
   unix_socket,
   shared_memory,
-  same_host,  // whatever the peer moves tensors by between processes of one host
+  same_host,  // the transport that the peer uses for tensors between processes of one host
 };
 enum class Wait { blocking, spinning };  // of a thread without work, on both sides
 
@@ -37,9 +37,9 @@ struct Work {
   Wire wire = Wire::tcp;
   Wait wait = Wait::blocking;
   std::size_t bytes = 0;  // of the tensor
-  std::size_t peers = 1;  // of growth: who call; of idle: connections
+  std::size_t peers = 1;  // in growth: callers; in idle: connections
   std::size_t lanes = 0;  // of weft's over TCP
-  bool defaults = false;  // weft spins as its options say by default, and not as `wait` says
+  bool defaults = false;  // weft spins as its default options say, and not as `wait` says
 };
 
 inline constexpr std::size_t in_flight = 64;
@@ -47,8 +47,8 @@ inline constexpr std::size_t small_elements = 4;
 // The time for which a thread spins before it blocks, if it may do both.
 inline constexpr auto spin_bound = std::chrono::microseconds{50};
 
-// The bytes that weft sends, so that the peers that send bare bytes send equally many: a head in each
-// direction, and a tensor after it.
+// The sizes of weft's messages. The peers that send bare bytes send equally many: a head in each direction,
+// and a tensor after it.
 struct Shape {
   std::size_t request, reply;       // heads
   std::size_t there = 0, back = 0;  // tensors
@@ -78,10 +78,9 @@ std::string program_path(const std::string& name);
 // Each returns nothing if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
-std::optional<Contender> weft_reference_peer(
-    const Work& work);                                         // what a case of weft's is to be held against
-std::optional<Contender> weft_lanes_peer(const Work& work);    // large tensors over TCP by two lanes
-std::optional<Contender> weft_4_lanes_peer(const Work& work);  // the same by four, between hosts
+std::optional<Contender> weft_reference_peer(const Work& work);  // the reference for some cases of weft
+std::optional<Contender> weft_lanes_peer(const Work& work);      // large tensors over TCP by two lanes
+std::optional<Contender> weft_4_lanes_peer(const Work& work);    // the same by four, between hosts
 std::optional<Contender> weft_idle_peer(const Work& work);
 std::optional<Contender> weft_allocs_peer(const Work& work);
 std::optional<Contender> raw_peer(const Work& work);
@@ -92,7 +91,7 @@ std::optional<Contender> asio_peer(const Work& work);
 std::optional<Contender> grpc_peer(const Work& work);
 std::optional<Contender> capnp_peer(const Work& work);
 std::optional<Contender> torch_peer(
-    const Work& work);  // with the transports that it chooses: shared memory here
+    const Work& work);  // with the transports that PyTorch chooses, here shared memory
 std::optional<Contender> torch_uv_peer(const Work& work);  // TCP only
 std::optional<Contender> torch_python_peer(const Work& work);
 

@@ -1,7 +1,7 @@
-// bench_rpc_allocs: the client and the server of allocs/tiny, in a program of their own because this one
-// counts its allocations: every call of malloc and its kin goes through here, operator new's too. Started by
-// bench_rpc, as `bench_rpc_allocs serve` and `bench_rpc_allocs measure ADDRESS`; speaks on the channel that
-// it inherits.
+// bench_rpc_allocs: the client and the server of allocs/tiny. It is a separate program because it counts its
+// allocations: it replaces malloc and its variants, which operator new also calls. bench_rpc starts it as
+// `bench_rpc_allocs serve` and `bench_rpc_allocs measure ADDRESS`. It communicates over the channel that it
+// inherits.
 #include "bench/harness/pair.h"
 
 #include <weft/rpc/rpc.h>
@@ -20,8 +20,7 @@ void count() { allocations.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
-// glibc's functions, under the names that it also exports. Memory that one of them allocates is freed by the
-// other.
+// glibc's functions under their second names. Memory from one of them may be freed by any other.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
@@ -84,7 +83,7 @@ rpc::Task<> call(rpc::Peer peer, std::int64_t calls) {
 
 rpc::Task<Figures> measure(rpc::Peer peer) {
   co_await call(peer, warm_up_calls);
-  // The two calls that ask are among those that are counted.
+  // The counts include these two calls, which read the counters.
   const std::uint64_t server = co_await peer.call<Count>();
   const std::uint64_t client = allocations;
   co_await call(peer, counted_calls);
