@@ -8,7 +8,7 @@
 namespace weft::rref::actor_test {
 namespace {
 
-// State that handlers change and wait for; one for each test.
+// The state that handlers change and wait for. Each test creates a new one.
 struct Stage {
   std::atomic<int> inside{0}, most{0};
   test::Event first, second;
@@ -35,7 +35,7 @@ struct Body {
     std::lock_guard lock(stage->mutex);
     stage->seen.push_back(i);
   }
-  // Each waits for the other: only two at a time get through.
+  // meet_first() and meet_second() wait for each other, so they complete only if both run at the same time.
   void meet_first() {
     stage->first.set();
     stage->second.wait();
@@ -48,7 +48,7 @@ struct Body {
 
 struct Actor : Body, Counted {
   void run(std::int64_t i) { work(i); }
-  // Suspends until open() lets it go on: which takes a turn of the object.
+  // Suspends until open() is called, which needs a turn of the object.
   rpc::Task<std::int64_t> pause(std::int64_t i) {
     work(i);
     rpc::Promise<void> promise;
@@ -108,12 +108,12 @@ TEST_F(ActorTest, OneHandlerAtATimeInEachCallersOrder) {
   other.join();
   EXPECT_EQ(stage->most, 1);
   ASSERT_EQ(stage->seen.size(), 2 * each);
-  // Of two callers' calls each keeps its order.
+  // The calls of each of the two callers ran in their order.
   std::stable_partition(stage->seen.begin(), stage->seen.end(), [](std::int64_t i) { return i < each; });
   EXPECT_TRUE(std::is_sorted(stage->seen.begin(), stage->seen.end()));
 }
 
-TEST_F(ActorTest, OrderHoldsFromTheCreationOn) {
+TEST_F(ActorTest, CallsBeforeTheCreationRunInOrder) {
   for (int round = 0; round < 50; ++round) {
     stage = std::make_shared<Stage>();
     const auto actor = create<Actor>(peer("anna", "owner"));
@@ -128,7 +128,7 @@ TEST_F(ActorTest, OrderHoldsFromTheCreationOn) {
   }
 }
 
-TEST_F(ActorTest, AHandlerThatSuspendsLetsOthersIn) {
+TEST_F(ActorTest, OtherHandlersRunWhileOneIsSuspended) {
   const auto actor = create<Actor>(peer("anna", "owner"));
   auto paused = actor.call<&Actor::pause>(1);
   got(actor.call<&Actor::run>(2));
@@ -147,7 +147,7 @@ TEST_F(ActorTest, ATypeCanOptOut) {
   got(rpc::when_all(std::move(done)));
 }
 
-TEST_F(ActorTest, ObjectsTakeTheirTurnsApart) {
+TEST_F(ActorTest, HandlersOfDifferentObjectsRunConcurrently) {
   const auto a = create<Actor>(peer("anna", "owner")), b = create<Actor>(peer("bert", "owner"));
   std::vector<rpc::Future<void>> done;
   done.push_back(a.call<&Actor::first>());

@@ -25,7 +25,7 @@ struct Ledger {
   explicit Ledger(SimWorld& w) : world(w) {}
   SimWorld& world;
   std::map<std::uint64_t, std::int64_t> alive;
-  static inline std::shared_ptr<Ledger> current;  // of the world that runs
+  static inline std::shared_ptr<Ledger> current;  // of the world that is running
 };
 
 class Thing {
@@ -54,7 +54,7 @@ struct Held {
   std::int64_t number = 0;
 };
 
-// Objects that a program keeps, and that others may add and take.
+// The objects that one program keeps. Other programs may add to them and copy from them.
 class Desk {
  public:
   void keep(RRef<Thing> thing, std::int64_t number) { held.push_back({std::move(thing), number}); }
@@ -75,7 +75,7 @@ class Desk {
 // Faults that a test injects, in addition to those of the connections.
 enum class Misuse : std::uint8_t {
   none,
-  ends_what_it_holds,  // a program tells an owner that it no longer holds what it holds
+  ends_what_it_holds,  // a program reports the end of a reference that it still holds
   keeps_for_ever,      // a program never releases a reference that it has handed over
   retry_is_lost,       // an owner that has refused the end of a fork ignores it when it comes again
 };
@@ -140,7 +140,7 @@ class Program {
 
   struct Action {
     std::string what;
-    bool look = false;  // at what is held, when all is calm
+    bool look = false;  // checks the held object once the world is quiescent
     bool ended = false;
     std::exception_ptr error;
   };

@@ -12,12 +12,12 @@ struct Shelf {
   std::vector<RRef<Box>> others;
   std::map<std::string, RRef<Box>> labelled;
   std::optional<RRef<Box>> spare;
-  std::string rref;  // the name of a field has no effect
+  std::string rref;  // a field named `rref` is not special here
 };
 WEFT_CODEC(Shelf, first, others, labelled, spare, rref)
 
 struct Wrapped {
-  RRef<std::int64_t> rref;  // one field, so named: not the value behind it
+  RRef<std::int64_t> rref;  // a struct with one field named `rref` is not taken for the value behind it
 };
 WEFT_CODEC(Wrapped, rref)
 
@@ -72,7 +72,7 @@ rpc::Task<std::int64_t> sum_through(rpc::CallContext& call, RRef<Box> box, std::
 }
 using SumThrough = rpc::Function<"sum_through", &sum_through>;
 
-// Notes the calls with sections that reach an agent.
+// Records the calls with sections that reach an agent.
 class Observer final : public rpc::CallHook {
  public:
   struct Seen {
@@ -157,7 +157,7 @@ TEST_F(ArgumentsTest, ContainersAndStructs) {
   expect_nothing_left();
 }
 
-TEST_F(ArgumentsTest, AStructOfOneReferenceIsNoValue) {
+TEST_F(ArgumentsTest, AStructWithOneReferenceIsNotReplacedByItsValue) {
   const Wrapped wrapped{remote<&Keeper::sum>(peer("anna", "owner"), 20, 1)};
   EXPECT_EQ(got(got(peer("anna", "bert").call<Unwrap>(wrapped)).to_here()), 21);
 }
@@ -171,7 +171,7 @@ TEST_F(ArgumentsTest, ObjectsOfReferencesAreValuesToo) {
   EXPECT_EQ(got(peer("anna", "bert").call<SumOfShelf>(shelf)), 10) << "and in place of it";
 }
 
-TEST_F(ArgumentsTest, ValuesComeFromTheirOwnerToTheCallee) {
+TEST_F(ArgumentsTest, TheCalleeFetchesValuesFromTheirOwner) {
   const RRef<std::vector<std::int64_t>> ones = remote<Numbers>(peer("anna", "owner"), 1000);
   const RRef<std::int64_t> five = remote<&Keeper::sum>(peer("anna", "anna"), 2, 3);
   const RRef<std::string> text = local(agent("anna"), std::string("seven"));
@@ -195,7 +195,7 @@ TEST_F(ArgumentsTest, AFetchHasItsCallsDeadline) {
   EXPECT_TRUE(fetches[1].deadline);
 }
 
-TEST_F(ArgumentsTest, ACallInTheNameOfAnotherHasItsDeadline) {
+TEST_F(ArgumentsTest, ANestedCallInheritsTheDeadline) {
   const auto box = create<Box>(peer("anna", "owner"), 1);
   const auto bert = peer("anna", "bert");
   EXPECT_EQ(got(bert.call<SumThrough>(box, 1)), 2);
@@ -206,7 +206,7 @@ TEST_F(ArgumentsTest, ACallInTheNameOfAnotherHasItsDeadline) {
   EXPECT_TRUE(calls[1].deadline);
 }
 
-TEST_F(ArgumentsTest, ACallWaitsForValuesThatAreNotThereYet) {
+TEST_F(ArgumentsTest, ACallWaitsForUnfinishedValues) {
   const auto later = remote<Slow>(peer("anna", "owner"), 4);
   auto sum = peer("anna", "bert").call<&Keeper::sum>(later, 1);
   auto nested = remote<&Keeper::sum>(peer("anna", "bert"),

@@ -1,4 +1,4 @@
-// An RRef to a derived object is an RRef to its base; and what an RRef looks like to people.
+// An RRef to a derived object as an RRef to its base; and the text and the owner of an RRef.
 #include <weft/rref/rref.h>
 
 #include <sstream>
@@ -79,12 +79,12 @@ TEST_F(BaseTest, InheritedMethodsOfItsServiceAreCalled) {
   EXPECT_EQ(got(size.to_here()), 4);
 }
 
-TEST_F(BaseTest, StandsWhereTheBaseIsDeclared) {
+TEST_F(BaseTest, IsPassedWhereTheBaseIsDeclared) {
   const auto square = create<Square>(peer("user", "owner"), 3.0);
   EXPECT_EQ(got(peer("user", "third").call<TwiceTheArea>(square)), 18);
 }
 
-TEST_F(BaseTest, TheObjectIsPreferredToAServedOneOfTheBasesService) {
+TEST_F(BaseTest, TheObjectHasPrecedenceOverAServedObjectOfTheBase) {
   struct Point : Shape {
     double area() const override { return 0; }
   };
@@ -99,13 +99,13 @@ TEST_F(BaseTest, TheOwnerSeesTheObjectAsItsBase) {
   EXPECT_EQ(got(shape.local()).get(), static_cast<Shape*>(mine.get()));
 }
 
-TEST_F(BaseTest, OptionsGoAlong) {
+TEST_F(BaseTest, ConversionKeepsCallOptions) {
   const auto square = create<Square>(peer("user", "owner"), 3.0);
   const RRef<Shape> hurried = square.with(rpc::CallOptions{.timeout = std::chrono::nanoseconds{1}});
   EXPECT_EQ(kind_of([&] { got(hurried.call<&Shape::area>()); }), ErrorKind::deadline_exceeded);
 }
 
-TEST_F(BaseTest, AnObjectThatIsNoBaseIsRefused) {
+TEST_F(BaseTest, AnObjectOfAnotherTypeIsRefused) {
   const auto box = create<Box>(peer("user", "owner"), 1);
   EXPECT_EQ(kind_of([&] { got(RRef<Shape>(box.reference()).call<&Shape::area>()); }),
             ErrorKind::type_mismatch);
@@ -129,7 +129,7 @@ TEST_F(BaseTest, TheTextOfAnRRefNamesTypeIdAndOwner) {
 }
 
 // PyTorch's test_owner_equality.
-TEST_F(BaseTest, OwnersAreComparedAndAreKeys) {
+TEST_F(BaseTest, OwnersAreComparableAndAreKeys) {
   const auto a = create<Box>(peer("user", "owner"), 1), b = create<Box>(peer("user", "owner"), 2),
              c = create<Box>(peer("user", "third"), 3);
   EXPECT_EQ(a.owner(), b.owner());

@@ -1,5 +1,5 @@
-// Results that stay where they are made, whatever their handlers do meanwhile, and deadlines of calls through
-// RRefs: behaviours that PyTorch's rpc_test.py and faulty_agent_rpc_test.py have tests of.
+// Remote calls whose results stay at the callee, with asynchronous handlers and nested calls; and deadlines
+// of calls through RRefs. PyTorch's rpc_test.py and faulty_agent_rpc_test.py test the same behaviours.
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref.h>
 
@@ -158,7 +158,7 @@ class CallsTest : public RRefTest {
     box = {};
     RRefTest::TearDown();
   }
-  // Of what was not done in time: by the caller's clock, or as the owner found it.
+  // Expects that f fails because of a deadline: by the caller's clock, or by the owner's check.
   template <class F>
   static void expect_late(F&& f) {
     const auto kind = kind_of(f);
@@ -200,7 +200,7 @@ TEST_F(CallsTest, AHandlerGathersManyCalls) {
   EXPECT_EQ(got(async.remote<&Async::gather>(box, 20).to_here()), 20);
 }
 
-TEST_F(CallsTest, FetchingWhatAnAsynchronousHandlerFailedToMakeIsItsError) {
+TEST_F(CallsTest, FetchFailsWithTheErrorOfTheAsynchronousHandler) {
   const auto async = create<Async>(peer("anna", "bert"));
   const auto at_once = message_of([&] { got(remote<FailAtOnce>(peer("anna", "bert"), 1).to_here()); });
   EXPECT_NE(at_once.find("it never began"), std::string::npos) << at_once;
@@ -216,12 +216,12 @@ struct NotServed {
 };
 using Unserved = rpc::Function<"calls.unserved", &NotServed::f>;
 
-TEST_F(CallsTest, RemoteOnOneselfOfWhatIsNotServedIsItsError) {
+TEST_F(CallsTest, RemoteToTheOwnAgentOfAnUnservedMethodFails) {
   const auto text = message_of([&] { got(remote<Unserved>(peer("anna", "anna"), 1).to_here()); });
   EXPECT_NE(text.find("no such method"), std::string::npos) << text;
 }
 
-TEST_F(CallsTest, RemoteOnOneselfAndElsewhereWithAFailedArgumentIsItsError) {
+TEST_F(CallsTest, RemoteWithAFailedArgumentFailsWithTheErrorOfTheArgument) {
   const RRef<std::int64_t> bad = remote<FailAtOnce>(peer("anna", "bert"), 1);
   for (const char* where : {"anna", "bert"}) {
     const auto text = message_of([&] { got(remote<FailAtOnce>(peer("anna", where), bad).to_here()); });
@@ -229,12 +229,12 @@ TEST_F(CallsTest, RemoteOnOneselfAndElsewhereWithAFailedArgumentIsItsError) {
   }
 }
 
-TEST_F(CallsTest, AHandlerKeepsAResultElsewhereAndFetchesIt) {
+TEST_F(CallsTest, AHandlerFetchesAResultThatAnotherAgentKeeps) {
   EXPECT_EQ(got(peer("anna", "bert").call<&Middle::through>(4)), 5);
   EXPECT_EQ(got(remote<&Middle::through>(peer("anna", "bert"), 5).to_here()), 6);
 }
 
-TEST_F(CallsTest, RemoteWithAReferenceThatIsNotConfirmedYetRunsOnceItIs) {
+TEST_F(CallsTest, RemoteRunsOnceItsReferenceArgumentIsConfirmed) {
   got(box.ready());
   eventually("it is confirmed", [&] { return box.is_confirmed(); });
   HeldLoop owner(agent("owner"));
@@ -258,7 +258,7 @@ TEST_F(CallsTest, TwentyReferencesToValuesThatHoldReferences) {
   }
 }
 
-TEST_F(CallsTest, AnObjectAnswersAllCallersOnceTheLastHasCalled) {
+TEST_F(CallsTest, AnObjectRepliesToAllCallersAfterTheLastCall) {
   const auto mean = create<Mean>(peer("anna", "owner"), 3);
   for (const double round : {1.0, 2.0}) {
     std::vector<rpc::Future<double>> reports;
@@ -274,7 +274,7 @@ TEST_F(CallsTest, AnErrorsTextArrivesWithItsLines) {
 
 // --- Deadlines ---
 
-TEST_F(CallsTest, AFetchPastItsDeadlineIsAnErrorAndALaterOneGivesTheValue) {
+TEST_F(CallsTest, AFetchPastItsDeadlineFailsAndALaterFetchSucceeds) {
   const auto slow = remote<SlowNumber>(peer("anna", "owner"), 7);
   EXPECT_EQ(kind_of([&] { got(slow.with(hurried()).to_here()); }), ErrorKind::deadline_exceeded);
   gate->set();
@@ -313,8 +313,9 @@ TEST_F(CallsTest, CallsThroughAnRRefCarryItsMetadata) {
   EXPECT_EQ(got(kept.to_here()), "a/u");
 }
 
-// The owner finds the deadline passed when the object's turn comes; or, if the call began, keeps its result.
-TEST_F(CallsTest, AResultThatStaysPastItsDeadlineIsKeptOrAnError) {
+// If the call has not begun at its deadline, the owner refuses it. If it has begun, the owner keeps its
+// result.
+TEST_F(CallsTest, RemotePastItsDeadlineKeepsTheResultOrFails) {
   const auto slow = create<Slow>(peer("anna", "owner"), 3);
   auto blocks = slow.call<&Slow::get_slowly>();
   entered->wait();
@@ -324,7 +325,7 @@ TEST_F(CallsTest, AResultThatStaysPastItsDeadlineIsKeptOrAnError) {
   EXPECT_EQ(got(std::move(blocks)), 3);
   try {
     EXPECT_EQ(got(late.to_here()), 3);
-  } catch (const rpc::Error&) {  // never a hang
+  } catch (const rpc::Error&) {  // the fetch fails, but does not hang
     expect_late([&] { got(late.to_here()); });
   }
 }
@@ -350,7 +351,7 @@ TEST_F(CallsTest, ACreationWhoseDeadlinePassesBeforeItIsServed) {
   try {
     got(std::move(ready));
     EXPECT_EQ(got(made.call<&Box::get>()), 5) << "the owner created it nevertheless";
-  } catch (const rpc::Error& error) {  // or it refused to, with an error
+  } catch (const rpc::Error& error) {  // the owner refused the creation
     EXPECT_NE(error.kind(), ErrorKind::internal) << error.what();
   }
 }

@@ -6,7 +6,7 @@
 namespace weft::rref::cycles_test {
 namespace {
 
-// Says what it holds.
+// Lists the objects that it holds.
 struct Node : Counted, Holder {
   void keep(RRef<Node> other) { kept.push_back(std::move(other)); }
   void forget() { kept.clear(); }
@@ -92,7 +92,7 @@ TEST_F(CyclesTest, OfThreeOwnersAndAnObjectThatHoldsItself) {
   expect_nothing_left();
 }
 
-TEST_F(CyclesTest, OneWithAReferenceFromOutsideIsNoGarbage) {
+TEST_F(CyclesTest, ACycleWithAnExternalReferenceIsNotGarbage) {
   std::optional<RRef<Node>> mine;
   {
     const auto a = node("anna"), b = node("bert");
@@ -135,7 +135,7 @@ TEST_F(CyclesTest, ANamedObjectIsHeldByItsName) {
   free();
 }
 
-// --- What follows from the answers, without agents ---
+// --- cycles_of() on given replies, without agents ---
 
 HoldingObject object(std::uint64_t id, std::vector<std::uint64_t> held) {
   HoldingObject made;
@@ -149,7 +149,7 @@ HoldingObject object(std::uint64_t id, std::vector<std::uint64_t> held) {
 
 TEST(CyclesOf, EachComponentIsReportedOnce) {
   Holdings agent{"a", {}};
-  // 1 → 2 → 3 → 1 with a chord 2 → 1; 4 → 5 → 4; 3 → 4; 6 holds what nobody lists.
+  // 1 → 2 → 3 → 1 with a chord 2 → 1; 4 → 5 → 4; 3 → 4; 6 holds an object that no reply lists.
   for (auto& made : {object(1, {2}), object(2, {3, 1}), object(3, {1, 4}), object(4, {5}), object(5, {4}),
                      object(6, {99})})
     agent.objects.push_back(made);
@@ -160,7 +160,7 @@ TEST(CyclesOf, EachComponentIsReportedOnce) {
   EXPECT_EQ(cycles[1].members[0].id, (RRefId{1, 4}));
 }
 
-TEST(CyclesOf, AForkOrAHoldFromElsewhereMakesItNoGarbage) {
+TEST(CyclesOf, AnExternalForkOrHoldKeepsACycleAlive) {
   Holdings agent{"a", {object(1, {2}), object(2, {1})}};
   agent.objects[0].forks = {ForkId{2, 1}};
   agent.objects[1].forks = {ForkId{1, 2}};
@@ -176,7 +176,7 @@ TEST(CyclesOf, AForkOrAHoldFromElsewhereMakesItNoGarbage) {
   EXPECT_FALSE(cycles_of({more}).at(0).garbage);
 }
 
-TEST(CyclesOf, ALongChainEndsAndIsNoCycle) {
+TEST(CyclesOf, ALongChainIsNoCycleUntilItIsClosed) {
   Holdings agent{"a", {}};
   for (std::uint64_t i = 0; i < 20000; ++i) agent.objects.push_back(object(i, {i + 1}));
   EXPECT_TRUE(cycles_of({agent}).empty());

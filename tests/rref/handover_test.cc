@@ -142,9 +142,9 @@ TEST_F(HandoverOf, CopiesShareOneFork) {
   expect_gone();
 }
 
-// --- Whatever becomes of the message, the forks in it end. ---
+// --- The forks in a message end, even if the message is lost or refused ---
 
-TEST_F(HandoverOf, TheGiverNeedNotWait) {
+TEST_F(HandoverOf, ManyHandOversAreInFlightAtOnce) {
   std::vector<rpc::Future<void>> given;
   for (int i = 0; i < 20; ++i)
     given.push_back(peer("anna", "bert").call<&Keeper::keep>(create<Box>(peer("anna", "owner"), i)));
@@ -156,7 +156,7 @@ TEST_F(HandoverOf, TheGiverNeedNotWait) {
   EXPECT_EQ(Counted::made, 20);
 }
 
-TEST_F(HandoverOf, ANotificationCarriesReferencesToo) {
+TEST_F(HandoverOf, ReferencesInNotifications) {
   auto box = box_of("anna");
   HeldLoop owner(agent("owner"));  // the owner hears of bert's fork only after anna has released hers
   peer("anna", "bert").notify<&Keeper::keep>(box);
@@ -171,7 +171,7 @@ TEST_F(HandoverOf, ANotificationCarriesReferencesToo) {
   expect_gone();
 }
 
-TEST_F(HandoverOf, ANotificationsResultIsNobodys) {
+TEST_F(HandoverOf, ANotificationReleasesItsResult) {
   keepers["owner"]->keep(box_of("owner"));
   keepers["bert"]->keep(box_of("bert"));
   peer("anna", "owner").notify<&Keeper::give>();
@@ -295,7 +295,7 @@ TEST_F(HandoverOf, ACallThatIsRefused) {
   expect_gone();
 }
 
-TEST_F(HandoverOf, ToAnAgentThatIsGone) {
+TEST_F(HandoverOf, ToALostAgentFails) {
   const auto bert = peer("anna", "bert");
   const auto from_owner = peer("owner", "bert");
   {
@@ -340,7 +340,7 @@ TEST_F(HandoverOf, AHandlerRunsOnceItsReferencesAreConfirmed) {
   EXPECT_EQ(got(bert.call<&Keeper::ping>()), 1);
 }
 
-TEST_F(HandoverOf, AnObjectKeepsWhatItHolds) {
+TEST_F(HandoverOf, AnObjectKeepsTheReferencesThatItHolds) {
   {
     auto outer = create<Box>(peer("anna", "owner"), 1);
     got(outer.call<&Box::keep>(create<Box>(peer("anna", "bert"), 2)));
@@ -357,7 +357,7 @@ TEST_F(HandoverOf, AnObjectKeepsWhatItHolds) {
   expect_nothing_left();
 }
 
-TEST_F(HandoverOf, AnObjectThatHoldsItselfIsFreedByForgetting) {
+TEST_F(HandoverOf, AnObjectThatHoldsItselfIsFreedWhenItForgetsTheReference) {
   auto box = box_of("anna");
   got(box.call<&Box::keep>(box));
   got(peer("anna", "bert").call<&Keeper::keep>(box));

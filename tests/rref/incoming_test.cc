@@ -105,7 +105,7 @@ TEST_F(IncomingTest, ReferencesThatTheMessageDoesNotCarry) {
          ErrorKind::type_mismatch, "text");
 }
 
-TEST_F(IncomingTest, ForksThatAreNotTheSendersToGive) {
+TEST_F(IncomingTest, ForksThatTheSenderDoesNotHaveAreRefused) {
   const auto fork = *box.reference()->fork();
   const Handover not_mine{
       box.id(), {id("bert").incarnation, fork.number + 7}, id("owner"), id("mallory"), false};
@@ -141,7 +141,7 @@ TEST_F(IncomingTest, ReferencesWithinAnAgentStayWithinIt) {
   expect(send("owner", "keeper.look", {reference(0)}, section), ErrorKind::invalid_argument, "not in flight");
 }
 
-TEST_F(IncomingTest, OneBadReferenceEndsTheGoodOnesNextToIt) {
+TEST_F(IncomingTest, OneInvalidReferenceReleasesTheOthersOfTheMessage) {
   const auto fork = *box.reference()->fork();
   RRefSection section =
       carrying({box.id(), {id("mallory").incarnation, fork.number + 1}, id("owner"), id("mallory"), false});
@@ -164,13 +164,13 @@ TEST_F(IncomingTest, RequestsToObjectsThatDoNotExist) {
   EXPECT_FALSE(send("owner", "keeper.ping", {}, section)) << "a served method may be called about an object";
 }
 
-TEST_F(IncomingTest, RequestsToAnObjectWhoseCreatorNeverComes) {
+TEST_F(IncomingTest, RequestsToAnObjectWhoseCreatorNeverConnects) {
   RRefSection section;
   section.target = Handover{{4711, 1}, {4711, 1}, id("owner"), {"ghost", 4711}, false};
   expect(send("owner", "box.get", {}, section), ErrorKind::failed_precondition, "ghost");
 }
 
-TEST_F(IncomingTest, CreationsThatAreNotTheSendersToMake) {
+TEST_F(IncomingTest, CreationsUnderAnotherOwnerOrOriginAreRefused) {
   const Write one = [](rpc::ValueWriter writer) { writer.set_int(1); };
   RRefSection section;
   section.result = Handover{

@@ -37,7 +37,7 @@ std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& networ
 }
 
 // A member releases its references before it leaves, so an owner that shuts down later reports no leak.
-TEST(RRefJob, AnAgentThatLeavesHasReportedItsReleases) {
+TEST(RRefJob, LeaveReportsAllReleases) {
   test::Event begun, may_end;
   Slow::begun = &begun;
   Slow::may_end = &may_end;
@@ -63,8 +63,8 @@ TEST(RRefJob, AnAgentThatLeavesHasReportedItsReleases) {
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
 }
 
-// As in a plain main(), where handles are destroyed after the agent has left.
-TEST(RRefJob, AnAgentThatLeavesReleasesItsReferences) {
+// As in a plain main(), which destroys its handles after the agent has left.
+TEST(RRefJob, LeaveReleasesTheReferencesOfTheAgent) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> owners_log, users_log;
   auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);
@@ -83,8 +83,8 @@ TEST(RRefJob, AnAgentThatLeavesReleasesItsReferences) {
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
 }
 
-// A holder that keeps the job's store ends last: its references do not outlive their owners.
-TEST(RRefJob, AHolderThatOnlyServesReleasesBeforeTheOwnerEnds) {
+// A holder that keeps the job's store ends last. It releases its references before their owners end.
+TEST(RRefJob, AServingHolderReleasesItsReferencesBeforeTheOwnerEnds) {
   for (int round = 0; round < 5; ++round) {
     const auto network = std::make_shared<rpc::InProcess>();
     std::vector<std::string> owners_log, holders_log;
@@ -106,8 +106,8 @@ TEST(RRefJob, AHolderThatOnlyServesReleasesBeforeTheOwnerEnds) {
   }
 }
 
-// Owners of a failed job end too, but they are not why it failed.
-TEST(RRefJob, AnErrorNamesTheMemberThatDiedAndNotAnOwnerThatEndedForIt) {
+// Owners in a failed job shut down too. An error names the member that caused the failure, not such an owner.
+TEST(RRefJob, AnErrorNamesTheDeadMemberAndNotAnOwnerThatShutDown) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> logs[3];
   std::vector<std::unique_ptr<rpc::Agent>> agents;
@@ -133,7 +133,7 @@ TEST(RRefJob, AnErrorNamesTheMemberThatDiedAndNotAnOwnerThatEndedForIt) {
   told([&] { create<Box>(agents[2]->peer("worker0"), 2); });
 }
 
-TEST(RRefJob, CallsAndRemoteGoToARank) {
+TEST(RRefJob, CallsAndRemoteAddressAPeerByRank) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> logs[2];
   const std::unique_ptr<rpc::Agent> agents[] = {member(network, 0, logs[0]), member(network, 1, logs[1])};
@@ -151,7 +151,7 @@ TEST(RRefJob, CallsAndRemoteGoToARank) {
             rpc::ErrorKind::not_found);
 }
 
-TEST(RRefJob, OfOneAgentCallsItselfKeepsObjectsAndLeaves) {
+TEST(RRefJob, AJobOfOneAgentCallsItselfKeepsObjectsAndLeaves) {
   rpc::AgentOptions options{.name = "worker0", .listen = {"inproc://host"}, .handler_threads = 2};
   options.in_process = std::make_shared<rpc::InProcess>();
   options.rendezvous = rpc::Rendezvous{.store = "inproc://host", .rank = 0, .world_size = 1};

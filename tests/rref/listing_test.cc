@@ -8,7 +8,7 @@
 namespace weft::rref::listing_test {
 namespace {
 
-// Tells its size; grows.
+// Reports its size, which put() increases.
 struct Table : Counted, Sized {
   void put(std::int64_t rows) { size += static_cast<std::uint64_t>(rows) * 8; }
   std::uint64_t bytes() const override { return size; }
@@ -72,7 +72,7 @@ TEST_F(ListingTest, NamesTypeUsersSiteSizeAndAge) {
   }
 }
 
-TEST_F(ListingTest, LeavesTheYoungestOutBeyondTheNumberAskedFor) {
+TEST_F(ListingTest, ListsTheOldestObjectsUpToTheLimit) {
   std::vector<RRef<std::int64_t>> all;
   for (std::int64_t i = 0; i < 5; ++i) all.push_back(local(agent("owner"), i));
   const auto listing = got(list(peer("anna", "owner"), 2));
@@ -82,7 +82,7 @@ TEST_F(ListingTest, LeavesTheYoungestOutBeyondTheNumberAskedFor) {
   EXPECT_FALSE(listing.objects[0].bytes) << "nobody knows the size of that type";
 }
 
-TEST_F(ListingTest, ObjectsInTheMakingAndFailedOnesAreListedToo) {
+TEST_F(ListingTest, ListsUnfinishedAndFailedObjects) {
   const auto slow = create<SlowTable>(peer("anna", "owner"));
   const auto failed = create<Box>(peer("anna", "owner"), -1);
   eventually("one is made, the other failed", [&] {
@@ -98,7 +98,7 @@ TEST_F(ListingTest, ObjectsInTheMakingAndFailedOnesAreListedToo) {
 }
 
 // PyTorch's test_rref_context_debug_info, test_debug_info.
-TEST_F(ListingTest, CountsGoUpAndDown) {
+TEST_F(ListingTest, CountsFollowCreationsAndReleases) {
   {
     const auto box = create<Box>(peer("anna", "owner"), 1);
     got(box.ready());

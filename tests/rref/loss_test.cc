@@ -1,5 +1,5 @@
-// Ends: of owners, of users, of those between them, and of the agent that an RRef belongs to. In process and
-// over TCP.
+// The end of owners, of users, of agents that hand references over, and of the agent that an RRef belongs to.
+// In process and over TCP.
 #include <weft/rref/rref.h>
 
 #include "tests/rref/rref_support.h"
@@ -7,7 +7,7 @@
 namespace weft::rref::loss_test {
 namespace {
 
-// A handler, and a constructor, that wait for the test.
+// A constructor and a handler that block until the test sets `gate`.
 std::shared_ptr<test::Event> gate, entered;
 struct Slow : Counted {
   explicit Slow(std::int64_t wait) {
@@ -68,7 +68,7 @@ TEST_P(LossTest, UsersOfALostOwnerGetAnError) {
   ending.join();
 }
 
-TEST_P(LossTest, WaitingForAnObjectOfALostOwnerEnds) {
+TEST_P(LossTest, WaitsForAnObjectOfALostOwnerFail) {
   auto slow = create<Slow>(peer("anna", "owner"), 1);
   auto ready = slow.ready();
   auto result = slow.remote<&Slow::block>();
@@ -102,7 +102,7 @@ TEST_P(LossTest, AUserThatWasDeclaredDeadGetsAnError) {
              [&] { return context("owner")->live_objects().at(0).forks.size() == 1; });
 }
 
-TEST_P(LossTest, AHandlerIsNotLeftWaitingForAConfirmation) {
+TEST_P(LossTest, AHandlerThatWaitsForAConfirmationFailsWithTheOwner) {
   const auto box = create<Box>(peer("anna", "owner"), 1);
   got(box.ready());
   rpc::Future<std::int64_t> looked;
@@ -115,7 +115,7 @@ TEST_P(LossTest, AHandlerIsNotLeftWaitingForAConfirmation) {
     ending.join();
   }
   try {
-    EXPECT_EQ(got(std::move(looked)), 1);  // the owner may still have confirmed it
+    EXPECT_EQ(got(std::move(looked)), 1);  // the owner may have confirmed the fork before it ended
   } catch (const rpc::Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::owner_lost) << error.what();
   }
@@ -138,7 +138,7 @@ TEST_P(LossTest, ALostUsersForksEnd) {
 }
 
 TEST_P(LossTest, AUserLostInTheMiddleOfAHandover) {
-  // anna gives to bert what bert asks the owner about only when anna is gone.
+  // anna hands a reference to bert. bert asks the owner about it only after anna is gone.
   auto box = create<Box>(peer("anna", "owner"), 1);
   got(box.ready());
   HeldLoop owner(agent("owner"));
@@ -147,8 +147,8 @@ TEST_P(LossTest, AUserLostInTheMiddleOfAHandover) {
   end("anna");
   owner.release();
   EXPECT_TRUE(error_of([&] { got(std::move(looked)); }));
-  // The owner may learn of anna's end or of bert's fork first: bert's box is either usable, or known to be
-  // unusable.
+  // The owner may process anna's loss or bert's fork first. bert's box is then either usable, or bert knows
+  // that it is not.
   eventually("it is decided", [&] {
     const auto forks = context("bert")->live_forks();
     return forks.empty() || forks[0].stage != protocol::Stage::pending ||
@@ -158,7 +158,7 @@ TEST_P(LossTest, AUserLostInTheMiddleOfAHandover) {
   expect_nothing_left();
 }
 
-// Hands a reference over, and uses it, while its agent drains.
+// Uses a reference, and hands it over, while its agent drains.
 struct Drained {
   rpc::Task<std::int64_t> use(RRef<Box> box) {
     entered->set();
@@ -187,7 +187,7 @@ TEST_P(LossTest, ADrainingAgentKeepsItsReferences) {
   expect_nothing_left();
 }
 
-TEST_P(LossTest, WhatIsStillHeldIsReportedAtTheEnd) {
+TEST_P(LossTest, AnOwnerReportsLeakedReferencesWhenItEnds) {
   const auto box = create<Box>(peer("anna", "owner"), 1);
   const std::string line = std::to_string(__LINE__ - 1);
   const auto own = local(agent("owner"), std::string("own"));
@@ -205,7 +205,7 @@ TEST_P(LossTest, WhatIsStillHeldIsReportedAtTheEnd) {
   EXPECT_NE(held[0].message.find("of type str made at loss_test.cc:"), std::string::npos) << held[0].message;
 }
 
-TEST_P(LossTest, AnOrderlyEndReportsNothing) {
+TEST_P(LossTest, AGracefulShutdownReportsNoLeak) {
   {
     const auto box = create<Box>(peer("anna", "owner"), 1);
     got(peer("anna", "bert").call<&Keeper::keep>(box));
@@ -243,7 +243,7 @@ TEST_P(LossTest, AnRRefMayOutliveItsAgent) {
   eventually("both objects are gone", [] { return Counted::alive == 0; });
 }
 
-TEST_P(LossTest, TwoAgentsThatOwnForEachOther) {
+TEST_P(LossTest, TwoAgentsOwnObjectsOfEachOther) {
   auto annas = create<Box>(peer("anna", "bert"), 1);
   auto berts = create<Box>(peer("bert", "anna"), 2);
   got(annas.call<&Box::keep>(create<Box>(peer("anna", "anna"), 3)));

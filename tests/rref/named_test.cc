@@ -6,7 +6,7 @@
 namespace weft::rref::named_test {
 namespace {
 
-// Tells when its constructor runs, and waits in it.
+// Counts the runs of its constructor, which blocks until the test sets `gate`.
 struct Shared : Counted {
   explicit Shared(std::int64_t v) : value(v) {
     ++began;
@@ -24,7 +24,7 @@ struct Shared : Counted {
   static inline std::atomic<int> began{0};
 };
 
-// Made with an RRef.
+// Its constructor takes an RRef.
 struct Around : Counted {
   explicit Around(RRef<Box> b) : box(std::move(b)) {}
   std::int64_t get() const { return 1; }
@@ -85,7 +85,7 @@ TEST_F(NamedTest, ConcurrentCreatorsShareOneCreation) {
   EXPECT_EQ(Counted::made, 1);
 }
 
-TEST_F(NamedTest, ItLivesUntilItsAgentEnds) {
+TEST_F(NamedTest, ANamedObjectLivesUntilItsAgentEnds) {
   Shared::gate->set();
   got(shared("anna", 5).ready());
   eventually("no handle is left", [&] { return context("owner")->live_objects().empty(); });
@@ -110,7 +110,7 @@ TEST_F(NamedTest, OtherArgumentsAreRefused) {
   EXPECT_EQ(got(shared("bert", 5).call<&Shared::get>()), 5);
 }
 
-TEST_F(NamedTest, ReferencesCountAmongTheArguments) {
+TEST_F(NamedTest, CreatorsWithDifferentRRefArgumentsAreRefused) {
   const auto box = create<Box>(peer("anna", "owner"), 1), other = create<Box>(peer("anna", "owner"), 1);
   got(box.ready());
   got(other.ready());

@@ -1,5 +1,5 @@
-// Results that stay at the callee, of handlers that answer later: coroutines, futures, many nested calls;
-// their deadlines, their owners, and their calls in traces.
+// Remote calls whose results stay at the callee, with handlers that complete later: coroutines, futures, many
+// nested calls. Also deadlines, owners and traces of these calls.
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/trace/tracer.h>
 
@@ -144,7 +144,7 @@ TEST_F(RRefResults, OfCallsWhoseArgumentsAreConfirmedFirst) {
   }
 }
 
-TEST_F(RRefResults, TellTheirOwnersApart) {
+TEST_F(RRefResults, HaveTheirOwnersAsKeys) {
   const auto mine = local(agent("user"), std::int64_t{40}), more = local(agent("user"), std::int64_t{50});
   const auto a = remote<&Keeper::ping>(to_owner()), b = remote<&Keeper::ping>(to_owner());
   EXPECT_EQ(a.owner(), b.owner());
@@ -160,7 +160,7 @@ TEST_F(RRefResults, TellTheirOwnersApart) {
   got(b.to_here());
 }
 
-TEST_F(RRefResults, OfASlowMethodAreFetchedLaterThanADeadline) {
+TEST_F(RRefResults, OfASlowMethodAreFetchedAfterAnEarlierFetchTimedOut) {
   SlowBox::gate->set();
   const auto slow = create<SlowBox>(to_owner(), 5);
   EXPECT_EQ(kind_of([&] { got(slow.with(hurried).call<&SlowBox::wait>()); }), ErrorKind::deadline_exceeded);
@@ -173,7 +173,7 @@ TEST_F(RRefResults, OfASlowMethodAreFetchedLaterThanADeadline) {
   EXPECT_EQ(got(result.with(rpc::CallOptions{.timeout = std::chrono::minutes{1}}).to_here()), 5);
 }
 
-TEST_F(RRefResults, OfASlowCreationAreFetchedLaterThanADeadlineOnOneselfToo) {
+TEST_F(RRefResults, OfASlowCreationAreUsableAfterReadyTimedOut) {
   for (const std::string owner : {"owner", "user"}) {
     SlowBox::gate = std::make_shared<test::Event>();
     const auto slow = create<SlowBox>(peer("user", owner), 5);
@@ -189,7 +189,7 @@ TEST_F(RRefResults, OfASlowCreationAreFetchedLaterThanADeadlineOnOneselfToo) {
 }
 
 // Both threads of the owner are busy until the creation's deadline has passed, so the creation never starts.
-TEST_F(RRefResults, OfACreationWhoseDeadlinePassesBeforeItBeginsAreErrors) {
+TEST_F(RRefResults, OfACreationThatExpiredBeforeItsStartAreErrors) {
   SlowBox::gate->set();
   auto first = to_owner().call<&Later::wait>();
   auto second = to_owner().call<&Later::wait>();
@@ -211,7 +211,7 @@ class RRefTraces : public RRefTest {
     cluster.emplace(Cluster::Options{layers(), false, {}});
     for (const auto& [name, tracer] : tracers) {
       rpc::Layers all = layers();
-      // Either order: the layers, and what notes their calls.
+      // The tracer's layer may precede or follow the other layers.
       all.insert(name == "user" ? all.begin() : all.end(), tracer->layer());
       cluster->add(name, std::move(all)).allow_create<Box>();
     }
@@ -228,7 +228,7 @@ class RRefTraces : public RRefTest {
   std::map<std::string, std::vector<rpc::Span>> taken;
 };
 
-TEST_F(RRefTraces, OfCreationsAndResultsThatStay) {
+TEST_F(RRefTraces, LinkCreationsAndRemoteCallsToTheirHandlers) {
   for (const std::string owner : {"owner", "user"}) {
     const auto box = create<Box>(peer("user", owner), 5);
     const auto value = box.remote<&Box::get>();

@@ -15,7 +15,7 @@ namespace {
 using test::Child;
 using test::say;
 
-// Silence alone proves a death after ten minutes only.
+// The heartbeat timeout is ten minutes, so silence does not prove a death within this test.
 rpc::AgentOptions options(const std::string& name) {
   return {.name = name,
           .listen = {"tcp://127.0.0.1:0"},

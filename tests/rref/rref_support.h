@@ -65,7 +65,7 @@ struct Keeper {
     std::lock_guard lock(mutex);
     boxes.clear();
   }
-  // Hands what it keeps on to another agent, and forgets it.
+  // Hands the references that it keeps over to another agent, and drops its own.
   rpc::Task<void> hand_on(std::string address) {
     const rpc::Peer peer = agent->connect(address);
     co_await peer.ready();

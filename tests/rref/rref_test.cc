@@ -114,7 +114,7 @@ TEST_F(RRefUse, LocalGivesTheObjectItself) {
 }
 
 TEST_F(RRefUse, LocalObjectsServeTheirMethods) {
-  const auto other = local(agent("owner"), std::make_shared<Other>());  // a type that nobody may create there
+  const auto other = local(agent("owner"), std::make_shared<Other>());  // not creatable by peers
   EXPECT_EQ(got(other.call<&Other::get>()), -1);
   EXPECT_EQ(kind_of([&] { got(create<Other>(*to_owner).ready()); }), ErrorKind::not_found);
 }
@@ -172,7 +172,7 @@ TEST_F(RRefUse, CreationOnAPeerOfUnknownIncarnationIsRefusedAndDoesNotBlock) {
   EXPECT_EQ(got(create<Box>(late, 7).call<&Box::get>()), 7);
 }
 
-TEST_F(RRefUse, MayBeUsedBeforeTheObjectLives) {
+TEST_F(RRefUse, MayBeUsedBeforeTheObjectIsCreated) {
   agent("owner").allow_create<SlowBox>();
   const auto slow = create<SlowBox>(*to_owner, 5);
   auto value = slow.call<&SlowBox::get>();
@@ -185,7 +185,7 @@ TEST_F(RRefUse, MayBeUsedBeforeTheObjectLives) {
   got(std::move(ready));
 }
 
-TEST_F(RRefUse, MayBeDroppedBeforeTheObjectLives) {
+TEST_F(RRefUse, MayBeDroppedBeforeTheObjectIsCreated) {
   agent("owner").allow_create<SlowBox>();
   auto value = create<SlowBox>(*to_owner, 5).call<&SlowBox::get>();  // the request alone holds it
   create<SlowBox>(*to_owner, 6);
@@ -214,7 +214,8 @@ TEST_F(RRefUse, AFailedCreationReachesEveryUser) {
   says_why(error_of([&] { got(std::move(call)); }), ErrorKind::handler_failed);
   says_why(error_of([&] { got(slow.ready()); }), ErrorKind::handler_failed);
   says_why(error_of([&] { got(result.to_here()); }), ErrorKind::failed_precondition);
-  // Before or after the third agent's fork was confirmed: either its call or its use of the box fails.
+  // The third agent's fork may be confirmed before or after the failure: either its call or its use of the
+  // box fails.
   says_why(error_of([&] {
              got(std::move(early));
              got(keepers["third"]->give().call<&Box::get>());
@@ -226,7 +227,7 @@ TEST_F(RRefUse, AFailedCreationReachesEveryUser) {
   EXPECT_THROW(slow.remote<&SlowBox::get>(), rpc::Error);
 }
 
-TEST_F(RRefUse, APeerCreatesOnlyWhatItAllows) {
+TEST_F(RRefUse, APeerCreatesOnlyTypesThatItAllows) {
   const auto refused = create<Other>(*to_owner);
   const auto error = error_of([&] { got(refused.ready()); });
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
@@ -238,7 +239,7 @@ TEST_F(RRefUse, APeerCreatesOnlyWhatItAllows) {
       << "a method of objects alone, called without one";
 }
 
-TEST_F(RRefUse, ADeadlineEndsACallThatWaits) {
+TEST_F(RRefUse, AWaitingCallFailsAtItsDeadline) {
   agent("owner").allow_create<SlowBox>();
   const auto slow = create<SlowBox>(*to_owner, 5);
   const auto hurried = slow.with(rpc::CallOptions{.timeout = std::chrono::milliseconds{20}});
@@ -280,14 +281,14 @@ TEST_F(RRefUse, AgentsWithoutTheLayerFailWithTheRemedy) {
   EXPECT_EQ(got(box.call<&Box::get>()), 5);
 }
 
-TEST_F(RRefUse, AnRRefGoesOnlyWithItsOwnAgentsCalls) {
+TEST_F(RRefUse, AnRRefInACallOfAnotherAgentIsRefused) {
   const auto box = create<Box>(*to_owner, 5);
   const auto error = error_of([&] { got(peer("owner", "user").call<&Keeper::keep>(box)); });
   EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
   EXPECT_NE(std::string(error->what()).find("an RRef of agent user"), std::string::npos) << error->what();
 }
 
-TEST_F(RRefUse, AnRRefIsHandedToAKnownLifeOfAPeer) {
+TEST_F(RRefUse, AnRRefIsHandedOverOnlyToAKnownIncarnation) {
   add("third");
   const auto box = create<Box>(*to_owner, 5);
   const rpc::Peer stranger = agent("user").connect(agent("third").addresses().front());

@@ -60,13 +60,13 @@ TEST(RRefSection, ArrivesAsItWasSent) {
 
 // If the message may reach another incarnation of its receiver, that incarnation must not consider itself the
 // owner.
-TEST(RRefSection, OfALifeIsNotTakenForOneOfAnother) {
+TEST(RRefSection, NamesTheIncarnationOfItsReceiver) {
   RRefSection section;
   section.target = handover(receiver, sender);
   EXPECT_EQ(sent(section, false, {"receiver", 44}).section.target->owner, receiver);
 }
 
-TEST(RRefSection, LeavesOutWhatTheMessageSays) {
+TEST(RRefSection, OmitsAgentsThatTheMessageNames) {
   RRefSection created, foreign;
   created.result = handover(receiver, sender);
   foreign.result = handover(third, third);

@@ -60,7 +60,7 @@ TEST_F(StoredObjectsTest, AFailedCreationIsReportedToAll) {
 }
 
 TEST_F(StoredObjectsTest, AnObjectThatNeverArrivesFailsItsWaiters) {
-  objects.fail(two, fault("lost"));  // nobody waits: nothing is kept of it
+  objects.fail(two, fault("lost"));  // no waiter: the failure is not kept
   objects.when_alive(one, note("a"));
   objects.fail(one, fault("lost"));
   objects.settle(one, object());
@@ -87,7 +87,7 @@ TEST_F(StoredObjectsTest, TheEndNotifiesPresentAndLaterWaiters) {
 }
 
 // The value ends on the threads, after the work that is queued for it.
-TEST_F(StoredObjectsTest, ValuesEndInTheirTurn) {
+TEST_F(StoredObjectsTest, AValueIsDestroyedAfterItsQueuedWork) {
   std::vector<std::string> order;  // written on the one thread
   test::Event gate, ended;
   rpc::KeptValue kept;

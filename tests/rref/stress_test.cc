@@ -1,5 +1,5 @@
-// Threads that create, call, hand over and drop references among four agents, all at once; then nothing is
-// left.
+// Several threads create, call, hand over and drop references among four agents at the same time. At the end
+// no object is left.
 #include <weft/rref/rref.h>
 
 #include <random>
@@ -18,7 +18,7 @@ class Stress : public RRefTest, public testing::WithParamInterface<bool> {
   void work(std::uint32_t seed) {
     std::mt19937 random(seed);
     const auto any = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
-    std::vector<std::pair<std::string, RRef<Box>>> mine;  // and whose they are
+    std::vector<std::pair<std::string, RRef<Box>>> mine;  // with the name of each owner
     std::vector<rpc::Future<void>> under_way;
     for (int round = 0; round < rounds; ++round) {
       const std::string& who = names[any(names.size())];
@@ -70,7 +70,7 @@ class Stress : public RRefTest, public testing::WithParamInterface<bool> {
 INSTANTIATE_TEST_SUITE_P(, Stress, testing::Bool(),
                          [](const auto& info) { return info.param ? "Tcp" : "InProcess"; });
 
-TEST_P(Stress, NothingIsLeft) {
+TEST_P(Stress, ThreadsLeaveNoReferences) {
   start(names, GetParam());
   for (const auto& from : names)
     for (const auto& to : names) peers.emplace(std::pair(from, to), peer(from, to));
@@ -85,8 +85,8 @@ TEST_P(Stress, NothingIsLeft) {
     });
   for (auto& worker : workers) worker.join();
   EXPECT_GT(ended, threads * rounds / 10);
-  // The notifications are over when calls that came after them are, and handlers that waited for
-  // confirmations too.
+  // The notifications have been served once calls that were made after them have completed, and their
+  // handlers have got the confirmations that they waited for.
   eventually("all handed over boxes have been kept", [&] {
     for (auto& [name, keeper] : keepers) keeper->drop();
     if (Counted::alive != 0) return false;

@@ -26,7 +26,7 @@ TEST(NumberSet, JoinsRanges) {
   EXPECT_EQ(set.ranges(), 1U);
 }
 
-TEST(NumberSet, KnowsItsEnds) {
+TEST(NumberSet, HoldsTheSmallestAndTheLargestNumber) {
   constexpr std::uint64_t last = std::numeric_limits<std::uint64_t>::max();
   NumberSet set;
   EXPECT_TRUE(set.insert(last));

@@ -15,7 +15,7 @@ const rpc::AgentId kAnna{"anna", 2000};
 const rpc::AgentId kBert{"bert", 3000};
 const rpc::AgentId kCora{"cora", 4000};
 
-// The n-th birth of a user at the owner.
+// The n-th birth that a user assigns for the owner.
 RRefId object(const rpc::AgentId& creator, std::uint64_t n) {
   return {creator.incarnation, birth_base(1000) + n};
 }
@@ -104,7 +104,7 @@ TEST_F(OwnerTableTest, LocalObjectLivesByItsHandles) {
   EXPECT_EQ(count<DeleteObject>(out), 1U);
 }
 
-TEST_F(OwnerTableTest, LocalCreationTellsItsWaiters) {
+TEST_F(OwnerTableTest, LocalCreationNotifiesItsWaiters) {
   const RRefId good = table.create_local({}, ObjectState::creating);
   const RRefId bad = table.create_local({}, ObjectState::creating);
   table.finish_create(good, std::nullopt, out);
@@ -126,7 +126,7 @@ TEST_F(OwnerTableTest, ObjectLivesWhileAnyForkDoes) {
   EXPECT_EQ(count<DeleteObject>(out), 1U);
 }
 
-TEST_F(OwnerTableTest, RepeatedAddAnswersTheSame) {
+TEST_F(OwnerTableTest, RepeatedAddHasTheSameReply) {
   const RRefId rref = annas_object();
   const Standing first = add(kBert, rref, fork(kAnna, 1), kAnna);
   EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna), first);
@@ -165,7 +165,7 @@ TEST_F(OwnerTableTest, RemembersSettledBirthsInOneRange) {
 
 // --- Before the creation arrives ---
 
-TEST_F(OwnerTableTest, ForkMayComeBeforeTheCreation) {
+TEST_F(OwnerTableTest, ForkMayArriveBeforeTheCreation) {
   const RRefId rref = object(kAnna, 0);
   EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered);
   EXPECT_EQ(count<WatchAgent>(out), 2U) << "Bert, and Anna on whom it depends";
@@ -174,7 +174,7 @@ TEST_F(OwnerTableTest, ForkMayComeBeforeTheCreation) {
   EXPECT_EQ(table.live_objects().at(0).forks.size(), 2U);
 }
 
-TEST_F(OwnerTableTest, ForkMayComeAndGoBeforeTheCreation) {
+TEST_F(OwnerTableTest, ForkMayEndBeforeTheCreationArrives) {
   const RRefId rref = object(kAnna, 0);
   add(kBert, rref, fork(kAnna, 1), kAnna);
   table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
@@ -193,7 +193,7 @@ TEST_F(OwnerTableTest, RequestWaitsForTheCreation) {
   EXPECT_EQ(table.live_objects().at(0).holds, 2U);
 }
 
-TEST_F(OwnerTableTest, CreatorsDeathEndsTheExpectation) {
+TEST_F(OwnerTableTest, DeathOfTheCreatorFailsTheExpectedObject) {
   const RRefId rref = object(kAnna, 0);
   add(kBert, rref, fork(kAnna, 1), kAnna);
   table.begin_request(kBert, request_target(rref), out);
@@ -207,7 +207,7 @@ TEST_F(OwnerTableTest, CreatorsDeathEndsTheExpectation) {
   EXPECT_TRUE(table.live_objects().empty());
 }
 
-TEST_F(OwnerTableTest, CreationsOfADroppedAgentAreNotExpected) {
+TEST_F(OwnerTableTest, ForksOfADroppedAgentsCreationsAreRefused) {
   table.drop_agent(kAnna, out);
   EXPECT_EQ(add(kBert, object(kAnna, 0), fork(kBert, 0), kBert).verdict, Verdict::ended);
   EXPECT_EQ(table.begin_request(kBert, request_target(object(kAnna, 0)), out), Access::gone);
@@ -232,7 +232,7 @@ TEST_F(OwnerTableTest, FencedForkIsNeverRegistered) {
   EXPECT_EQ(table.birth_ranges(), 1U);
 }
 
-TEST_F(OwnerTableTest, FenceComesTooLateForARegisteredFork) {
+TEST_F(OwnerTableTest, FenceOfARegisteredForkHasNoEffect) {
   const RRefId rref = annas_object();
   add(kBert, rref, fork(kAnna, 1), kAnna);
   EXPECT_EQ(table.on_fork_fence(kAnna, {rref, fork(kAnna, 1)}, out).verdict, Verdict::registered);
@@ -247,7 +247,7 @@ TEST_F(OwnerTableTest, FencedCreationFailsForUsersThatExpectIt) {
   EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::ended);
 }
 
-TEST_F(OwnerTableTest, FenceTellsHowACreationWent) {
+TEST_F(OwnerTableTest, FenceReportsTheOutcomeOfACreation) {
   const RRefId rref = object(kAnna, 0);
   table.begin_create(kAnna, rref, {}, out);
   EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out),
@@ -318,7 +318,7 @@ TEST_F(OwnerTableTest, LendThatWasNotSentIsUndone) {
   table.probe_answered({rref, lent->fork}, {false}, out);
 }
 
-TEST_F(OwnerTableTest, LendOfUnknownFateIsAskedFor) {
+TEST_F(OwnerTableTest, LendWithoutAReplyIsProbed) {
   const RRefId rref = table.create_local({});
   const auto first = table.lend(rref, kBert, out);
   const auto second = table.lend(rref, kBert, out);
@@ -347,7 +347,7 @@ TEST_F(OwnerTableTest, EndOfAConnectionQueriesLendsInFlight) {
   EXPECT_EQ(all<Send<ForkProbe>>(out)[0].message.fork, replied->fork);
 }
 
-TEST_F(OwnerTableTest, LendOfAnUnfinishedObjectIsAskedAbout) {
+TEST_F(OwnerTableTest, LendOfAnUnfinishedObjectIsNotSettled) {
   const RRefId rref = table.create_local({}, ObjectState::creating);
   const auto lent = table.lend(rref, kBert, out);
   EXPECT_FALSE(lent->settled);
@@ -367,7 +367,7 @@ TEST_F(OwnerTableTest, DroppedAgentsForksEnd) {
   EXPECT_EQ(count<DeleteObject>(out), 1U);
 }
 
-TEST_F(OwnerTableTest, DroppedAgentIsRefusedForGood) {
+TEST_F(OwnerTableTest, DroppedAgentIsRefusedForever) {
   const RRefId rref = annas_object();
   const RRefId own = table.create_local({});
   table.drop_agent(kAnna, out);
@@ -379,11 +379,11 @@ TEST_F(OwnerTableTest, DroppedAgentIsRefusedForGood) {
   out.clear();
   EXPECT_EQ(table.receive(kAnna, {own, fork(kAnna, 3), kOwner, kAnna, false}, out), Access::lease_lost);
   EXPECT_FALSE(all<Send<ChildSettled>>(out).at(0).message.by_owner) << "so that Anna asks, and learns of it";
-  // Another incarnation of hers is another agent.
+  // Another incarnation of the same name is a different agent.
   EXPECT_TRUE(table.lend(own, {"anna", 2001}, out));
 }
 
-TEST_F(OwnerTableTest, ChildrenOfADroppedAgentComeTooLate) {
+TEST_F(OwnerTableTest, LateForksOfADroppedAgentAreRefused) {
   const RRefId rref = annas_object();
   add(kBert, rref, fork(kAnna, 1), kAnna);
   table.drop_agent(kAnna, out);
@@ -402,7 +402,7 @@ TEST_F(OwnerTableTest, EachAgentIsWatchedOnce) {
 
 // --- Reports and misuse ---
 
-TEST_F(OwnerTableTest, ReportsWhatIsAlive) {
+TEST_F(OwnerTableTest, ReportsLiveObjectsWithTheirForks) {
   const RRefId rref = annas_object();
   add(kBert, rref, fork(kAnna, 1), kAnna);
   const LiveObject report = table.live_objects().at(0);
@@ -413,7 +413,7 @@ TEST_F(OwnerTableTest, ReportsWhatIsAlive) {
   EXPECT_EQ(report.forks.at(1), std::pair(fork(kAnna, 1), kBert));
 }
 
-TEST_F(OwnerTableTest, MisuseByItsOwnLayerThrows) {
+TEST_F(OwnerTableTest, InvalidCallsThrow) {
   EXPECT_THROW(table.unhold({1, 2}, out), std::logic_error);
   EXPECT_THROW(table.lend({1, 2}, kBert, out), std::logic_error);
   const RRefId rref = annas_object();

@@ -1,9 +1,9 @@
-// The simulation's agents, and its ledger: who holds what, kept apart from the tables that it is
-// to judge them by.
+// The simulation's agents, and its ledger: which agent holds which object. The ledger is independent of the
+// tables that it checks.
 //
-// The checks that belong to one moment are here (nothing is deleted while it is held, handlers
-// run with confirmed forks only, no fork is refused whose parents live); those that belong to the
-// end are in protocol_simulation_test.cc.
+// This file has the checks that apply at any moment: no object is deleted while an agent holds it, handlers
+// run with confirmed forks only, and no fork is refused while its parents are alive.
+// protocol_simulation_test.cc has the checks of the quiescent world at the end.
 #pragma once
 
 #include <weft/rref/protocol/owner_table.h>
@@ -35,10 +35,10 @@ struct Call {
   Kind kind = Kind::invoke;
   std::size_t from = 0;
   std::size_t to = 0;
-  bool done = false;  // at the caller
+  bool done = false;  // the caller has the result
   bool cut = false;   // the connection is gone, and a reply with it
   bool arrived = false;
-  Handover target;             // create, request
+  Handover target;             // for create and request
   std::vector<Handover> args;  // invoke
   bool needs_values = false;   // invoke: own objects among the arguments must be alive
 };
@@ -93,7 +93,7 @@ class Ledger {
   // which it descends are neither fenced nor of a dropped agent. A confirmed fork is owed in any case.
   bool owed(const Node& owner, const Node& user, const ForkId& fork) const {
     auto view = user.user.find(fork);
-    if (!view) return true;  // held, yet not in the table
+    if (!view) return true;  // held, but not in the table
     if (view->stage == Stage::ended) return false;
     return view->stage == Stage::confirmed || descends_unbroken(owner, fork);
   }

@@ -35,7 +35,7 @@ struct Frame {
   std::size_t from = 0;
   std::size_t to = 0;
   std::function<void()> deliver;
-  std::function<void()> lost;  // protocol: how the sender repeats it
+  std::function<void()> lost;  // for frames of the protocol: the sender's repetition
   std::shared_ptr<Call> call;  // program: the call that it belongs to
   bool alone = false;          // never duplicated
 
@@ -55,7 +55,7 @@ class Network {
   void push_later(Frame frame) { later_.push_back(std::move(frame)); }
   bool empty() const { return frames_.empty() && later_.empty(); }
 
-  // Delivers one frame, any of them. `alive` tells whether an agent still receives.
+  // Delivers one frame, drawn at random. `alive` returns whether an agent still receives.
   void step(const std::function<bool(std::size_t)>& alive) {
     if (!later_.empty() && (frames_.empty() || random_.chance(10))) {
       std::move(later_.begin(), later_.end(), std::back_inserter(frames_));
@@ -75,7 +75,8 @@ class Network {
     frame.deliver();
   }
 
-  // Takes out, at random, frames between two agents whose connection ended; what stays arrives late.
+  // Removes frames, drawn at random, between two agents whose connection ended. The remaining frames arrive
+  // late.
   std::vector<Frame> cut(std::size_t a, std::size_t b) {
     std::vector<Frame> taken, kept;
     for (Frame& frame : frames_) {

@@ -39,7 +39,7 @@ class World : public Ledger {
   Random random;
   Network network;
 
-  // --- What a program does ---
+  // --- Operations of a program ---
   void start(std::string name) { add_node(rpc::AgentId{std::move(name), random.next()}); }
   void create_local(Node& node) {
     node.handles.push_back({true, node.owner.create_local({"Thing", "simulation"}), {}});
@@ -93,7 +93,7 @@ class World : public Ledger {
     finish(call, Outcome::unknown);
   }
 
-  // --- What happens to it ---
+  // --- Faults of a node ---
   void kill(Node& node) {
     node.alive = false;
     node.handles.clear();
@@ -205,7 +205,7 @@ class World : public Ledger {
     Node& node = nodes[call->to];
     if (call->kind == Call::Kind::create) return arrive_create(node, call);
     if (call->kind == Call::Kind::request) return arrive_request(node, call);
-    if (random.chance(5)) return reply(call, false, {});  // refused unread: no such method, say
+    if (random.chance(5)) return reply(call, false, {});  // refused unread
     auto invocation = std::make_shared<Invocation>();
     invocation->call = call;
     for (const Handover& arg : call->args) {
@@ -274,7 +274,7 @@ class World : public Ledger {
         if (!arg.held) continue;
         node.handles.push_back(arg.handle);
         if (!call->done) continue;
-        ++seen["late reply with an RRef"];  // nobody waits, yet it is taken and let go
+        ++seen["late reply with an RRef"];  // the caller has given up: the reply is accepted and released
         drop_handle(node, node.handles.size() - 1);
       }
       finish(call, ok ? Outcome::accepted : Outcome::unknown);

@@ -203,7 +203,7 @@ TEST(RRefProtocolSimulation, KeepsItsGuarantees) {
 }
 
 // A simulation that reaches only the easy cases proves little.
-TEST(RRefProtocolSimulation, ReachesEveryCorner) {
+TEST(RRefProtocolSimulation, ReachesEveryEvent) {
   Tally tally;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) simulate(seed, Sabotage::none, false, &tally);
   for (const char* event : {"ForkAdd registered",
@@ -245,7 +245,7 @@ TEST(RRefProtocolSimulation, ReachesEveryCorner) {
 // The checks themselves: each duty of the layer above, left undone, is noticed.
 class Sabotaged : public testing::TestWithParam<std::pair<Sabotage, const char*>> {};
 
-TEST_P(Sabotaged, IsNoticed) {
+TEST_P(Sabotaged, ViolatesAnInvariant) {
   std::string found;
   for (std::uint64_t seed = 1; seed <= 200 && found.empty(); ++seed) {
     const auto violations = simulate(seed, GetParam().first);

@@ -1,4 +1,4 @@
-// Reading actions in tests of the two tables.
+// Helpers of the tests of the two tables, which read the actions of an event.
 #pragma once
 
 #include <weft/rref/protocol/actions.h>
@@ -23,7 +23,7 @@ std::size_t count(const Actions& actions) {
   return all<Kind>(actions).size();
 }
 
-// Runs one event and returns what it wants done.
+// Runs one event and returns its actions.
 template <class Event>
 Actions after(Event event) {
   Actions out;

@@ -9,7 +9,7 @@ namespace weft::rref::protocol::protocol_user_table_test {
 namespace {
 
 const rpc::AgentId kOwner{"owner", 1000};
-const rpc::AgentId kAnna{"anna", 2000};  // whose table this is
+const rpc::AgentId kAnna{"anna", 2000};  // the agent whose table is tested
 const rpc::AgentId kBert{"bert", 3000};
 
 const Standing kRegistered{Verdict::registered, ""};
@@ -62,7 +62,7 @@ TEST_F(UserTableTest, ReleaseWaitsForTheConfirmation) {
   EXPECT_TRUE(table.live_forks().empty());
 }
 
-TEST_F(UserTableTest, CreationOfUnknownFateIsFenced) {
+TEST_F(UserTableTest, CreationWithoutAReplyIsFenced) {
   for (const Outcome outcome : {Outcome::unknown, Outcome::not_sent}) {
     out.clear();
     const auto target = table.create(kOwner, out);
@@ -77,14 +77,14 @@ TEST_F(UserTableTest, CreationOfUnknownFateIsFenced) {
   }
 }
 
-TEST_F(UserTableTest, FenceMayFindTheCreationDone) {
+TEST_F(UserTableTest, FenceMayFindTheForkRegistered) {
   const auto target = table.create(kOwner, out);
   table.create_ended(target->fork, Outcome::unknown, out);
   table.answered(kOwner, ForkFence{target->rref, target->fork}, kRegistered, out);
   EXPECT_EQ(count<ForkConfirmed>(out), 1U);
 }
 
-TEST_F(UserTableTest, FailedCreationIsReleasedLikeAny) {
+TEST_F(UserTableTest, FailedCreationIsReleasedLikeASuccessfulOne) {
   const auto target = table.create(kOwner, out);
   table.on_creation_failed(kOwner, {target->rref, target->fork, "no"}, out);
   EXPECT_EQ(all<ForkFailed>(out).at(0).text, "no");
@@ -161,7 +161,7 @@ TEST_F(UserTableTest, AnswerOfAnEarlierLifeDoesNotConfirm) {
   EXPECT_EQ(count<ForkFailed>(out), 1U);
 }
 
-TEST_F(UserTableTest, HandOverHasToComeFromItsMaker) {
+TEST_F(UserTableTest, HandOverFromAnotherAgentThanItsMakerIsRefused) {
   Handover forged = from_bert(0);
   forged.fork.origin = 9999;
   EXPECT_EQ(table.receive(kBert, forged, out), Fault::refused);
@@ -188,7 +188,7 @@ TEST_F(UserTableTest, LentForkArrivesOnce) {
   EXPECT_EQ(table.lend_ranges(), 1U);
 }
 
-TEST_F(UserTableTest, LentForkOfAnUnfinishedObjectIsAskedAbout) {
+TEST_F(UserTableTest, LentForkOfAnUnfinishedObjectIsAddedAtTheOwner) {
   table.receive(kOwner, lent(0, false), out);
   EXPECT_EQ(count<ForkConfirmed>(out), 0U);
   table.answered(kOwner, asked(), {Verdict::registered, "no"}, out);
@@ -196,7 +196,7 @@ TEST_F(UserTableTest, LentForkOfAnUnfinishedObjectIsAskedAbout) {
   EXPECT_EQ(count<Send<ChildSettled>>(out), 0U);
 }
 
-TEST_F(UserTableTest, ProbeRefusesWhatHasNotArrived) {
+TEST_F(UserTableTest, AProbedForkThatArrivesLaterIsRefused) {
   table.receive(kOwner, lent(0), out);
   EXPECT_TRUE(table.on_fork_probe(kOwner, {lent(0).rref, lent(0).fork}, out).held);
   EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
@@ -205,7 +205,7 @@ TEST_F(UserTableTest, ProbeRefusesWhatHasNotArrived) {
   EXPECT_EQ(table.receive(kOwner, lent(2), out), Fault::none);
 }
 
-TEST_F(UserTableTest, ProbeByAStrangerIsRemembered) {
+TEST_F(UserTableTest, AProbeFromAnUnknownOwnerIsRemembered) {
   EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(0).rref, lent(0).fork}, out).held);
   EXPECT_EQ(all<WatchAgent>(out).at(0).agent, kOwner);
   EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::refused);
@@ -246,7 +246,7 @@ TEST_F(UserTableTest, ChildThatWasNotSentEndsAtOnce) {
   table.answered(kOwner, ForkFence{child->rref, child->fork}, kEnded, out);
 }
 
-TEST_F(UserTableTest, ChildOfUnknownFateIsFencedFirst) {
+TEST_F(UserTableTest, ChildWithoutAReplyIsFencedBeforeItsParentIsReleased) {
   const ForkId parent = created();
   const auto child = table.hand_over(parent, kBert);
   table.release(parent, out);
@@ -269,7 +269,7 @@ TEST_F(UserTableTest, EndOfAConnectionFencesChildrenInFlight) {
   EXPECT_EQ(all<Send<ForkFence>>(out)[0].message.fork, child->fork);
 }
 
-TEST_F(UserTableTest, ChildThatGaveUpIsFenced) {
+TEST_F(UserTableTest, ChildThatTheUserGaveUpIsFenced) {
   const ForkId parent = created();
   const auto child = table.hand_over(parent, kBert);
   table.on_child_settled(kBert, {child->fork, false}, out);
@@ -277,7 +277,7 @@ TEST_F(UserTableTest, ChildThatGaveUpIsFenced) {
   EXPECT_EQ(table.find(parent)->children, 1U);
 }
 
-TEST_F(UserTableTest, PendingForkMayBeHandedOn) {
+TEST_F(UserTableTest, PendingForkMayBeHandedOver) {
   table.receive(kBert, from_bert(0), out);
   const ForkAdd question = asked();
   const auto child = table.hand_over(from_bert(0).fork, kOwner);
@@ -313,7 +313,7 @@ TEST_F(UserTableTest, HandlesAreCounted) {
 
 // --- Losses ---
 
-TEST_F(UserTableTest, AnAgentThatLeavesReleasesForksThatStillHaveHandles) {
+TEST_F(UserTableTest, ALeavingAgentReleasesForksThatStillHaveHandles) {
   const ForkId idle = created(), busy = created();
   const ForkId pending = table.create(kOwner, out)->fork;
   table.begin_request(busy);
@@ -353,7 +353,7 @@ TEST_F(UserTableTest, LostOwnerFailsEveryFork) {
   EXPECT_FALSE(all<Send<ChildSettled>>(out)[0].message.by_owner) << "Bert may know better, and has to ask";
   EXPECT_EQ(table.begin_request(confirmed), Fault::owner_lost);
   EXPECT_FALSE(table.hand_over(confirmed, kBert));
-  table.hand_over_ended(child->fork, Outcome::unknown, out);  // too late to matter
+  table.hand_over_ended(child->fork, Outcome::unknown, out);  // too late to have an effect
   table.release(confirmed, out);
   table.release(from_bert(0).fork, out);
   EXPECT_TRUE(table.live_forks().empty());
@@ -361,7 +361,7 @@ TEST_F(UserTableTest, LostOwnerFailsEveryFork) {
   EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
 }
 
-TEST_F(UserTableTest, NothingIsTakenFromALostOwner) {
+TEST_F(UserTableTest, ForksFromALostOwnerAreRefused) {
   table.agent_lost(kOwner, out);
   EXPECT_FALSE(table.create(kOwner, out));
   EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::owner_lost);
@@ -371,7 +371,7 @@ TEST_F(UserTableTest, NothingIsTakenFromALostOwner) {
   EXPECT_TRUE(table.live_forks().empty());
 }
 
-TEST_F(UserTableTest, AnyAnswerTellsOfALostLease) {
+TEST_F(UserTableTest, AnyReplyMayReportALostLease) {
   const ForkId one = created();
   const ForkId two = created();
   table.release(two, out);
@@ -382,7 +382,7 @@ TEST_F(UserTableTest, AnyAnswerTellsOfALostLease) {
   EXPECT_FALSE(table.create(kOwner, out));
 }
 
-TEST_F(UserTableTest, LeaseLostByAnAnswerToAnAddOrAFence) {
+TEST_F(UserTableTest, RepliesToAddAndFenceReportALostLease) {
   table.receive(kBert, from_bert(0), out);
   table.answered(kOwner, asked(), kLeaseLost, out);
   EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::lease_lost);
@@ -396,7 +396,7 @@ TEST_F(UserTableTest, LeaseLostByAnAnswerToAnAddOrAFence) {
 
 // --- Misuse ---
 
-TEST_F(UserTableTest, MisuseByItsOwnLayerThrows) {
+TEST_F(UserTableTest, InvalidCallsThrow) {
   EXPECT_THROW(table.release({1, 2}, out), std::logic_error);
   const ForkId fork = created();
   EXPECT_THROW(table.end_request(fork, out), std::logic_error);
