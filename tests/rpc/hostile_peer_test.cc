@@ -1,4 +1,4 @@
-// Peers that are well-formed but not well-meaning.
+// Peers that follow the protocol but try to exhaust the agent.
 #include "tests/support/cluster.h"
 #include "tests/support/raw_peer.h"
 
@@ -9,7 +9,7 @@ using namespace probe;
 using test::eventually;
 using test::got;
 
-TEST(HostilePeer, IsForgottenWhenItHasGone) {
+TEST(HostilePeer, LeavesNoStateBehind) {
   Watched server("node");
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < 200; ++i) {
@@ -24,10 +24,10 @@ TEST(HostilePeer, IsForgottenWhenItHasGone) {
     server.wait_for_ended(i + 1);
     if (i == 20) bytes = allocated_bytes();
   }
-  EXPECT_LT(allocated_bytes(), bytes + (1U << 20));  // what they told would be 2.4 MB
+  EXPECT_LT(allocated_bytes(), bytes + (1U << 20));  // their hellos would occupy 2.4 MB
 }
 
-TEST(HostilePeer, MayNotHaveAnAddressForAName) {
+TEST(HostilePeer, MustNotHaveAnAddressAsItsName) {
   Watched server("node"), other("other");
   Socket socket = Socket::connected(server.address());
   socket.send(hello(other.address()));
@@ -35,13 +35,13 @@ TEST(HostilePeer, MayNotHaveAnAddressForAName) {
   ASSERT_NO_THROW(socket.frames_to_end());
   EXPECT_EQ(got(server->connect(other.address()).ready()), other->id());
   Socket another = Socket::connected(server.address());
-  another.send(hello(std::string(1000, 'n')));  // nor one of any length
+  another.send(hello(std::string(1000, 'n')));  // nor a name of unlimited length
   another.send(plain(FrameKind::ping, 1));
   another.end_sending();
   EXPECT_LE(another.frames_to_end(), 1U) << "at most a pong after the Hello";
 }
 
-TEST(HostilePeer, ThatTakesNoAnswersToItsPingsCostsOne) {
+TEST(HostilePeer, ThatReadsNoPongsCostsOnlyOne) {
   Watched server("node");
   Bytes pings;
   for (const Bytes ping = plain(FrameKind::ping, 1); pings.size() < 1'000'000;)
@@ -51,7 +51,7 @@ TEST(HostilePeer, ThatTakesNoAnswersToItsPingsCostsOne) {
   ASSERT_TRUE(socket.send(pings));
   ASSERT_TRUE(socket.next()) << "its Hello";
   const std::size_t bytes = allocated_bytes();
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(socket.send(pings));  // far more than the system keeps for it
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(socket.send(pings));  // far more than the socket buffers hold
   EXPECT_LT(allocated_bytes(), bytes + (1U << 20)) << "one waits, however many are asked for";
   ASSERT_TRUE(socket.next()) << "a pong";
 }
@@ -59,7 +59,7 @@ TEST(HostilePeer, ThatTakesNoAnswersToItsPingsCostsOne) {
 std::int64_t one() { return 1; }
 using One = Function<"one", &one>;
 
-TEST(HostilePeer, ThatTakesNoAnswersTakesNoPlacesOfOthers) {
+TEST(HostilePeer, ThatReadsNoRepliesDoesNotExhaustTheCallLimit) {
   AgentOptions options;
   options.name = "node";
   options.listen = {"tcp://127.0.0.1:0"};
@@ -71,7 +71,7 @@ TEST(HostilePeer, ThatTakesNoAnswersTakesNoPlacesOfOthers) {
   socket.send(hello("asker"));
   ASSERT_TRUE(socket.next()) << "its Hello";
   std::uint64_t asked = 0;
-  for (; server.counts().serving < 5000; ++asked)  // more than one read brings: they wait to leave
+  for (; server.counts().serving < 5000; ++asked)  // more than one read delivers: the replies are queued
     ASSERT_TRUE(socket.send(sealed(request(), "no such method", asked + 1)));
   AgentOptions others;
   others.name = "other";
@@ -172,7 +172,7 @@ TEST(HostilePeer, ThatStatesMalformedAddressesCausesFewWarnings) {
   EXPECT_EQ(malformed, 10U);
 }
 
-TEST(HostilePeer, ThatHoldsBackItsHelloCostsLittle) {
+TEST(HostilePeer, ThatDoesNotCompleteItsHelloCostsLittle) {
   Agent server(with_usual_limits());
   const Bytes most(Prefix::max_control_header - 1);
   std::vector<Socket> sockets;

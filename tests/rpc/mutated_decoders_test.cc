@@ -1,4 +1,5 @@
-// Mutated frames (see mutated_frames_test.cc) against the decoders alone: they read every byte, or refuse.
+// Mutated frames (see mutated_frames_test.cc) as input of the decoders alone. The decoders read every byte,
+// or refuse the frame.
 #include <gtest/gtest.h>
 
 #include "tests/support/decoders.h"
@@ -10,7 +11,7 @@ using namespace probe;
 
 constexpr std::uint64_t decoder_frames = 12'000;
 
-TEST(MutatedDecoders, RefuseOrReadThem) {
+TEST(MutatedDecoders, ReadOrRefuseMutatedFrames) {
   Running running;
   Decoders decoders([](const std::string& what) { ADD_FAILURE() << what; });
   const auto [first, last] = numbers(decoder_frames);

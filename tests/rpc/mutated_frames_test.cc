@@ -21,7 +21,7 @@ class ServingTest : public testing::TestWithParam<FrameKind> {
  protected:
   ServingTest() { server->serve(std::make_shared<Probe>()); }
 
-  // The place of the mutated bytes on their connection.
+  // Where the mutated bytes are sent in the conversation.
   enum class Place { first, after_own_hello, after_both_hellos, within_a_frame, within_an_attachment };
   struct Attack {
     Place place;
@@ -59,7 +59,8 @@ class ServingTest : public testing::TestWithParam<FrameKind> {
     return made;
   }
 
-  // All of these at once, each on its connection, until the agent has closed it.
+  // Sends all of these at the same time, each over its own connection, and waits until the agent has closed
+  // the connections.
   void run(std::uint64_t first, std::uint64_t last) {
     Running::now(first, last - 1);
     std::vector<Attack> attacks;
@@ -96,7 +97,7 @@ std::string name_of(FrameKind kind) {
 INSTANTIATE_TEST_SUITE_P(MutatedFrames, ServingTest, testing::ValuesIn(all_kinds),
                          [](const auto& info) { return name_of(info.param); });
 
-TEST_P(ServingTest, ContinuesServing) {
+TEST_P(ServingTest, AnAgentServesAfterMutatedFrames) {
   auto good = std::make_unique<Watched>("good");
   const Peer peer = (*good)->connect(server.address());
   const Everything sent = everything();
@@ -112,7 +113,7 @@ TEST_P(ServingTest, ContinuesServing) {
                  std::to_string(seed + batch - 1));
     ASSERT_NO_THROW(run(seed, std::min(seed + batch, last)));
     ASSERT_NO_THROW(expect_answers());
-    if (files == 0) {  // what is made once has been
+    if (files == 0) {  // objects that are created once exist now
       files = open_files();
       bytes = allocated_bytes();
     }
@@ -123,7 +124,7 @@ TEST_P(ServingTest, ContinuesServing) {
   EXPECT_LT(after, bytes + (1U << 20)) << "bytes stay behind";
   std::printf("%zu connections, %zu frames answered, %+.1f KiB\n", connections_, answers_,
               (static_cast<double>(after) - static_cast<double>(bytes)) / 1024);
-  // At least its Hello, where that was not thrown away by a reset.
+  // Each connection gets at least the agent's Hello, unless a reset discarded it.
   if (last - first == server_frames) {
     EXPECT_GT(answers_, connections_ / 2);
   }
@@ -134,7 +135,7 @@ TEST_P(ServingTest, ContinuesServing) {
 
 // --- A calling agent ---
 
-TEST(MutatedFrames, EveryCallEndsWhateverComesInsteadOfItsReply) {
+TEST(MutatedFrames, EveryCallCompletesIfItsReplyIsMutated) {
   Running running;
   Watched client("client");
   Socket listener = Socket::listening();
@@ -153,7 +154,7 @@ TEST(MutatedFrames, EveryCallEndsWhateverComesInsteadOfItsReply) {
     auto digest = peer.call<&Probe::digest>(foreign(), filled(5));
     auto nothing = peer.call<&Probe::wait>();
 
-    std::size_t broken = 0;  // which reply
+    std::size_t broken = 0;  // the number of the broken reply
     {
       Socket socket = listener.accept();
       if (random.one_in(5)) {  // within the handshake
@@ -187,7 +188,8 @@ TEST(MutatedFrames, EveryCallEndsWhateverComesInsteadOfItsReply) {
       socket.end_sending();
       ASSERT_NO_THROW(socket.frames_to_end());
     }
-    // A reply before the broken one is whole; a broken one may still be a value, of the right type.
+    // Replies before the broken one are complete. The broken one may still decode to a value of the right
+    // type.
     const auto ends = [&](std::size_t i, auto future) {
       std::optional<Error> error;
       try {

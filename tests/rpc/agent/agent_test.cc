@@ -16,7 +16,7 @@
 namespace weft::rpc::agent_test {
 namespace {
 
-TEST(AgentNames, AreNeitherEmptyNorAddressesNorTooLong) {
+TEST(AgentNames, MustNotBeEmptyAddressesOrTooLong) {
   const auto refused = [](const std::string& name) {
     return test::error_of([&] { Agent agent{AgentOptions{.name = name}}; });
   };
@@ -44,14 +44,14 @@ TEST(HandlerErrors, KeepTheLinesOfTheirText) {
   }
 }
 
-TEST(AgentLog, EscapesWhatPeersWrote) {
+TEST(AgentLog, EscapesTextsFromPeers) {
   test::Cluster cluster{{}, {"here"}};
   cluster["here"].core()->log().write(LogLevel::warning, "evil\x1b[2J\r\nweft: all is well");
   ASSERT_EQ(cluster.log().size(), 1U);
   EXPECT_EQ(cluster.log().front().message, "evil\\x1b[2J\\x0d\n    weft: all is well");
 }
 
-TEST(AgentLog, SummarisesWhatPeersCanRepeat) {
+TEST(AgentLog, SummarisesMessagesThatPeersCanRepeat) {
   test::Cluster cluster{{}, {"here"}};
   const auto loop = std::make_shared<test::HandLoop>();
   const auto core = cluster["here"].core();
@@ -71,7 +71,7 @@ TEST(AgentLog, SummarisesWhatPeersCanRepeat) {
   EXPECT_EQ(warnings("a silent one"), 20) << "the next ten seconds have ten of their own";
 }
 
-TEST(AgentSecrets, TheSeedOfItsTablesIsNotItsIncarnation) {
+TEST(AgentSecrets, TheSeedOfTheTablesDiffersFromTheIncarnation) {
   test::Cluster cluster{{}, {"here", "there"}};
   const auto seed = [&](const char* name) { return cluster[name].core()->sessions().id_seed(); };
   EXPECT_NE(seed("here"), cluster["here"].id().incarnation);

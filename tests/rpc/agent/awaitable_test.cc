@@ -36,7 +36,7 @@ asio::awaitable<int> fails() {
   co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
   throw Error(ErrorKind::not_found, "nothing of that name");
 }
-// A timer of Asio's own, a day away.
+// Waits for an Asio timer that expires in a day.
 asio::awaitable<int> waits(Event& began) {
   Ends ends;
   asio::steady_timer timer(co_await asio::this_coro::executor, std::chrono::hours{24});
@@ -70,14 +70,14 @@ class AwaitableTest : public testing::Test {
   Peer peer_;
 };
 
-TEST_F(AwaitableTest, Answers) {
+TEST_F(AwaitableTest, HandlersMayBeAsioCoroutines) {
   EXPECT_EQ(got(peer_.call<Function<"twice", &twice>>(21)), 42);
   EXPECT_NO_THROW(got(peer_.call<Function<"nothing", &nothing>>()));
   EXPECT_EQ(kind_of([&] { got(peer_.call<Function<"fails", &fails>>()); }), ErrorKind::not_found);
   EXPECT_FALSE(got(peer_.call<&Clerk::on_a_loop>()));
 }
 
-TEST_F(AwaitableTest, TheCallsCancellationEndsWhatItWaitsFor) {
+TEST_F(AwaitableTest, CancellationOfTheCallCancelsTheWaitOfTheHandler) {
   auto result = peer_.call<&Clerk::wait>();
   clerk_->began.wait();
   result.cancel();
@@ -86,7 +86,7 @@ TEST_F(AwaitableTest, TheCallsCancellationEndsWhatItWaitsFor) {
   EXPECT_NO_THROW(got(cluster_["server"].drain(test::too_long)));
 }
 
-TEST_F(AwaitableTest, SoDoesTheEndOfItsAgent) {
+TEST_F(AwaitableTest, TheEndOfTheAgentCancelsTheWaitOfTheHandler) {
   auto result = peer_.call<&Clerk::wait>();
   clerk_->began.wait();
   cluster_.end("server");

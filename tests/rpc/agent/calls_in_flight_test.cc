@@ -45,20 +45,20 @@ class CallsInFlightTest : public testing::Test {
   Cluster cluster{{}, {"a", "asker", "b", "c"}};
 };
 
-TEST_F(CallsInFlightTest, NothingOfAnIdleAgent) {
+TEST_F(CallsInFlightTest, AnIdleAgentHasNone) {
   const CallsInFlight calls = ask("b");
   EXPECT_EQ(calls.name, "b");
   EXPECT_EQ(calls.incarnation, cluster["b"].id().incarnation);
   EXPECT_EQ(calls.handler_threads, 2U);
   EXPECT_EQ(calls.silent_loops, 0U);
-  EXPECT_TRUE(calls.served.empty());  // not even the question
+  EXPECT_TRUE(calls.served.empty());  // the query itself is not listed
   EXPECT_TRUE(calls.made.empty());
 }
 
-TEST_F(CallsInFlightTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
+TEST_F(CallsInFlightTest, ACallHasTheSameIdOnBothSidesAndLinksToNestedCalls) {
   auto call = cluster.peer("a", "b").with({.timeout = 1h}).call<&Middle::ask>();
   last->began.wait();
-  // The handler there has called on, and returns.
+  // The handler has made its nested call, and its call has completed.
   eventually("it is suspended", [&] {
     const CallsInFlight b = ask("b");
     return b.served.size() == 1 && b.served[0].state == "suspended";
@@ -92,7 +92,7 @@ TEST_F(CallsInFlightTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName)
              [&] { return ask("a").made.empty() && ask("b").served.empty() && ask("c").served.empty(); });
 }
 
-TEST_F(CallsInFlightTest, WhatWaitsForAThreadIsQueued) {
+TEST_F(CallsInFlightTest, ACallThatWaitsForAThreadIsQueued) {
   std::vector<Future<void>> calls;
   for (int i = 0; i < 3; ++i)
     calls.push_back(cluster.peer("a", "c").call<&Last::block>());  // there are two threads
@@ -109,7 +109,7 @@ TEST_F(CallsInFlightTest, WhatWaitsForAThreadIsQueued) {
   for (auto& call : calls) got(std::move(call));
 }
 
-TEST_F(CallsInFlightTest, WhatItsMethodsLimitHoldsBackIsQueuedThere) {
+TEST_F(CallsInFlightTest, ACallBeyondTheMethodsLimitIsQueued) {
   cluster["c"].core()->methods().limit("last.block", {.running = 1, .waiting = 5});
   auto first = cluster.peer("a", "c").call<&Last::block>();
   last->began.wait();
@@ -138,7 +138,7 @@ TEST_F(CallsInFlightTest, ACallThatWaitsForAConnectionIsNotSent) {
   got(std::move(call));
 }
 
-TEST_F(CallsInFlightTest, ALoopThatHangsIsReported) {
+TEST_F(CallsInFlightTest, ABlockedLoopIsReported) {
   auto call = cluster.peer("a", "c").call<&Last::block>();
   last->began.wait();
   EXPECT_EQ(calls_in_flight(cluster["c"].core(), test::too_long).served.size(), 1U);
@@ -153,7 +153,7 @@ TEST_F(CallsInFlightTest, ALoopThatHangsIsReported) {
   got(std::move(call));
 }
 
-TEST_F(CallsInFlightTest, AsLines) {
+TEST_F(CallsInFlightTest, AreFormattedAsLines) {
   CallsInFlight calls;
   calls.name = "b";
   calls.silent_loops = 1;

@@ -30,7 +30,7 @@ class Worker {
     began.set();
     return future;
   }
-  // Waits for another call at another peer after the test releases it.
+  // After the test releases it, calls another peer and waits for the reply.
   Task<std::int64_t> ask(CallContext& call, std::string peer) {
     Peer to = own_.peer(peer).with(call);
     own_.peer(own_.name()).notify<&Worker::block>();
@@ -75,9 +75,9 @@ class DrainTest : public testing::Test {
   std::optional<Peer> to_b;
 };
 
-TEST_F(DrainTest, OfAnIdleAgentIsOverAtOnce) { got(cluster["b"].drain(1h)); }
+TEST_F(DrainTest, OfAnIdleAgentCompletesAtOnce) { got(cluster["b"].drain(1h)); }
 
-TEST_F(DrainTest, WaitsForTheCallsThatItServes) {
+TEST_F(DrainTest, WaitsForServedCalls) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   auto drained = cluster["b"].drain(1h);
@@ -87,7 +87,7 @@ TEST_F(DrainTest, WaitsForTheCallsThatItServes) {
   EXPECT_EQ(got(std::move(call)), 5) << "the caller gets the reply although the agent is draining";
 }
 
-TEST_F(DrainTest, WaitsUntilTheAnswersHaveLeft) {
+TEST_F(DrainTest, WaitsUntilTheRepliesAreSent) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   auto drained = cluster["b"].drain(1h);
@@ -97,7 +97,7 @@ TEST_F(DrainTest, WaitsUntilTheAnswersHaveLeft) {
   EXPECT_EQ(got(std::move(call)), 6);
 }
 
-TEST_F(DrainTest, WaitsForTheCallsThatItMade) {
+TEST_F(DrainTest, WaitsForCallsThatTheAgentMade) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   auto drained = cluster["a"].drain(1h);
@@ -107,7 +107,7 @@ TEST_F(DrainTest, WaitsForTheCallsThatItMade) {
   EXPECT_EQ(got(std::move(call)), 7);
 }
 
-TEST_F(DrainTest, LetsHandlersMakeTheirCalls) {
+TEST_F(DrainTest, AllowsHandlersToMakeCalls) {
   auto call = to_b->call<&Worker::ask>("c");
   at("b").began.wait();
   at("c").began.wait();
@@ -138,7 +138,7 @@ TEST_F(DrainTest, RefusesNewCalls) {
   EXPECT_EQ(got(std::move(call)), 1);
 }
 
-TEST_F(DrainTest, HasItsPatience) {
+TEST_F(DrainTest, FailsAtItsTimeout) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   const auto error = error_of([&] { got(cluster["b"].drain(10ms)); });
@@ -151,7 +151,7 @@ TEST_F(DrainTest, HasItsPatience) {
   got(cluster["b"].drain(1h));
 }
 
-TEST_F(DrainTest, IsOneAtATime) {
+TEST_F(DrainTest, RefusesASecondDrain) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   auto drained = cluster["b"].drain(1h);
@@ -161,7 +161,7 @@ TEST_F(DrainTest, IsOneAtATime) {
   EXPECT_EQ(got(std::move(call)), 3);
 }
 
-TEST_F(DrainTest, EndsWithTheAgent) {
+TEST_F(DrainTest, FailsIfTheAgentShutsDown) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   auto drained = cluster["b"].drain(1h);
@@ -182,7 +182,7 @@ TEST_F(DrainTest, IsPartOfLeaving) {
 
 // --- The destructor ---
 
-TEST_F(DrainTest, TheDestructorEndsTheCallsThatTheAgentMade) {
+TEST_F(DrainTest, TheDestructorFailsTheCallsThatTheAgentMade) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   cluster.end("a");
@@ -207,7 +207,7 @@ TEST_F(DrainTest, TheDestructorWaitsForHandlers) {
   ending.join();
 }
 
-TEST_F(DrainTest, HandlersThatWaitForACallAreWoken) {
+TEST_F(DrainTest, TheDestructorWakesHandlersThatWaitForACall) {
   auto call = to_b->call<&Worker::ask>("c");
   at("c").began.wait();
   at("b").released.set();
@@ -226,7 +226,7 @@ TEST_F(DrainTest, PeersMayOutliveTheirAgent) {
   }
 }
 
-TEST_F(DrainTest, AnAgentCannotEndOnItsOwnThreads) {
+TEST_F(DrainTest, AnAgentCannotShutDownOnItsOwnThreads) {
   struct Suicidal {
     Agent* own;
     void end() { own->shut_down(); }
@@ -243,7 +243,7 @@ TEST_F(DrainTest, AnAgentCannotEndOnItsOwnThreads) {
 }
 
 // The notification waits for a thread when its sender has left.
-TEST(Notification, IsServedThoughItsSenderHasLeft) {
+TEST(Notification, IsServedAfterItsSenderHasLeft) {
   class Bell {
    public:
     void block() {

@@ -62,7 +62,7 @@ TEST_F(HealthTest, IsAnsweredWhileEveryHandlerThreadIsBusy) {
   for (auto& call : calls) got(std::move(call));
 }
 
-TEST_F(HealthTest, OfADrainingAgentIsReportedToEarlierClients) {
+TEST_F(HealthTest, ADrainingAgentReportsItToEarlierClients) {
   Agent& b = cluster["b"];
   Event began, released;
   MethodEntry held = health_entry();

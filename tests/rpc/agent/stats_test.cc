@@ -63,7 +63,7 @@ TEST_F(StatsTest, CallsWithoutAReplyAreInFlight) {
   worker->began.wait();
   EXPECT_EQ(ask("worker.block").accepted, 1U);
   EXPECT_EQ(ask("worker.block").answered, 0U);
-  EXPECT_GE(ask().serving, 2U);  // this call too
+  EXPECT_GE(ask().serving, 2U);  // includes this query
   worker->released.set();
   got(std::move(call));
   EXPECT_EQ(ask("worker.block").answered, 1U);
@@ -75,7 +75,7 @@ TEST_F(StatsTest, NotificationsAreAnsweredWhenTheyAreDone) {
   EXPECT_EQ(ask("worker.size").accepted, 1U);
 }
 
-TEST_F(StatsTest, BytesOfBothDirectionsAndConnections) {
+TEST_F(StatsTest, CountBytesOfBothDirectionsAndConnections) {
   const AgentStats before = ask();
   constexpr std::size_t size = 1 << 20;
   got(b.call<&Worker::size>(Buffer::allocate(size)));
@@ -105,8 +105,8 @@ struct Gauge final : CallHook {
   std::atomic<std::uint64_t> level{3};
 };
 
-// Every layer adds its part, of which the agent knows nothing but the hook.
-TEST(StatsOfLayers, AreInThemByName) {
+// Each layer adds its figures through a hook. The agent knows nothing else of them.
+TEST(StatsOfLayers, AreInTheStatsByName) {
   const auto gauge = std::make_shared<Gauge>();
   Cluster cluster{{}, {"a"}};
   cluster.add("b", {[gauge](Agent& agent) { agent.core()->hooks().add(gauge); }});
@@ -140,7 +140,7 @@ TEST(GaugesOfAProgram, AreInTheStatsOfTheirAgent) {
   EXPECT_TRUE(stats(cluster["a"]).gauges.empty());
 }
 
-TEST(GaugesOfAProgram, SeveralAgentsMayHaveThemAndTheyOutliveTheAgents) {
+TEST(GaugesOfAProgram, AreSharedBySeveralAgentsAndOutliveThem) {
   const auto gauges = std::make_shared<Gauges>();
   {
     Cluster cluster{{.layers = {gauges->layer()}}, {"a", "b"}};
@@ -165,7 +165,7 @@ TEST(GaugesOfAProgram, AreSetByManyThreads) {
   EXPECT_EQ(gauges.values(), (Values{{"0", 499}, {"1", 499}, {"2", 499}, {"3", 499}, {"common", 499}}));
 }
 
-// The stats of an agent before gauges, as far as it matters here.
+// The stats of an agent of a version without gauges, with the fields that this test uses.
 struct EarlierStats {
   std::string name;
   LayerFigures layers;
@@ -173,7 +173,7 @@ struct EarlierStats {
 };
 WEFT_CODEC(EarlierStats, name, layers, exceptions_dropped)
 
-TEST(GaugesOfAProgram, AgentsWithAndWithoutThemUnderstandEachOther) {
+TEST(GaugesOfAProgram, AreOptionalInTheStatsOfOtherVersions) {
   const AgentStats later = unpack<AgentStats>(pack(EarlierStats{"a", {{"x.y", 3}}, 7}));
   EXPECT_EQ(later.name, "a");
   EXPECT_EQ(later.exceptions_dropped, 7U);

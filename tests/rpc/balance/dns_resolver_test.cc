@@ -38,21 +38,21 @@ TEST(DnsResolver, AnUnknownHostIsNoReplica) {
   EXPECT_EQ(kind_of([&] { got(set.call<Here>()); }), ErrorKind::unavailable);
 }
 
-TEST(DnsResolver, WantsAnAddressWithAPort) {
+TEST(DnsResolver, NeedsAnAddressWithAPort) {
   Cluster cluster({}, {"client"});
   for (const char* text : {"localhost", "tcp://localhost", "unix:///tmp/socket"})
     EXPECT_EQ(kind_of([&] { (void)dns_resolver(cluster["client"], text); }), ErrorKind::invalid_argument)
         << text;
 }
 
-TEST(DnsResolver, OfAnAgentThatIsGoneFails) {
+TEST(DnsResolver, FailsAfterTheAgentHasEnded) {
   Cluster cluster({}, {"client"});
   const auto resolve = dns_resolver(cluster["client"], "tcp://localhost:1");
   cluster.end("client");
   EXPECT_EQ(kind_of([&] { got(resolve()); }), ErrorKind::shut_down);
 }
 
-// The certificate is for the name, and not for the address behind it.
+// The certificate is issued for the host name, not for the resolved address.
 TEST(DnsResolver, ReplicasProveTheNameOfTheHost) {
   const test::TestAuthority authority;
   const auto cluster_of = [&](const std::string& host) {

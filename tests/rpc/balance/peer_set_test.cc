@@ -74,7 +74,7 @@ class PeerSetTest : public testing::Test {
   }
   void start(const std::string& name) {
     replicas[name] = std::make_shared<Replica>(name);
-    // Served before the agent listens: a call may wait for it.
+    // The replica is served before its agent listens, because calls may wait for that agent.
     cluster.add(name, {[replica = replicas[name]](Agent& agent) { agent.serve(replica); }});
   }
   PeerSet all(PeerSetOptions options = {}) {
@@ -95,7 +95,7 @@ class PeerSetTest : public testing::Test {
   std::map<std::string, std::shared_ptr<Replica>> replicas;
 };
 
-TEST_F(PeerSetTest, CallsTakeTurns) {
+TEST_F(PeerSetTest, RoundRobinCallsEachReplicaEquallyOften) {
   const auto set = all();
   std::map<std::string, int> count;
   for (int i = 0; i < 9; ++i) ++count[got(set.call<&Replica::who>())];
@@ -106,14 +106,14 @@ TEST_F(PeerSetTest, CallsInheritedMethods) {
   EXPECT_EQ(got(all().call<Replica, &Replica::twice>(std::int64_t{4})), 8);
 }
 
-TEST_F(PeerSetTest, AKeyLeadsToOne) {
+TEST_F(PeerSetTest, CallsWithAKeyUseOneReplica) {
   const auto set = all({.policy = BalancePolicy::consistent_hash});
   const auto mine = set.key("ACME");
   const std::string first = got(mine.call<&Replica::who>());
   for (int i = 0; i < 5; ++i) EXPECT_EQ(got(mine.call<&Replica::who>()), first);
 }
 
-TEST_F(PeerSetTest, ACallThatWasNotSentGoesToAnother) {
+TEST_F(PeerSetTest, AnUnsentCallIsRetriedOnAnotherReplica) {
   cluster.end("b");
   const auto set = all({.ejection = {.failures = 1, .first = 1h}});
   const std::string greeting = "hello ";
@@ -148,7 +148,7 @@ TEST_F(PeerSetTest, ACallThatWaitsForReadinessWaitsForAnyReplica) {
   EXPECT_EQ(got(std::move(call)), "b");
 }
 
-TEST_F(PeerSetTest, ACallThatMayHaveRunGoesToAnotherOnlyIfItsMethodIsIdempotent) {
+TEST_F(PeerSetTest, ACallThatMayHaveRunIsRetriedOnlyIfItsMethodIsIdempotent) {
   const auto set = all();
   auto call = set.call<&Replica::hang>();
   eventually("it hangs", [&] { return hanging() == 1; });
@@ -166,7 +166,7 @@ TEST_F(PeerSetTest, ACallThatMayHaveRunGoesToAnotherOnlyIfItsMethodIsIdempotent)
   EXPECT_FALSE(safe.ready());
 }
 
-TEST_F(PeerSetTest, AHandlersErrorIsNoFailureOfTheReplica) {
+TEST_F(PeerSetTest, AnErrorOfAHandlerDoesNotEjectTheReplica) {
   const auto set = all({.ejection = {.failures = 1}});
   for (int i = 0; i < 6; ++i)
     EXPECT_EQ(kind_of([&] { got(set.call<&Replica::fail>()); }), ErrorKind::handler_failed);
@@ -185,13 +185,13 @@ TEST_F(PeerSetTest, CancelReachesTheReplicasCall) {
   EXPECT_EQ(hanging(), 1U) << "nobody else was asked";
 }
 
-TEST_F(PeerSetTest, TheDeadlineIsThatOfAllTries) {
+TEST_F(PeerSetTest, TheDeadlineAppliesToAllAttempts) {
   const auto set = all().with({.timeout = 50ms});
   EXPECT_EQ(kind_of([&] { got(set.call<&Replica::hang_safely>()); }), ErrorKind::deadline_exceeded);
   EXPECT_LE(hanging(), 1U);
 }
 
-TEST_F(PeerSetTest, AResolverTellsTheReplicas) {
+TEST_F(PeerSetTest, AResolverProvidesTheReplicas) {
   auto names = std::make_shared<Handover<Promise<PeerSet::Names>>>();
   const PeerSet set(cluster["client"], [names] {
     Promise<PeerSet::Names> promise;
@@ -210,7 +210,7 @@ TEST_F(PeerSetTest, AResolverTellsTheReplicas) {
   EXPECT_EQ(got(std::move(early)), "c");
 }
 
-TEST_F(PeerSetTest, AResolverIsAskedAgainAfterAFailure) {
+TEST_F(PeerSetTest, AResolverIsCalledAgainAfterAFailure) {
   std::atomic<int> asked{0};
   const PeerSet set(cluster["client"],
                     [&asked] {
@@ -225,7 +225,7 @@ TEST_F(PeerSetTest, AResolverIsAskedAgainAfterAFailure) {
   EXPECT_GE(asked, 2);
 }
 
-TEST_F(PeerSetTest, AResolverIsAskedFromTimeToTime) {
+TEST_F(PeerSetTest, AResolverIsCalledPeriodically) {
   auto asked = std::make_shared<std::atomic<int>>(0);
   const PeerSet set(cluster["client"],
                     [asked] {
@@ -238,7 +238,7 @@ TEST_F(PeerSetTest, AResolverIsAskedFromTimeToTime) {
 
 // Three replicas, of which one does not answer connections; 64 calls in flight at any time. In virtual time:
 // the duration of a connect does not depend on the machine.
-TEST(PeerSetWithABlackHole, CallsTheOthers) {
+TEST(PeerSetWithABlackHole, CallsOnlyTheReplicasThatAnswer) {
   test::SimWorld world(1);
   Agent& client = test::start_agent(world.start("client"), {.heartbeat = {0s, 0s}});
   PeerSet::Names names;
@@ -261,7 +261,7 @@ TEST(PeerSetWithABlackHole, CallsTheOthers) {
   for (const auto& replica : set.replicas()) EXPECT_EQ(replica.outstanding, 0U) << replica.name;
 }
 
-TEST(LatestAttemptTest, CancelReachesTheLatestThoughAnEarlierOneIsReportedAfterIt) {
+TEST(LatestAttemptTest, CancelReachesTheLatestAttemptEvenIfAnEarlierOneIsReportedLater) {
   std::vector<std::string> cancelled;
   std::vector<Promise<void>> promises(3);
   const auto work = [&](std::size_t i) {
@@ -280,7 +280,7 @@ TEST(LatestAttemptTest, CancelReachesTheLatestThoughAnEarlierOneIsReportedAfterI
   EXPECT_EQ(cancelled, (std::vector<std::string>{"attempt 1", "attempt 2"})) << "at once";
 }
 
-TEST_F(PeerSetTest, StreamsHaveOneTry) {
+TEST_F(PeerSetTest, CallsWithStreamsHaveOneAttempt) {
   const auto set = all();
   auto [writer, stream] = make_channel<std::int64_t>(1);
   auto sum = set.call<&Replica::sum>(std::move(stream));

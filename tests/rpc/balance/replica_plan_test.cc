@@ -28,7 +28,7 @@ class ReplicaPlanTest : public testing::Test {
     for (int i = 0; i < calls; ++i) ++count[once(plan)];
     return count;
   }
-  // Ejects it, however the policy chooses.
+  // Fails calls to the replica until it is ejected, whichever replicas the policy chooses.
   void eject(ReplicaPlan& plan, const std::string& name) {
     for (int i = 0; i < 100 && !replica(plan, name).ejected_until; ++i) {
       const auto choice = plan.choose(now);
@@ -49,7 +49,7 @@ class ReplicaPlanTest : public testing::Test {
   ReplicaPlan::Time now{1h};
 };
 
-TEST_F(ReplicaPlanTest, WithoutReplicasChoosesNone) {
+TEST_F(ReplicaPlanTest, ChoosesNoReplicaIfThereIsNone) {
   auto plan = plan_of({});
   EXPECT_FALSE(plan.choose(now));
   plan.set({"a"});
@@ -57,7 +57,7 @@ TEST_F(ReplicaPlanTest, WithoutReplicasChoosesNone) {
   EXPECT_FALSE(plan.choose(now, {}, {a->id}));
 }
 
-TEST_F(ReplicaPlanTest, ReplicasThatAreReachedComeFirst) {
+TEST_F(ReplicaPlanTest, ConnectedReplicasArePreferred) {
   using Reach = ReplicaPlan::Reach;
   auto plan = plan_of({"a", "b", "c"});
   const auto set = [&](const std::string& name, Reach reach) {
@@ -91,13 +91,13 @@ TEST_F(ReplicaPlanTest, AKeyStaysWithAReplicaThatIsBeingConnected) {
   EXPECT_NE(once(plan, Outcome::good, 7), home);
 }
 
-TEST_F(ReplicaPlanTest, RoundRobinTakesTurns) {
+TEST_F(ReplicaPlanTest, RoundRobinChoosesEachReplicaEquallyOften) {
   auto plan = plan_of({"a", "b", "c", "a"});
   EXPECT_EQ(plan.replicas().size(), 3U) << "a name counts once";
   EXPECT_EQ(times(plan, 30), (std::map<std::string, int>{{"a", 10}, {"b", 10}, {"c", 10}}));
 }
 
-TEST_F(ReplicaPlanTest, LeastOutstandingTakesTheIdle) {
+TEST_F(ReplicaPlanTest, LeastOutstandingChoosesAnIdleReplica) {
   auto plan = plan_of({"a", "b", "c"}, {.policy = BalancePolicy::least_outstanding});
   std::map<std::string, ReplicaPlan::Choice> first;
   for (int i = 0; i < 3; ++i) {
@@ -109,7 +109,7 @@ TEST_F(ReplicaPlanTest, LeastOutstandingTakesTheIdle) {
   EXPECT_EQ(plan.find(plan.choose(now)->id)->name, "b");
 }
 
-TEST_F(ReplicaPlanTest, AKeyLeadsToOneReplicaAndMovesOnlyWithIt) {
+TEST_F(ReplicaPlanTest, AKeyChangesItsReplicaOnlyIfThatReplicaLeaves) {
   const BalanceOptions options{.policy = BalancePolicy::consistent_hash};
   auto plan = plan_of({"a", "b", "c", "d"}, options);
   auto other = plan_of({"d", "c", "b", "a"}, options);  // as another agent sees it
@@ -132,7 +132,7 @@ TEST_F(ReplicaPlanTest, AKeyLeadsToOneReplicaAndMovesOnlyWithIt) {
   }
 }
 
-TEST_F(ReplicaPlanTest, OneHotKeyIsSharedWhenItsReplicaIsFull) {
+TEST_F(ReplicaPlanTest, AHotKeyUsesAnotherReplicaIfItsReplicaIsFull) {
   auto plan = plan_of({"a", "b", "c", "d"}, {.policy = BalancePolicy::consistent_hash, .max_load = 1.25});
   for (int i = 0; i < 100; ++i) plan.choose(now, 42);
   for (const auto& replica : plan.replicas()) EXPECT_LE(replica.outstanding, 33U) << replica.name;
@@ -141,9 +141,9 @@ TEST_F(ReplicaPlanTest, OneHotKeyIsSharedWhenItsReplicaIsFull) {
   EXPECT_EQ(free.replicas()[0].outstanding * free.replicas()[1].outstanding, 0U) << "unbounded";
 }
 
-TEST_F(ReplicaPlanTest, FailuresInARowEject) {
+TEST_F(ReplicaPlanTest, ConsecutiveFailuresEjectAReplica) {
   auto plan = plan_of({"a", "b"});
-  for (int i = 0; i < 20; ++i) {  // now and then is not in a row
+  for (int i = 0; i < 20; ++i) {  // failures that alternate with successes are not consecutive
     const auto choice = *plan.choose(now);
     const bool fails = plan.find(choice.id)->name == "a" && i % 4 == 0;
     plan.finish(choice, fails ? Outcome::failed : Outcome::good, now);
@@ -153,7 +153,7 @@ TEST_F(ReplicaPlanTest, FailuresInARowEject) {
   EXPECT_EQ(times(plan, 10), (std::map<std::string, int>{{"b", 10}}));
 }
 
-TEST_F(ReplicaPlanTest, OneCallProbesAndSuccessTakesBack) {
+TEST_F(ReplicaPlanTest, ASuccessfulProbeReinstatesAReplica) {
   auto plan = plan_of({"a", "b"});
   eject(plan, "a");
   now += 1s;
@@ -165,7 +165,7 @@ TEST_F(ReplicaPlanTest, OneCallProbesAndSuccessTakesBack) {
   EXPECT_EQ(times(plan, 10), (std::map<std::string, int>{{"a", 5}, {"b", 5}}));
 }
 
-TEST_F(ReplicaPlanTest, AProbeThatFailsDoublesTheWaitUpToTheLongest) {
+TEST_F(ReplicaPlanTest, AFailedProbeDoublesTheWaitUpToTheLimit) {
   auto plan = plan_of({"a", "b"});
   eject(plan, "a");
   std::chrono::nanoseconds wait = 1s;
@@ -192,7 +192,7 @@ TEST_F(ReplicaPlanTest, AProbeWithoutAReplyIsRepeated) {
   EXPECT_FALSE(replica(plan, "a").ejected_until);
 }
 
-TEST_F(ReplicaPlanTest, CallsFromBeforeTheEjectionDecideNothing) {
+TEST_F(ReplicaPlanTest, CallsFromBeforeTheEjectionDoNotReinstateTheReplica) {
   auto plan = plan_of({"a", "b"});
   std::vector<ReplicaPlan::Choice> old;
   while (old.size() < 2) {
@@ -207,7 +207,7 @@ TEST_F(ReplicaPlanTest, CallsFromBeforeTheEjectionDecideNothing) {
   EXPECT_EQ(*replica(plan, "a").ejected_until, until);
 }
 
-TEST_F(ReplicaPlanTest, TheLastOneIsNeverEjected) {
+TEST_F(ReplicaPlanTest, TheLastReplicaIsNeverEjected) {
   auto plan = plan_of({"a", "b"});
   eject(plan, "a");
   for (int i = 0; i < 10; ++i) EXPECT_EQ(once(plan, Outcome::failed), "b");
@@ -217,7 +217,7 @@ TEST_F(ReplicaPlanTest, TheLastOneIsNeverEjected) {
   EXPECT_EQ(once(plan), "a");
 }
 
-TEST_F(ReplicaPlanTest, NewNamesKeepWhatIsKnownOfTheOld) {
+TEST_F(ReplicaPlanTest, NewNamesKeepTheStateOfExistingReplicas) {
   auto plan = plan_of({"a", "b", "c"});
   eject(plan, "a");
   const auto id = replica(plan, "b").id;
@@ -226,7 +226,7 @@ TEST_F(ReplicaPlanTest, NewNamesKeepWhatIsKnownOfTheOld) {
   EXPECT_TRUE(replica(plan, "a").ejected_until);
   EXPECT_EQ(replica(plan, "b").id, id);
   plan.set({"d"});
-  plan.finish(leaving, Outcome::failed, now);  // of one that has left
+  plan.finish(leaving, Outcome::failed, now);  // a call of a replica that has left
   plan.set({"a", "d"});
   EXPECT_FALSE(replica(plan, "a").ejected_until) << "it was forgotten";
 }

@@ -77,7 +77,7 @@ TEST(CallOptions, EachFieldStaysUnlessALaterOneSetsIt) {
   }
 }
 
-// Notes what a call is made with.
+// Records the options with which a call is made.
 class Spy final : public Interceptor {
  public:
   std::unique_ptr<CallWatch> calling(OutgoingCall& call, const std::string&, CallContext*) override {
@@ -150,7 +150,7 @@ class CallOptionsTest : public testing::Test {
   std::optional<Peer> peer;
 };
 
-TEST_F(CallOptionsTest, AHandleHasTheOptionsOfThoseBeforeIt) {
+TEST_F(CallOptionsTest, AHandleInheritsTheOptionsOfItsPredecessors) {
   Peer all = *peer;
   for (const Field& field : fields()) {
     CallOptions one;
@@ -185,7 +185,7 @@ const std::string acme_name = acme.at("tenant");
 const Metadata anna{{"user", "anna, whose name is longer than a string keeps inside itself, too"}};
 const std::string both_names = acme_name + "/" + anna.at("user");
 
-TEST_F(CallOptionsTest, HandlesUniteTheirMetadataAndTheLaterValueOfAKeyHolds) {
+TEST_F(CallOptionsTest, HandlesMergeTheirMetadataAndTheLastValueOfAKeyApplies) {
   EXPECT_EQ(got(peer->call<&Desk::read>()), "-/-@0");
   EXPECT_EQ(got(peer->with_metadata({{"tenant", "a"}}).call<&Desk::read>()), "a/-@0");
   const Peer both =
@@ -240,7 +240,7 @@ TEST_F(CallOptionsTest, CallsOfAPeerSetCarryMetadataAndMergedOptions) {
   EXPECT_GT(*used.timeout, 50min);
 }
 
-TEST_F(CallOptionsTest, AnInterceptorReplacesWhatTheHandleHas) {
+TEST_F(CallOptionsTest, AnInterceptorReplacesMetadataOfTheHandle) {
   spy->tenant = "of the interceptor";
   EXPECT_EQ(got(peer->with_metadata({{"tenant", "a"}, {"user", "u"}}).call<&Desk::read>()),
             "of the interceptor/u@0");

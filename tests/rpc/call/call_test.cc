@@ -25,7 +25,7 @@ struct Reading {
 };
 WEFT_CODEC(Reading, place, value)
 
-// Served by "b", with a handler of each kind; most of them call another peer.
+// The service of agent "b". It has a handler of each kind, and most handlers call another peer.
 class Station {
  public:
   explicit Station(Agent& own) : own_(own) {}
@@ -99,7 +99,7 @@ class Station {
   std::vector<std::string> lines_;
 };
 
-// A service on a base of the object that is served.
+// The service of a base class of the served object.
 struct Padding {
   virtual ~Padding() = default;
   std::int64_t padding = 17;
@@ -111,8 +111,8 @@ struct Base {
 };
 struct Derived : Padding, Base {};
 
-// One method's signature as its versions have it: a caller that was built with one meets a callee with
-// another.
+// Versions of one method with different signatures. A caller that was built with one version calls a callee
+// with another.
 std::string greet(std::string name) { return "hello " + name; }
 std::string greet_politely(std::string name, std::optional<std::string> title) {
   return "hello " + title.value_or("dear") + " " + name;
@@ -157,7 +157,7 @@ TEST_F(CallTest, ReachesEveryKindOfHandler) {
   EXPECT_EQ(got(to_b.call<Greet>("you")), "hello you");
 }
 
-TEST_F(CallTest, AHandlersFutureIsItsAnswerOnceItIsComplete) {
+TEST_F(CallTest, AHandlersFutureIsTheReplyOnceItCompletes) {
   EXPECT_EQ(got(to_b.call<&Station::steps>(2)), 22);
 }
 
@@ -171,7 +171,7 @@ TEST_F(CallTest, ArgumentsAreConvertedAsInACall) {
   EXPECT_EQ(station->lines(), (std::vector<std::string>{line, "a literal"}));
 }
 
-TEST_F(CallTest, TellsTheHandlerItsCaller) {
+TEST_F(CallTest, TheContextNamesCallerMethodAndDeadline) {
   EXPECT_EQ(got(to_b.call<&Station::caller>()), "a station.caller whenever");
   EXPECT_EQ(got(to_b.with(CallOptions{.timeout = 1h}).call<&Station::caller>()), "a station.caller in time");
   EXPECT_EQ(got(b.peer("b").call<&Station::caller>()), "b station.caller whenever");
@@ -205,7 +205,7 @@ TEST_F(CallTest, ServesTheMethodsOfABase) {
   EXPECT_EQ(got(to_b.call<&Base::answer>()), 42) << "the base does not stand first in the object";
 }
 
-TEST_F(CallTest, NotificationsKeepTheirPlaceAndAreNotAnswered) {
+TEST_F(CallTest, NotificationsRunInOrderAndHaveNoReply) {
   b.serve<GreetByNumber>();
   to_b.notify<&Station::log>("1");
   to_b.notify<Greet>("a type that the handler does not take");
@@ -241,8 +241,8 @@ TEST_F(CallTest, CallsOfOneCallerArriveInOrder) {
   EXPECT_EQ(recorder->came, expected);
 }
 
-// One that a caller makes on the peer's loop after another that it made elsewhere.
-TEST_F(CallTest, CallsOfOneCallerArriveInOrderFromWhateverThread) {
+// The caller makes one call on another thread, and then one on the peer's loop.
+TEST_F(CallTest, CallsOfOneCallerFromSeveralThreadsArriveInOrder) {
   const auto recorder = std::make_shared<Recorder>();
   b.serve(recorder);
   const auto loop = a.core()->routes().to_name("b", {})->loop();
@@ -323,7 +323,7 @@ TEST_F(CallTest, WrongResultsAreNamed) {
             "b: station.name: result: expected nothing, found text");
 }
 
-TEST_F(CallTest, AMethodThatIsNotServedIsNotFound) {
+TEST_F(CallTest, AnUnservedMethodIsNotFound) {
   const auto error = error_of([&] { got(to_b.call<Greet>("you")); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
@@ -357,7 +357,7 @@ struct Moody {
     co_await asio::this_coro::executor;
     throw std::logic_error("in the awaitable");
   }
-  // The error of a call that a handler made.
+  // Fails with the error of a nested call.
   Task<std::int64_t> pass_on(CallContext& call, std::string of) {
     auto core = AgentCore::of(call);
     co_return co_await Peer(core, core->routes().to_name(of)).with(call).call<&Moody::refuse>();
@@ -408,7 +408,7 @@ TEST_F(HandlerErrorTest, ArriveWithKindWorkerMethodAndType) {
          {ErrorKind::handler_failed, "moody.shout", "", "an exception that is not a std::exception"});
 }
 
-TEST_F(HandlerErrorTest, ComeFromFuturesAndTasksAsWell) {
+TEST_F(HandlerErrorTest, MayAriseInFuturesAndTasks) {
   expect(to_b.call<&Moody::fail_before>(),
          {ErrorKind::handler_failed, "moody.fail_before", "std::logic_error", "before the future"});
   expect(to_b.call<&Moody::fail_after>(),
@@ -421,7 +421,7 @@ TEST_F(HandlerErrorTest, ComeFromFuturesAndTasksAsWell) {
          {ErrorKind::aborted, "moody.abandon", "", "the promise was destroyed without a result"});
 }
 
-TEST_F(HandlerErrorTest, OneThatReturnsAnEmptyFutureOrCoroutineFails) {
+TEST_F(HandlerErrorTest, AHandlerThatReturnsAnEmptyFutureOrCoroutineFails) {
   const std::string text =
       "the handler returned an empty future or coroutine: it was moved from or already used";
   expect(to_b.call<&Moody::give_nothing>(), {ErrorKind::handler_failed, "moody.give_nothing", "", text});
@@ -430,7 +430,7 @@ TEST_F(HandlerErrorTest, OneThatReturnsAnEmptyFutureOrCoroutineFails) {
          {ErrorKind::handler_failed, "moody.give_no_awaitable", "", text});
 }
 
-TEST_F(HandlerErrorTest, OfANestedCallNameEveryWorkerOnTheWay) {
+TEST_F(HandlerErrorTest, OfANestedCallNameEveryWorkerOnItsPath) {
   expect(to_b.call<&Moody::pass_on>("a"),
          {ErrorKind::permission_denied, "moody.pass_on", "", "a: moody.refuse: not today"});
 }

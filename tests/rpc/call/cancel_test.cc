@@ -1,4 +1,4 @@
-// Cancellation: what the caller gets, what the handler hears, how far it reaches.
+// Cancellation: the error at the caller, the notification of the handler, and the calls that it reaches.
 #include <weft/rpc/rpc.h>
 
 #include <asio/steady_timer.hpp>
@@ -22,7 +22,7 @@ class Patient {
  public:
   explicit Patient(Agent& own) : own_(own) {}
 
-  // Answered when it is cancelled, or by the test.
+  // Completes when it is cancelled, or when the test completes it.
   Future<void> hang(CallContext& call) {
     auto promise = std::make_shared<Promise<void>>();
     auto future = promise->future();
@@ -40,7 +40,7 @@ class Patient {
     began.set();
     return future;
   }
-  // Hangs at another peer.
+  // Calls hang() at another peer.
   Task<void> hang_at(CallContext& call, std::string peer, bool handed_on) {
     Peer to = own_.peer(peer);
     if (handed_on) to = to.with(call);
@@ -60,7 +60,7 @@ class Patient {
     });
     cancelled.set();
   }
-  // Asio's own cancellation ends its wait.
+  // Waits for an Asio timer. Asio's own cancellation ends the wait.
   asio::awaitable<void> sleep() {
     asio::steady_timer timer(co_await asio::this_coro::executor, std::chrono::hours{1});
     began.set();
@@ -116,7 +116,7 @@ class CancelTest : public testing::Test {
   std::optional<Peer> to_b;
 };
 
-TEST_F(CancelTest, OfAScopeReachesAllItsCallsAndThoseToCome) {
+TEST_F(CancelTest, OfAScopeReachesPresentAndLaterCalls) {
   CancelScope scope;
   auto first = to_b->with(scope).call<&Patient::hang>();
   auto other = cluster.peer("a", "c").with(scope).call<&Patient::hang>();
@@ -134,7 +134,7 @@ TEST_F(CancelTest, OfAScopeReachesAllItsCallsAndThoseToCome) {
 }
 
 // A program cancels the other calls in flight when one of them has failed.
-TEST_F(CancelTest, OfAScopeEndsTheOthersWhenOneHasFailed) {
+TEST_F(CancelTest, OfAScopeCancelsTheOtherCallsAfterAFailure) {
   CancelScope scope;
   std::vector<Future<void>> calls;
   calls.push_back(to_b->with(scope).call<&Patient::hang>());
@@ -164,7 +164,7 @@ TEST_F(CancelTest, ReachesTheHandler) {
   EXPECT_FALSE(at("b").forgotten_ran);
 }
 
-TEST_F(CancelTest, EndsWhatAnAwaitableWaitsFor) {
+TEST_F(CancelTest, CancelsTheWaitOfAnAwaitable) {
   auto call = to_b->call<&Patient::sleep>();
   at("b").began.wait();
   call.cancel();
@@ -184,7 +184,7 @@ TEST_F(CancelTest, ReachesThroughAChainOfFutures) {
   at("b").cancelled.wait();
 }
 
-TEST_F(CancelTest, ReachesTheCallsThatAHandlerMakesInItsName) {
+TEST_F(CancelTest, ReachesNestedCalls) {
   auto call = to_b->call<&Patient::hang_at>("c", true);
   at("c").began.wait();
   call.cancel();
@@ -192,18 +192,18 @@ TEST_F(CancelTest, ReachesTheCallsThatAHandlerMakesInItsName) {
   at("c").cancelled.wait();
 }
 
-TEST_F(CancelTest, DoesNotReachTheOthers) {
+TEST_F(CancelTest, DoesNotReachIndependentCallsOfAHandler) {
   auto call = to_b->call<&Patient::hang_at>("c", false);
   at("c").began.wait();
   call.cancel();
   EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::cancelled);
-  // A call over each connection, behind where a cancellation would be.
+  // These calls use the connections that a cancellation would use, and are sent after it.
   got(to_b->call<&Patient::count>());
   got(cluster.peer("b", "c").call<&Patient::count>());
   EXPECT_EQ(at("c").cancellations, 0);
 }
 
-TEST_F(CancelTest, AHandlerMayContinue) {
+TEST_F(CancelTest, AHandlerMayContinueAfterwards) {
   auto call = to_b->call<&Patient::go_on>();
   at("b").began.wait();
   call.cancel();
@@ -214,16 +214,16 @@ TEST_F(CancelTest, AHandlerMayContinue) {
   EXPECT_EQ(at("b").nested_kind, ErrorKind::cancelled) << "so does a nested call end";
 }
 
-TEST_F(CancelTest, BeforeItsTurnACallNeverRuns) {
+TEST_F(CancelTest, PreventsAQueuedCallFromRunning) {
   auto first = to_b->call<&Patient::block>();
   at("b").began.wait();
   auto second = to_b->call<&Patient::count>();
   second.cancel();
   EXPECT_EQ(kind_of([&] { got(std::move(second)); }), ErrorKind::cancelled);
-  got(to_b->call<Ping>());  // on the loop: the cancellation has arrived when this is answered
+  got(to_b->call<Ping>());  // runs on the loop: its reply shows that the cancellation has arrived
   at("b").released.set();
   got(std::move(first));
-  got(to_b->call<&Patient::block>());  // its turn comes after
+  got(to_b->call<&Patient::block>());  // runs after the calls that were queued before
   EXPECT_EQ(at("b").counted, 0);
 }
 
@@ -238,7 +238,7 @@ TEST_F(CancelTest, OfACallThatWaitsForAConnection) {
   EXPECT_EQ(error->execution(), Execution::not_sent);
 }
 
-TEST_F(CancelTest, AfterTheEndIsNothing) {
+TEST_F(CancelTest, HasNoEffectOnACompletedCall) {
   auto call = to_b->call<&Patient::count>();
   test::eventually("it has been answered", [&] { return call.ready(); });
   call.cancel();
@@ -257,7 +257,7 @@ TEST_F(CancelTest, CallsCompleteExactlyOnce) {
       return Unit{};
     });
     if (i % 3 == 0) std::this_thread::yield();
-    call.cancel();  // now or when it has been answered
+    call.cancel();  // before or after the reply
   }
   test::eventually("all have completed", [&] { return completed == calls; });
   got(to_b->call<&Patient::count>());
@@ -266,7 +266,7 @@ TEST_F(CancelTest, CallsCompleteExactlyOnce) {
   EXPECT_EQ(other, 0);
 }
 
-TEST_F(CancelTest, IsWhatAHandlerHearsWhenItsCallerIsGone) {
+TEST_F(CancelTest, ReachesTheHandlerIfItsCallerIsGone) {
   auto call = to_b->call<&Patient::hang>();
   at("b").began.wait();
   to_b.reset();

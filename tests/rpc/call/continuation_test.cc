@@ -84,8 +84,8 @@ TEST_F(ContinuationTest, ThatThrowsOnARefusalDoesNotEndTheLoop) {
   EXPECT_EQ(got(peer_.call<&Desk::echo>(4)), 4);
 }
 
-// Their futures have no loop.
-TEST_F(ContinuationTest, ThatThrowsOnATaskOfTheHandlersIsCounted) {
+// The futures of these tasks have no loop.
+TEST_F(ContinuationTest, ThatThrowsAfterATaskOnTheHandlersIsCounted) {
   Executor& handlers = cluster_["client"].core()->handlers();
   const auto task = []() -> Task<int> { co_return 1; };
   task().start(handlers).then(careless);
@@ -101,14 +101,14 @@ TEST_F(ContinuationTest, ThatThrowsOnATaskOfTheHandlersIsCounted) {
   expect_dropped(4);
 }
 
-TEST_F(ContinuationTest, AJobOfTheHandlersThatThrowsIsCounted) {
+TEST_F(ContinuationTest, AHandlersJobThatThrowsIsCounted) {
   cluster_["client"].core()->handlers().post([] { throw std::runtime_error("careless"); });
   test::eventually("it is counted", [&] { return cluster_["client"].counts().exceptions_dropped == 1; });
   EXPECT_EQ(cluster_.logged("a task of the handler threads threw an exception").size(), 1U);
   EXPECT_EQ(got(peer_.call<&Desk::echo>(5)), 5);
 }
 
-TEST_F(ContinuationTest, AJobOfOnCancelThatThrowsLeavesTheOthers) {
+TEST_F(ContinuationTest, OtherCancelCallbacksRunIfOneThrows) {
   CancelScope scope;
   bool ran = false;
   scope.source()->on_cancel([] { throw std::runtime_error("careless"); });
@@ -153,7 +153,7 @@ class OnIoContextTest : public testing::Test {
   std::optional<Agent> client_;
 };
 
-TEST_F(OnIoContextTest, AContinuationThatThrowsLeavesNothingWedged) {
+TEST_F(OnIoContextTest, LaterCallsCompleteAfterAContinuationThrew) {
   for (int i = 0; i < 3; ++i) peer().call<&Desk::echo>(i).then(careless);
   auto last = peer().call<&Desk::echo>(7);
   EXPECT_EQ(run_until([&] { return last.ready(); }), 0);
@@ -166,7 +166,7 @@ TEST_F(OnIoContextTest, AContinuationThatThrowsLeavesNothingWedged) {
 }
 
 // An Asio handler is the program's own: its exception leaves run(), as Asio promises.
-TEST_F(OnIoContextTest, ACompletionHandlerThatThrowsLeavesRunAndNothingWedged) {
+TEST_F(OnIoContextTest, AnExceptionOfACompletionHandlerLeavesRunAndLaterCallsComplete) {
   peer().call<&Desk::echo>(1).async_get(
       asio::bind_executor(io_, [](std::exception_ptr, int) { throw std::runtime_error("own"); }));
   auto last = peer().call<&Desk::echo>(9);
@@ -175,7 +175,7 @@ TEST_F(OnIoContextTest, ACompletionHandlerThatThrowsLeavesRunAndNothingWedged) {
   EXPECT_EQ(errors_, 0);
 }
 
-TEST_F(OnIoContextTest, ATimerEndsTheCallThatItWinsAgainst) {
+TEST_F(OnIoContextTest, ATimerThatFiresFirstCancelsTheCall) {
   using namespace asio::experimental::awaitable_operators;
   std::optional<std::size_t> winner;
   const auto race = [](Peer peer, test::Event& began) -> asio::awaitable<std::size_t> {

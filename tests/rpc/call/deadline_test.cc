@@ -1,4 +1,4 @@
-// Deadlines: at the caller, on their way, at the handler, and in the calls that a handler makes.
+// Deadlines: at the caller, on the wire, at the handler, and in nested calls.
 #include <weft/rpc/rpc.h>
 
 #include <asio/io_context.hpp>
@@ -18,7 +18,7 @@ using test::got;
 using test::HeldLoop;
 using test::kind_of;
 
-using Left = std::optional<std::int64_t>;  // nanoseconds until a deadline
+using Left = std::optional<std::int64_t>;  // nanoseconds until the deadline
 
 class Clockwork {
  public:
@@ -28,8 +28,8 @@ class Clockwork {
     if (!call.deadline()) return std::nullopt;
     return std::chrono::nanoseconds(*call.deadline() - Clock::now()).count();
   }
-  // The time that a handler on `peer` has left, in a call that this handler makes. `asked`: the deadline of
-  // the nested call itself.
+  // Returns the remaining time that a handler on `peer` sees in a nested call. `asked`: the timeout of the
+  // nested call itself.
   Task<Left> nested(CallContext& call, std::string peer, Left asked, bool handed_on) {
     Peer to = own_.peer(peer);
     if (asked) to = to.with(CallOptions{.timeout = std::chrono::nanoseconds(*asked)});
@@ -96,7 +96,7 @@ class DeadlineTest : public testing::Test {
   std::optional<Peer> to_b;
 };
 
-TEST_F(DeadlineTest, EndsACallThatIsNotAnswered) {
+TEST_F(DeadlineTest, FailsACallWithoutAReply) {
   const auto error = error_of([&] { got(to_b->with(within(500ms)).call<&Clockwork::hang>()); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
@@ -106,8 +106,8 @@ TEST_F(DeadlineTest, EndsACallThatIsNotAnswered) {
   EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt) << "the late answer harms nobody";
 }
 
-// A wait with a timeout is no deadline: the call goes on.
-TEST_F(DeadlineTest, AWaitWithATimeoutNamesTheCallAndLeavesIt) {
+// A wait that times out is not a deadline of the call. The call continues.
+TEST_F(DeadlineTest, AWaitThatTimesOutNamesTheCallAndDoesNotCancelIt) {
   for (const CallOptions& options : {CallOptions{}, CallOptions{.retry = RetryPolicy{}}}) {
     auto call = to_b->with(options).call<&Clockwork::hang>();
     const auto error = error_of([&] { call.get(2ms); });
@@ -122,7 +122,7 @@ TEST_F(DeadlineTest, AWaitWithATimeoutNamesTheCallAndLeavesIt) {
   }
 }
 
-TEST_F(DeadlineTest, IsOfTheHandleThatWasGivenIt) {
+TEST_F(DeadlineTest, BelongsToTheHandleWithTheTimeout) {
   const Peer hurried = to_b->with(within(1h));
   EXPECT_NE(got(hurried.call<&Clockwork::left>()), std::nullopt);
   EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt);
@@ -130,28 +130,28 @@ TEST_F(DeadlineTest, IsOfTheHandleThatWasGivenIt) {
   EXPECT_EQ(got(hurried.with(within(no_timeout)).call<&Clockwork::left>()), std::nullopt);
 }
 
-TEST_F(DeadlineTest, TravelsAsTheTimeThatRemains) {
+TEST_F(DeadlineTest, IsSentAsTheRemainingTime) {
   const Left left = got(to_b->with(within(1h)).call<&Clockwork::left>());
   ASSERT_TRUE(left);
   EXPECT_LE(*left, std::chrono::nanoseconds(1h).count());
   EXPECT_GT(*left, 0);
 }
 
-TEST_F(DeadlineTest, OfForEverIsForEver) {
+TEST_F(DeadlineTest, OfTheMaximumDurationNeverExpires) {
   EXPECT_FALSE(got(to_b->with(within(std::chrono::nanoseconds::max())).call<&Clockwork::left>())) << "none";
   const auto left = got(to_b->with(within(std::chrono::nanoseconds::max() - 1ns)).call<&Clockwork::left>());
   EXPECT_GT(left.value(), std::chrono::nanoseconds(24h * 365).count());
 }
 
-TEST_F(DeadlineTest, OfNoTimeAtAllRunsNothing) {
+TEST_F(DeadlineTest, OfZeroPreventsTheCallFromRunning) {
   for (const auto time : {0ns, -1ns})
     EXPECT_EQ(kind_of([&] { got(to_b->with(within(time)).call<&Clockwork::count>()); }),
               ErrorKind::deadline_exceeded);
-  got(to_b->call<&Clockwork::left>());  // served after those
+  got(to_b->call<&Clockwork::left>());  // runs after the calls above
   EXPECT_EQ(at_b().counted, 0);
 }
 
-TEST_F(DeadlineTest, IsHandedOnToTheCallsOfAHandler) {
+TEST_F(DeadlineTest, IsInheritedByNestedCalls) {
   const std::int64_t hour = std::chrono::nanoseconds(1h).count();
   const auto nested = [&](const Peer& peer, Left asked, bool handed_on) {
     return got(peer.call<&Clockwork::nested>("c", asked, handed_on));
@@ -168,19 +168,19 @@ TEST_F(DeadlineTest, IsHandedOnToTheCallsOfAHandler) {
   EXPECT_LE(nested(*to_b, hour / 2, true).value_or(hour), hour / 2);
 }
 
-TEST_F(DeadlineTest, AHandlerSeesThatItIsLateByItself) {
+TEST_F(DeadlineTest, AHandlerSeesItsDeadlineWithoutACancellation) {
   auto call = to_b->with(within(1s)).call<&Clockwork::until_late>();
   at_b().began.wait();
   {
-    const HeldLoop silent(cluster["a"]);  // it could not send a cancellation
+    const HeldLoop silent(cluster["a"]);  // the caller cannot send a cancellation
     at_b().late.wait();
   }
-  // The loop that was held finds the answer and the deadline at once.
+  // The held loop finds the reply and the expired deadline at the same time.
   const auto kind = kind_of([&] { got(std::move(call)); });
   EXPECT_TRUE(!kind || *kind == ErrorKind::deadline_exceeded);
 }
 
-TEST_F(DeadlineTest, PassedBeforeItsTurnACallNeverRuns) {
+TEST_F(DeadlineTest, PreventsAQueuedCallFromRunning) {
   auto first = to_b->call<&Clockwork::block>();
   at_b().began.wait();
   EXPECT_EQ(kind_of([&] { got(to_b->with(within(20ms)).call<&Clockwork::count>()); }),
@@ -188,13 +188,13 @@ TEST_F(DeadlineTest, PassedBeforeItsTurnACallNeverRuns) {
   got(to_b->call<Ping>());  // on the loop: the cancellation has arrived when this is answered
   at_b().released.set();
   got(std::move(first));
-  got(to_b->call<&Clockwork::left>());  // its turn comes after
+  got(to_b->call<&Clockwork::left>());  // runs after the calls that were queued before
   EXPECT_EQ(at_b().counted, 0);
 }
 
 // --- While there is no connection ---
 
-// Takes connections and says nothing.
+// Accepts connections and sends nothing.
 class Mute {
  public:
   Mute() : acceptor_(context_, {asio::ip::address_v4::loopback(), 0}) {}
@@ -207,7 +207,7 @@ class Mute {
   asio::ip::tcp::acceptor acceptor_;
 };
 
-TEST_F(DeadlineTest, EndsACallThatCouldNotBeSent) {
+TEST_F(DeadlineTest, FailsACallThatCouldNotBeSent) {
   const Mute mute;
   const Peer peer = cluster["a"].connect(mute.address()).with(within(20ms));
   const auto error = error_of([&] { got(peer.call<&Clockwork::count>()); });
@@ -217,7 +217,7 @@ TEST_F(DeadlineTest, EndsACallThatCouldNotBeSent) {
   EXPECT_EQ(kind_of([&] { got(peer.ready()); }), ErrorKind::deadline_exceeded) << "ready() is a call";
 }
 
-TEST_F(DeadlineTest, OfTheHandshakeEndsCallsThatHaveNone) {
+TEST_F(DeadlineTest, OfTheHandshakeFailsCallsWithoutADeadline) {
   const Mute mute;
   Agent hasty(AgentOptions{
       .name = "hasty", .handler_threads = 1, .handshake_timeout = 20ms, .log = [](const LogRecord&) {}});
@@ -229,7 +229,7 @@ TEST_F(DeadlineTest, OfTheHandshakeEndsCallsThatHaveNone) {
       << error->what();
 }
 
-TEST_F(DeadlineTest, AnAgentsOwnIsThatOfCallsThatGiveNone) {
+TEST_F(DeadlineTest, AnAgentsDefaultAppliesToCallsWithoutADeadline) {
   constexpr auto nanoseconds = [](auto time) { return std::chrono::nanoseconds(time).count(); };
   EXPECT_FALSE(got(to_b->call<&Clockwork::left>()));
   cluster["a"].set_call_timeout(1h);
@@ -243,7 +243,7 @@ TEST_F(DeadlineTest, AnAgentsOwnIsThatOfCallsThatGiveNone) {
   EXPECT_FALSE(got(to_b->call<&Clockwork::left>()));
 }
 
-TEST_F(DeadlineTest, AnAgentsOwnEndsACall) {
+TEST_F(DeadlineTest, AnAgentsDefaultFailsACall) {
   auto before = to_b->call<&Clockwork::hang>();
   cluster["a"].set_call_timeout(20ms);
   EXPECT_EQ(kind_of([&] { got(to_b->call<&Clockwork::hang>()); }), ErrorKind::deadline_exceeded);
@@ -251,7 +251,7 @@ TEST_F(DeadlineTest, AnAgentsOwnEndsACall) {
   test::eventually("the first is answered", [&] { return at_b().answer_all(), before.ready(); });
 }
 
-TEST(AgentsDeadline, IsAmongItsOptions) {
+TEST(AgentsDeadline, IsSetByItsOptions) {
   Cluster cluster({.adjust = [](AgentOptions& options) { options.call_timeout = 1h; }});
   EXPECT_EQ(cluster.add("a").core()->default_timeout(), 1h);
 }

@@ -78,7 +78,7 @@ struct Note final : CallModifier {
   bool required;
 };
 
-// The callee's side: its part reads the note where the handler runs, and answers it.
+// At the callee: reads the note where the handler runs, and adds a note to the reply.
 class AnswerPart final : public CallPart {
  public:
   explicit AnswerPart(Record* record) : record_(record) {}
@@ -147,7 +147,7 @@ class NoteHook final : public CallHook {
   void hold_leaving() { hold_leaving_ = true; }
   void let_leave() { left_.complete(Result<void>{}); }
 
-  std::function<void()> at_shut_down;  // set before the agent shuts down
+  std::function<void()> at_shut_down;  // assigned before the agent shuts down
 
  private:
   const std::string name_;
@@ -247,7 +247,7 @@ class HooksTest : public testing::Test {
   std::optional<Peer> to_b;
 };
 
-TEST_F(HooksTest, AreAskedFromTheHighestDown) {
+TEST_F(HooksTest, AreCalledFromTheHighestLayerDown) {
   EXPECT_EQ(got(to_b->call<&Desk::note>(note("x"))), "x");
   EXPECT_EQ(record.lines(), (Lines{"high incoming x", "low incoming x"}));
   EXPECT_EQ(got(to_b->call<&Desk::note>()), "none");
@@ -265,7 +265,7 @@ TEST_F(HooksTest, AnAgentWithoutTheLayerRefuses) {
   EXPECT_EQ(got(plain.call<&Desk::note>(note("x", false))), "none") << "what is not required is ignored";
 }
 
-TEST_F(HooksTest, MayLetACallWait) {
+TEST_F(HooksTest, MayDelayACall) {
   auto call = to_b->call<&Desk::note>(note("later"));
   eventually("the first hook has it", [&] { return hooks[1]->has_a_call(); });
   auto drained = cluster["b"].drain(1h);
@@ -277,7 +277,7 @@ TEST_F(HooksTest, MayLetACallWait) {
   got(std::move(drained));
 }
 
-TEST_F(HooksTest, MayEndACall) {
+TEST_F(HooksTest, MayFailACall) {
   const auto ended = [&](const std::string& text) {
     const auto error = error_of([&] { got(to_b->call<&Desk::value>(note(text))); });
     return error ? std::string(error->what()) : "";
@@ -289,7 +289,7 @@ TEST_F(HooksTest, MayEndACall) {
   EXPECT_FALSE(record.has("low incoming fail")) << "the next one is not asked";
 }
 
-TEST_F(HooksTest, SeeTheAnswersThatHaveSections) {
+TEST_F(HooksTest, SeeRepliesWithSections) {
   add("caller",
       {[this](Agent& agent) { agent.core()->hooks().add(std::make_shared<NoteHook>("caller", record)); }});
   EXPECT_EQ(got(cluster.peer("caller", "b").call<&Desk::note>(note("answer"))), "answer");
@@ -298,12 +298,12 @@ TEST_F(HooksTest, SeeTheAnswersThatHaveSections) {
   EXPECT_EQ(sent.lines(), (Lines{"answer: noted", "ended well"}));
 }
 
-TEST_F(HooksTest, TakePartInTheCallsOfAHandler) {
+TEST_F(HooksTest, ApplyToNestedCalls) {
   EXPECT_EQ(got(to_b->call<&Desk::note_at>(note("x"), "c", true)), "x!");
   EXPECT_EQ(got(to_b->call<&Desk::note_at>(note("x"), "c", false)), "none");
 }
 
-TEST_F(HooksTest, HearThatAPeerIsGone) {
+TEST_F(HooksTest, AreNotifiedOfALostPeer) {
   got(cluster.peer("b", "c").ready());  // a second link
   cluster.end("c");
   eventually("b's layers have heard", [&] { return record.has("high gone c peer_lost"); });
@@ -334,7 +334,7 @@ TEST_F(HooksTest, ErrorsOfAnAgentThatShutsDownDoNotHideItsLoss) {
   Future<void> call = to_b->call<&Desk::future>();
   eventually("the handler waits", [&] { return record.has("future"); });
   hooks[1]->at_shut_down = [&, loop = cluster["b"].core()->pick_loop()] {
-    desks["b"]->give_up();  // as a layer does that drops what the call refers to
+    desks["b"]->give_up();  // as a layer that drops the objects of its calls
     Event sent;
     loop->post([&] { sent.set(); });
     sent.wait();
@@ -345,7 +345,7 @@ TEST_F(HooksTest, ErrorsOfAnAgentThatShutsDownDoNotHideItsLoss) {
 
 // --- Parts ---
 
-TEST_F(HooksTest, PartsEndWithTheirCall) {
+TEST_F(HooksTest, PartsAreDestroyedWithTheirCall) {
   got(to_b->call<&Desk::value>(note("x")));
   EXPECT_EQ(kind_of([&] { got(to_b->call<&Desk::fail>(note("x"))); }), ErrorKind::handler_failed);
   EXPECT_EQ(kind_of([&] { got(cluster["a"].peer("nobody").call<&Desk::value>(note("x"))); }),
@@ -355,14 +355,14 @@ TEST_F(HooksTest, PartsEndWithTheirCall) {
   EXPECT_EQ(sent.lines(), (Lines{"ended well", "ended handler_failed", "ended not_found", "ended well"}));
 }
 
-TEST_F(HooksTest, PartsEndWhereTheCallWasNeverMade) {
+TEST_F(HooksTest, PartsAreDestroyedIfTheCallIsNeverMade) {
   EXPECT_EQ(kind_of([&] { (void)to_b->call<Take>(note("x"), Unwritable{}); }), ErrorKind::invalid_argument)
       << "an argument that cannot be encoded is the caller's error, at once";
   EXPECT_EQ(sent.lines(), Lines{"ended aborted"});
   EXPECT_EQ(got(to_b->call<&Desk::note>()), "none");
 }
 
-TEST_F(HooksTest, PartsOfACalleeHearThatAReplyIsNotSent) {
+TEST_F(HooksTest, PartsOfACalleeAreNotifiedOfAnUnsentReply) {
   add("terse",
       {[this](Agent& agent) { agent.core()->hooks().add(std::make_shared<NoteHook>("terse", record)); }});
   struct Longwinded {
@@ -410,7 +410,7 @@ class ContextsTest : public testing::Test {
   std::optional<Peer> to_b;
 };
 
-TEST_F(ContextsTest, StandAroundAHandler) {
+TEST_F(ContextsTest, SurroundAHandler) {
   got(to_b->call<&Desk::value>());
   EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "value", "leave inner", "leave outer"}));
   EXPECT_EQ(got(to_b->call<&Desk::note>()), "none");
@@ -422,7 +422,7 @@ TEST_F(ContextsTest, AreLeftByAnException) {
   EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "fail", "leave inner", "leave outer"}));
 }
 
-TEST_F(ContextsTest, DoNotStayForAFuture) {
+TEST_F(ContextsTest, AreLeftWhenAHandlerReturnsAFuture) {
   auto call = to_b->call<&Desk::future>();
   eventually("it has been left", [&] { return record.lines().size() == 5; });
   EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "future", "leave inner", "leave outer"}));
@@ -431,7 +431,7 @@ TEST_F(ContextsTest, DoNotStayForAFuture) {
   EXPECT_EQ(record.lines().size(), 5U);
 }
 
-TEST_F(ContextsTest, AreLeftWhereATaskSuspends) {
+TEST_F(ContextsTest, AreLeftWhenATaskSuspends) {
   auto call = to_b->call<&Desk::task>();
   eventually("it waits", [&] { return record.lines().size() == 5; });
   EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "before", "leave inner", "leave outer"}));

@@ -1,4 +1,4 @@
-// A program's own part in its agent's calls.
+// Interceptors: objects of the program that take part in the calls of its agent.
 #include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/rpc.h>
 
@@ -59,7 +59,7 @@ class Recorder final : public Interceptor {
     std::lock_guard lock(mutex_);
     return std::exchange(lines_, {});
   }
-  void wait_for(Future<void> gate) {  // with the next call
+  void wait_for(Future<void> gate) {  // delays the next call
     std::lock_guard lock(mutex_);
     gate_ = std::move(gate);
   }
@@ -100,7 +100,7 @@ class InterceptorTest : public testing::Test {
   std::optional<Peer> peer;
 };
 
-TEST_F(InterceptorTest, SeesACallFromItsBeginningToItsEndOnBothSides) {
+TEST_F(InterceptorTest, SeesEveryEventOfACallOnBothSides) {
   EXPECT_EQ(got(peer->call<Twice>(4)), 8);
   EXPECT_EQ(at_client->take(), (Lines{"c: calling twice of server", "c: ended"}));
   EXPECT_EQ(at_server->take(), (Lines{"s: accept twice", "s: accepted", "s: answered twice"}));
@@ -109,7 +109,7 @@ TEST_F(InterceptorTest, SeesACallFromItsBeginningToItsEndOnBothSides) {
   EXPECT_EQ(at_server->take(), (Lines{"s: accept twice", "s: accepted", "s: answered twice with an error"}));
 }
 
-TEST_F(InterceptorTest, TheFirstThatRefusesEndsTheCall) {
+TEST_F(InterceptorTest, TheFirstRefusalFailsTheCall) {
   second->take();
   at_server->refuse = true;
   const auto error = error_of([&] { got(peer->call<Twice>(4)); });
@@ -120,7 +120,7 @@ TEST_F(InterceptorTest, TheFirstThatRefusesEndsTheCall) {
   EXPECT_EQ(second->take(), (Lines{"second: answered twice with an error"}));
 }
 
-TEST_F(InterceptorTest, TheCallWaitsForOneThatSuspends) {
+TEST_F(InterceptorTest, TheCallWaitsForASuspendedInterceptor) {
   Promise<void> gate;
   at_server->wait_for(gate.future());
   auto call = peer->call<Twice>(4);
@@ -131,7 +131,7 @@ TEST_F(InterceptorTest, TheCallWaitsForOneThatSuspends) {
   EXPECT_EQ(got(std::move(call)), 8);
 }
 
-TEST_F(InterceptorTest, MetadataTravels) {
+TEST_F(InterceptorTest, MetadataReachesTheCallee) {
   EXPECT_EQ(got(peer->call<Tenant>()), "none");
   at_client->metadata = "acme";
   EXPECT_EQ(got(peer->call<Tenant>()), "acme");

@@ -88,10 +88,11 @@ class LimitsTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Ways, LimitsTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "tcp" : "inproc"; });
 
-TEST_P(LimitsTest, OfWhatHandlersHoldMakeCallsWaitAtTheCaller) {
+TEST_P(LimitsTest, OfBytesInHandlersMakeCallsWaitAtTheCaller) {
   start({}, {.in_flight = 100'000});
   auto first = to_b->call<&Store::hold>(bytes(80'000));
-  auto second = to_b->call<&Store::hold>(bytes(80'000));  // there is some credit left: it may go beyond
+  // some credit is left, and a request may exceed the rest
+  auto second = to_b->call<&Store::hold>(bytes(80'000));
   auto third = to_b->call<&Store::hold>(bytes(10));
   to_b->notify<&Store::hold>(bytes(10));
   test::eventually("two are held", [&] { return store->held() == 2; });
@@ -107,7 +108,7 @@ TEST_P(LimitsTest, OfWhatHandlersHoldMakeCallsWaitAtTheCaller) {
   EXPECT_EQ(got(std::move(third)), 10U);
 }
 
-TEST_P(LimitsTest, OfCallsMakeThemWaitAtTheCaller) {
+TEST_P(LimitsTest, OfCallsMakeCallsWaitAtTheCaller) {
   start({}, {.calls = 3});
   std::vector<Future<std::uint64_t>> calls;
   for (std::uint64_t i = 0; i < 10; ++i) calls.push_back(to_b->call<&Store::hold>(bytes(i)));
@@ -122,7 +123,7 @@ TEST_P(LimitsTest, OfCallsMakeThemWaitAtTheCaller) {
   EXPECT_EQ(store->held(), 0U) << "the one that was cancelled never came";
 }
 
-TEST_P(LimitsTest, OfCallsCountCancelledOnesUntilTheyAreAnswered) {
+TEST_P(LimitsTest, OfCallsCountCancelledCallsUntilTheirReply) {
   start({}, {.calls = 1});
   auto first = to_b->call<&Store::hold>(bytes(1));
   test::eventually("it is held", [&] { return store->held() == 1; });
@@ -135,7 +136,7 @@ TEST_P(LimitsTest, OfCallsCountCancelledOnesUntilTheyAreAnswered) {
   EXPECT_EQ(got(std::move(second)), 2U);
 }
 
-TEST_P(LimitsTest, OfNotificationsGiveTheirCreditBack) {
+TEST_P(LimitsTest, OfNotificationsReturnTheirCredit) {
   start({}, {.calls = 8, .in_flight = 4000});
   for (int i = 0; i < 500; ++i)
     to_b->notify<&Store::length>(std::string(static_cast<std::size_t>(i % 7) * 100, 'x'));
@@ -143,7 +144,7 @@ TEST_P(LimitsTest, OfNotificationsGiveTheirCreditBack) {
       << "more than the credit of either kind went before it";
 }
 
-TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseWhatIsBeyond) {
+TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseExcessRequests) {
   start({}, {.in_flight_total = 100'000});
   cluster->add("c");
   auto first = to_b->call<&Store::hold>(bytes(120'000));
@@ -158,14 +159,15 @@ TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseWhatIsBeyond) {
   EXPECT_EQ(got(cluster->peer("c", "b").call<&Store::length>("x")), 1U);
 }
 
-TEST_P(LimitsTest, OfAllCallsTogetherRefuseWhatIsBeyond) {
+TEST_P(LimitsTest, OfAllCallsTogetherRefuseExcessCalls) {
   start({}, {.calls_total = 4});
   cluster->add("c");
   const Peer from_c = cluster->peer("c", "b");
   test::eventually("the calls that connected are over",
                    [&] { return (*cluster)["b"].counts().serving == 0; });
   std::vector<Future<std::uint64_t>> calls;
-  for (std::uint64_t i = 0; i < 4; ++i) {  // of either, and beyond neither's credit
+  // calls of both peers; neither exceeds the credit of its connection
+  for (std::uint64_t i = 0; i < 4; ++i) {
     calls.push_back((i % 2 == 0 ? *to_b : from_c).call<&Store::hold>(bytes(i)));
     test::eventually("it is held", [&] { return store->held() == i + 1; });
   }
@@ -244,7 +246,7 @@ TEST_P(LimitsTest, OfOneMessageAreReportedToItsSender) {
   EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
-TEST_P(LimitsTest, OfOneMessageHoldForAnswersToo) {
+TEST_P(LimitsTest, OfOneMessageApplyToReplies) {
   const Limits limits{.message = 100'000, .header = 10'000};
   start(limits, limits);
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
@@ -285,7 +287,7 @@ TEST_P(LimitsTest, OfTheCallerAreKnownToTheCallee) {
   EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
 }
 
-TEST_P(LimitsTest, OfNestingEndACallAlone) {
+TEST_P(LimitsTest, OfNestingFailOnlyTheCall) {
   start({.nesting = 200}, {.nesting = 20});
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
   const auto tree = [](std::int64_t depth) {

@@ -13,7 +13,7 @@ struct Clerk {
 };
 std::string file() { return "local_names_test"; }
 
-TEST(LocalNames, EachFileHasItsOwn) {
+TEST(LocalNames, EachFileHasItsOwnClassAndFunction) {
   Agent agent{{.name = "agent"}};
   agent.serve(std::make_shared<Clerk>());
   agent.serve<Function<"file", &file>>();

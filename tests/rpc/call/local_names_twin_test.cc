@@ -12,7 +12,7 @@ struct Clerk {
 };
 std::string file() { return "local_names_twin_test"; }
 
-TEST(LocalNamesTwin, EachFileHasItsOwn) {
+TEST(LocalNamesTwin, EachFileHasItsOwnClassAndFunction) {
   Agent agent{{.name = "agent"}};
   agent.serve(std::make_shared<Clerk>());
   agent.serve<Function<"file", &file>>();

@@ -1,4 +1,4 @@
-// The numbers of calls of a method that run and that wait at a time.
+// Limits on the calls of one method that run, and that wait, at the same time.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
@@ -36,7 +36,7 @@ class Desk {
  private:
   mutable std::mutex mutex_;  // guards what follows
   std::vector<int> served_;
-  std::map<int, Promise<int>> open_;  // by what was asked
+  std::map<int, Promise<int>> open_;  // by the argument of the call
 };
 
 class MethodGateTest : public testing::Test {
@@ -54,7 +54,7 @@ class MethodGateTest : public testing::Test {
   std::optional<Peer> peer;
 };
 
-TEST_F(MethodGateTest, BeyondBothNumbersCallsAreRefusedUnsent) {
+TEST_F(MethodGateTest, CallsBeyondBothLimitsAreRefusedAsNotRun) {
   cluster["server"].limit("desk.serve", {.running = 2, .waiting = 1});
   auto first = peer->call<&Desk::serve>(1), second = peer->call<&Desk::serve>(2);
   wait_for_served(2);
@@ -77,7 +77,7 @@ TEST_F(MethodGateTest, BeyondBothNumbersCallsAreRefusedUnsent) {
   EXPECT_EQ(got(std::move(third)), 30);
 }
 
-TEST_F(MethodGateTest, ACancelledCallGivesUpItsPlace) {
+TEST_F(MethodGateTest, ACancelledCallLeavesTheQueue) {
   cluster["server"].limit("desk.serve", {.running = 1, .waiting = 1});
   auto first = peer->call<&Desk::serve>(1);
   wait_for_served(1);
@@ -85,7 +85,7 @@ TEST_F(MethodGateTest, ACancelledCallGivesUpItsPlace) {
   EXPECT_EQ(kind_of([&] { got(peer->call<&Desk::serve>(3)); }), ErrorKind::resource_exhausted);
   second.cancel();
   EXPECT_EQ(kind_of([&] { got(std::move(second)); }), ErrorKind::cancelled);
-  auto third = peer->call<&Desk::serve>(4);  // behind the cancellation, on the same connection
+  auto third = peer->call<&Desk::serve>(4);  // sent after the cancellation over the same connection
   EXPECT_EQ(got(peer->call<&Desk::now>(0)), 0);
   desk->answer(1, 1);
   EXPECT_EQ(got(std::move(first)), 1);
@@ -95,7 +95,7 @@ TEST_F(MethodGateTest, ACancelledCallGivesUpItsPlace) {
   EXPECT_EQ(desk->served(), (std::vector{1, 4}));
 }
 
-TEST_F(MethodGateTest, ManyThatWaitRunOneAfterAnother) {
+TEST_F(MethodGateTest, ManyWaitingCallsRunOneAfterAnother) {
   cluster["server"].limit("desk.serve", {.running = 1, .waiting = 10'000});
   cluster["server"].limit("desk.now", {.running = 1, .waiting = 10'000});
   std::vector<Future<int>> calls;
@@ -103,7 +103,7 @@ TEST_F(MethodGateTest, ManyThatWaitRunOneAfterAnother) {
   for (int i = 0; i < 2000; ++i) EXPECT_EQ(got(std::move(calls[static_cast<std::size_t>(i)])), i);
 }
 
-TEST_F(MethodGateTest, WhatWaitsWhenTheServerEndsIsNotKept) {
+TEST_F(MethodGateTest, WaitingCallsAreDroppedWhenTheServerEnds) {
   cluster["server"].limit("desk.serve", {.running = 1, .waiting = 10});
   auto first = peer->call<&Desk::serve>(1);
   wait_for_served(1);

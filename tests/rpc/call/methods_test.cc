@@ -67,7 +67,7 @@ class MethodsTest : public testing::Test {
   Agent& b = cluster["b"];
 };
 
-TEST_F(MethodsTest, OfAnEmptyAgentAreWhatEveryAgentServes) {
+TEST_F(MethodsTest, OfAnEmptyAgentAreThoseOfEveryAgent) {
   const auto all = listed();
   ASSERT_EQ(all.size(), own_methods);
   EXPECT_EQ(all.at("weft.ping").signature, "()->void");
@@ -115,7 +115,7 @@ TEST_F(MethodsTest, AreServedOnce) {
   EXPECT_EQ(got(cluster.peer("a", "b").call<&Plane::name>()), "first");
 }
 
-TEST_F(MethodsTest, OfCreatableTypesAreOnObjects) {
+TEST_F(MethodsTest, OfCreatableTypesAreMethodsOfObjects) {
   b.allow_create<Plane>();
   auto all = listed();
   ASSERT_EQ(all.size(), own_methods + 4);
@@ -139,7 +139,7 @@ TEST_F(MethodsTest, OfCreatableTypesAreOnObjects) {
   EXPECT_FALSE(all.at("plane.name").on_object);
 }
 
-TEST_F(MethodsTest, MayBeServedFirstAndCreatableThen) {
+TEST_F(MethodsTest, AServedTypeMayBecomeCreatable) {
   b.serve(std::make_shared<Plane>("served"));
   b.allow_create<Plane>();
   EXPECT_EQ(got(cluster.peer("a", "b").call<&Plane::name>()), "served");

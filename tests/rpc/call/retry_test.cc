@@ -17,7 +17,7 @@ std::exception_ptr failure(ErrorKind kind, Execution execution) {
   return std::make_exception_ptr(Error(kind, "x", execution));
 }
 
-TEST(Retry, GoesByWhatFailedAndWhetherTheCallMayHaveRun) {
+TEST(Retry, DependsOnTheErrorAndOnWhetherTheCallMayHaveRun) {
   for (const auto kind : {ErrorKind::unavailable, ErrorKind::peer_lost, ErrorKind::shut_down}) {
     EXPECT_TRUE(is_retriable(failure(kind, Execution::not_sent), false)) << to_string(kind);
     EXPECT_FALSE(is_retriable(failure(kind, Execution::maybe_executed), false)) << to_string(kind);
@@ -29,7 +29,7 @@ TEST(Retry, GoesByWhatFailedAndWhetherTheCallMayHaveRun) {
                           ErrorKind::not_found, ErrorKind::permission_denied, ErrorKind::argument_modified})
     EXPECT_FALSE(is_retriable(failure(kind, Execution::not_sent), true)) << to_string(kind);
   EXPECT_FALSE(is_retriable(std::make_exception_ptr(std::runtime_error("x")), true));
-  // From the peer: a refusal before the handler ran, or the handler's answer.
+  // An error from the peer is either a refusal before the handler ran, or the reply of the handler.
   for (const auto kind : {ErrorKind::unavailable, ErrorKind::peer_lost, ErrorKind::shut_down}) {
     const auto remote = [kind](Execution execution) {
       return std::make_exception_ptr(RemoteError(kind, "x", "bert", "m", {}, execution));
@@ -39,7 +39,7 @@ TEST(Retry, GoesByWhatFailedAndWhetherTheCallMayHaveRun) {
   }
 }
 
-TEST(Retry, WaitsGrowToTheirMostWithJitter) {
+TEST(Retry, WaitsGrowToTheMaximumWithJitter) {
   const RetryPolicy policy{.attempts = 5, .first_wait = 100ms, .growth = 2, .max_wait = 300ms};
   const std::uint64_t least = 0, most = ~std::uint64_t{0};
   EXPECT_EQ(wait_before_retry(policy, 1, least), 50ms);
@@ -52,7 +52,7 @@ TEST(Retry, WaitsGrowToTheirMostWithJitter) {
   EXPECT_EQ(wait_before_retry({.attempts = 1}, 1, least), std::nullopt);
 }
 
-TEST(Retry, TheBudgetIsSpentAndEarned) {
+TEST(Retry, RetriesSpendTheBudgetAndCallsRefillIt) {
   RetryBudget budget({.max = 2, .per_call = 0.5});
   EXPECT_TRUE(budget.take());
   EXPECT_TRUE(budget.take());
@@ -68,7 +68,7 @@ TEST(Retry, TheBudgetIsSpentAndEarned) {
 
 class Till {
  public:
-  // Answers with the attempt that came through; before that, holds calls until the server dies.
+  // pay() returns the number of the attempt that succeeded. read() holds calls until the server dies.
   int pay(CallContext& call, int) { return call.attempt(); }
   Future<std::string> read(CallContext& call, std::string text, Buffer bytes) {
     std::lock_guard lock(mutex_);
@@ -77,7 +77,7 @@ class Till {
     held_.emplace_back();
     return held_.back().future();
   }
-  // A handler of which another service is down.
+  // A handler that fails because another service is unavailable.
   int consult(int) {
     ++consulted;
     throw Error(ErrorKind::unavailable, "the bank is closed");
@@ -107,7 +107,7 @@ constexpr RetryPolicy soon{.attempts = 1000, .first_wait = 1ms, .max_wait = 2ms}
 class RetryTest : public testing::Test {
  protected:
   RetryTest() { start_server(); }
-  // Serves before it listens: the client may ask at any time.
+  // The object is served before the agent listens, because the client may call at any time.
   void start_server() {
     cluster.add("server", {[this](Agent& agent) { agent.serve(till); }});
   }
@@ -126,7 +126,7 @@ TEST_F(RetryTest, ACallWithoutAListenerIsRetriedUntilThereIsOne) {
   test::eventually("no call is in flight", [&] { return cluster["client"].counts().waiting == 0; });
 }
 
-TEST_F(RetryTest, ACallThatMayHaveRunIsMadeAgainOnlyWhereItsMethodIsIdempotent) {
+TEST_F(RetryTest, ACallThatMayHaveRunIsRetriedOnlyIfItsMethodIsIdempotent) {
   till->hold(true);
   auto peer = cluster.peer("client", "server").with({.retry = soon});
   auto read = peer.call<&Till::read>("bytes: ", Buffer::allocate(100'000));
@@ -140,7 +140,7 @@ TEST_F(RetryTest, ACallThatMayHaveRunIsMadeAgainOnlyWhereItsMethodIsIdempotent) 
   EXPECT_GE(till->attempts().back(), 1);
 }
 
-TEST_F(RetryTest, ARefusalForWantOfRoomIsTriedAgain) {
+TEST_F(RetryTest, ACallThatIsRefusedByALimitIsRetried) {
   cluster["server"].limit("till.read", {.running = 1});
   till->hold(true);
   auto peer = cluster.peer("client", "server");
@@ -150,12 +150,12 @@ TEST_F(RetryTest, ARefusalForWantOfRoomIsTriedAgain) {
   auto second = peer.with({.retry = soon}).call<&Till::read>("", Buffer());
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 2; });
   till->hold(false);
-  first.cancel();  // nobody answers it, so it stays where it is
+  first.cancel();  // the test does not complete it, so it stays in the queue
   cluster["server"].limit("till.read", {.running = 2});
   EXPECT_EQ(got(std::move(second)), "0");
 }
 
-TEST_F(RetryTest, AttemptsEndAndSoDoesTheDeadline) {
+TEST_F(RetryTest, AttemptsAndDeadlineLimitTheRetries) {
   auto peer = cluster.peer("client", "server");
   cluster.end("server");
   const auto few = error_of(
@@ -206,7 +206,7 @@ TEST_F(RetryTest, ACallCanBeCancelledBetweenTwoAttempts) {
   EXPECT_EQ(cluster["client"].counts().calls_retried, 0U);
 }
 
-TEST_F(RetryTest, AHandlersOwnErrorIsItsAnswer) {
+TEST_F(RetryTest, AnErrorOfTheHandlerIsNotRetried) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::consult>(1)); }), ErrorKind::unavailable);
   EXPECT_EQ(till->consulted, 1);
@@ -240,7 +240,7 @@ TEST(RetryLimits, CountTheBytesOfRetriedCalls) {
   test::eventually("nothing is kept", [&] { return client.counts().waiting_bytes == 0; });
 }
 
-TEST_F(RetryTest, AnAgentThatEndsEndsItsRetries) {
+TEST_F(RetryTest, AnAgentThatEndsStopsItsRetries) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
   cluster.end("server");
   auto call = peer.call<&Till::pay>(5);

@@ -22,7 +22,7 @@ CapnpMessage<Order> example() {
   return order;
 }
 
-TEST(CapnpCodec, AMessageTravels) {
+TEST(CapnpCodec, AMessageRoundTrips) {
   const auto again = test::travel(example());
   EXPECT_EQ(again.reader().getSymbol(), "X");
   EXPECT_EQ(again.reader().getAmount(), 3);
@@ -37,11 +37,11 @@ TEST(CapnpCodec, MessagesNestInOtherTypes) {
             "[capnp(" + std::to_string(capnp::typeId<Order>()) + ")]");
 }
 
-TEST(CapnpCodec, AnEmptyMessageTravels) {
+TEST(CapnpCodec, AnEmptyMessageRoundTrips) {
   EXPECT_EQ(test::travel(CapnpMessage<Receipt>()).reader().getNumber(), 0U);
 }
 
-TEST(CapnpCodec, WhatArrivesIsACopy) {
+TEST(CapnpCodec, TheReceivedMessageIsACopy) {
   auto order = example();
   const auto again = test::travel(order);
   order.builder().setAmount(4);

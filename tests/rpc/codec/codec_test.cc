@@ -37,7 +37,7 @@ void both_ends() {
     EXPECT_EQ(travel(value), value) << type_text<T>();
 }
 
-TEST(Codec, IntegersTravel) {
+TEST(Codec, IntegersRoundTrip) {
   both_ends<std::int8_t>();
   both_ends<std::int16_t>();
   both_ends<std::int32_t>();
@@ -49,7 +49,7 @@ TEST(Codec, IntegersTravel) {
   both_ends<long long>();
 }
 
-TEST(Codec, RealsTravelBitForBit) {
+TEST(Codec, FloatingPointNumbersKeepTheirBits) {
   for (const double x : {0.0, -0.0, 1.0 / 3, 1e308, 5e-324, std::numeric_limits<double>::infinity()}) {
     EXPECT_EQ(travel(x), x);
     EXPECT_EQ(std::signbit(travel(x)), std::signbit(x));
@@ -59,7 +59,7 @@ TEST(Codec, RealsTravelBitForBit) {
   EXPECT_EQ(travel(std::numeric_limits<float>::denorm_min()), std::numeric_limits<float>::denorm_min());
 }
 
-TEST(Codec, TheRestTravels) {
+TEST(Codec, BoolsTextsAndEnumsRoundTrip) {
   EXPECT_EQ(travel(true), true);
   EXPECT_EQ(travel(""s), "");
   EXPECT_EQ(travel("zürich\0!"s), "zürich\0!"s);
@@ -69,7 +69,7 @@ TEST(Codec, TheRestTravels) {
   travel(Unit{});
 }
 
-TEST(Codec, SequencesTravel) {
+TEST(Codec, SequencesRoundTrip) {
   EXPECT_EQ(travel(std::vector<int>{}), std::vector<int>{});
   EXPECT_EQ(travel(std::vector{1, -2, INT32_MIN}), (std::vector{1, -2, INT32_MIN}));
   EXPECT_EQ(travel(std::vector<std::int8_t>{-128, 127}), (std::vector<std::int8_t>{-128, 127}));
@@ -87,7 +87,7 @@ TEST(Codec, SequencesTravel) {
   EXPECT_EQ(travel(std::array{"a"s, "b"s}), (std::array{"a"s, "b"s}));
 }
 
-TEST(Codec, LongSequencesTravel) {
+TEST(Codec, LongSequencesRoundTrip) {
   const std::vector<std::string> texts(5000, "some text");
   EXPECT_EQ(travel(texts), texts);
   std::vector<std::int64_t> numbers(100'000);
@@ -123,7 +123,7 @@ TEST(Codec, AVariantKeepsItsIndexWhereTypesAreTheSame) {
     EXPECT_EQ(travel(value), value);
 }
 
-TEST(Codec, BytesTravelInlineOrAttachedAndReadAsEither) {
+TEST(Codec, BytesAreReadWhetherInlineOrAttached) {
   for (const std::size_t size : {0U, 1U, 1024U, 1025U, 100'000U}) {
     const Buffer sent = buffer_of(size);
     EXPECT_TRUE(same(travel(sent), sent));
@@ -135,7 +135,7 @@ TEST(Codec, BytesTravelInlineOrAttachedAndReadAsEither) {
   EXPECT_EQ(large->prefix().body_bytes, 1088U);
 }
 
-TEST(Codec, TypesOfOneTextAreTheSameOnTheWire) {
+TEST(Codec, TypesWithTheSameTextAreCompatible) {
   EXPECT_EQ((travel_as<std::array<int, 2>>(std::vector{1, 2})), (std::array{1, 2}));
   EXPECT_EQ(travel_as<std::vector<int>>(std::array{1, 2}), (std::vector{1, 2}));
   EXPECT_EQ((travel_as<std::array<double, 1>>(std::vector{0.5})), (std::array{0.5}));
@@ -159,7 +159,7 @@ TEST(Codec, IntegersOutOfRangeAreRefused) {
   EXPECT_EQ(travel_as<std::int64_t>(std::uint32_t{7}), 7);  // a wider type takes it
 }
 
-TEST(Codec, WrongTypesNameWhatWasExpectedAndFound) {
+TEST(Codec, WrongTypesAreRefusedWithTheExpectedAndTheFoundType) {
   EXPECT_EQ(message_of([] { return travel_as<int>("x"s); }), "expected an integer, found text");
   EXPECT_EQ(message_of([] { return travel_as<int>(0.5); }), "expected an integer, found real");
   EXPECT_EQ(message_of([] { return travel_as<double>(1); }), "expected a floating-point number, found int");
@@ -223,7 +223,7 @@ TEST(TypeText, FollowsTheGrammar) {
             "i16)?})");
 }
 
-TEST(Codec, RecursiveTypesTravel) {
+TEST(Codec, RecursiveTypesRoundTrip) {
   const Tree tree{1, {{2, {}, {}}, {3, {{4, {}, Color::green}}, {}}}, Color::red};
   const Tree again = travel(tree);
   ASSERT_EQ(again.children.size(), 2U);
@@ -232,7 +232,7 @@ TEST(Codec, RecursiveTypesTravel) {
   EXPECT_EQ(again.color, Color::red);
 }
 
-TEST(Codec, OnlyWhatHasACodecIsTransferable) {
+TEST(Codec, OnlyTypesWithACodecAreTransferable) {
   struct Unknown {};
   static_assert(Transferable<int> && Transferable<std::vector<Tree>>);
   static_assert(!Transferable<Unknown> && !Transferable<int*> && !Transferable<char> &&

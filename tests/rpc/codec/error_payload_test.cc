@@ -42,7 +42,7 @@ WEFT_CODEC(Row, number)
 
 const Error bare(ErrorKind::resource_exhausted, "quota");
 
-TEST(ErrorPayload, ComesBackByItsTypeAlone) {
+TEST(ErrorPayload, IsReturnedOnlyAsItsOwnType) {
   const Error error = with_payload(bare, Quota{"rows", 100});
   EXPECT_EQ(error.kind(), ErrorKind::resource_exhausted);
   EXPECT_STREQ(error.what(), "quota");
@@ -66,7 +66,7 @@ TEST(ErrorPayload, IsAnyTransferableValue) {
   const auto rows = payload<Rows>(with_payload(bare, Rows{{"a", {{1}, {2}}}}));
   ASSERT_TRUE(rows);
   EXPECT_EQ(rows->at("a").at(1).number, 2);
-  const Buffer bytes = Buffer::allocate(5000);  // an attachment where it is an argument
+  const Buffer bytes = Buffer::allocate(5000);  // as an argument it would be an attachment
   std::fill_n(bytes.data(), bytes.size(), std::byte{7});
   const auto same = payload<Buffer>(with_payload(bare, bytes));
   ASSERT_TRUE(same);
@@ -83,7 +83,7 @@ TEST(ErrorPayload, StructsEvolveByTheirFields) {
   EXPECT_FALSE(payload<foreign::Quota>(error)) << "its field is of another type";
 }
 
-TEST(ErrorPayload, BeyondTheLimitItIsRefusedAndTheErrorIsNotLost) {
+TEST(ErrorPayload, APayloadBeyondTheLimitIsRefusedWithTheErrorsText) {
   const std::string large(max_error_payload, 'x');
   const auto error = error_of([&]() -> Error { return with_payload(bare, Quota{large, 1}); });
   ASSERT_TRUE(error);
@@ -92,7 +92,7 @@ TEST(ErrorPayload, BeyondTheLimitItIsRefusedAndTheErrorIsNotLost) {
   EXPECT_TRUE(payload<Quota>(with_payload(bare, Quota{large.substr(0, max_error_payload - 1000), 1})));
 }
 
-TEST(ErrorPayload, MalformedBytesAreNoValue) {
+TEST(ErrorPayload, MalformedBytesAreRefused) {
   const Error good = with_payload(bare, Quota{"rows", 100});
   std::mt19937 random(7);
   std::size_t refused = 0;
@@ -122,7 +122,7 @@ struct Bank {
     co_await Future<void>::made(Result<void>{});
     pay(amount);
   }
-  // Lets the other bank's error through.
+  // Fails with the error of the other bank.
   Task<void> pay_by(CallContext& call, std::string bank, std::int64_t amount) {
     auto core = AgentCore::of(call);
     co_await Peer(core, core->routes().to_name(bank)).with(call).call<&Bank::pay>(amount);
@@ -167,7 +167,7 @@ class ErrorPayloadTest : public testing::Test {
   }}};
 };
 
-TEST_F(ErrorPayloadTest, TheCallerHasWhatTheHandlerThrew) {
+TEST_F(ErrorPayloadTest, TheCallerGetsThePayloadThatTheHandlerThrew) {
   for (int asynchronous : {0, 1}) {
     const auto error =
         remote_error(asynchronous != 0 ? to_b().call<&Bank::pay_later>(200) : to_b().call<&Bank::pay>(200));
@@ -184,7 +184,7 @@ TEST_F(ErrorPayloadTest, TheCallerHasWhatTheHandlerThrew) {
   EXPECT_TRUE(payload<Quota>(*retried));
 }
 
-TEST_F(ErrorPayloadTest, PassesThroughTheCallsInBetween) {
+TEST_F(ErrorPayloadTest, PassesThroughNestedCalls) {
   const auto error = remote_error(to_b().call<&Bank::pay_by>("c", 200));
   EXPECT_EQ(error->worker(), "b");
   const auto quota = payload<Quota>(*error);
@@ -198,7 +198,7 @@ TEST_F(ErrorPayloadTest, PassesThroughTheCallsInBetween) {
   EXPECT_EQ(payload<Row>(*own)->number, 7);
 }
 
-TEST_F(ErrorPayloadTest, AStreamEndsWithItAsWell) {
+TEST_F(ErrorPayloadTest, AStreamMayEndWithAPayload) {
   auto payments = got(to_b().call<&Bank::payments>(2));
   for (std::int64_t i = 0; i < 2; ++i) EXPECT_EQ(got(payments.next()), i);
   const auto error = remote_error(payments.next());
@@ -208,8 +208,8 @@ TEST_F(ErrorPayloadTest, AStreamEndsWithItAsWell) {
   EXPECT_EQ(quota->limit, 2);
 }
 
-// A caller that takes only small headers gets the error alone, and keeps its connection.
-TEST_F(ErrorPayloadTest, IsLeftOutWhereTheCallersLimitsHaveNoRoomForIt) {
+// A caller that accepts only small headers gets the error without its payload, and keeps its connection.
+TEST_F(ErrorPayloadTest, IsOmittedIfItExceedsTheCallersLimits) {
   const auto error = remote_error(to_b().call<&Bank::large>());
   EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted);
   EXPECT_EQ(error->detail(), "quota");

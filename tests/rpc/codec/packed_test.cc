@@ -12,7 +12,7 @@ T there_and_back(const T& value) {
   return unpack<T>(pack(value));
 }
 
-TEST(Packed, ValuesComeBack) {
+TEST(Packed, ValuesRoundTrip) {
   EXPECT_EQ(there_and_back(-7), -7);
   EXPECT_EQ(there_and_back(std::string("seven")), "seven");
   using Nested = std::map<std::string, std::vector<std::optional<double>>>;
@@ -21,7 +21,7 @@ TEST(Packed, ValuesComeBack) {
 }
 
 // Larger ones are attachments of their frame.
-TEST(Packed, BytesOfAnySizeComeBack) {
+TEST(Packed, BytesOfAnySizeRoundTrip) {
   for (const std::size_t size : {0, 1, 1024, 1025, 100'000}) {
     std::vector<Buffer> two{Buffer::allocate(size), Buffer::allocate(2000)};
     for (std::size_t i = 0; i < size; ++i) two[0].data()[i] = std::byte(i * 7);
@@ -37,7 +37,7 @@ TEST(Packed, AnotherTypeIsAMismatch) {
   EXPECT_EQ(kind_of([] { return unpack<std::string>(pack(7)); }), ErrorKind::type_mismatch);
 }
 
-TEST(Packed, WhatWasCutOrChangedIsRefused) {
+TEST(Packed, TruncatedAndChangedBytesAreRefused) {
   const Buffer whole = pack(std::vector<Buffer>{Buffer::copy(std::vector<std::byte>(5000)), Buffer()});
   using Back = std::vector<Buffer>;
   for (std::size_t size = 0; size < whole.size() - Buffer::alignment; ++size)

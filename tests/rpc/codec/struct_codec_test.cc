@@ -57,7 +57,7 @@ TEST(StructCodec, AStructMayBeEmpty) {
   EXPECT_EQ(type_text<Empty>(), "Empty{}");
 }
 
-TEST(StructCodec, FieldsTravelByName) {
+TEST(StructCodec, FieldsAreIdentifiedByName) {
   const auto again = travel(second_release::Quote{"USD", "X", 2.5, {3, 4}});
   EXPECT_EQ(again.currency, "USD");
   EXPECT_EQ(again.symbol, "X");
@@ -79,7 +79,7 @@ TEST(StructCodec, UnknownFieldsAreIgnored) {
   EXPECT_EQ(again.price, 2.5);
 }
 
-TEST(StructCodec, AFieldOfAnotherTypeIsNamedWithAllThatItIsIn) {
+TEST(StructCodec, AnErrorNamesThePathToAFieldOfAnotherType) {
   const auto error = error_of([] { return travel_as<third_release::Quote>(first_release::Quote{"X", 2.5}); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::type_mismatch);
@@ -96,7 +96,7 @@ TEST(StructCodec, AFieldOfAnotherTypeIsNamedWithAllThatItIsIn) {
   EXPECT_STREQ(nested->what(), "field 'quotes': field 'price': expected an integer, found real");
 }
 
-TEST(StructCodec, WhatIsNoRecordIsRefused) {
+TEST(StructCodec, AnotherKindThanARecordIsRefused) {
   EXPECT_EQ(test::message_of([] { return travel_as<first_release::Quote>(1); }),
             "expected a record, found int");
 }
@@ -112,7 +112,7 @@ TEST(StructCodec, ThirtyTwoFieldsAreEnough) {
   EXPECT_EQ(again.back().F, 32);
 }
 
-TEST(StructCodec, ItsTextHasItsNameAndFields) {
+TEST(StructCodec, TheTypeTextHasNameAndFields) {
   EXPECT_EQ(type_text<first_release::Quote>(), "Quote{symbol:str,price:f64}");
 }
 

@@ -63,7 +63,7 @@ void round_trip() {
   EXPECT_EQ(again(text), text);
 }
 
-TEST(TypeGrammar, ReadsWhatEveryCodecDescribes) {
+TEST(TypeGrammar, ReadsTheTypeTextOfEveryCodec) {
   round_trip<bool>();
   round_trip<std::int8_t>();
   round_trip<std::int16_t>();
@@ -102,7 +102,7 @@ TEST(TypeGrammar, ReadsWhatEveryCodecDescribes) {
   round_trip<CapnpMessage<test::schema::Order>>();
   round_trip<std::vector<CapnpMessage<test::schema::Order>>>();
   round_trip<MethodInfo>();
-  // Of layers above.
+  // Types of other layers.
   for (const std::string_view text : {"tensor", "[tensor?]", "rref<f64>", "rref<Point{x:f64,y:f64}>",
                                       "rref<market>", "rref<weft.store>", "rref<object>", "any", "market"})
     EXPECT_EQ(again(text), text);
@@ -148,7 +148,7 @@ TEST(TypeGrammar, MakesATree) {
   EXPECT_EQ(variant->parts[2]->kind, TypeKind::tuple);
 }
 
-TEST(TypeGrammar, AStructInsideItselfLeadsBackToIt) {
+TEST(TypeGrammar, ARecursiveStructRefersToItself) {
   auto made = ParsedType::parse("Tree{value:i32,children:[Tree],left:(Tree?,Twig{of:Tree})}");
   const ParsedType tree = std::move(made);  // which leaves its types where they are
   ASSERT_EQ(tree->kind, TypeKind::record);
@@ -158,13 +158,13 @@ TEST(TypeGrammar, AStructInsideItselfLeadsBackToIt) {
   EXPECT_EQ(child.kind, TypeKind::recursion);
   EXPECT_EQ(child.parts.at(0), &*tree);
   EXPECT_EQ(tree->parts[2]->parts[1]->parts[0]->parts.at(0), &*tree);
-  // Outside of its definition it is a name like any other.
+  // Outside of its definition, the name is parsed like any other name.
   const auto beside = ParsedType::parse("(Leaf{a:i8},Leaf)");
   EXPECT_EQ(beside->parts[1]->kind, TypeKind::word);
   EXPECT_EQ(beside->parts[1]->name, "Leaf");
 }
 
-TEST(TypeGrammar, NamesMayBeThoseOfTypesAndOfTemplates) {
+TEST(TypeGrammar, StructsMayBeNamedLikeTypesAndTemplates) {
   EXPECT_EQ(ParsedType::parse("str{a:i8}")->kind, TypeKind::record);
   EXPECT_EQ(ParsedType::parse("tensor{tensor:tensor}")->fields.at(0), "tensor");
   EXPECT_EQ(ParsedType::parse("i128")->kind, TypeKind::word);
@@ -176,7 +176,7 @@ TEST(TypeGrammar, NamesMayBeThoseOfTypesAndOfTemplates) {
   EXPECT_EQ(ParsedType::parse("Größe{x:i8}")->name, "Größe");
 }
 
-TEST(TypeGrammar, ReportsErrorsWithTheirPlace) {
+TEST(TypeGrammar, ReportsErrorsWithTheirPosition) {
   const auto wrong = [](std::string_view text) { return message_of([&] { return again(text); }); };
   EXPECT_EQ(wrong(""), "not a type, at byte 0: expected a type or a name, found the end: ");
   EXPECT_EQ(wrong("[i32"), "not a type, at byte 4: expected ']', found the end: [i32");
@@ -213,7 +213,7 @@ TEST(TypeGrammar, DepthIsLimited) {
   EXPECT_EQ(again("i8" + repeated("?", type_limits::levels - 1)),
             "i8" + repeated("?", type_limits::levels - 1));
   EXPECT_TRUE(error_of([&] { return again("i8" + repeated("?", type_limits::levels)); }));
-  // Optionals count in any position.
+  // Optionals count toward the limit at any position.
   EXPECT_TRUE(error_of([&] { return again(repeated("[", 60) + "i8" + repeated("?]", 60)); }));
   EXPECT_TRUE(error_of([&] { return again(repeated("[", 100'000)); }));
   EXPECT_TRUE(error_of([&] { return again(repeated("A{b:", 100'000)); }));
@@ -232,8 +232,8 @@ TEST(TypeGrammar, SizeIsLimited) {
             std::string::npos);
 }
 
-// Texts of all kinds: what is read must be written again as it was; nothing else may happen but an Error.
-TEST(TypeGrammar, SurvivesWhateverComes) {
+// Mutated texts: each either round-trips or is refused with an Error.
+TEST(TypeGrammar, RandomTextsRoundTripOrAreRefused) {
   const std::string_view seeds[] = {
       "(str,i32?)->Quote{symbol:str,price:f64}",
       "Tree{value:i32,children:[Tree],color:enum(i16)?}",

@@ -48,7 +48,7 @@ TEST(AsioLoop, TimersFireInTheOrderOfTheirTimes) {
     loop.schedule(now + 2ms, [&] {
       fired += 'c';
       loop.schedule(loop.now() - 1s,
-                    [&] { fired += '!'; });  // from within a timer; due before those that are left
+                    [&] { fired += '!'; });  // scheduled by a timer; due before the remaining timers
     });
     loop.schedule(now + 4ms, [&] { done.set(); });
   });
@@ -77,7 +77,7 @@ TEST(AsioLoop, ACancelledTimerDoesNotFire) {
   EXPECT_FALSE(wrong);
 }
 
-TEST(AsioLoop, ATimerForEverIsOne) {
+TEST(AsioLoop, AnInfiniteTimeoutDoesNotOverflow) {
   EXPECT_EQ(later(Clock::now(), std::chrono::nanoseconds::max()), Clock::time_point::max());
   EXPECT_EQ(later(Clock::time_point{} + 1s, 2s), Clock::time_point{} + 3s);
   EXPECT_EQ(later(Clock::time_point{} + 1s, -3s), Clock::time_point{} - 2s);
@@ -90,7 +90,7 @@ TEST(AsioLoop, ATimerForEverIsOne) {
   done.wait();
 }
 
-TEST(AsioLoop, StopRunsWhatIsPostedAndDropsTimers) {
+TEST(AsioLoop, StopRunsPostedJobsAndDropsTimers) {
   AsioLoop loop;
   auto held = std::make_shared<int>(1);
   int ran = 0;
@@ -152,12 +152,12 @@ TEST(AsioLoop, ThreadsMayPostWhileItStops) {
       });
     loop.stop();
     for (auto& poster : posters) poster.join();
-    // The last poster may have left its job to another thread, which has run it before it came back itself.
+    // The last poster may have handed its job to another thread, which ran it before post() returned.
     EXPECT_EQ(ran, threads * each);
   }
 }
 
-TEST(AsioLoop, ItsLastOwnerMayReleaseItOnTheLoopItself) {
+TEST(AsioLoop, TheLastOwnerMayReleaseItOnTheLoop) {
   Event released;
   {
     auto loop = std::make_shared<AsioLoop>();
@@ -194,7 +194,7 @@ TEST(AsioLoop, OnTheProgramsIoContextItLeavesNothingBehind) {
   EXPECT_FALSE(io.stopped() && io.poll() != 0);
 }
 
-TEST(AsioLoop, AJobThatThrowsLeavesTheOthersAndTheTimers) {
+TEST(AsioLoop, OtherJobsAndTimersRunAfterAJobThrew) {
   asio::io_context context;
   const auto loop = std::make_shared<AsioLoop>(context);
   std::string log;
@@ -212,7 +212,7 @@ TEST(AsioLoop, AJobThatThrowsLeavesTheOthersAndTheTimers) {
   EXPECT_EQ(log, "abtu");
 }
 
-TEST(AsioLoop, WhatATurnPostsRunsBeforeTheNextEvent) {
+TEST(AsioLoop, JobsPostedInATurnRunBeforeTheNextEvent) {
   asio::io_context context;
   AsioLoop loop(context);
   std::string order;
@@ -232,7 +232,7 @@ TEST(AsioLoop, WhatATurnPostsRunsBeforeTheNextEvent) {
   EXPECT_EQ(order, "abcdef");
 }
 
-TEST(AsioLoop, ATurnWithoutEndLetsOthersIn) {
+TEST(AsioLoop, AnEndlessTurnDoesNotStarveOtherEvents) {
   asio::io_context context;
   AsioLoop loop(context);
   int rounds = 0;
@@ -250,7 +250,7 @@ TEST(AsioLoop, ATurnWithoutEndLetsOthersIn) {
   EXPECT_LT(rounds, 2000);
 }
 
-TEST(AsioLoop, JobsKeepTheirOrderBeyondATurnsEnd) {
+TEST(AsioLoop, JobsKeepTheirOrderAcrossTurns) {
   asio::io_context context;
   AsioLoop loop(context);
   std::vector<int> order;
@@ -258,7 +258,8 @@ TEST(AsioLoop, JobsKeepTheirOrderBeyondATurnsEnd) {
     loop.run_turn([&] {
       for (int i = 0; i < 1000; ++i) loop.post([&, i] { order.push_back(i); });
     });
-    loop.run_turn([&] { loop.post([&] { order.push_back(1000); }); });  // the first turn's are not done yet
+    // before the jobs of the first turn have run
+    loop.run_turn([&] { loop.post([&] { order.push_back(1000); }); });
   });
   context.run();
   ASSERT_EQ(order.size(), 1001U);
@@ -330,7 +331,7 @@ TEST_P(SpinningLoop, PollsAndSleepsAndWakes) {
     bell.ring();
     ASSERT_TRUE(rung.take());
   }
-  Handover<bool> posted;  // a job from outside wakes it like any loop
+  Handover<bool> posted;  // a job from another thread wakes the loop
   while (!bell.asleep()) std::this_thread::yield();
   loop.post([&] { posted.give(true); });
   EXPECT_TRUE(posted.take());
@@ -361,8 +362,8 @@ class OnOneCpu {
   cpu_set_t before_;
 };
 
-// The policy lets the loop not poll, for 5 ms to 10 s: it rests, and what it is to do wakes it.
-TEST(AsioLoop, NextToAThreadThatComputesAnAdaptiveLoopRestsAndIsWoken) {
+// The policy stops polling for 5 ms to 10 s. The loop then sleeps, and posted jobs and timers wake it.
+TEST(AsioLoop, AnAdaptiveLoopNextToAComputingThreadSleepsAndIsWoken) {
   const OnOneCpu one_cpu;
   AsioLoop loop(std::nullopt);
   if (!loop.spins()) GTEST_SKIP() << "a loop does not adapt on a machine with one CPU";
@@ -395,7 +396,7 @@ TEST(AsioLoop, NextToAThreadThatComputesAnAdaptiveLoopRestsAndIsWoken) {
   computing.join();
 }
 
-TEST(AsioLoop, ASpinningLoopPollsWhileHandlersKeepOthersDue) {
+TEST(AsioLoop, ASpinningLoopPollsWhileHandlersAreDue) {
   constexpr int many = 1'000'000;
   AsioLoop loop(50us);
   Event over;
@@ -417,18 +418,18 @@ TEST(AsioLoop, ASpinningLoopPollsWhileHandlersKeepOthersDue) {
   EXPECT_LT(handlers, many);
 }
 
-TEST(AsioLoop, ASpinningLoopTakesOnlyAFewPollersThatAreSystemCalls) {
+TEST(AsioLoop, ASpinningLoopLimitsPollersThatAreSystemCalls) {
   AsioLoop loop(50us);
   std::deque<Bell> bells;
   for (int i = 0; i < 6; ++i) bells.emplace_back(loop, [] {});
   on(loop, [&] {
     for (int i = 0; i < 4; ++i) EXPECT_TRUE(loop.add_poller(bells[static_cast<std::size_t>(i)], true)) << i;
     EXPECT_FALSE(loop.add_poller(bells[4], true));
-    EXPECT_TRUE(loop.add_poller(bells[5]));  // others are not counted
+    EXPECT_TRUE(loop.add_poller(bells[5]));  // pollers that make no system call are not counted
     loop.remove_poller(bells[5]);
     EXPECT_FALSE(loop.add_poller(bells[4], true));
     loop.remove_poller(bells[0]);
-    loop.remove_poller(bells[4]);  // which it never took
+    loop.remove_poller(bells[4]);  // it was not added before
     EXPECT_TRUE(loop.add_poller(bells[4], true));
     EXPECT_FALSE(loop.add_poller(bells[0], true));
     for (Bell& bell : bells) loop.remove_poller(bell);

@@ -9,7 +9,7 @@ namespace {
 
 std::string of(std::string_view text) { return to_base64(std::as_bytes(std::span(text))); }
 
-TEST(Base64, IsThatOfRfc4648) {
+TEST(Base64, AgreesWithRfc4648) {
   EXPECT_EQ(of(""), "");
   EXPECT_EQ(of("f"), "Zg==");
   EXPECT_EQ(of("fo"), "Zm8=");
@@ -20,7 +20,7 @@ TEST(Base64, IsThatOfRfc4648) {
   EXPECT_EQ(of("\xff\xff\xfe"), "///+");
 }
 
-TEST(Base64, ReadsBack) {
+TEST(Base64, RoundTrips) {
   std::mt19937 random(3);
   for (std::size_t size = 0; size < 300; ++size) {
     std::vector<std::byte> bytes(size);
@@ -29,7 +29,7 @@ TEST(Base64, ReadsBack) {
   }
 }
 
-TEST(Base64, RefusesWhatIsMalformed) {
+TEST(Base64, RefusesMalformedTexts) {
   for (const char* text : {"Z", "Zg", "Zg=", "Zg===", "Z===", "====", "Zh==", "Zm9=", "Zm 9v", "Zm9v\n",
                            "=Zg=", "Zg==Zg==", "Zm-_", "Z=g=", "Zm9v=AAA"})
     EXPECT_FALSE(from_base64(text)) << text;

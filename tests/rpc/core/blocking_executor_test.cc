@@ -21,7 +21,7 @@ TEST(BlockingExecutor, TheTaskRunsOnTheCallingThread) {
   completing.join();
 }
 
-TEST(BlockingExecutor, ThrowsWhatTheTaskThrows) {
+TEST(BlockingExecutor, RethrowsTheExceptionOfTheTask) {
   struct Body {
     static Task<int> run() {
       throw Error(ErrorKind::not_found, "x");

@@ -18,7 +18,7 @@ TEST(Buffer, IsAlignedForTensors) {
   }
 }
 
-TEST(Buffer, OfNothingHasNothing) {
+TEST(Buffer, OfZeroBytesIsEmpty) {
   EXPECT_TRUE(Buffer::allocate(0).empty());
   EXPECT_TRUE(Buffer::copy({}).empty());
   EXPECT_EQ(Buffer().data(), nullptr);
@@ -34,7 +34,7 @@ TEST(Buffer, CopiesOfAHandleShareTheBytes) {
   EXPECT_EQ(buffer.owner().use_count(), 2);
 }
 
-TEST(Buffer, TooMuchIsBadAlloc) {
+TEST(Buffer, TooLargeAnAllocationThrowsBadAlloc) {
   EXPECT_THROW(Buffer::allocate(SIZE_MAX), std::bad_alloc);
   EXPECT_THROW(Buffer::allocate(SIZE_MAX - 63), std::bad_alloc);
   EXPECT_THROW(Buffer::allocate(SIZE_MAX / 2), std::bad_alloc);

@@ -24,7 +24,7 @@ using test::Event;
 using test::Handover;
 using test::kind_of;
 
-TEST(Future, GetReturnsWhatIsThere) {
+TEST(Future, GetReturnsAnAvailableValue) {
   EXPECT_EQ(Future<int>::made(3).get(), 3);
   EXPECT_NO_THROW(Future<void>::made(Result<void>{}).get());
   EXPECT_EQ(*Future<std::unique_ptr<int>>::made(std::make_unique<int>(4)).get(), 4);
@@ -61,7 +61,7 @@ TEST(Future, ABrokenPromiseIsAborted) {
   EXPECT_EQ(kind_of([&] { return first.get(); }), ErrorKind::aborted);
 }
 
-TEST(Future, AnEmptyOneFails) {
+TEST(Future, AnEmptyFutureFails) {
   Future<int> used = Future<int>::made(3);
   EXPECT_EQ(used.get(), 3);
   EXPECT_FALSE(used.valid());
@@ -86,13 +86,13 @@ TEST(Future, ThenRunsOnTheCompletingThread) {
   EXPECT_EQ(ran, expected);
 }
 
-TEST(Future, ThenRunsHereWhenItIsDone) {
+TEST(Future, ThenRunsAtOnceOnACompletedFuture) {
   bool ran = false;
   Future<int>::made(1).then([&](Result<int>&&) { ran = true; });
   EXPECT_TRUE(ran);
 }
 
-TEST(Future, ThenMakesAFutureOfWhatItReturns) {
+TEST(Future, ThenReturnsAFutureOfTheContinuationsResult) {
   Promise<int> promise;
   auto text = promise.future().then([](Result<int>&& n) { return n.value() * 2; }).then([](Result<int>&& n) {
     return std::to_string(n.value());
@@ -122,7 +122,7 @@ TEST(Future, OneContinuationCompletesTheFuturesOfSeveralConsumers) {
   for (auto& each : errors) EXPECT_EQ(kind_of([&] { each.get(); }), ErrorKind::aborted);
 }
 
-TEST(Future, WhatThenThrowsFailsTheNext) {
+TEST(Future, AnExceptionInThenFailsTheNextFuture) {
   auto next =
       Future<int>::made(1).then([](Result<int>&&) -> int { throw Error(ErrorKind::not_found, "gone"); });
   EXPECT_EQ(kind_of([&] { return next.get(); }), ErrorKind::not_found);
@@ -147,7 +147,7 @@ TEST(Future, CancelRequestsOnceInFlightAndNotAfterwards) {
   promise.complete(1);
   future.cancel();
   EXPECT_EQ(asked, 1);
-  EXPECT_EQ(future.get(), 1);  // cancelling is a request: this one was not heeded
+  EXPECT_EQ(future.get(), 1);  // cancelling is a request, which this promise ignored
   Future<int>().cancel();      // nothing to cancel
 }
 
@@ -181,7 +181,7 @@ TEST(Future, DestroyingDetaches) {
 }
 
 // Whichever of the two ends comes first, the continuation runs once and sees the value.
-TEST(Future, TheEndsMayRace) {
+TEST(Future, ThenAndCompleteMayRace) {
   constexpr int rounds = 2000;
   int ran = 0;
   std::vector<Promise<int>> promises(rounds);
@@ -206,7 +206,7 @@ TEST(Future, TheEndsMayRace) {
 
 // --- Waiting for a limited time ---
 
-TEST(Future, GetWithATimeoutReturnsWhatArrivesInTime) {
+TEST(Future, GetWithATimeoutReturnsAValueThatArrivesInTime) {
   EXPECT_EQ(Future<int>::made(3).get(0ns), 3) << "what is there needs no time";
   Promise<std::string> promise;
   auto future = promise.future();
@@ -222,7 +222,7 @@ TEST(Future, GetWithATimeoutReturnsWhatArrivesInTime) {
   EXPECT_EQ(kind_of([] { return Future<int>().get(1s); }), ErrorKind::failed_precondition);
 }
 
-TEST(Future, AfterTheTimeoutItIsAsItWas) {
+TEST(Future, TheFutureIsUsableAfterATimeout) {
   int asked = 0;
   Promise<int> promise;
   promise.on_cancel([&] { ++asked; });
@@ -244,7 +244,7 @@ TEST(Future, AfterTheTimeoutItIsAsItWas) {
   EXPECT_EQ(next.get(1s), 3);
 }
 
-TEST(Future, TheTimeoutNamesTheWorkThroughAllThatFollows) {
+TEST(Future, TheTimeoutNamesTheWorkThroughContinuations) {
   Promise<int> promise;
   promise.on_request([](WorkRequest) { return std::string("worker1: market.last"); });
   auto future = promise.future().then([](Result<int>&& n) { return n.value(); });
@@ -307,7 +307,7 @@ TEST(Future, GetWithATimeoutOnAnAgentsThreadIsRefusedAsGetIs) {
 
 // --- Results as values ---
 
-TEST(Future, AsResultHasTheValueOrTheError) {
+TEST(Future, AsResultContainsTheValueOrTheError) {
   Promise<int> good, bad;
   auto value = good.future().as_result();
   auto error = bad.future().as_result();
@@ -324,7 +324,7 @@ TEST(Future, AsResultHasTheValueOrTheError) {
   EXPECT_EQ(*std::move(moved).get(), 5);
 }
 
-TEST(Future, AsResultCancelsTheWorkAndHasWhatABrokenPromiseHas) {
+TEST(Future, AsResultForwardsCancellationAndABrokenPromise) {
   int asked = 0;
   auto promise = std::make_optional<Promise<int>>();
   promise->on_cancel([&] { ++asked; });
@@ -351,7 +351,7 @@ TEST(Future, GetOnAnAgentsThreadIsRefusedAndLeavesTheFuture) {
   EXPECT_EQ(future.get(), 2);
 }
 
-TEST(Future, GetOfWhatIsThereIsAllowedAnywhere) {
+TEST(Future, GetOfAnAvailableValueIsAllowedOnAnyThread) {
   auto future = Future<int>::made(6);
   int value = 0;
   std::thread handler([&] {
@@ -378,7 +378,7 @@ TEST(Future, GetOnTheProgramsIoContextIsRefused) {
   asio::io_context io;
   Promise<int> promise(std::make_shared<AsioLoop>(io));
   auto future =
-      promise.future().then([](Result<int>&& n) { return n.value(); });  // the loop goes with the chain
+      promise.future().then([](Result<int>&& n) { return n.value(); });  // the continuation keeps the loop
   std::optional<ErrorKind> seen;
   asio::post(io, [&] { seen = kind_of([&] { return future.get(); }); });
   io.run();
@@ -476,7 +476,7 @@ TEST(Future, AsyncGetIsCancelledThoughTheWorkContinues) {
   }
 }
 
-TEST(Future, CancelledAsyncGetHasTheWorksOwnErrorWhereThatIsKnown) {
+TEST(Future, ACancelledAsyncGetReportsTheWorksOwnErrorIfItIsKnown) {
   Promise<int> promise;
   promise.on_cancel([&] { promise.fail(Error(ErrorKind::peer_lost, "gone")); });
   SlottedGet get(promise.future());
@@ -486,7 +486,7 @@ TEST(Future, CancelledAsyncGetHasTheWorksOwnErrorWhereThatIsKnown) {
   EXPECT_EQ(get.kind(), ErrorKind::peer_lost);
 }
 
-TEST(Future, CancellingAfterTheEndDoesNothing) {
+TEST(Future, CancellingAfterCompletionHasNoEffect) {
   Promise<int> promise;
   SlottedGet get(promise.future());
   promise.complete(4);
@@ -498,7 +498,7 @@ TEST(Future, CancellingAfterTheEndDoesNothing) {
 
 // --- Continuations that throw ---
 
-TEST(Future, WhatAContinuationThrowsGoesToItsLoop) {
+TEST(Future, AnExceptionOfAContinuationIsReportedToItsLoop) {
   const auto loop = std::make_shared<AsioLoop>();
   std::vector<std::string> taken;
   loop->exceptions()->set_handler([&](const std::string& text) { taken.push_back(text); });
@@ -513,7 +513,7 @@ TEST(Future, WhatAContinuationThrowsGoesToItsLoop) {
             std::vector<std::string>(2, "a continuation threw an exception, which was dropped: beyond"));
 }
 
-TEST(Future, WithoutALoopItGoesToStderr) {
+TEST(Future, AnExceptionWithoutALoopIsPrintedToStderr) {
   testing::internal::CaptureStderr();
   Future<int>::made(1).then([](Result<int>&&) { throw 5; });
   EXPECT_EQ(testing::internal::GetCapturedStderr(),

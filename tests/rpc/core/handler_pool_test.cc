@@ -57,7 +57,7 @@ TEST(HandlerPool, AJobThatThrowsIsReportedAndLeavesTheThread) {
                        2, "a task of the handler threads threw an exception, which was dropped: beyond"));
 }
 
-TEST(HandlerPool, JoinRunsWhatIsQueuedAndWhatThatPosts) {
+TEST(HandlerPool, JoinRunsQueuedJobsAndTheJobsThatTheyPost) {
   HandlerPool pool(2);
   Event go;
   std::atomic<int> ran{0};

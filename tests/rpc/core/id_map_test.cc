@@ -9,7 +9,7 @@
 namespace weft::rpc::id_map_test {
 namespace {
 
-TEST(IdMap, HoldsWhatItWasGiven) {
+TEST(IdMap, HoldsInsertedValues) {
   IdMap<int> map(1);
   EXPECT_EQ(map.find(0), nullptr);
   EXPECT_FALSE(map.take(0).has_value());

@@ -38,7 +38,7 @@ TEST(Inside, LivesAsLongAsItsOwner) {
   EXPECT_EQ(Counted::alive, 0);
 }
 
-TEST(Inside, ThatCannotBeMadeIsNotDestroyed) {
+TEST(Inside, IsNotDestroyedIfItsConstructorThrows) {
   EXPECT_THROW(Owner(""), std::invalid_argument);
   EXPECT_EQ(Counted::alive, 0);
 }

@@ -5,12 +5,12 @@
 namespace weft::rpc::log_test {
 namespace {
 
-TEST(EscapedText, KeepsWhatPeopleRead) {
+TEST(EscapedText, KeepsReadableText) {
   for (const char* text : {"", "plain: 'text' \\ \"quoted\"", "Zürich, …, 東京, \xf0\x9f\xa7\xb5"})
     EXPECT_EQ(escaped(text), text);
 }
 
-TEST(EscapedText, ObeysNothing) {
+TEST(EscapedText, EscapesControlSequences) {
   EXPECT_EQ(escaped("\x1b[31mred\x07\t"), "\\x1b[31mred\\x07\\x09");
   EXPECT_EQ(escaped("\xc2\x9b"
                     "2J"),

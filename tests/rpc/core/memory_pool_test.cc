@@ -17,7 +17,7 @@ bool aligned(const Buffer& buffer) {
   return reinterpret_cast<std::uintptr_t>(buffer.data()) % Buffer::alignment == 0;
 }
 
-TEST(MemoryPool, ABlockComesBackToTheNextOfItsSize) {
+TEST(MemoryPool, ABlockIsReusedForTheSameSize) {
   MemoryPool pool(64 * mib);
   const std::byte* first = nullptr;
   {
@@ -48,7 +48,7 @@ TEST(MemoryPool, CopiesOfABufferKeepItsBlock) {
   EXPECT_NE(other.data(), copy.data());
 }
 
-TEST(MemoryPool, SmallOnesAreNotKept) {
+TEST(MemoryPool, SmallBlocksAreNotKept) {
   MemoryPool pool(64 * mib);
   {
     const Buffer small = pool.allocate(MemoryPool::smallest - 1);
@@ -60,7 +60,7 @@ TEST(MemoryPool, SmallOnesAreNotKept) {
   EXPECT_EQ(counts.hits + counts.misses + counts.kept_bytes, 0U);
 }
 
-TEST(MemoryPool, KeepsNoMoreThanItMay) {
+TEST(MemoryPool, KeepsNoMoreThanItsLimit) {
   MemoryPool pool(4 * mib);
   {
     std::vector<Buffer> blocks;
@@ -73,7 +73,7 @@ TEST(MemoryPool, KeepsNoMoreThanItMay) {
   EXPECT_LE(pool.counts().kept_bytes, 4 * mib) << "a block beyond the bound is not kept at all";
 }
 
-TEST(MemoryPool, TheOldestGoFirst) {
+TEST(MemoryPool, TheOldestBlocksAreFreedFirst) {
   MemoryPool pool(3 * mib);
   {
     const Buffer a = pool.allocate(2 * mib);
@@ -102,7 +102,7 @@ TEST(MemoryPool, ABlockMayOutliveThePool) {
   EXPECT_EQ(block.data()[mib - 1], std::byte{7});
 }
 
-TEST(MemoryPool, TrimGivesBackWhatIsKept) {
+TEST(MemoryPool, TrimFreesKeptBlocks) {
   MemoryPool pool(64 * mib);
   {
     const Buffer block = pool.allocate(mib);

@@ -11,8 +11,8 @@
 namespace weft::rpc {
 namespace {
 
-// A process may be collected between any two looks at it, also while its entry in /proc is being read.
-TEST(ProcessId, OfAProcessThatIsCollectedMeanwhileIsReportedAsEnded) {
+// A process may be reaped between any two reads, also while its entry in /proc is being read.
+TEST(ProcessId, OfAConcurrentlyReapedProcessIsReportedAsEnded) {
   for (int i = 0; i < 100; ++i) {
     test::Child child([](int pipe) {
       const ProcessId own = own_process();

@@ -15,7 +15,7 @@ TEST(SerialExecutor, RunsInOrderOneAtATime) {
   HandlerPool pool(4);
   SerialExecutor serial(pool);
   std::atomic<int> inside{0};
-  std::vector<int> order;  // no lock: the executor is one
+  std::vector<int> order;  // needs no lock, because the executor runs one job at a time
   Event done;
   constexpr int n = 2000;
   for (int i = 0; i < n; ++i)
@@ -45,7 +45,7 @@ TEST(SerialExecutor, ManyMayPost) {
   EXPECT_EQ(count, 4000);
 }
 
-TEST(SerialExecutor, ATaskThatSuspendsLetsTheNextIn) {
+TEST(SerialExecutor, TheNextTaskRunsWhileOneIsSuspended) {
   struct Body {
     static Task<> first(Future<int> later, std::string* log) {
       *log += 'a';
@@ -97,8 +97,9 @@ TEST(SerialExecutor, MayBeDestroyedWithJobsQueued) {
   EXPECT_EQ(ran, 3);
 }
 
-// As an object's executor at an agent's end: jobs that hold the executor go with the threads.
-TEST(SerialExecutor, DropsItsJobsWhereTheThreadsHaveEnded) {
+// As for an object's executor when its agent ends: the jobs, which hold the executor, are destroyed with the
+// threads.
+TEST(SerialExecutor, DropsItsJobsIfTheThreadsHaveEnded) {
   HandlerPool pool(1);
   pool.join();
   auto serial = std::make_shared<SerialExecutor>(pool);

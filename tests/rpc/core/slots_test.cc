@@ -7,7 +7,7 @@
 namespace weft::rpc::slots_test {
 namespace {
 
-TEST(Slots, HoldOneValueATypeFoundByIt) {
+TEST(Slots, HoldOneValuePerType) {
   Slots slots;
   EXPECT_EQ(slots.find<int>(), nullptr);
   EXPECT_EQ(slots.share<int>(), nullptr);
@@ -20,7 +20,7 @@ TEST(Slots, HoldOneValueATypeFoundByIt) {
   EXPECT_EQ(slots.find<long>(), nullptr);
 }
 
-TEST(Slots, KeepWhatTheyHoldAlive) {
+TEST(Slots, KeepTheirValuesAlive) {
   auto value = std::make_shared<int>(1);
   {
     Slots slots;

@@ -1,4 +1,4 @@
-// When a loop polls, in time that the test gives.
+// The decisions of a spinning loop to poll or to sleep, with a clock that the test sets.
 #include <weft/rpc/core/spin_policy.h>
 
 #include <gtest/gtest.h>
@@ -34,17 +34,17 @@ TEST_F(SpinPolicyTest, AFixedBoundStays) {
   EXPECT_FALSE(SpinPolicy(none).spins());
 }
 
-TEST_F(SpinPolicyTest, OnOneCpuNothingPolls) {
+TEST_F(SpinPolicyTest, NoLoopPollsOnOneCpu) {
   EXPECT_FALSE(SpinPolicy(std::nullopt, 1).spins());
   EXPECT_TRUE(SpinPolicy(20us, 1).spins()) << "the program has asked for it";
 }
 
-TEST_F(SpinPolicyTest, AFreeCoreIsPolledOn) {
+TEST_F(SpinPolicyTest, ALoopPollsOnAFreeCore) {
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(keeps_polling(1us));
   EXPECT_TRUE(polls());
 }
 
-TEST_F(SpinPolicyTest, ACoreThatIsWantedEndsPollingForPausesThatDouble) {
+TEST_F(SpinPolicyTest, PausesOfPollingDoubleOnABusyCore) {
   EXPECT_FALSE(keeps_polling(200us));
   EXPECT_FALSE(polls());
   for (auto pause = SpinPolicy::first_pause; pause < SpinPolicy::max_pause; pause *= 2) {
@@ -71,7 +71,7 @@ TEST_F(SpinPolicyTest, PausesBeginAnewAfterATrialThatSucceeds) {
   EXPECT_TRUE(polls());
 }
 
-TEST_F(SpinPolicyTest, ALongerAbsenceEndsPollingForLonger) {
+TEST_F(SpinPolicyTest, ALongerPreemptionStopsPollingForLonger) {
   EXPECT_FALSE(keeps_polling(4ms));
   now += 80ms - 1us;
   EXPECT_FALSE(polls());
@@ -82,7 +82,7 @@ TEST_F(SpinPolicyTest, ALongerAbsenceEndsPollingForLonger) {
   EXPECT_TRUE(polls());
 }
 
-// A thread whose quota is used up half of the time, polls until then, and is suspended between yields.
+// A thread that polls until its quota is used up, and is then suspended for the rest of the period.
 TEST_F(SpinPolicyTest, UnderAQuotaTheLoopPollsRarely) {
   SpinPolicy::Duration polled{0};
   constexpr auto time = 100s;
@@ -99,7 +99,7 @@ TEST_F(SpinPolicyTest, UnderAQuotaTheLoopPollsRarely) {
   EXPECT_LT(polled, time / 50);
 }
 
-TEST_F(SpinPolicyTest, ShortAbsencesCountWithinASecond) {
+TEST_F(SpinPolicyTest, ShortPreemptionsCountWithinASecond) {
   for (int i = 0; i < 10; ++i) {
     EXPECT_FALSE(keeps_polling(10us));
     EXPECT_TRUE(polls()) << i;
@@ -122,7 +122,7 @@ TEST_F(SpinPolicyTest, SparseEventsArePolledForRarely) {
   EXPECT_LT(polled, events / 50) << "at most 1 % of a core, for events a millisecond apart: 50 µs each";
 }
 
-TEST_F(SpinPolicyTest, EventsThatComeSoonEndThis) {
+TEST_F(SpinPolicyTest, FrequentEventsResumePolling) {
   for (int i = 0; i < 1000; ++i) policy.missed();
   EXPECT_GT(sleeps_before_a_poll(), 100);
   for (int i = 0; i < 1000; ++i) policy.missed();

@@ -5,7 +5,7 @@
 namespace weft::rpc {
 namespace {
 
-TEST(SplitMix64, GivesTheNumbersOfTheReference) {  // Vigna's splitmix64.c with the seed 1234567
+TEST(SplitMix64, AgreesWithTheReferenceImplementation) {  // Vigna's splitmix64.c with the seed 1234567
   SplitMix64 random(1234567);
   EXPECT_EQ(random(), 6457827717110365317u);
   EXPECT_EQ(random(), 3203168211198807973u);

@@ -34,7 +34,7 @@ TEST(Task, IsLazy) {
   EXPECT_TRUE(began);
 }
 
-TEST(Task, AnEmptyOneFails) {
+TEST(Task, AnEmptyTaskFails) {
   struct Body {
     static Task<int> await(Task<int> task) { co_return co_await std::move(task); }
     static Task<int> await(Future<int> future) { co_return co_await std::move(future); }
@@ -46,7 +46,7 @@ TEST(Task, AnEmptyOneFails) {
             ErrorKind::failed_precondition);
 }
 
-TEST(Task, ReturnsValuesNothingAndMoveOnlyThings) {
+TEST(Task, ReturnsValuesVoidAndMoveOnlyTypes) {
   struct Body {
     static Task<std::unique_ptr<int>> make() { co_return std::make_unique<int>(4); }
     static Task<int> use() { co_return *co_await make() + co_await give(1); }
@@ -156,7 +156,7 @@ TEST(Task, ResumesOnlyOnItsExecutor) {
   EXPECT_NE(*seen.begin(), std::this_thread::get_id());
 }
 
-TEST(Task, ManyThreadsMayCompleteWhatItAwaits) {
+TEST(Task, ManyThreadsMayCompleteTheAwaitedFutures) {
   constexpr int n = 500;
   struct Body {
     static Task<int> run(std::vector<Future<int>> futures) {
@@ -209,7 +209,7 @@ struct ContextBody {
   }
 };
 
-TEST(Task, ItsContextIsEnteredWheneverItRunsAndLeftWheneverItDoesNot) {
+TEST(Task, ItsContextIsActiveExactlyWhileItRuns) {
   HandlerPool pool(1);
   Recorded context;
   Promise<int> later;
@@ -223,7 +223,7 @@ TEST(Task, ItsContextIsEnteredWheneverItRunsAndLeftWheneverItDoesNot) {
   EXPECT_EQ(context.steps, "e1234le56l");
 }
 
-TEST(Task, ItsContextIsLeftWhereItThrows) {
+TEST(Task, ItsContextIsLeftWhenItThrows) {
   struct Body {
     static Task<> fail() {
       co_await nothing();
@@ -259,7 +259,7 @@ TEST(Task, SuspendedWhenItsExecutorEndsItIsDestroyedWithAllThatItAwaits) {
   HandlerPool pool(1);
   Promise<int> later;
   auto future = Body::outer(held, later.future()).start(pool);
-  pool.join();  // the task is suspended by then: the start was queued
+  pool.join();  // the task is suspended now, because its start was queued before
   EXPECT_GT(held.use_count(), 1);
   later.complete(1);  // its resumption is dropped
   EXPECT_EQ(held.use_count(), 1);

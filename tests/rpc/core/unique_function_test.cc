@@ -17,7 +17,7 @@ struct Counted {
   int* alive_;
 };
 
-TEST(UniqueFunction, RunsWhatItHolds) {
+TEST(UniqueFunction, InvokesItsTarget) {
   UniqueFunction<int(int, int)> add = [](int a, int b) { return a + b; };
   EXPECT_EQ(add(2, 3), 5);
   UniqueFunction<int(int)> pointer = +[](int x) { return -x; };
@@ -85,7 +85,7 @@ struct ThrowsWhenMoved {
   int operator()() const { return 5; }
 };
 
-TEST(UniqueFunction, MovesWithoutMovingWhatMayThrow) {
+TEST(UniqueFunction, MovesWithoutMovingATargetThatMayThrow) {
   UniqueFunction<int()> f = ThrowsWhenMoved{};
   static_assert(std::is_nothrow_move_constructible_v<decltype(f)>);
   auto g = std::move(f);

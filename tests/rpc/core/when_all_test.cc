@@ -36,7 +36,7 @@ TEST(WhenAll, WaitsForAllAndFailsWithTheFirstErrorInTheGivenOrder) {
   EXPECT_EQ(message_of([&] { return all.get(), 0; }), "second");
 }
 
-TEST(WhenAll, OfNothingIsThere) {
+TEST(WhenAll, OfNoFuturesIsComplete) {
   EXPECT_TRUE(when_all(std::vector<Future<int>>{}).get().empty());
   when_all(std::vector<Future<void>>{}).get();
 }
@@ -91,7 +91,7 @@ TEST(WhenAllOrError, GivesTheValuesInTheGivenOrder) {
   when_all_or_error(std::vector<Future<void>>{}).get();
 }
 
-TEST(WhenAllOrError, EndsWithTheFirstErrorInTimeWhileOthersContinue) {
+TEST(WhenAllOrError, FailsWithTheEarliestErrorWhileOthersContinue) {
   std::vector<Promise<void>> promises(4);
   std::vector<bool> cancelled(4);
   std::vector<Future<void>> futures;
@@ -105,7 +105,7 @@ TEST(WhenAllOrError, EndsWithTheFirstErrorInTimeWhileOthersContinue) {
   ASSERT_TRUE(all.ready());
   EXPECT_EQ(message_of([&] { return all.get(), 0; }), "fourth");
   EXPECT_EQ(cancelled, std::vector<bool>(4));
-  promises[2].fail(Error(ErrorKind::internal, "third"));  // nobody hears of it
+  promises[2].fail(Error(ErrorKind::internal, "third"));  // no consumer gets this error
   promises[0].complete(Result<void>{});
 }
 
@@ -132,8 +132,8 @@ TEST(WhenAllOrError, ThreadsMayCompleteAndFailThemAtOnce) {
   }
 }
 
-// Every call's own end: none hides another's.
-TEST(WhenAll, OfResultsHasEachErrorInItsPlace) {
+// The outcome of each call: no error hides another one.
+TEST(WhenAll, OfResultsHasEachErrorAtItsIndex) {
   Promise<int> good, bad;
   std::vector<Future<Result<int>>> results;
   results.push_back(good.future().as_result());

@@ -57,7 +57,7 @@ void write_move(OutgoingMessage& message) {
   message.argument(1).set_reals(std::vector{0.5, 0.25});
 }
 
-TEST_F(DynamicCallTest, IsServedLikeATypedOne) {
+TEST_F(DynamicCallTest, IsServedLikeATypedCall) {
   const DynamicReply reply = got(call_by_name(peer(), "plane.move", 2, write_move));
   ValueReader x, y;
   ASSERT_TRUE(reply.result().find_field("x", 0, x));
@@ -66,7 +66,7 @@ TEST_F(DynamicCallTest, IsServedLikeATypedOne) {
   EXPECT_EQ(y.get_real(), 2.25);
 }
 
-TEST_F(DynamicCallTest, NothingToEncodeIsNoArguments) {
+TEST_F(DynamicCallTest, MayHaveNoArguments) {
   const DynamicReply reply = got(call_by_name(peer(), "plane.large", 0, nullptr));
   EXPECT_EQ(reply.result().get_text().size(), 100'000U);
 }
@@ -85,7 +85,7 @@ TEST_F(DynamicCallTest, ErrorsAreThoseOfATypedCall) {
   EXPECT_EQ(kind_of([&] { got(call_by_name(peer(), "plane.move", 4, nullptr)); }), ErrorKind::type_mismatch);
 }
 
-TEST_F(DynamicCallTest, WhatEncodingThrowsIsThrown) {
+TEST_F(DynamicCallTest, RethrowsExceptionsOfTheEncoder) {
   EXPECT_THROW(got(call_by_name(peer(), "plane.move", 1,
                                 [](OutgoingMessage&) { throw std::out_of_range("no such argument"); })),
                std::out_of_range);

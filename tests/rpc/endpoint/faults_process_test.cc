@@ -36,7 +36,7 @@ class Vault {
   std::uint64_t put(Buffer bytes) { return bytes.size(); }
   Buffer take(std::uint64_t bytes) { return Buffer::allocate(bytes); }
   int one() { return 1; }
-  // Until it is cancelled.
+  // Holds the call until it is cancelled.
   Future<void> hold(CallContext& call) {
     auto promise = std::make_shared<Promise<void>>();
     call.on_cancel([this, promise] {
@@ -57,7 +57,7 @@ AgentOptions options(const std::string& name, const std::string& listen = "tcp:/
   options.name = name;
   if (!listen.empty()) options.listen = {listen};
   options.handler_threads = 2;
-  options.same_host = false;  // each test says which way it means
+  options.same_host = false;  // each test chooses the transport
   options.log = [](const LogRecord&) {};
   return options;
 }
@@ -97,13 +97,13 @@ class DeathTest : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Ways, DeathTest, testing::Values("tcp", "unix", "shm"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(DeathTest, InTheMiddleOfATensorIsReportedToTheCaller) {
+TEST_P(DeathTest, OfTheCalleeDuringATensorIsReportedToTheCaller) {
   Child server = vault(listen());
   const std::string address = server.line();
   Agent client(options("client", ""));
   const Peer peer = client.connect(address);
   EXPECT_EQ(got(peer.call<&Vault::put>(Buffer::allocate(1000))), 1000U);
-  server.stop();  // so that it takes some of what comes and not all
+  server.stop();  // so that it receives some of the bytes and not all
   auto bytes = Buffer::allocate(std::size_t{64} << 20);
   const std::weak_ptr<void> kept = bytes.owner();
   auto put = peer.call<&Vault::put>(bytes);
@@ -127,7 +127,7 @@ TEST_P(DeathTest, InTheMiddleOfATensorIsReportedToTheCaller) {
   eventually("no call holds memory", [&] { return client.counts().waiting_bytes == 0; });
 }
 
-TEST_P(DeathTest, OfACallerInTheMiddleOfATensorLeavesNothingHeld) {
+TEST_P(DeathTest, OfTheCallerDuringATensorReleasesItsMemory) {
   // The client sends until it is killed.
   Child client([](int pipe, int orders) {
     auto* agent = new Agent(options("client", ""));
@@ -149,7 +149,7 @@ TEST_P(DeathTest, OfACallerInTheMiddleOfATensorLeavesNothingHeld) {
              [&] { return server.counts().serving_bytes == 0 && server.counts().serving == 0; });
 }
 
-TEST(DeathTest, AnotherLifeOnTheSameAddressIsNotTakenForTheFirst) {
+TEST(DeathTest, ANewIncarnationAtTheSameAddressIsRecognized) {
   Child first = vault("tcp://" + test::own_loopback() + ":0");
   Child second([](int pipe, int orders) { keep_vault(pipe, line_of(orders)); });
   const std::string address = first.line();
@@ -167,7 +167,7 @@ TEST(DeathTest, AnotherLifeOnTheSameAddressIsNotTakenForTheFirst) {
   EXPECT_NE(peer.identity(), id);
 }
 
-TEST(StandstillTest, PastTheHeartbeatIsALossAndItsEndANewBeginning) {
+TEST(StandstillTest, AStoppedPeerIsLostAndReconnectsWhenItContinues) {
   const Heartbeat heartbeat{.interval = 50ms, .timeout = 1s};
   Child server = vault("tcp://127.0.0.1:0", heartbeat);
   const std::string address = server.line();
@@ -260,8 +260,8 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   const std::size_t wanted = more_files(10'000);
   ASSERT_GE(wanted, 500U)
       << "the system gives this process too few descriptors for the test to mean anything";
-  // The peers complete their handshakes, and are idle: in a separate process, because each connection has two
-  // ends.
+  // The peers complete their handshakes and are then idle. They are in a separate process, because each
+  // connection has two ends.
   Child many([&](int pipe, int orders) {
     const std::string address = line_of(orders);
     std::vector<Socket> sockets;
@@ -278,7 +278,7 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
     while (true) ::pause();
   });
   auto with = options("server");
-  with.heartbeat.interval = 0s;  // they would not answer
+  with.heartbeat.interval = 0s;  // the peers would not answer
   with.limits.header = 1 << 20;
   Agent server(patient(std::move(with)));
   server.serve(std::make_shared<Vault>());
@@ -304,8 +304,8 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   idle.expect_the_same();
 }
 
-// With the options that agents have by themselves: some come through shared memory, the others do not.
-TEST(StormTest, AgentsOfOneHostMeetBeyondTheLimitForSharedMemory) {
+// With the default options: some agents connect through shared memory, and the others do not.
+TEST(StormTest, AgentsOfOneHostConnectBeyondTheLimitForSharedMemory) {
   constexpr std::size_t wanted = 600;
   if (more_files(2 * wanted) < 2 * wanted) GTEST_SKIP() << "too few descriptors";
   if (!shm_supported()) GTEST_SKIP() << "no shared memory";
@@ -367,12 +367,12 @@ TEST(StormTest, SilentConnectionsDoNotExcludeOtherPeers) {
   EXPECT_EQ(server.counts().connections, 1U);
 }
 
-TEST(DescriptorsTest, AnAgentThatHasNoneLeftContinuesOnceItHas) {
+TEST(DescriptorsTest, AnAgentWithoutFreeDescriptorsContinuesOnceSomeAreFree) {
   Child server([](int pipe) {
     auto with = options("server");
     auto* agent = new Agent(std::move(with));
     agent->serve(std::make_shared<Vault>());
-    // Room for three more descriptors, after all lower ones are used.
+    // The limit leaves three descriptors above those in use.
     const int next = ::dup(0);
     ::close(next);
     const rlimit limit{static_cast<rlim_t>(next) + 3, static_cast<rlim_t>(next) + 3};

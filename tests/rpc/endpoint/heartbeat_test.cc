@@ -1,4 +1,4 @@
-// A peer that says nothing is lost; one that is only busy is not.
+// A silent peer is lost. A busy peer is not.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
@@ -53,9 +53,9 @@ TEST(HeartbeatTest, ASilentPeerIsLost) {
   EXPECT_GE(pings, 1U) << "it was asked";
 }
 
-TEST(HeartbeatTest, APeerThatAnswersNothingButPingsLives) {
+TEST(HeartbeatTest, APeerThatAnswersOnlyPingsIsAlive) {
   auto options = impatient("a");
-  options.heartbeat = {.interval = 10ms, .timeout = 1s};  // this test may be late with a pong
+  options.heartbeat = {.interval = 10ms, .timeout = 1s};  // the test itself may send a pong late
   Agent agent(std::move(options));
   Socket listener = Socket::listening();
   auto call = agent.connect(listener.address()).call<One>();
@@ -72,7 +72,7 @@ TEST(HeartbeatTest, APeerThatAnswersNothingButPingsLives) {
   EXPECT_EQ(agent.counts().peers_silent, 0U);
 }
 
-TEST(HeartbeatTest, WithoutOneAPeerIsTakenAtItsWord) {
+TEST(HeartbeatTest, WithoutHeartbeatsASilentPeerIsNotLost) {
   auto options = impatient("a");
   options.heartbeat.interval = 0ns;
   Agent agent(std::move(options));

@@ -1,5 +1,5 @@
-// Two hosts, as network namespaces with a cable between them: what happens when it is pulled, or bad, and
-// when their connections are reset.
+// Two hosts, as network namespaces with a cable between them: the cable is pulled, or loses packets, or all
+// connections are reset.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
@@ -31,7 +31,7 @@ class Vault {
 AgentOptions options(const std::string& name) {
   AgentOptions options;
   options.name = name;
-  options.insecure = true;  // the other host is ours, too
+  options.insecure = true;  // the other host belongs to this test
   options.log = [](const LogRecord&) {};
   return options;
 }
@@ -64,7 +64,7 @@ class HostsTest : public testing::Test {
   std::optional<Peer> vault_;
 };
 
-TEST_F(HostsTest, APulledCableIsNoticed) {
+TEST_F(HostsTest, APulledCableIsDetected) {
   begin();
   if (IsSkipped() || HasFatalFailure()) return;
   ASSERT_TRUE(hosts_->there("ip link set weft1 down"));
@@ -81,7 +81,7 @@ TEST_F(HostsTest, APulledCableIsNoticed) {
   });
 }
 
-TEST_F(HostsTest, ABadCableIsOnlySlow) {
+TEST_F(HostsTest, ALossyCableIsOnlySlow) {
   begin();
   if (IsSkipped() || HasFatalFailure()) return;
   if (!TwoHosts::here("tc qdisc add dev weft0 root netem loss 5% delay 3ms 1ms"))
@@ -93,7 +93,7 @@ TEST_F(HostsTest, ABadCableIsOnlySlow) {
   EXPECT_EQ(client_->counts().connections_made, 1U);
 }
 
-TEST_F(HostsTest, ResumableCallsOutliveResetsOfEveryConnection) {
+TEST_F(HostsTest, ResumableCallsSurviveResetsOfEveryConnection) {
   begin({.interval = 1s, .timeout = 30s});
   if (IsSkipped() || HasFatalFailure()) return;
   if (!TwoHosts::reset_connections())
@@ -106,7 +106,7 @@ TEST_F(HostsTest, ResumableCallsOutliveResetsOfEveryConnection) {
       if (i != 100) continue;
       ASSERT_TRUE(TwoHosts::reset_connections());
     }
-    // The vault counts calls only if each comes once, in its order.
+    // The vault's count matches only if each call ran once, and in order.
     for (auto& call : calls) EXPECT_EQ(got(std::move(call)), ++answered);
   }
   EXPECT_GE(client_->counts().connections_made, 5U);

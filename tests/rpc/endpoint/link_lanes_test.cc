@@ -65,7 +65,7 @@ class LinkLanesTest : public testing::Test {
   std::vector<std::unique_ptr<Agent>> agents_;
 };
 
-TEST_F(LinkLanesTest, AreAsManyAsBothAllow) {
+TEST_F(LinkLanesTest, AreLimitedByBothSides) {
   Agent &anna = add("anna", 3), &bert = add("bert", 2);
   const Peer peer = connect(anna, bert);
   eventually("both have their lanes",
@@ -75,7 +75,7 @@ TEST_F(LinkLanesTest, AreAsManyAsBothAllow) {
   EXPECT_EQ(bert.counts().connections, 1U);  // those that became lanes do not count
 }
 
-TEST_F(LinkLanesTest, AreNotMadeWhereOneSideHasNone) {
+TEST_F(LinkLanesTest, AreNotOpenedIfOneSideHasNone) {
   Agent &anna = add("anna", 3), &bert = add("bert", 0);
   expect_mirrored(connect(anna, bert));
   expect_mirrored(connect(bert, anna));
@@ -83,10 +83,10 @@ TEST_F(LinkLanesTest, AreNotMadeWhereOneSideHasNone) {
   EXPECT_EQ(bert.counts().lanes_made, 0U);
 }
 
-TEST_F(LinkLanesTest, ManyCallsAtOnceKeepTheirBytes) {
+TEST_F(LinkLanesTest, CarryManyCallsAtOnce) {
   Agent &anna = add("anna", 2), &bert = add("bert", 2);
   const Peer peer = connect(anna, bert);
-  // From the first moment on: before, while and after the lanes come.
+  // Calls start at once, so they run before, while and after the lanes are opened.
   std::vector<Buffer> sent;
   std::vector<Future<Buffer>> answers;
   for (unsigned i = 0; i < 40; ++i) {
@@ -111,7 +111,7 @@ TEST_F(LinkLanesTest, EndWithTheirConnection) {
   const Peer peer = connect(anna, bert);
   eventually("both have their lanes", [&] { return bert.counts().lanes_made == 2; });
   auto call = peer.call<&Mirror::size>(filled(64 << 20, 1));
-  agents_.pop_back();  // bert, in the middle of it or after it
+  agents_.pop_back();  // destroys bert during the call or after it
   const auto error = error_of([&] { return call.get(); });
   if (error) {
     EXPECT_TRUE(error->kind() == ErrorKind::peer_lost || error->kind() == ErrorKind::shut_down)
@@ -119,11 +119,11 @@ TEST_F(LinkLanesTest, EndWithTheirConnection) {
   }
 }
 
-TEST_F(LinkLanesTest, OfNoConnectionAreRefused) {
+TEST_F(LinkLanesTest, WithoutAConnectionAreRefused) {
   Agent& anna = add("anna", 2);
   auto stranger = probe::Socket::connected(anna.addresses().front());
   stranger.send(test::bytes_of(OutgoingMessage::lane({{1, 2}, 0, 2})));
-  EXPECT_EQ(stranger.frames_to_end(), 1U);  // her hello
+  EXPECT_EQ(stranger.frames_to_end(), 1U);  // anna's hello
   EXPECT_EQ(anna.counts().lanes_made, 0U);
 }
 
@@ -148,7 +148,7 @@ struct ByHand {
   HelloInfo theirs;
 };
 
-TEST_F(LinkLanesTest, AreOpenWhenAllHaveCome) {
+TEST_F(LinkLanesTest, AreOpenOnceAllHaveArrived) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   EXPECT_EQ(peer.theirs.lanes, 2U);
@@ -158,11 +158,12 @@ TEST_F(LinkLanesTest, AreOpenWhenAllHaveCome) {
   EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
 }
 
-TEST_F(LinkLanesTest, MayComeBeforeTheHello) {
+TEST_F(LinkLanesTest, MayArriveBeforeTheHello) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna, false);
   auto second = peer.lane(1, 2), first = peer.lane(0, 2);
-  for (auto* lane : {&first, &second}) ASSERT_TRUE(lane->next());  // her hello; she reads theirs about now
+  // anna's hello; she receives this peer's at about the same time
+  for (auto* lane : {&first, &second}) ASSERT_TRUE(lane->next());
   peer.greet();
   const auto said = peer.connection.next();
   ASSERT_TRUE(said && said->prefix.kind == FrameKind::lane);
@@ -171,7 +172,7 @@ TEST_F(LinkLanesTest, MayComeBeforeTheHello) {
 
 TEST(EarlyLanesTest, AreBounded) {
   std::atomic<int> warnings{0};
-  // A lane counts as a handshake until the agent has read what it is.
+  // A lane counts as a handshake until the agent has read its first frame.
   const auto is_read = [](Agent& agent) {
     eventually("only the connection itself has not said who it is",
                [&] { return agent.counts().handshakes == 1; });
@@ -188,7 +189,7 @@ TEST(EarlyLanesTest, AreBounded) {
     is_read(anna);
   }
   EXPECT_EQ(peer.lane(4, 5).frames_to_end(), 1U);
-  // Lanes no longer count as handshakes after their connection is known, or has ended.
+  // A lane no longer counts as a handshake once its connection is known, or has ended.
   peer.connection.end_sending();
   for (auto& lane : kept) EXPECT_EQ(lane.frames_to_end(), 0U);
   for (int round = 0; round < 2; ++round) {
@@ -203,13 +204,13 @@ TEST(EarlyLanesTest, AreBounded) {
     const auto said = other.connection.next();
     EXPECT_TRUE(said && said->prefix.kind == FrameKind::lane) << round;
   }
-  // As happens when a connection ends while its lanes come.
+  // This happens if a connection ends while its lanes are being opened.
   auto late = peer.lane(0, 4);
   EXPECT_EQ(late.frames_to_end(), 1U);
   EXPECT_EQ(warnings, 0);
 }
 
-TEST_F(LinkLanesTest, BeyondWhatWasOfferedEndTheConnection) {
+TEST_F(LinkLanesTest, BeyondTheOfferedNumberCloseTheConnection) {
   Agent& anna = add("anna", 2);
   for (const auto& [index, count] : {std::pair{0, 3}, {2, 2}, {0, 0}}) {
     ByHand peer(anna);
@@ -218,14 +219,14 @@ TEST_F(LinkLanesTest, BeyondWhatWasOfferedEndTheConnection) {
   }
 }
 
-TEST_F(LinkLanesTest, TwiceInOnePlaceEndTheConnection) {
+TEST_F(LinkLanesTest, WithADuplicateIndexCloseTheConnection) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   const auto once = peer.lane(0, 2), twice = peer.lane(0, 2);
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
-TEST_F(LinkLanesTest, UsedWithoutBeingThereEndTheConnection) {
+TEST_F(LinkLanesTest, ThatAreUsedBeforeTheyArriveCloseTheConnection) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   auto message = OutgoingMessage::request(0);
@@ -236,8 +237,8 @@ TEST_F(LinkLanesTest, UsedWithoutBeingThereEndTheConnection) {
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
-// Idle as they are.
-TEST_F(LinkLanesTest, ThatAreLostEndTheConnection) {
+// The lanes are idle.
+TEST_F(LinkLanesTest, ThatAreLostCloseTheConnection) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   const auto first = peer.lane(0, 2);
@@ -249,22 +250,22 @@ TEST_F(LinkLanesTest, ThatAreLostEndTheConnection) {
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
-// As the dialling side does if it gives the lanes up.
-TEST_F(LinkLanesTest, LostBeforeTheyAreInUseAreNotUsed) {
+// The dialling side does this if it gives up on the lanes.
+TEST_F(LinkLanesTest, ThatAreLostBeforeTheirFirstUseAreNotUsed) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   {
     const auto first = peer.lane(0, 2), second = peer.lane(1, 2);
     ASSERT_EQ(peer.connection.next()->prefix.kind, FrameKind::lane);
   }
-  for (std::uint64_t i = 0; i < 100; ++i) {  // before she knows of it, and after
+  for (std::uint64_t i = 0; i < 100; ++i) {  // before and after anna detects it
     peer.connection.send(probe::plain(FrameKind::ping, i));
     const auto pong = peer.connection.next();
     ASSERT_TRUE(pong && pong->prefix.kind == FrameKind::pong) << i;
   }
 }
 
-// --- On the program's io_context, which does not run again once its agent has gone ---
+// --- On the program's io_context, which does not run after its agent has ended ---
 
 struct OwnContext {
   explicit OwnContext() {
@@ -296,7 +297,7 @@ TEST_F(LinkLanesTest, CarryCallsOfTheProgramsIoContext) {
   own.agent.reset();
 }
 
-TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheAgentOfTheProgramsIoContext) {
+TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheirAgentOnAnIoContext) {
   auto listener = probe::Socket::listening();
   std::optional<probe::Socket> connection, first, second;
   OwnContext own;
@@ -312,13 +313,13 @@ TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheAgentOfTheProgramsIoCont
   first.emplace(accept());
   second.emplace(accept());
   own.agent.reset();
-  EXPECT_LE(first->frames_to_end(), 1U);  // whose lane it is, perhaps
+  EXPECT_LE(first->frames_to_end(), 1U);  // the lane may belong to this agent
   EXPECT_LE(second->frames_to_end(), 1U);
 }
 
-// --- Dialled to a peer by hand ---
+// --- A hand-written peer that the agent dials ---
 
-// An agent that has dialled a peer by hand, which accepts and says what the test wants.
+// An agent that has dialled a hand-written peer. The peer accepts, and sends the frames of the test.
 class DiallingLanesTest : public testing::Test {
  protected:
   explicit DiallingLanesTest(std::chrono::nanoseconds timeout = std::chrono::seconds{10},
@@ -356,7 +357,7 @@ class DiallingLanesTest : public testing::Test {
     connection_->send(probe::plain(FrameKind::ping, 1));
     EXPECT_TRUE(next(FrameKind::pong));
   }
-  // Of those that the agent says on the connection; none once it has closed.
+  // Returns the agent's next frame of this kind on the connection; none once the connection is closed.
   std::optional<InboundFrame> next(FrameKind kind) {
     auto frame = connection_->next();
     while (frame && frame->prefix.kind != kind) frame = connection_->next();
@@ -370,43 +371,43 @@ class DiallingLanesTest : public testing::Test {
   std::vector<probe::Socket> lanes_;
 };
 
-TEST_F(DiallingLanesTest, AreUsedOnceBothHaveSaidSo) {
+TEST_F(DiallingLanesTest, AreUsedOnceBothSidesHaveConfirmedThem) {
   greet_lanes();
   say_lane(2);
   const auto said = next(FrameKind::lane);
   ASSERT_TRUE(said);
   EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
-  say_lane(2);  // once more
+  say_lane(2);  // a repetition
   EXPECT_FALSE(next(FrameKind::lane));
 }
 
-TEST_F(DiallingLanesTest, OtherThanWereMadeEndTheConnection) {
+TEST_F(DiallingLanesTest, InAnotherNumberThanDialledCloseTheConnection) {
   greet_lanes();
   say_lane(1);
   EXPECT_FALSE(next(FrameKind::lane));
 }
 
 // The listener at the address may be stopped or hostile.
-TEST_F(DiallingLanesTest, WhoseListenerIsSilentEndWithTheAgent) {
+TEST_F(DiallingLanesTest, ToASilentListenerCloseWithTheAgent) {
   auto ended = std::async(std::launch::async, [&] { agent_.reset(); });
   connection_.reset();
   EXPECT_EQ(ended.wait_for(test::too_long / 2), std::future_status::ready);
   lanes_.clear();  // else it would hang for ever
 }
 
-TEST_F(DiallingLanesTest, WhoseListenerIsSilentEndWithTheConnection) {
+TEST_F(DiallingLanesTest, ToASilentListenerCloseWithTheConnection) {
   connection_.reset();
   expect_lanes_to_end();
 }
 
-TEST_F(DiallingLanesTest, EndWhereOneOfThemIsRefused) {
+TEST_F(DiallingLanesTest, CloseIfOneOfThemIsRefused) {
   lanes_.pop_back();
   expect_lanes_to_end();
   expect_alive();
 }
 
-// Before its own hello, when the agent does not know yet which peer it is.
-TEST(DialledPeerTest, MayNotMakeLanesItself) {
+// The peer sends a lane frame before its hello, when the agent does not know which peer it is.
+TEST(DialledPeerTest, MustNotOpenLanesItself) {
   AgentOptions options{.name = "anna", .listen = {"tcp://127.0.0.1:0"}, .lanes = 2, .same_host = false};
   options.handshake_timeout = test::too_long;
   options.log = [](const LogRecord&) {};
@@ -420,14 +421,14 @@ TEST(DialledPeerTest, MayNotMakeLanesItself) {
   EXPECT_EQ(connection.frames_to_end(), 0U);
 }
 
-TEST_F(DiallingLanesTest, ThatAreLostInACallLetItBeTriedAgain) {
+TEST_F(DiallingLanesTest, ThatAreLostDuringACallAllowItsRetry) {
   open_lanes();
   const RetryPolicy soon{.attempts = 1000, .first_wait = std::chrono::milliseconds{1}};
   const Buffer sent = filled(32 << 20, 1);
   auto call = agent_->connect(listener_.address())
                   .with({.retry = soon, .idempotent = true})
                   .call<&Mirror::size>(sent);
-  ASSERT_TRUE(next(FrameKind::request));  // without its attachment, which nobody reads
+  ASSERT_TRUE(next(FrameKind::request));  // without its attachment, which the peer does not read
   lanes_.pop_back();
   connection_.emplace(listener_.accept());
   connection_->send(test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5})));
@@ -445,7 +446,7 @@ class WatchedLanesTest : public DiallingLanesTest {
   }
 };
 
-TEST_F(WatchedLanesTest, MayStandStillAsLongAsTheConnectionIsHeard) {
+TEST_F(WatchedLanesTest, MayBeIdleWhileTheConnectionIsAlive) {
   const Buffer sent = Buffer::allocate(32 << 20);  // more than sockets hold
   auto call = agent_->connect(listener_.address()).call<&Mirror::size>(sent);
   for (std::uint64_t i = 0; i < 80; ++i) {
@@ -454,7 +455,7 @@ TEST_F(WatchedLanesTest, MayStandStillAsLongAsTheConnectionIsHeard) {
   }
 }
 
-TEST_F(WatchedLanesTest, AreHeardWhereTheConnectionIsSilent) {
+TEST_F(WatchedLanesTest, CountAsSignsOfLifeOfASilentConnection) {
   auto message = OutgoingMessage::request(0);
   message->attach(Buffer::allocate(Lanes::least_bytes));
   const OutboundFrame frame = message->seal_request({1, 1, 0}, 1, 0);
@@ -471,19 +472,19 @@ class ImpatientLanesTest : public DiallingLanesTest {
   ImpatientLanesTest() : DiallingLanesTest(std::chrono::milliseconds{100}) {}
 };
 
-TEST_F(ImpatientLanesTest, AreGivenUpInTime) {
+TEST_F(ImpatientLanesTest, TimeOut) {
   expect_lanes_to_end();
   expect_alive();
 }
 
-// The other side stood still meanwhile, and has all of them before it learns that they have ended.
-TEST_F(ImpatientLanesTest, MayBeSaidToBeThereAfterTheyWereGivenUp) {
+// The other side was stalled. It has accepted all lanes before it detects that they are closed.
+TEST_F(ImpatientLanesTest, MayBeConfirmedAfterTheTimeout) {
   expect_lanes_to_end();
   say_lane(2);
   expect_alive();
 }
 
-// --- Over TLS, where a side's hello waits for the handshake ---
+// --- Over TLS, where the hello of a side waits for the handshake ---
 
 // A peer that proves to be `name`, and an agent that listens.
 class SecuredLanesTest : public LinkLanesTest {
@@ -491,7 +492,7 @@ class SecuredLanesTest : public LinkLanesTest {
   test::TlsSocket socket_of(const std::string& name) {
     return {anna_.addresses().front(), authority_.issue(test::TestAuthority::agent(name))};
   }
-  // Its connection, which goes on.
+  // Returns the peer's connection, which stays open.
   test::TlsSocket greet(const std::string& name) {
     auto socket = socket_of(name);
     socket.send(test::bytes_of(OutgoingMessage::hello({.name = name, .incarnation = 5, .lanes = 4})));
@@ -507,7 +508,8 @@ class SecuredLanesTest : public LinkLanesTest {
     EXPECT_EQ(anna_.counts().connections_made, 1U);
     eventually("one connection is left", [&] { return anna_.counts().connections == 1; });
   }
-  // In one flight with the end of the handshake: it is read before the agent's own hello can leave.
+  // Sent in one flight with the end of the handshake, so that the agent reads it before it can send its own
+  // hello.
   void say(const Bytes& first, const Bytes& second) {
     auto socket = socket_of("eve");
     Bytes both = first;
@@ -523,19 +525,19 @@ class SecuredLanesTest : public LinkLanesTest {
   LaneKey key_{};
 };
 
-TEST_F(SecuredLanesTest, OneThatSendsGoodbyeEnds) {
+TEST_F(SecuredLanesTest, ALaneThatSendsAGoodbyeIsClosed) {
   auto connection = greet("eve");
   say(lane(0), test::bytes_of(OutgoingMessage::goodbye(std::nullopt)));
   expect_alive(connection);
 }
 
-TEST_F(SecuredLanesTest, OneThatSendsAHelloEnds) {
+TEST_F(SecuredLanesTest, ALaneThatSendsAHelloIsClosed) {
   auto connection = greet("eve");
   say(lane(0), probe::hello("eve"));
   expect_alive(connection);
 }
 
-TEST_F(SecuredLanesTest, ThoseOfAnotherPeerAreRefused) {
+TEST_F(SecuredLanesTest, LanesOfAnotherPeerAreRefused) {
   auto connection = greet("eve");
   auto first = socket_of("bert"), second = socket_of("bert");
   first.send(lane(0));

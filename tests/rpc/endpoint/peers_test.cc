@@ -1,5 +1,5 @@
-// Ways to peers: names and addresses, lives, losses, links that both sides make at once; and agents on the
-// program's own io_context.
+// Peers: names and addresses, incarnations, losses, and links that both sides open at the same time. Also
+// agents on the program's own io_context.
 #include <weft/rpc/rpc.h>
 
 #include <asio/co_spawn.hpp>
@@ -34,7 +34,7 @@ class Greeter {
     hanging_.emplace_back();
     return hanging_.back().future();
   }
-  // A mistake: it waits on a thread that the agent needs.
+  // A programming error: the handler blocks a thread that the agent needs.
   std::string wait_for(std::string peer) const {
     own_.peer(peer).call<&Greeter::hang>().get();
     return "never";
@@ -62,7 +62,7 @@ std::shared_ptr<Greeter> serve_greeter(Agent& agent) {
   return greeter;
 }
 
-// Over each transport, on one loop and on several.
+// The tests run over each transport, on one loop and on several.
 struct Way {
   bool tcp;
   std::size_t loops;
@@ -76,7 +76,7 @@ class PeersTest : public testing::TestWithParam<Way> {
   PeersTest()
       : cluster({.tcp = GetParam().tcp, .adjust = [](AgentOptions& options) {
                    options.loops = GetParam().loops;
-                   // Some come back to an address that they had.
+                   // Some agents restart at their previous address.
                    if (GetParam().tcp) options.listen = {"tcp://" + test::own_loopback() + ":0"};
                  }}) {
     for (const char* name : {"a", "b"}) start(name);
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, PeersTest,
                                   std::to_string(info.param.loops);
                          });
 
-TEST_P(PeersTest, AreReachedByAddressThenByName) {
+TEST_P(PeersTest, AreReachedByAddressAndThenByName) {
   const std::string address = cluster["b"].addresses().front();
   const Peer peer = cluster["a"].connect(address);
   EXPECT_EQ(peer.name(), address);
@@ -115,7 +115,7 @@ TEST_P(PeersTest, OfAnUnknownNameAreNotFound) {
   EXPECT_EQ(got(cluster["a"].peer("b").call<&Greeter::greet>("a")), "b greets a");
 }
 
-TEST_P(PeersTest, ThatDieAreLostWithTheCallsInFlight) {
+TEST_P(PeersTest, ThatDieFailTheCallsInFlight) {
   const Peer peer = cluster.peer("a", "b");
   auto call = peer.call<&Greeter::hang>();
   greeters["b"]->began.wait();
@@ -132,14 +132,14 @@ TEST_P(PeersTest, ThatDieAreLostWithTheCallsInFlight) {
   EXPECT_EQ(later->execution(), Execution::not_sent);
 }
 
-TEST_P(PeersTest, MayComeBackAsAnotherLife) {
+TEST_P(PeersTest, MayReturnAsAnotherIncarnation) {
   const Peer peer = cluster.peer("a", "b");
   const AgentId before = *peer.identity();
   const Peer only = peer.only(before);
   EXPECT_EQ(got(only.call<&Greeter::greet>("a")), "b greets a");
   AgentOptions options{.name = "b", .listen = cluster["b"].addresses()};
   cluster.end("b");
-  // Under its old address; a name in process needs the cluster's network.
+  // The new incarnation listens at the old address. An in-process name needs the cluster's network.
   std::unique_ptr<Agent> again;
   if (GetParam().tcp) {
     again = std::make_unique<Agent>(options);
@@ -159,7 +159,8 @@ TEST_P(PeersTest, MayComeBackAsAnotherLife) {
   EXPECT_EQ(got(peer.only(*peer.identity()).call<&Greeter::greet>("a")), "b greets a");
 }
 
-// Both sides connect before either has heard of the other: there may be two links, and no call may care.
+// Both sides connect before either has received a connection. There may be two links, and calls work over
+// both.
 TEST_P(PeersTest, MayDialEachOtherAtOnce) {
   for (int round = 0; round < 10; ++round) {
     const std::string left = "left" + std::to_string(round), right = "right" + std::to_string(round);
@@ -184,9 +185,9 @@ TEST_P(PeersTest, MayDialEachOtherAtOnce) {
   }
 }
 
-TEST_P(PeersTest, WhoseLinksAreTwoMayLoseEither) {
+TEST_P(PeersTest, WithTwoLinksMayLoseEither) {
   for (const std::string survivor : {"a", "b"}) {
-    // a and b know each other over a link that each has made.
+    // a and b have two links, of which each side opened one.
     const std::string other = survivor == "a" ? "b" : "a";
     const std::string at = cluster[other].addresses().front();
     got(cluster[survivor].connect(at).ready());
@@ -205,7 +206,7 @@ TEST_P(PeersTest, WhoseLinksAreTwoMayLoseEither) {
   }
 }
 
-TEST_P(PeersTest, MayAllTalkToAll) {
+TEST_P(PeersTest, MayAllCallEachOther) {
   const std::vector<std::string> names = {"a", "b", "c", "d", "e"};
   for (const char* name : {"c", "d", "e"}) start(name);
   cluster.acquaint();
@@ -220,7 +221,7 @@ TEST_P(PeersTest, MayAllTalkToAll) {
       for (const auto& to : names) EXPECT_EQ(texts.at(i++), to + " greets " + from);
 }
 
-TEST_P(PeersTest, AreNotWaitedForOnAnAgentsThread) {
+TEST_P(PeersTest, RefuseABlockingWaitOnAnAgentsThread) {
   const Peer peer = cluster.peer("a", "b");
   const auto error = error_of([&] { got(peer.call<&Greeter::wait_for>("a")); });
   ASSERT_TRUE(error);
@@ -230,7 +231,7 @@ TEST_P(PeersTest, AreNotWaitedForOnAnAgentsThread) {
   EXPECT_EQ(got(peer.call<&Greeter::ask>("a")), "a greets b") << "the way to do it";
 }
 
-TEST(Peers, OfAddressesThatAreWrong) {
+TEST(Peers, WithInvalidAddressesFail) {
   Cluster cluster({}, {"a"});
   const auto to = [&](const std::string& address) {
     return error_of([&] { got(cluster["a"].connect(address).call<&Greeter::greet>("you")); })->kind();
@@ -278,7 +279,7 @@ class OwnContext : public testing::Test {
   std::unique_ptr<Agent> mine = std::make_unique<Agent>(context, named("mine"));
 };
 
-TEST_F(OwnContext, RunsOnTheThreadThatRunsIt) {
+TEST_F(OwnContext, CompletesCallsOnTheThreadThatRunsIt) {
   std::optional<std::string> answer;
   std::thread::id where;
   mine->connect(address()).call<&Greeter::greet>("me").then([&](Result<std::string>&& result) {
@@ -325,12 +326,12 @@ TEST_F(OwnContext, CompletesFuturesOfTheLibrary) {
   EXPECT_EQ(kind_of([&] { failure.get(); }), ErrorKind::not_found);
 }
 
-TEST_F(OwnContext, ServesWhileTheProgramRunsIt) {
+TEST_F(OwnContext, ServesCallsWhileTheProgramRunsIt) {
   auto work = asio::make_work_guard(context);
   std::thread runner([&] { context.run(); });
   const Peer to_mine = theirs.connect(mine->addresses().front());
   EXPECT_EQ(got(to_mine.call<&Greeter::greet>("you")), "mine greets you");
-  // A wait on the thread that runs the context would never end.
+  // A wait on the thread that runs the context would never complete.
   Event refused;
   asio::post(context, [&] {
     auto future = mine->peer("theirs").call<&Greeter::greet>("me");
@@ -347,7 +348,7 @@ TEST_F(OwnContext, ServesWhileTheProgramRunsIt) {
   EXPECT_TRUE(error_of([&] { got(to_mine.call<&Greeter::greet>("you")); }));
 }
 
-TEST_F(OwnContext, SeveralAgentsMayShareIt) {
+TEST_F(OwnContext, MayBeSharedByAgents) {
   Agent second(context, named("second"));
   auto answer =
       second.connect(mine->addresses().front()).call<&Greeter::greet>("2").async_get(asio::use_future);

@@ -1,5 +1,5 @@
-// The connections of a route: limits of an attempt, the backoff between attempts, and the calls that wait
-// meanwhile.
+// The connections of a route: timeouts of an attempt, the backoff between attempts, and the calls that wait
+// for a connection.
 #include <weft/rpc/endpoint/route.h>
 
 #include <weft/rpc/rpc.h>
@@ -31,7 +31,7 @@ class Desk {
 
 // --- Over real sockets ---
 
-TEST(Connecting, ToAHostWithoutAnAnswerTimesOut) {
+TEST(Connecting, ToAnUnresponsiveHostTimesOut) {
   const test::FullBacklog full;
   Agent agent({.name = "a", .connect_timeout = 50ms});
   const auto error = error_of([&] { got(agent.connect(full.address()).call<&Desk::twice>(1)); });
@@ -41,7 +41,7 @@ TEST(Connecting, ToAHostWithoutAnAnswerTimesOut) {
   EXPECT_NE(std::string(error->what()).find("connect_timeout"), std::string::npos) << error->what();
 }
 
-TEST(Connecting, WithoutAnAnswerTakesNoLongerThanTheCallAllows) {
+TEST(Connecting, IsLimitedByTheTimeoutOfTheCall) {
   const test::FullBacklog full;
   Agent agent({.name = "a"});
   const Peer peer = agent.connect(full.address());
@@ -53,7 +53,7 @@ TEST(Connecting, WithoutAnAnswerTakesNoLongerThanTheCallAllows) {
   EXPECT_EQ(call({.timeout = 20ms, .connect_within = 1h}), ErrorKind::deadline_exceeded);
 }
 
-TEST(Connecting, AgainReachesAPeerThatStartsLater) {
+TEST(Connecting, IsRepeatedUntilThePeerHasStarted) {
   std::string address;
   {
     Agent first({.name = "b", .listen = {"tcp://" + test::own_loopback() + ":0"}});
@@ -142,7 +142,7 @@ TEST_F(RouteTest, WaitsLongerAfterEachFailedAttempt) {
   EXPECT_NE(measured, waits("carl")) << "agents that fail together do not return together";
 }
 
-TEST_F(RouteTest, StartsTheBackoffAnewAfterAHandshake) {
+TEST_F(RouteTest, ResetsTheBackoffAfterAHandshake) {
   const Peer bert = anna->connect("sim://bert").with({.wait_for_ready = true});
   auto first = bert.call<&Desk::twice>(1);
   world.run_for(2min);
@@ -186,12 +186,12 @@ TEST_F(RouteTest, KeepsACallThatWaitsForReadinessUntilItsDeadline) {
   EXPECT_TRUE(world.run_until_idle()) << "nobody waits, so nobody connects again";
 }
 
-TEST_F(RouteTest, KeepsNoCallThatNoTimeWillHelp) {
+TEST_F(RouteTest, FailsCallsThatCanNeverSucceedAtOnce) {
   const Peer nowhere = anna->connect("tcp://127.0.0.1:1").with({.wait_for_ready = true});
   EXPECT_EQ(failure(nowhere.call<&Desk::twice>(1)), ErrorKind::unsupported) << "no such transport here";
 }
 
-TEST_F(RouteTest, AConnectionFromThePeerEndsTheWait) {
+TEST_F(RouteTest, AConnectionFromThePeerCompletesTheWait) {
   auto call = anna->peer("bert").with({.wait_for_ready = true}).call<&Desk::twice>(1);  // address unknown
   world.run_for(2min);
   EXPECT_EQ(failure(anna->peer("bert").call<&Desk::twice>(1)), ErrorKind::not_found);
@@ -228,7 +228,7 @@ TEST_F(RouteTest, APartitionEndsAnAttemptAfterTheConnectTimeout) {
   }
 }
 
-TEST_F(RouteTest, CallsToAnIncarnationThatIsGoneFailAtOnce) {
+TEST_F(RouteTest, CallsToAGoneIncarnationFailAtOnce) {
   Agent &carl = start("carl", {}, {.interval = 0s, .timeout = 10min}), &bert = start("bert");
   const Peer peer = carl.connect("sim://bert").only(bert.id());
   EXPECT_EQ(world.got(peer.call<&Desk::twice>(1)), 2);
@@ -247,7 +247,7 @@ TEST_F(RouteTest, CallsToAnIncarnationThatIsGoneFailAtOnce) {
 }
 
 // The cost of ending waiting calls, in processor time of this thread.
-TEST_F(RouteTest, EndsManyWaitingCallsInTimeProportionalToTheirNumber) {
+TEST_F(RouteTest, FailsManyWaitingCallsInLinearTime) {
   const auto cost = [&](int calls) {
     const CancelScope scope;
     const Peer bert = anna->connect("sim://bert").with({.wait_for_ready = true}).with(scope);

@@ -1,4 +1,5 @@
-// Agents of one host find the way through shared memory by themselves, and without it the address as it is.
+// Agents of one host connect through shared memory automatically. If it is not available, they use the
+// address itself.
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/test_authority.h>
 #include <weft/rpc/testing/wait.h>
@@ -59,7 +60,7 @@ TEST_F(SameHostTest, ATcpAddressOfThisHostIsReachedThroughSharedMemory) {
   EXPECT_EQ(way_to("tcp://localhost:" + port), "shm");
 }
 
-TEST_F(SameHostTest, SoIsAUnixSocketWhateverPathLeadsToIt) {
+TEST_F(SameHostTest, AnyPathOfAUnixSocketIsReachedThroughSharedMemory) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("weft-same-host-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
@@ -73,7 +74,7 @@ TEST_F(SameHostTest, SoIsAUnixSocketWhateverPathLeadsToIt) {
   std::filesystem::remove_all(folder);
 }
 
-TEST_F(SameHostTest, EitherSideMayPreferTheAddressItself) {
+TEST_F(SameHostTest, EitherSideMayDisableSharedMemory) {
   const auto server = serve("tcp://127.0.0.1:0");
   EXPECT_EQ(way_to(server->addresses().front(), {.same_host = false}), "tcp");
   const auto plain = serve("tcp://127.0.0.1:0", {.same_host = false});
@@ -89,7 +90,7 @@ TEST_F(SameHostTest, CredentialsProveMoreThanTheKernel) {
             "tls");
 }
 
-TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {
+TEST_F(SameHostTest, TheSocketFileOfADeadProcessIsIgnored) {
   const auto server = serve("tcp://127.0.0.1:0", {.same_host = false});
   const auto companion = companion_of(Address::parse(server->addresses().front()));
   ASSERT_TRUE(companion);
@@ -106,7 +107,7 @@ TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {
   ::unlink(companion->path.c_str());
 }
 
-TEST_F(SameHostTest, WhatDeadProcessesLeftIsSweptAway) {
+TEST_F(SameHostTest, SocketFilesOfDeadProcessesAreRemoved) {
   const auto server = serve("tcp://127.0.0.1:0");
   const auto companion = companion_of(Address::parse(server->addresses().front()));
   ASSERT_TRUE(companion);
@@ -126,7 +127,7 @@ TEST_F(SameHostTest, WhatDeadProcessesLeftIsSweptAway) {
   const auto old = bound("old-", 3600), young = bound("young-", 0);
   const timespec long_ago{std::time(nullptr) - 3600, 0}, times[2] = {long_ago, long_ago};
   ASSERT_EQ(::utimensat(AT_FDCWD, companion->path.c_str(), times, 0), 0);
-  // Not every starting agent removes old files: after one has done so, the next agents do not.
+  // Agents that start soon after another agent has removed old files do not search again.
   const std::string mark = (folder / ".swept").string();
   ASSERT_EQ(::utimensat(AT_FDCWD, mark.c_str(), nullptr, 0), 0);
   EXPECT_TRUE(companion_of(Address::parse(server->addresses().front())));
@@ -139,7 +140,7 @@ TEST_F(SameHostTest, WhatDeadProcessesLeftIsSweptAway) {
   std::filesystem::remove(young);
 }
 
-TEST_F(SameHostTest, AnAgentTakesItsCompanionWithIt) {
+TEST_F(SameHostTest, AnAgentRemovesItsCompanionWhenItEnds) {
   auto server = serve("tcp://127.0.0.1:0");
   const auto where = Address::parse(server->addresses().front());
   EXPECT_EQ(companions_towards(where).size(), 1U);
@@ -147,13 +148,13 @@ TEST_F(SameHostTest, AnAgentTakesItsCompanionWithIt) {
   EXPECT_TRUE(companions_towards(where).empty());
 }
 
-TEST_F(SameHostTest, AnAgentThatListensEverywhereIsFoundHere) {
+TEST_F(SameHostTest, AnAgentThatListensOnAllInterfacesIsFound) {
   const auto server = serve("tcp://0.0.0.0:0", {.insecure = true});
   const auto port = Address::parse(server->addresses().front()).port;
   EXPECT_EQ(way_to("tcp://127.0.0.1:" + port), "shm");
 }
 
-TEST_F(SameHostTest, BeyondTheLimitOfTheListenerTheAddressItselfIsTaken) {
+TEST_F(SameHostTest, BeyondTheLimitOfTheListenerTheAddressItselfIsUsed) {
   const auto server = serve("tcp://127.0.0.1:0", {.max_shared = 2});
   const std::string where = server->addresses().front();
   const auto way = [&](Agent& client) {
@@ -168,13 +169,13 @@ TEST_F(SameHostTest, BeyondTheLimitOfTheListenerTheAddressItselfIsTaken) {
   for (auto& client : clients) EXPECT_NO_THROW(way(*client)) << "all go on";
   EXPECT_EQ(server->counts().connections, 6U);
   EXPECT_EQ(server->counts().connections_refused, 0U);
-  // A place that is left is taken again.
+  // A free place is used again.
   clients.erase(clients.begin());
   test::eventually("its end is noticed", [&] { return server->counts().connections == 5; });
   test::eventually("the next one comes through shared memory", [&] { return way_to(where) == "shm"; });
 }
 
-TEST_F(SameHostTest, BeyondTheLimitOfTheCallerTheAddressItselfIsTaken) {
+TEST_F(SameHostTest, BeyondTheLimitOfTheCallerTheAddressItselfIsUsed) {
   const auto server = serve("tcp://127.0.0.1:0"), other = serve("tcp://127.0.0.1:0");
   EXPECT_EQ(way_to(server->addresses().front(), {.max_shared = 0}), "tcp");
   Agent client({.name = "client", .max_shared = 1});
@@ -182,7 +183,7 @@ TEST_F(SameHostTest, BeyondTheLimitOfTheCallerTheAddressItselfIsTaken) {
   EXPECT_EQ(got(client.connect(other->addresses().front()).call<WhichWay>()).substr(0, 3), "tcp");
 }
 
-TEST_F(SameHostTest, AnAddressInSharedMemoryHasNothingToFallBackTo) {
+TEST_F(SameHostTest, AnShmAddressBeyondTheLimitFails) {
   const std::string path = "/tmp/weft-shared-" + std::to_string(::getpid());
   const auto server = serve("shm://" + path);
   EXPECT_EQ(way_to("shm://" + path), "shm");

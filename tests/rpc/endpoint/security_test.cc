@@ -52,7 +52,7 @@ CredentialOptions secret(const std::string& bytes, const std::string& id = "job7
 
 class SecurityTest : public testing::Test {
  protected:
-  // Agents over TCP, each with its credentials; without any where they are empty.
+  // Creates an agent that listens on TCP, with these credentials. nullopt: without credentials.
   void make(const std::string& name, std::optional<CredentialOptions> credentials,
             const std::function<void(AgentOptions&)>& adjust = {}) {
     cluster_ = cluster_ != nullptr ? std::move(cluster_)
@@ -67,7 +67,7 @@ class SecurityTest : public testing::Test {
   Agent& agent(const std::string& name) { return (*cluster_)[name]; }
   void serve(const std::string& name) { agent(name).serve(vault_); }
 
-  // The outcome of a call from one to the other: the result, or the error.
+  // Calls one agent from another. Returns the result or the error.
   Result<std::string> call(const std::string& from, const std::string& to) {
     return capture(
         [&] { return got(agent(from).connect(agent(to).addresses().front()).call<&Vault::open>("it")); });
@@ -84,7 +84,7 @@ class SecurityTest : public testing::Test {
     EXPECT_EQ(vault_->opened, 0) << "no handler runs";
   }
 
-  // And logged: the server learns of its refusal's end after the client, perhaps.
+  // The refusal is logged, too. The server may detect it after the client.
   void expect_counted(const std::string& server, const std::string& words) {
     test::eventually("the refusal is counted",
                      [&] { return agent(server).counts().connections_refused == 1; });
@@ -97,7 +97,7 @@ class SecurityTest : public testing::Test {
   std::unique_ptr<Cluster> cluster_;
 };
 
-TEST_F(SecurityTest, CertificatesOfOneAuthorityMeet) {
+TEST_F(SecurityTest, CertificatesOfOneAuthorityAreAccepted) {
   TestAuthority authority;
   make("vault", authority.credentials("vault"));
   make("anna", authority.credentials("anna"));
@@ -108,7 +108,7 @@ TEST_F(SecurityTest, CertificatesOfOneAuthorityMeet) {
   EXPECT_EQ(agent("vault").counts().connections_refused, 0U);
 }
 
-TEST_F(SecurityTest, ASharedSecretLetsIn) {
+TEST_F(SecurityTest, ASharedSecretIsAccepted) {
   make("vault", secret("a secret of the job, long enough"));
   make("anna", secret("a secret of the job, long enough"));
   serve("vault");
@@ -155,7 +155,7 @@ TEST_F(SecurityTest, APeerWithoutTlsIsRefused) {
   EXPECT_EQ(agent("vault").counts().calls_served, 0U);
 }
 
-// By programs that are not weft, which would not load what is expired, nor go without.
+// The clients are not weft, which would not load an expired certificate and would not connect without one.
 TEST_F(SecurityTest, AnExpiredCertificateOrNoneIsRefusedLoggedAndCounted) {
   TestAuthority authority;
   make("vault", authority.credentials("vault"));
@@ -226,7 +226,7 @@ class ImpostorTest : public SecurityTest {
     cluster_.reset();
     std::filesystem::remove_all(folder_);
   }
-  // Of "bert" to the agent that listens at the address, published as that of "vault".
+  // A call of "bert" to the agent at this address, which is published as the address of "vault".
   Result<std::string> call_vault_at(const std::string& address) {
     Agent& bert = agent("bert");
     bert.core()->routes().to_name("vault", {address});
@@ -272,7 +272,7 @@ TEST_F(ImpostorTest, AnAgentThatProvesTheNameIsReachedOverThoseTransports) {
   }
 }
 
-TEST_F(ImpostorTest, IsNotReachedByATransportWithoutChecks) {
+TEST_F(ImpostorTest, IsNotReachedByAnUncheckedTransport) {
   class Unchecked final : public Transport {
    public:
     std::string_view scheme() const override { return "inproc"; }
@@ -304,7 +304,7 @@ TEST_F(SecurityTest, TheCertificateMustBeForTheHostThatWasDialled) {
   expect_refused("anna", "vault", ErrorKind::permission_denied, "127.0.0.1");
 }
 
-TEST_F(SecurityTest, NoAgentTakesTheNameOfAnother) {
+TEST_F(SecurityTest, NoAgentMayUseTheNameOfAnother) {
   TestAuthority authority;
   make("vault", authority.credentials("vault"));
   make("bert", authority.credentials("anna"));  // anna's certificate
@@ -313,7 +313,7 @@ TEST_F(SecurityTest, NoAgentTakesTheNameOfAnother) {
   expect_counted("vault", "the certificate is for 'anna'");
 }
 
-TEST_F(SecurityTest, CredentialsLetAnAgentListenBeyondItsHost) {
+TEST_F(SecurityTest, AnAgentWithCredentialsMayListenBeyondItsHost) {
   TestAuthority authority;
   AgentOptions options{.name = "open", .listen = {"tcp://0.0.0.0:0"}};
   EXPECT_EQ(kind_of([&] { return Agent(options).addresses(); }), ErrorKind::permission_denied);
@@ -321,7 +321,7 @@ TEST_F(SecurityTest, CredentialsLetAnAgentListenBeyondItsHost) {
   EXPECT_EQ(Agent(options).addresses().size(), 1U);
 }
 
-TEST_F(SecurityTest, ReloadedSecretsHoldForNewConnectionsWithoutDroppingACall) {
+TEST_F(SecurityTest, ReloadedSecretsApplyToNewConnectionsAndDropNoCall) {
   CredentialOptions old = secret("the old secret, which leaked out", "old");
   make("vault", old);
   make("anna", old);
@@ -353,8 +353,8 @@ TEST_F(SecurityTest, PermissionsStateWhichIdentityMayCallWhichMethod) {
   make("bert", authority.credentials("bert"));
   serve("vault");
   const auto begin = Clock::now();
-  // Ten of a topic in ten seconds, and a line that counts the rest of these: a slow machine sees several
-  // tens.
+  // Ten lines of a topic in ten seconds, and a line that counts the rest. On a slow machine the test takes
+  // several periods of ten seconds.
   const auto expect_ten = [&](const std::vector<Cluster::LogLine>& lines) {
     const auto warnings = std::count_if(lines.begin(), lines.end(),
                                         [](const auto& line) { return line.level == LogLevel::warning; });
@@ -420,7 +420,7 @@ TEST(SecurityOfTransports, AnAgentWithCredentialsListensOnlyWhereTheyAreChecked)
       "transport 'unix' does not check them");
 }
 
-TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
+TEST_F(SecurityTest, SilentConnectionsAreLimited) {
   make("vault", std::nullopt, [](AgentOptions& options) { options.max_handshakes = 4; });
   make("anna", std::nullopt);
   serve("vault");

@@ -13,7 +13,8 @@ using namespace probe;
 using test::eventually;
 using test::got;
 
-// Notes the numbers of calls. Calls of `hold` are answered by the test, or when they are cancelled.
+// Records the numbers of calls. A call of `hold` completes when the test completes it, or when it is
+// cancelled.
 class Desk {
  public:
   std::int64_t note(std::int64_t number) {
@@ -58,7 +59,7 @@ class Desk {
 // A connection of the peer "hand", which has seen the agent's hello and count.
 class Connection {
  public:
-  // accepted: frames that this peer says it has accepted.
+  // accepted: the number of frames that this peer's hello acknowledges.
   explicit Connection(Agent& agent, std::uint64_t accepted = 0)
       : socket_(Socket::connected(agent.addresses().front())) {
     HelloInfo hello;
@@ -97,7 +98,7 @@ class Connection {
     while (frame && frame->kind == FrameKind::received && frame->call_id != Session::over) frame = next();
     return frame;
   }
-  // call_id: of a reply its call, of others a count or a number.
+  // call_id: for a reply its call, for other frames a count or a number.
   void expect(FrameKind kind, std::uint64_t call_id) {
     const auto frame = next_but_received();
     ASSERT_TRUE(frame);
@@ -133,7 +134,7 @@ class SessionWire : public testing::Test {
 
 using Numbers = std::vector<std::int64_t>;
 
-TEST_F(SessionWire, AFrameThatWasAcceptedIsDroppedOnAnotherConnection) {
+TEST_F(SessionWire, ARepeatedFrameOnAnotherConnectionIsDropped) {
   {
     Connection first(agent_);
     first.request("desk.note", 10, 1);
@@ -148,7 +149,7 @@ TEST_F(SessionWire, AFrameThatWasAcceptedIsDroppedOnAnotherConnection) {
   EXPECT_EQ(desk_->noted(), (Numbers{10, 11}));
 }
 
-TEST_F(SessionWire, AFrameIsSentAgainOverAnotherConnectionUntilItIsAcknowledged) {
+TEST_F(SessionWire, AnUnacknowledgedFrameIsRepeatedOverAnotherConnection) {
   {
     Connection first(agent_);
     for (std::int64_t id : {1, 2, 3}) first.request("desk.note", id, static_cast<std::uint64_t>(id));
@@ -162,7 +163,7 @@ TEST_F(SessionWire, AFrameIsSentAgainOverAnotherConnectionUntilItIsAcknowledged)
 }
 
 // A notification borrows larger attachments, and copies smaller ones.
-TEST_F(SessionWire, ANotificationEndsOnceItsAttachmentsAreNotNeededAnyMore) {
+TEST_F(SessionWire, ANotificationCompletesOnceItsAttachmentsAreReleased) {
   Connection peer(agent_);
   wait_for_links(1);
   const auto notify = [&](std::size_t size) {
@@ -197,7 +198,7 @@ TEST_F(SessionWire, ANumberMayBeStatedBetweenFrames) {
   EXPECT_EQ(desk_->noted(), (Numbers{10, 11, 12}));
 }
 
-TEST_F(SessionWire, AMissingNumberEndsTheSession) {
+TEST_F(SessionWire, AMissingNumberClosesTheSession) {
   Connection peer(agent_);
   peer.request("desk.note", 10, 1);
   peer.expect_reply(1);
@@ -207,7 +208,7 @@ TEST_F(SessionWire, AMissingNumberEndsTheSession) {
   EXPECT_EQ(desk_->noted(), Numbers{10});
 }
 
-TEST_F(SessionWire, AnAcknowledgementOfWhatWasNotSentClosesTheConnection) {
+TEST_F(SessionWire, AnAcknowledgementOfUnsentFramesClosesTheConnection) {
   Connection peer(agent_);
   peer.request("desk.note", 10, 1);
   peer.expect_reply(1);
@@ -227,10 +228,10 @@ TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
   peer.request_that_accepts(1, 2);
   peer.expect_reply(2);
   EXPECT_EQ(session->kept_bytes(), of_one_reply);
-  peer.request_that_accepts(0, 3);  // as one that is sent again may state
+  peer.request_that_accepts(0, 3);  // a repeated request may state this
   peer.expect_reply(3);
   EXPECT_EQ(session->kept_bytes(), 2 * of_one_reply);
-  peer.request_that_accepts(4, 4);  // more than were sent
+  peer.request_that_accepts(4, 4);  // more frames than were sent
   while (const auto frame = peer.next())
     EXPECT_TRUE(frame->kind == FrameKind::received || frame->kind == FrameKind::goodbye);
 }
@@ -259,7 +260,7 @@ TEST_F(SessionWire, ACancelAfterTheEndOfTheCallsConnectionReachesTheCall) {
   eventually("the call is cancelled", [&] { return desk_->cancelled == 1; });
 }
 
-TEST_F(SessionWire, AnAnswerTakesAnotherConnectionIfThatOfTheCallHasEnded) {
+TEST_F(SessionWire, AReplyUsesAnotherConnectionIfThatOfTheCallHasEnded) {
   Connection second = [&] {
     Connection first(agent_);
     first.request("desk.hold", 10, 1);
@@ -273,7 +274,7 @@ TEST_F(SessionWire, AnAnswerTakesAnotherConnectionIfThatOfTheCallHasEnded) {
 
 // A frame that waits for a connection may be acknowledged meanwhile. The link states the number of the next
 // one, so the session has to tell it.
-TEST_F(SessionWire, FramesThatAreAcknowledgedBeforeTheyAreSentAgainAreLeftOut) {
+TEST_F(SessionWire, FramesThatAreAcknowledgedBeforeTheirRepetitionAreOmitted) {
   Connection peer(agent_);
   wait_for_links(1);
   const auto link = agent_.core()->links().to({"hand", 7}).front();

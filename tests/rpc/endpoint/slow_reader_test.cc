@@ -1,4 +1,5 @@
-// A peer that reads one byte at a time: it gets what its credit allows, and delays no other peer.
+// A peer that reads one byte at a time: it gets no more bytes than its credit allows, and delays no other
+// peer.
 #include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
@@ -26,7 +27,7 @@ AgentOptions options(const std::string& name) {
   return options;
 }
 
-TEST(SlowReader, OfSingleBytesUsesNoMoreMemoryAndDelaysNoOtherPeer) {
+TEST(SlowReader, UsesNoMoreMemoryThanItsCreditAndDelaysNoOtherPeer) {
   constexpr std::size_t each = 16 << 10;
   constexpr std::uint64_t credit = 4 * each;
   Agent other(options("other"));
@@ -57,7 +58,7 @@ TEST(SlowReader, OfSingleBytesUsesNoMoreMemoryAndDelaysNoOtherPeer) {
     ASSERT_EQ(reader.receive(next), 1U);
     frames.advance(1);
     if (const auto frame = frames.next(); frame && frame->prefix.kind == FrameKind::request) {
-      // The bytes of unanswered requests stay within its credit, plus one frame.
+      // The bytes of unanswered requests stay within the peer's credit, plus one frame.
       const std::uint64_t to_others = calls_to_other * 1024, answers = answered * (each + 1024);
       EXPECT_LE(client.counts().bytes_sent - sent_before, credit + each + 1024 + answers + to_others);
       ASSERT_TRUE(reader.send(probe::reply<std::uint64_t>(each, frame->prefix.call_id)));

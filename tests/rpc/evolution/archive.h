@@ -1,5 +1,5 @@
-// The service and the calls that are recorded, so that later versions can be asked whether they still
-// understand them. Once recorded it never changes; what evolves is in evolution_test.cc.
+// The service and the calls of the first recorded conversation. Later versions replay the recording and must
+// still understand it. It must not change. evolution_test.cc tests types that evolve.
 #pragma once
 
 #include <weft/rpc/rpc.h>

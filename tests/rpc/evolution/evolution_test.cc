@@ -1,6 +1,6 @@
-// This version talks to those before it, shown by what they said: frames/VERSION holds both sides of the
-// recorded conversation, as record_main.cc wrote it then. And types evolve: fields and trailing parameters
-// come and go.
+// This version communicates with earlier versions. frames/VERSION has both sides of the conversation that
+// record_main.cc recorded with that version. Types may evolve: fields and trailing parameters are added and
+// removed.
 #include <weft/rpc/endpoint/link.h>
 
 #include <filesystem>
@@ -58,7 +58,7 @@ void expect_turned(const Buffer& turned) {
   EXPECT_TRUE(std::equal(turned.bytes().begin(), turned.bytes().end(), bytes.bytes().rbegin()));
 }
 
-TEST_P(RecordedTest, ItsClientIsServed) {
+TEST_P(RecordedTest, TheRecordedClientIsServed) {
   Agent server({.name = "server", .listen = {"tcp://127.0.0.1:0"}});
   const auto archive = std::make_shared<Archive>();
   server.serve(archive);
@@ -88,7 +88,7 @@ TEST_P(RecordedTest, ItsClientIsServed) {
   EXPECT_EQ(archive->notes, std::vector<std::string>{"a line"});
 }
 
-TEST_P(RecordedTest, ItsServerIsUnderstood) {
+TEST_P(RecordedTest, TheRecordedServerIsUnderstood) {
   Socket listener = Socket::listening();
   Agent client({.name = "client"});
   auto answers = recorded::call_all(client.connect(listener.address()));
@@ -123,7 +123,7 @@ struct Market {
 };
 }  // namespace before
 
-namespace after {  // a field and a parameter more, a field less
+namespace after {  // one field and one parameter are added, and one field is removed
 struct Quote {
   std::string symbol;
   std::string currency = "EUR";
@@ -175,7 +175,7 @@ std::optional<Error> farewell(Socket& from) {
   return std::nullopt;
 }
 
-TEST(EvolutionTest, APeerThatSpeaksMoreVersionsIsServedInTheOneThatBothHave) {
+TEST(EvolutionTest, APeerWithMoreVersionsIsServedInTheCommonOne) {
   Agent server(quiet("server"));
   auto client = Socket::connected(server.addresses().front());
   ASSERT_TRUE(client.send(OutgoingMessage::hello(hello_of("newer", 1, 2, ~std::uint64_t{0})).head.bytes()));
@@ -194,7 +194,7 @@ TEST(EvolutionTest, APeerThatSpeaksMoreVersionsIsServedInTheOneThatBothHave) {
       << "of features those that this build knows are in force";
 }
 
-TEST(EvolutionTest, APeerOfAnotherProtocolVersionIsRefusedInWords) {
+TEST(EvolutionTest, APeerOfAnotherProtocolVersionIsRefusedWithAReason) {
   Agent server(quiet("server"));
   auto client = Socket::connected(server.addresses().front());
   ASSERT_TRUE(client.send(OutgoingMessage::hello(hello_of("from the future", 9, 9)).head.bytes()));

@@ -1,5 +1,5 @@
-// The second recorded conversation, of what archive.h has not: lanes, credit, a cancellation, a stream's
-// items. Once recorded it never changes.
+// The second recorded conversation, for features that archive.h does not use: lanes, credit, a cancellation,
+// the items of a stream. It must not change.
 #pragma once
 
 #include <weft/rpc/rpc.h>
@@ -63,14 +63,14 @@ struct FlowAnswers {
   std::vector<std::int64_t> items;
 };
 
-// The calls, by their ids: 1 was Peer::ready(); notifications 2 to 5, which use up the credit; `count` 6;
-// `hang` 7, `count` 8 behind it, then 7 is cancelled; `items` 9, and from 10 on its pulls.
+// Makes the recorded calls. Their ids are: 1 Peer::ready(); 2 to 5 notifications that use up the credit; 6
+// `count`; 7 `hang`; 8 `count`, before 7 is cancelled; 9 `items`; from 10 on the pulls of `items`.
 inline FlowAnswers talk(const Peer& flow) {
   FlowAnswers answers;
   for (std::uint32_t i = 0; i < flow_credit; ++i) flow.notify<&Flow::note>("a line");
   answers.notes = test::got(flow.call<&Flow::count>());
   auto hangs = flow.call<&Flow::hang>();
-  (void)test::got(flow.call<&Flow::count>());  // behind it: it has left
+  (void)test::got(flow.call<&Flow::count>());  // sent after it: `hang` has arrived
   hangs.cancel();
   auto stream = test::got(flow.call<&Flow::items>(3));
   while (const auto item = test::got(stream.next())) answers.items.push_back(*item);

@@ -1,6 +1,6 @@
-// This version talks to those before it where frames depend on each other: lanes, credit, a cancellation, a
-// stream's pulls, as record_main.cc recorded them. The players below say what the recorded side said, each
-// frame once this build has said what it is the answer to.
+// This version communicates with earlier versions also where frames depend on each other: lanes, credit, a
+// cancellation, the pulls of a stream. record_main.cc recorded the conversations. The players in this file
+// send the recorded frames. They send a frame only after this build has sent the frame to which it replies.
 #include "tests/rpc/evolution/flow.h"
 
 #include <filesystem>
@@ -26,7 +26,7 @@ struct Frame {
   IncomingMessage message() const { return IncomingMessage(in, Limits{}); }
 };
 
-// Without attachments, as the whole conversation is.
+// Reads the frames. The conversation has no attachments.
 std::vector<Frame> read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -104,7 +104,7 @@ class Heard {
 class FlowTest : public testing::TestWithParam<std::filesystem::path> {};
 INSTANTIATE_TEST_SUITE_P(Versions, FlowTest, testing::ValuesIn(recordings()), name_of);
 
-TEST_P(FlowTest, ItsClientIsServed) {
+TEST_P(FlowTest, TheRecordedClientIsServed) {
   Agent server(recorded::flow_server());
   server.serve(std::make_shared<Flow>());
   auto client = Socket::connected(server.addresses().front());
@@ -161,7 +161,7 @@ TEST_P(FlowTest, ItsClientIsServed) {
   EXPECT_TRUE(end);
 }
 
-TEST_P(FlowTest, ItsServerIsUnderstood) {
+TEST_P(FlowTest, TheRecordedServerIsUnderstood) {
   const auto says = read(GetParam() / "flow_server.frames");
   Socket listener = Socket::listening();
   Agent client(recorded::flow_client());
@@ -204,7 +204,7 @@ TEST_P(FlowTest, ItsServerIsUnderstood) {
         break;
     }
     ASSERT_TRUE(server.send(frame.bytes));
-    if (ends_stream(frame)) break;  // the client does not always pull behind the end
+    if (ends_stream(frame)) break;  // the client may not send a pull after the last item
   }
   EXPECT_EQ(credits, recorded::flow_credit) << "what was recorded";
   const auto got = answers.take();

@@ -1,6 +1,6 @@
-// record_frames FOLDER: writes what this version's client and server say in the recorded conversations to
-// FOLDER: client.frames and server.frames of archive.h, flow_client.frames and flow_server.frames of flow.h.
-// Run at each release; evolution_test.cc holds later versions to it.
+// record_frames FOLDER: records the conversations of archive.h and flow.h between a client and a server of
+// this version. Writes client.frames and server.frames, flow_client.frames and flow_server.frames to FOLDER.
+// Run it at each release. evolution_test.cc and flow_test.cc check later versions against the recordings.
 #include <cstdio>
 #include <fstream>
 #include <thread>
@@ -58,7 +58,7 @@ void record_archive(const std::string& folder) {
   write(folder + "/server.frames", server_says);
 }
 
-// One direction of a connection that goes through here.
+// Forwards and records one direction of a connection.
 class Relay {
  public:
   Relay(probe::Socket& from, probe::Socket& to)

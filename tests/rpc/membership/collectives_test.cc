@@ -44,7 +44,7 @@ class FixedCollectives : public testing::TestWithParam<JobKind> {
 };
 INSTANTIATE_TEST_SUITE_P(Stores, FixedCollectives, testing::ValuesIn(kinds), name_of);
 
-TEST_P(FixedCollectives, ABarrierIsPassedWhenAllHaveCome) {
+TEST_P(FixedCollectives, ABarrierCompletesOnceAllMembersHaveCalledIt) {
   std::atomic<std::size_t> came{0};
   on_each(4, [&](std::size_t rank) {
     for (std::size_t round = 1; round <= 10; ++round) {
@@ -56,7 +56,7 @@ TEST_P(FixedCollectives, ABarrierIsPassedWhenAllHaveCome) {
   });
 }
 
-TEST_P(FixedCollectives, AnAllGatherGivesEachTheValuesOfAll) {
+TEST_P(FixedCollectives, AnAllGatherReturnsTheValuesOfAllMembers) {
   using Ranks = std::map<std::string, std::size_t>;
   using Lists = std::map<std::string, std::vector<std::string>>;
   on_each(4, [&](std::size_t rank) {
@@ -71,7 +71,7 @@ TEST_P(FixedCollectives, AnAllGatherGivesEachTheValuesOfAll) {
   });
 }
 
-TEST(CollectivesWithoutConnections, LoseNothingWhenConnectionsAreLost) {
+TEST(CollectivesWithoutConnections, CompleteAlthoughConnectionsAreLost) {
   constexpr std::size_t agents = 3;
   test::Job job(test::job_kind<test::TcpJobStore>("tcp"), agents);
   job.start_all([](AgentOptions& options) { options.same_host = false; });
@@ -91,7 +91,7 @@ TEST(CollectivesWithoutConnections, LoseNothingWhenConnectionsAreLost) {
     EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
 }
 
-TEST_P(FixedCollectives, DisjointSubsetsMeetAtOnce) {
+TEST_P(FixedCollectives, DisjointSubsetsRunCollectivesConcurrently) {
   std::atomic<std::size_t> came[2] = {};
   on_each(4, [&](std::size_t rank) {
     const std::size_t half = rank % 2;
@@ -109,8 +109,8 @@ TEST_P(FixedCollectives, DisjointSubsetsMeetAtOnce) {
   });
 }
 
-// The others do not wait, or each waits for itself alone.
-TEST_P(FixedCollectives, SomeMeetWhileTheOthersDoNot) {
+// The other members call no collective, or one of their own.
+TEST_P(FixedCollectives, ASubsetDoesNotWaitForOtherMembers) {
   const CollectiveOptions two{.among = {"worker1", "worker2"}};
   auto first = rpc::Job(job[1]).barrier(two);
   got(rpc::Job(job[3]).barrier({.among = {"worker3"}}));
@@ -119,13 +119,14 @@ TEST_P(FixedCollectives, SomeMeetWhileTheOthersDoNot) {
   got(std::move(first));
 }
 
-TEST_P(FixedCollectives, SeveralThreadsOfAMemberMeetAtOnce) {
+TEST_P(FixedCollectives, SeveralThreadsOfAMemberRunCollectivesConcurrently) {
   constexpr std::size_t threads = 3, rounds = 5;
   std::atomic<std::size_t> passed{0};
   on_each(4, [&](std::size_t rank) {
     on_each(threads, [&](std::size_t thread) {
       for (std::size_t round = 0; round < rounds; ++round) {
-        got(rpc::Job(job[rank]).barrier());  // of one name: whose threads meet is open
+        // several threads use one name, so any of them may be in the same round
+        got(rpc::Job(job[rank]).barrier());
         ++passed;
         const auto values = got(rpc::Job(job[rank]).all_gather(10 * thread + round,
                                                                {.name = "thread " + std::to_string(thread)}));
@@ -137,22 +138,22 @@ TEST_P(FixedCollectives, SeveralThreadsOfAMemberMeetAtOnce) {
   EXPECT_EQ(passed, 4 * threads * rounds);
 }
 
-TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesTheMissingMembers) {
+TEST_P(FixedCollectives, ADeadlineFailsAllMembersAndNamesTheMissingOnes) {
   const std::string late = "all_gather 'step': 'worker2' did not call it before the deadline";
   on_each(4, [&](std::size_t rank) {
-    // Only one of them is in a hurry.
+    // Only rank 3 has a short timeout.
     if (rank != 2)
       expect_error(rpc::Job(job[rank]).all_gather(1, {.name = "step", .timeout = rank == 3 ? 100ms : 1h}),
                    ErrorKind::deadline_exceeded, late);
   });
   expect_error(rpc::Job(job[2]).all_gather(1, {.name = "step"}), ErrorKind::deadline_exceeded, late);
-  // The error was for this round; the job continues.
+  // The error applied to this round only. The job continues.
   on_each(4, [&](std::size_t rank) {
     EXPECT_EQ(got(rpc::Job(job[rank]).all_gather(2, {.name = "step"})).size(), 4U);
   });
 }
 
-TEST_P(FixedCollectives, ALossEndsItOnAllWithTheWorld) {
+TEST_P(FixedCollectives, ALostMemberFailsTheCollectiveAndTheWorld) {
   std::vector<Future<void>> waits;
   for (const std::size_t rank : {0, 1, 3}) waits.push_back(rpc::Job(job[rank]).barrier());
   job.end(2);
@@ -160,7 +161,7 @@ TEST_P(FixedCollectives, ALossEndsItOnAllWithTheWorld) {
   expect_error(rpc::Job(job[1]).barrier(), ErrorKind::peer_lost, "worker2 was lost");
 }
 
-TEST_P(FixedCollectives, TheLeadersLossEndsItOnAllWithTheWorld) {
+TEST_P(FixedCollectives, ALostLeaderFailsTheCollectiveAndTheWorld) {
   const CollectiveOptions three{.among = {"worker1", "worker2", "worker3"}};
   auto second = rpc::Job(job[2]).barrier(three), third = rpc::Job(job[3]).barrier(three);
   // The leader has received both arrivals once it has replied to calls that were sent after them.
@@ -171,7 +172,7 @@ TEST_P(FixedCollectives, TheLeadersLossEndsItOnAllWithTheWorld) {
   eventually("the world has failed", [&] { return job[2].core()->world_failure().has_value(); });
 }
 
-TEST_P(FixedCollectives, AMemberThatCancelsEndsItForTheOthers) {
+TEST_P(FixedCollectives, AMemberThatCancelsAbortsTheCollectiveOfTheOthers) {
   std::vector<Future<void>> waits;
   for (const std::size_t rank : {0, 1, 2}) waits.push_back(rpc::Job(job[rank]).barrier());
   waits[1].cancel();
@@ -181,10 +182,10 @@ TEST_P(FixedCollectives, AMemberThatCancelsEndsItForTheOthers) {
   expect_error(rpc::Job(job[3]).barrier(), ErrorKind::aborted, "barrier: 'worker1' no longer waits");
 }
 
-TEST_P(FixedCollectives, AMemberThatLeavesEndsItForTheOthers) {
+TEST_P(FixedCollectives, AMemberThatLeavesFailsTheCollectiveOfTheOthers) {
   auto host = rpc::Job(job[0]).barrier({.name = "with"}), own = rpc::Job(job[3]).barrier({.name = "with"});
   auto without = rpc::Job(job[1]).barrier({.name = "without"});
-  got(job[3].leave());  // not kept by what it waits for
+  got(job[3].leave());  // a pending collective does not delay it
   expect_error(std::move(own), ErrorKind::failed_precondition, "has left its job");
   EXPECT_TRUE(error_of([&] { return got(std::move(host)), 0; }));
   expect_error(std::move(without), ErrorKind::shut_down, "barrier 'without': 'worker3' has left the job");
@@ -202,7 +203,7 @@ TEST_P(FixedCollectives, TypesMustAgree) {
   expect_error(std::move(text), ErrorKind::type_mismatch, " calls all_gather of ");
 }
 
-TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
+TEST_P(FixedCollectives, InvalidSetsOfMembersAreRefusedAtOnce) {
   expect_error(rpc::Job(job[1]).barrier({.among = {"worker0", "worker2"}}), ErrorKind::invalid_argument,
                "'worker1' is not in CollectiveOptions::among");
   expect_error(rpc::Job(job[1]).barrier({.among = {"worker1", "worker9"}}), ErrorKind::not_found,
@@ -235,7 +236,7 @@ class OpenCollectives : public testing::TestWithParam<JobKind> {
 };
 INSTANTIATE_TEST_SUITE_P(Stores, OpenCollectives, testing::ValuesIn(kinds), name_of);
 
-TEST_P(OpenCollectives, TheNamedMembersMeet) {
+TEST_P(OpenCollectives, TheNamedMembersRunTheCollective) {
   for (std::size_t round = 0; round < 3; ++round) {
     auto anna = rpc::Job(job["anna"]).all_gather(round, three),
          bert = rpc::Job(job["bert"]).all_gather(round, three);
@@ -249,14 +250,14 @@ TEST_P(OpenCollectives, TheNamedMembersMeet) {
   got(rpc::Job(job["worker0"]).barrier({.among = {"worker0"}}));
 }
 
-TEST_P(OpenCollectives, AMemberThatDiesBeforeItsCallEndsIt) {
+TEST_P(OpenCollectives, AMemberThatDiesBeforeItsCallFailsTheOthers) {
   auto anna = barrier("anna"), bert = barrier("bert");
   job.end("carl");
   expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
   expect_error(std::move(bert), ErrorKind::peer_lost, "'carl' was lost");
 }
 
-TEST_P(OpenCollectives, AMemberThatDiesAfterItsCallEndsIt) {
+TEST_P(OpenCollectives, AMemberThatDiesAfterItsCallFailsTheOthers) {
   auto anna = barrier("anna"), carl = barrier("carl");
   job.end("carl");
   expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
@@ -264,7 +265,7 @@ TEST_P(OpenCollectives, AMemberThatDiesAfterItsCallEndsIt) {
   EXPECT_EQ(job["anna"].core()->world_failure(), std::nullopt);
 }
 
-TEST_P(OpenCollectives, TheLeadersDeathEndsIt) {
+TEST_P(OpenCollectives, TheDeathOfTheLeaderFailsTheOthers) {
   auto bert = barrier("bert"), carl = barrier("carl");
   // The leader has received both arrivals once it has replied to calls that were sent after them.
   for (const char* name : {"bert", "carl"}) got(job[name].peer("anna").call<&test::Worker::who>());
@@ -273,7 +274,7 @@ TEST_P(OpenCollectives, TheLeadersDeathEndsIt) {
   expect_error(std::move(carl), ErrorKind::peer_lost, "barrier, led by 'anna'");
 }
 
-TEST_P(OpenCollectives, TheNextLifeMeetsTheOthers) {
+TEST_P(OpenCollectives, TheNextIncarnationRunsCollectivesWithTheOthers) {
   auto anna = barrier("anna"), bert = barrier("bert");
   job.end("carl");
   expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
@@ -291,7 +292,7 @@ TEST_P(OpenCollectives, TheNextLifeMeetsTheOthers) {
   got(std::move(bert));
 }
 
-TEST_P(OpenCollectives, AnOrderlyEndEndsItForTheOthers) {
+TEST_P(OpenCollectives, AMemberThatLeavesFailsTheOthers) {
   auto anna = barrier("anna"), bert = barrier("bert");
   got(job["carl"].leave());
   job.end("carl");
@@ -299,7 +300,7 @@ TEST_P(OpenCollectives, AnOrderlyEndEndsItForTheOthers) {
   expect_error(std::move(bert), ErrorKind::shut_down, "'carl' has left the job");
 }
 
-TEST_P(OpenCollectives, AnAbsentMemberIsUnknown) {
+TEST_P(OpenCollectives, AMemberThatHasNotJoinedIsNotFound) {
   EXPECT_EQ(kind_of([&] { return got(rpc::Job(job["anna"]).barrier({.among = {"anna", "dora"}})), 0; }),
             ErrorKind::not_found);
   const auto late = job.make(no_rank, "late");
@@ -307,9 +308,9 @@ TEST_P(OpenCollectives, AnAbsentMemberIsUnknown) {
                "has not joined its job");
 }
 
-// --- What a leader believes ---
+// --- Messages that a leader accepts ---
 
-TEST(CollectiveLeading, OnlyItsMembersComeToACollective) {
+TEST(CollectiveLeading, TheLeaderRefusesOtherAgentsThanTheMembers) {
   Job job(kinds[1], 3);
   job.start_all();
   detail::CollectiveArrival arrival{.among = {job[0].id(), job[1].id()}, .type = ""};

@@ -13,7 +13,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, ElasticWorld,
                          [](const auto& info) { return std::string(info.param.name); });
 
 // The agent that keeps the store dies, or its host does.
-TEST(ElasticWorldInVirtualTime, WaitsEndWithTheLeaseOnceTheStoreIsLost) {
+TEST(ElasticWorldInVirtualTime, WaitsFailAfterTheLeaseIfTheStoreIsLost) {
   using namespace std::chrono_literals;
   for (const SimCrash how : {SimCrash::process, SimCrash::host}) {
     SimWorld world(1);

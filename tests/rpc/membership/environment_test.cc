@@ -35,7 +35,7 @@ Variables with(Variables variables, const Variables& changes) {
 const Variables usual{
     {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
 
-TEST(Environment, StatesAJobOnOneHost) {
+TEST(Environment, DescribesAJobOnOneHost) {
   const AgentOptions worker = options(usual);
   EXPECT_EQ(worker.name, "worker1");
   EXPECT_FALSE(worker.insecure);
@@ -51,7 +51,7 @@ TEST(Environment, StatesAJobOnOneHost) {
   EXPECT_EQ(host.listen, std::vector<std::string>{"tcp://127.0.0.1:29500"});
 }
 
-TEST(Environment, StatesAJobOnSeveralHosts) {
+TEST(Environment, DescribesAJobOnSeveralHosts) {
   const Variables several = with(usual, {{"MASTER_ADDR", "node0"}, {"WEFT_INSECURE", "1"}});
   const AgentOptions worker = options(several, "10.0.0.7");
   EXPECT_TRUE(worker.insecure);
@@ -64,7 +64,7 @@ TEST(Environment, StatesAJobOnSeveralHosts) {
   EXPECT_EQ(v6.listen, std::vector<std::string>{"tcp://[fd00::2]:0"});
 }
 
-TEST(Environment, KeepsOutOfTheWayOfTorchrunsOwnStore) {
+TEST(Environment, UsesTheNextPortIfTorchrunKeepsAStore) {
   const Variables torchrun = with(usual, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   EXPECT_EQ(options(torchrun).rendezvous->store, "tcp://127.0.0.1:29501");
   EXPECT_EQ(options(with(torchrun, {{"RANK", "0"}})).listen,
@@ -77,7 +77,7 @@ TEST(Environment, KeepsOutOfTheWayOfTorchrunsOwnStore) {
             "MASTER_PORT='65535' is not a number from 1 to 65534");
 }
 
-TEST(Environment, WeftsOwnVariablesPrevail) {
+TEST(Environment, WeftsOwnVariablesTakePrecedence) {
   const Variables own = with(usual, {{"WEFT_NAME", "trainer"},
                                      {"WEFT_LISTEN", "tcp://127.0.0.1:4000,unix:///tmp/trainer.sock"},
                                      {"WEFT_STORE", "tcp://127.0.0.2:5000"}});
@@ -97,7 +97,7 @@ TEST(Environment, AFileStoreNeedsNoAddress) {
             std::vector<std::string>{"tcp://10.0.0.7:0"});
 }
 
-TEST(Environment, AnEtcdStoreIsKeptByNoAgent) {
+TEST(Environment, NoAgentListensForAnEtcdStore) {
   for (const std::string etcd : {"etcd://node7:2380,node8/jobs/1", "etcd://node7", "etcd://[fd00::7]/j"}) {
     const Variables job{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"WEFT_STORE", etcd}};
     EXPECT_EQ(options(job, "10.0.0.7").rendezvous->store, etcd);
@@ -105,7 +105,7 @@ TEST(Environment, AnEtcdStoreIsKeptByNoAgent) {
   }
 }
 
-TEST(Environment, NamesWhatIsMissing) {
+TEST(Environment, NamesMissingVariables) {
   EXPECT_EQ(refusal({}), "the environment has no WORLD_SIZE: the number of agents in the job");
   EXPECT_EQ(refusal(with(usual, {{"RANK", ""}})),
             "the environment has no RANK: this agent's number in the job, from 0");
@@ -115,7 +115,7 @@ TEST(Environment, NamesWhatIsMissing) {
             "the environment has no MASTER_PORT: a port on the host of rank 0");
 }
 
-TEST(Environment, NamesWhatIsMalformed) {
+TEST(Environment, NamesMalformedVariables) {
   EXPECT_EQ(refusal(with(usual, {{"RANK", "4"}})), "RANK='4' is not a number from 0 to 3");
   EXPECT_EQ(refusal(with(usual, {{"RANK", "-1"}})), "RANK='-1' is not a number from 0 to 3");
   EXPECT_EQ(refusal(with(usual, {{"RANK", "1x"}})), "RANK='1x' is not a number from 0 to 3");
@@ -130,7 +130,7 @@ TEST(Environment, NamesWhatIsMalformed) {
   EXPECT_NE(refusal(with(usual, {{"WEFT_LISTEN", "127.0.0.1:4000"}})), "accepted");
 }
 
-TEST(LocalAddress, LeadsToTheHost) {
+TEST(LocalAddress, IsTheAddressOfTheRouteToTheHost) {
   EXPECT_EQ(local_address_towards("127.0.0.1"), "127.0.0.1");
   const std::string own = local_address_towards("localhost");
   EXPECT_TRUE(own == "::1" || own.starts_with("127.")) << own;

@@ -23,7 +23,7 @@ VariableLookup lookup_in(const Variables& variables) {
   };
 }
 
-// From a host of address `own`; names of hosts that end in .unknown are not known.
+// Returns the options on a host with address `own`. Host names that end in .unknown cannot be resolved.
 AgentOptions options(const Variables& variables, const std::string& own = "10.0.0.7") {
   return options_from(lookup_in(variables), [&](const std::string& host) {
     if (host.ends_with(".unknown")) throw Error(ErrorKind::unavailable, "cannot resolve '" + host + "'");
@@ -55,7 +55,7 @@ const Variables openmpi{{"OMPI_COMM_WORLD_RANK", "2"},
                          "525336576.0;tcp://127.0.0.1,10.0.0.1,192.168.0.1:35881;tcp6://[fd00::2]:34931"},
                         {"PMIX_NAMESPACE", "525336577"}};
 
-TEST(HostList, BeginsWith) {
+TEST(HostList, ReturnsTheFirstHost) {
   using detail::first_of_hostlist;
   EXPECT_EQ(first_of_hostlist("gpu[07-09,12],cpu1"), "gpu07");
   EXPECT_EQ(first_of_hostlist("gpu[3,7]"), "gpu3");
@@ -113,10 +113,10 @@ TEST(JobPlace, OfOpenMPI) {
             worker.rendezvous->store);
   const AgentOptions one = options(with(openmpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}));
   EXPECT_TRUE(one.rendezvous->store.starts_with("tcp://127.0.0.1:")) << one.rendezvous->store;
-  // mpirun ran elsewhere.
+  // mpirun runs on another host.
   EXPECT_NE(refusal(with(openmpi, {{"OMPI_COMM_WORLD_RANK", "0"}})).find("is not rank 0's host"),
             std::string::npos);
-  // mpirun within a Slurm job.
+  // mpirun runs within a Slurm job.
   EXPECT_EQ(options(with(slurm, openmpi)).rendezvous->rank, 2U);
 }
 
@@ -163,7 +163,7 @@ TEST(JobPlace, OfTFConfig) {
   EXPECT_TRUE(refusal({{"TF_CONFIG", R"({"cluster": {"worker": 3}})"}}).starts_with("TF_CONFIG: "));
 }
 
-TEST(JobPlace, WhatIsStatedPrevails) {
+TEST(JobPlace, StatedVariablesTakePrecedenceOverTheBatchSystem) {
   const AgentOptions launched = options(with(
       slurm, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "20000"}}));
   EXPECT_EQ(launched.rendezvous->rank, 1U);
@@ -175,7 +175,7 @@ TEST(JobPlace, WhatIsStatedPrevails) {
   EXPECT_EQ(options(with(slurm, {{"WORLD_SIZE", "9"}})).rendezvous->world_size, 9U);
 }
 
-TEST(JobPlace, TheLauncherOfTheProcess) {
+TEST(JobPlace, StartedByNamesTheLauncher) {
   const auto by = [](const Variables& variables) {
     return started_by(lookup_in(variables)).value_or("nobody");
   };
@@ -216,7 +216,7 @@ TEST(JobPlace, AnElasticWorldNeedsNoRank) {
   EXPECT_EQ(first.rendezvous->metadata.at("role_rank"), "0");
 }
 
-TEST(JobPlace, CredentialsAreFiles) {
+TEST(JobPlace, CredentialsAreReadFromFiles) {
   const Variables usual{
       {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "20000"}};
   EXPECT_EQ(options(usual).credentials, nullptr);

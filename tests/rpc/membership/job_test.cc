@@ -40,7 +40,7 @@ class Members {
   std::vector<std::unique_ptr<Job>> jobs_;
 };
 
-TEST(Job, TellsItsPlace) {
+TEST(Job, ReportsRankWorldSizeAndName) {
   Members members;
   EXPECT_EQ(members[2].rank(), 2u);
   EXPECT_EQ(members[2].world_size(), 3u);
@@ -48,7 +48,7 @@ TEST(Job, TellsItsPlace) {
   EXPECT_EQ(&members[2].agent(), &members[2].agent());
 }
 
-// With default arguments: g++ 12 would destroy options twice that are a default argument.
+// Uses default arguments, because g++ 12 would destroy options in a default argument twice.
 Task<std::size_t> met_in_a_coroutine(Job& job) {
   co_await job.join();
   co_await job.barrier();
@@ -88,13 +88,13 @@ TEST(Job, RunsCollectives) {
     test::got(std::move(quiet));
 }
 
-TEST(Job, ABarrierThatAMemberDoesNotCallFails) {
+TEST(Job, ABarrierFailsIfAMemberDoesNotCallIt) {
   Members members;
   members.join();
   test::expect_error(members[0].barrier({.timeout = 100ms}), ErrorKind::deadline_exceeded, "worker1");
 }
 
-TEST(Job, ServesUntilAllAreDone) {
+TEST(Job, ServesUntilAllMembersShutDown) {
   Members members;
   members.join();
   const auto error = error_of([&] { return members[0].serve_until_shutdown(100ms), 0; });
@@ -122,7 +122,7 @@ TEST(Job, NeedsARendezvous) {
   EXPECT_TRUE(error_of([&] { return Job(agent).rank(); }));
 }
 
-TEST(Job, IsMadeFromAUrl) {
+TEST(Job, IsCreatedFromAUrl) {
   const test::FileJobStore store;
   const auto rename = [](AgentOptions& options) { options.name = "renamed"; };
   Job first = Job::from_url(store.url + "?rank=0&world_size=2", {}, rename);
@@ -135,7 +135,7 @@ TEST(Job, IsMadeFromAUrl) {
   EXPECT_EQ(second.rank(), 1u);
 }
 
-TEST(Job, IsMadeFromTheEnvironment) {
+TEST(Job, IsCreatedFromTheEnvironment) {
   const test::FileJobStore store;
   for (const auto& [name, value] :
        {std::pair<const char*, std::string>{"WEFT_STORE", store.url}, {"RANK", "0"}, {"WORLD_SIZE", "1"}})

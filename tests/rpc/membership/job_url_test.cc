@@ -42,7 +42,7 @@ std::string refusal(const std::string& url, const Variables& variables) {
 
 // --- The text ---
 
-TEST(JobUrl, ReportsTheStoreOfAJob) {
+TEST(JobUrl, ContainsTheStoreOfAJob) {
   const JobUrl tcp = job_url("tcp://10.0.0.1:29500?rank=1&world_size=4");
   EXPECT_EQ(tcp.store, "tcp://10.0.0.1:29500");
   EXPECT_EQ(tcp.rank, 1U);
@@ -61,7 +61,7 @@ TEST(JobUrl, ReportsTheStoreOfAJob) {
   EXPECT_EQ(job_url("env://?rank=2").rank, 2U);
 }
 
-TEST(JobUrl, NamesWhatIsMalformed) {
+TEST(JobUrl, NamesTheMalformedPart) {
   const std::string ways = ": expected env://, tcp://host:port, file:///path or etcd://host:port[/prefix]";
   for (const std::string url :
        {"", "env", "env:", "redis://node0", "TCP://node0:1", "://node0:1", "tcp:/node0:1"})
@@ -103,7 +103,7 @@ TEST(JobUrl, NamesTheParameterThatIsMalformed) {
 
 // --- With the environment ---
 
-TEST(JobUrl, NeedsNothingOfTheEnvironment) {
+TEST(JobUrl, NeedsNoEnvironment) {
   const AgentOptions worker = options("tcp://10.0.0.1:29500?rank=1&world_size=4");
   EXPECT_EQ(worker.name, "worker1");
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://10.0.0.7:0"});
@@ -118,7 +118,7 @@ TEST(JobUrl, NeedsNothingOfTheEnvironment) {
   EXPECT_EQ(file.listen, std::vector<std::string>{"tcp://127.0.0.1:0"});
 }
 
-TEST(JobUrl, PrevailsOverTheEnvironment) {
+TEST(JobUrl, TakesPrecedenceOverTheEnvironment) {
   const Variables launched{{"RANK", "3"},
                            {"WORLD_SIZE", "8"},
                            {"MASTER_ADDR", "10.0.0.9"},
@@ -135,13 +135,13 @@ TEST(JobUrl, PrevailsOverTheEnvironment) {
   EXPECT_EQ(numbers.rendezvous->rank, 1U);
   EXPECT_EQ(numbers.rendezvous->world_size, 8U);
   EXPECT_EQ(options("file:///shared/job7", launched).rendezvous->rank, 3U);
-  // torchrun's own store is at MASTER_PORT, not where the URL says.
+  // torchrun's own store is at MASTER_PORT, and the URL names another port.
   EXPECT_EQ(options("tcp://10.0.0.1:7000?rank=1&world_size=4", {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})
                 .rendezvous->store,
             "tcp://10.0.0.1:7000");
 }
 
-TEST(JobUrl, LeavesNumbersToABatchSystem) {
+TEST(JobUrl, TakesMissingNumbersFromABatchSystem) {
   const Variables slurm{{"SLURM_JOB_ID", "70001"},     {"SLURM_STEP_ID", "0"},
                         {"SLURM_PROCID", "3"},         {"SLURM_STEP_NUM_TASKS", "4"},
                         {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "gpu[07-09]"}};
@@ -196,7 +196,7 @@ void meet(const std::function<AgentOptions(std::size_t rank)>& options_of) {
   rpc::Job(*agents[0]).serve_until_shutdown(test::too_long);
 }
 
-TEST(JobByUrl, MeetsByTheEnvironment) {
+TEST(JobByUrl, JoinsByTheEnvironment) {
   const Address store = Address::parse(test::TcpJobStore().url);
   meet([&](std::size_t rank) {
     return options("env://", {{"RANK", std::to_string(rank)},
@@ -206,12 +206,12 @@ TEST(JobByUrl, MeetsByTheEnvironment) {
   });
 }
 
-TEST(JobByUrl, MeetsOverTcp) {
+TEST(JobByUrl, JoinsOverTcp) {
   const test::TcpJobStore store;
   meet([&](std::size_t rank) { return from_url(store.url + "?world_size=3&rank=" + std::to_string(rank)); });
 }
 
-TEST(JobByUrl, MeetsByAFile) {
+TEST(JobByUrl, JoinsByAFile) {
   const test::FileJobStore store;
   meet([&](std::size_t rank) { return from_url(store.url + "?world_size=3&rank=" + std::to_string(rank)); });
   EXPECT_FALSE(std::filesystem::exists(store.path));  // the last one has cleared up

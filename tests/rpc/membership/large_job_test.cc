@@ -1,6 +1,6 @@
-// A job of a few hundred agents whose store is kept by rank 0, over TCP: all meet, all look at its store at
-// once, some die. The members but rank 0 share one thread; each has its own connections, descriptors and
-// lease.
+// A job of a few hundred agents over TCP, whose store rank 0 keeps. All members join, all read the store at
+// the same time, and some die. All members except rank 0 share one thread. Each has its own connections,
+// descriptors and lease.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/store/remote_store.h>
@@ -25,7 +25,7 @@ using test::error_of;
 using test::eventually;
 using test::got;
 
-// ThreadSanitizer makes 256 take a core for 23 s.
+// Under ThreadSanitizer 256 members take 23 s of a core.
 constexpr std::size_t members = test::under_tsan ? 128 : 256;
 // Both ends of a connection to rank 0 and of one to the leader of a barrier, and where each listens.
 constexpr std::size_t descriptors_each = 5;
@@ -130,7 +130,7 @@ class LargeJob : public testing::Test {
   static std::string name_of(std::size_t rank) { return "worker" + std::to_string(rank); }
 
   Agent& agent(std::size_t rank) { return rank == 0 ? *host_ : *others_.at(rank).agent; }
-  // Prints the time for a person.
+  // Prints the time to the log of the test.
   void told(const std::string& what) {
     const auto now = Clock::now();
     const std::clock_t worked = std::clock();
@@ -141,7 +141,7 @@ class LargeJob : public testing::Test {
                 took, work, what.c_str(), static_cast<unsigned long long>(host_->counts().connections),
                 files);
   }
-  // Of those that end badly.
+  // The ranks of the faulty members.
   static std::set<std::size_t> some(std::size_t first) {
     std::set<std::size_t> ranks;
     for (std::size_t rank = first; rank < members; rank += members / 8) ranks.insert(rank);
@@ -157,7 +157,7 @@ class LargeJob : public testing::Test {
   std::clock_t worked_before_ = std::clock();
 };
 
-TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
+TEST_F(LargeJob, RunsCollectivesUsesItsStoreAndSurvivesDeaths) {
   start(false);
   std::vector<std::string> all = names_;
   all.push_back(name_of(0));
@@ -171,7 +171,7 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
   }
   told("an all_gather of all, led by rank 0");
 
-  // Each waits for one key, for two others, and watches all; then each sets one.
+  // Each member waits for one key, then for two others, and watches all keys. Then each member sets one key.
   std::vector<std::unique_ptr<RemoteStore>> stores;
   for (auto& [rank, member] : others_)
     stores.push_back(std::make_unique<RemoteStore>(member.agent->peer(name_of(0))));
@@ -256,7 +256,7 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
   told("all have left");
 }
 
-TEST_F(LargeJob, OfFixedSizeEndsEverywhereWithTheNameOfTheLostMember) {
+TEST_F(LargeJob, OfFixedSizeFailsOnAllMembersWithTheNameOfTheLostOne) {
   start(true);
   const auto ranks = each([](Agent& agent) { return rpc::Job(agent).all_gather(rpc::Job(agent).rank()); });
   for (const auto& values : ranks) {

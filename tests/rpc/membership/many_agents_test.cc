@@ -1,5 +1,5 @@
-// As many agents as a large machine has workers, in one process; as many processes:
-// membership_process_test.cc.
+// As many agents in one process as a large machine has workers. membership_process_test.cc has the same
+// number of processes.
 #include <weft/rpc/agent/agent.h>
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ bool permits_files(::rlim_t files) {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= files;
 }
 
-TEST(ManyAgents, SixtyFourMeetAndCallAllToAll) {
+TEST(ManyAgents, SixtyFourAgentsJoinAndCallEachOther) {
   if (!permits_files(2 * agents * agents + 1000)) GTEST_SKIP() << "too few file descriptors are permitted";
   test::Job job(test::job_kind<test::TcpJobStore>("tcp"), agents);
   job.start_all([](AgentOptions& options) {

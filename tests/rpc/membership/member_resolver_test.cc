@@ -62,7 +62,7 @@ TEST_F(MemberResolverTest, AMalformedRecordIsAnError) {
   EXPECT_EQ(kind_of([&] { got(member_resolver(store)()); }), ErrorKind::protocol_error);
 }
 
-// A job as it is; the set's agent is no member of it.
+// The agent of the set is not a member of the job.
 TEST_F(MemberResolverTest, ASetOutsideTheJobCallsItsMembers) {
   test::Job job(test::job_kind<test::TcpJobStore>("tcp"));
   for (const std::size_t rank : {std::size_t{0}, std::size_t{1}})

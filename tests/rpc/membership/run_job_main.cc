@@ -64,7 +64,8 @@ void wait_for_ever(rpc::Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // The process that starts the others may read an option -n here: it does not run the body.
+  // In the process that starts the others, the first argument may be an option such as -n. That process does
+  // not run the body.
   const std::string mode = argc > 1 ? argv[1] : "gather";
   if (mode == "agent") return rpc::run_job(argc, argv, {}, call_next);
   if (mode == "gather") return rpc::run_job(argc, argv, {}, gather_and_call, {.processes = 3});

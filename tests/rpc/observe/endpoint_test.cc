@@ -51,7 +51,7 @@ TEST_F(EndpointTest, ServesMetricsAndProbes) {
   EXPECT_EQ(get(Endpoint(c, nullptr).address(), "/metrics").status, 404);
 }
 
-TEST_F(EndpointTest, ALoopThatHangsIsNotLive) {
+TEST_F(EndpointTest, AnAgentWithABlockedLoopIsNotLive) {
   const Endpoint endpoint{cluster["b"], nullptr, {.timeout = 1ms}};
   const Endpoint patient{cluster["b"], nullptr, {.timeout = weft::test::too_long}};
   EXPECT_EQ(get(patient.address(), "/livez").status, 200);
@@ -65,7 +65,7 @@ TEST_F(EndpointTest, ALoopThatHangsIsNotLive) {
   EXPECT_EQ(get(patient.address(), "/readyz").status, 200);
 }
 
-TEST_F(EndpointTest, BusyHandlersAreLiveAndReady) {
+TEST_F(EndpointTest, AnAgentWithBusyHandlersIsLiveAndReady) {
   const Endpoint endpoint{cluster["b"], nullptr, {.timeout = weft::test::too_long}};
   std::vector<rpc::Future<void>> calls;
   for (int i = 0; i < 5; ++i) calls.push_back(cluster.peer("a", "b").call<&Worker::block>());
@@ -76,7 +76,7 @@ TEST_F(EndpointTest, BusyHandlersAreLiveAndReady) {
   for (auto& call : calls) got(std::move(call));
 }
 
-TEST_F(EndpointTest, WhileItDrainsItIsLiveAndNotReady) {
+TEST_F(EndpointTest, ADrainingAgentIsLiveAndNotReady) {
   const Endpoint endpoint{cluster["b"], nullptr, {.timeout = weft::test::too_long}};
   auto call = cluster.peer("a", "b").call<&Worker::block>();
   worker->began.wait();
@@ -90,7 +90,7 @@ TEST_F(EndpointTest, WhileItDrainsItIsLiveAndNotReady) {
   got(std::move(drained));
 }
 
-TEST_F(EndpointTest, TheProgramMaySayNo) {
+TEST_F(EndpointTest, TheProgramMayReportNotReady) {
   std::atomic<bool> loaded{false};
   const Endpoint endpoint{
       cluster["b"], nullptr, {.timeout = weft::test::too_long, .not_ready = [&] {

@@ -45,20 +45,20 @@ TEST_F(HttpServerTest, AnswersAGet) {
   EXPECT_NE(answer.head.find("\r\nConnection: close\r\n"), std::string::npos);
 }
 
-TEST_F(HttpServerTest, StatusOfThePage) {
+TEST_F(HttpServerTest, ReturnsTheStatusOfThePage) {
   EXPECT_EQ(get(server.address(), "/no").status, 503);
   EXPECT_EQ(get(server.address(), "/throws").status, 500);
   EXPECT_EQ(get(server.address(), "/throws").body, "broken\n");
   EXPECT_EQ(get(server.address(), "/page?since=1").status, 200);
 }
 
-TEST_F(HttpServerTest, AnUnknownPath) {
+TEST_F(HttpServerTest, AnUnknownPathIsNotFound) {
   const Answer answer = get(server.address(), "/else");
   EXPECT_EQ(answer.status, 404);
   EXPECT_NE(answer.body.find("/page\n"), std::string::npos);
 }
 
-TEST_F(HttpServerTest, OtherMethods) {
+TEST_F(HttpServerTest, AnswersHeadAndRefusesOtherMethods) {
   const Answer head = ask("HEAD /page HTTP/1.1\r\n\r\n");
   EXPECT_EQ(head.status, 200);
   EXPECT_EQ(head.body, "");
@@ -68,7 +68,7 @@ TEST_F(HttpServerTest, OtherMethods) {
   EXPECT_NE(post.head.find("Allow: GET, HEAD"), std::string::npos);
 }
 
-TEST_F(HttpServerTest, MalformedRequests) {
+TEST_F(HttpServerTest, MalformedRequestsAreRefused) {
   for (const std::string bytes : {"\r\n\r\n", "GET\r\n\r\n", "GET /page\r\n\r\n", "GET /page SMTP\r\n\r\n",
                                   "GET page HTTP/1.1\r\n\r\n", "WEFT\x01\x02\r\n\r\n"})
     EXPECT_EQ(ask(bytes).status, 400) << bytes;
@@ -76,13 +76,13 @@ TEST_F(HttpServerTest, MalformedRequests) {
   EXPECT_EQ(get(server.address(), "/page").status, 200);
 }
 
-TEST_F(HttpServerTest, ARequestInManyParts) {
+TEST_F(HttpServerTest, ARequestMayArriveInManyParts) {
   HttpClient client(server.address());
   for (const char byte : std::string("GET /page HTTP/1.1\r\n\r\n")) client.send(std::string(1, byte));
   EXPECT_TRUE(client.receive().ends_with("<p>hello</p>"));
 }
 
-TEST_F(HttpServerTest, LargePagesAndManyAtOnce) {
+TEST_F(HttpServerTest, ServesManyLargePagesAtOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i)
     threads.emplace_back([&] {
@@ -130,12 +130,12 @@ TEST_F(HttpServerTest, ClosesOpenConnectionsWhenItIsDestroyed) {
   HttpClient client(other->address());
   client.send("GET /");
   EXPECT_EQ(get(other->address(), "/").status,
-            404);  // connections are read in order: the first is being read
+            404);  // the server reads connections in order, so it is reading the first one
   other.reset();
   EXPECT_EQ(client.receive(), "");
 }
 
-TEST(HttpServerAddress, IsLoopbackUnlessItIsSaid) {
+TEST(HttpServerAddress, MustBeLoopbackUnlessPermitted) {
   EXPECT_EQ(kind_of([] { HttpServer("0.0.0.0:0", {}); }), rpc::ErrorKind::permission_denied);
   HttpServer open("0.0.0.0:0", {}, true);
   EXPECT_EQ(get(open.address(), "/").status, 404);
@@ -153,13 +153,13 @@ TEST(HttpServerAddress, ReportsWhyItCannotListen) {
     HttpServer six("[::1]:0", {});
     EXPECT_TRUE(six.address().starts_with("[::1]:"));
     EXPECT_EQ(get(six.address(), "/").status, 404);
-  } catch (const rpc::Error& error) {  // as of Debian 12
+  } catch (const rpc::Error& error) {  // on Debian 12
     EXPECT_EQ(error.kind(), rpc::ErrorKind::unavailable);
     EXPECT_NE(std::string(error.what()).find("without IPv6"), std::string::npos) << error.what();
   }
 }
 
-TEST(HttpServerAccess, OnlyRequestsThatNameItsOwnHost) {
+TEST(HttpServerAccess, OnlyRequestsThatNameItsOwnHostAreServed) {
   HttpServer server("127.0.0.1:0", {{"/", [] { return HttpReply{}; }}}, HttpAccess{.own_host_only = true});
   const auto status = [&](const std::string& host) {
     return asked(server.address(), "GET / HTTP/1.1\r\n" + host + "\r\n").status;
@@ -175,7 +175,7 @@ TEST(HttpServerAccess, OnlyRequestsThatNameItsOwnHost) {
 }
 
 // tests/tools/weft/dash_program_test.py logs in.
-TEST(HttpServerAccess, OnlyUsersOfThePasswordFile) {
+TEST(HttpServerAccess, OnlyUsersOfThePasswordFileAreServed) {
   const std::string file = testing::TempDir() + "weft_http_passwords_" + std::to_string(::getpid());
   std::ofstream(file) << ":#comment\nanna:weft:00000000000000000000000000000000\n";
   bool made = false;

@@ -1,4 +1,4 @@
-// HTTP over a plain socket, byte by byte as the test says.
+// HTTP over a plain socket, with the exact bytes that a test sends.
 #pragma once
 
 #include <asio/connect.hpp>
@@ -21,7 +21,7 @@ class HttpClient {
     asio::connect(socket_, resolver.resolve(host, address.substr(colon + 1)));
   }
   void send(const std::string& bytes) { asio::write(socket_, asio::buffer(bytes)); }
-  // Everything until the other side ends, or resets, the connection.
+  // Reads until the other side closes or resets the connection.
   std::string receive() {
     std::string all;
     asio::error_code error;

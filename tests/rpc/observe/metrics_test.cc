@@ -67,7 +67,7 @@ TEST_F(MetricsTest, CountCallsOnBothSidesByMethod) {
             static_cast<double>(cluster["b"].counts().calls_served));
 }
 
-TEST_F(MetricsTest, FailuresByKind) {
+TEST_F(MetricsTest, CountFailuresByKind) {
   EXPECT_EQ(kind_of([&] { got(peer->call<&Worker::fail>()); }), ErrorKind::failed_precondition);
   EXPECT_EQ(kind_of([&] { got(peer->call<Nowhere>()); }), ErrorKind::not_found);
   EXPECT_EQ(
@@ -78,7 +78,7 @@ TEST_F(MetricsTest, FailuresByKind) {
   EXPECT_EQ(value(*b, R"(weft_served_failures_total{agent="b",method="unknown",kind="not_found"})"), 1);
 }
 
-TEST_F(MetricsTest, WhatTheAgentCounts) {
+TEST_F(MetricsTest, ContainTheCountersOfTheAgent) {
   EXPECT_EQ(value(*b, R"(weft_connections{agent="b"})"), 1);
   EXPECT_EQ(value(*b, R"(weft_connections_made_total{agent="b"})"), 1);
   EXPECT_GT(*value(*b, R"(weft_received_bytes_total{agent="b"})"), 0);
@@ -91,14 +91,14 @@ struct Gauge final : rpc::CallHook {
   void figures(rpc::LayerFigures& to) const override { to["gauge.level"] = 3; }
 };
 
-TEST_F(MetricsTest, WhatLayersTell) {
+TEST_F(MetricsTest, ContainTheFiguresOfLayers) {
   auto metrics = std::make_shared<Metrics>();
   cluster.add("c", {metrics->layer(),
                     [](rpc::Agent& agent) { agent.core()->hooks().add(std::make_shared<Gauge>()); }});
   EXPECT_EQ(value(*metrics, R"(weft_layer{agent="c",figure="gauge.level"})"), 3);
 }
 
-TEST_F(MetricsTest, GaugesOfTheProgram) {
+TEST_F(MetricsTest, ContainTheGaugesOfTheProgram) {
   auto metrics = std::make_shared<Metrics>();
   auto gauges = std::make_shared<rpc::Gauges>();
   cluster.add("c", {metrics->layer(), gauges->layer()});
@@ -107,9 +107,9 @@ TEST_F(MetricsTest, GaugesOfTheProgram) {
   EXPECT_EQ(value(*metrics, R"(weft_gauge{agent="c",name="loss"})"), 0.25);
 }
 
-TEST_F(MetricsTest, TheHitRateOfThePool) {
+TEST_F(MetricsTest, ContainTheHitRateOfThePool) {
   auto metrics = std::make_shared<Metrics>();
-  Cluster sockets{{.tcp = true}};  // in memory nothing is received
+  Cluster sockets{{.tcp = true}};  // the in-process transport receives no bytes
   sockets.add("client");
   sockets.add("server", {metrics->layer()}).serve(std::make_shared<Worker>());
   const rpc::Peer server = sockets.peer("client", "server");
@@ -134,7 +134,7 @@ TEST_F(MetricsTest, TheHitRateOfThePool) {
   EXPECT_EQ(hits() + misses(), calls);
 }
 
-TEST_F(MetricsTest, LoopsAreAskedAndOneThatHangsIsSeen) {
+TEST_F(MetricsTest, MeasureTheDelayOfLoopsAndReportABlockedOne) {
   EXPECT_GE(*value(*b, R"(weft_loop_delay_seconds{agent="b",loop="0"})"), 0);
   EXPECT_GT(*value(*b, R"(weft_loop_cpu_seconds_total{agent="b",loop="0"})"), 0);
   auto impatient = std::make_shared<Metrics>(MetricsOptions{.timeout = 1ms});
@@ -143,20 +143,20 @@ TEST_F(MetricsTest, LoopsAreAskedAndOneThatHangsIsSeen) {
   const auto first = value(*impatient, R"(weft_loop_delay_seconds{agent="c",loop="0"})");
   const auto second = value(*impatient, R"(weft_loop_delay_seconds{agent="c",loop="0"})");
   EXPECT_GE(first, 0.001);
-  EXPECT_GE(second, *first + 0.001);  // it is still the first question
+  EXPECT_GE(second, *first + 0.001);  // the first query of the loop is still pending
 }
 
-TEST_F(MetricsTest, OfAnAgentThatIsGoneWhatWasObservedIsLeft) {
+TEST_F(MetricsTest, KeepTheHistogramsOfAnAgentThatEnded) {
   got(peer->call<&Worker::twice>(1));
   cluster.end("b");
   EXPECT_EQ(value(*b, R"(weft_served_seconds_count{agent="b",method="worker.twice"})"), 1);
   EXPECT_EQ(value(*b, R"(weft_connections{agent="b"})"), std::nullopt);
 }
 
-TEST_F(MetricsTest, ManyNamesAreOne) {
+TEST_F(MetricsTest, CombineMethodsBeyondTheLimitIntoOne) {
   auto few = std::make_shared<Metrics>(MetricsOptions{.max_methods = 2});
   cluster.add("c", {few->layer()});
-  const rpc::Peer to = cluster.peer("c", "b");  // by weft.ping
+  const rpc::Peer to = cluster.peer("c", "b");  // the first method is weft.ping
   got(to.call<&Worker::twice>(1));
   EXPECT_EQ(kind_of([&] { got(to.call<&Worker::fail>()); }), ErrorKind::failed_precondition);
   EXPECT_EQ(kind_of([&] { got(to.call<Nowhere>()); }), ErrorKind::not_found);
@@ -165,7 +165,7 @@ TEST_F(MetricsTest, ManyNamesAreOne) {
   EXPECT_EQ(value(*few, R"(weft_made_seconds_count{agent="c",method="other"})"), 2);
 }
 
-TEST_F(MetricsTest, AreOfOneAgent) {
+TEST_F(MetricsTest, CannotBeUsedByTwoAgents) {
   EXPECT_EQ(kind_of([&] { cluster.add("c", {a->layer()}); }), ErrorKind::failed_precondition);
 }
 

@@ -30,7 +30,7 @@ struct Worker {
   Event began, released;
 };
 
-TEST(QuitDump, PrintsCallsInFlightAndTheProcessContinues) {
+TEST(QuitDump, PrintsCallsInFlightAndDoesNotEndTheProcess) {
   Cluster cluster{{}, {"a", "b"}};
   auto worker = std::make_shared<Worker>();
   cluster["b"].serve(worker);
@@ -63,7 +63,7 @@ class Stderr {
     ::dup2(before_, STDERR_FILENO);
     for (const int fd : {pipe_[0], pipe_[1], before_}) ::close(fd);
   }
-  // Up to and with `end`.
+  // Returns the output up to and including `end`.
   std::string until(std::string_view end) {
     std::string text;
     while (!text.ends_with(end)) {

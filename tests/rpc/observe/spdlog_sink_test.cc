@@ -63,7 +63,7 @@ TEST(SpdlogSink, ControlsInFieldsAreEscaped) {
   EXPECT_EQ(text.str(), "b: odd c1=\"a\\xc2\\x9b31m\" bidi=\"a\\xe2\\x80\\xaeb\" bytes=\"a\\xffb\"\n");
 }
 
-TEST(SpdlogSink, AnAgentLogsThere) {
+TEST(SpdlogSink, AnAgentLogsToSpdlog) {
   std::ostringstream text;
   auto logger =
       std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));

@@ -60,7 +60,7 @@ class CollectiveLeaderTest : public testing::Test {
 
 using Values = std::map<std::string, std::int64_t>;
 
-TEST_F(CollectiveLeaderTest, TheLastToComeAnswersAll) {
+TEST_F(CollectiveLeaderTest, TheLastArrivalCompletesTheRound) {
   auto of_b = come(b, arrival({a, b, c}), 2);
   auto of_a = come(a, arrival({a, b, c}), 1);
   EXPECT_FALSE(of_b.ready());
@@ -85,7 +85,7 @@ TEST_F(CollectiveLeaderTest, RoundsNamesAndMembersAreDistinguished) {
   EXPECT_FALSE(larger.ready());
 }
 
-TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForLateMembers) {
+TEST_F(CollectiveLeaderTest, ADeadlineFailsARoundAlsoForLateMembers) {
   CollectiveArrival hasty = arrival({a, b, c});
   hasty.timeout = 1;
   auto patient = come(b, arrival({a, b, c}));
@@ -93,7 +93,7 @@ TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForLateMembers) {
   expect_error(come(a, hasty), ErrorKind::deadline_exceeded, text);
   expect_error(std::move(patient), ErrorKind::deadline_exceeded, text);
   expect_error(come(c, arrival({a, b, c})), ErrorKind::deadline_exceeded, text);
-  // The next round is another one.
+  // The next round is independent.
   auto next = come(a, arrival({a, b, c}, 1));
   auto too = come(b, arrival({a, b, c}, 1));
   got(come(c, arrival({a, b, c}, 1)));
@@ -101,7 +101,7 @@ TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForLateMembers) {
   got(std::move(too));
 }
 
-TEST_F(CollectiveLeaderTest, ADeadlineOfARoundThatIsOverDoesNothing) {
+TEST_F(CollectiveLeaderTest, TheDeadlineOfACompletedRoundHasNoEffect) {
   CollectiveArrival slow = arrival({a, b});
   slow.timeout = static_cast<std::uint64_t>(std::chrono::nanoseconds(10ms).count());
   auto first = come(a, slow);
@@ -114,7 +114,7 @@ TEST_F(CollectiveLeaderTest, ADeadlineOfARoundThatIsOverDoesNothing) {
                "all_gather 'x': 'b' did not call it before the deadline");
 }
 
-TEST_F(CollectiveLeaderTest, OfManyMissingSomeAreNamed) {
+TEST_F(CollectiveLeaderTest, AnErrorNamesOnlySomeOfManyMissingMembers) {
   std::vector<AgentId> all;
   for (char name = 'a'; name <= 'z'; ++name) all.push_back({std::string(1, name), 1});
   CollectiveArrival hasty = arrival(all, 0, "");
@@ -125,14 +125,14 @@ TEST_F(CollectiveLeaderTest, OfManyMissingSomeAreNamed) {
       "barrier: 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i' and 17 others did not call it before the deadline");
 }
 
-TEST_F(CollectiveLeaderTest, ALostMemberEndsItForAll) {
+TEST_F(CollectiveLeaderTest, ALostMemberFailsTheRound) {
   auto waiting = come(a, arrival({a, b}));
   judge(roster({{a, MemberState::joined}, {b, MemberState::serving}}), 5);
   EXPECT_FALSE(waiting.ready());
   judge(roster({{a, MemberState::joined}, {b, MemberState::lost}}), 6);
   expect_error(std::move(waiting), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
   expect_error(come(a, arrival({a, b})), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
-  // The member that is gone had called it.
+  // The lost member had called the collective before.
   waiting = come(a, arrival({a, b, c}));
   auto had_come = come(c, arrival({a, b, c}));
   judge(roster({{a, MemberState::joined}, {b, MemberState::joined}}), 7);
@@ -140,13 +140,13 @@ TEST_F(CollectiveLeaderTest, ALostMemberEndsItForAll) {
   expect_error(std::move(had_come), ErrorKind::peer_lost, "all_gather 'x': 'c' was lost");
 }
 
-TEST_F(CollectiveLeaderTest, AMemberThatHasLeftEndsItForAll) {
+TEST_F(CollectiveLeaderTest, AMemberThatHasLeftFailsTheRound) {
   auto waiting = come(a, arrival({a, b}));
   judge(roster({{a, MemberState::joined}, {b, MemberState::left}}), 5);
   expect_error(std::move(waiting), ErrorKind::shut_down, "all_gather 'x': 'b' has left the job");
 }
 
-TEST_F(CollectiveLeaderTest, AnotherLifeIsNotTheOneThatIsAwaited) {
+TEST_F(CollectiveLeaderTest, AnotherIncarnationIsNotTheAwaitedMember) {
   auto waiting = come(a, arrival({a, b}));
   judge(roster({{a, MemberState::joined}, {{"b", 2}, MemberState::joined}}), 5);
   expect_error(std::move(waiting), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
@@ -156,7 +156,7 @@ TEST_F(CollectiveLeaderTest, AnotherLifeIsNotTheOneThatIsAwaited) {
 }
 
 // A member that the leader has not seen yet is not taken for lost.
-TEST_F(CollectiveLeaderTest, IsJudgedByWhatItsMembersHaveSeenOrLater) {
+TEST_F(CollectiveLeaderTest, UsesARosterAtLeastAsNewAsThatOfTheMembers) {
   const Roster early = roster({{a, MemberState::joined}});
   auto waiting = come(a, arrival({a, b}));
   judge(early, 4);
@@ -165,7 +165,7 @@ TEST_F(CollectiveLeaderTest, IsJudgedByWhatItsMembersHaveSeenOrLater) {
   expect_error(std::move(waiting), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
 }
 
-TEST_F(CollectiveLeaderTest, AMemberThatGivesUpEndsItForAllWhileItIsInFlight) {
+TEST_F(CollectiveLeaderTest, AMemberThatGivesUpFailsARoundInFlight) {
   auto waiting = come(a, arrival({a, b, c})), given_up = come(b, arrival({a, b, c}));
   leader->give_up(b, arrival({a, b, c}), ErrorKind::aborted, "no longer waits");
   expect_error(std::move(waiting), ErrorKind::aborted, "all_gather 'x': 'b' no longer waits");
@@ -189,7 +189,7 @@ TEST_F(CollectiveLeaderTest, TypesMustAgree) {
   expect_error(come(c, arrival({a, b, c})), ErrorKind::type_mismatch, text);
 }
 
-TEST_F(CollectiveLeaderTest, NoMemberCallsItTwice) {
+TEST_F(CollectiveLeaderTest, ASecondCallOfAMemberIsRefused) {
   auto first = come(a, arrival({a, b}), 1);
   expect_error(come(a, arrival({a, b}), 2), ErrorKind::invalid_argument,
                "all_gather 'x': 'a' has called it already");
@@ -204,7 +204,7 @@ TEST_F(CollectiveLeaderTest, AllFailWithTheJob) {
   expect_error(std::move(other), ErrorKind::shut_down, "all_gather 'x': at its leader 'a': it ends");
 }
 
-TEST_F(CollectiveLeaderTest, OneThatHasStoppedTellsNothing) {
+TEST_F(CollectiveLeaderTest, AStoppedLeaderSendsNoReplies) {
   auto waiting = come(a, arrival({a, b})), other = come(b, arrival({a, b}, 1));
   leader->stop();
   leader->fail_all(Error(ErrorKind::shut_down, "it ends"));
@@ -215,7 +215,7 @@ TEST_F(CollectiveLeaderTest, OneThatHasStoppedTellsNothing) {
   EXPECT_FALSE(other.ready());
 }
 
-TEST_F(CollectiveLeaderTest, ThreadsMayComeAtOnce) {
+TEST_F(CollectiveLeaderTest, SeveralThreadsMayArriveAtOnce) {
   constexpr std::uint64_t rounds = 200;
   std::vector<std::thread> threads;
   std::atomic<int> all{0};

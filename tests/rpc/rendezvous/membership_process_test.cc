@@ -1,4 +1,4 @@
-// Jobs of several processes, where death is real; and jobs that meet in etcd.
+// Jobs of several processes that die; and jobs that meet in etcd.
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/store/etcd_store.h>
@@ -76,7 +76,7 @@ class MembershipProcesses : public testing::Test {
   std::vector<pid_t> children_;
 };
 
-TEST_F(MembershipProcesses, SixtyFourMeetAndCallAllToAll) {
+TEST_F(MembershipProcesses, SixtyFourProcessesJoinAndCallEachOther) {
   constexpr std::size_t world = 64;
   const test::TcpJobStore store;
   std::vector<pid_t> children;
@@ -134,13 +134,13 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreReported) {
   seen.until(5);
   EXPECT_EQ(seen.text(), "killed joined, worker0 joined, killed lost, stopped joined, stopped lost");
   ::kill(stopped, SIGCONT);
-  EXPECT_EQ(wait_for(stopped), 0);  // it has been told
+  EXPECT_EQ(wait_for(stopped), 0);  // it was notified
   for (const int end : gate) ::close(end);
 }
 
 // The keeper of the store of an elastic world is killed: serve_until_shutdown() and a barrier that awaits the
 // keeper end with the lease, and later barriers of living members pass.
-TEST_F(MembershipProcesses, MembersOutliveTheKeeperOfTheirStore) {
+TEST_F(MembershipProcesses, MembersSurviveTheDeathOfTheStoresKeeper) {
   const test::TcpJobStore store;
   const pid_t keeper = start([&] {
     Agent host(options(store, 0, 0));
@@ -182,7 +182,7 @@ namespace weft::test {
 INSTANTIATE_TEST_SUITE_P(Stores, ElasticWorld, testing::Values(etcd_kind()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(EtcdJob, AFixedWorldMeetsCallsAndClearsUp) {
+TEST(EtcdJob, AFixedWorldJoinsCallsAndRemovesItsKeys) {
   const JobKind kind = etcd_kind();
   if (const char* missing = kind.missing(); *missing != '\0') GTEST_SKIP() << missing;
   Job job(kind, 3);

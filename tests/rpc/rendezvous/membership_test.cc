@@ -38,7 +38,7 @@ class MembershipTest : public testing::TestWithParam<JobKind> {};
 INSTANTIATE_TEST_SUITE_P(Stores, MembershipTest, testing::Values(tcp, in_process, file),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(MembershipTest, AgentsMeetAndCallEachOtherByName) {
+TEST_P(MembershipTest, AgentsJoinAndCallEachOtherByName) {
   Job job(GetParam(), 4);
   job.start_all();
   for (std::size_t from = 0; from < 4; ++from)
@@ -56,7 +56,7 @@ TEST_P(MembershipTest, APeerIsFoundByItsRank) {
   const auto kind_of_rank = [&](const std::string& agent, std::size_t rank) {
     return test::kind_of([&] { return job[agent].peer(rank).name(); });
   };
-  EXPECT_EQ(kind_of_rank("trainer", 0), ErrorKind::not_found);  // nothing is known yet
+  EXPECT_EQ(kind_of_rank("trainer", 0), ErrorKind::not_found);  // no rank is known yet
   auto two = rpc::Job(job["parameters"]).wait_for(2);
   rpc::Job(job["trainer"]).wait_for(2).get();
   two.get();
@@ -113,7 +113,7 @@ TEST_P(MembershipTest, MembersThatOnlyServeDoNotWaitForEachOther) {
     EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt) << rank;
 }
 
-TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
+TEST_P(MembershipTest, TheWaitForTheOthersAtShutdownTimesOut) {
   Job job(GetParam(), 3);
   auto host = rpc::Job(job.start(0)).wait_for(1);
   host.get();
@@ -130,7 +130,7 @@ TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
   EXPECT_STREQ(error->what(), "other members have not left before the deadline: 'worker2'");
-  EXPECT_EQ(job[2].peer("worker0").call<&Worker::who>().get(), "worker0");  // a member as before
+  EXPECT_EQ(job[2].peer("worker0").call<&Worker::who>().get(), "worker0");  // worker2 is still a member
   std::thread last([&] { job[2].leave().get(); });
   rpc::Job(job[0]).serve_until_shutdown(test::too_long);
   last.join();
@@ -210,14 +210,14 @@ TEST_P(MembershipTest, AMemberThatIsSilentForItsLeaseIsLost) {
   for (auto& wait : waits) wait.get();
   auto to_survivor = job[0].peer("worker1").call<&Worker::hang>();
   job.worker(1).await_calls(1);
-  test::HeldLoop held(job[2]);  // its connections stand
+  test::HeldLoop held(job[2]);  // its connections stay open
   expect_error(std::move(to_survivor), ErrorKind::peer_lost, "worker2 was lost: its lease has expired");
   test::eventually("worker1 knows it too", [&] { return job[1].core()->world_failure().has_value(); });
   held.release();
   test::eventually("and so does who was lost", [&] { return job[2].core()->world_failure().has_value(); });
 }
 
-TEST_P(MembershipTest, ATaskEndsWithTheWorld) {
+TEST_P(MembershipTest, ATaskFailsWithTheWorld) {
   Job job(GetParam(), 3);
   job.start_all();
   std::thread loss([&] {
@@ -249,7 +249,7 @@ TEST_P(MembershipTest, ALossBeforeAllHaveJoinedReachesWaitingMembers) {
   expect_error(rpc::Job(job.start(3)).wait_for(4), ErrorKind::peer_lost, "worker2 was lost", "worker3");
 }
 
-TEST_P(MembershipTest, AWaitForMoreThanComeIsCancelled) {
+TEST_P(MembershipTest, AWaitForMembersThatDoNotJoinIsCancellable) {
   Job job(GetParam(), 4);
   rpc::Job(job.start(0)).wait_for(1).get();
   auto wait = rpc::Job(job.start(1)).wait_for(3);
@@ -264,7 +264,7 @@ TEST_P(MembershipTest, AWaitForMoreThanComeIsCancelled) {
   job[1].leave().get();  // no operation is left in flight that would block the drain
 }
 
-TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
+TEST_P(MembershipTest, ACancelledShutdownIsRevoked) {
   Job job(GetParam(), 2);
   auto host = rpc::Job(job.start(0)).wait_for(2);
   AgentOptions options = job.options(1, "worker1");
@@ -281,9 +281,10 @@ TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
   end = membership->others_left(no_timeout);
   job[0].leave().get();
   if (!job.store().with_host) {
-    end.get();  // the store goes on without the host
+    end.get();  // the store exists without the host
   } else {
-    (void)error_of([&] { return end.get(), 0; });  // it saw the host leave, or only that the store is gone
+    // the agent either saw the host leave, or only lost the store
+    (void)error_of([&] { return end.get(), 0; });
   }
   membership->leave().get();
   EXPECT_EQ(core->world_failure(), std::nullopt);
@@ -291,7 +292,7 @@ TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
   core->shut_down();
 }
 
-TEST_P(MembershipTest, ShutDownEndsWaits) {
+TEST_P(MembershipTest, ShutDownFailsWaits) {
   Job job(GetParam(), 3);
   auto host = rpc::Job(job.start(0)).wait_for(3);
   auto joining = rpc::Job(job.start(1)).wait_for(3);
@@ -302,7 +303,7 @@ TEST_P(MembershipTest, ShutDownEndsWaits) {
   EXPECT_TRUE(error_of([&] { return host.get(), 0; }));
 }
 
-TEST_P(MembershipTest, AnAgentThatNeverReachesTheJobMayStillEnd) {
+TEST_P(MembershipTest, AnAgentThatNeverJoinsMayShutDown) {
   Job job(GetParam(), 2);
   auto wait = rpc::Job(job.start(1)).wait_for(2);  // there is no host
   wait.cancel();
@@ -317,7 +318,8 @@ TEST_P(MembershipTest, NoMemberJoinsAFixedWorldTwice) {
   expect_error(rpc::Job(*twin).wait_for(3), ErrorKind::already_exists,
                "'worker1' has joined this job already");
   twin.reset();
-  EXPECT_EQ(job[2].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
+  // the loss of the twin is not a loss of the member
+  EXPECT_EQ(job[2].peer("worker1").call<&Worker::who>().get(), "worker1");
   auto rival = job.make(1, "rival");
   expect_error(rpc::Job(*rival).wait_for(3), ErrorKind::already_exists,
                "rank 1 of this job is taken by 'worker1'");
@@ -340,7 +342,7 @@ TEST_P(MembershipTest, MembersMayHaveOtherNames) {
   EXPECT_EQ(trainer.peer("parameters").call<&Worker::who>().get(), "parameters");
 }
 
-TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
+TEST_P(MembershipTest, FixedAndElasticMembersAreNotMixed) {
   const auto open = [](AgentOptions& options) {
     options.rendezvous->fixed_world = false;
     options.rendezvous->world_size = 0;
@@ -377,7 +379,7 @@ std::shared_ptr<RemoteStore> store_of(Agent& client, Agent& host) {
   return std::make_shared<RemoteStore>(client.connect(host.addresses().front()));
 }
 
-TEST(Membership, AStrangersEndIsNobodysLoss) {
+TEST(Membership, TheEndOfANonMemberIsNotALoss) {
   Job job(tcp, 2);
   job.start_all();
   {
@@ -394,7 +396,7 @@ TEST(Membership, AMemberThatDiesWhileJoiningIsLost) {
   auto member = rpc::Job(job.start(1)).wait_for(3);
   rpc::Job(job[1]).wait_for(2).get();
   {
-    // As far as taking the name, and no further.
+    // The joiner claims a name and does not continue.
     Agent joiner(AgentOptions{.name = "worker2"});
     MemberRecord record;
     record.name = "worker2";
@@ -406,13 +408,13 @@ TEST(Membership, AMemberThatDiesWhileJoiningIsLost) {
   expect_error(std::move(member), ErrorKind::peer_lost, "worker2 was lost");
 }
 
-TEST(Membership, OnlyTheHostIsBelievedOfALoss) {
+TEST(Membership, OnlyTheHostMayReportALoss) {
   Job job(tcp, 2);
   job.start_all();
   Agent liar(AgentOptions{.name = "liar"});
   auto peer = liar.connect(job[1].addresses().front());
   auto call = peer.make_call("weft.membership.lost", 2);
-  // As a program in another language would: by name.
+  // As a program in another language would call the method: by name.
   call.begin();
   Codec<std::string>::encode(call.message().argument(0), "worker0");
   Codec<std::string>::encode(call.message().argument(1), "because");
@@ -426,9 +428,9 @@ TEST(Membership, OnlyTheHostIsBelievedOfALoss) {
   EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
 }
 
-// A member that does not answer keeps the host from ending the job for a second. A member that ends in the
-// meantime, since it has heard of the loss, is not the cause.
-TEST(Membership, CallsOfTheHostNameTheFirstLossWhileItTellsTheOthers) {
+// A member that does not answer delays the end of the job by a second. Another member that shuts down during
+// this time, because it knows of the loss, is not the cause.
+TEST(Membership, CallsOfTheHostNameTheFirstLossWhileItNotifiesTheOthers) {
   Job job(tcp, 4);
   for (std::size_t rank = 0; rank < 3; ++rank) job.start(rank);
   asio::io_context io;
@@ -449,8 +451,8 @@ TEST(Membership, CallsOfTheHostNameTheFirstLossWhileItTellsTheOthers) {
   expect_error(std::move(hanging), ErrorKind::peer_lost, "worker2 was lost");
 }
 
-// Its word may be the first that they hear of it.
-TEST(Membership, AMemberOfAFailedJobTellsTheCauseWhenItEnds) {
+// The other members may learn of the loss from this member first.
+TEST(Membership, AMemberOfAFailedJobReportsTheCauseWhenItEnds) {
   for (const std::size_t first : {0, 1}) {
     Job job(tcp, 3);
     job.start_all();
@@ -463,7 +465,7 @@ TEST(Membership, AMemberOfAFailedJobTellsTheCauseWhenItEnds) {
   }
 }
 
-TEST(Membership, AStrangersReportOfALossIsIgnored) {
+TEST(Membership, ALossThatANonMemberReportsIsIgnored) {
   Job job(tcp, 2);
   job.start_all();
   {
@@ -492,7 +494,7 @@ TEST(Membership, WhenTheHostLeavesFirstTheOthersGetAnError) {
   });
   const Peer peer = job[2].peer("worker1");
   peer.call<&Worker::who>().get();
-  // The server's wait is there once the store has been asked for it.
+  // The server has registered the wait once it has replied to a later request.
   Agent watcher(AgentOptions{.name = "watcher"});
   auto store = store_of(watcher, job[0]);
   for (StoreView view = store->list("members/").get();
@@ -501,12 +503,12 @@ TEST(Membership, WhenTheHostLeavesFirstTheOthersGetAnError) {
   job[0].leave().get();
   server.join();
   job.end(0);
-  EXPECT_EQ(peer.call<&Worker::who>().get(), "worker1");  // the world goes on
+  EXPECT_EQ(peer.call<&Worker::who>().get(), "worker1");  // the job continues
   for (std::size_t rank = 1; rank < 4; ++rank) job[rank].leave().get();
   for (std::size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
 }
 
-TEST(Membership, AWildcardIsPublishedAsTheAddressThatLeadsToTheStore) {
+TEST(Membership, AWildcardIsPublishedAsTheAddressOfTheRouteToTheStore) {
   Job job(tcp, 2);
   job.start(0);
   AgentOptions options = job.options(1, "worker1");
@@ -521,7 +523,7 @@ TEST(Membership, AWildcardIsPublishedAsTheAddressThatLeadsToTheStore) {
   EXPECT_EQ(Roster(view).find("worker1")->addresses, std::vector<std::string>{"tcp://127.0.0.1:" + port});
 }
 
-TEST(Membership, AnEarlierJobsFileIsNotTakenForThisOnes) {
+TEST(Membership, AFileOfAnEarlierJobIsRecognized) {
   Job job(file, 2);
   FileStore earlier(job.store().path);
   MemberRecord record;
@@ -533,7 +535,7 @@ TEST(Membership, AnEarlierJobsFileIsNotTakenForThisOnes) {
                job.store().url + " is from an earlier job, remove it");
 }
 
-TEST(Membership, RefusesWhatCannotWork) {
+TEST(Membership, RefusesInvalidOptions) {
   Job job(tcp, 2);
   EXPECT_THROW(job.make(2, "worker2"), Error);
   AgentOptions deaf = job.options(0, "worker0");

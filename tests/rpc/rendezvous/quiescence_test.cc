@@ -19,27 +19,27 @@ using test::got;
 using test::Job;
 using test::JobKind;
 
-// --- What two waves prove ---
+// --- proves_quiet(): the evaluation of two waves ---
 
 MemberWork passive(std::uint64_t sent, std::uint64_t received) {
   return {.sent = sent, .received = received, .ever = sent + received};
 }
 
-TEST(Waves, ProveQuietWhereNothingChangedAndAllHasArrived) {
+TEST(Waves, ProveQuiescenceIfAllRequestsArrivedAndNothingChanged) {
   const Wave wave{{"anna", passive(3, 1)}, {"bert", passive(2, 4)}};
   EXPECT_TRUE(proves_quiet(wave, wave));
   EXPECT_FALSE(proves_quiet({}, wave)) << "the first";
   EXPECT_FALSE(proves_quiet({}, {}));
 }
 
-TEST(Waves, ProveNothingWhileARequestIsOnItsWay) {
+TEST(Waves, ProveNothingWhileARequestIsOnTheWire) {
   const Wave wave{{"anna", passive(3, 1)}, {"bert", passive(2, 3)}};
   EXPECT_FALSE(proves_quiet(wave, wave));
 }
 
-// A request from bert to anna overtook the first wave: anna was asked before it came, bert after he had sent
-// it.
-TEST(Waves, ProveNothingWhereTheFirstWasNoConsistentCut) {
+// A request from bert to anna crossed the first wave: anna replied to the wave before the request arrived,
+// and bert after he had sent it.
+TEST(Waves, ProveNothingIfTheFirstWaveWasNoConsistentCut) {
   const Wave first{{"anna", passive(1, 0)}, {"bert", passive(1, 1)}},
       second{{"anna", passive(2, 1)}, {"bert", passive(1, 2)}};
   EXPECT_FALSE(proves_quiet(first, second));
@@ -60,7 +60,7 @@ TEST(Waves, ProveNothingOverAConnectionThatEndedBetween) {
   EXPECT_FALSE(proves_quiet(before, now));
 }
 
-TEST(Waves, OfAMemberThatGaveUpNameIt) {
+TEST(Waves, NameAMemberThatGaveUp) {
   Wave wave{{"anna", passive(1, 1)}, {"bert", passive(1, 1)}};
   EXPECT_FALSE(given_up(wave));
   wave["bert"] = {.given_up = true, .served = 1, .made = 2};
@@ -74,7 +74,7 @@ TEST(Waves, OfAMemberThatGaveUpNameIt) {
 
 // --- Agents ---
 
-// Each link of a chain calls or notifies the next and does not wait.
+// Each link of a chain calls or notifies the next one, and does not wait for it.
 struct Chain {
   Chain(Agent& own, std::vector<std::string> all) : agent(own), names(std::move(all)) {}
 
@@ -124,8 +124,8 @@ class QuiescenceTest : public testing::TestWithParam<JobKind> {
     for (std::size_t rank = 0; rank < world; ++rank) all.push_back(rpc::Job(job[rank]).quiesce(options));
     return all;
   }
-  // When this returns, each member that is passive now has taken part in a wave and knows its result: 500
-  // barriers take longer than the interval between two waves.
+  // Waits until each member that is passive now has taken part in a wave and knows its result: 500 barriers
+  // take longer than the interval between two waves.
   void let_waves_come_round() {
     for (int i = 0; i < 500; ++i) {
       std::vector<Future<void>> barriers;
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, QuiescenceTest, testing::ValuesIn(kinds), name_
 
 // A chain of twenty links. The first held link is released after all members have begun to wait for
 // quiescence. The next link is held at one of these members until the first wave has finished.
-TEST_P(QuiescenceTest, TheEndWaitsForAChainOfTwentyLinks) {
+TEST_P(QuiescenceTest, WaitsForAChainOfTwentyLinks) {
   chains[2]->holds_at = 10;
   chains[1]->holds_at = 9;
   job[0].peer("worker1").notify<&Chain::link>(std::uint64_t{20});
@@ -185,7 +185,7 @@ TEST_P(QuiescenceTest, IsABarrierIfNothingIsInFlight) {
 }
 
 // The other members have no deadline.
-TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesBusyMembers) {
+TEST_P(QuiescenceTest, ADeadlineFailsAllMembersAndNamesTheBusyOnes) {
   chains[1]->holds_at = 0;
   auto call = job[1].peer("worker1").call<&Chain::link>(std::uint64_t{0});
   chains[1]->held.wait();
@@ -199,7 +199,7 @@ TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesBusyMembers) {
   for (auto& one : quiesce()) got(std::move(one));
 }
 
-TEST_P(QuiescenceTest, AMemberThatCancelsEndsItForTheOthers) {
+TEST_P(QuiescenceTest, AMemberThatCancelsAbortsTheWaitOfTheOthers) {
   chains[1]->holds_at = 0;
   auto call = job[1].peer("worker1").call<&Chain::link>(std::uint64_t{0});
   chains[1]->held.wait();

@@ -30,7 +30,7 @@ std::string text(const std::vector<MemberEvent>& events) {
 
 // --- Records ---
 
-TEST(Roster, RecordsTravelAsTheyAre) {
+TEST(Roster, RecordsRoundTrip) {
   MemberRecord whole = member("worker 1", MemberState::serving, ~std::uint64_t{0});
   whole.rank = 3;
   whole.addresses = {"tcp://127.0.0.1:1", "unix:///tmp/a b%\n"};
@@ -52,7 +52,7 @@ TEST(Roster, RecordsTravelAsTheyAre) {
   EXPECT_TRUE(read.before->left);
 }
 
-TEST(Roster, ARecordMayHaveNoRankAndNothingElse) {
+TEST(Roster, RankAndAllOtherFieldsAreOptional) {
   MemberRecord bare = member("a", MemberState::joined);
   bare.rank.reset();
   EXPECT_EQ(to_text(bare), "joined rank none incarnation 7\n");
@@ -61,12 +61,12 @@ TEST(Roster, ARecordMayHaveNoRankAndNothingElse) {
   EXPECT_TRUE(read.addresses.empty());
   EXPECT_TRUE(read.metadata.empty());
   EXPECT_FALSE(read.before);
-  // A line of a later release.
+  // A line of a later release is ignored.
   EXPECT_EQ(from_text("a", "joined rank 1 incarnation 2\nzone b\n").rank, 1U);
 }
 
-// To an earlier release it is one that serves.
-TEST(Roster, AMemberThatHasReleasedIsMarkedInASeparateLine) {
+// An earlier release reads the record as that of a serving member.
+TEST(Roster, AReleasedMemberIsMarkedInASeparateLine) {
   const std::string record = to_text(member("a", MemberState::released));
   EXPECT_EQ(record.substr(record.find('\n')), "\nhas released\n");
   EXPECT_TRUE(record.starts_with("serving rank"));
@@ -75,7 +75,7 @@ TEST(Roster, AMemberThatHasReleasedIsMarkedInASeparateLine) {
   EXPECT_EQ(from_text("a", "joined rank 1 incarnation 2\nhas released\n").state, MemberState::joined);
 }
 
-TEST(Roster, WhatIsNoRecordIsRefused) {
+TEST(Roster, MalformedRecordsAreRefused) {
   const std::string good = "joined rank 1 incarnation 2\n";
   for (const std::string& bad :
        {std::string(), std::string("joined"), std::string("joined rank x incarnation 1"),
@@ -87,14 +87,14 @@ TEST(Roster, WhatIsNoRecordIsRefused) {
     EXPECT_THROW(from_text("a", bad), Error) << bad;
 }
 
-TEST(Roster, AChangeThatCannotBeReadLeavesItAsItWas) {
+TEST(Roster, AMalformedChangeLeavesTheRosterUnchanged) {
   Roster all = roster({member("a", MemberState::joined)});
   StoreChanges changes{2, false, {{"members/a", std::nullopt}, {"members/b", "nonsense"}}};
   EXPECT_THROW(all.apply(changes), Error);
   EXPECT_NE(all.find("a"), nullptr);
 }
 
-TEST(Roster, TakesOverWhatHasChanged) {
+TEST(Roster, AppliesChanges) {
   Roster all = roster({member("a", MemberState::joined), member("b", MemberState::joined)});
   all.apply(
       {2, false, {{"members/a", std::nullopt}, {"members/c", to_text(member("c", MemberState::claimed))}}});
@@ -106,7 +106,7 @@ TEST(Roster, TakesOverWhatHasChanged) {
 }
 
 // In a large job each change would otherwise cost every member a copy of all records.
-TEST(Roster, CopiesShareWhatHasNotChanged) {
+TEST(Roster, CopiesShareUnchangedRecords) {
   const Roster before = roster({member("a", MemberState::joined), member("b", MemberState::joined)});
   Roster after = before;
   after.apply({2, false, {{"members/a", to_text(member("a", MemberState::left))}}});
@@ -115,9 +115,9 @@ TEST(Roster, CopiesShareWhatHasNotChanged) {
   EXPECT_EQ(before.find("a")->state, MemberState::joined);
 }
 
-// --- Who counts ---
+// --- Counts of members ---
 
-TEST(Roster, CountsMembersThatHaveJoinedAlsoIfTheyAreGone) {
+TEST(Roster, CountsJoinedMembersEvenIfTheyAreGone) {
   const Roster all = roster({member("a", MemberState::claimed), member("b", MemberState::joined),
                              member("c", MemberState::serving), member("d", MemberState::left),
                              member("e", MemberState::lost)});
@@ -133,14 +133,14 @@ TEST(Roster, CountsMembersThatHaveJoinedAlsoIfTheyAreGone) {
   EXPECT_TRUE(all.find("e")->gone());
 }
 
-TEST(Roster, ServersDoNotWaitForEachOtherButTheHostForAll) {
+TEST(Roster, ServersDoNotWaitForEachOtherButTheHostWaitsForAll) {
   using Names = std::vector<std::string>;
   const Roster busy = roster({member("host", MemberState::serving), member("server", MemberState::serving),
                               member("trainer", MemberState::joined)});
   EXPECT_EQ(busy.awaited_by("server", false), Names{"trainer"});
   EXPECT_EQ(busy.awaited_by("host", true), (Names{"server", "trainer"}));
   EXPECT_FALSE(busy.idle("server"));
-  // Only the trainer has work left, and the others have not released their references yet.
+  // Only the trainer has work left. The other members have not released their references yet.
   EXPECT_TRUE(busy.idle("trainer"));
   EXPECT_EQ(busy.awaited_by("trainer", false), (Names{"host", "server"}));
   const Roster ending =
@@ -175,7 +175,7 @@ TEST(RosterEvents, LeavingAndDyingAreDistinguished) {
   EXPECT_EQ(text(events_between(after, roster({member("d", MemberState::serving)}))), "");
 }
 
-TEST(RosterEvents, ANewLifeFollowsTheEndOfTheOldOne) {
+TEST(RosterEvents, ANewIncarnationFollowsTheEndOfTheOldOne) {
   const Roster before = roster({member("a", MemberState::joined, 1), member("b", MemberState::joined, 1),
                                 member("c", MemberState::left, 1), member("d", MemberState::joined, 1)});
   MemberRecord after_leaving = member("a", MemberState::joined, 2);
@@ -195,7 +195,7 @@ TEST(RosterEvents, AnAgentThatHasOnlyClaimedANameIsNoMember) {
   EXPECT_EQ(text(events_between(after, roster({member("b", MemberState::joined, 2)}))), "b#2 joined");
 }
 
-TEST(RosterEvents, InAFixedWorldEveryRecordThatVanishesIsALoss) {
+TEST(RosterEvents, InAFixedWorldEveryRemovedRecordIsALoss) {
   const Roster before = roster(
       {member("a", MemberState::claimed), member("b", MemberState::joined), member("c", MemberState::left)});
   const auto lost = [&](const Roster& after) {

@@ -21,7 +21,7 @@ using rpc::Credentials;
 
 const std::string secret_bytes = "sixteen bytes and some more";
 
-// By `openssl genpkey -algorithm ed25519 -aes256`, with the password "secret".
+// Created by `openssl genpkey -algorithm ed25519 -aes256`, with the password "secret".
 const std::string encrypted_key =
     "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
     "MIGbMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAi+Xcf2ETSx7wICCAAw\n"
@@ -116,7 +116,7 @@ TEST_F(CredentialsTest, a_file_of_secrets) {
   EXPECT_NE(refused("tooshort").find("has 8 bytes, expected at least 16 random bytes"), std::string::npos);
 }
 
-TEST_F(CredentialsTest, what_is_missing_is_named) {
+TEST_F(CredentialsTest, missing_options_are_named) {
   EXPECT_EQ(why({}), "credentials without a certificate and without a secret");
   auto options = good_;
   options.key_pem.clear();
@@ -153,7 +153,7 @@ TEST_F(CredentialsTest, what_is_missing_is_named) {
             std::string::npos);
 }
 
-TEST_F(CredentialsTest, files_that_others_can_open) {
+TEST_F(CredentialsTest, files_that_others_can_open_are_refused) {
   auto options = good_;
   options.key_pem.clear();
   options.key_file = file("key.pem", good_.key_pem, 0604);
@@ -168,7 +168,7 @@ TEST_F(CredentialsTest, files_that_others_can_open) {
             std::string::npos);
 }
 
-TEST_F(CredentialsTest, certificates_that_do_not_do) {
+TEST_F(CredentialsTest, invalid_certificates_are_refused) {
   const auto refused = [&](TestAuthority::Request request) {
     return why(authority_.credentials_for(request));
   };
@@ -217,7 +217,7 @@ TEST_F(CredentialsTest, an_encrypted_key_is_refused_without_a_prompt) {
   EXPECT_EQ(why(options), "credentials: key_pem: the key is encrypted, expected one without a password");
 }
 
-TEST_F(CredentialsTest, secrets_that_do_not_do) {
+TEST_F(CredentialsTest, invalid_secrets_are_refused) {
   EXPECT_EQ(why(secret_options("job7", "fifteen bytes..")),
             "credentials: secret 'job7': the secret 'job7' has 15 bytes, expected at least 16 random "
             "bytes");
@@ -232,7 +232,7 @@ TEST_F(CredentialsTest, secrets_that_do_not_do) {
 
 // --- Reloading ---
 
-TEST_F(CredentialsTest, reload_takes_what_the_files_hold_by_then) {
+TEST_F(CredentialsTest, reload_reads_the_current_contents_of_the_files) {
   const TestAuthority next("the next authority");
   const auto fresh = next.credentials("server");
   const CredentialOptions options{.certificate_file = file("cert.pem", good_.certificate_pem),
@@ -244,8 +244,8 @@ TEST_F(CredentialsTest, reload_takes_what_the_files_hold_by_then) {
   ASSERT_TRUE(live.run().met());
 
   file("cert.pem", fresh.certificate_pem);
-  EXPECT_TRUE(meet(before, credentials));  // nobody looks by itself
-  // Half of a change is an error, and nothing changes.
+  EXPECT_TRUE(meet(before, credentials));  // the files are not read before reload()
+  // If only one of the files has changed, reload() fails and changes nothing.
   EXPECT_EQ(kind_of([&] { return credentials.reload(), 0; }), rpc::ErrorKind::invalid_argument);
   EXPECT_TRUE(meet(before, credentials));
   file("key.pem", fresh.key_pem);
@@ -262,7 +262,7 @@ TEST_F(CredentialsTest, reload_takes_what_the_files_hold_by_then) {
   EXPECT_EQ(live.client->received(), std::string(TlsPair::from_server) + " goes on");
 }
 
-TEST_F(CredentialsTest, a_handshake_keeps_what_it_began_with) {
+TEST_F(CredentialsTest, a_handshake_keeps_its_initial_credentials) {
   Credentials server(good_);
   const Credentials client(authority_.credentials("worker1"));
   TlsPair pair(client, server);
@@ -273,7 +273,7 @@ TEST_F(CredentialsTest, a_handshake_keeps_what_it_began_with) {
   EXPECT_TRUE(pair.met()) << pair.client->explained();
 }
 
-TEST_F(CredentialsTest, replace_is_what_reload_reads_from_then_on) {
+TEST_F(CredentialsTest, reload_reads_the_options_of_the_last_replace) {
   Credentials credentials(good_);
   EXPECT_TRUE(kind_of([&] { return credentials.replace({}), 0; }).has_value());
   EXPECT_TRUE(credentials.expires());
@@ -284,8 +284,8 @@ TEST_F(CredentialsTest, replace_is_what_reload_reads_from_then_on) {
   EXPECT_EQ(credentials.describe(), "secret 'b'");
 }
 
-// A secret is changed on all agents of a job, one after the other, and at each moment every one of them
-// connects to every other.
+// The agents of a job change a secret one after the other. At each moment all agents can connect to each
+// other.
 TEST_F(CredentialsTest, a_secret_is_changed_without_a_gap) {
   const std::string old_line = "may " + secret_bytes + "\n", new_line = "june another secret of 25 byte\n";
   const std::vector<std::string> steps{old_line, old_line + new_line, new_line + old_line, new_line};

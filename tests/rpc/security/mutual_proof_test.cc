@@ -23,7 +23,7 @@ class MutualProof : public ::testing::Test {
   Credentials with(const Request& request) const { return Credentials(authority_.credentials_for(request)); }
   Credentials of(const std::string& name) const { return Credentials(authority_.credentials(name)); }
 
-  // No byte of the application came through to either side.
+  // Expects that no byte of the application arrived at either side.
   static void expect_refused(const TlsPair& pair) {
     EXPECT_EQ(pair.client->received(), "");
     EXPECT_EQ(pair.server->received(), "");
@@ -124,7 +124,7 @@ TEST_F(MutualProof, a_client_verifies_the_servers_name) {
   EXPECT_FALSE(met(agent, {.agent = "x.two"}));
   EXPECT_FALSE(met(agent, {.agent = "cn"}));
   EXPECT_FALSE(met(agent, {.agent = "weft://three"}));
-  // Both are demanded where both are given.
+  // If both names are given, the certificate must have both.
   EXPECT_TRUE(met(agent, {.host = "one", .agent = "three"}));
   EXPECT_FALSE(met(agent, {.host = "one", .agent = "five"}));
   EXPECT_FALSE(met(agent, {.host = "six", .agent = "three"}));
@@ -209,7 +209,7 @@ TEST_F(MutualProof, no_certificate) {
   EXPECT_NE(pair.theirs->error().find("certificate required"), std::string::npos) << pair.theirs->error();
 }
 
-TEST_F(MutualProof, a_certificate_with_a_key_that_anybody_breaks) {
+TEST_F(MutualProof, a_certificate_with_a_weak_key) {
   Request request = TestAuthority::agent("weak");
   request.key = TestAuthority::KeyKind::weak_rsa;
   const auto issued = authority_.issue(request);
@@ -268,7 +268,7 @@ TEST_F(MutualProof, another_application_of_TLS) {
   }
 }
 
-TEST_F(MutualProof, what_is_not_weft_gets_in_with_the_right_certificate) {
+TEST_F(MutualProof, a_valid_certificate_suffices_for_another_implementation) {
   const auto ours = of("server");
   const auto issued = authority_.issue(TestAuthority::agent("late"));
   for (const bool server : {true, false}) {
@@ -283,7 +283,7 @@ TEST_F(MutualProof, what_is_not_weft_gets_in_with_the_right_certificate) {
 TEST_F(MutualProof, an_untrusted_authority) {
   const TestAuthority stranger("stranger");
   const Credentials ours(authority_.credentials("server")), theirs(stranger.credentials("server"));
-  auto blind = stranger.credentials("server");  // trusts our side, which does not trust it
+  auto blind = stranger.credentials("server");  // trusts our authority, which does not trust its authority
   blind.trust_pem = authority_.certificate();
   const Credentials theirs_blind(blind);
 
@@ -300,7 +300,7 @@ TEST_F(MutualProof, an_untrusted_authority) {
 }
 
 TEST_F(MutualProof, an_authority_of_the_same_name) {
-  const TestAuthority impostor;  // is called what authority_ is called
+  const TestAuthority impostor;  // has the same name as authority_
   auto options = impostor.credentials("server");
   options.trust_pem = authority_.certificate();
   const Credentials theirs(options), ours(authority_.credentials("server"));
@@ -342,7 +342,8 @@ TEST_F(MutualProof, an_authority_below_the_trusted_one) {
   EXPECT_TRUE(pair.run().met()) << pair.server->explained();
   EXPECT_EQ(pair.server->stream().identity(), "cert:worker1");
 
-  // Without the way up it ends nowhere; an agent's certificate is no authority's.
+  // Without the intermediate certificate the chain is incomplete. The certificate of an agent is not one of
+  // an authority.
   chained.certificate_pem = chained.certificate_pem.substr(0, chained.certificate_pem.find("-----END") + 26);
   const Credentials cut(chained);
   TlsPair lost(cut, server);

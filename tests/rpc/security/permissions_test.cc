@@ -13,7 +13,7 @@ namespace {
 using rpc::PermissionRule;
 using rpc::Permissions;
 
-TEST(Permissions, the_first_rule_that_fits_decides) {
+TEST(Permissions, the_first_matching_rule_decides) {
   const auto permissions = Permissions::parse(R"(
     # who may do what
     allow  cert:trainer*   parameters.*
@@ -46,7 +46,7 @@ TEST(Permissions, a_method_without_a_rule_is_denied_unless_the_default_allows_it
   EXPECT_FALSE(open.allows("cert:a", "store.get"));
 }
 
-TEST(Permissions, stars) {
+TEST(Permissions, stars_match_any_text) {
   const auto fits = [](const char* pattern, std::string_view text) {
     return Permissions({{true, "*", pattern}}).allows("", text);
   };
@@ -62,12 +62,12 @@ TEST(Permissions, stars) {
   EXPECT_TRUE(fits("*.get", "store.get"));
   EXPECT_FALSE(fits("*.get", "store.gets"));
   EXPECT_FALSE(fits("store", "store.get"));
-  EXPECT_TRUE(fits("a.?[b]\\", "a.?[b]\\"));  // everything else stands for itself
+  EXPECT_TRUE(fits("a.?[b]\\", "a.?[b]\\"));  // all other characters match themselves
   EXPECT_FALSE(fits("a.?", "a.b"));
 }
 
-// Against the standard library's regular expressions, on texts of few letters.
-TEST(Permissions, stars_as_in_a_regular_expression) {
+// Compares matches with the standard library's regular expressions, on texts with few different letters.
+TEST(Permissions, stars_match_like_a_regular_expression) {
   std::mt19937_64 random(3);
   const auto some = [&](std::string_view letters, std::size_t most) {
     std::string text(random() % (most + 1), ' ');

@@ -32,7 +32,8 @@ class Simulation {
     ways_.hurried = fate_.silent && !fate_.beats;
     ways_.streams = ways_.relays = !fate_.silent || fate_.beats;
     if (random_.coin()) {
-      // Little credit. Calls along ways of peers may wait for each other, until their deadlines.
+      // With little credit, calls that are passed along a path of peers may wait for each other until their
+      // deadlines.
       ways_.hurried = true;
       ways_.relays = false;
       ways_.options.limits.calls = static_cast<std::uint32_t>(random_.spread(1, 16));
@@ -43,7 +44,7 @@ class Simulation {
   }
 
   void run() {
-    struct Closing {  // what is torn down with the world completes too
+    struct Closing {  // calls that are destroyed with the world complete, too
       Ledger& ledger;
       ~Closing() { ledger.close(); }
     } closing{ledger_};
@@ -76,7 +77,7 @@ class Simulation {
     }
     ++tally_["drained"];
     victim->agent().drain(random_.up_to(1s)).then([this, victim](rpc::Result<void>&&) {
-      // Not here: an agent does not end on its own loop.
+      // Posted, because an agent must not end on its own loop.
       world_.after(0ns, [this, victim] {
         if (!victim->runs()) return;
         victim->end();
@@ -115,7 +116,7 @@ class Simulation {
     job_.expect_none(program, "calls that it serves", counts.serving);
     job_.expect_none(program, "calls that it waits for", counts.waiting);
     job_.expect_none(program, "bytes of calls held", counts.waiting_bytes);
-    // A frame that stopped half-way stays, with its charge, while its connection is not known to be dead.
+    // A frame that stopped half-way stays charged until its connection is known to be dead.
     if (fate_.silent && !fate_.beats) return;
     job_.expect_none(program, "bytes of requests held", counts.serving_bytes);
     job_.expect_none(program, "bytes of its pool lent", counts.memory.lent_bytes);
@@ -151,7 +152,7 @@ class Simulation {
           try {
             reached = world_.got(peer.ready()).name == to;
             const std::uint64_t number = ledger_.begin(program->process(), "last");
-            ledger_[number].dropped = true;  // looked at here
+            ledger_[number].dropped = true;  // this function checks the result
             reached = reached && world_.got(peer.call<&Desk::add>(number, 1U, 2U)) == 3;
           } catch (const rpc::Error& error) {
             last = error.what();
@@ -181,7 +182,7 @@ class Simulation {
   SimRandom& random_;
   SimTally& tally_;
   Ledger& ledger_;
-  Plant& plant_;  // which ends first: what it keeps was lent
+  Plant& plant_;  // is destroyed first: the memory that it keeps was lent by the ledger
   const SimFate fate_;
   Program::Ways ways_;
   SimJob<Program> job_;

@@ -26,7 +26,7 @@ inline rpc::Future<void> pause(const std::shared_ptr<rpc::Loop>& loop, std::chro
   return future;
 }
 
-// A stream's items: 0, 1, 2 … They come with a piece of memory that lives as long as their coroutine.
+// A stream of the items 0, 1, 2 … It holds a piece of memory that lives as long as its coroutine.
 inline rpc::Stream<std::uint64_t> numbers([[maybe_unused]] rpc::Buffer held, std::shared_ptr<rpc::Loop> loop,
                                           std::uint64_t count, std::uint64_t microseconds) {
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -88,7 +88,7 @@ class Desk {
   }
   void note(std::uint64_t call, std::string) { ledger_.runs(call); }
 
-  // Bytes there and back.
+  // Receives bytes and returns bytes.
   rpc::Buffer turn(std::uint64_t call, rpc::Buffer bytes, std::uint64_t size) {
     check(call, bytes, call);
     ledger_.runs(call);
@@ -98,11 +98,11 @@ class Desk {
     check(call, bytes, call);
     ledger_.runs(call);
     co_await pause(loop(), std::chrono::microseconds(microseconds));
-    check(call, bytes, call);  // what has arrived belongs to the handler
+    check(call, bytes, call);  // received bytes belong to the handler
     co_return bytes;
   }
 
-  // Streams there, back, and both.
+  // Streams as results, as parameters, and as both.
   rpc::Stream<std::uint64_t> count(std::uint64_t call, std::uint64_t most, std::uint64_t microseconds) {
     ledger_.runs(call);
     return numbers(ledger_.lend(process_, 0, 1, 0, "a result's source"), loop(), most, microseconds);
@@ -118,7 +118,7 @@ class Desk {
     return relay(ledger_.lend(process_, 0, 1, 0, "a relay"), std::move(items));
   }
 
-  // Passes a call on along a way of peers.
+  // Passes a call along a path of peers.
   rpc::Task<std::uint64_t> pass(rpc::CallContext& context, std::uint64_t call, std::vector<std::string> way) {
     ledger_.runs(call);
     if (way.empty()) co_return 1;
@@ -169,9 +169,9 @@ class Program {
  public:
   struct Ways {
     bool hurried = false;  // every call has a deadline
-    bool patient = false;  // and some have a very long one
-    bool streams = false;  // whose readers hear of every loss
-    bool relays = false;   // of streams: each waits for another, so credit is not scarce
+    bool patient = false;  // some deadlines are very long
+    bool streams = false;  // calls with streams, whose readers detect every loss
+    bool relays = false;   // relays of streams: each waits for another one, so credit is not scarce
     rpc::AgentOptions options;
   };
 
@@ -189,7 +189,7 @@ class Program {
   rpc::Agent& agent() const { return agent_; }
   bool runs() const { return !ended_ && process_.alive(); }
 
-  // One call of any kind to one of these; on an executor's thread, or on the program's own.
+  // Makes one call of any kind to one of these agents, on a thread of the executor or on the program's own.
   void act(const std::vector<std::string>& names) {
     if (random().coin()) return call(names);
     executor_->post([this, names] {
@@ -330,7 +330,7 @@ class Program {
                    microseconds() / 20);
   }
 
-  // Reads the stream that a call brings, to its end or until it has had enough.
+  // Reads the stream that a call returns to its end, or stops earlier.
   void follow(rpc::Future<rpc::Stream<std::uint64_t>> future, std::uint64_t number, std::uint64_t most) {
     const std::uint64_t enough = random().chance(300) ? random().below(100) : ~std::uint64_t{0};
     auto window =
@@ -396,7 +396,7 @@ class Program {
     process_.world().after(random().up_to(std::chrono::milliseconds(50)), [this, number, ended] {
       if (!process_.alive()) return;
       ended->cancel();
-      // Takes its wish for the end.
+      // The fault: the call completes when cancel() is called.
       if (plant_.bears(Fault::completes_twice)) ledger_.completed(number, rpc::Result<rpc::Unit>(not_sent()));
     });
   }

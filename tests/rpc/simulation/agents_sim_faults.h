@@ -30,13 +30,14 @@ enum class Fault : std::uint8_t {
   credit_is_lost,             // a connection drops the credit that is returned
 };
 
-// The fault of a world, and what is kept by it. Lives as long as its world.
+// The planted fault of a world, and the objects that it keeps. It lives as long as its world.
 class Plant {
  public:
   Plant(Fault fault, std::uint64_t seed) : fault_(fault), random_(seed) {}
 
   Fault fault() const { return fault_; }
-  // per_mille: more for a fault that has few occasions, or that seldom does harm.
+  // Whether the fault occurs now. per_mille: higher for a fault that has few occasions or that is often
+  // harmless.
   bool bears(Fault fault, std::uint64_t per_mille = 200) {
     return fault == fault_ && random_.chance(per_mille);
   }
@@ -91,7 +92,7 @@ class FaultyConnection final : public rpc::Connection {
   void send(rpc::OutboundFrame&& frame) override {
     for (rpc::Buffer& bytes : frame.attachments) {
       if (plant_.bears(Fault::memory_is_kept)) plant_.keep(std::make_shared<rpc::Buffer>(bytes));
-      // An owner that owns nothing.
+      // A shared pointer that does not own the memory.
       if (plant_.bears(Fault::memory_is_let_go_early))
         bytes = rpc::Buffer(std::make_shared<int>(), bytes.data(), bytes.size());
     }
@@ -104,7 +105,7 @@ class FaultyConnection final : public rpc::Connection {
     if (!plant_.bears(Fault::connection_is_kept, 900)) return inner_->close(reason);
     plant_.keep(inner_);
     loop()->post([observer = observer_, reason] {
-      if (observer != nullptr) observer->on_closed(reason);  // it may never have been started
+      if (observer != nullptr) observer->on_closed(reason);  // the connection may not have been started
     });
   }
   std::string describe() const override { return inner_->describe(); }
@@ -147,7 +148,7 @@ class FaultyTransport final : public rpc::Transport {
   Plant& plant_;
 };
 
-// start_agent(), over connections with the fault where there is one.
+// start_agent(), with connections that have the planted fault.
 inline rpc::Agent& start_planted_agent(SimProcess& process, rpc::AgentOptions options, Plant& plant,
                                        rpc::Layers layers = {}) {
   rpc::Runtime runtime = sim_runtime(process, std::max<std::size_t>(options.loops, 1));

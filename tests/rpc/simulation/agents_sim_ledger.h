@@ -31,12 +31,12 @@ inline bool has_pattern(const rpc::Buffer& bytes, std::uint64_t key) {
 }
 
 struct CallRecord {
-  const char* method;  // a literal
+  const char* method;  // a string literal
   SimProcess* from;
   bool notify = false;
   bool deadline = false;
-  bool dropped = false;  // nobody waits for its end
-  bool again = false;    // it may be made more than once, and run each time
+  bool dropped = false;  // no consumer waits for the result
+  bool again = false;    // the call may be retried, and may run at each attempt
   int completions = 0;
   int runs = 0;  // of its handler
   bool value = false;
@@ -91,7 +91,7 @@ class Ledger {
 
   template <class T>
   void completed(std::uint64_t call, const rpc::Result<T>& result) {
-    if (closed_) return;  // the world ends; what is torn down completes too
+    if (closed_) return;  // the world ends: calls that are destroyed complete, too
     CallRecord& record = calls_.at(call);
     if (!record.from->alive()) violation(call, "completed in a process that is gone");
     if (++record.completions != 1) violation(call, "completed twice");
@@ -137,7 +137,7 @@ class Ledger {
       if (!record.from->alive() || record.dropped) continue;
       if (record.completions == 0) violation(number, "never completed");
     }
-    std::set<std::string> held;  // by name: the processes lie elsewhere when the seed is replayed
+    std::set<std::string> held;  // by name: the addresses of processes differ when the seed is replayed
     for (const auto& [process, loans] : loans_) {
       if (!process->alive() || loans.empty()) continue;
       std::string line =
@@ -164,7 +164,8 @@ class Ledger {
   std::uint64_t last_ = 0;
   std::map<std::uint64_t, CallRecord> calls_;
   std::uint64_t last_loan_ = 0;
-  std::map<SimProcess*, std::map<std::uint64_t, const char*>> loans_;  // that are held, and whose
+  // memory that is held, by the process that lent it
+  std::map<SimProcess*, std::map<std::uint64_t, const char*>> loans_;
   bool closed_ = false;
 };
 

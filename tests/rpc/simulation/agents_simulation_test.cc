@@ -35,7 +35,7 @@ TEST(AgentsSimulation, KeepsItsPromises) {
 struct Planted {
   const char* name;
   Fault fault;
-  const char* found;  // what the simulation says
+  const char* found;  // a part of the simulation's report
 };
 
 // Memory that a planted fault keeps is not a leak of the program.

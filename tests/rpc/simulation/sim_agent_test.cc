@@ -36,7 +36,7 @@ class Desk {
     co_await pause(core_.lock()->pick_loop(), 1h);
     co_return n;
   }
-  // Asks to be told of its cancellation, by which a timer for the deadline is set.
+  // Registers for its cancellation, for which the agent sets a timer at the deadline.
   rpc::Task<int> heedful(rpc::CallContext& context, int n) {
     context.on_cancel([] {});
     co_await pause(core_.lock()->pick_loop(), 1h);
@@ -68,7 +68,7 @@ class Desk {
   std::weak_ptr<rpc::AgentCore> core_;
 };
 
-// Without heartbeats, unless a test is about them, so that a world becomes idle.
+// Heartbeats are off unless a test needs them, so that a world becomes idle.
 rpc::Agent& start(SimWorld& world, const std::string& name,
                   rpc::AgentOptions options = {.heartbeat = {0s, 0s}}) {
   rpc::Agent& agent = start_agent(world.start(name), std::move(options));
@@ -93,7 +93,7 @@ TEST(SimAgent, CallsInVirtualTime) {
   EXPECT_TRUE(world.run_until_idle());
 }
 
-TEST(SimAgent, ADeadlineIsMetToTheMoment) {
+TEST(SimAgent, ADeadlineExpiresExactlyInVirtualTime) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
   start(world, "bert");
@@ -104,8 +104,9 @@ TEST(SimAgent, ADeadlineIsMetToTheMoment) {
   EXPECT_LT(world.now() - begin, 10min + 1s);
 }
 
-// Its cancellation does not come through, and its connection is never seen to break: nothing is sent on it.
-TEST(SimAgent, AHandlerLearnsOfItsDeadlineThoughItsCallerIsSilent) {
+// The caller's cancellation does not arrive, and the loss of its connection is not detected, because nothing
+// is sent over it.
+TEST(SimAgent, AHandlerIsNotifiedOfItsDeadlineIfItsCallerIsSilent) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
   rpc::Agent& bert = start(world, "bert");
@@ -120,7 +121,7 @@ TEST(SimAgent, AHandlerLearnsOfItsDeadlineThoughItsCallerIsSilent) {
   EXPECT_EQ(bert.counts().serving + bert.counts().serving_bytes, 0U);
 }
 
-// On either side: the caller's own, and that by which the callee's handler learns of the deadline.
+// Checks both sides: the caller's timer, and the timer that notifies the callee's handler of the deadline.
 void expect_no_timer_left(SimWorld& world, rpc::Agent& anna, rpc::Agent& bert, const rpc::Peer& peer) {
   const auto timers = [](rpc::Agent& agent) {
     std::size_t all = 0;
@@ -149,8 +150,8 @@ TEST(SimAgent, NoTimerIsLeftAfterAnsweredCalls) {
   expect_no_timer_left(world, anna, bert, peer);
 }
 
-// The timer of a call is on its route's loop, the answer comes on the link's. These are two where the peer
-// made the connection.
+// The timer of a call is on the loop of its route. The reply arrives on the loop of the link. They differ if
+// the peer opened the connection.
 TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna", {.loops = 2, .heartbeat = {0s, 0s}});
@@ -195,8 +196,9 @@ TEST(SimAgent, RefusesALargeRequestThatFindsNoRoomInTime) {
   EXPECT_EQ(bert.counts().serving_bytes, 0U);
 }
 
-// Ten lines of a topic within ten seconds, and one that counts the rest. Others are of level debug.
-TEST(SimAgent, ATopicThatPeersRepeatIsLoggedTenTimesInTenSeconds) {
+// Ten lines of a topic are logged within ten seconds, and then a line that counts the rest. The other lines
+// have level debug.
+TEST(SimAgent, ARepeatedTopicIsLoggedTenTimesInTenSeconds) {
   SimWorld world(1);
   std::vector<std::string> warnings;
   std::size_t lines = 0;
@@ -224,7 +226,8 @@ TEST(SimAgent, ATopicThatPeersRepeatIsLoggedTenTimesInTenSeconds) {
 }
 
 TEST(SimAgent, AnIdleConnectionSleeps) {
-  SimWorld world(1, {.weather = {.false_calls = 500}});  // a false call may bring another, but not for ever
+  // a spurious wake-up may cause another one, but not forever
+  SimWorld world(1, {.weather = {.false_calls = 500}});
   rpc::Agent& anna = start(world, "anna");
   start(world, "bert");
   world.got(anna.connect("sim://bert").ready());
@@ -234,7 +237,7 @@ TEST(SimAgent, AnIdleConnectionSleeps) {
   EXPECT_EQ(world.steps(), steps);
 }
 
-TEST(SimAgent, ACrashIsSeenAndANewLifeIsFound) {
+TEST(SimAgent, ACrashIsDetectedAndTheNewIncarnationIsFound) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
   const rpc::AgentId first = start(world, "bert").id();
@@ -266,7 +269,7 @@ TEST(SimAgent, IdleAgentsKeepEachOtherByTheirHeartbeats) {
   }
 }
 
-TEST(SimAgent, AHostThatVanishedIsNoticedByItsSilence) {
+TEST(SimAgent, AVanishedHostIsDetectedByItsSilence) {
   SimWorld world(1);
   const rpc::Heartbeat heartbeat{.interval = 1s, .timeout = 5s};
   rpc::Agent& anna = start(world, "anna", {.heartbeat = heartbeat});
@@ -325,7 +328,7 @@ TEST(SimAgent, ASeedIsOneRun) {
   }
 }
 
-TEST(SimAgent, IsReadyAsTheLifeThatIsThere) {
+TEST(SimAgent, ReadyReturnsThePresentIncarnation) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
   const rpc::AgentId first = start(world, "bert").id();

@@ -28,7 +28,7 @@ class Store {
   using Service = rpc::Service<"store", rpc::Method<"make", &Store::make, rpc::non_blocking>>;
 };
 
-// The peer: a connection, or bytes alone.
+// The hand-written peer: it uses a connection, or sends bytes without one.
 class Raw : public std::enable_shared_from_this<Raw> {
  public:
   explicit Raw(SimProcess& process) : process_(process), loop_(process.make_loop()), transport_(process) {}
@@ -63,7 +63,7 @@ class Raw : public std::enable_shared_from_this<Raw> {
       self->connection_->send(std::move(frame));
     });
   }
-  // Without a connection.
+  // Sends bytes without a connection.
   void send_bytes(std::vector<std::byte> bytes) {
     loop_->post([self = shared_from_this(), bytes = std::move(bytes)] {
       std::error_code error;
@@ -81,7 +81,7 @@ class Raw : public std::enable_shared_from_this<Raw> {
   bool closed = false;
 
  private:
-  // Weak: the connection keeps it, and Raw keeps the connection.
+  // The pointer is weak, because the connection keeps the observer and Raw keeps the connection.
   struct Ear final : rpc::ConnectionObserver {
     explicit Ear(std::weak_ptr<Raw> of) : raw(std::move(of)) {}
     void on_frame(rpc::InboundFrame&& frame) override {
@@ -164,7 +164,7 @@ TEST(SimHeartbeat, EachByteOfAnUnfinishedFrameIsASignOfLife) {
   EXPECT_EQ(bert.counts().peers_silent, 1U);
 }
 
-TEST(SimHeartbeat, AnAgentThatWasPreventedFromSendingThemLogsIt) {
+TEST(SimHeartbeat, AnAgentThatCouldNotSendHeartbeatsLogsIt) {
   SimWorld world(1);
   calm(world, 64 << 10);
   std::vector<std::string> said;

@@ -1,4 +1,5 @@
-// A seed is a run: the same each time, different from others, and printed where it fails.
+// A seed determines a run: the run is the same each time, differs for other seeds, and is printed if it
+// fails.
 #include <weft/rpc/testing/simulation/sim_seeds.h>
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A bit of everything.
+// A small simulation that uses all features.
 void simulate(SimWorld& world) {
   world.network().weather() = SimWeather::draw(world.random());
   Pair pair(world);

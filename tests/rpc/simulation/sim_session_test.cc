@@ -83,7 +83,7 @@ class Sessions : public testing::Test {
   std::shared_ptr<Book> book_ = std::make_shared<Book>();
 };
 
-TEST_F(Sessions, ACallAndItsAnswerOutliveTheirConnection) {
+TEST_F(Sessions, ACallAndItsReplySurviveTheLossOfTheConnection) {
   rpc::Agent& anna = start("anna");
   start("bert");
   const rpc::Peer bert = anna.connect("sim://bert");
@@ -114,14 +114,14 @@ TEST_F(Sessions, APlainCallFailsWithItsConnection) {
   EXPECT_EQ(book_->cancelled, 1);
 }
 
-// Until the caller has lost its connection, and has none.
+// Resets the connection and waits until the caller has none.
 void lose_connection(SimWorld& world, rpc::Agent& from, const rpc::AgentId& to) {
   world.network().reset(from.name(), to.name);
   ASSERT_TRUE(world.run_until([&] { return !from.core()->links().is_linked(to); }, 10s));
   world.network().partition({from.name()}, {to.name});
 }
 
-TEST_F(Sessions, AnAnswerThatIsReadyDuringAnAbsenceIsSentAfterIt) {
+TEST_F(Sessions, AReplyThatIsReadyDuringAnAbsenceIsSentAfterIt) {
   rpc::Agent& anna = start("anna");
   rpc::Agent& bert = start("bert");
   auto call = anna.connect("sim://bert").call<&Book::hold>(7);
@@ -155,7 +155,7 @@ TEST_F(Sessions, CallsMadeDuringAnAbsenceWaitForItsEnd) {
   EXPECT_EQ(book_->noted, order);
 }
 
-TEST_F(Sessions, AnAbsenceEndsWithTheHeartbeatsPatience) {
+TEST_F(Sessions, AnAbsenceEndsAtTheHeartbeatTimeout) {
   rpc::Agent& anna = start("anna");
   rpc::Agent& bert = start("bert");
   auto call = anna.connect("sim://bert").call<&Book::hold>(7);
@@ -171,18 +171,18 @@ TEST_F(Sessions, AnAbsenceEndsWithTheHeartbeatsPatience) {
   EXPECT_GE(world_.now() - begin, 19s);
   EXPECT_LE(world_.now() - begin, 21s);
   EXPECT_FALSE(anna.core()->expects(bert.id()));
-  // The other side has waited too. Plain calls work again; a session does not come back.
+  // The other side has timed out, too. Plain calls work again. The session is not restored.
   world_.network().heal();
   EXPECT_EQ(book_->cancelled, 1);
   EXPECT_EQ(world_.got(anna.connect("sim://bert").with({.wait_for_ready = true}).call<&Book::note>(8)), 8);
   EXPECT_EQ(anna.core()->sessions().find(bert.id()), nullptr);
   EXPECT_EQ(bert.core()->sessions().find(anna.id()), nullptr);
-  // So do streams, whose pulls reach one incarnation only.
+  // Streams fail as well, because their pulls address one incarnation only.
   EXPECT_EQ(world_.got(anna.connect("sim://bert").call<&Book::sum>(count_to(4))), 10);
 }
 
-// The peer that has waited long enough tells the one that comes back.
-TEST_F(Sessions, APeerThatWasGivenUpGetsTheError) {
+// The peer whose timeout has passed notifies the peer that returns.
+TEST_F(Sessions, APeerThatReturnsAfterTheTimeoutGetsTheError) {
   rpc::Agent& anna = start("anna", {.heartbeat = {0s, 60s}});
   rpc::Agent& bert = start("bert", {.heartbeat = {0s, 2s}});
   auto call = anna.connect("sim://bert").call<&Book::hold>(7);
@@ -199,13 +199,13 @@ TEST_F(Sessions, APeerThatWasGivenUpGetsTheError) {
   EXPECT_EQ(error->kind(), ErrorKind::lease_lost);
 }
 
-TEST_F(Sessions, TheEndOfAProcessIsKnownAtOnce) {
+TEST_F(Sessions, TheExitOfAProcessIsDetectedAtOnce) {
   rpc::Agent& anna = start("anna");
   start("bert");
   auto call = anna.connect("sim://bert").call<&Book::hold>(7);
   ASSERT_TRUE(noted(1));
   const auto begin = world_.now();
-  world_.crash(*world_.find("bert"), SimCrash::process);  // its host refuses connections
+  world_.crash(*world_.find("bert"), SimCrash::process);  // the host of the process refuses connections
   EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::peer_lost);
   EXPECT_LE(world_.now() - begin, 1s);
 }
@@ -256,8 +256,8 @@ TEST_F(Sessions, ACancellationReachesTheCalleeAfterAnAbsence) {
   EXPECT_EQ(bert.counts().serving, 0U);
 }
 
-// The first frame that the peer ever sent may be the one that was lost.
-TEST_F(Sessions, APeerIsWaitedForThoughNothingOfItsSessionHasCome) {
+// The lost frame may be the first one that the peer sent.
+TEST_F(Sessions, AnAbsentPeerIsAwaitedEvenIfNoFrameOfItsSessionArrived) {
   rpc::Agent& anna = start("anna");
   rpc::Agent& bert = start("bert");
   const rpc::Peer peer = anna.connect("sim://bert");
@@ -279,7 +279,7 @@ TEST_F(Sessions, AcknowledgedFramesAreReleased) {
 }
 
 // Both sides call each other, each result is checked, and connections are reset at any time.
-TEST_F(Sessions, AnswersThatTheCallerIsAboutToAcknowledgeExceedNoLimit) {
+TEST_F(Sessions, UnacknowledgedRepliesExceedNoLimit) {
   rpc::Agent& anna = start("anna");
   rpc::AgentOptions narrow;
   narrow.limits.in_flight = 150 << 10;
@@ -303,7 +303,7 @@ TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
           agents[name] = &start_agent(world.start(name), options);
           agents[name]->serve(books[name] = std::make_shared<Book>());
         }
-        // A session begins with a connection.
+        // A session starts with a connection.
         const std::uint64_t resets = std::exchange(world.network().weather().resets, 0);
         world.got(agents["anna"]->connect("sim://bert").ready());
         world.got(agents["bert"]->connect("sim://anna").ready());

@@ -1,4 +1,5 @@
-// A simulated stream: ByteStream's contract in every weather, and the ends that a connection can come to.
+// A simulated stream: the contract of ByteStream under all network faults, and all ways in which a connection
+// ends.
 #include <weft/rpc/testing/simulation/sim_stream.h>
 
 #include <weft/rpc/testing/simulation/sim_seeds.h>
@@ -13,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using Then = TextWriter::Then;
 
-// In any weather, and in one with everything but resets.
+// All network faults, except resets in one case.
 SimOptions rough(SimRandom& random) {
   SimOptions options;
   options.weather = SimWeather::draw(random);
@@ -38,10 +39,10 @@ TEST(SimStream, BytesArriveInOrderWhateverTheSplits) {
     EXPECT_EQ(world.violations(), std::vector<std::string>{}) << seed;
     blocked += writer->blocked;
   }
-  EXPECT_GT(blocked, 100U);  // or the window is never seen
+  EXPECT_GT(blocked, 100U);  // otherwise the writer never reached the window
 }
 
-TEST(SimStream, AHalfClosedStreamStillBringsAnswers) {
+TEST(SimStream, AHalfClosedStreamStillDeliversReplies) {
   SimWorld world(1);
   Pair pair(world);
   const auto asked = pair.write("question", Then::end);
@@ -50,7 +51,7 @@ TEST(SimStream, AHalfClosedStreamStillBringsAnswers) {
   EXPECT_EQ(question->text, "question");
   std::error_code error;
   const std::array<std::span<const std::byte>, 1> more{std::as_bytes(std::span("more"))};
-  EXPECT_EQ(pair.at_anna->write(more, error), 0U);  // this direction has ended
+  EXPECT_EQ(pair.at_anna->write(more, error), 0U);  // this direction is closed
   EXPECT_EQ(error, asio::error::broken_pipe);
   const auto answerer = std::make_shared<TextWriter>(pair.at_bert, "answer", Then::close);
   pair.bert_loop->post([answerer] { answerer->go(); });
@@ -83,7 +84,7 @@ TEST(SimStream, ClosingWithUnreadBytesResetsTheOtherSide) {
   EXPECT_EQ(reader->error, asio::error::connection_reset);
 }
 
-TEST(SimStream, WritingToAClosedSideEndsInAReset) {
+TEST(SimStream, WritingToAClosedSideIsAReset) {
   SimWorld world(1);
   Pair pair(world);
   pair.at_bert->close();
@@ -97,7 +98,7 @@ TEST(SimStream, WritingToAClosedSideEndsInAReset) {
   EXPECT_EQ(again->error, asio::error::connection_reset);
 }
 
-TEST(SimStream, ClosingDropsTheJobsThatWait) {
+TEST(SimStream, CloseDropsWaitingCallbacks) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     SimWorld world(seed);
     Pair pair(world);
@@ -128,7 +129,7 @@ TEST(SimStream, AResetInMidStreamReachesBothSides) {
     ASSERT_TRUE(world.run_until_idle());
     EXPECT_TRUE(text.starts_with(reader->text)) << seed;
     read_some += reader->text.empty() ? 0 : 1;
-    if (reader->text.size() == text.size()) continue;  // it was spared
+    if (reader->text.size() == text.size()) continue;  // no reset occurred for this seed
     EXPECT_EQ(reader->error, asio::error::connection_reset) << seed;
     EXPECT_EQ(back->error, asio::error::connection_reset) << seed;
     EXPECT_EQ(world.network().open_streams(pair.anna), 0U) << seed;
@@ -147,7 +148,7 @@ TEST(SimStream, APartitionDelaysAndHealingContinues) {
     world.after(random.up_to(2ms), [&] {
       if (random.coin()) {
         world.network().partition({"anna"}, {"bert"});
-      } else {  // what was read cannot be told, or nothing comes
+      } else {  // the written bytes either cannot be acknowledged, or do not arrive
         random.coin() ? world.network().cut("bert", "anna") : world.network().cut("anna", "bert");
       }
     });
@@ -162,7 +163,7 @@ TEST(SimStream, APartitionDelaysAndHealingContinues) {
   }
 }
 
-TEST(SimStream, AWriterGivesUpOnAPartitionThatDoesNotEnd) {
+TEST(SimStream, AWriterGivesUpDuringAnEndlessPartition) {
   for (const char* from : {"anna", "bert"}) {
     SimWorld world(1);
     Pair pair(world);
@@ -191,7 +192,7 @@ TEST(SimStream, ABlackholeIsSilent) {
   const auto writer = pair.write(std::string(1000, 'x'), Then::close);
   const auto reader = pair.read();
   world.run_for(10min);
-  EXPECT_EQ(writer->written(), 64U);  // taken, and never heard of
+  EXPECT_EQ(writer->written(), 64U);  // accepted by write(), but never delivered
   EXPECT_EQ(reader->text, "");
   EXPECT_EQ(reader->error, asio::error::would_block);
   ASSERT_TRUE(world.run_until_idle());
@@ -211,7 +212,7 @@ TEST(SimStream, TheKernelOfACrashedProcessEndsItsStreams) {
     world.after(world.random().up_to(1ms), [&] { world.crash(pair.anna, SimCrash::process); });
     ASSERT_TRUE(world.run_until_idle());
     EXPECT_EQ(reader->error, asio::error::eof) << seed;
-    EXPECT_EQ(reader->text.size(), writer->written()) << seed;  // it was sent
+    EXPECT_EQ(reader->text.size(), writer->written()) << seed;  // sent before the crash
     whole |= writer->written() == 5000;
     cut |= writer->written() != 5000;
   }
@@ -235,7 +236,7 @@ TEST(SimStream, ACrashedHostIsSilentUntilItIsBack) {
   }
 }
 
-// --- Wrong use is noticed ---
+// --- Contract violations are detected ---
 
 TEST(SimStream, DetectsViolationsOfTheContract) {
   SimWorld world(1);
@@ -259,7 +260,7 @@ TEST(SimStream, DetectsViolationsOfTheContract) {
   wrong("write() of nothing", [&] { pair.at_anna->write({}, error); });
   wrong("read() after close()", [&] {
     pair.at_anna->close();
-    pair.at_anna->close();  // this is not
+    pair.at_anna->close();  // a second close() is a violation
     pair.at_anna->read(into, error);
   });
 }

@@ -45,7 +45,7 @@ class TextWriter : public std::enable_shared_from_this<TextWriter> {
   std::size_t written() const { return written_; }
 
   std::error_code error;
-  std::size_t blocked = 0;  // how often
+  std::size_t blocked = 0;  // how often write() would have blocked
 
  private:
   std::shared_ptr<rpc::ByteStream> stream_;
@@ -54,7 +54,7 @@ class TextWriter : public std::enable_shared_from_this<TextWriter> {
   std::size_t written_ = 0;
 };
 
-// Reads until the stream ends in one way or another.
+// Reads until the stream ends or fails.
 class TextReader : public std::enable_shared_from_this<TextReader> {
  public:
   explicit TextReader(std::shared_ptr<rpc::ByteStream> stream) : stream_(std::move(stream)) {}

@@ -1,4 +1,4 @@
-// Connecting in a simulated world, and frames over what came of it, under every fault.
+// Connects in a simulated world, and frames over the resulting connections, under all faults.
 #include <weft/rpc/testing/simulation/sim_transport.h>
 
 #include <weft/rpc/testing/simulation/sim_seeds.h>
@@ -20,7 +20,7 @@ using rpc::Address;
 using rpc::Connection;
 using rpc::ErrorKind;
 
-// A process with a transport, that keeps the connections it has, and why connects failed.
+// A process with a transport. Keeps its connections, and the errors of failed connects.
 class Host {
  public:
   Host(SimWorld& world, const std::string& name)
@@ -110,12 +110,12 @@ TEST(SimTransport, NoConnectSucceedsAfterTheListenerClosed) {
     ASSERT_TRUE(world.run_until_idle());
     EXPECT_EQ(anna.connected.size() + anna.failures.size(), 2U);
     EXPECT_GE(anna.failures.size(), 1U);
-    EXPECT_LE(anna.connected.size(), before + 1);  // who had got in already
+    EXPECT_LE(anna.connected.size(), before + 1);  // one that was accepted before
     EXPECT_EQ(bert.accepted.size(), anna.connected.size());
   }
 }
 
-TEST(SimTransport, ConnectingWaitsOutAPartition) {
+TEST(SimTransport, AConnectWaitsForTheEndOfAPartition) {
   for (const bool heals : {true, false}) {
     for (const bool request : {true, false}) {
       SimWorld world(1);
@@ -133,7 +133,7 @@ TEST(SimTransport, ConnectingWaitsOutAPartition) {
   }
 }
 
-TEST(SimTransport, ACrashedHostDoesNotAnswerUntilItIsBack) {
+TEST(SimTransport, ACrashedHostDoesNotAnswerUntilItRestarts) {
   for (const auto how : {SimCrash::process, SimCrash::host}) {
     SimWorld world(1);
     Host anna(world, "anna");
@@ -151,7 +151,7 @@ TEST(SimTransport, ACrashedHostDoesNotAnswerUntilItIsBack) {
   }
 }
 
-TEST(SimTransport, ShuttingDownGivesUpOnConnects) {
+TEST(SimTransport, ShutDownFailsConnectsInFlight) {
   SimWorld world(1);
   Host anna(world, "anna"), bert(world, "bert");
   bert.listen("sim://here");
@@ -167,7 +167,7 @@ TEST(SimTransport, ShuttingDownGivesUpOnConnects) {
   EXPECT_TRUE(anna.connected.empty());
 }
 
-TEST(SimTransport, TheWeatherRefusesSome) {
+TEST(SimTransport, TheWeatherRefusesSomeConnects) {
   std::size_t failed = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SimWorld world(seed, {.weather = {.refusals = 300}});
@@ -183,7 +183,7 @@ TEST(SimTransport, TheWeatherRefusesSome) {
 
 // --- Frames ---
 
-// A request that carries its number, some text, and attachments of any size: with a checksum over all.
+// A request with its number, a text and attachments of random sizes, and a checksum over all of them.
 rpc::OutboundFrame numbered(SimRandom& random, std::uint64_t number) {
   auto message = rpc::OutgoingMessage::request(2);
   message->argument(0).set_text(some_text(random, random.spread(0, 3000)));
@@ -261,7 +261,7 @@ void exchange_frames(SimWorld& world, Frames& frames) {
   world.network().weather() = SimWeather::draw(random);
   struct State {
     State(SimWorld& w) : anna(w, "anna"), bert(w, "bert") {}
-    ~State() {  // a side that crashed still holds its connection, and is held by it
+    ~State() {  // the side that crashed and its connection hold each other
       for (const auto& side : sides) side->release();
     }
     Host anna, bert;

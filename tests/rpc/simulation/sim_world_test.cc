@@ -40,7 +40,7 @@ TEST(SimRandom, StaysWithinItsBounds) {
   EXPECT_NE(random.next(), other.next());
 }
 
-TEST(SimWorld, TimeIsThatOfTheNextTimer) {
+TEST(SimWorld, TimeAdvancesToTheNextTimer) {
   SimWorld world(1);
   const auto loop = world.start("anna").make_loop();
   const auto start = world.now();
@@ -72,7 +72,7 @@ TEST(SimWorld, ATimerThatIsCancelledNeverFires) {
   EXPECT_FALSE(fired);
 }
 
-TEST(SimWorld, RunsForAsLongAsIsAsked) {
+TEST(SimWorld, RunForAdvancesByTheGivenTime) {
   SimWorld world(1);
   const auto loop = world.start("anna").make_loop();
   int ticks = 0;
@@ -87,10 +87,10 @@ TEST(SimWorld, RunsForAsLongAsIsAsked) {
   EXPECT_EQ(ticks, 11);
   EXPECT_TRUE(world.run_until([&] { return ticks == 15; }, 1min));
   EXPECT_FALSE(world.run_until([&] { return ticks == 1000; }, 1min));
-  EXPECT_FALSE(world.run_until_idle(1min));  // there is always a next tick
+  EXPECT_FALSE(world.run_until_idle(1min));  // the next tick is always scheduled
 }
 
-// One job each of two loops and of an executor, in the order in which they ran.
+// Runs one job on each of two loops and on an executor. Returns the order in which they ran.
 std::string order_of(std::uint64_t seed) {
   SimWorld world(seed);
   SimProcess& process = world.start("anna");
@@ -124,7 +124,7 @@ TEST(SimWorld, LoopsKeepTheirOrderAndOvertakeEachOther) {
     handler_orders.insert(only(order, 'h'));
   }
   EXPECT_GT(orders.size(), 100U);
-  EXPECT_EQ(handler_orders.size(), 6U);  // all there are
+  EXPECT_EQ(handler_orders.size(), 6U);  // all permutations
 }
 
 TEST(SimWorld, ReportsWhichLoopIsRunning) {
@@ -153,7 +153,7 @@ rpc::Task<int> add_later(std::shared_ptr<SimLoop> loop, int a, int b) {
   co_return a + b;
 }
 
-TEST(SimWorld, BringsTheResultOfATask) {
+TEST(SimWorld, ReturnsTheResultOfATask) {
   SimWorld world(1);
   SimProcess& process = world.start("anna");
   const auto loop = process.make_loop();
@@ -163,7 +163,7 @@ TEST(SimWorld, BringsTheResultOfATask) {
   EXPECT_THROW(world.got(never.future()), SimFailure);
 }
 
-TEST(SimWorld, AWaitThatWouldStopItIsAnError) {
+TEST(SimWorld, ABlockingWaitIsAnError) {
   SimWorld world(1);
   SimProcess& process = world.start("anna");
   rpc::Promise<int> promise;
@@ -182,7 +182,7 @@ TEST(SimWorld, ASimulationWithoutAnEndIsAFailure) {
   EXPECT_THROW(world.run_until_idle(), SimFailure);
 }
 
-TEST(SimWorld, WhatAJobThrowsReachesTheTest) {
+TEST(SimWorld, AnExceptionOfAJobReachesTheTest) {
   SimWorld world(1);
   const auto loop = world.start("anna").make_loop();
   loop->post([] { throw std::logic_error("a fault"); });
@@ -198,7 +198,7 @@ struct Flag {
   bool& flag;
 };
 
-TEST(SimProcess, ACrashRunsNothingNotEvenDestructors) {
+TEST(SimProcess, ACrashRunsNeitherJobsNorDestructors) {
   bool job_ended = false, object_ended = false, ran = false;
   {
     SimWorld world(1);
@@ -217,7 +217,7 @@ TEST(SimProcess, ACrashRunsNothingNotEvenDestructors) {
   EXPECT_TRUE(job_ended && object_ended);
 }
 
-TEST(SimProcess, ANameHasOneLifeAtATime) {
+TEST(SimProcess, ANameHasOneIncarnationAtATime) {
   SimWorld world(1);
   SimProcess& first = world.start("anna");
   EXPECT_THROW(world.start("anna"), SimFailure);
@@ -233,7 +233,7 @@ TEST(SimProcess, ANameHasOneLifeAtATime) {
   EXPECT_TRUE(ran);
 }
 
-TEST(SimProcess, MayCrashInOneOfItsJobs) {
+TEST(SimProcess, MayCrashWithinOneOfItsJobs) {
   SimWorld world(1);
   SimProcess& process = world.start("anna");
   const auto loop = process.make_loop();

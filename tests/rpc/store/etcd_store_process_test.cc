@@ -74,7 +74,7 @@ class EtcdFaults : public testing::Test {
     EXPECT_TRUE(error) << "no error";
     return error.value_or(Error(ErrorKind::internal, "none"));
   }
-  // A copy of all there is, kept up to date until it holds that key.
+  // Returns a copy of all keys, kept up to date until it contains the key `until`.
   static std::map<std::string, std::string> follow(Store& store, const std::string& until,
                                                    std::uint64_t version = 0,
                                                    std::map<std::string, std::string> copy = {}) {
@@ -91,7 +91,7 @@ class EtcdFaults : public testing::Test {
   std::vector<std::shared_ptr<EtcdStore>> stores_;
 };
 
-TEST_F(EtcdFaults, WhileItIsStoppedThereAreErrorsAndThenItContinues) {
+TEST_F(EtcdFaults, CallsFailWhileEtcdIsStoppedAndSucceedAfterwards) {
   EtcdStore& patient = store();
   patient.set("before", "1").get();
   auto late = patient.get("late");
@@ -130,8 +130,8 @@ TEST_F(EtcdFaults, WaitsContinueThroughARestart) {
   etcd_->kill();
   auto pending = mine.set("a/1", "2");
   etcd_->start();
-  // A request that was not sent is tried again; it may also have gone to the connection that was about to
-  // end.
+  // A request that was not sent is retried. This one may also have been sent over the connection that was
+  // closing.
   if (const auto error = test::error_of([&] { return test::got(std::move(pending)), 0; })) {
     EXPECT_EQ(error->execution(), Execution::maybe_executed) << error->what();
     test::got(mine.set("a/1", "2"));
@@ -161,7 +161,7 @@ TEST_F(EtcdFaults, ALeaseOutlivesARestart) {
   EXPECT_EQ(test::got(store().try_get("leased")), "");
 }
 
-TEST_F(EtcdFaults, AnEmptyEtcdInItsPlaceIsSeenAsItIs) {
+TEST_F(EtcdFaults, AnEmptyEtcdAtTheSameAddressIsReadAsEmpty) {
   EtcdStore& mine = store();
   EtcdStore& theirs = store();
   for (int i = 0; i < 20; ++i) mine.set("key", std::to_string(i)).get();
@@ -181,7 +181,7 @@ TEST_F(EtcdFaults, AnEmptyEtcdInItsPlaceIsSeenAsItIs) {
   EXPECT_EQ(follow(theirs, "new", first.version), (std::map<std::string, std::string>{{"new", "1"}}));
 }
 
-TEST_F(EtcdFaults, AServerThatIsGoneIsPassedOver) {
+TEST_F(EtcdFaults, AServerThatIsDownIsSkipped) {
   EtcdServer other;
   auto options = EtcdStore::options_of("etcd://" + other.server() + "," + etcd_->server() + "/job");
   options.timeout = 30s;

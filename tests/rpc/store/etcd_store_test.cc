@@ -1,5 +1,5 @@
 // Replies that no healthy etcd sends, and the store's errors for them.
-// tests/rpc/store/etcd_store_process_test.cc has the suite, and etcd itself.
+// tests/rpc/store/etcd_store_process_test.cc runs the store suite against etcd itself.
 #include <weft/rpc/store/etcd_store.h>
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ std::string entry(const char* key, int revision) {
 }
 std::string line(const std::string& result) { return Server::chunk("{\"result\":" + result + "}\n"); }
 
-TEST_F(EtcdStoreTest, UnderstandsItsUrl) {
+TEST_F(EtcdStoreTest, ParsesItsUrl) {
   const auto options = EtcdStore::options_of("etcd://a:1,10.0.0.1,[::1]:7,[::2]/jobs/42");
   EXPECT_EQ(options.servers, (std::vector<std::string>{"a:1", "10.0.0.1:2379", "[::1]:7", "[::2]:2379"}));
   EXPECT_EQ(options.prefix, "jobs/42/");
@@ -59,7 +59,7 @@ TEST_F(EtcdStoreTest, UnderstandsItsUrl) {
   EXPECT_THROW(store({"nowhere"}), Error);
 }
 
-TEST_F(EtcdStoreTest, WhatIsNoEtcdIsSaidToBeNone) {
+TEST_F(EtcdStoreTest, RepliesOfOtherServersAreRefused) {
   for (const std::string& body :
        {std::string("<html>"), std::string("[]"), std::string("{}"), std::string(R"({"header":{}})"),
         std::string(R"({"header":{"revision":"x"}})"), std::string(R"({"header":{"revision":{}}})"),
@@ -106,7 +106,7 @@ TEST_F(EtcdStoreTest, ReadsAreRetriedIfAServerHasNoLeader) {
   EXPECT_EQ(asked, 4);
 }
 
-TEST_F(EtcdStoreTest, AServerThatAcceptsAndIsSilentTimesOut) {
+TEST_F(EtcdStoreTest, ASilentServerTimesOut) {
   Server silent([](const Server::Request&) { return Server::Answer{}; });
   EtcdStore& patient = store({silent.server()}, 100ms);
   for (const Error& error :
@@ -117,8 +117,9 @@ TEST_F(EtcdStoreTest, AServerThatAcceptsAndIsSilentTimesOut) {
             ErrorKind::deadline_exceeded);
 }
 
-// The watch says nothing any more, though its server takes connections: that is found out by asking.
-TEST_F(EtcdStoreTest, AWatchWhoseServerFallsSilentIsOpenedElsewhere) {
+// The watch is silent although its server accepts connections. The store detects this by a request to the
+// server.
+TEST_F(EtcdStoreTest, AWatchMovesToAnotherServerIfItsServerBecomesSilent) {
   std::atomic<bool> silent = false;
   const auto healthy = [](const Server::Request& request) {
     if (request.target != "/v3/watch") return Server::Answer{Server::ok(at(5) + "}")};
@@ -127,7 +128,7 @@ TEST_F(EtcdStoreTest, AWatchWhoseServerFallsSilentIsOpenedElsewhere) {
   std::atomic<bool> watched = false;
   Server first([&](const Server::Request& request) {
     if (silent) return Server::Answer{};
-    if (request.target == "/v3/watch") watched = true;  // and will be answered
+    if (request.target == "/v3/watch") watched = true;  // the watch is opened and answered before
     return healthy(request);
   });
   std::atomic<int> opened = 0;
@@ -145,14 +146,14 @@ TEST_F(EtcdStoreTest, AWatchWhoseServerFallsSilentIsOpenedElsewhere) {
   second.send(line(at(9) + R"(,"events":[{"kv":)" + entry("a", 8) + R"(},{"type":"DELETE","kv":)" +
                    entry("b", 9) + "}]}"));
   const StoreChanges changes = test::got(std::move(change));
-  EXPECT_EQ(changes.version, 8U);  // each revision by itself
+  EXPECT_EQ(changes.version, 8U);  // each revision was reported separately
   EXPECT_EQ(changes.entries, (std::map<std::string, std::optional<std::string>>{{"a", "x"}}));
   const StoreChanges next = test::got(both.watch("", 8));
   EXPECT_EQ(next.version, 9U);
   EXPECT_EQ(next.entries, (std::map<std::string, std::optional<std::string>>{{"b", std::nullopt}}));
 }
 
-TEST_F(EtcdStoreTest, WhatWasCompactedMeanwhileIsLookedAtAsAWhole) {
+TEST_F(EtcdStoreTest, AWatchReadsAllKeysAfterACompaction) {
   std::atomic<int> opened = 0;
   std::atomic<int> revision = 5;
   Server server([&](const Server::Request& request) {
@@ -169,7 +170,7 @@ TEST_F(EtcdStoreTest, WhatWasCompactedMeanwhileIsLookedAtAsAWhole) {
   EtcdStore& etcd = store({server.server()});
   auto change = etcd.watch("", 5);
   test::eventually("the watch is open", [&] { return opened == 1; });
-  EXPECT_EQ(etcd.try_get("a").get(), "x");  // after the watch: it goes through the same loop
+  EXPECT_EQ(etcd.try_get("a").get(), "x");  // sent after the watch, because both use the same loop
   revision = 50;
   server.close_connections();
   const StoreChanges changes = test::got(std::move(change));

@@ -39,7 +39,7 @@ class FileStoreProcesses : public testing::Test {
   std::string path_ = (std::filesystem::temp_directory_path() / "weft-store-XXXXXX").string();
 };
 
-TEST_F(FileStoreProcesses, MeetAndCountTogether) {
+TEST_F(FileStoreProcesses, WaitForEachOtherAndCountTogether) {
   std::vector<pid_t> children;
   for (int i = 0; i < 4; ++i)
     children.push_back(start([&, i] {

@@ -39,7 +39,7 @@ struct FileBackend : StoreBackend {
     open();
     return std::exchange(stores.back(), nullptr);
   }
-  void end() override {  // as far as this process is concerned
+  void end() override {  // closes the store in this process
     for (const auto& store : stores)
       if (store != nullptr) store->close();
   }
@@ -57,7 +57,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::TemporaryFile;
 
-constexpr CallOptions bounded{.timeout = 40s};  // a test that would hang fails instead
+constexpr CallOptions bounded{.timeout = 40s};  // a test fails instead of hanging
 
 template <class T>
 ErrorKind kind_of(Future<T> future) {
@@ -77,7 +77,7 @@ TEST(FileStore, SurvivesAWriterThatDiedHalfWay) {
     store.set("b", "2").get();
   }
   const std::string whole = contents(file.path());
-  const std::size_t first = whole.find('b') - 21;  // where the second record begins
+  const std::size_t first = whole.find('b') - 21;  // the start of the second record
   for (std::size_t size = 0; size < whole.size(); ++size) {
     std::ofstream(file.path(), std::ios::binary | std::ios::trunc) << whole.substr(0, size);
     FileStore store(file.path());
@@ -117,7 +117,7 @@ TEST(FileStore, SurvivesAWriterThatDiedHalfWayThroughALease) {
   EXPECT_EQ(FileStore(file.path()).try_get("a").get(), std::nullopt);
 }
 
-TEST(FileStore, RenewalsDoNotLetTheFileGrow) {
+TEST(FileStore, RenewalsDoNotGrowTheFile) {
   const TemporaryFile file;
   FileStore store(file.path());
   const StoreLease lease = store.grant(1h).get();
@@ -132,7 +132,7 @@ TEST(FileStore, RenewalsDoNotLetTheFileGrow) {
   EXPECT_EQ(store.get("key").get(), "");
 }
 
-TEST(FileStore, AProcessThatOpensTheFileLaterEndsTheLeasesOfDeadOnes) {
+TEST(FileStore, AProcessThatOpensTheFileLaterExpiresLeasesOfDeadProcesses) {
   const TemporaryFile file;
   {
     FileStore dead(file.path());
@@ -161,7 +161,7 @@ TEST(FileStore, RefusesADamagedFile) {
   EXPECT_EQ(contents(file.path()), "somebody's letters");
 }
 
-TEST(FileStore, AStoreThatIsCutShortUnderItsReaderFailsItsWaits) {
+TEST(FileStore, ATruncatedFileFailsTheWaitsOfItsReaders) {
   const TemporaryFile file;
   FileStore store(file.path(), {.interval = 1ms});
   store.set("a", "1").get();
@@ -191,7 +191,7 @@ TEST(FileStore, DoesNotHangOnAHeldLock) {
   ::close(other);
 }
 
-TEST(FileStore, CloseEndsItsWaits) {
+TEST(FileStore, CloseFailsItsWaits) {
   const TemporaryFile file;
   auto store = std::make_unique<FileStore>(file.path());
   auto wait = store->get("never");
@@ -201,7 +201,7 @@ TEST(FileStore, CloseEndsItsWaits) {
   EXPECT_EQ(kind_of(std::move(watch)), ErrorKind::shut_down);
 }
 
-TEST(FileStore, MayBeDestroyedByWhatIsChainedToIt) {
+TEST(FileStore, MayBeDestroyedByAContinuation) {
   const TemporaryFile file;
   auto store = std::make_shared<FileStore>(file.path());
   Promise<void> promise;

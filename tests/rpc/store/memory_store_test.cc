@@ -31,7 +31,7 @@ ErrorKind kind_of(Future<T> future) {
   return test::kind_of([&] { return test::got(std::move(future)), 0; }).value_or(ErrorKind::internal);
 }
 
-TEST(MemoryStore, CloseEndsItsWaits) {
+TEST(MemoryStore, CloseFailsItsWaits) {
   auto loop = std::make_shared<AsioLoop>();
   MemoryStore store(loop);
   auto wait = store.get("never");

@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::size_t max_clients = test::under_tsan ? 320 : 2000, waits_each = 3, keys = 40;
 
-// As many as the system has descriptors for, two each: both ends are in this process.
+// The number of clients for which the system permits enough descriptors. Each needs two, because both ends
+// are in this process.
 std::size_t clients_that_fit() {
   const std::size_t files = test::descriptors_permitted(2 * max_clients + 200);
   return files < 400 ? 0 : std::min(max_clients, (files - 200) / 2);
@@ -88,7 +89,7 @@ std::string own_key(std::size_t worker, std::size_t round) {
   return "own/" + std::to_string(worker) + "/" + std::to_string(round);
 }
 
-// Adds one to the number that the key holds, against all others; how often it was not the first.
+// Increments the number in the key while other clients do the same. Returns how many attempts failed.
 Task<std::size_t> count_up(Store* store, std::string key) {
   std::optional<std::string> expected;
   for (std::size_t lost = 0;; ++lost) {
@@ -123,7 +124,7 @@ void expect_all(Store& store, std::size_t rounds) {
   EXPECT_EQ(test::got(store.list("own/")).entries.size(), workers * rounds);
 }
 
-// Waits for all; says how long they took.
+// Waits for all clients, and prints the duration.
 void finish(std::vector<Future<std::size_t>> done, Clock::time_point begun, std::size_t rounds) {
   std::size_t lost = 0;
   for (auto& one : done) lost += test::got(std::move(one));
@@ -151,7 +152,7 @@ TEST(StoreLoad, HundredsOfClientsLoseNoChange) {
   loop.run([&] { all.clear(); });
 }
 
-// The same with a file for a store, which each has open by itself.
+// The same with a file store, which each client opens separately.
 TEST(StoreLoad, HundredsOfClientsOfOneFileLoseNoChange) {
   constexpr std::size_t rounds = 2;
   const auto path =

@@ -24,7 +24,7 @@ class Replica {
   const std::string name_;
 };
 
-TEST(StoreResolver, ReplicasComeAndGoWithTheirKeys) {
+TEST(StoreResolver, ReplicasAppearAndDisappearWithTheirKeys) {
   Cluster cluster({}, {"client", "a", "b"});
   for (const char* name : {"a", "b"}) cluster[name].serve(std::make_shared<Replica>(name));
   const auto store = std::make_shared<MemoryStore>(cluster["client"].core()->pick_loop());
@@ -43,7 +43,7 @@ TEST(StoreResolver, ReplicasComeAndGoWithTheirKeys) {
   EXPECT_EQ(set.replicas().front().name, "inproc://b");
 }
 
-TEST(StoreResolver, WhereTheStoreFailsTheSetContinues) {
+TEST(StoreResolver, TheSetKeepsItsReplicasIfTheStoreFails) {
   Cluster cluster({}, {"client", "a"});
   cluster["a"].serve(std::make_shared<Replica>("a"));
   const auto store = std::make_shared<MemoryStore>(cluster["client"].core()->pick_loop());

@@ -1,4 +1,5 @@
-// A store that an agent serves: the suite over memory and over TCP, and what becomes of its clients.
+// A store that an agent serves: the store suite in process and over TCP, and the end of its clients and of
+// its server.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/remote_store.h>
@@ -83,12 +84,12 @@ void drop_the_waits_of_a_dead_client() {
   eventually("nobody waits", [&] { return backend.memory->waiting() == 0; });
 }
 
-TEST(StoreService, AClientsDeathDropsItsWaits) {
+TEST(StoreService, TheDeathOfAClientDropsItsWaits) {
   drop_the_waits_of_a_dead_client<TcpBackend>();
   drop_the_waits_of_a_dead_client<InProcessBackend>();
 }
 
-TEST(StoreService, AWaitEndsWithItsServer) {
+TEST(StoreService, AWaitFailsWhenItsServerShutsDown) {
   TcpBackend backend;
   auto wait = backend.mine->get("never");
   eventually("it waits", [&] { return backend.memory->waiting() == 1; });

@@ -13,7 +13,7 @@ class StoreTableTest : public testing::Test {
  protected:
   using Entries = std::map<std::string, std::optional<std::string>>;
 
-  // As its owner does at every tick.
+  // Advances the clock and calls tick(), as the owner does regularly.
   void pass(std::chrono::nanoseconds time) {
     now_ += time;
     table_.tick(now_);
@@ -37,7 +37,7 @@ class StoreTableTest : public testing::Test {
   StoreTable::Jobs jobs_;
 };
 
-TEST_F(StoreTableTest, ForgetsOldRemovalsOnTheSafeSide) {
+TEST_F(StoreTableTest, AWatchFromBeforeAForgottenRemovalReadsAllKeys) {
   table_.set("a/0", "", no_lease, jobs_);
   const std::uint64_t before = table_.version();
   table_.remove("a/0", jobs_);
@@ -48,13 +48,14 @@ TEST_F(StoreTableTest, ForgetsOldRemovalsOnTheSafeSide) {
     table_.set("c/" + std::to_string(i), "", no_lease, jobs_);
     table_.remove("c/" + std::to_string(i), jobs_);
   }
-  EXPECT_TRUE(table_.changed("a/", before));  // that removal is forgotten: everything may have changed
+  // the removal is no longer recorded, so every key may have changed
+  EXPECT_TRUE(table_.changed("a/", before));
   EXPECT_TRUE(table_.changes("a/", before).whole);
   EXPECT_EQ(table_.changes("", before).entries, (Entries{{"z", ""}}));
   EXPECT_FALSE(table_.changed("a/", table_.version() - 1));
 }
 
-TEST_F(StoreTableTest, TellsOfEachKeyTheLast) {
+TEST_F(StoreTableTest, AWatchReportsTheLatestChangeOfEachKey) {
   const std::uint64_t before = table_.version();
   table_.set("a", "1", no_lease, jobs_);
   table_.set("b", "1", no_lease, jobs_);
@@ -71,7 +72,7 @@ TEST_F(StoreTableTest, TellsOfEachKeyTheLast) {
   EXPECT_TRUE(table_.changes("", 0).whole);
 }
 
-TEST_F(StoreTableTest, AWaitForKeysIsKeptAtTheFirstThatIsMissing) {
+TEST_F(StoreTableTest, AWaitForKeysIsRegisteredAtTheFirstMissingKey) {
   auto waiting = detail::wait_for_keys({"a", "b"}, {}, [](const auto&) {}, nullptr);
   table_.wait(waiting.wait, jobs_);
   table_.set("b", "", no_lease, jobs_);
@@ -136,10 +137,10 @@ TEST_F(StoreTableTest, ARenewalCountsFromItsOwnTimeNotFromTheLastTick) {
   EXPECT_FALSE(table_.has_lease(7));
 }
 
-TEST_F(StoreTableTest, TheOwnersStallsDoNotCount) {
+TEST_F(StoreTableTest, AStallOfTheOwnerDoesNotExpireLeases) {
   table_.grant(7, 1s, now_);
   table_.set("key", "", 7, jobs_);
-  pass(1h);  // it was stopped; who renews may have been kept waiting
+  pass(1h);  // the owner was stopped, so clients may not have been able to renew
   EXPECT_TRUE(table_.has_lease(7));
   now_ += 1h;
   table_.renew(7, now_);
@@ -164,7 +165,7 @@ TEST_F(StoreTableTest, TheShortestLeaseDeterminesTheInterval) {
   EXPECT_TRUE(table_.has_lease(4));
 }
 
-TEST_F(StoreTableTest, TheEndOfALeaseWakesWatchersOfItsKeys) {
+TEST_F(StoreTableTest, TheEndOfALeaseNotifiesWatchersOfItsKeys) {
   table_.grant(7, 1s, now_);
   for (const char* key : {"a/1", "a/2", "b"}) table_.set(key, "", 7, jobs_);
   auto watch_a = watch("a/", table_.version());
@@ -179,7 +180,7 @@ TEST_F(StoreTableTest, TheEndOfALeaseWakesWatchersOfItsKeys) {
 
 // --- As a copy of another store ---
 
-TEST_F(StoreTableTest, ACopyTellsAllChangesOfAVersionTogether) {
+TEST_F(StoreTableTest, ACopyReportsAllChangesOfAVersionTogether) {
   table_.restart(100, jobs_);
   auto change = watch("a/", 100);
   table_.mirror(105, {{"a/1", "x"}, {"b", "y"}, {"a/2", std::nullopt}, {"a/3", "z"}}, jobs_);

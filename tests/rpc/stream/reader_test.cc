@@ -12,7 +12,7 @@ namespace {
 Stream<std::int64_t> numbers() { return {}; }  // the other side is written by hand
 using Numbers = Function<"numbers", &numbers>;
 
-// Answers what its reader asks for, as the test says.
+// A hand-written peer, which answers the reader's pulls.
 class StreamReaderTest : public testing::Test {
  protected:
   StreamReaderTest() {
@@ -50,12 +50,12 @@ class StreamReaderTest : public testing::Test {
   Stream<std::int64_t> stream;
 };
 
-TEST_F(StreamReaderTest, AnAnswerThatIsLostEndsTheStreamThoughAnotherPullWaits) {
+TEST_F(StreamReaderTest, ALostReplyFailsTheStreamEvenIfAnotherPullWaits) {
   auto item = stream.next();
   const auto first = next(), second = next();
   ASSERT_EQ(method_of(first), name_hash(detail::StreamTable::next_method));
   ASSERT_EQ(method_of(second), name_hash(detail::StreamTable::next_method));
-  auto nonsense = OutgoingMessage::reply();  // as good as none
+  auto nonsense = OutgoingMessage::reply();  // an invalid reply counts as a lost one
   nonsense->result().set_record(0);
   send(*nonsense, first);
 

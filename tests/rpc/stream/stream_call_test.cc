@@ -147,7 +147,7 @@ class StreamCallTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Over, StreamCallTest, testing::Values(false, true),
                          [](const auto& way) { return way.param ? "Tcp" : "Memory"; });
 
-TEST_P(StreamCallTest, AResult) {
+TEST_P(StreamCallTest, AResultMayBeAStream) {
   const auto items = all_of(got(server->call<&Market::count>(100)));
   ASSERT_EQ(items.size(), 100U);
   for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(items[static_cast<std::size_t>(i)], i);
@@ -156,7 +156,7 @@ TEST_P(StreamCallTest, AResult) {
   eventually("the generators are gone", [&] { return market->alive == 0; });
 }
 
-TEST_P(StreamCallTest, AParameter) {
+TEST_P(StreamCallTest, AParameterMayBeAStream) {
   EXPECT_EQ(got(server->call<&Market::sum>(numbers(100))), 5050);
   auto [writer, stream] = make_channel<std::int64_t>(1);
   auto sum = server->call<&Market::sum>(std::move(stream));
@@ -166,7 +166,7 @@ TEST_P(StreamCallTest, AParameter) {
   EXPECT_EQ(got(std::move(sum)), 1275);
 }
 
-TEST_P(StreamCallTest, BothWays) {
+TEST_P(StreamCallTest, StreamsMayFlowBothWays) {
   auto [writer, stream] = make_channel<std::int64_t>(1);
   auto sums = got(server->call<&Market::running_sums>(std::move(stream)));
   std::int64_t total = 0;
@@ -178,7 +178,7 @@ TEST_P(StreamCallTest, BothWays) {
   EXPECT_EQ(got(sums.next()), std::nullopt);
 }
 
-TEST_P(StreamCallTest, WithinAStruct) {
+TEST_P(StreamCallTest, AStructMayContainAStream) {
   Feed feed = got(server->call<&Market::feed>());
   EXPECT_EQ(feed.name, "all");
   ASSERT_TRUE(feed.quotes);
@@ -187,7 +187,7 @@ TEST_P(StreamCallTest, WithinAStruct) {
   EXPECT_EQ(got(feed.quotes->next())->price, 1.5);
 }
 
-TEST_P(StreamCallTest, AnErrorComesAfterTheItems) {
+TEST_P(StreamCallTest, AnErrorFollowsTheItems) {
   auto quotes = got(server->call<&Market::follow>("ACME"));
   for (int i = 0; i < 3; ++i) {
     const auto quote = got(quotes.next());
@@ -205,7 +205,7 @@ TEST_P(StreamCallTest, AnErrorComesAfterTheItems) {
   }
 }
 
-// As callers that were built with another declaration see the methods.
+// The methods as a caller with other declarations sees them.
 Stream<std::string> count_texts(std::int64_t) { return {}; }
 std::int64_t sum_texts(Stream<std::string>) { return 0; }
 Stream<std::string> texts() {
@@ -233,7 +233,7 @@ TEST_P(StreamCallTest, ASlowReaderMakesTheSourceWait) {
   }
 }
 
-TEST_P(StreamCallTest, AWriterThatWouldContinueForEverStopsAtTheWindow) {
+TEST_P(StreamCallTest, AnEndlessWriterStopsAtTheWindow) {
   auto items = got(server->call<&Market::held>());
   auto& writer = market->writer();
   std::atomic<int> written{0};
@@ -255,13 +255,13 @@ TEST_P(StreamCallTest, AWriterThatWouldContinueForEverStopsAtTheWindow) {
     std::thread& thread;
   } const joining{items, thread};
   EXPECT_EQ(got(items.next()), 0);
-  constexpr int most = 1 + 8 + 2;  // what was consumed, the window, the channel
+  constexpr int most = 1 + 8 + 2;  // the consumed item, the window and the channel
   eventually("all that fits is written", [&] { return written >= most; });
   for (int i = 0; i < 20; ++i) got(server->call<&Market::sum>(numbers(1)));
   EXPECT_EQ(written, most);
 }
 
-TEST_P(StreamCallTest, AReaderThatIsDroppedEndsTheSource) {
+TEST_P(StreamCallTest, ADroppedReaderClosesTheSource) {
   {
     auto items = got(server->call<&Market::count>(1'000'000));
     EXPECT_EQ(got(items.next()), 0);
@@ -274,10 +274,10 @@ TEST_P(StreamCallTest, AReaderThatIsDroppedEndsTheSource) {
   EXPECT_EQ(kind_of([&] { got(market->writer().write(1)); }), ErrorKind::cancelled);
 }
 
-TEST_P(StreamCallTest, AnUnusedStreamIsEnded) {
+TEST_P(StreamCallTest, AnUnusedStreamIsClosed) {
   {
     auto dropped = server->call<&Market::held>();
-  }  // the answer comes, and nobody decodes it
+  }  // the reply arrives, but is not decoded
   eventually("it was called", [&] {
     try {
       return !market->writer().wanted();
@@ -293,7 +293,7 @@ TEST_P(StreamCallTest, AnUnusedStreamIsEnded) {
   eventually("a notification's too", [&, &w = noted] { return !w.wanted(); });
 }
 
-TEST_P(StreamCallTest, AStreamWhoseCallDoesNotArriveIsEnded) {
+TEST_P(StreamCallTest, AStreamWhoseCallDoesNotArriveIsClosed) {
   auto [writer, stream] = make_channel<std::int64_t>(1);
   const Peer nobody = cluster["client"].peer("nobody");
   EXPECT_EQ(kind_of([&, &s = stream] { got(nobody.call<&Market::sum>(std::move(s))); }),
@@ -301,7 +301,7 @@ TEST_P(StreamCallTest, AStreamWhoseCallDoesNotArriveIsEnded) {
   EXPECT_FALSE(writer.wanted());
 }
 
-TEST_P(StreamCallTest, ACallThatIsCancelledTakesItsArgumentsWithIt) {
+TEST_P(StreamCallTest, ACancelledCallClosesItsStreamArguments) {
   auto [writer, stream] = make_channel<std::int64_t>(1);
   auto call = server->call<&Market::keep>(std::move(stream));
   market->kept.wait();
@@ -312,7 +312,7 @@ TEST_P(StreamCallTest, ACallThatIsCancelledTakesItsArgumentsWithIt) {
   EXPECT_NE(kind_of([&] { got(market->kept_stream().next()); }), std::nullopt);
 }
 
-TEST_P(StreamCallTest, TheDeadlineOfItsCallIsNotTheStreams) {
+TEST_P(StreamCallTest, TheDeadlineOfTheCallDoesNotApplyToTheStream) {
   const Peer hurried = server->with({.timeout = 30s});
   auto items = got(hurried.call<&Market::held>());
   // The call is complete: its deadline and its cancellation no longer affect the stream.
@@ -320,7 +320,7 @@ TEST_P(StreamCallTest, TheDeadlineOfItsCallIsNotTheStreams) {
   EXPECT_EQ(got(items.next()), 7);
 }
 
-TEST_P(StreamCallTest, IsHandedOverOnce) {
+TEST_P(StreamCallTest, AStreamIsHandedOverOnce) {
   auto stream = numbers(3);
   const auto use = [&] { return server->call<&Market::sum>(std::move(stream)); };
   EXPECT_EQ(got(use()), 6);
@@ -329,7 +329,7 @@ TEST_P(StreamCallTest, IsHandedOverOnce) {
   EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::failed_precondition);
 }
 
-TEST_P(StreamCallTest, IsPassedOnByWayOfItsReader) {
+TEST_P(StreamCallTest, AStreamIsForwardedByItsReader) {
   auto items = got(server->call<&Market::count>(50));
   EXPECT_EQ(got(server->call<&Market::sum>(std::move(items))), 49 * 25);
 }
@@ -357,7 +357,7 @@ TEST_P(StreamCallTest, OfASelfCallKeepsItsSemantics) {
   EXPECT_EQ(got(self.call<&Market::sum>(numbers(30))), 465);
 }
 
-TEST_P(StreamCallTest, TheDeathOfTheSourceEndsTheReader) {
+TEST_P(StreamCallTest, TheDeathOfTheSourceFailsTheReader) {
   auto items = got(server->call<&Market::held>());
   auto next = items.next();
   cluster.end("server");
@@ -365,14 +365,14 @@ TEST_P(StreamCallTest, TheDeathOfTheSourceEndsTheReader) {
   EXPECT_EQ(kind_of([&] { got(items.next()); }), ErrorKind::peer_lost);
 }
 
-TEST_P(StreamCallTest, AStreamThatWasNotReadYetEndsWithItsSourceToo) {
+TEST_P(StreamCallTest, AnUnreadStreamFailsWithItsSource) {
   auto items = got(server->call<&Market::held>());
   cluster.end("server");
   const auto kind = kind_of([&] { got(items.next()); });
   EXPECT_TRUE(kind == ErrorKind::peer_lost || kind == ErrorKind::unavailable) << to_string(*kind);
 }
 
-TEST_P(StreamCallTest, TheDeathOfTheReaderEndsTheSource) {
+TEST_P(StreamCallTest, TheDeathOfTheReaderClosesTheSource) {
   auto items = got(server->call<&Market::held>());
   auto sums = got(server->call<&Market::running_sums>(numbers(1'000'000)));
   EXPECT_EQ(got(sums.next()), 1);
@@ -381,7 +381,7 @@ TEST_P(StreamCallTest, TheDeathOfTheReaderEndsTheSource) {
   eventually("the generator is destroyed", [&] { return market->alive == 0; });
 }
 
-TEST_P(StreamCallTest, DrainEndsTheStreamsThatAreResults) {
+TEST_P(StreamCallTest, DrainClosesStreamsThatAreResults) {
   auto items = got(server->call<&Market::held>());
   auto next = items.next();
   got(cluster["server"].drain(1h));

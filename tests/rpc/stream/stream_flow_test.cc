@@ -73,7 +73,7 @@ Task<std::int64_t> read_all(Stream<std::int64_t> stream, const std::atomic<std::
   co_return next;
 }
 
-TEST(StreamFlow, AHundredThousandItemsWithoutGrowth) {
+TEST(StreamFlow, MemoryDoesNotGrowOverAHundredThousandItems) {
   Cluster cluster({.tcp = true}, {"server", "client"});
   auto source = std::make_shared<Source>();
   cluster["server"].serve(source);
@@ -94,7 +94,7 @@ TEST(StreamFlow, StreamsUseNoCredit) {
 }
 
 // A call that returned a stream is complete, even while the stream is open.
-TEST(StreamFlow, StreamsThatAreOpenDoNotCountAsCalls) {
+TEST(StreamFlow, OpenStreamsDoNotCountAsCalls) {
   Cluster cluster({.adjust = [](AgentOptions& options) { options.limits.calls = 2; }}, {"server", "client"});
   auto source = std::make_shared<Source>();
   cluster["server"].serve(source);
@@ -119,7 +119,8 @@ TEST(StreamFlow, LargeItemsAreLimitedByTheirBytes) {
     ASSERT_TRUE(block);
     ASSERT_EQ(block->size(), static_cast<std::size_t>(bytes));
     EXPECT_EQ(static_cast<std::int64_t>(block->bytes()[bytes / 2]), i % 256);
-    // The window, as much again at the source, and an item beyond either; the reader's batch being consumed.
+    // The window, the same number of items at the source, one item beyond these, and the batch that the
+    // reader consumes.
     EXPECT_LE(source->made - (i + 1), 12);
   }
   EXPECT_FALSE(got(stream.next()));
@@ -147,8 +148,9 @@ TEST(StreamFlow, AWindowOfOne) {
   EXPECT_FALSE(got(stream.next()));
 }
 
-// Every item once and in order, up to an end or an error; and nothing is left, whatever the network does.
-TEST(StreamFlow, HoldsInASimulatedWorld) {
+// Whatever the network does, every item arrives once and in order, up to an end or an error, and no state is
+// left.
+TEST(StreamFlow, ItemsArriveOnceAndInOrderInASimulatedWorld) {
   int whole = 0, cut = 0;
   for (std::uint64_t seed = 1; seed <= test::times(60); ++seed) {
     SimWorld world(seed);
@@ -185,7 +187,7 @@ TEST(StreamFlow, HoldsInASimulatedWorld) {
     EXPECT_EQ(anna.counts().serving, 0U) << "seed " << seed;
     EXPECT_EQ(anna.counts().waiting + bert.counts().waiting, 0U) << "seed " << seed;
   }
-  if (test::under_tsan) return;  // too few to say
+  if (test::under_tsan) return;  // too few seeds under TSan
   EXPECT_GT(whole, 30);
   EXPECT_GT(cut, 5);
 }

@@ -20,7 +20,7 @@ std::vector<T> all_of(Stream<T> stream) {
   return items;
 }
 
-TEST(Channel, KeepsTheOrderAndEnds) {
+TEST(Channel, DeliversItemsInOrderAndThenTheEnd) {
   auto [writer, stream] = make_channel<int>(4);
   for (int i = 0; i < 4; ++i) got(writer.write(i));
   writer.close();
@@ -42,7 +42,7 @@ TEST(Channel, AWriteWaitsForRoom) {
   EXPECT_EQ(got(std::move(third)), 3);
 }
 
-TEST(Channel, AnErrorComesAfterTheItemsAndStays) {
+TEST(Channel, AnErrorFollowsTheItemsAndIsRepeated) {
   auto [writer, stream] = make_channel<int>(4);
   got(writer.write(1));
   writer.fail(Error(ErrorKind::unavailable, "no more quotes"));
@@ -51,7 +51,7 @@ TEST(Channel, AnErrorComesAfterTheItemsAndStays) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::unavailable);
 }
 
-TEST(Channel, WhatIsCutShortIsNotTakenForComplete) {
+TEST(Channel, ADestroyedWriterIsAnErrorForTheReader) {
   auto [writer, stream] = make_channel<int>(4);
   got(writer.write(1));
   writer = {};
@@ -59,7 +59,7 @@ TEST(Channel, WhatIsCutShortIsNotTakenForComplete) {
   EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::aborted);
 }
 
-TEST(Channel, AWriterLearnsThatItsReaderIsGone) {
+TEST(Channel, AWriterIsNotifiedOfADroppedReader) {
   auto [writer, stream] = make_channel<int>(1);
   got(writer.write(1));
   auto waiting = writer.write(2);
@@ -71,7 +71,7 @@ TEST(Channel, AWriterLearnsThatItsReaderIsGone) {
   EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::failed_precondition);
 }
 
-// Says when it is destroyed, and on a thread of which kind.
+// Records its destruction, and whether the thread belongs to an agent.
 class Witness {
  public:
   Witness(std::atomic<int>& gone, std::atomic<bool>* owned = nullptr) : gone_(&gone), owned_(owned) {}
@@ -142,14 +142,14 @@ TEST_F(GeneratorTest, NeedsAnExecutor) {
   EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::failed_precondition);
 }
 
-TEST_F(GeneratorTest, EndsWithItsError) {
+TEST_F(GeneratorTest, FailsWithItsError) {
   auto stream = ticks_until(1, Witness(gone)).on(pool);
   EXPECT_EQ(got(stream.next()), 0);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::unavailable);
   EXPECT_EQ(gone, 1);
 }
 
-TEST_F(GeneratorTest, OneThatNeverBeganIsDestroyedAtOnce) {
+TEST_F(GeneratorTest, AnUnstartedGeneratorIsDestroyedAtOnce) {
   {
     const auto stream = ticks_until(1, Witness(gone));
   }
@@ -176,10 +176,10 @@ TEST_F(GeneratorTest, IsDestroyedWhereItAwaitsAFuture) {
   }
   test::eventually("the generator is destroyed", [&] { return gone == 1; });
   EXPECT_TRUE(owned);
-  promise.complete(Result<void>{});  // finds nobody
+  promise.complete(Result<void>{});  // no coroutine waits for it any more
 }
 
-TEST_F(GeneratorTest, IsDestroyedWhereItAwaitsATaskWhenThatHasEnded) {
+TEST_F(GeneratorTest, IsDestroyedAfterTheTaskThatItAwaits) {
   Promise<int> promise;
   auto stream = waiting_for_task(promise.future(), Witness(gone, &owned)).on(pool);
   EXPECT_EQ(got(stream.next()), 1);
@@ -192,7 +192,7 @@ TEST_F(GeneratorTest, IsDestroyedWhereItAwaitsATaskWhenThatHasEnded) {
   EXPECT_TRUE(owned);
 }
 
-TEST_F(GeneratorTest, EndsWithItsExecutor) {
+TEST_F(GeneratorTest, FailsWhenItsExecutorEnds) {
   auto other = std::make_unique<HandlerPool>(1);
   Promise<void> promise;
   auto stream = waiting_for(promise.future(), Witness(gone)).on(*other);
@@ -207,7 +207,7 @@ TEST_F(GeneratorTest, EndsWithItsExecutor) {
   EXPECT_EQ(gone, 1);
 }
 
-TEST_F(GeneratorTest, ClosedAtAnyMomentIsDestroyedOnce) {
+TEST_F(GeneratorTest, IsDestroyedOnceWhenClosedAtAnyMoment) {
   for (int round = 0; round < 300; ++round) {
     auto stream = ticks_until(50, Witness(gone)).on(pool);
     for (int i = 0; i < round % 7; ++i) got(stream.next());

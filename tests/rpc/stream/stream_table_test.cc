@@ -15,7 +15,7 @@ using test::eventually;
 using test::got;
 using test::kind_of;
 
-// A pull that should be refused, and is served by mistake, waits for an item for so long.
+// The deadline of a pull. A pull that is accepted by mistake waits for an item until then.
 constexpr auto pull_timeout = std::chrono::seconds{20};
 
 class Source {
@@ -46,11 +46,11 @@ class StreamTableTest : public testing::Test {
     server.reset();
     cluster.end_all();
   }
-  // Pulls by hand; how many items came.
+  // Makes a pull by hand. Returns the number of items in the reply.
   Future<std::uint64_t> pull(const Peer& peer, std::uint64_t id, std::uint64_t number,
                              std::uint64_t items = 8) {
     OutgoingCall call = peer.make_call(detail::StreamTable::next_method, 4);
-    call.deadline = Clock::now() + pull_timeout;  // one that is not refused waits for an item
+    call.deadline = Clock::now() + pull_timeout;  // a pull that is not refused waits for an item
     call.begin();
     call.message().argument(0).set_uint(id);
     call.message().argument(1).set_uint(number);
@@ -84,8 +84,8 @@ TEST_F(StreamTableTest, OnlyItsReceiverMayPull) {
 void take_stream(Stream<std::int64_t>) {}  // the other side is written by hand
 using Take = Function<"take", &take_stream>;
 
-// The peer answers, and ends, when another incarnation has its name already.
-TEST(StreamArgumentTest, EndsWithTheLifeThatItsCallWentTo) {
+// The peer answers and ends after another incarnation has connected under its name.
+TEST(StreamArgumentTest, ClosesWithTheIncarnationOfItsCallee) {
   probe::Socket listener = probe::Socket::listening();
   Agent agent({.name = "server", .listen = {"tcp://127.0.0.1:0"}, .same_host = false});
   auto [writer, stream] = make_channel<std::int64_t>(4);
@@ -113,7 +113,7 @@ TEST(StreamArgumentTest, EndsWithTheLifeThatItsCallWentTo) {
   eventually("nobody reads it any more", [&] { return !writer.wanted(); });
 }
 
-TEST_F(StreamTableTest, AnArgumentIsThePeersThatTheCallWentTo) {
+TEST_F(StreamTableTest, OnlyTheCalleeMayPullAnArgument) {
   const Peer client = cluster["server"].connect(cluster["client"].addresses().front());  // not known yet
   auto [writer, stream] = make_channel<std::int64_t>(1);
   got(writer.write(1));
@@ -123,7 +123,7 @@ TEST_F(StreamTableTest, AnArgumentIsThePeersThatTheCallWentTo) {
   EXPECT_EQ(got(pull(*server, 1, 0)), 1U);
 }
 
-TEST_F(StreamTableTest, APullsNumberIsUsedOnce) {
+TEST_F(StreamTableTest, ANumberOfAPullIsUsedOnce) {
   auto stream = got(server->call<&Source::open>());
   for (int i = 0; i < 4; ++i) got(source->writers.at(0).write(i));
   EXPECT_EQ(got(pull(*server, 1, 0, 1)), 1U);
@@ -133,7 +133,7 @@ TEST_F(StreamTableTest, APullsNumberIsUsedOnce) {
   EXPECT_EQ(kind_of([&] { got(pull(*server, 1, 2)); }), ErrorKind::permission_denied);
 }
 
-TEST_F(StreamTableTest, PullsThatWaitAreLimited) {
+TEST_F(StreamTableTest, WaitingPullsAreLimited) {
   auto stream = got(server->call<&Source::open>());
   std::vector<Future<std::uint64_t>> waiting;
   for (std::uint64_t i = 0; i < 64; ++i) waiting.push_back(pull(*server, 1, i));
@@ -143,7 +143,7 @@ TEST_F(StreamTableTest, PullsThatWaitAreLimited) {
   eventually("the writer knows", [&] { return !source->writers.at(0).wanted(); });
 }
 
-TEST_F(StreamTableTest, AWindowWithoutEndIsCutToWhatIsKeptHere) {
+TEST_F(StreamTableTest, AnUnlimitedWindowIsReducedToTheLocalOne) {
   auto stream = got(server->call<&Source::open>());
   auto first = pull(*server, 1, 0, ~std::uint64_t{0});
   auto& writer = source->writers.at(0);
@@ -157,7 +157,7 @@ TEST_F(StreamTableTest, AWindowWithoutEndIsCutToWhatIsKeptHere) {
   EXPECT_LE(written, 1 + 256 + 4) << "the item that was pulled, this agent's own window, the channel";
 }
 
-TEST_F(StreamTableTest, AListOfStreamsWithoutEndIsRefused) {
+TEST_F(StreamTableTest, TooLongAListOfStreamsIsRefused) {
   OutgoingCall call = server->make_call("weft.ping", 0);
   call.begin();
   Codec<std::vector<std::uint64_t>>::encode(call.message().section(detail::StreamTable::section_key, true),

@@ -15,14 +15,15 @@ namespace {
 
 using test::got;
 
-// Loads what weft::libtorch does not link; how many GPUs there are, or why none can be had.
+// Loads the CUDA libraries, which weft::libtorch does not link. Returns the number of GPUs, or why there is
+// none.
 std::pair<int, std::string> gpus() {
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) return {0, dlerror()};
   if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return {0, "LibTorch has no CUDA"};
   return {c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount(), "too few GPUs"};
 }
 
-// Long enough for a copy that does not wait for it to be seen.
+// Takes long enough that a copy which does not wait for it has a wrong result.
 at::Tensor slow_sum(at::Tensor x) {
   at::Tensor y = x;
   for (int i = 0; i < 200; ++i) y = y.mm(x).clamp(-1, 1);

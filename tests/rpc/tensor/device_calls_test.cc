@@ -26,7 +26,7 @@ using test::got;
 
 c10::Device fake(int index) { return FakeAccelerator::device(index); }
 at::Tensor on(const std::string& device, const at::Tensor& tensor) { return tensor.to(device); }
-// In order on its device's current stream, as LibTorch's kernels are.
+// Reads in order on the current stream of the device, as LibTorch's kernels do.
 bool same(const at::Tensor& a, const at::Tensor& b) { return a.cpu().equal(b.cpu()); }
 
 // A stream that is not its device's default one.
@@ -105,7 +105,7 @@ class DeviceCalls : public ::testing::Test {
   test::Cluster cluster{{}};
 };
 
-// --- Where tensors are put ---
+// --- Placement of tensors ---
 
 struct Placing {
   const char *x_from, *y_from, *result_on;
@@ -139,8 +139,8 @@ class DevicePlacing : public ::testing::TestWithParam<Placing> {
   }
 };
 
-TEST_P(DevicePlacing, ArgumentsGoByTheMapAndResultsComeBackByItsInverse) { add_up("there"); }
-TEST_P(DevicePlacing, AndWithinOneAgent) { add_up("here"); }
+TEST_P(DevicePlacing, ArgumentsFollowTheMapAndResultsItsInverse) { add_up("there"); }
+TEST_P(DevicePlacing, ArgumentsAndResultsFollowTheMapWithinOneAgent) { add_up("here"); }
 
 INSTANTIATE_TEST_SUITE_P(
     Maps, DevicePlacing,
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Placing{"fake:1", "fake:0", "fake:0", {{"fake:0", "fake:1"}, {"fake:1", "fake:0"}}},
                       Placing{"fake:1", "fake:0", "fake:1", {{"fake:0", "fake:1"}, {"fake:1", "fake:0"}}}));
 
-TEST_F(DeviceCalls, SeveralResultsEachOnItsOwnDevice) {
+TEST_F(DeviceCalls, SeveralResultsAreEachOnTheirDevice) {
   make({{"fake:0", "fake:1"}, {"fake:1", "fake:2"}, {"fake:2", "fake:3"}, {"fake:3", "fake:0"}});
   std::vector<at::Tensor> given;
   for (int i = 0; i < 4; ++i) given.push_back(on(fake(i).str(), at::full({3}, i)));
@@ -174,14 +174,14 @@ TEST_F(DeviceCalls, SeveralResultsEachOnItsOwnDevice) {
   }
 }
 
-TEST_F(DeviceCalls, ResultsOfCallsWithoutTensorsComeBackByTheMap) {
+TEST_F(DeviceCalls, ResultsOfCallsWithoutTensorsFollowTheMap) {
   make({{"fake:0", "fake:1"}, {"fake:1", "fake:0"}});
   EXPECT_EQ(got(there().call<&Devices::made_on>("fake:0")).device(), fake(1));
   EXPECT_EQ(got(there().call<&Devices::made_on>("fake:1")).device(), fake(0));
   EXPECT_TRUE(got(there().call<&Devices::made_on>("cpu")).is_cpu());
 }
 
-TEST_F(DeviceCalls, ResultsOfAnAgentsOwnCallsComeBackByTheMap) {
+TEST_F(DeviceCalls, ResultsOfCallsToTheOwnAgentFollowTheMap) {
   DeviceOptions options;
   options.map("here", {{"fake:0", "fake:1"}, {"fake:1", "fake:2"}, {"fake:2", "fake:0"}});
   cluster.add("here", layers(options));
@@ -227,7 +227,7 @@ TEST_F(DeviceCalls, OfOperators) {
   EXPECT_TRUE(same(sum, at::full({3}, 2)));
 }
 
-TEST_F(DeviceCalls, AnArgumentMayChangeOnceItsCallIsMade) {
+TEST_F(DeviceCalls, AnArgumentMayChangeAfterTheCallIsMade) {
   make({{"fake:0", "fake:1"}});
   at::Tensor x = on("fake:0", at::ones({1000}));
   auto later = there().call<&Devices::sum>(x);
@@ -235,7 +235,7 @@ TEST_F(DeviceCalls, AnArgumentMayChangeOnceItsCallIsMade) {
   EXPECT_EQ(got(std::move(later)), 1000);
 }
 
-// --- What has no place ---
+// --- Tensors without a mapped device ---
 
 TEST_F(DeviceCalls, AnArgumentThatTheMapDoesNotNameIsAnErrorAtOnceAndOtherCallsContinue) {
   make({{"fake:0", "fake:1"}});
@@ -251,7 +251,7 @@ TEST_F(DeviceCalls, AnArgumentThatTheMapDoesNotNameIsAnErrorAtOnceAndOtherCallsC
   }
 }
 
-TEST_F(DeviceCalls, WithoutAMapAnArgumentHasNoPlace) {
+TEST_F(DeviceCalls, WithoutAMapAnArgumentIsRefused) {
   make({});
   EXPECT_EQ(test::kind_of([&] { return there().call<&Devices::back>(on("fake:0", at::ones({2}))); }),
             rpc::ErrorKind::failed_precondition);
@@ -271,7 +271,7 @@ TEST_F(DeviceCalls, AResultThatTheMapDoesNotNameIsAnErrorAndOtherCallsContinue) 
   }
 }
 
-TEST_F(DeviceCalls, WithoutAMapAResultHasNoPlace) {
+TEST_F(DeviceCalls, WithoutAMapAResultIsRefused) {
   make({});
   const auto error = error_of([&] { got(there().call<&Devices::made_on>("fake:0")); });
   ASSERT_TRUE(error);
@@ -279,7 +279,7 @@ TEST_F(DeviceCalls, WithoutAMapAResultHasNoPlace) {
   EXPECT_TRUE(got(there().call<&Devices::made_on>("cpu")).is_cpu());
 }
 
-TEST_F(DeviceCalls, AMapToADeviceThatDoesNotExistThereIsRefused) {
+TEST_F(DeviceCalls, AMapToAMissingDeviceOfThePeerIsRefused) {
   make({{"fake:0", "fake:9"}});
   const auto error = error_of([&] { got(there().call<&Devices::back>(on("fake:0", at::ones({2})))); });
   ASSERT_TRUE(error);
@@ -291,7 +291,7 @@ TEST_F(DeviceCalls, AMapToADeviceThatDoesNotExistThereIsRefused) {
       << error->what();
 }
 
-TEST_F(DeviceCalls, AMapFromTheCpuToADeviceThatDoesNotExistThereIsRefused) {
+TEST_F(DeviceCalls, AMapFromTheCpuToAMissingDeviceOfThePeerIsRefused) {
   make({{"cpu", "cuda:100"}});
   const auto error = error_of([&] { got(there().call<&Devices::back>(at::ones({2}))); });
   ASSERT_TRUE(error);
@@ -326,7 +326,7 @@ TEST_F(DeviceCalls, AMapToADeviceThatThePeerWasNotGivenIsRefused) {
       << error->what();
 }
 
-TEST_F(DeviceCalls, ACalleeWithoutTheLayerRefusesWhatItCannotPlace) {
+TEST_F(DeviceCalls, ACalleeWithoutTheLayerRefusesMappedTensors) {
   DeviceOptions options;
   options.map("plain", {{"fake:0", "fake:1"}});
   cluster.add("here", layers(options));
@@ -349,14 +349,14 @@ TEST_F(DeviceCalls, TensorsOfTwoDevicesInOneOperation) {
 
 // --- Streams ---
 
-TEST_F(DeviceCalls, AHandlerHasSeparateStreamsAndFindsItsArgumentsThere) {
+TEST_F(DeviceCalls, AHandlerHasSeparateStreamsWithItsArguments) {
   make({{"fake:0", "fake:1"}});
   const at::Tensor x = on("fake:0", at::full({700}, 3));
   EXPECT_NE(got(there().call<&Devices::stream_of>(x)), 0);
   EXPECT_EQ(got(there().call<&Devices::sum>(x)), 2100);
 }
 
-TEST_F(DeviceCalls, WhatTheHandlersStreamStillDoesIsInItsResult) {
+TEST_F(DeviceCalls, AResultIncludesPendingWorkOfTheHandlersStream) {
   make({{"fake:0", "fake:1"}});
   const at::Tensor x = on("fake:0", at::zeros({700}));
   EXPECT_TRUE(same(got(there().call<&Devices::late>(x)), at::full({700}, 7)));
@@ -370,7 +370,7 @@ TEST_F(DeviceCalls, ACoroutineKeepsItsStreamsOverSuspensions) {
   for (auto& each : results) EXPECT_TRUE(same(got(std::move(each)), at::full({700}, 8)));
 }
 
-TEST_F(DeviceCalls, WhatTheCallersStreamStillDoesIsInItsArguments) {
+TEST_F(DeviceCalls, ArgumentsIncludePendingWorkOfTheCallersStream) {
   make({{"fake:0", "fake:1"}});
   const c10::StreamGuard guard(other_stream(0));
   const at::Tensor x = at::empty({700}, at::TensorOptions().device(fake(0)));
@@ -378,7 +378,7 @@ TEST_F(DeviceCalls, WhatTheCallersStreamStillDoesIsInItsArguments) {
   EXPECT_EQ(got(there().call<&Devices::sum>(x)), 3500);
 }
 
-// The loop's thread has the default stream, on which nothing of a result is to be found.
+// The loop's thread has the default stream, which does not wait for the result.
 TEST_F(DeviceCalls, ResultsArriveOnTheStreamThatWasCurrentAtTheCall) {
   make({{"fake:0", "fake:1"}});
   const at::Tensor x = on("fake:0", at::full({700}, 4));
@@ -390,13 +390,13 @@ TEST_F(DeviceCalls, ResultsArriveOnTheStreamThatWasCurrentAtTheCall) {
   EXPECT_TRUE(same(result, at::full({700}, 4)));
 }
 
-TEST_F(DeviceCalls, WhatAHandlerLeavesBehindIsDoneForTheNext) {
+TEST_F(DeviceCalls, TheNextHandlerSeesPendingWorkOfThePreviousOne) {
   make({{"fake:0", "fake:1"}});
   got(there().call<&Devices::keep>(on("fake:0", at::zeros({700}))));
   EXPECT_EQ(got(there().call<&Devices::kept_sum>()), 4900);
 }
 
-TEST_F(DeviceCalls, CopyByWayOfPinnedMemoryAndWaitForNoWholeDevice) {
+TEST_F(DeviceCalls, UsePinnedMemoryAndWaitForNoWholeDevice) {
   make({{"fake:0", "fake:1"}});
   const at::Tensor x = on("fake:0", at::ones({700}));
   const std::size_t before = accelerator.pinned_allocations();

@@ -28,7 +28,7 @@ struct Doubler {
 struct DeviceJob : testing::Test {
   const std::shared_ptr<rpc::InProcess> network = std::make_shared<rpc::InProcess>();
 
-  // world: 0 where it is not fixed. map_for: whom it has a map for.
+  // world: the world size; 0 if it is not fixed. map_for: the member for which the agent has a map.
   std::unique_ptr<rpc::Agent> member(std::size_t rank, std::size_t world, const std::string& map_for = "") {
     FakeAccelerator::install();
     rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 2};
@@ -51,7 +51,7 @@ struct DeviceJob : testing::Test {
   }
 };
 
-TEST_F(DeviceJob, AMapForAnUnknownMemberEndsTheWaitForTheWorld) {
+TEST_F(DeviceJob, AMapForAnUnknownMemberFailsTheWaitForTheWorld) {
   const auto host = member(0, 2, "worker1"), other = member(1, 2, "worker7");
   auto host_met = rpc::Job(*host).wait_for(2), other_met = rpc::Job(*other).wait_for(2);
   got(std::move(host_met));

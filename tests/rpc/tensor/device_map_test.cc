@@ -13,7 +13,7 @@ using test::kind_of;
 c10::Device cuda(int index) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)}; }
 const c10::Device cpu(c10::kCPU);
 
-TEST(DeviceMapTest, LeadsThereAndItsInverseBack) {
+TEST(DeviceMapTest, MapsDevicesAndItsInverseMapsThemBack) {
   const DeviceMap map{{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}, {"cuda:2", "cuda:2"}};
   EXPECT_EQ(map.find(cuda(0)), cuda(1));
   EXPECT_EQ(map.find(cuda(1)), cuda(0));
@@ -23,7 +23,7 @@ TEST(DeviceMapTest, LeadsThereAndItsInverseBack) {
   EXPECT_EQ(map.inverse().inverse(), map);
 }
 
-TEST(DeviceMapTest, TheCpuIsItselfUnlessMapped) {
+TEST(DeviceMapTest, TheCpuMapsToItselfByDefault) {
   EXPECT_EQ(DeviceMap{}.find(cpu), cpu);
   EXPECT_EQ((DeviceMap{{"cuda:0", "cuda:1"}}.find(cpu)), cpu);
   const DeviceMap to_accelerator{{"cpu", "cuda:1"}}, to_cpu{{"cuda:1", "cpu"}};
@@ -54,7 +54,7 @@ TEST(DeviceMapTest, TwoDevicesToOneAreRefused) {
   EXPECT_EQ(map.find(cuda(0)), std::nullopt) << "what was refused is not there";
 }
 
-TEST(DeviceMapTest, NamesThatAreNoDeviceAreRefused) {
+TEST(DeviceMapTest, InvalidDeviceNamesAreRefused) {
   for (const char* name :
        {"cuda:-1", "cuda", "meta", "gpu:0", "", "cuda:x", "cuda:0 ", "cuda:256", "cuda:99999999999999"}) {
     EXPECT_EQ(kind_of([&] { return DeviceMap{{name, "cuda:0"}}; }), rpc::ErrorKind::invalid_argument) << name;
@@ -62,7 +62,7 @@ TEST(DeviceMapTest, NamesThatAreNoDeviceAreRefused) {
   }
 }
 
-TEST(DeviceMapTest, TravelsByNames) {
+TEST(DeviceMapTest, IsSentByDeviceNames) {
   const DeviceMap map{{"cuda:0", "cuda:1"}, {"cpu", "cuda:0"}};
   const std::map<std::string, std::string> names{{"cuda:0", "cuda:1"}, {"cpu", "cuda:0"}};
   EXPECT_EQ(map.names(), names);

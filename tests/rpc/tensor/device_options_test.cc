@@ -15,7 +15,7 @@ using test::FakeAccelerator;
 using test::kind_of;
 using test::message_of;
 
-TEST(DeviceOptionsTest, AddUpForOnePeer) {
+TEST(DeviceOptionsTest, MergeMapsForOnePeer) {
   DeviceOptions options;
   options.map("there", {{"cuda:0", "cuda:1"}}).map("there", {{"cuda:1", "cuda:0"}});
   EXPECT_EQ(options.maps.at("there"), (DeviceMap{{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}}));
@@ -35,7 +35,7 @@ TEST(DeviceOptionsTest, PeersWithoutASeparateMapHaveTheCommonOne) {
   EXPECT_EQ(devices.accelerators(), (std::vector{FakeAccelerator::device(0), FakeAccelerator::device(1)}));
 }
 
-// An agent is not made with a map that cannot be met here.
+// An agent cannot be created with a map that uses a device which does not exist.
 TEST(DeviceOptionsTest, ADeviceThatDoesNotExistHereIsRefused) {
   DeviceOptions options;
   options.map("there", {{"cuda:100", "cuda:0"}});

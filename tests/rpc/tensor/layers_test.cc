@@ -14,7 +14,7 @@ namespace {
 at::Tensor multiply(at::Tensor a, at::Tensor b) { return a.mm(b); }
 using Multiply = rpc::Function<"multiply", &multiply>;
 
-TEST(TensorLayers, WhatLibTorchThrowsArrivesWithoutItsBacktrace) {
+TEST(TensorLayers, ErrorsOfLibTorchArriveWithoutTheirBacktrace) {
   test::Cluster cluster({.layers = layers()}, {"here", "there"});
   cluster["there"].serve<Multiply>();
   const auto call = [&] {

@@ -30,7 +30,7 @@ using test::FakeAccelerator;
 using test::got;
 
 c10::Device fake(int index) { return FakeAccelerator::device(index); }
-// Not its device's default one; it does nothing by itself either.
+// A stream other than the default one. No thread executes it either.
 c10::Stream other_stream(int index) {
   return c10::Stream(c10::Stream::UNSAFE, fake(index), FakeAccelerator::pooled + 1);
 }
@@ -61,11 +61,11 @@ class OnStreamsTest : public ::testing::Test {
   FakeAccelerator& accelerator = FakeAccelerator::install();
 };
 
-TEST_F(OnStreamsTest, ATensorIsCompleteOnTheTakersStream) {
+TEST_F(OnStreamsTest, ATensorIsCompleteOnTheReceiversStream) {
   pass_on([&] { return late(); }, [](const at::Tensor& value) { EXPECT_TRUE(is_seven(value)); });
 }
 
-TEST_F(OnStreamsTest, WithoutItATensorIsNot) {  // or the others show nothing
+TEST_F(OnStreamsTest, WithoutOnStreamsATensorIsIncomplete) {  // shows that the other tests can fail
   const at::Tensor value = late(2);
   const c10::StreamGuard guard(other_stream(2));
   EXPECT_FALSE(is_seven(value));
@@ -115,10 +115,10 @@ TEST_F(OnStreamsTest, AContinuationMovesItToAnotherDevice) {
   EXPECT_TRUE(is_seven(value));
 }
 
-// --- Handlers whose results are completed elsewhere ---
+// --- Handlers whose results are completed by another thread ---
 
 struct Elsewhere {
-  // Completes on a separate thread, before its streams have executed the work.
+  // A separate thread completes the result before its streams have executed the work.
   rpc::Future<OnStreams<at::Tensor>> add_one(at::Tensor x) {
     rpc::Promise<OnStreams<at::Tensor>> promise;
     auto future = promise.future();
@@ -132,7 +132,7 @@ struct Elsewhere {
     }).join();
     return future;
   }
-  // Goes on with the result of another's.
+  // Continues with the result of a nested call.
   rpc::Task<at::Tensor> add_two(rpc::CallContext& call, at::Tensor x) {
     co_return co_await next->with(call).call<&Elsewhere::add_one>(x) + 1;
   }
@@ -158,13 +158,13 @@ class CompletedElsewhere : public OnStreamsTest {
   const at::Tensor x = (at::ones({3}) * 5).to(fake(1));
 };
 
-TEST_F(CompletedElsewhere, AResultIsSentOnceItsStreamHasComeSoFar) {
+TEST_F(CompletedElsewhere, AResultIsSentAfterItsStreamsWork) {
   const at::Tensor result = got(cluster.peer("here", "there").call<&Elsewhere::add_one>(x));
   EXPECT_EQ(result.device(), fake(1));
   EXPECT_TRUE(result.cpu().equal(at::full({3}, 6.0F)));
 }
 
-TEST_F(CompletedElsewhere, AndOneThatContinuesWithAnothers) {
+TEST_F(CompletedElsewhere, AContinuedResultIsSentAfterItsStreamsWork) {
   const at::Tensor result = got(cluster.peer("here", "there").call<&Elsewhere::add_two>(x));
   EXPECT_EQ(result.device(), fake(1));
   EXPECT_TRUE(is_seven(result));

@@ -26,7 +26,7 @@ struct Worker {
   at::Tensor linear(at::Tensor x, at::Tensor w) { return at::linear(x, w); }
   at::Tensor allocate(std::int64_t elements) { return at::empty({elements}, at::kFloat).sum(); }
   at::Tensor stack(at::Tensor x) { return at::stack({x, x}); }
-  // Adds n times, with another call doing the same meanwhile.
+  // Adds n times, while another call does the same concurrently.
   std::int64_t add(std::int64_t n) {
     at::Tensor sum = at::zeros({});
     for (std::int64_t i = 0; i < 12; ++i) {
@@ -71,7 +71,7 @@ class OperatorTraceTest : public ::testing::Test {
  protected:
   OperatorTraceTest() : cluster({}, {"here", "next"}) {}
 
-  // The agent whose handlers run the operators, seen from here.
+  // Starts an agent whose handlers run the operators, and returns the peer "here" has of it.
   rpc::Peer serve(OperatorTraceOptions options, rpc::TracerOptions tracing = {},
                   const std::string& name = "there") {
     tracers[name] = std::make_shared<rpc::Tracer>(tracing);
@@ -119,7 +119,7 @@ void expect_within(const Span& inner, const Span& outer) {
   EXPECT_LE(inner.end, outer.end) << inner.name;
 }
 
-TEST_F(OperatorTraceTest, StandUnderTheirCallAndUnderTheOperatorsThatRunThem) {
+TEST_F(OperatorTraceTest, AreChildrenOfTheirCallAndOfCallingOperators) {
   const rpc::Peer there = serve({});
   got(there.call<&Worker::linear>(at::ones({2, 3}), at::ones({4, 3})));
   const auto all = spans();
@@ -132,7 +132,7 @@ TEST_F(OperatorTraceTest, StandUnderTheirCallAndUnderTheOperatorsThatRunThem) {
   EXPECT_FALSE(call.work);
 }
 
-TEST_F(OperatorTraceTest, WithTheShapesOfTheirInputs) {
+TEST_F(OperatorTraceTest, RecordTheShapesOfTheirInputs) {
   const rpc::Peer there = serve({.details = {.shapes = true}});
   got(there.call<&Worker::multiply>(at::ones({2, 3}), at::ones({3, 4})));
   auto all = spans();
@@ -142,7 +142,7 @@ TEST_F(OperatorTraceTest, WithTheShapesOfTheirInputs) {
   EXPECT_EQ(one(spans(), "aten::stack").notes.at("shapes"), "[[[5], [5]], []]");
 }
 
-TEST_F(OperatorTraceTest, WithTheMemoryThatTheyTook) {
+TEST_F(OperatorTraceTest, RecordTheMemoryThatTheyAllocated) {
   const rpc::Peer there = serve({.details = {.memory = true}});
   got(there.call<&Worker::linear>(at::ones({2, 3}), at::ones({1024, 3})));
   const auto all = spans();
@@ -152,7 +152,7 @@ TEST_F(OperatorTraceTest, WithTheMemoryThatTheyTook) {
   EXPECT_FALSE(one(all, "aten::mm").notes.contains("shapes"));
 }
 
-TEST_F(OperatorTraceTest, OfConcurrentCallsStandEachUnderItsOwn) {
+TEST_F(OperatorTraceTest, OfConcurrentCallsAreChildrenOfTheirOwnCall) {
   const rpc::Peer there = serve({});
   auto five = there.call<&Worker::add>(5), nine = there.call<&Worker::add>(9);
   EXPECT_EQ(got(std::move(five)), 5);
@@ -165,7 +165,7 @@ TEST_F(OperatorTraceTest, OfConcurrentCallsStandEachUnderItsOwn) {
   EXPECT_EQ(counts, (std::multiset<std::size_t>{5, 9}));
 }
 
-TEST_F(OperatorTraceTest, InABlockThatAHandlerNamesAlsoOverItsSuspension) {
+TEST_F(OperatorTraceTest, AreChildrenOfANamedBlockAcrossASuspension) {
   const rpc::Peer there = serve({});
   got(there.call<&Worker::named>(at::ones({2})));
   const auto all = spans();
@@ -177,7 +177,7 @@ TEST_F(OperatorTraceTest, InABlockThatAHandlerNamesAlsoOverItsSuspension) {
   expect_within(one(all, "aten::cos"), call);
 }
 
-TEST_F(OperatorTraceTest, OfAHandlersOwnBackward) {
+TEST_F(OperatorTraceTest, OfABackwardInAHandlerAreRecorded) {
   const rpc::Peer there = serve({});
   got(there.call<&Worker::gradient>(at::ones({2})));
   const auto all = spans();
@@ -189,7 +189,7 @@ TEST_F(OperatorTraceTest, OfAHandlersOwnBackward) {
     EXPECT_TRUE(product.parent == node.id || product.parent == call.id);
 }
 
-TEST_F(OperatorTraceTest, ThatAreCalledByName) {
+TEST_F(OperatorTraceTest, CalledByNameAreRecorded) {
   const rpc::Peer there = serve({});
   allow_operators(cluster["there"], {"aten::mm"});
   got(call_operator(there, "aten::mm", at::ones({2, 3}), at::ones({3, 4})));
@@ -199,13 +199,13 @@ TEST_F(OperatorTraceTest, ThatAreCalledByName) {
   expect_within(all[first ? 0 : 1], all[first ? 1 : 0]);
 }
 
-TEST_F(OperatorTraceTest, AreNotNotedOfTracesThatAreNot) {
+TEST_F(OperatorTraceTest, AreNotRecordedInUnsampledTraces) {
   const rpc::Peer there = serve({}, {.ratio = 0});
   got(there.call<&Worker::multiply>(at::ones({2, 3}), at::ones({3, 4})));
   EXPECT_TRUE(spans().empty());
 }
 
-TEST_F(OperatorTraceTest, OfTwoAgentsStandEachInItsOwnTrace) {
+TEST_F(OperatorTraceTest, OfTwoAgentsAreInTheirOwnTraces) {
   const rpc::Peer there = serve({}), other = serve({}, {}, "other");
   got(there.call<&Worker::multiply>(at::ones({2, 3}), at::ones({3, 4})));
   got(other.call<&Worker::stack>(at::ones({2})));
@@ -216,7 +216,7 @@ TEST_F(OperatorTraceTest, OfTwoAgentsStandEachInItsOwnTrace) {
   EXPECT_EQ(named(in_other, "aten::stack").size(), 1U);
 }
 
-TEST_F(OperatorTraceTest, AreCollectedByACallerAndDrawnWithinTheirCall) {
+TEST_F(OperatorTraceTest, AreCollectedAndDrawnWithinTheirCall) {
   const rpc::Peer there = serve({.details = {.shapes = true}});
   got(there.call<&Worker::linear>(at::ones({2, 3}), at::ones({4, 3})));
   const rpc::AgentSpans collected = rpc::collect_spans(there);
@@ -229,7 +229,7 @@ TEST_F(OperatorTraceTest, AreCollectedByACallerAndDrawnWithinTheirCall) {
     EXPECT_NE(json.find(event), std::string::npos) << event << " in " << json;
 }
 
-TEST_F(OperatorTraceTest, OfAllCallersBetweenTwoMomentsThatAPeerChooses) {
+TEST_F(OperatorTraceTest, AreRecordedForAllCallersOnRequestOfAPeer) {
   const rpc::Peer there = serve({.always = false}), from_next = cluster.peer("next", "there");
   const auto run = [&](const rpc::Peer& from) {
     got(from.call<&Worker::multiply>(at::ones({2, 3}), at::ones({3, 4})));
@@ -274,14 +274,14 @@ TEST_F(OperatorTraceTest, NeedATracer) {
   EXPECT_EQ(kind_of([&] { got(start_operators(cluster.peer("here", "next"))); }), rpc::ErrorKind::not_found);
 }
 
-TEST_F(OperatorTraceTest, AProfilerOfLibTorchsInAHandlerIsRefused) {
+TEST_F(OperatorTraceTest, AProfilerOfLibTorchInAHandlerIsRefused) {
   const rpc::Peer there = serve({});
   EXPECT_EQ(kind_of([&] { got(there.call<&Worker::profile>()); }), rpc::ErrorKind::handler_failed);
   got(there.call<&Worker::multiply>(at::ones({2, 3}), at::ones({3, 4})));
   EXPECT_EQ(named(spans(), "aten::mm").size(), 1U);
 }
 
-TEST_F(OperatorTraceTest, TheThreadIsLeftAsItWas) {
+TEST_F(OperatorTraceTest, TheStateOfTheThreadIsRestored) {
   serve({});
   const auto context = OperatorTrace::of(*cluster["there"].core())->context_under({1, 2, 3, true, {}});
   ASSERT_NE(context, nullptr);
@@ -305,7 +305,7 @@ TEST_F(OperatorTraceTest, TheThreadIsLeftAsItWas) {
   EXPECT_TRUE(named(all, "aten::exp").empty());
 }
 
-TEST_F(OperatorTraceTest, ABlockThatBeganAfterASuspensionLastsOverTheNext) {
+TEST_F(OperatorTraceTest, ABlockSpansALaterSuspension) {
   serve({});
   const auto context = OperatorTrace::of(*cluster["there"].core())->context_under({1, 2, 3, true, {}});
   ASSERT_NE(context, nullptr);

@@ -28,7 +28,7 @@ class OperatorsTest : public testing::Test {
   rpc::Peer peer_;
 };
 
-TEST_F(OperatorsTest, AnAllowedOneRuns) {
+TEST_F(OperatorsTest, AnAllowedOperatorRuns) {
   allow({"aten::mm", "aten::add.Tensor"});
   const at::Tensor a = at::rand({3, 4}), b = at::rand({4, 5});
   EXPECT_TRUE(got(call_operator(peer_, "aten::mm", a, b)).equal(a.mm(b)));
@@ -36,14 +36,14 @@ TEST_F(OperatorsTest, AnAllowedOneRuns) {
   EXPECT_TRUE(got(call_operator(peer_, "aten::add.Tensor", a, a)).equal(a.add(a))) << "its default";
 }
 
-TEST_F(OperatorsTest, AnotherDoesNot) {
+TEST_F(OperatorsTest, AnotherOperatorIsNotFound) {
   allow({"aten::mm"});
   const at::Tensor a = at::rand({3});
   EXPECT_EQ(kind_of([&] { got(call_operator(peer_, "aten::sin", a)); }), ErrorKind::not_found);
   EXPECT_EQ(kind_of([&] { got(call_operator(peer_, "aten::mm.out", a, a, a)); }), ErrorKind::not_found);
 }
 
-TEST_F(OperatorsTest, EveryKindOfArgumentAndResult) {
+TEST_F(OperatorsTest, EveryKindOfArgumentAndResultIsSupported) {
   allow({"aten::sum.dim_IntList", "aten::cat", "aten::topk", "aten::allclose", "aten::split.Tensor",
          "aten::item", "aten::to.dtype", "aten::gelu", "aten::clamp", "aten::upsample_nearest2d.vec",
          "aten::index.Tensor", "aten::equal"});
@@ -75,7 +75,7 @@ TEST_F(OperatorsTest, EveryKindOfArgumentAndResult) {
 }
 
 // Encodes arguments from the listing alone: numbers as a variant, and optional values wrapped.
-TEST_F(OperatorsTest, ArgumentsMayBeSentAsTheListingSays) {
+TEST_F(OperatorsTest, ArgumentsMayBeEncodedFromTheListing) {
   allow({"aten::add.Tensor", "aten::clamp"});
   const at::Tensor a = at::tensor({1.0, 2.0, 3.0});
   const auto result = [&](std::string_view name, const std::function<void(rpc::ValueWriter)>& last) {
@@ -112,7 +112,7 @@ TEST_F(OperatorsTest, WrongArgumentsAreErrorsThatNameThem) {
 }
 
 // The wait fails with the first error, while an operator is still in flight at an agent that is blocked.
-TEST_F(OperatorsTest, OneThatFailsEndsTheWaitForAll) {
+TEST_F(OperatorsTest, AFailedOperatorFailsTheWaitForAll) {
   allow({"aten::mm"});
   rpc::Agent& busy = cluster_.add("busy");
   cluster_.acquaint();
@@ -144,7 +144,7 @@ TEST_F(OperatorsTest, OneThatFailsEndsTheWaitForAll) {
   EXPECT_TRUE(goes_on->sum.equal(a + a));
 }
 
-TEST_F(OperatorsTest, WhatCannotBeAllowed) {
+TEST_F(OperatorsTest, UnsupportedOperatorsAreRefused) {
   EXPECT_EQ(kind_of([&] {
               allow({"aten::no_such_thing"});
               return 0;
@@ -164,7 +164,7 @@ TEST_F(OperatorsTest, WhatCannotBeAllowed) {
             ErrorKind::already_exists);
 }
 
-TEST_F(OperatorsTest, TheyAreListedLikeMethods) {
+TEST_F(OperatorsTest, AllowedOperatorsAreListedLikeMethods) {
   allow({"aten::mm"});
   const auto methods = got(rpc::list_methods(peer_));
   const auto mm =

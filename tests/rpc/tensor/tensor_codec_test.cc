@@ -29,7 +29,7 @@ using Echo = rpc::Function<"echo", &echo>;
 using EchoAll = rpc::Function<"echo_all", &echo_all>;
 using Describe = rpc::Function<"describe", &describe>;
 
-// Holds a tensor that it also answers with, as a parameter server does.
+// Holds a tensor and returns it, as a parameter server does.
 struct Holder {
   at::Tensor held = at::zeros({1000});
   at::Tensor get() { return held; }
@@ -93,8 +93,8 @@ TEST_P(TensorCodecTest, EveryShape) {
   expect_same(at::imag(at::rand({64}, at::kComplexFloat).conj()));
 }
 
-// Values and strides, as far as memory without gaps has them; the callee sees them, too.
-TEST_P(TensorCodecTest, TheOrderOfStridesIsKept) {
+// Values and the order of strides are kept, also at the callee. Gaps in memory are not.
+TEST_P(TensorCodecTest, KeepsTheOrderOfStrides) {
   const at::Tensor image = at::rand({2, 3, 4, 5}), matrix = at::rand({50, 40}),
                    small = at::arange(6).view({2, 3});
   for (const at::Tensor& x :
@@ -109,7 +109,7 @@ TEST_P(TensorCodecTest, TheOrderOfStridesIsKept) {
       echoed(image.contiguous(at::MemoryFormat::ChannelsLast)).is_contiguous(at::MemoryFormat::ChannelsLast));
 }
 
-TEST_P(TensorCodecTest, TheOrderOfStridesIsKeptNextToAnExpandedDimension) {
+TEST_P(TensorCodecTest, KeepsTheOrderOfStridesNextToAnExpandedDimension) {
   const at::Tensor x = at::rand({20, 30}).t().unsqueeze(1).expand({30, 7, 20});
   expect_same(x);
   const at::Tensor y = echoed(x);
@@ -117,8 +117,8 @@ TEST_P(TensorCodecTest, TheOrderOfStridesIsKeptNextToAnExpandedDimension) {
   EXPECT_EQ(y.storage().nbytes(), 600 * sizeof(float)) << "it travels once";
 }
 
-// A view that is made under no-grad refuses to be changed in place by what requires grad.
-TEST_P(TensorCodecTest, NothingArrivesAsAView) {
+// A view that is created under no-grad must not be changed in place by an operation that requires grad.
+TEST_P(TensorCodecTest, ReceivedTensorsAreNoViews) {
   const at::Tensor image = at::rand({2, 3, 20, 30}), matrix = at::rand({50, 40}), small = at::rand({2, 3});
   const auto factor = at::ones({}).requires_grad_();
   for (const at::Tensor& x : {image, image.contiguous(at::MemoryFormat::ChannelsLast), image.transpose(0, 3),
@@ -139,7 +139,7 @@ TEST_P(TensorCodecTest, AViewWithGapsOrOverlapsArrivesContiguous) {
   }
 }
 
-// An order from outside is one of all dimensions, each once.
+// A received order must have all dimensions, each once.
 TEST(TensorOrder, MalformedIsRefused) {
   const auto decoded = [](const std::vector<std::int64_t>& order) {
     const auto message = rpc::OutgoingMessage::reply();
@@ -168,9 +168,9 @@ TEST_P(TensorCodecTest, AViewSendsItsElementsAlone) {
   EXPECT_EQ(got.storage().nbytes(), 2 * 1000 * sizeof(float));
 }
 
-TEST_P(TensorCodecTest, AnExpandedDimensionTravelsOnce) {
+TEST_P(TensorCodecTest, AnExpandedDimensionIsSentOnce) {
   const at::Tensor row = at::rand({1, 1000});
-  const at::Tensor wide = row.expand({1'000'000, 1000});  // 4 GB, were it stored
+  const at::Tensor wide = row.expand({1'000'000, 1000});  // would occupy 4 GB
   const at::Tensor got = echoed(wide);
   EXPECT_EQ(got.sizes(), wide.sizes());
   EXPECT_EQ(got.stride(0), 0);
@@ -208,7 +208,7 @@ TEST_P(TensorCodecTest, UnsupportedTensorsAreErrorsThatStateTheReason) {
   unsupported(at::rand({4, 4}).to_sparse_csc(), "layout");
 }
 
-TEST_P(TensorCodecTest, WithoutAPassLeavesTravelDetachedAndNonLeavesNotAtAll) {
+TEST_P(TensorCodecTest, WithoutAPassLeavesAreDetachedAndNonLeavesRefused) {
   const at::Tensor leaf = at::rand({3}).set_requires_grad(true);
   EXPECT_FALSE(echoed(leaf).requires_grad());
   const auto error = error_of([&] { return echoed(leaf * 2); });
@@ -218,7 +218,7 @@ TEST_P(TensorCodecTest, WithoutAPassLeavesTravelDetachedAndNonLeavesNotAtAll) {
   EXPECT_TRUE(echoed((leaf * 2).detach()).equal((leaf * 2).detach()));
 }
 
-TEST_P(TensorCodecTest, WhatArrivesSharesNothingWithWhatWasSent) {
+TEST_P(TensorCodecTest, ReceivedTensorsShareNoMemoryWithSentOnes) {
   at::Tensor mine = at::zeros({1000});
   const at::Tensor theirs = echoed(mine);
   mine.fill_(1);

@@ -24,7 +24,7 @@ using GradMode = rpc::Function<"grad_mode", &grad_mode>;
 using LeaveItOn = rpc::Function<"leave_it_on", &leave_it_on>;
 using Wait = rpc::Function<"wait", &wait>;
 
-// A guard over a suspension, as a user writes it.
+// A guard whose scope contains a suspension, as a user writes it.
 rpc::Task<bool> guarded(std::string peer) {
   at::AutoGradMode on(true);
   co_await serving->peer(peer).call<Wait>();
@@ -56,7 +56,7 @@ TEST_F(ThreadStateTest, WithoutAPassHandlersRunUnderNoGrad) {
   EXPECT_FALSE(got(peer_.call<GradMode>()));
 }
 
-TEST_F(ThreadStateTest, WhatAHandlerSetsStaysWithItsCall) {
+TEST_F(ThreadStateTest, StateThatAHandlerSetsDoesNotLeakToOtherCalls) {
   for (int i = 0; i < 8; ++i) got(peer_.call<LeaveItOn>());
   for (int i = 0; i < 8; ++i) EXPECT_FALSE(got(peer_.call<GradMode>()));
 }
@@ -64,14 +64,14 @@ TEST_F(ThreadStateTest, WhatAHandlerSetsStaysWithItsCall) {
 TEST_F(ThreadStateTest, AGuardOverASuspensionHoldsForItsTaskAlone) {
   std::vector<rpc::Future<bool>> guards;
   for (int i = 0; i < 2; ++i) guards.push_back(peer_.call<Guarded>("here"));
-  // There, both threads are free again while the tasks wait for `here`.
+  // Both threads of that agent are free again while the tasks wait for `here`.
   for (int i = 0; i < 16; ++i) EXPECT_FALSE(got(peer_.call<GradMode>()));
   gate->set();
   for (auto& guard : guards) EXPECT_TRUE(got(std::move(guard)));
   for (int i = 0; i < 16; ++i) EXPECT_FALSE(got(peer_.call<GradMode>()));
 }
 
-TEST_F(ThreadStateTest, ItAlternatesOverThreads) {
+TEST_F(ThreadStateTest, StateMovesBetweenThreads) {
   const auto state = make_thread_state(true);
   at::AutoGradMode off(false);
   state->enter();

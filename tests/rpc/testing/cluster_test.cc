@@ -21,14 +21,14 @@ TEST(Cluster, AgentsReachEachOtherInMemoryAndOverLoopback) {
   }
 }
 
-TEST(Cluster, AnEndedAgentIsLostToTheOthers) {
+TEST(Cluster, CallsToAnEndedAgentFail) {
   Cluster cluster({}, {"anna", "bert"});
   const rpc::Peer peer = cluster.peer("anna", "bert");
   cluster.end("bert");
   EXPECT_THROW(got(peer.call<NameOf>("bert")), rpc::Error);
 }
 
-TEST(Cluster, WhatAgentsLogIsKept) {
+TEST(Cluster, LogRecordsOfAgentsAreKept) {
   Cluster cluster({.adjust = [](rpc::AgentOptions& options) { options.handler_threads = 1; }}, {"anna"});
   cluster["anna"].core()->log().write(rpc::LogLevel::warning, "it rains");
   EXPECT_EQ(cluster.logged("rain").size(), 1U);

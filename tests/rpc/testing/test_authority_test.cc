@@ -10,7 +10,7 @@ namespace {
 
 using rpc::Credentials;
 
-TEST(TestAuthority, its_agents_meet_and_strangers_do_not) {
+TEST(TestAuthority, only_its_own_agents_connect) {
   const TestAuthority authority, stranger("stranger", TestAuthority::KeyKind::ed25519);
   const Credentials worker(authority.credentials("worker1")), server(authority.credentials("server")),
       outsider(stranger.credentials("worker1"));
@@ -19,7 +19,7 @@ TEST(TestAuthority, its_agents_meet_and_strangers_do_not) {
   EXPECT_FALSE(TlsPair(outsider, server).run().met());
 }
 
-TEST(TestAuthority, what_is_asked_for_is_in_the_certificate) {
+TEST(TestAuthority, the_certificate_has_the_requested_fields) {
   const TestAuthority authority;
   const Credentials own(authority.credentials_for({.uris = {"weft://a,b"}, .ends = std::chrono::hours{5}}));
   EXPECT_EQ(own.describe().substr(0, 23), "certificate 'a,b' until");

@@ -23,9 +23,9 @@ Span span(std::uint64_t id, std::uint64_t parent, bool served, std::int64_t begi
   return span;
 }
 
-TEST(ChromeTrace, ClocksAreAlignedAndArrowsLeadFromCallToCall) {
+TEST(ChromeTrace, ClocksAreAlignedAndCallsHaveArrows) {
   AgentSpans a{"a", 1, {}, 0, {span(16, 0, false, 5'000'000, 5'900'000)}};
-  // Its clock is a second ahead.
+  // The clock of b is one second ahead.
   AgentSpans b{"b\"", 2, {1'000'000'000, 10}, 0, {span(32, 16, true, 1'005'200'001, 1'005'700'001)}};
   b.spans[0].peer = "a";
   b.spans[0].error = "not_found";
@@ -43,7 +43,7 @@ TEST(ChromeTrace, ClocksAreAlignedAndArrowsLeadFromCallToCall) {
 )");
 }
 
-TEST(ChromeTrace, OfNothing) {
+TEST(ChromeTrace, OfNoAgentsIsEmpty) {
   EXPECT_EQ(chrome_trace({}), "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n\n]}\n");
 }
 
@@ -65,7 +65,7 @@ Span work(std::uint64_t id, std::uint64_t parent, std::int64_t begin, std::int64
   return work;
 }
 
-TEST(ChromeTrace, WorkStandsInTheLaneOfItsParentWhereItFits) {
+TEST(ChromeTrace, WorkIsInTheLaneOfItsParentIfItFits) {
   const std::vector<Span> spans{
       work(11, 10, 12, 14),                           // in the operator that runs it, noted before it
       work(10, 1, 12, 18),      work(12, 1, 18, 19),  // one after the other

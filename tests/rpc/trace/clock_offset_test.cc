@@ -17,13 +17,13 @@ TEST(ClockOffset, IsTakenAtTheMidpointOfTheShortestRoundTrip) {
   EXPECT_EQ(offset.uncertain, 50);
 }
 
-TEST(ClockOffset, MayBeBehind) {
+TEST(ClockOffset, MayBeNegative) {
   EXPECT_EQ(clock_offset({{1000, 0, 1010}}).ahead, -1005);
   EXPECT_EQ(test::kind_of([] { clock_offset({}); }), ErrorKind::invalid_argument);
 }
 
 // For any delays, the true offset is within the stated uncertainty.
-TEST(ClockOffset, HoldsTheTruth) {
+TEST(ClockOffset, IsWithinTheStatedUncertainty) {
   std::uint64_t state = 1;
   const auto draw = [&](std::int64_t below) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -41,7 +41,7 @@ TEST(ClockOffset, HoldsTheTruth) {
   }
 }
 
-TEST(ClockOffset, OfAnAgentOnTheSameMachineIsZero) {
+TEST(ClockOffset, OfAnAgentOnTheSameHostIsZero) {
   auto tracer = std::make_shared<Tracer>();
   test::Cluster cluster{{}, {"a"}};
   cluster.add("b", {tracer->layer()});

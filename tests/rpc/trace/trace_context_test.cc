@@ -9,7 +9,7 @@ namespace {
 
 const std::string example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-TEST(TraceContext, IsReadAndWrittenAsTheStandardSays) {
+TEST(TraceContext, RoundTripsInTheFormatOfTheStandard) {
   const auto context = TraceContext::parse(example, "vendor=1");
   ASSERT_TRUE(context);
   EXPECT_EQ(context->trace_high, 0x4bf92f3577b34da6U);
@@ -21,14 +21,14 @@ TEST(TraceContext, IsReadAndWrittenAsTheStandardSays) {
   EXPECT_EQ(context->trace_text(), "4bf92f3577b34da6a3ce929d0e0e4736");
 }
 
-TEST(TraceContext, OfTheFlagsOneIsKnown) {
+TEST(TraceContext, KeepsOnlyTheSampledFlag) {
   EXPECT_FALSE(TraceContext::parse(example.substr(0, 53) + "00")->sampled);
   EXPECT_FALSE(TraceContext::parse(example.substr(0, 53) + "fe")->sampled);
   EXPECT_TRUE(TraceContext::parse(example.substr(0, 53) + "03")->sampled);
   EXPECT_EQ(TraceContext::parse(example.substr(0, 53) + "03")->traceparent(), example);
 }
 
-TEST(TraceContext, LaterVersionsMayHaveMore) {
+TEST(TraceContext, LaterVersionsMayHaveMoreFields) {
   EXPECT_TRUE(TraceContext::parse("cc" + example.substr(2)));
   EXPECT_TRUE(TraceContext::parse("cc" + example.substr(2) + "-what-comes"));
   EXPECT_FALSE(TraceContext::parse("cc" + example.substr(2) + "x"));
@@ -45,7 +45,7 @@ TEST(TraceContext, MalformedTexts) {
     EXPECT_FALSE(TraceContext::parse(text)) << text;
 }
 
-TEST(TraceContext, AStateThatIsTooLongIsLeftOut) {
+TEST(TraceContext, ATooLongStateIsDropped) {
   EXPECT_EQ(TraceContext::parse(example, std::string(513, 'x'))->state, "");
   EXPECT_EQ(TraceContext::parse(example, std::string(512, 'x'))->state.size(), 512U);
 }

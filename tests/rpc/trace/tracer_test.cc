@@ -32,7 +32,7 @@ struct Worker {
   using Service = rpc::Service<"worker", Method<"twice", &Worker::twice>, Method<"onward", &Worker::onward>,
                                Method<"fail", &Worker::fail>>;
   std::optional<Peer> other;
-  std::optional<TraceContext> seen;  // read once the call has been answered
+  std::optional<TraceContext> seen;  // read after the reply
 };
 
 class TracerTest : public testing::Test {
@@ -56,7 +56,7 @@ class TracerTest : public testing::Test {
   Cluster cluster{{}};
 };
 
-TEST_F(TracerTest, ACallAndWhatIsMadeInItsNameAreOneTrace) {
+TEST_F(TracerTest, ACallAndItsNestedCallsAreOneTrace) {
   EXPECT_EQ(got(cluster.peer("a", "b").call<&Worker::onward>(4)), 8);
   const auto a = spans("a"), b = spans("b"), c = spans("c");
   ASSERT_EQ(a.size(), 1U);
@@ -96,7 +96,7 @@ TEST_F(TracerTest, OtherCallsAreOtherTraces) {
   ASSERT_EQ(a.size(), 2U);
   EXPECT_NE(a[0].trace_low, a[1].trace_low);
   EXPECT_NE(a[0].id, a[1].id);
-  EXPECT_TRUE(spans("a").empty());  // they were taken
+  EXPECT_TRUE(spans("a").empty());  // spans are returned once
 }
 
 TEST_F(TracerTest, Errors) {
@@ -106,7 +106,7 @@ TEST_F(TracerTest, Errors) {
   EXPECT_EQ(spans("b").at(0).error, "failed_precondition");
 }
 
-TEST_F(TracerTest, ATraceThatBeganElsewhere) {
+TEST_F(TracerTest, ACallContinuesAGivenTrace) {
   got(cluster.peer("a", "c").call<&Worker::twice>(Under(outside), 1));
   const auto a = spans("a").at(0), c = spans("c").at(0);
   EXPECT_EQ(a.trace_high, outside.trace_high);
@@ -116,20 +116,21 @@ TEST_F(TracerTest, ATraceThatBeganElsewhere) {
   EXPECT_EQ(workers["c"]->seen->state, "a=b");
 }
 
-TEST_F(TracerTest, WithoutATracerItIsOnlyHandedOn) {
+TEST_F(TracerTest, AnAgentWithoutATracerPassesTheContextOn) {
   got(cluster.peer("untraced", "c").call<&Worker::twice>(Under(outside), 1));
   EXPECT_EQ(spans("c").at(0).parent, outside.span);
-  got(cluster.peer("a", "untraced").call<&Worker::twice>(1));  // it is no obstacle
+  // an agent without a tracer does not interrupt the trace
+  got(cluster.peer("a", "untraced").call<&Worker::twice>(1));
   EXPECT_FALSE(workers["untraced"]->seen);
 }
 
-TEST_F(TracerTest, ACallWithoutATraceBeginsOneAtItsCallee) {
+TEST_F(TracerTest, ACallWithoutATraceStartsOneAtItsCallee) {
   got(cluster.peer("untraced", "b").call<&Worker::onward>(1));
   EXPECT_EQ(spans("b").at(1).parent, 0U);
   EXPECT_NE(spans("c").at(0).parent, 0U);
 }
 
-TEST_F(TracerTest, WhatIsNotSampledIsNotNotedAnywhere) {
+TEST_F(TracerTest, UnsampledCallsAreRecordedNowhere) {
   TraceContext unsampled = outside;
   unsampled.sampled = false;
   got(cluster.peer("a", "b").call<&Worker::onward>(Under(unsampled), 1));
@@ -140,7 +141,7 @@ TEST_F(TracerTest, WhatIsNotSampledIsNotNotedAnywhere) {
   EXPECT_FALSE(workers["c"]->seen->sampled);
 }
 
-TEST_F(TracerTest, TheRatioIsOfTraces) {
+TEST_F(TracerTest, TheRatioAppliesToTraces) {
   auto none = std::make_shared<Tracer>(TracerOptions{.ratio = 0});
   auto half = std::make_shared<Tracer>(TracerOptions{.ratio = 0.5});
   cluster.add("none", {none->layer()});
@@ -156,7 +157,7 @@ TEST_F(TracerTest, TheRatioIsOfTraces) {
   EXPECT_EQ(spans("c").size(), noted);
 }
 
-TEST_F(TracerTest, WhatThereIsNoRoomForIsCounted) {
+TEST_F(TracerTest, DroppedSpansAreCounted) {
   auto small = std::make_shared<Tracer>(TracerOptions{.max_spans = 2});
   cluster.add("small", {small->layer()});
   for (int i = 0; i < 5; ++i) got(cluster.peer("small", "c").call<&Worker::twice>(1));
@@ -168,7 +169,7 @@ TEST_F(TracerTest, WhatThereIsNoRoomForIsCounted) {
   EXPECT_EQ(rest.spans.size(), 1U);
 }
 
-TEST_F(TracerTest, WhatIsNoTraceparentBeginsATrace) {
+TEST_F(TracerTest, AMalformedTraceparentStartsANewTrace) {
   const Peer peer = cluster.peer("untraced", "c");
   OutgoingCall call = peer.make_call("worker.twice", 1);
   call.set_metadata("traceparent", "00-nonsense");
@@ -190,11 +191,11 @@ TEST_F(TracerTest, ACallThatMayBeRetriedIsOneSpan) {
   EXPECT_EQ(spans("c").size(), 1U);
 }
 
-TEST_F(TracerTest, IsOfOneAgent) {
+TEST_F(TracerTest, CannotBeUsedByTwoAgents) {
   EXPECT_EQ(kind_of([&] { cluster.add("d", {tracers.at("a")->layer()}); }), ErrorKind::failed_precondition);
 }
 
-TEST_F(TracerTest, OfWeftsOwnMethodsThoseThatAreAskedFor) {
+TEST_F(TracerTest, RecordsOnlyTheRequestedMethodsOfWeft) {
   const auto tracer = std::make_shared<Tracer>(TracerOptions{.own_methods = {std::string(clock_method)}});
   cluster.add("d", {tracer->layer()});
   measure_clock(cluster.peer("a", "d"), 2);

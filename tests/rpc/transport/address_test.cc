@@ -5,7 +5,7 @@
 namespace weft::rpc::address_test {
 namespace {
 
-TEST(Address, ReadsWhatItWrites) {
+TEST(Address, RoundTripsItsText) {
   for (const char* text :
        {"tcp://127.0.0.1:80", "tcp://[::1]:65535", "tcp://some.host:0", "unix:///run/a.sock", "inproc://x"})
     EXPECT_EQ(Address::parse(text).text(), text);

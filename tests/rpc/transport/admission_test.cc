@@ -10,7 +10,7 @@ namespace weft::rpc::admission_test {
 namespace {
 
 // In processor time of this thread.
-TEST(Admission, ManyWaitersCostTimeProportionalToTheirNumber) {
+TEST(Admission, ManyWaitersAreServedInLinearTime) {
   asio::io_context nobody;
   const auto loop = std::make_shared<AsioLoop>(nobody);
   const auto cost = [&](int waiters) {
@@ -28,7 +28,7 @@ TEST(Admission, ManyWaitersCostTimeProportionalToTheirNumber) {
 }
 
 // Places that are given up do not accumulate.
-TEST(Admission, WaitersThatHaveGoneLeaveTheirPlaces) {
+TEST(Admission, WaitersThatGiveUpDoNotAccumulate) {
   asio::io_context context;
   const auto loop = std::make_shared<AsioLoop>(context);
   const auto admission = std::make_shared<Admission>(Admission::large);

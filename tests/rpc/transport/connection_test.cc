@@ -28,14 +28,14 @@ using test::Event;
 using test::Handover;
 using test::on;
 
-// --- The transports: what a new one adds ---
+// --- The transports: add an entry for a new transport ---
 
 struct Case {
   const char* name;
   std::shared_ptr<Transport> (*make)();
   std::string (*listen)();                       // an address to listen on
   std::string (*nobody)();                       // an address where nobody listens
-  const char* (*missing)() = [] { return ""; };  // why this machine lacks it
+  const char* (*missing)() = [] { return ""; };  // why this machine does not support it
   std::size_t lanes = 0;                         // per connection
 };
 
@@ -200,14 +200,14 @@ TEST_P(ConnectionTest, FramesArriveInOrder) {
   for (std::uint64_t i = 0; i < n; ++i) expect(there->next(), i);
 }
 
-TEST_P(ConnectionTest, WhatIsSentAheadArrivesBeforeWhatIsQueued) {
+TEST_P(ConnectionTest, FramesSentAheadArriveBeforeQueuedFrames) {
   auto [here, there] = pair();
   constexpr std::uint64_t n = 24;
   on(here->loop(), [&, end = here.get()] {
     for (std::uint64_t i = 0; i < n; ++i) end->connection().send(frame(i, {i % 3 == 0 ? large : 100}));
     end->connection().send_ahead(OutgoingMessage::plain(FrameKind::pong, 7));
   });
-  // In memory nothing is queued: what was sent is there.
+  // In process no frame is queued: a sent frame has arrived.
   const std::uint64_t place = std::string_view(GetParam().name) == "InProcess" ? n : 0;
   for (std::uint64_t i = 0; i <= n; ++i) {
     const InboundFrame got = there->next();
@@ -264,7 +264,7 @@ TEST_P(ConnectionTest, BothDirectionsAtOnce) {
   }
 }
 
-TEST_P(ConnectionTest, SentIsSaidOnceOnTheLoopWhenTheBytesHaveLeft) {
+TEST_P(ConnectionTest, SentCallbackRunsOnceOnTheLoopAfterTheBytesLeft) {
   auto [here, there] = pair();
   std::atomic<int> said{0};
   Event all;
@@ -281,14 +281,14 @@ TEST_P(ConnectionTest, SentIsSaidOnceOnTheLoopWhenTheBytesHaveLeft) {
   EXPECT_EQ(said, 3);
 }
 
-TEST_P(ConnectionTest, FramesThatComeBeforeStartAreDeliveredByIt) {
+TEST_P(ConnectionTest, FramesThatArriveBeforeStartAreDeliveredByIt) {
   auto here = start(connect());
   for (std::uint64_t i = 0; i < 10; ++i) send(*here, frame(i, {1000}));
   auto there = start(accepted_.take());
   for (std::uint64_t i = 0; i < 10; ++i) expect(there->next(), i, {1000});
 }
 
-TEST_P(ConnectionTest, FinishSendsWhatIsQueuedThenCloses) {
+TEST_P(ConnectionTest, FinishSendsQueuedFramesAndThenCloses) {
   auto [here, there] = pair();
   on(here->loop(), [&, end = here.get()] {
     for (std::uint64_t i = 0; i < 20; ++i) end->connection().send(frame(i, {large}));
@@ -304,7 +304,7 @@ TEST_P(ConnectionTest, FinishSendsWhatIsQueuedThenCloses) {
 }
 
 // A socket that is closed with unread bytes resets the connection: what it sent last would be lost.
-TEST_P(ConnectionTest, FinishLosesNothingWhileTheOtherSideSends) {
+TEST_P(ConnectionTest, FinishLosesNoFrameWhileTheOtherSideSends) {
   auto [here, there] = pair();
   for (std::uint64_t i = 0; i < 30; ++i) send(*there, frame(i, {large}));
   here->next();
@@ -317,7 +317,7 @@ TEST_P(ConnectionTest, FinishLosesNothingWhileTheOtherSideSends) {
   EXPECT_STREQ(here->closed().what(), "that was all");
 }
 
-TEST_P(ConnectionTest, BothMayFinishAtOnce) {
+TEST_P(ConnectionTest, BothSidesMayFinishAtOnce) {
   auto [here, there] = pair();
   for (auto* end : {here.get(), there.get()})
     on(end->loop(), [&] {
@@ -328,7 +328,7 @@ TEST_P(ConnectionTest, BothMayFinishAtOnce) {
   there->closed();
 }
 
-TEST_P(ConnectionTest, CloseGivesItsReasonHereAndPeerLostThere) {
+TEST_P(ConnectionTest, CloseReportsItsReasonLocallyAndPeerLostToTheOtherSide) {
   auto [here, there] = pair();
   on(here->loop(), [&, end = here.get()] {
     end->connection().close(Error(ErrorKind::cancelled, "enough"));
@@ -342,7 +342,7 @@ TEST_P(ConnectionTest, CloseGivesItsReasonHereAndPeerLostThere) {
   EXPECT_EQ(there->frames_left(), 0U);
 }
 
-TEST_P(ConnectionTest, ClosedBeforeStartItReportsTheErrorAtStart) {
+TEST_P(ConnectionTest, AConnectionClosedBeforeStartReportsTheErrorAtStart) {
   auto connection = connect();
   auto other = start(accepted_.take());
   on(*connection->loop(), [&] { connection->close(Error(ErrorKind::cancelled, "not wanted")); });
@@ -351,7 +351,7 @@ TEST_P(ConnectionTest, ClosedBeforeStartItReportsTheErrorAtStart) {
   other->closed();
 }
 
-TEST_P(ConnectionTest, WhatIsStillQueuedAtTheEndIsReleased) {
+TEST_P(ConnectionTest, FramesQueuedAtTheEndAreReleased) {
   auto [here, there] = pair();
   auto borrowed = std::make_shared<int>(1);
   for (int i = 0; i < 50; ++i) {
@@ -366,18 +366,18 @@ TEST_P(ConnectionTest, WhatIsStillQueuedAtTheEndIsReleased) {
   EXPECT_EQ(borrowed.use_count(), 1);
 }
 
-TEST_P(ConnectionTest, AnErrorFromTheObserverClosesWithIt) {
+TEST_P(ConnectionTest, AnErrorOfTheObserverClosesTheConnection) {
   auto [here, there] = pair();
   there->react = [](const InboundFrame& got) {
     if (got.prefix.call_id == 1) throw Error(ErrorKind::protocol_error, "not in this state");
   };
   for (std::uint64_t i = 0; i < 5; ++i) send(*here, frame(i));
   EXPECT_STREQ(there->closed().what(), "not in this state");
-  EXPECT_EQ(there->frames_left(), 1U);  // nothing after the one that it would not have
+  EXPECT_EQ(there->frames_left(), 1U);  // no frame is delivered after the refused one
   here->closed();
 }
 
-TEST_P(ConnectionTest, AnotherExceptionFromTheObserverIsAFault) {
+TEST_P(ConnectionTest, AnotherExceptionOfTheObserverIsAnInternalError) {
   auto [here, there] = pair();
   there->react = [](const InboundFrame&) { throw std::logic_error("a bug"); };
   send(*here, frame(1));
@@ -398,7 +398,7 @@ TEST_P(ConnectionTest, TheObserverMayCloseAndFinishAndSend) {
   here->closed();
 }
 
-TEST_P(ConnectionTest, BadBytesEndIt) {
+TEST_P(ConnectionTest, MalformedBytesCloseTheConnection) {
   for (const std::size_t byte : {0U, 13U, 40U}) {
     auto [here, there] = pair();
     OutboundFrame bad = frame(1);
@@ -409,7 +409,7 @@ TEST_P(ConnectionTest, BadBytesEndIt) {
   }
 }
 
-TEST_P(ConnectionTest, TheReceiversLimitsHold) {
+TEST_P(ConnectionTest, TheReceiversLimitsApply) {
   Limits small;
   small.message = 1000;
   listen(small);
@@ -425,7 +425,7 @@ TEST_P(ConnectionTest, TheTwoSidesShareNoAttachment) {
   auto [here, there] = pair();
   OutboundFrame out = frame(1, {100});
   const Buffer mine = out.attachments.front();
-  Event sent;  // until then its bytes are the connection's to read
+  Event sent;  // until then the connection reads the bytes
   out.sent = [&sent] { sent.set(); };
   send(*here, std::move(out));
   const InboundFrame got = there->next();
@@ -465,12 +465,12 @@ TEST_P(ConnectionTest, AClosedListenerAcceptsNoConnectionAndItsConnectionsContin
   expect(there->next(), 1);
 }
 
-TEST_P(ConnectionTest, AnAddressIsTakenOnce) {
+TEST_P(ConnectionTest, AnAddressHasOneListener) {
   EXPECT_THROW(
       (void)transport_->listen(listener_->address(), [this] { return theirs_; }, {}, false, nullptr), Error);
 }
 
-TEST_P(ConnectionTest, ManyConnectAtOnce) {
+TEST_P(ConnectionTest, ManyConnectsAtOnceSucceed) {
   std::mutex mutex;
   std::vector<std::shared_ptr<Connection>> accepted;
   Event all;

@@ -24,8 +24,8 @@ OutboundFrame frame(std::uint64_t id, std::size_t text, const std::vector<std::s
   return message->seal_request({1, 1, 0}, id, 0);
 }
 
-// Gives the reader at most `most` bytes, as a socket would: into its targets, in order. Returns how many it
-// took.
+// Feeds the reader at most `most` bytes, as a socket would: into its targets, in order. Returns the number of
+// bytes that it took.
 std::size_t feed(FrameReader& reader, std::span<const std::byte> bytes, std::size_t most) {
   std::size_t taken = 0;
   most = std::min(most, bytes.size());
@@ -53,7 +53,7 @@ void expect_same(const InboundFrame& got, const OutboundFrame& sent) {
   }
 }
 
-// The frames come out as they went in, whatever the pieces.
+// Expects the same frames, however the stream is split into pieces.
 template <class Pieces>
 void expect_all(const std::vector<OutboundFrame>& frames, Pieces next_piece) {
   std::vector<std::byte> stream;
@@ -95,11 +95,11 @@ std::vector<OutboundFrame> frames_of_all_sizes() {
   return frames;
 }
 
-TEST(FrameReader, ByteByByte) {
+TEST(FrameReader, ReadsByteByByte) {
   expect_all(small_frames(), [] { return std::size_t{1}; });
 }
 
-TEST(FrameReader, CutInTwoAnywhere) {
+TEST(FrameReader, ReadsFramesSplitInTwoAnywhere) {
   const auto frames = small_frames();
   std::size_t total = 0;
   for (const auto& one : frames) total += bytes_of(one).size();
@@ -109,11 +109,11 @@ TEST(FrameReader, CutInTwoAnywhere) {
   }
 }
 
-TEST(FrameReader, AllAtOnce) {
+TEST(FrameReader, ReadsAllFramesAtOnce) {
   expect_all(frames_of_all_sizes(), [] { return SIZE_MAX; });
 }
 
-TEST(FrameReader, RandomPieces) {
+TEST(FrameReader, ReadsRandomPieces) {
   const auto frames = frames_of_all_sizes();
   for (unsigned seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
@@ -162,7 +162,7 @@ TEST(FrameReader, RefusesABadHeaderBeforeItMakesRoomForAttachments) {
 
 // --- Bulk data next to the stream ---
 
-// The stream of a frame whose attachments of some sizes travel as their address.
+// The stream of a frame of which attachments with sizes in `bulk` are sent as addresses.
 std::vector<std::byte> bytes_with_addresses(const OutboundFrame& frame, BulkRange bulk) {
   OutboundFrame small{frame.head, {}, {}};
   std::vector<std::uint64_t> addresses;
@@ -179,7 +179,7 @@ std::vector<std::byte> bytes_with_addresses(const OutboundFrame& frame, BulkRang
   return bytes;
 }
 
-TEST(FrameReader, BulkTravelsAsItsAddress) {
+TEST(FrameReader, BulkIsSentAsItsAddress) {
   constexpr BulkRange bulk{1000, 200000};
   std::vector<OutboundFrame> frames;
   frames.push_back(frame(1, 5, {10, 1000, 0, 999, 5000}));
@@ -215,7 +215,7 @@ TEST(FrameReader, BulkTravelsAsItsAddress) {
   }
 }
 
-TEST(FrameReader, AttachmentsLieInThePool) {
+TEST(FrameReader, AttachmentsUseMemoryOfThePool) {
   auto pool = std::make_shared<MemoryPool>(64U << 20);
   const auto one = frame(1, 5, {200000});
   const auto bytes = bytes_of(one);
@@ -245,7 +245,7 @@ std::optional<Error> refusal_of(std::span<const std::byte> first) {
   return test::error_of([&] { return reader.next(); });
 }
 
-TEST(GuardedFrameReader, TakesASmallHelloFirstAndNothingElse) {
+TEST(GuardedFrameReader, AcceptsOnlyASmallHelloFirst) {
   const auto refused = [](FrameKind kind, std::uint32_t words, std::uint64_t body) {
     const auto error = refusal_of(prefix_of(kind, words, body));
     return error ? std::optional(error->kind()) : std::nullopt;
@@ -259,7 +259,7 @@ TEST(GuardedFrameReader, TakesASmallHelloFirstAndNothingElse) {
     EXPECT_EQ(refused(kind, 10, 0), ErrorKind::protocol_error);
 }
 
-TEST(GuardedFrameReader, BuffersNoMoreThanAHelloBeforeItHasCome) {
+TEST(GuardedFrameReader, BuffersNoMoreThanAHelloBeforeTheHello) {
   FrameReader reader({});
   reader.guard();
   std::size_t room = 0;
@@ -271,7 +271,7 @@ TEST(GuardedFrameReader, BuffersNoMoreThanAHelloBeforeItHasCome) {
   EXPECT_GT(reader.targets().front().size(), Prefix::max_control_header) << "then it reads in larger pieces";
 }
 
-TEST(GuardedFrameReader, KnowsTlsByItsFirstBytes) {
+TEST(GuardedFrameReader, RecognizesTlsByItsFirstBytes) {
   const Bytes alert{std::byte{21}, std::byte{3}, std::byte{3}, std::byte{0},
                     std::byte{2},  std::byte{2}, std::byte{70}};
   const auto error = refusal_of(alert);

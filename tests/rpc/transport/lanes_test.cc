@@ -31,7 +31,7 @@ OutboundFrame request(std::uint64_t id, const std::vector<std::size_t>& attachme
   return message->seal_request({1, 1, 0}, id, 0);
 }
 
-// A frame as docs/internals/wire_protocol.md has it for n lanes.
+// The bytes of a frame on the stream and on n lanes, as docs/internals/wire_protocol.md defines them.
 struct Travelling {
   explicit Travelling(const OutboundFrame& frame, std::size_t n) : lanes(n) {
     Buffer head = Buffer::copy(frame.head.bytes());
@@ -132,7 +132,7 @@ class LanesTest : public testing::Test {
 
 const std::vector<std::size_t> all_sizes{100, 5'000'001, 1'048'576, 1'048'575, 0, 1'048'705};
 
-// --- What travels where ---
+// --- What is sent over which lane ---
 
 TEST_F(LanesTest, CarryTheLargeAttachmentsInSlices) {
   connect(3, 16 << 20);
@@ -146,7 +146,7 @@ TEST_F(LanesTest, CarryTheLargeAttachmentsInSlices) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(read(*lanes_[i]) == expected.lanes[i]) << i;
 }
 
-TEST_F(LanesTest, BringTheirPartBeforeOrAfterTheStreams) {
+TEST_F(LanesTest, MayDeliverTheirPartBeforeOrAfterTheStream) {
   connect(3, 16 << 20);
   for (const bool lanes_first : {true, false}) {
     const OutboundFrame frame = request(1, all_sizes);
@@ -170,7 +170,7 @@ TEST_F(LanesTest, BringTheirPartBeforeOrAfterTheStreams) {
 
 // --- Reading ---
 
-TEST_F(LanesTest, AnswersDoNotWaitForTheNextFrame) {
+TEST_F(LanesTest, RepliesDoNotWaitForTheNextFrame) {
   connect(2, 16 << 20);
   observer_->react = [this](const InboundFrame& got) {
     connection_->send(request(got.prefix.call_id + 100));
@@ -185,11 +185,11 @@ TEST_F(LanesTest, AnswersDoNotWaitForTheNextFrame) {
 
 // --- The end ---
 
-TEST_F(LanesTest, AFinishedConnectionLivesUntilAllHasLeft) {
+TEST_F(LanesTest, AFinishedConnectionLivesUntilAllBytesAreSent) {
   connect(2, 64 << 10);
   const Travelling sent(request(7, {4'000'000}), 2);
   connection_->send(request(7, {4'000'000}));
-  write(*stream_, Travelling(request(1, {2'000'000}), 2).stream);  // its lanes' part never comes
+  write(*stream_, Travelling(request(1, {2'000'000}), 2).stream);  // the part on the lanes never arrives
   loop_->run();
   finish();
   connection_.reset();
@@ -211,7 +211,7 @@ TEST_F(LanesTest, AFinishedConnectionLivesUntilAllHasLeft) {
   EXPECT_TRUE(has_ended(*lanes_[0]));
 }
 
-TEST_F(LanesTest, AFinishedConnectionIsPatientWhileTheyMove) {
+TEST_F(LanesTest, AFinishedConnectionWaitsWhileLanesProgress) {
   connect(1, 64 << 10);
   const Travelling sent(request(7, {4'000'000}), 1);
   connection_->send(request(7, {4'000'000}));
@@ -225,7 +225,7 @@ TEST_F(LanesTest, AFinishedConnectionIsPatientWhileTheyMove) {
     loop_->run();
   }
   EXPECT_TRUE(got == sent.lanes[0]);
-  // But not with one that takes nothing.
+  // It does not wait for a peer that reads nothing.
   loop_->advance(2s);
   loop_->run();
   loop_->advance(2s);
@@ -258,9 +258,9 @@ TEST_F(LanesTest, BothEndsMayFinishWithFramesOnThem) {
   for (const auto& end : ends) EXPECT_TRUE(end->closed);
 }
 
-// --- Lost ones ---
+// --- Lost lanes ---
 
-TEST_F(LanesTest, AnIdleOneThatIsLostEndsTheConnection) {
+TEST_F(LanesTest, ALostIdleLaneClosesTheConnection) {
   connect(2, 1 << 20);
   lanes_[1]->close();
   loop_->run();
@@ -271,12 +271,12 @@ TEST_F(LanesTest, AnIdleOneThatIsLostEndsTheConnection) {
   EXPECT_TRUE(has_ended(*stream_));
 }
 
-TEST_F(LanesTest, WhatCameBeforeTheEndOfAllIsDelivered) {
+TEST_F(LanesTest, FramesThatArrivedBeforeTheEndAreDelivered) {
   connect(2, 16 << 20);
   const Travelling last(request(1, {2'000'000}), 2);
   write(*lanes_[0], last.lanes[0]);
   write(*stream_, last.stream + text(request(2).head.bytes()));
-  lanes_[0]->close();  // its part is there
+  lanes_[0]->close();  // its part has been received
   loop_->run();
   write(*lanes_[1], last.lanes[1]);
   lanes_[1]->close();
@@ -287,7 +287,7 @@ TEST_F(LanesTest, WhatCameBeforeTheEndOfAllIsDelivered) {
   EXPECT_EQ(closed()->kind(), ErrorKind::peer_lost);
 }
 
-TEST_F(LanesTest, WhatIsThereOnTheStreamWhenOneIsLostIsDelivered) {
+TEST_F(LanesTest, FramesOnTheStreamAreDeliveredWhenALaneIsLost) {
   connect(2, 1 << 20);
   lanes_[0]->close();
   ASSERT_TRUE(loop_->step());  // the lane has noticed, the connection has not
@@ -297,7 +297,7 @@ TEST_F(LanesTest, WhatIsThereOnTheStreamWhenOneIsLostIsDelivered) {
   EXPECT_TRUE(closed());
 }
 
-TEST_F(LanesTest, OneThatIsLostInTheMiddleOfAFrameEndsTheConnection) {
+TEST_F(LanesTest, ALaneLostWithinAFrameClosesTheConnection) {
   connect(2, 1 << 20);
   const Travelling frame(request(1, {2'000'000}), 2);
   write(*stream_, frame.stream);
@@ -308,7 +308,7 @@ TEST_F(LanesTest, OneThatIsLostInTheMiddleOfAFrameEndsTheConnection) {
   EXPECT_TRUE(closed());
 }
 
-TEST_F(LanesTest, OneThatIsLostBeforeTheyAreInUseEndsThemAlone) {
+TEST_F(LanesTest, ALaneLostBeforeTheFirstUseClosesOnlyTheLanes) {
   connect(2, 1 << 20, false);
   lanes_[1]->close();
   loop_->run();
@@ -324,7 +324,7 @@ TEST_F(LanesTest, OneThatIsLostBeforeTheyAreInUseEndsThemAlone) {
   EXPECT_TRUE(closed());
 }
 
-TEST_F(LanesTest, OneThatIsLostBeforeTheyAreInUseEndsTheirConnection) {
+TEST_F(LanesTest, AFrameOnLanesThatWereLostClosesTheConnection) {
   connect(2, 1 << 20, false);
   lanes_[1]->close();
   loop_->run();

@@ -68,7 +68,7 @@ struct Ends {
   std::shared_ptr<StreamConnection> here, there;
 };
 
-TEST(SendAhead, OvertakesAllThatIsQueuedButAFrameOfWhichAPartHasLeft) {
+TEST(SendAhead, OvertakesAllQueuedFramesExceptAPartlySentOne) {
   Ends ends({.capacity = 100'000});
   for (std::uint64_t i = 0; i < 200; ++i) ends.here->send(request(i, 100'000));
   ends.loop->run();
@@ -86,7 +86,7 @@ TEST(SendAhead, OvertakesAllThatIsQueuedButAFrameOfWhichAPartHasLeft) {
   EXPECT_EQ(ends.here->unsent_bytes(), 0U);
 }
 
-TEST(SendAhead, OvertakesAllOfABatchThatTheStreamHasNotTaken) {
+TEST(SendAhead, OvertakesTheUnsentPartOfABatch) {
   const std::size_t size = request(0).head.size();
   for (const std::size_t part : {std::size_t{0}, std::size_t{1}, size - 1}) {
     Ends ends({.capacity = 10 * size + part});
@@ -100,7 +100,7 @@ TEST(SendAhead, OvertakesAllOfABatchThatTheStreamHasNotTaken) {
   }
 }
 
-TEST(SendAhead, IsFirstWhereNothingHasLeft) {
+TEST(SendAhead, IsFirstIfNoByteWasSent) {
   Ends ends({});
   for (std::uint64_t i = 0; i < 10; ++i) ends.here->send(request(i));
   ends.here->send_ahead(beat(1));
@@ -109,8 +109,8 @@ TEST(SendAhead, IsFirstWhereNothingHasLeft) {
   EXPECT_EQ(ends.second->order[0], "beat 1");
 }
 
-// From wherever it is called, and however the stream splits what it takes.
-TEST(SendAhead, LosesAndReordersNothingElse) {
+// send_ahead() may be called from any callback, and the stream may split the bytes anywhere.
+TEST(SendAhead, LosesAndReordersNoOtherFrame) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Ends ends({.capacity = 3000, .max_a_call = 2000, .would_block_one_in = 4, .seed = seed});
     std::vector<std::uint64_t> ids;
@@ -134,7 +134,7 @@ TEST(SendAhead, LosesAndReordersNothingElse) {
   }
 }
 
-TEST(SendAhead, LeavesBeforeAConnectionThatFinishes) {
+TEST(SendAhead, IsSentBeforeAFinishingConnectionCloses) {
   Ends ends({.capacity = 1000});
   for (std::uint64_t i = 0; i < 10; ++i) ends.here->send(request(i, 1000));
   ends.loop->run();
@@ -170,7 +170,7 @@ TEST(SendAhead, IsNotForFramesWithAttachments) {
 
 // --- Reading and writing ---
 
-TEST(StreamConnectionTest, WritesQueuedFramesBeforeItRefusesWhatArrived) {
+TEST(StreamConnectionTest, WritesQueuedFramesBeforeItRefusesAFrame) {
   const auto loop = std::make_shared<ManualLoop>();
   auto streams = PairedStream::make(loop, test::PairOptions{});
   ConnectionOptions options{Limits{}};
@@ -226,7 +226,7 @@ class Holder : public ConnectionObserver {
 
 using Order = std::vector<std::string>;
 
-// Connections to one agent, which has room for a MiB.
+// Connections to one agent with a limit of one MiB.
 class RoomTest : public testing::Test {
  protected:
   struct Ends {
@@ -281,7 +281,7 @@ TEST_F(RoomTest, IsChargedWhenTheSizeIsAnnounced) {
   EXPECT_EQ(a.there->order, Order{});
 }
 
-TEST_F(RoomTest, OthersWaitForItAndReadNothingMeanwhile) {
+TEST_F(RoomTest, OtherConnectionsWaitForItWithoutReading) {
   auto a = connect(), b = connect(), c = connect();
   a.from->send(request(1, 800'000));
   loop->run();
@@ -304,7 +304,7 @@ TEST_F(RoomTest, OthersWaitForItAndReadNothingMeanwhile) {
   EXPECT_EQ(c.there->order.size(), 2U);
 }
 
-TEST_F(RoomTest, ThatDoesNotComeInTimeRefusesTheRequestAndReadsOn) {
+TEST_F(RoomTest, ThatIsNotFreeInTimeRefusesOnlyThatRequest) {
   auto a = connect(), b = connect();
   a.from->send(request(1, 800'000));
   loop->run();
@@ -326,20 +326,20 @@ TEST_F(RoomTest, ThatDoesNotComeInTimeRefusesTheRequestAndReadsOn) {
 
 TEST_F(RoomTest, IsNeverAwaitedByReplies) {
   auto a = connect(), b = connect();
-  a.from->send(request(1, 2'000'000));  // a lone one may be larger than all
+  a.from->send(request(1, 2'000'000));  // a single request may exceed the limit
   loop->run();
   EXPECT_EQ(a.there->order, Order{"1"});
   b.there->awaited = 5;
-  b.from->send(reply(4, 300'000));  // nobody waits for it
+  b.from->send(reply(4, 300'000));  // replies are not awaited
   b.from->send(reply(5, 300'000));
   b.from->send(request(6));  // small
   loop->run();
   EXPECT_EQ(b.there->order, (Order{"no 4", "5", "6"}));
 }
 
-TEST_F(RoomTest, IsNotTakenByAConnectionThatHasClosed) {
+TEST_F(RoomTest, IsNotTakenByAClosedConnection) {
   auto a = connect(), b = connect(), c = connect(), other = connect();
-  other.from->send(request(1, 100'000));  // held to the end, so that b and c never fit together
+  other.from->send(request(1, 100'000));  // held until the end, so that b and c never fit at the same time
   a.from->send(request(1, 700'000));
   loop->run();
   b.from->send(request(2, 500'000));
@@ -353,7 +353,7 @@ TEST_F(RoomTest, IsNotTakenByAConnectionThatHasClosed) {
   EXPECT_EQ(c.there->order, Order{"3"});
 }
 
-TEST_F(RoomTest, ThatIsAwaitedDoesNotKeepAConnectionFromFinishing) {
+TEST_F(RoomTest, AWaitForItDoesNotPreventFinish) {
   auto a = connect(), b = connect();
   a.from->send(request(1, 800'000));
   loop->run();

@@ -30,7 +30,7 @@ class TcpTransportTest : public testing::Test {
   std::unique_ptr<Transport> transport_ = make_tcp_transport();
 };
 
-TEST_F(TcpTransportTest, BeyondLoopbackNeedsPermission) {
+TEST_F(TcpTransportTest, ListeningBeyondLoopbackNeedsPermission) {
   const auto error = test::error_of([&] { return listen("tcp://0.0.0.0:0"); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::permission_denied);
@@ -74,7 +74,7 @@ TEST_F(TcpTransportTest, AConnectWithoutAnAnswerTimesOut) {
                                             ": no answer within 0.050000 s (AgentOptions::connect_timeout)");
 }
 
-// localhost may be several addresses, of which one has a listener.
+// localhost may resolve to several addresses, only one of which has a listener.
 TEST_F(TcpTransportTest, EachAddressOfAHostIsTried) {
   const auto listener = listen("tcp://127.0.0.1:0");
   ConnectionOptions options;
@@ -84,7 +84,7 @@ TEST_F(TcpTransportTest, EachAddressOfAHostIsTried) {
 }
 
 // In processor time of this thread. No thread runs the loop, so all connects stay in flight.
-TEST(TcpTransport, ManyConnectsCostTimeProportionalToTheirNumber) {
+TEST(TcpTransport, ManyConnectsTakeLinearTime) {
   const auto cost = [](int connects) {
     asio::io_context nobody;
     const auto loop = std::make_shared<AsioLoop>(nobody);

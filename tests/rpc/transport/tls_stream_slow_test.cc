@@ -1,4 +1,5 @@
-// Many handshakes: what each leaves behind would add up. Under AddressSanitizer a leak of any of them fails.
+// Runs many handshakes, so that small leaks add up. Under AddressSanitizer a leak in any of them fails the
+// test.
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>

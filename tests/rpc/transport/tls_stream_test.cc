@@ -23,7 +23,7 @@ class TlsStreamTest : public ::testing::Test {
   const Credentials secret_{secret_options("job7", "a secret of the whole job")};
 };
 
-// The operation of a stream's owner in one turn.
+// One write by the owner of a stream.
 std::size_t write_once(rpc::ByteStream& stream, std::string_view bytes, std::error_code& error) {
   const std::array from{std::as_bytes(std::span(bytes))};
   return stream.write(from, error);
@@ -51,7 +51,7 @@ struct Bare {
                                               rpc::ExpectedPeer{.host = "server"}, loop, settings);
     server = std::make_unique<rpc::TlsStream>(std::move(ends.second), server_credentials, loop, settings);
   }
-  // The handshake, driven by nothing but waiting.
+  // Runs the handshake, which proceeds only because both sides wait.
   void shake_hands() {
     client->when_readable([] {});
     server->when_readable([] {});
@@ -92,8 +92,8 @@ TEST_F(TlsStreamTest, bytes_arrive_in_order_however_they_are_split) {
   }
 }
 
-// Waiting must not be busy: a stream wakes its owner only where the lower stream gave a reason to.
-TEST_F(TlsStreamTest, wake_ups_are_as_many_as_the_lower_streams) {
+// A stream wakes its owner only if the lower stream has woken it.
+TEST_F(TlsStreamTest, a_wake_up_needs_a_wake_up_of_the_lower_stream) {
   TlsPair pair(client_, server_);
   pair.run();
   for (int round = 0; round < 100; ++round) {
@@ -133,7 +133,7 @@ TEST_F(TlsStreamTest, either_side_may_end_first_and_continue_reading) {
   }
 }
 
-TEST_F(TlsStreamTest, ending_before_the_handshake_ends_after_it) {
+TEST_F(TlsStreamTest, a_shutdown_before_the_handshake_is_sent_after_it) {
   Bare pair(client_, server_);
   std::error_code error;
   pair.client->shut_down_writing(error);
@@ -148,7 +148,7 @@ TEST_F(TlsStreamTest, ending_before_the_handshake_ends_after_it) {
 }
 
 // Bytes that write() has accepted are sent without another write(). write() accepts at most one batch ahead.
-TEST_F(TlsStreamTest, what_was_taken_follows_by_itself) {
+TEST_F(TlsStreamTest, accepted_bytes_are_sent_without_another_write) {
   const rpc::TlsSettings settings{.batch = 32 << 10};
   Bare pair(client_, server_, {.capacity = 1000}, settings);
   pair.shake_hands();
@@ -191,7 +191,7 @@ class Counting final : public rpc::ByteStream {
   std::unique_ptr<rpc::ByteStream> lower_;
 };
 
-TEST_F(TlsStreamTest, many_records_cost_few_calls_below) {
+TEST_F(TlsStreamTest, many_records_cost_few_calls_of_the_lower_stream) {
   const auto loop = std::make_shared<ManualLoop>();
   auto ends = PairedStream::make(loop, {.capacity = 4 << 20});
   auto first = std::make_unique<Counting>(std::move(ends.first)),
@@ -205,10 +205,10 @@ TEST_F(TlsStreamTest, many_records_cost_few_calls_below) {
 
   const std::string bytes = some_bytes(1 << 20);
   std::string received(bytes.size(), '\0');
-  for (int round = 0; round < 3; ++round) {  // the first lets buffers grow
+  for (int round = 0; round < 3; ++round) {  // buffers grow in the first round
     client_end.writes = server_end.reads = 0;
     std::error_code error;
-    EXPECT_EQ(write_once(*client, bytes, error), bytes.size());  // the pair takes all
+    EXPECT_EQ(write_once(*client, bytes, error), bytes.size());  // the pair accepts all bytes
     const std::array into{std::as_writable_bytes(std::span(received))};
     EXPECT_EQ(server->read(into, error), bytes.size());
     EXPECT_TRUE(received == bytes);
@@ -266,7 +266,7 @@ TEST_F(TlsStreamTest, a_side_that_only_waits_drives_the_handshake) {
       else
         stream->when_writable([&] { ++woken; });
     }
-    EXPECT_EQ(woken, 0);  // never from within
+    EXPECT_EQ(woken, 0);  // callbacks do not run within the call
     pair.loop->run();
     EXPECT_EQ(woken, 2);
     EXPECT_EQ(pair.client->identity(), "cert:server");
@@ -283,7 +283,7 @@ TEST_F(TlsStreamTest, a_reader_and_a_writer_wait_at_once) {
   pair.loop->run();
   EXPECT_TRUE(writable);
 
-  // Bytes that came together with the end of the handshake are not slept over.
+  // Bytes that arrive together with the end of the handshake wake the reader.
   std::error_code error;
   EXPECT_EQ(write_once(*pair.server, "early", error), 5u);
   pair.loop->run();
@@ -315,9 +315,9 @@ TEST_F(TlsStreamTest, bytes_left_in_a_record_are_readable) {
   EXPECT_EQ(got, "0123456789");
 }
 
-// --- Ends that are none ---
+// --- Truncated and aborted streams ---
 
-TEST_F(TlsStreamTest, a_stream_that_is_cut_off_is_an_error) {
+TEST_F(TlsStreamTest, a_truncated_stream_is_an_error) {
   for (const bool at_client : {true, false}) {
     TlsPair pair(client_, server_);
     pair.run();
@@ -343,7 +343,7 @@ TEST_F(TlsStreamTest, an_end_without_a_close_is_an_error) {
   EXPECT_EQ(pair.server->read_error(), TlsError::truncated);
 }
 
-TEST_F(TlsStreamTest, bytes_before_an_end_come_before_it) {
+TEST_F(TlsStreamTest, bytes_before_an_end_are_delivered_before_it) {
   Bare pair(client_, server_);
   pair.shake_hands();
   std::error_code error;
@@ -366,7 +366,7 @@ TEST_F(TlsStreamTest, an_end_within_the_handshake) {
   }
 }
 
-TEST_F(TlsStreamTest, what_breaks_the_lower_stream_breaks_this_one) {
+TEST_F(TlsStreamTest, an_error_of_the_lower_stream_is_an_error_of_this_one) {
   for (const bool in_handshake : {true, false}) {
     TlsPair pair(client_, server_);
     if (in_handshake) {
@@ -384,7 +384,7 @@ TEST_F(TlsStreamTest, what_breaks_the_lower_stream_breaks_this_one) {
   }
 }
 
-TEST_F(TlsStreamTest, a_writer_that_waits_hears_of_the_end) {
+TEST_F(TlsStreamTest, a_waiting_writer_is_notified_of_the_end) {
   Bare pair(client_, server_, {.capacity = 500});
   pair.shake_hands();
   std::error_code error;
@@ -403,7 +403,7 @@ TEST_F(TlsStreamTest, a_writer_that_waits_hears_of_the_end) {
   EXPECT_NE(write_error(*pair.client, "x"), asio::error::would_block);
 }
 
-// The server is gone by the time the client writes; why is in what it sent before.
+// The server has closed when the client writes. The reason is in the bytes that the server sent before.
 TEST_F(TlsStreamTest, a_failed_write_reports_why_the_peer_closed) {
   const TestAuthority stranger("stranger");
   auto options = stranger.credentials("worker1");
@@ -423,7 +423,7 @@ TEST_F(TlsStreamTest, a_failed_write_reports_why_the_peer_closed) {
   EXPECT_EQ(error, TlsError::own_certificate_untrusted) << error.message();
 }
 
-// --- What is no TLS ---
+// --- Peers that do not use TLS ---
 
 TEST_F(TlsStreamTest, plaintext_instead_of_TLS) {
   const std::vector<std::pair<std::string, std::string>> cases{
@@ -463,7 +463,7 @@ TEST_F(TlsStreamTest, nothing_runs_after_close) {
     if (after_handshake) pair.shake_hands();
     bool ran = false;
     pair.client->when_readable([&] { ran = true; });
-    pair.client->when_writable([&] { ran = true; });  // after the handshake this one is due at once
+    pair.client->when_writable([&] { ran = true; });  // would be due at once after the handshake
     pair.client->close();
     pair.client->close();
     std::error_code error;
@@ -477,7 +477,7 @@ TEST_F(TlsStreamTest, nothing_runs_after_close) {
   }
 }
 
-TEST_F(TlsStreamTest, a_job_may_end_its_stream) {
+TEST_F(TlsStreamTest, a_callback_may_destroy_its_stream) {
   Bare pair(client_, server_);
   bool second = false;
   pair.client->when_readable([&] { pair.client.reset(); });
@@ -514,7 +514,7 @@ TEST_F(TlsStreamTest, an_end_at_every_stage) {
 
 // --- Threads ---
 
-// The two ends on two threads, and a third that reloads both sides' credentials meanwhile.
+// The two ends run on two threads. A third thread reloads the credentials of both sides.
 TEST_F(TlsStreamTest, connections_on_two_threads_while_credentials_reload) {
   Credentials client(authority_.credentials("worker1")), server(authority_.credentials("server"));
   const auto first = std::make_shared<rpc::AsioLoop>(), second = std::make_shared<rpc::AsioLoop>();
@@ -526,7 +526,7 @@ TEST_F(TlsStreamTest, connections_on_two_threads_while_credentials_reload) {
     }
   });
   const std::string up = some_bytes(200'000, 1), down = some_bytes(200'000, 2);
-  // Each on its own loop from the first to the last.
+  // Each side uses only its own loop.
   struct Side {
     std::shared_ptr<rpc::Loop> loop;
     std::string expected;

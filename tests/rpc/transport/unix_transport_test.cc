@@ -62,7 +62,7 @@ TEST_F(UnixTransportTest, AFullQueueIsUnavailable) {
   EXPECT_EQ(made.back().take(), ErrorKind::unavailable);
 }
 
-TEST_F(UnixTransportTest, TheFileIsItsOwnersFromTheStart) {
+TEST_F(UnixTransportTest, TheFileIsPrivateFromItsCreation) {
   const int watch = ::inotify_init1(IN_NONBLOCK);
   ASSERT_GE(watch, 0);
   ASSERT_GE(::inotify_add_watch(watch, folder_.c_str(), IN_ATTRIB | IN_CREATE), 0);
@@ -86,7 +86,7 @@ TEST_F(UnixTransportTest, TheFileIsItsOwnersFromTheStart) {
   ::close(watch);
 }
 
-TEST_F(UnixTransportTest, TheFileGoesWithItsListener) {
+TEST_F(UnixTransportTest, TheFileIsRemovedWithItsListener) {
   auto listener = listen();
   EXPECT_TRUE(std::filesystem::exists(path_));
   listener.reset();
@@ -103,7 +103,7 @@ TEST_F(UnixTransportTest, AFileWithoutAListenerIsReplaced) {
   EXPECT_TRUE(somebody_answers());
 }
 
-TEST_F(UnixTransportTest, AListenerThatLivesIsNotReplaced) {
+TEST_F(UnixTransportTest, ALiveListenerIsNotReplaced) {
   const auto first = listen();
   EXPECT_EQ(kind_of([&] { return listen(); }), ErrorKind::unavailable);
   EXPECT_TRUE(somebody_answers());
@@ -115,7 +115,7 @@ TEST_F(UnixTransportTest, AListenerThatIsTooBusyToAnswerIsNotReplaced) {
   busy.open();
   busy.bind(stream_protocol::endpoint(path_.string()));
   busy.listen(0);
-  // By the system call: some releases of Asio take a queue that is full for a connection that was made.
+  // Uses the system call, because some releases of Asio treat a full queue as an established connection.
   const stream_protocol::endpoint where(path_.string());
   std::vector<stream_protocol::socket> waiting;
   int result = 0;
@@ -130,7 +130,7 @@ TEST_F(UnixTransportTest, AListenerThatIsTooBusyToAnswerIsNotReplaced) {
   EXPECT_TRUE(std::filesystem::exists(path_));
 }
 
-TEST_F(UnixTransportTest, AnythingButASocketIsLeftAlone) {
+TEST_F(UnixTransportTest, AnyOtherFileThanASocketIsKept) {
   std::ofstream(path_) << "somebody's file";
   EXPECT_EQ(kind_of([&] { return listen(); }), ErrorKind::unavailable);
   EXPECT_TRUE(std::filesystem::is_regular_file(path_));

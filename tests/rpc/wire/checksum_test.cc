@@ -39,7 +39,7 @@ TEST(Checksum, HasTheKnownValuesOnBothPaths) {
   }
 }
 
-TEST(Checksum, ContinuesAnywhereAndAgreesOnBothPaths) {
+TEST(Checksum, ContinuesAtAnyByteAndAgreesOnBothPaths) {
   std::vector<std::byte> bytes(257);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i * 37 + 11);
   const std::uint32_t whole = crc32c(bytes);
@@ -50,7 +50,7 @@ TEST(Checksum, ContinuesAnywhereAndAgreesOnBothPaths) {
   }
 }
 
-TEST(Checksum, SeesEveryBit) {
+TEST(Checksum, DetectsEveryChangedBit) {
   std::vector<std::byte> bytes(64, std::byte{0x5a});
   const std::uint32_t whole = crc32c(bytes);
   for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {

@@ -40,7 +40,7 @@ TEST(Message, HelloRoundTrip) {
   EXPECT_EQ(again.max_attachments, 7U);
 }
 
-TEST(Message, HelloAndGoodbyeFitTheirLimitWhateverTheyTell) {
+TEST(Message, HelloAndGoodbyeNeverExceedTheirLimit) {
   const HelloInfo info{1, 1, 0, "many", 7, std::vector<std::string>(250, "tcp://" + std::string(200, 'a'))};
   const auto hello = received(OutgoingMessage::hello(info))->hello();
   EXPECT_FALSE(hello.addresses.empty());
@@ -174,7 +174,7 @@ TEST(Message, AttachmentsKeepTheirOrderAndSizes) {
   EXPECT_EQ(again->bytes(), again->prefix().header_words * 8 + again->prefix().body_bytes);
 }
 
-TEST(Message, TheSendersCheckRefusesWhatThePeerWould) {
+TEST(Message, TheSenderRefusesMessagesBeyondThePeersLimits) {
   Limits limits;
   limits.header = 1024;
   limits.attachments = 2;
@@ -252,7 +252,7 @@ TEST(CheckHeader, RefusesAttachmentsThatAreNotTheBody) {
   EXPECT_EQ(with_table({64, 64}, 64).refusal(), ErrorKind::protocol_error);
   EXPECT_EQ(with_table({}, 64).refusal(), ErrorKind::protocol_error);
   EXPECT_EQ(with_table({~std::uint64_t{0}}, 64).refusal(), ErrorKind::protocol_error);
-  // Sums that wrap around to what the prefix says.
+  // Sums of sizes that overflow to the value in the prefix.
   Limits limits;
   limits.message = ~std::uint64_t{0};
   EXPECT_EQ(with_table({~std::uint64_t{0} - 63, 128}, 64).refusal(limits), ErrorKind::protocol_error);
@@ -341,15 +341,15 @@ std::shared_ptr<IncomingMessage> message_of(capnp::MessageBuilder& builder, Fram
   return std::make_shared<IncomingMessage>(std::move(in), limits);
 }
 
-// Lists whose elements need no room could claim half a billion values in a few words.
+// Lists of elements without any words could claim half a billion values in a few words.
 TEST(Message, ListsOfEmptyElementsAreRefused) {
   capnp::MallocMessageBuilder builder;
   auto request = builder.initRoot<schema::Header>().initRequest();
   auto value = request.initArguments(1)[0];
   value.initList(1);
   Frame frame = frame_of(builder, FrameKind::request);
-  // The tag of that list, an element of 3 words: claim 500 elements of no words instead, fewer than the
-  // traversal limit.
+  // Finds the tag of that list, an element of 3 words. Claims 500 elements of no words instead, which is
+  // below the traversal limit.
   bool found = false;
   for (std::size_t at = frame.header.size(); !found && at >= 8; at -= 8) {
     std::uint64_t word;
@@ -372,7 +372,7 @@ TEST(Message, ListsOfEmptyElementsAreRefused) {
             ErrorKind::protocol_error);
 }
 
-TEST(Message, ValuesNestAsDeepAsTheLimit) {
+TEST(Message, NestingIsLimited) {
   const auto nested = [](int depth) {
     capnp::MallocMessageBuilder builder;
     auto value = builder.initRoot<schema::Header>().initRequest().initArguments(1)[0];
@@ -391,11 +391,12 @@ TEST(Message, ValuesNestAsDeepAsTheLimit) {
   EXPECT_EQ(nested(5), ErrorKind::protocol_error);
 }
 
-// Each list holds the next one many times over, by pointers that share their target: a few hundred words that
-// would decode to millions of values.
-TEST(Message, PointersThatShareTargetsAreNotFollowedForEver) {
+// Each list contains the next one many times, through pointers to the same target. A few hundred words would
+// decode to millions of values.
+TEST(Message, SharedPointerTargetsAreNotFollowedWithoutLimit) {
   constexpr std::uint64_t levels = 8, width = 30;
-  // Words: root struct pointers and Header, Request by a builder; the values by hand behind them.
+  // A builder makes the root struct pointers, Header and Request. The test writes the words of the values
+  // after them.
   capnp::MallocMessageBuilder builder;
   auto request = builder.initRoot<schema::Header>().initRequest();
   auto value = request.initArguments(1)[0];
@@ -405,7 +406,7 @@ TEST(Message, PointersThatShareTargetsAreNotFollowedForEver) {
   }
   value.setInt(1);
   Frame frame = frame_of(builder, FrameKind::request);
-  // In each list, elements 1… become copies of element 0, their pointers bent to the same target.
+  // In each list, elements 1… become copies of element 0. Their pointers are redirected to the same target.
   auto* words = reinterpret_cast<std::uint64_t*>(frame.header.data());
   const std::size_t count = frame.header.size() / 8;
   for (std::size_t tag = 1; tag + 1 < count; ++tag) {

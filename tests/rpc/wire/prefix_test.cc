@@ -28,7 +28,7 @@ TEST(Prefix, HasTheDocumentedLayout) {
   for (std::size_t i = 0; i < Prefix::size; ++i) EXPECT_EQ(bytes[i], std::byte(expected[i])) << "byte " << i;
 }
 
-TEST(Prefix, DecodesWhatItEncodes) {
+TEST(Prefix, RoundTrips) {
   Limits limits;
   limits.header = 0xffffffff;
   for (int kind = 1; kind <= 7; ++kind) {
@@ -67,7 +67,7 @@ TEST(Prefix, RefusesFramesOfOtherVersions) {
   EXPECT_EQ(with(8, 0), ErrorKind::protocol_error);  // no header
 }
 
-TEST(Prefix, RefusesWhatIsBeyondTheLimits) {
+TEST(Prefix, RefusesSizesBeyondTheLimits) {
   Limits limits;
   limits.header = 80;
   limits.message = 1000;

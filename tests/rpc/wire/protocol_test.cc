@@ -25,7 +25,7 @@ TEST(Protocol, TheVersionInForceIsTheHighestInBothRanges) {
   EXPECT_EQ(negotiate({1, 1, 0}, "own", peer(0, 65535)).version, 1);
 }
 
-TEST(Protocol, RangesWithoutACommonVersionAreRefusedWithBothInWords) {
+TEST(Protocol, RangesWithoutACommonVersionAreRefusedAndBothAreNamed) {
   for (const auto& [hello, words] : {std::pair{peer(6, 6), "'own' speaks 2 to 5, 'peer' 6"},
                                      {peer(0, 1), "'own' speaks 2 to 5, 'peer' 0 to 1"}}) {
     const auto error = test::error_of([&, &h = hello] { negotiate({2, 5, 0}, "own", h); });
@@ -39,7 +39,7 @@ TEST(Protocol, AnInvalidRangeIsABadFrame) {
   EXPECT_EQ(test::kind_of([] { negotiate({1, 9, 0}, "own", peer(3, 2)); }), ErrorKind::protocol_error);
 }
 
-TEST(Protocol, FeaturesInForceAreThoseThatBothSet) {
+TEST(Protocol, FeaturesInForceAreThoseThatBothSupport) {
   const Protocol both = negotiate({1, 1, 0b0110}, "own", peer(1, 1, 0b1100'0011));
   EXPECT_EQ(both.features, 0b0010U);
   EXPECT_TRUE(both.has(0b0010));

@@ -38,7 +38,7 @@ std::vector<std::pair<ValueKind, Message>> one_of_each() {
   return all;
 }
 
-TEST(Value, EachReadsBackAsWhatItIs) {
+TEST(Value, EachKindRoundTrips) {
   for (const auto& [kind, message] : one_of_each()) {
     const ValueReader value = message->argument(0);
     ASSERT_EQ(value.kind(), kind);
@@ -103,8 +103,8 @@ TEST(Value, EachReadsBackAsWhatItIs) {
   }
 }
 
-// Each reader, on every kind that is not its own: an Error that names both, never a wrong value.
-TEST(Value, ReadersRefuseWhatIsAnotherKind) {
+// Each reader on every other kind: the Error names both kinds, and no wrong value is returned.
+TEST(Value, ReadersRefuseOtherKinds) {
   struct Reader {
     std::string expected;
     std::vector<ValueKind> accepts;
@@ -151,7 +151,7 @@ TEST(Value, ReadersRefuseWhatIsAnotherKind) {
     }
 }
 
-TEST(Value, IntegersOfEitherSignReadAsTheOtherWhereTheyFit) {
+TEST(Value, SignedAndUnsignedIntegersConvertIfTheyFit) {
   const auto read = [](auto write, auto get) {
     const auto message = with_argument(write);
     return kind_of([&] { return get(message->argument(0)); });
@@ -182,7 +182,7 @@ TEST(Value, IndicesBeyondTheEndAreRefused) {
   }
 }
 
-TEST(Value, FieldsAreFoundByNameWhereverTheyStand) {
+TEST(Value, FieldsAreFoundByNameAtAnyPosition) {
   const auto message = with_argument([](ValueWriter w) {
     auto record = w.set_record(3);
     record.field(0, "a").set_int(0);
@@ -198,7 +198,7 @@ TEST(Value, FieldsAreFoundByNameWhereverTheyStand) {
   }
 }
 
-TEST(Value, AnAttachmentThatIsNotThereIsAProtocolError) {
+TEST(Value, AMissingAttachmentIsAProtocolError) {
   auto message = OutgoingMessage::request(1);
   message->argument(0).set_attachment(Buffer::allocate(1));
   InboundFrame frame = test::inbound(message->seal_request({1, 1, 0}, 1, 0));
@@ -207,8 +207,8 @@ TEST(Value, AnAttachmentThatIsNotThereIsAProtocolError) {
   EXPECT_EQ(kind_of([&] { return again.argument(0).get_attachment(); }), ErrorKind::protocol_error);
 }
 
-// The elements of a sequence are opened once: Cap'n Proto charges its traversal limit for each time.
-TEST(Value, LongSequencesReadToTheirEnd) {
+// The elements of a sequence are opened once, because Cap'n Proto charges its traversal limit each time.
+TEST(Value, LongSequencesAreReadToTheirEnd) {
   constexpr std::size_t n = 20'000;
   const auto list = with_argument([](ValueWriter w) {
     auto list = w.set_list(n);
@@ -222,7 +222,7 @@ TEST(Value, LongSequencesReadToTheirEnd) {
   for (std::size_t i = 0; i < 300; ++i) ASSERT_EQ(arguments->argument(i).get_int(), static_cast<int>(i));
 }
 
-TEST(Value, WhatIsTooLongForAMessageIsRefusedBeforeItIsWritten) {
+TEST(Value, TooLongValuesAreRefusedBeforeTheyAreWritten) {
   EXPECT_EQ(kind_of([] { return with_argument([](ValueWriter w) { w.set_list(std::size_t{1} << 40); }); }),
             ErrorKind::resource_exhausted);
   EXPECT_EQ(kind_of([] {

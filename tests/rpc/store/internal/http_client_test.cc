@@ -83,7 +83,7 @@ TEST_F(HttpClientTest, KeepsAConnectionForTheNextRequest) {
   EXPECT_EQ(server.connections(), 2);
 }
 
-TEST_F(HttpClientTest, AnAnswerThatIsAFailureIsAnAnswer) {
+TEST_F(HttpClientTest, AnErrorStatusIsAResponse) {
   Server server([](const Server::Request&) { return Server::Answer{Server::status(503, "not now")}; });
   connect_to({server.port()});
   const HttpResponse response = post(request());
@@ -91,11 +91,11 @@ TEST_F(HttpClientTest, AnAnswerThatIsAFailureIsAnAnswer) {
   EXPECT_EQ(response.body, "not now");
 }
 
-TEST_F(HttpClientTest, GoesToTheNextServerWhereOneCannotBeReached) {
+TEST_F(HttpClientTest, UsesTheNextServerIfOneCannotBeReached) {
   Server server([](const Server::Request&) { return Server::Answer{Server::ok("")}; });
   const ClosedPort a, b;
   connect_to({a.port(), b.port(), server.port()});
-  EXPECT_EQ(post(request()).status, 200U);  // though it may not be done twice: it was not sent before
+  EXPECT_EQ(post(request()).status, 200U);  // the request is not repeatable, but it was not sent before
   EXPECT_EQ(post(request()).status, 200U);
   EXPECT_EQ(server.connections(), 1);
 }
@@ -202,7 +202,7 @@ TEST_F(HttpClientTest, IgnoresTheEnvironmentsProxy) {
   EXPECT_TRUE(response.ok());
 }
 
-TEST_F(HttpClientTest, AServerThatDoesNotAnswerHasItsTimeAndNoMore) {
+TEST_F(HttpClientTest, ASilentServerTimesOut) {
   Server silent([](const Server::Request&) { return Server::Answer{}; });
   Server server([](const Server::Request&) { return Server::Answer{Server::ok("")}; });
   connect_to({silent.port()});
@@ -210,7 +210,7 @@ TEST_F(HttpClientTest, AServerThatDoesNotAnswerHasItsTimeAndNoMore) {
   EXPECT_EQ(error.kind(), ErrorKind::unavailable);
   EXPECT_EQ(error.execution(), Execution::maybe_executed);
   EXPECT_STREQ(error.what(), ("not reached: " + silent.server() + " (no answer)").c_str());
-  // The last attempt is not sent, but the one before was.
+  // The last attempt is not sent. The one before it was.
   const ClosedPort closed;
   connect_to({silent.port(), closed.port()});
   HttpRequest hurried = request(90ms, true);
@@ -220,11 +220,11 @@ TEST_F(HttpClientTest, AServerThatDoesNotAnswerHasItsTimeAndNoMore) {
   HttpRequest ask = request(30s, true);
   ask.attempt = 50ms;
   EXPECT_EQ(post(ask).status, 200U);
-  ask.server = 0;  // that one alone
+  ask.server = 0;  // use only this server
   EXPECT_EQ(failure(ask).kind(), ErrorKind::unavailable);
 }
 
-TEST_F(HttpClientTest, NoMoreConnectionsThanAllowed) {
+TEST_F(HttpClientTest, LimitsTheNumberOfConnections) {
   std::atomic<int> asked = 0;
   Server server([&](const Server::Request&) { return ++asked, Server::Answer{}; });
   connect_to({server.port()}, {.connections = 2});
@@ -243,7 +243,7 @@ TEST_F(HttpClientTest, NoMoreConnectionsThanAllowed) {
   for (const auto& one : pending) EXPECT_EQ(one->take().get().status, 200U);
 }
 
-TEST_F(HttpClientTest, AResponseIsNoLongerThanAllowed) {
+TEST_F(HttpClientTest, LimitsTheSizeOfAResponse) {
   const std::string body(101, 'x');
   for (const std::string& bytes : {Server::ok(body), Server::chunked + Server::chunk(body) + "0\r\n\r\n"}) {
     Server server([&](const Server::Request&) { return Server::Answer{bytes}; });
@@ -252,7 +252,7 @@ TEST_F(HttpClientTest, AResponseIsNoLongerThanAllowed) {
     connect_to({server.port()}, {.max_body = 101});
     EXPECT_EQ(post(request()).body, body);
   }
-  // Nor is what it says it will be believed.
+  // The client does not allocate memory for the size that the server states.
   Server boaster([](const Server::Request&) {
     return Server::Answer{"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\nx"};
   });
@@ -260,7 +260,7 @@ TEST_F(HttpClientTest, AResponseIsNoLongerThanAllowed) {
   EXPECT_EQ(failure(request(50ms)).kind(), ErrorKind::unavailable);
 }
 
-TEST_F(HttpClientTest, UnrequestedBytesEndTheConnection) {
+TEST_F(HttpClientTest, UnrequestedBytesCloseTheConnection) {
   Server server([](const Server::Request&) { return Server::Answer{Server::ok("a") + Server::ok("b")}; });
   connect_to({server.port()});
   EXPECT_EQ(post(request()).body, "a");
@@ -323,7 +323,7 @@ TEST_F(HttpClientTest, TheLastPartPrecedesTheEnd) {
   EXPECT_EQ(all, "all");
 }
 
-TEST_F(HttpClientTest, APartMayEndItsStream) {
+TEST_F(HttpClientTest, APartMayCloseItsStream) {
   Server server(
       [](const Server::Request&) { return Server::Answer{Server::chunked + Server::chunk("one")}; });
   connect_to({server.port()});
@@ -347,7 +347,7 @@ TEST_F(HttpClientTest, APartMayEndItsStream) {
   EXPECT_FALSE(ended->given());
 }
 
-TEST_F(HttpClientTest, AStreamThatIsRefusedEndsWithTheAnswer) {
+TEST_F(HttpClientTest, ARefusedStreamEndsWithTheResponse) {
   Server server([](const Server::Request&) { return Server::Answer{Server::status(404, "not here")}; });
   connect_to({server.port()});
   auto ended = std::make_shared<Handover<Result<HttpResponse>>>();

@@ -41,7 +41,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(SocketSpinning, ByteStreamTest, Spinning);
 INSTANTIATE_TYPED_TEST_SUITE_P(SocketMixed, ByteStreamTest, Mixed);
 INSTANTIATE_TYPED_TEST_SUITE_P(SocketDozing, ByteStreamTest, Dozing);
 
-// More sockets than a spinning loop polls: the rest are waited for by Asio, and none is forgotten.
+// There are more sockets than a spinning loop polls. Asio waits for the others, and all are served.
 TEST(SocketStream, ASpinningLoopServesMoreSocketsThanItPolls) {
   constexpr std::size_t count = 12;
   const auto near = make_loop(Wait::spin), far = make_loop(Wait::sleep);
@@ -54,7 +54,7 @@ TEST(SocketStream, ASpinningLoopServesMoreSocketsThanItPolls) {
     std::array<Event, count> readable;
     on(*near, [&] {
       for (std::size_t i = 0; i < count; ++i) {
-        // A call may come for nothing: then it asks again.
+        // A wake-up may be spurious. The job then waits again.
         const auto ask = std::make_shared<std::function<void()>>();
         *ask = [&, i, weak = std::weak_ptr(ask)] {
           pairs[i][0]->when_readable([&, i, again = weak.lock()] {

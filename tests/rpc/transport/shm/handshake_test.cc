@@ -28,7 +28,7 @@ using test::greet;
 using test::kind_of;
 using test::on;
 
-// The other end of the socket, in the hands of the test.
+// The other end of the socket, which the test controls.
 class Peer {
  public:
   explicit Peer(int socket) : socket_(socket) {}
@@ -48,7 +48,7 @@ class Peer {
       header->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
       std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(int) * descriptors.size());
     }
-    // The victim may have closed already.
+    // The other side may have closed already.
     (void)::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
   }
 
@@ -93,11 +93,11 @@ class HandshakeTest : public testing::Test {
   void TearDown() override {
     for (auto& stream : streams_) on(*loop_, [&] { stream.reset(); });
     peer_.reset();
-    on(*loop_, [] {});  // what was cancelled has been told
+    on(*loop_, [] {});  // notifications of cancelled operations have run
     before_.expect_the_same();
   }
 
-  // One end is the handshake's, the other the test's.
+  // Creates a socket pair: one end for the handshake, the other for the test.
   Peer& meet(const ShmOptions& options = {}) {
     const auto ends = test::socket_pair();
     peer_.emplace(ends[1]);
@@ -131,7 +131,7 @@ class HandshakeTest : public testing::Test {
   }
 
   std::shared_ptr<Loop> loop_ = std::make_shared<AsioLoop>();
-  const ShmSegment ours_ = ShmSegment::create(64U << 10);  // of a peer by hand
+  const ShmSegment ours_ = ShmSegment::create(64U << 10);  // of the hand-written peer
   const test::Leaks before_ = [this] {
     on(*loop_, [] {});
     return test::Leaks();
@@ -141,7 +141,7 @@ class HandshakeTest : public testing::Test {
   std::vector<std::unique_ptr<ByteStream>> streams_;
 };
 
-TEST_F(HandshakeTest, BothSidesAgree) {
+TEST_F(HandshakeTest, BothSidesAgreeOnTheirOptions) {
   const auto ends = test::socket_pair();
   auto first = greet(ends[0], loop_, {.ring_bytes = 64U << 10, .bulk_begin = 1000, .bulk_end = 9000});
   auto second = greet(ends[1], loop_, {.ring_bytes = 200'000, .bulk_begin = 3000, .bulk_end = 12'000});
@@ -157,14 +157,14 @@ TEST_F(HandshakeTest, BothSidesAgree) {
   }
 }
 
-TEST_F(HandshakeTest, BulkIsForBothOrNone) {
+TEST_F(HandshakeTest, BulkIsUsedByBothSidesOrNeither) {
   const auto ends = test::socket_pair();
   auto first = greet(ends[0], loop_, {.bulk = false}), second = greet(ends[1], loop_);
   EXPECT_EQ(streams_.emplace_back(first->take().get())->bulk(), nullptr);
   EXPECT_EQ(streams_.emplace_back(second->take().get())->bulk(), nullptr);
 }
 
-TEST_F(HandshakeTest, APeerByHandIsServed) {
+TEST_F(HandshakeTest, AHandWrittenPeerIsServed) {
   Peer& peer = meet();
   peer.receive_hello();
   EXPECT_EQ(peer.hello.capacity, 1U << 20);
@@ -176,7 +176,7 @@ TEST_F(HandshakeTest, APeerByHandIsServed) {
   EXPECT_EQ(std::memcmp(peer.segment->data(), "to you", 6), 0);
 }
 
-TEST_F(HandshakeTest, AHelloMayComeByteByByteAndBeFollowedByKnocks) {
+TEST_F(HandshakeTest, AHelloMayArriveByteByByteAndBeFollowedByKnocks) {
   Peer& peer = meet();
   const auto bytes = hello().encode();
   peer.send(std::span(bytes).first(1), {ours_.descriptor()});
@@ -221,7 +221,7 @@ TEST_F(HandshakeTest, GarbageIsRefused) {
   bytes[17] = std::byte{1};
   meet().send(bytes, {ours_.descriptor()});
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
-  Peer& peer = meet();  // the size of its segment is another than it says
+  Peer& peer = meet();  // states another size than that of its segment
   ShmHello liar = hello();
   liar.capacity *= 2;
   peer.send(liar.encode(), {ours_.descriptor()});
@@ -244,7 +244,7 @@ TEST_F(HandshakeTest, GarbageInPlaceOfAProofIsRefused) {
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
 }
 
-TEST_F(HandshakeTest, ADescriptorTooManyOrTooFewIsRefused) {
+TEST_F(HandshakeTest, AWrongNumberOfDescriptorsIsRefused) {
   const int good = ours_.descriptor();
   meet().send(hello().encode());
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
@@ -281,7 +281,7 @@ TEST_F(HandshakeTest, ARingThatIsTooLargeIsRefused) {
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
 }
 
-TEST_F(HandshakeTest, APeerThatLeavesIsUnavailable) {
+TEST_F(HandshakeTest, APeerThatClosesItsSocketIsUnavailable) {
   meet().close();
   EXPECT_EQ(refusal(), ErrorKind::unavailable);
   Peer& half = meet();
@@ -291,7 +291,7 @@ TEST_F(HandshakeTest, APeerThatLeavesIsUnavailable) {
   EXPECT_EQ(refusal(), ErrorKind::unavailable);
 }
 
-TEST_F(HandshakeTest, ASilentPeerIsGivenUp) {
+TEST_F(HandshakeTest, ASilentPeerTimesOut) {
   const ShmOptions impatient{.timeout = std::chrono::milliseconds{30}};
   meet(impatient);
   EXPECT_EQ(refusal(), ErrorKind::unavailable);
@@ -301,9 +301,9 @@ TEST_F(HandshakeTest, ASilentPeerIsGivenUp) {
   EXPECT_EQ(refusal(), ErrorKind::unavailable);
 }
 
-// --- Once the stream is there ---
+// --- After the handshake ---
 
-TEST_F(HandshakeTest, KnocksForNothingAreHarmless) {
+TEST_F(HandshakeTest, SpuriousKnocksAreHarmless) {
   Peer& peer = meet();
   peer.receive_hello();
   peer.send(hello().encode(), {ours_.descriptor()});
@@ -319,7 +319,7 @@ TEST_F(HandshakeTest, KnocksForNothingAreHarmless) {
   on(*loop_, [&] { EXPECT_EQ(read(made), "at last"); });
 }
 
-TEST_F(HandshakeTest, APeerThatScribblesEndsTheStreamAtWorst) {
+TEST_F(HandshakeTest, APeerThatWritesRandomlyCanOnlyEndTheStream) {
   for (int i = 0; i < 50; ++i) {
     Peer& peer = meet();
     peer.receive_hello();
@@ -336,7 +336,7 @@ TEST_F(HandshakeTest, APeerThatScribblesEndsTheStreamAtWorst) {
     on(*loop_, read_on);
     auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(ours_.control());
     std::mt19937_64 random(static_cast<unsigned>(i));
-    // A false number that is small enough to be accepted sometimes, and one that is never accepted.
+    // Values that are small enough to be accepted sometimes, and one value that is never accepted.
     for (int j = 0; j < 300; ++j) {
       words[random() % (sizeof(RingControl) / 8)] = random() % (1U << (random() % 20));
       peer.send(std::array<std::byte, 1>{});

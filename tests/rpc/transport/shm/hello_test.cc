@@ -29,7 +29,7 @@ void set_at(ShmHello::Bytes& bytes, std::size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
 }
 
-TEST(ShmHello, ReadsWhatItWrites) {
+TEST(ShmHello, RoundTrips) {
   ShmHello hello = some_hello();
   EXPECT_EQ(ShmHello::decode(hello.encode()), hello);
   hello.bulk = false;
@@ -40,7 +40,7 @@ TEST(ShmHello, ReadsWhatItWrites) {
   EXPECT_FALSE(ShmVerdict::decode(ShmVerdict{false}.encode()).readable);
 }
 
-// The layout is the protocol: a release talks to the one before it.
+// The layout is part of the protocol, because different releases exchange hellos.
 TEST(ShmHello, HasTheDocumentedLayout) {
   ShmHello hello = some_hello();
   for (std::size_t i = 0; i < hello.nonce.size(); ++i) hello.nonce[i] = std::byte(i + 1);
@@ -54,7 +54,7 @@ TEST(ShmHello, HasTheDocumentedLayout) {
   EXPECT_EQ(std::memcmp(hello.encode().data(), expected, sizeof expected), 0);
 }
 
-TEST(ShmHello, BulkIsOfTheSizesThatBothSidesSay) {
+TEST(ShmHello, BulkHasTheSizesThatBothSidesAllow) {
   const auto agreed = [](ShmHello ours, ShmHello theirs) {
     EXPECT_EQ(ours.agreed_bulk(theirs), theirs.agreed_bulk(ours));
     return ours.agreed_bulk(theirs);
@@ -63,11 +63,11 @@ TEST(ShmHello, BulkIsOfTheSizesThatBothSidesSay) {
   theirs.bulk_begin = 100;
   theirs.bulk_end = 1U << 20;
   EXPECT_EQ(agreed(ours, theirs), (BulkRange{64U << 10, 1U << 20}));
-  theirs.bulk_end = 0;  // from before there was an end
+  theirs.bulk_end = 0;  // from a version without an end
   EXPECT_EQ(agreed(ours, theirs), (BulkRange{64U << 10, BulkRange::no_end}));
 }
 
-TEST(ShmHello, ANewerOneThatSpeaksThisVersionIsUnderstood) {
+TEST(ShmHello, ANewerHelloWithThisVersionIsUnderstood) {
   ShmHello::Bytes bytes = some_hello().encode();
   set_at<std::uint16_t>(bytes, 8, 7);
   set_at<std::uint32_t>(bytes, 12, 0xffffffff);          // flags of the newer version
@@ -75,7 +75,7 @@ TEST(ShmHello, ANewerOneThatSpeaksThisVersionIsUnderstood) {
   EXPECT_TRUE(ShmHello::decode(bytes).bulk);
 }
 
-TEST(ShmHello, RefusesWhatCannotBe) {
+TEST(ShmHello, RefusesInvalidFields) {
   const auto refused = [](std::size_t at, auto value) {
     ShmHello::Bytes bytes = some_hello().encode();
     set_at(bytes, at, value);

@@ -40,12 +40,12 @@ class PeerMemoryTest : public testing::Test {
   PeerMemory::Nonce nonce_{};
 };
 
-TEST_F(PeerMemoryTest, TheKernelNamesTheOther) {
+TEST_F(PeerMemoryTest, TheKernelIdentifiesThePeer) {
   EXPECT_EQ(peer_user(here_.get()), ::geteuid());
   EXPECT_TRUE(memory_->alive());
 }
 
-TEST_F(PeerMemoryTest, ReadsAllThatIsAskedFor) {
+TEST_F(PeerMemoryTest, ReadsAllRequestedBytes) {
   const test::Pattern pattern(1);
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4097}, std::size_t{5'000'001}}) {
     std::vector<std::byte> from(size), into(size);
@@ -90,7 +90,7 @@ TEST_F(PeerMemoryTest, ReadsMoreThanOneCallCan) {
   EXPECT_TRUE(pattern.matches(0, into.bytes().last(Windows::window).first(some.size())));
 }
 
-TEST_F(PeerMemoryTest, WhatIsNotThereIsAnError) {
+TEST_F(PeerMemoryTest, UnmappedMemoryIsAnError) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   void* mapped = ::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapped, MAP_FAILED);
@@ -109,7 +109,7 @@ TEST_F(PeerMemoryTest, WhatIsNotThereIsAnError) {
   ::munmap(static_cast<std::byte*>(mapped) + 3 * page, page);
 }
 
-TEST_F(PeerMemoryTest, AProofIsTheNonceAndNothingElse) {
+TEST_F(PeerMemoryTest, OnlyTheNonceProvesAPeer) {
   EXPECT_TRUE(memory_->proves(address(nonce_.data()), nonce_));
   PeerMemory::Nonce other = nonce_;
   other[15] ^= std::byte{1};

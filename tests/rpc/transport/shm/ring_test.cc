@@ -19,7 +19,7 @@ namespace {
 
 using asio::error::would_block;
 
-// Counts; and a thread may wait for it.
+// Counts its rings. A thread may wait for a ring.
 class Bell final : public Doorbell {
  public:
   void ring() override {
@@ -52,7 +52,7 @@ class RingTest : public testing::Test {
   ShmSegment segment = ShmSegment::create(64U << 10);
   const std::size_t capacity = segment.capacity();
   RingControl& control = *reinterpret_cast<RingControl*>(segment.control());
-  Bell at_writer, at_reader;  // rung to wake it
+  Bell at_writer, at_reader;  // rung to wake the writer, or the reader
   RingWriter writer{segment, at_reader};
   RingReader reader{segment, at_writer};
   std::error_code error;
@@ -85,7 +85,7 @@ TEST_F(RingTest, ScattersAndGathers) {
   EXPECT_EQ(x + y + z, "abcdefg------");
 }
 
-TEST_F(RingTest, TakesWhatThereIsRoomFor) {
+TEST_F(RingTest, AcceptsBytesUpToItsCapacity) {
   const std::string much(3 * capacity, 'x');
   EXPECT_TRUE(writer.writable());
   EXPECT_EQ(write(much), capacity);
@@ -97,7 +97,7 @@ TEST_F(RingTest, TakesWhatThereIsRoomFor) {
   EXPECT_EQ(read(3 * capacity), much.substr(0, capacity - 10) + "yyyyyyyyyy");
 }
 
-TEST_F(RingTest, WrapsAtAnyPlace) {
+TEST_F(RingTest, WrapsAtAnyPosition) {
   const test::Pattern pattern(1);
   std::uint64_t position = 0;
   std::vector<std::byte> got(capacity);
@@ -111,7 +111,7 @@ TEST_F(RingTest, WrapsAtAnyPlace) {
   EXPECT_GT(position, 10 * capacity);
 }
 
-TEST_F(RingTest, EndsAfterWhatWasWritten) {
+TEST_F(RingTest, EndsAfterTheWrittenBytes) {
   write("last");
   writer.end();
   EXPECT_TRUE(reader.readable());
@@ -124,7 +124,7 @@ TEST_F(RingTest, EndsAfterWhatWasWritten) {
   }
 }
 
-TEST_F(RingTest, AnAbandonedReaderReadsWhatWasWrittenByThen) {
+TEST_F(RingTest, AnAbandonedReaderReadsTheBytesWrittenBefore) {
   write("by then");
   reader.abandon();
   write("and later");
@@ -135,7 +135,7 @@ TEST_F(RingTest, AnAbandonedReaderReadsWhatWasWrittenByThen) {
   EXPECT_EQ(error, asio::error::connection_reset);
 }
 
-TEST_F(RingTest, AnAbandonedReaderKnowsAnOrderlyEnd) {
+TEST_F(RingTest, AnAbandonedReaderRecognizesTheEndOfTheWriter) {
   write("by then");
   writer.end();
   reader.abandon();
@@ -161,7 +161,7 @@ TEST_F(RingTest, ASleepingReaderIsRungOnce) {
   write("a");
   write("b");
   EXPECT_EQ(at_reader.times(), 1);
-  EXPECT_FALSE(reader.fall_asleep());  // there is something
+  EXPECT_FALSE(reader.fall_asleep());  // there are bytes to read
   write("c");
   EXPECT_EQ(at_reader.times(), 1);
   read();
@@ -219,7 +219,7 @@ TEST_F(RingTest, APieceIsAnnouncedBeforeAllIsWritten) {
   EXPECT_LE(bell.seen, 128U << 10);
 }
 
-// Two threads, each of which sleeps whenever it has nothing to do: a wake-up that is lost leaves one there.
+// Two threads, each of which sleeps whenever it has nothing to do. If a wake-up is lost, the test hangs.
 void sleepers(const ShmSegment& segment, std::uint64_t total, std::size_t max_written, std::size_t max_read) {
   Bell at_writer, at_reader;
   const test::Pattern pattern(1);
@@ -266,9 +266,9 @@ TEST_F(RingTest, NoWakeUpIsLostAmongSmallOnes) { sleepers(segment, 500'000, 20, 
 TEST_F(RingTest, NoWakeUpIsLostWithAFullRing) { sleepers(segment, 50'000'000, 100'000, 100'000); }
 TEST_F(RingTest, NoWakeUpIsLostOfASlowReader) { sleepers(segment, 2'000'000, 100'000, 1'000); }
 
-// --- A peer that lies ---
+// --- A peer that writes invalid positions ---
 
-TEST_F(RingTest, APositionThatCannotBeEndsTheReader) {
+TEST_F(RingTest, AnInvalidPositionFailsTheReader) {
   for (const std::uint64_t lie :
        {std::uint64_t{3}, ~std::uint64_t{0}, std::uint64_t{4 + capacity + 1}, std::uint64_t{1} << 63}) {
     std::memset(segment.control(), 0, sizeof control);
@@ -290,7 +290,7 @@ TEST_F(RingTest, APositionThatCannotBeEndsTheReader) {
   }
 }
 
-TEST_F(RingTest, APositionThatCannotBeEndsTheWriter) {
+TEST_F(RingTest, AnInvalidPositionFailsTheWriter) {
   for (const std::uint64_t lie : {std::uint64_t{5}, 3 - std::uint64_t{capacity}, std::uint64_t{1} << 63}) {
     std::memset(segment.control(), 0, sizeof control);
     RingWriter victim(segment, at_reader);
@@ -301,14 +301,14 @@ TEST_F(RingTest, APositionThatCannotBeEndsTheWriter) {
     EXPECT_FALSE(victim.fall_asleep());
     const std::string much(2 * capacity, 'x');
     error = {};
-    // The victim reads the position when it knows of no more room.
+    // The writer reads the position only if it knows of no more free space.
     while (!error) victim.write(std::array{std::as_bytes(std::span(much))}, error);
     EXPECT_EQ(error, std::errc::protocol_error) << lie;
     EXPECT_TRUE(victim.writable());
   }
 }
 
-TEST_F(RingTest, AScribblerEndsItsVictimAtWorst) {
+TEST_F(RingTest, ARandomWriterCanOnlyFailItsVictim) {
   std::atomic<bool> stop{false};
   test::Event begun;
   std::thread scribbler([&] {
@@ -338,7 +338,7 @@ TEST_F(RingTest, AScribblerEndsItsVictimAtWorst) {
     RingReader reads(segment, at_writer);
     RingWriter writes(segment, at_reader);
     for (int j = 0; j < 10; ++j) {
-      const auto part = inside.last(1 + random() % 300);  // one byte more would be the guard
+      const auto part = inside.last(1 + random() % 300);  // one byte more would reach the guard page
       error = {};
       const std::size_t bytes = reads.read(std::array{part}, error);
       ASSERT_LE(bytes, part.size());

@@ -21,7 +21,7 @@ using test::kind_of;
 constexpr std::size_t most = 1U << 20;
 constexpr int sealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// A memfd as a peer might make it.
+// A memfd as a peer might create it.
 Descriptor memory(std::size_t size, int seals) {
   Descriptor made(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (::ftruncate(made.get(), static_cast<off_t>(size)) != 0) throw std::runtime_error("ftruncate");
@@ -53,7 +53,7 @@ TEST(ShmSegment, TheDataIsMappedTwice) {
   EXPECT_EQ(segment.data()[capacity - 1], std::byte{'y'});
 }
 
-TEST(ShmSegment, IsZerosAndTouchesNothing) {
+TEST(ShmSegment, IsZeroedAndTouchesNoPage) {
   const ShmSegment segment = ShmSegment::create(1U << 20);
   std::vector<unsigned char> resident((page + 2 * segment.capacity()) / page, 1);
   ASSERT_EQ(::mincore(segment.control(), page + 2 * segment.capacity(), resident.data()), 0);
@@ -62,7 +62,7 @@ TEST(ShmSegment, IsZerosAndTouchesNothing) {
 }
 
 // A process that reads a truncated mapped file dies. Neither side can do that to the other.
-TEST(ShmSegment, ItsSizeIsForGood) {
+TEST(ShmSegment, CannotBeResized) {
   const ShmSegment segment = ShmSegment::create(64U << 10);
   EXPECT_EQ(::ftruncate(segment.descriptor(), 0), -1);
   EXPECT_EQ(errno, EPERM);
@@ -70,7 +70,7 @@ TEST(ShmSegment, ItsSizeIsForGood) {
   EXPECT_EQ(::fcntl(segment.descriptor(), F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
 
-TEST(ShmSegment, RefusesWhatIsNotSealed) {
+TEST(ShmSegment, RefusesUnsealedMemory) {
   const std::size_t size = page + (64U << 10);
   EXPECT_NO_THROW(ShmSegment::open(memory(size, sealed), most));
   EXPECT_NO_THROW(ShmSegment::open(memory(size, F_SEAL_SHRINK | F_SEAL_GROW), most));
@@ -78,7 +78,7 @@ TEST(ShmSegment, RefusesWhatIsNotSealed) {
     EXPECT_EQ(kind_of([&] { ShmSegment::open(memory(size, seals), most); }), ErrorKind::protocol_error);
 }
 
-TEST(ShmSegment, RefusesWhatCannotBeWritten) {
+TEST(ShmSegment, RefusesReadOnlyMemory) {
   const int seals = sealed | F_SEAL_WRITE;
   EXPECT_EQ(kind_of([&] { ShmSegment::open(memory(page + (64U << 10), seals), most); }),
             ErrorKind::protocol_error);
@@ -97,7 +97,7 @@ TEST(ShmSegment, RefusesOtherSizes) {
   EXPECT_NO_THROW(ShmSegment::open(memory(page + most, sealed), most));
 }
 
-TEST(ShmSegment, RefusesWhatIsNoMemory) {
+TEST(ShmSegment, RefusesOtherDescriptorsThanMemory) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
   Descriptor read_end(pipe[0]), write_end(pipe[1]);

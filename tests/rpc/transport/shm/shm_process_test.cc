@@ -25,7 +25,7 @@ namespace {
 
 using test::on;
 
-// A child's end of the stream, or this process's.
+// One end of the stream, in a child or in this process.
 class End {
  public:
   explicit End(int socket, const ShmOptions& options = {}) {
@@ -44,7 +44,7 @@ class End {
     });
     if (bytes != size) throw std::runtime_error("not written: " + error.message());
   }
-  // The whole of it, or how it ended.
+  // Reads all bytes. Returns the error if the stream ended before.
   std::error_code read(void* data, std::size_t size) {
     std::span<std::byte> rest(static_cast<std::byte*>(data), size);
     while (!rest.empty()) {
@@ -128,7 +128,7 @@ class ShmProcessTest : public testing::Test {
     ::kill(child_, SIGKILL);
     wait();
   }
-  // Memory of this process and of the children that it has from now on, at the same place.
+  // Allocates memory that this process and its later children have at the same address.
   static std::span<std::byte> memory(std::size_t size) {
     void* mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -136,7 +136,7 @@ class ShmProcessTest : public testing::Test {
   }
   static std::uint64_t address(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
 
-  // The child has filled `size` bytes and says where; it lives until it is killed.
+  // Starts a child that fills `size` bytes, reports their address, and lives until it is killed.
   void start_source(std::size_t size) {
     start([this, size] {
       const auto bytes = memory(size);
@@ -215,7 +215,7 @@ TEST_F(ShmProcessTest, AProcessThatOnlyCreatedTheSocketIsNotRead) {
   EXPECT_EQ(wait(), 0);
 }
 
-TEST_F(ShmProcessTest, WhatAKilledPeerWroteIsReadAndThenItIsLost) {
+TEST_F(ShmProcessTest, BytesOfAKilledPeerAreReadBeforeItsLoss) {
   start_source(4096);
   End end(accept());
   char first = 0;
@@ -259,7 +259,8 @@ TEST_F(ShmProcessTest, APullFromAProcessThatIsKilledMeanwhileFails) {
     pulling.get_future().wait();
     ::kill(child_, SIGKILL);
   });
-  // One after the other without a pause, so that death comes in one of them; what came whole is right.
+  // Pulls follow each other without a pause, so that the death occurs during one of them. The bytes of
+  // completed pulls are correct.
   std::error_code error;
   for (int i = 0; !error; ++i) {
     if (i == 1) pulling.set_value();
@@ -278,7 +279,7 @@ TEST_F(ShmProcessTest, APullFromAProcessThatIsKilledMeanwhileFails) {
 }
 
 TEST_F(ShmProcessTest, AnotherProcessWithTheSamePidIsNotRead) {
-  const auto bytes = memory(4096);  // at the same place in both
+  const auto bytes = memory(4096);  // at the same address in both processes
   start([&] {
     std::memset(bytes.data(), 'c', bytes.size());
     End end(connect());
@@ -292,7 +293,7 @@ TEST_F(ShmProcessTest, AnotherProcessWithTheSamePidIsNotRead) {
   if (end->stream->bulk() == nullptr) GTEST_SKIP() << "this system lets no process read another's memory";
   ASSERT_FALSE(end->pull(address(bytes.data()), into));
   kill();
-  // The next process is given the number after the last one: what only a privileged one may set.
+  // Sets the number of the next process, for which the process must be privileged.
   pid_t same = 0;
   std::array<int, 2> ready{};
   ASSERT_EQ(::pipe(ready.data()), 0);
@@ -339,7 +340,7 @@ TEST_F(ShmProcessTest, AStoppedPeerBlocksNoOtherPeer) {
   }
   constexpr std::uint64_t total = 5'000'000;
   test::PatternSender sender(*end.stream, total, 100'000, 1);
-  on(*end.loop, [&] { sender.run(); });  // comes back, though nobody reads
+  on(*end.loop, [&] { sender.run(); });  // returns although the peer does not read
   ::kill(child_, SIGCONT);
   sender.done.wait();
   EXPECT_EQ(end.get<std::uint64_t>(), total);

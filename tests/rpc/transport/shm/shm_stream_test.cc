@@ -39,7 +39,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(ShmMixed, ByteStreamTest, Mixed);
 INSTANTIATE_TYPED_TEST_SUITE_P(ShmDozing, ByteStreamTest, Dozing);
 INSTANTIATE_TYPED_TEST_SUITE_P(ShmSmallRing, ByteStreamTest, SmallRing);
 
-// --- What it costs ---
+// --- Memory of a stream ---
 
 // Bytes of this process's memory that are pages of rings.
 std::size_t resident() {
@@ -106,7 +106,7 @@ class ShmBulkTest : public testing::Test {
 using BulkKinds = testing::Types<Asleep, Spinning, Mixed, Dozing>;
 TYPED_TEST_SUITE(ShmBulkTest, BulkKinds);
 
-TYPED_TEST(ShmBulkTest, IsPulledFromTheOthersMemory) {
+TYPED_TEST(ShmBulkTest, IsPulledFromThePeersMemory) {
   const Pattern pattern(1);
   const auto from = pattern.at(0, 200'000);
   std::vector<std::byte> into(from.size());
@@ -149,7 +149,7 @@ TYPED_TEST(ShmBulkTest, AcknowledgementsAreReportedBeforeAndAfterTheyAreAwaited)
 }
 
 // The memory may already be used for other data.
-TYPED_TEST(ShmBulkTest, WhatIsPulledFromAClosedStreamIsAnError) {
+TYPED_TEST(ShmBulkTest, APullFromAClosedStreamFails) {
   const std::array<std::byte, 100> from{};
   std::array<std::byte, 100> into;
   on(*this->kind_.loop(0), [&] { this->streams_[0]->close(); });
@@ -160,7 +160,7 @@ TYPED_TEST(ShmBulkTest, WhatIsPulledFromAClosedStreamIsAnError) {
   });
 }
 
-TYPED_TEST(ShmBulkTest, CloseDropsTheJob) {
+TYPED_TEST(ShmBulkTest, CloseDropsTheCallback) {
   auto held = std::make_shared<int>();
   on(*this->kind_.loop(0), [&] {
     this->bulk(0).when_acknowledged([held] { ADD_FAILURE() << "acknowledged"; });

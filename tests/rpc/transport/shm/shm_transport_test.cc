@@ -88,7 +88,7 @@ TEST_F(ShmTransportTest, ConnectsBothSides) {
   EXPECT_EQ(other->identity(), "uid:" + std::to_string(::geteuid()));
 }
 
-TEST_F(ShmTransportTest, TheFileIsItsOwnersAndGoesWithTheListener) {
+TEST_F(ShmTransportTest, TheFileIsPrivateAndRemovedWithTheListener) {
   const mode_t old = ::umask(0);
   auto listener = listen();
   ::umask(old);
@@ -99,7 +99,7 @@ TEST_F(ShmTransportTest, TheFileIsItsOwnersAndGoesWithTheListener) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(ShmTransportTest, AFileLeftBehindIsReplacedAndOneThatAnswersIsNot) {
+TEST_F(ShmTransportTest, AStaleFileIsReplacedButALiveListenerIsNot) {
   {
     asio::io_context io;
     stream_protocol::acceptor left(io, stream_protocol::endpoint(path_.string()));
@@ -112,7 +112,7 @@ TEST_F(ShmTransportTest, AFileLeftBehindIsReplacedAndOneThatAnswersIsNot) {
   there();
 }
 
-TEST_F(ShmTransportTest, WithoutAListenerItIsUnavailable) {
+TEST_F(ShmTransportTest, AConnectWithoutAListenerIsUnavailable) {
   connect();
   const auto error = test::error_of([&] { made_.take().get(); });
   ASSERT_TRUE(error);
@@ -121,7 +121,7 @@ TEST_F(ShmTransportTest, WithoutAListenerItIsUnavailable) {
   EXPECT_NE(std::string(error->what()).find("cannot connect to shm://" + path_.string()), std::string::npos);
 }
 
-TEST_F(ShmTransportTest, WhereSomethingElseListensItFails) {
+TEST_F(ShmTransportTest, AConnectToAnotherKindOfListenerFails) {
   asio::io_context io;
   stream_protocol::acceptor other(io, stream_protocol::endpoint(path_.string()));
   connect();
@@ -140,7 +140,7 @@ TEST_F(ShmTransportTest, APathThatIsTooLongIsInvalid) {
   EXPECT_EQ(kind_of([&] { listen(); }), ErrorKind::invalid_argument);
 }
 
-TEST_F(ShmTransportTest, ShutDownEndsConnectsInFlight) {
+TEST_F(ShmTransportTest, ShutDownFailsConnectsInFlight) {
   asio::io_context io;
   stream_protocol::acceptor silent(io, stream_protocol::endpoint(path_.string()));
   connect();
@@ -150,7 +150,7 @@ TEST_F(ShmTransportTest, ShutDownEndsConnectsInFlight) {
 }
 
 // The loops wait for handshakes in flight. Without this, they would wait for a peer that sends nothing.
-TEST_F(ShmTransportTest, CloseOfTheListenerEndsHandshakesInFlight) {
+TEST_F(ShmTransportTest, CloseOfTheListenerFailsHandshakesInFlight) {
   auto listener = listen();
   asio::io_context io;
   stream_protocol::socket silent(io);
