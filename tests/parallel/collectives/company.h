@@ -26,8 +26,8 @@ using test::got;
 using Tensors = std::vector<at::Tensor>;
 using Futures = std::vector<rpc::Future<void>>;
 
-// How the members of a group reach each other's tensors. placed: memory, with the tensors in it; hosts: even
-// ranks are on one host, odd ranks on another; uneven: hosts of one rank, of three and of two.
+// How the members of a group exchange tensors. placed: shared memory, which also contains the tensors; hosts:
+// even ranks are on one host, odd ranks on another; uneven: hosts of one, three and two ranks.
 enum class Backend : std::uint8_t { messages, memory, placed, hosts, uneven };
 inline constexpr Backend backends[] = {Backend::messages, Backend::memory};  // of any number of ranks
 inline constexpr Backend all_backends[] = {Backend::messages, Backend::memory, Backend::hosts,
@@ -50,7 +50,7 @@ inline std::ostream& operator<<(std::ostream& out, Backend backend) {
   return out << names[static_cast<std::size_t>(backend)];
 }
 
-// Of a rank.
+// Returns the options of a rank's devices.
 using DevicesOf = std::function<nccl::DevicesOptions(int)>;
 inline rpc::Layers company_layers(nccl::DevicesOptions devices = {}, rpc::Layers below = tensor::layers()) {
   rpc::Layers layers = std::move(below);
@@ -93,7 +93,7 @@ class Company {
   std::vector<Group> groups(const GroupOptions& options = {}) {
     return groups_of([&](int rank) { return options_of(backend_, rank, options); });
   }
-  // options: of a rank.
+  // options: returns the options of a rank.
   std::vector<Group> groups_of(const std::function<GroupOptions(int)>& options) {
     std::vector<rpc::Future<Group>> made;
     for (auto& agent : agents_) made.push_back(Group::create(*agent, options(static_cast<int>(made.size()))));
@@ -108,7 +108,7 @@ class Company {
   std::vector<std::unique_ptr<rpc::Agent>> agents_;
 };
 
-// The same at every rank, at once; then all have to end well.
+// Calls the same on every rank at the same time, and expects that all futures succeed.
 template <class F>
 void together(const std::vector<Group>& groups, F begin) {
   Futures under_way;
@@ -130,7 +130,7 @@ inline void expect_equal(const at::Tensor& a, const at::Tensor& b, const char* w
   EXPECT_TRUE(at::equal(a, b)) << what << "\n" << a << "\n" << b;
 }
 
-// Of each rank's future.
+// Expects this error from the future of each rank.
 inline void expect_all(Futures futures, ErrorKind kind, const std::vector<std::string>& words) {
   for (std::size_t rank = 0; rank < futures.size(); ++rank)
     for (const auto error = error_of([&] { got(std::move(futures[rank])); }); const auto& word : words) {
@@ -143,7 +143,7 @@ inline void expect_all(Futures futures, ErrorKind kind, const std::vector<std::s
 
 class OfFew : public ::testing::TestWithParam<Backend> {
  protected:
-  // Of all ranks but that one.
+  // Calls `begin` on all ranks except `missing`.
   template <class F>
   Futures but(int missing, F begin) {
     Futures futures;

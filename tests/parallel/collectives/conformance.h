@@ -9,14 +9,14 @@
 
 namespace weft::collectives::testing {
 
-// Groups over one backend, and where the tensors of their ranks are.
+// Groups over one backend, and the memory of their ranks' tensors.
 class Deployment {
  public:
   virtual ~Deployment() = default;
   virtual std::vector<Group> make() = 0;
   // Returns a tensor of these values in the memory that the backend uses.
   virtual at::Tensor place(const Group&, const at::Tensor& values) { return values.clone(); }
-  // Does what has to be done for collectives to complete, until then.
+  // Does the work that collectives need in order to complete, until over() is true.
   virtual void work_until(const std::function<bool()>& over) {
     while (!over()) std::this_thread::yield();
   }
@@ -32,12 +32,12 @@ inline std::ostream& operator<<(std::ostream& out, const ConformingBackend& back
 
 class Conformance : public ::testing::TestWithParam<ConformingBackend> {
  protected:
-  void TearDown() override { groups.clear(); }  // before what they run on
+  void TearDown() override { groups.clear(); }  // before the deployment
   at::Tensor place(int rank, const at::Tensor& values) {
     return deployment->place(groups[static_cast<std::size_t>(rank)], values);
   }
   at::Tensor zeros(int rank, at::IntArrayRef shape) { return place(rank, at::zeros(shape)); }
-  // Of the ranks from `first` on, once they have completed.
+  // Calls `begin_at` on each rank, starting with rank `first`. Returns the futures by rank.
   template <class F>
   Futures begin(F begin_at, int first = 0) {
     Futures futures;

@@ -23,7 +23,7 @@ TEST_P(Conformance, EveryOperationFromEveryRootInEverySize) {
   runs.join();
 }
 
-TEST_P(Conformance, ARanksOwnPartMayBeInPlace) {
+TEST_P(Conformance, TheOwnPartOfARankMayBeInPlace) {
   Tensors gathered, scattered;
   for (int rank = 0; rank < ranks; ++rank) {
     gathered.push_back(place(rank, at::full({ranks, 5}, rank)));

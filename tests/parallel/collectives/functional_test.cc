@@ -33,7 +33,7 @@ at::Tensor input_of(int rank, at::IntArrayRef sizes) {
   auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank + 1));
   return at::randn(sizes, generator, at::kDouble);
 }
-// The loss of a rank; not the same for all ranks, and not linear.
+// The loss of a rank. It differs between ranks and is not linear.
 at::Tensor loss_of(int rank, const at::Tensor& output) {
   return ((output + 0.1 * (rank + 1)).pow(3) * (rank + 1)).sum();
 }
@@ -45,7 +45,7 @@ void expect_near(const at::Tensor& a, const at::Tensor& b, const std::string& wh
 struct Case {
   std::string name;
   std::function<at::Tensor(const Group&, const at::Tensor&)> on_rank;
-  std::function<Tensors(const Tensors&)> alone;  // outputs of all ranks, of their inputs
+  std::function<Tensors(const Tensors&)> alone;  // computes the outputs of all ranks from their inputs
 };
 
 at::Tensor sum(const Tensors& all) { return at::stack(all).sum(0); }
@@ -61,7 +61,7 @@ Tensors parts_for(const Tensors& all, std::int64_t rank, std::int64_t dim) {
     parts.push_back(one.chunk(count(all), dim)[static_cast<std::size_t>(rank)]);
   return parts;
 }
-// Rank r has 1 + (r + i) % 2 rows for rank i; the input has more rows, of which that many are used.
+// Rank r sends 1 + (r + i) % 2 rows to rank i. The input has more rows than are sent.
 std::vector<std::int64_t> rows_for(int rank, int ranks) {
   std::vector<std::int64_t> rows;
   for (int i = 0; i < ranks; ++i) rows.push_back(1 + (rank + i) % 2);
@@ -142,13 +142,13 @@ class Functional : public ::testing::TestWithParam<std::tuple<int, Backend>> {
   const int ranks = std::get<0>(GetParam());
   Company company{ranks, std::get<1>(GetParam())};
   std::vector<Group> groups = company.groups();
-  const std::vector<std::int64_t> sizes{12, 12};  // of inputs
+  const std::vector<std::int64_t> sizes{12, 12};  // the sizes of inputs
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, Functional,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(backends)));
 
-// Outputs, gradients, and gradients of these.
-TEST_P(Functional, GradientsAreThoseOfOneProcess) {
+// Compares outputs, gradients, and gradients of gradients.
+TEST_P(Functional, GradientsEqualThoseOfOneProcess) {
   for (const Case& each_case : cases()) {
     Tensors inputs, losses;
     for (int rank = 0; rank < ranks; ++rank) inputs.push_back(input_of(rank, sizes).requires_grad_());
@@ -187,7 +187,7 @@ TEST_P(Functional, APairOfConjugatesTrainsPartsOfALayer) {
     return tensor.detach().chunk(group.size(), dim)[std::size_t(group.rank())].clone();
   };
   on_threads(groups, [&](const Group& group) {
-    // The ranks have equal inputs, or each a part of the rows (sequence parallel).
+    // The ranks have either equal inputs, or each a part of the rows (sequence parallel).
     for (const bool by_rows : {false, true}) {
       const at::Tensor columns = part(whole[0], group, 1).requires_grad_();
       const at::Tensor rows = part(whole[1], group, 0).requires_grad_();

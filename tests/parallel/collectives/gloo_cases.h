@@ -21,20 +21,22 @@
 
 namespace weft::collectives::testing {
 
-// The layout of tensors in memory. expanded: only inputs that are no outputs; the other tensors of such a
-// case are contiguous.
+// The layout of tensors in memory. expanded: only for inputs that are not also outputs. Other tensors of such
+// a case are contiguous.
 enum class Lie : std::uint8_t { contiguous, strided, expanded };
 
 struct GlooCase {
   int number = 0;
-  std::string op;  // as the method of Group; send_recv: to the next rank, from the one before
+  // a method of Group; send_recv: each rank sends to the next one and receives from the previous one
+  std::string op;
   at::ScalarType dtype = at::kFloat;
-  std::vector<std::int64_t> shape;  // of what a rank has, or has for one rank
+  std::vector<std::int64_t> shape;  // of a rank's tensor, or of its part for one rank
   int ranks = 1, root = 0;
   std::optional<ReduceOp::Kind> reduction;
   Lie lie = Lie::contiguous;
-  std::int64_t period = 1;                       // after how many elements an input repeats
-  std::vector<std::vector<std::int64_t>> sizes;  // elements that [one rank] has for [another]
+  std::int64_t period = 1;  // the input repeats after this number of elements
+  // [rank][other]: the elements that the rank has for the other one
+  std::vector<std::vector<std::int64_t>> sizes;
 
   std::int64_t size(int from, int to) const {
     return sizes[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
@@ -42,10 +44,10 @@ struct GlooCase {
   bool is(std::initializer_list<const char*> operations) const {
     return std::find(operations.begin(), operations.end(), op) != operations.end();
   }
-  bool of_parts() const {  // one for each rank, in an input
+  bool of_parts() const {  // the input has a part for each rank
     return is({"reduce_scatter", "reduce_scatter_v", "all_to_all", "all_to_all_v", "scatter"});
   }
-  std::int64_t elements(int rank) const {  // of its input
+  std::int64_t elements(int rank) const {  // in the input of the rank
     const auto& row = sizes[static_cast<std::size_t>(rank)];
     return of_parts() ? std::accumulate(row.begin(), row.end(), std::int64_t{0}) : size(rank, rank);
   }
@@ -53,7 +55,7 @@ struct GlooCase {
     return *reduction == ReduceOp::Kind::premul_sum ? ReduceOp::premul_sum((rank + 1) / 2.0)
                                                     : ReduceOp{*reduction};
   }
-  bool rounds() const {  // whether its results depend on an order of operations
+  bool rounds() const {  // whether the result depends on the order of the operations
     return reduction && (at::isFloatingType(dtype) || at::isComplexType(dtype)) &&
            *reduction != ReduceOp::Kind::min && *reduction != ReduceOp::Kind::max;
   }
@@ -122,7 +124,7 @@ inline std::string json_of(const std::vector<GlooCase>& cases) {
   return out.str();
 }
 
-// --- Which cases ---
+// --- The matrix of cases ---
 
 class GlooMatrix {
  public:
@@ -222,8 +224,8 @@ class GlooMatrix {
   }
   static bool takes_expanded(const GlooCase& c) { return !c.is({"all_reduce", "reduce", "broadcast"}); }
 
-  // On both sides of where plan/choice.cc and shm/ go from one way to another: 32 KiB in all or for each
-  // rank, parts of 128 KiB, messages of 256 KiB, 1 MiB.
+  // Sizes below and above the limits at which plan/choice.cc and shm/ choose another algorithm: 32 KiB in
+  // total or per rank, parts of 128 KiB, messages of 256 KiB, 1 MiB.
   std::vector<std::int64_t> shape_of(const GlooCase& c) {
     const auto item = static_cast<std::int64_t>(c10::elementSize(c.dtype));
     const std::int64_t share = c.of_parts() || c.is({"all_gather", "all_gather_v"}) ? c.ranks : 1;
@@ -253,17 +255,17 @@ class GlooMatrix {
         return {5, bytes(270'000) / share / 5 + 1};
       default:
         return {bytes(c.ranks <= 3 ? (1 << 20) + 100 : 140'000) / share +
-                1};  // Gloo's part takes long enough
+                1};  // limits the time that Gloo needs
     }
   }
 
   std::mt19937_64 random_;
-  std::map<std::string, std::vector<std::size_t>> packs_;  // what is left of each
+  std::map<std::string, std::vector<std::size_t>> packs_;  // the cards that are left in each pack
 };
 
-// --- What ranks put in ---
+// --- Inputs of ranks ---
 
-// As many words of 64 bits, which repeat after `period` of them: splitmix64's last steps.
+// 64-bit words that repeat after `period` words: the last steps of splitmix64.
 inline at::Tensor hashes(int number, int rank, std::int64_t n, std::int64_t period) {
   at::Tensor words = at::empty({n}, at::kLong);
   auto* const out = words.data_ptr<std::int64_t>();
@@ -278,7 +280,7 @@ inline at::Tensor hashes(int number, int rank, std::int64_t n, std::int64_t peri
   return words;
 }
 
-inline int digits_of(at::ScalarType dtype) {  // of a significand
+inline int digits_of(at::ScalarType dtype) {  // digits of the significand
   return dtype == at::kHalf ? 11 : dtype == at::kBFloat16 ? 8 : dtype == at::kDouble ? 53 : 24;
 }
 
@@ -304,7 +306,7 @@ inline at::Tensor numbers(const at::Tensor& words, at::ScalarType dtype, ReduceO
   return values.to(dtype);
 }
 
-// A rank's input, one element after the other.
+// The input of a rank as a flat tensor.
 inline at::Tensor input_of(const GlooCase& c, int rank) {
   const std::int64_t n = c.elements(rank);
   const auto words = [&](std::int64_t each) { return hashes(c.number, rank, each * n, each * c.period); };
@@ -312,7 +314,8 @@ inline at::Tensor input_of(const GlooCase& c, int rank) {
     return numbers(words(2), at::kFloat, *c.reduction).view(at::kComplexFloat);
   if (c.reduction) return numbers(words(1), c.dtype, *c.reduction);
   if (c.dtype == at::kBool) return words(1).bitwise_and(1).to(c.dtype);
-  const at::ScalarType bits[] = {at::kChar, at::kShort, at::kInt, at::kLong};  // any, as they may be moved
+  // any bits, for operations that only move them
+  const at::ScalarType bits[] = {at::kChar, at::kShort, at::kInt, at::kLong};
   const auto log = static_cast<std::size_t>(std::countr_zero(c10::elementSize(c.dtype)));
   return words(1).to(bits[log]).view(c.dtype);
 }
@@ -323,13 +326,14 @@ inline at::Tensor as_doubles(const at::Tensor& tensor) {
   return (tensor.is_complex() ? at::view_as_real(tensor) : tensor).to(at::kDouble);
 }
 
-// Element by element, two results of a case that rounds, `part` of which this rank has.
+// The permitted difference of each element between two results of a case that rounds; `part` is the part that
+// this rank has.
 //
-// With a unit roundoff u, adding P numbers in any order is off by at most (P-1)·u·Σ|x| (and that divided by
-// 1 - (P-1)·u). Two such sums may be twice that apart. Values of 16 bits weft gathers in float32 and rounds
-// to their type twice at most (on a host, and after what comes from other hosts), while Gloo rounds to it
-// after every addition. avg and premul_sum round once more on each side. So do products, relative to
-// the product.
+// With a unit roundoff u, the sum of P numbers in any order has an error of at most (P-1)·u·Σ|x| (divided by
+// 1 - (P-1)·u). Two such sums may differ by twice that. For 16-bit types weft accumulates in float32 and
+// rounds to the type at most twice (on a host, and after adding the parts of other hosts). Gloo rounds to the
+// type after every addition. avg and premul_sum round once more on each side. The same holds for products,
+// relative to the product.
 inline at::Tensor permitted(const GlooCase& c, const at::Tensor& result, const at::Tensor& magnitudes) {
   using Kind = ReduceOp::Kind;
   const double u = std::ldexp(1.0, -digits_of(c.dtype));
@@ -340,7 +344,7 @@ inline at::Tensor permitted(const GlooCase& c, const at::Tensor& result, const a
   return scale * (roundings * u / (1 - roundings * u));
 }
 
-// Σ|x| over all ranks, of what `rank` has a result of.
+// Σ|x| over all ranks, for the elements of which `rank` has a result.
 inline at::Tensor magnitudes_of(const GlooCase& c, const std::vector<at::Tensor>& inputs, int rank) {
   at::Tensor sum;
   for (int other = 0; other < c.ranks; ++other) {

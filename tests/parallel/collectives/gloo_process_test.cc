@@ -15,7 +15,7 @@ namespace gloo_process_test {
 
 constexpr std::uint64_t seed = 20'252;
 
-// --- What Gloo says ---
+// --- Results of Gloo ---
 
 class Oracle {
  public:
@@ -34,7 +34,7 @@ class Oracle {
     return "";
   }
 
-  // One element after the other.
+  // Returns the result as a flat tensor.
   at::Tensor result(const GlooCase& c, int rank) const {
     const Place& place = places_.at({c.number, rank});
     const auto item = static_cast<std::int64_t>(c10::elementSize(c.dtype));
@@ -59,7 +59,7 @@ class Oracle {
   std::map<std::pair<int, int>, Place> places_;  // by case and rank
 };
 
-// --- What weft says ---
+// --- Results of weft ---
 
 struct Side {
   Backend backend;
@@ -67,7 +67,7 @@ struct Side {
   std::vector<Group> groups = {};
 };
 
-// One rank's tensors of a case, as they lie in memory.
+// The tensors of one rank of a case, with their layout in memory.
 class Own {
  public:
   Own(const GlooCase& c, const Group& group, bool placed) : case_(c), group_(group), placed_(placed) {}
@@ -98,7 +98,7 @@ class Own {
     return rpc::when_all(std::move(both));
   }
 
-  at::Tensor result() const {  // one element after the other
+  at::Tensor result() const {  // as a flat tensor
     Tensors flat{at::empty({0}, case_.dtype)};
     for (const at::Tensor& output : outputs_) flat.push_back(output.reshape({-1}));
     return at::cat(flat);
@@ -122,7 +122,7 @@ class Own {
     return outputs_.emplace_back(lying(case_.shape).copy_(values.view(case_.shape)));
   }
   at::Tensor room(at::IntArrayRef shape) { return outputs_.emplace_back(lying(shape).fill_(1)); }
-  // Of a case whose sizes differ, each is of one dimension.
+  // If the sizes of a case differ, each tensor has one dimension.
   std::vector<std::int64_t> shape_of(int from, int to) const {
     return case_.op.ends_with("_v") ? std::vector<std::int64_t>{case_.size(from, to)} : case_.shape;
   }
@@ -147,7 +147,7 @@ class Own {
   Tensors outputs_;
 };
 
-// Of all ranks, which begin one after the other from `first` on.
+// Runs the case on all ranks, which start one after the other from `first` on.
 Tensors run(const GlooCase& c, const Tensors& inputs, const Side& side, int first = 0) {
   std::vector<Own> own;
   for (std::size_t rank = 0; rank < inputs.size(); ++rank)
@@ -174,7 +174,7 @@ void for_each(const std::vector<GlooCase>& cases, Chosen chosen, Visit visit) {
          {Backend::messages, Backend::memory, Backend::placed, Backend::hosts, Backend::uneven}) {
       const GroupBackend is = expected(backend, ranks);
       if (on_hosts(backend) ? is != GroupBackend::hosts : ranks == 1 && backend != Backend::messages)
-        continue;  // one of the others, once more
+        continue;  // the group would use a backend that another side uses already
       Side& side = sides.emplace_back(Side{backend, std::make_unique<Company>(ranks, backend)});
       side.groups = side.company->groups();
       ASSERT_EQ(side.groups[0].backend(), is);
@@ -185,7 +185,7 @@ void for_each(const std::vector<GlooCase>& cases, Chosen chosen, Visit visit) {
       Tensors inputs;
       for (int rank = 0; rank < ranks; ++rank) inputs.push_back(input_of(c, rank));
       visit(c, inputs, sides);
-      if (::testing::Test::HasFailure()) return;  // one says enough
+      if (::testing::Test::HasFailure()) return;  // one failing case is enough
     }
   }
 }
@@ -195,7 +195,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (a.nbytes() == 0 || std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0);
 }
 
-// bound: how far apart they may be; undefined: they are the same bits.
+// bound: the permitted difference. undefined: the results must have the same bits.
 void expect_agreement(const at::Tensor& weft, const at::Tensor& gloo, const at::Tensor& bound) {
   ASSERT_EQ(weft.numel(), gloo.numel());
   if (!bound.defined()) {
@@ -222,7 +222,8 @@ TEST(GlooOracle, AgreesWithEveryCollective) {
     Tensors right, bounds(inputs.size());
     for (int rank = 0; rank < c.ranks; ++rank) {
       right.push_back(oracle.result(c, rank));
-      if (c.rounds() && (c.op != "reduce" || rank == c.root))  // reduce leaves others' tensors as they are
+      // reduce leaves the tensors of other ranks unchanged
+      if (c.rounds() && (c.op != "reduce" || rank == c.root))
         bounds[static_cast<std::size_t>(rank)] = permitted(c, right.back(), magnitudes_of(c, inputs, rank));
     }
     for (const Side& side : sides) {
@@ -235,7 +236,7 @@ TEST(GlooOracle, AgreesWithEveryCollective) {
   });
 }
 
-// In the second run all are other objects, and ranks begin in another order.
+// The second run uses new objects, and ranks start in another order.
 TEST(GlooOracle, ResultsAreTheSameBitsOnEveryRankAndInEveryRun) {
   const std::vector<GlooCase> cases = GlooMatrix(seed).cases();
   const auto rounds = [](const GlooCase& c) { return c.rounds(); };
@@ -259,7 +260,7 @@ TEST(GlooOracle, ResultsAreTheSameBitsOnEveryRankAndInEveryRun) {
 }
 
 // The matrix exists so that no combination is omitted by chance.
-TEST(GlooOracle, TheMatrixHasAllThereIs) {
+TEST(GlooOracle, TheMatrixHasEveryCombination) {
   std::map<std::string, int> found;
   const std::vector<GlooCase> cases = GlooMatrix(seed).cases();
   for (const GlooCase& c : cases) {

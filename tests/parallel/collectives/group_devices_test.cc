@@ -31,7 +31,7 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend>, protected Fake
     groups.clear();
     company.reset();
   }
-  // absent: a rank whose NCCL cannot be loaded.
+  // absent: a rank that cannot load NCCL.
   void make(int absent = -1, const GroupOptions& options = {.timeout = 10s}) {
     company = std::make_unique<Company>(size, GetParam(), std::make_unique<test::InProcessJobStore>(),
                                         [&](int rank) { return devices(rank == absent); });
@@ -106,7 +106,7 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend>, protected Fake
 INSTANTIATE_TEST_SUITE_P(Backends, GroupsOnDevices, ::testing::ValuesIn(backends),
                          ::testing::PrintToStringParamName());
 
-TEST_P(GroupsOnDevices, Collectives) {
+TEST_P(GroupsOnDevices, EveryCollectiveHasItsResult) {
   make_ready();
   Tensors t(size);
   const auto each = [&](const std::vector<Floats>& from) {
@@ -176,7 +176,7 @@ TEST_P(GroupsOnDevices, SeveralTensorsAndMessagesAreOneLaunch) {
   all([&](const Group& group, int rank) { return group.reduce_scatter(t[rank], gathered[rank]); });
   EXPECT_EQ(values(t[1][1]), (Floats{18, 27}));
 
-  // Around a ring: each rank sends and receives. One after the other, these would deadlock.
+  // Around a ring: each rank sends and receives. As two separate launches, these would deadlock.
   std::vector<at::Tensor> mine, theirs;
   for (int rank = 0; rank < size; ++rank) {
     mine.push_back(tensor(rank, {float(rank)}));
@@ -204,7 +204,7 @@ TEST_P(GroupsOnDevices, PrepareConnectsTheRanks) {
   done(std::move(futures));
 }
 
-TEST_P(GroupsOnDevices, ADeathWhileRanksAreConnectedIsNamed) {
+TEST_P(GroupsOnDevices, ADeathWhileRanksConnectIsNamed) {
   devices_work = false;
   make();
   Futures futures = prepare();
@@ -223,10 +223,10 @@ TEST_P(GroupsOnDevices, AGroupThatIsDroppedIsFinalized) {
   EXPECT_TRUE(nccl.aborts().empty());
 }
 
-TEST_P(GroupsOnDevices, AGroupThatItsMembersLeaveIsFinalized) {
+TEST_P(GroupsOnDevices, AGroupIsFinalizedWhenItsMembersLeave) {
   make_ready();
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  got(company->agent(2).leave());  // complete when all have finalized
+  got(company->agent(2).leave());  // completes when all ranks have finalized the communicator
   EXPECT_TRUE(eventually([&] { return nccl.alive() == 0; }));
   EXPECT_TRUE(nccl.aborts().empty());
   EXPECT_EQ(test::message_of([&] { got(groups[0].all_reduce(tensor(0, {1}))); }),
@@ -254,14 +254,14 @@ TEST_P(GroupsOnDevices, ALastHandleThatTheDevicesReleaseAfterTheAgentHasEndedLea
   got(std::move(futures[0]));
 }
 
-TEST_P(GroupsOnDevices, ArePutOnTheCurrentStream) {
+TEST_P(GroupsOnDevices, CollectivesRunOnTheCurrentStream) {
   make_ready();
   Tensors tensors;
   Futures futures;
   for (const Group& group : groups) {
     tensors.push_back(zeros(group.rank(), 2));
     const c10::StreamGuard guard(c10::Stream(c10::Stream::UNSAFE, device(group.rank()), 3));
-    accelerator.fill_later(tensors.back(), group.rank() + 1);  // is there when the stream comes to it
+    accelerator.fill_later(tensors.back(), group.rank() + 1);  // written when the stream executes it
     futures.push_back(group.all_reduce(tensors.back()));
   }
   work_until_ready(futures);
@@ -269,7 +269,7 @@ TEST_P(GroupsOnDevices, ArePutOnTheCurrentStream) {
   for (const at::Tensor& one : tensors) EXPECT_EQ(values(one), (Floats{6, 6}));
 }
 
-TEST_P(GroupsOnDevices, TheFirstCollectiveMakesWhatItNeeds) {
+TEST_P(GroupsOnDevices, TheFirstCollectiveCreatesTheCommunicator) {
   make();
   Tensors tensors;
   for (int rank = 0; rank < size; ++rank) tensors.push_back(tensor(rank, {float(rank)}));
@@ -280,7 +280,7 @@ TEST_P(GroupsOnDevices, TheFirstCollectiveMakesWhatItNeeds) {
   EXPECT_EQ(values(tensors[1]), (Floats{3}));
 }
 
-TEST_P(GroupsOnDevices, NextToCollectivesOfTheHost) {
+TEST_P(GroupsOnDevices, DeviceAndHostCollectivesMayAlternate) {
   make_ready();
   for (int round = 0; round < 10; ++round) {
     Tensors host, there;
@@ -360,7 +360,7 @@ TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
   const auto core = CollectivesLayer::of(*company->agent(0).core())->all().front();
   Futures futures(2);
   std::thread first([&] { futures[0] = groups[0].all_reduce(tensor(0, {1})); });
-  EXPECT_TRUE(eventually([&] { return nccl.calls(0).size() == 2; }));  // the first one is prepare()'s
+  EXPECT_TRUE(eventually([&] { return nccl.calls(0).size() == 2; }));  // the first call is that of prepare()
   std::thread second([&] { futures[1] = groups[0].all_reduce(tensor(0, {1})); });
   EXPECT_TRUE(eventually([&] { return core->has_begun(1); }));
   groups[0].abort("enough");
@@ -369,7 +369,7 @@ TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
   expect_failure(std::move(futures), ErrorKind::aborted, {"enough"});
 }
 
-TEST_P(GroupsOnDevices, ADifferenceEndsTheGroupAndIsReportedToAll) {
+TEST_P(GroupsOnDevices, ADifferenceFailsTheGroupAndIsReportedToAll) {
   make_ready();
   Tensors tensors{tensor(0, {1, 2}), tensor(1, {1, 2, 3}), tensor(2, {1, 2})};
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); });
@@ -408,11 +408,11 @@ TEST_P(GroupsOnDevices, HostAndDeviceAreADifference) {
 TEST_P(GroupsOnDevices, ARankWithoutNcclIsNamedToAll) {
   make(1);
   expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)", "no libnccl"});
-  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)"});  // the group goes on
+  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)"});  // the group continues
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-TEST_P(GroupsOnDevices, ADeviceThatThereIsNotIsNamedToAll) {
+TEST_P(GroupsOnDevices, AMissingDeviceIsNamedToAll) {
   make();
   Futures futures = begin(
       [&](const Group& group, int rank) { return group.prepare(rank == 1 ? device(9) : device(rank)); });
@@ -421,7 +421,7 @@ TEST_P(GroupsOnDevices, ADeviceThatThereIsNotIsNamedToAll) {
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
-TEST_P(GroupsOnDevices, WithoutAnIndexItIsTheCurrentDevice) {
+TEST_P(GroupsOnDevices, ADeviceWithoutAnIndexIsTheCurrentOne) {
   make();
   Futures futures = begin([&](const Group& group, int rank) {
     const c10::DeviceGuard guard(device(rank));
@@ -431,7 +431,7 @@ TEST_P(GroupsOnDevices, WithoutAnIndexItIsTheCurrentDevice) {
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
-TEST_P(GroupsOnDevices, WhatCouldNotBePreparedIsNotTriedAgainByACollective) {
+TEST_P(GroupsOnDevices, ACollectiveDoesNotRetryAFailedPrepare) {
   make(1);
   expect_all(prepare(), ErrorKind::unsupported, {"no libnccl"});
   EXPECT_EQ(loads, size);
@@ -442,7 +442,7 @@ TEST_P(GroupsOnDevices, WhatCouldNotBePreparedIsNotTriedAgainByACollective) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-TEST_P(GroupsOnDevices, WithoutADeadline) {
+TEST_P(GroupsOnDevices, CollectivesCompleteWithoutADeadline) {
   make();
   done(prepare(rpc::no_timeout));
   all([&](const Group& group, int rank) {
@@ -455,7 +455,7 @@ TEST_P(GroupsOnDevices, WithoutADeadline) {
   });
 }
 
-TEST_P(GroupsOnDevices, ADeathWhileNcclMakesItIsNamed) {
+TEST_P(GroupsOnDevices, ADeathWhileNcclCreatesTheCommunicatorIsNamed) {
   nccl_hangs_while_it_makes_them();
   Futures futures = prepare();
   wait_until_all_are_being_made();
@@ -465,7 +465,7 @@ TEST_P(GroupsOnDevices, ADeathWhileNcclMakesItIsNamed) {
   expect_all(std::move(futures), ErrorKind::peer_lost, {"worker2"});
 }
 
-TEST_P(GroupsOnDevices, AFirstCollectiveHearsOfADeathWhileItWaits) {
+TEST_P(GroupsOnDevices, AFirstCollectiveIsNotifiedOfADeathWhileItWaits) {
   nccl_hangs_while_it_makes_them();
   Futures futures =
       begin_on_threads([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); },
@@ -477,7 +477,7 @@ TEST_P(GroupsOnDevices, AFirstCollectiveHearsOfADeathWhileItWaits) {
   expect_all(std::move(futures), ErrorKind::peer_lost, {"worker2"});
 }
 
-TEST_P(GroupsOnDevices, AMissingRankIsNamedAlsoIfALaunchWaitsForIt) {
+TEST_P(GroupsOnDevices, AMissingRankIsNamedEvenIfALaunchWaitsForIt) {
   make_ready();
   for (const int rank : {0, 1}) nccl.faults(rank).launch_polls = 1 << 30;
   Futures futures;
@@ -486,7 +486,7 @@ TEST_P(GroupsOnDevices, AMissingRankIsNamedAlsoIfALaunchWaitsForIt) {
   expect_failure(std::move(futures), ErrorKind::deadline_exceeded, {"rank 2 (worker2)"});
 }
 
-TEST_P(GroupsOnDevices, WhatIsRefusedBeforeItIsBegunEndsNothing) {
+TEST_P(GroupsOnDevices, ARefusedCallDoesNotFailTheGroup) {
   make_ready();
   const at::Tensor whole = tensor(0, {1, 2, 3, 4}).view({2, 2});
   EXPECT_EQ(test::kind_of([&] { got(groups[0].all_reduce(whole.as_strided({2, 2}, {1, 2}))); }),
@@ -503,11 +503,12 @@ TEST_P(GroupsOnDevices, AMissingRankIsNamed) {
   expect_failure(std::move(futures), ErrorKind::deadline_exceeded, {"rank 2 (worker2)"});
 }
 
-TEST_P(GroupsOnDevices, ADeathWhileADeviceIsAtItIsNamed) {
+TEST_P(GroupsOnDevices, ADeathWhileADeviceRunsACollectiveIsNamed) {
   make_ready();
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  together(groups, [](const Group& group) { return group.barrier(); });  // it has been compared by now
+  // the collective has been compared by now
+  together(groups, [](const Group& group) { return group.barrier(); });
   groups.pop_back();
   company->end(2);
   futures.pop_back();
@@ -525,7 +526,7 @@ TEST_P(GroupsOnDevices, ADeathAbortsTheCommunicatorsOfAllGroupsInOneNcclGroup) {
     done(std::move(preparing));
   }
   devices_work = false;
-  Tensors tensors;  // first: copies to a device wait for its stream
+  Tensors tensors;  // created first, because copies to a device wait for its stream
   for (int i = 0; i < 4; ++i) tensors.push_back(tensor(i % 2, {1}));
   Futures futures;
   for (auto* made : {&groups, &more}) {
@@ -567,7 +568,7 @@ TEST_P(GroupsOnDevices, AFailureAbortsDevicesBeforeDumpsAreWrittenAndFailsFuture
   std::filesystem::remove_all(folder);
 }
 
-TEST_P(GroupsOnDevices, AnErrorOfNcclEndsTheGroupForAll) {
+TEST_P(GroupsOnDevices, AnErrorOfNcclFailsTheGroupOnAllRanks) {
   make_ready();
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
@@ -576,8 +577,8 @@ TEST_P(GroupsOnDevices, AnErrorOfNcclEndsTheGroupForAll) {
   expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "an error of the fake"});
 }
 
-// The abort may be over before the group has had its turn.
-TEST_P(GroupsOnDevices, AnErrorOfNcclIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
+// The abort may complete before the group processes the error.
+TEST_P(GroupsOnDevices, AnErrorOfNcclIsTheGroupsErrorEvenIfTheAbortIsFaster) {
   make_ready();
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
@@ -608,7 +609,7 @@ TEST_P(GroupsOnDevices, AnErrorOfNcclIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
   expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "an error of the fake"});
 }
 
-TEST_P(GroupsOnDevices, ACancelledOneIsAborted) {
+TEST_P(GroupsOnDevices, ACancelledCollectiveIsAborted) {
   make_ready();
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
@@ -616,7 +617,7 @@ TEST_P(GroupsOnDevices, ACancelledOneIsAborted) {
   expect_failure(std::move(futures), ErrorKind::aborted, {"rank 1", "aborted all_reduce"});
 }
 
-TEST_P(GroupsOnDevices, MessagesThatDifferEndTheGroup) {
+TEST_P(GroupsOnDevices, MessagesThatDifferFailTheGroup) {
   make_ready();
   Futures futures;
   futures.push_back(groups[0].send(tensor(0, {1}), 1, 5));
@@ -624,7 +625,7 @@ TEST_P(GroupsOnDevices, MessagesThatDifferEndTheGroup) {
   expect_failure(std::move(futures), ErrorKind::invalid_argument, {"tag 5", "tag 6"});
 }
 
-TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnAnAgentsThread) {
+TEST_P(GroupsOnDevices, BlockingCallsAreRefusedOnAnAgentsThread) {
   make();
   std::optional<ErrorKind> kind;
   std::thread([&] {
@@ -636,14 +637,14 @@ TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnAnAgentsThread) {
   EXPECT_EQ(test::kind_of([&] { got(groups[0].recv_any(tensor(0, {1}))); }), ErrorKind::unsupported);
 }
 
-TEST_P(GroupsOnDevices, WhatIsNotPreparedIsRefusedAlsoWhileAFirstCollectiveWaits) {
+TEST_P(GroupsOnDevices, AnUnpreparedCallIsRefusedOnAnAgentsThreadDuringConnect) {
   make();
   rpc::Future<void> first;
   std::thread waits([&] { first = groups[0].all_reduce(tensor(0, {1})); });
   while (loads == 0) std::this_thread::yield();
   std::optional<ErrorKind> kind;
   rpc::detail::Latch done;
-  company->agent(0).core()->loops().front()->post([&] {  // as a coroutine there
+  company->agent(0).core()->loops().front()->post([&] {  // as a coroutine on this loop
     kind = test::kind_of([&] { got(groups[0].send(tensor(0, {1}), 1)); });
     done.open();
   });
@@ -667,7 +668,7 @@ TEST_P(GroupsOnDevices, WhatIsNotPreparedIsRefusedAlsoWhileAFirstCollectiveWaits
 }
 
 // Only this thread runs the agent's loop.
-TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
+TEST_P(GroupsOnDevices, BlockingCallsAreRefusedOnTheProgramsOwnLoop) {
   asio::io_context context;
   const auto work = asio::make_work_guard(context);
   const auto run_until = [&](const std::function<bool()>& over) {
@@ -705,9 +706,9 @@ TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
   run(std::move(done));
 }
 
-// Every operation after every one, on two groups whose steps alternate, against the oracle. A
-// quarter of them is on tensors of the host.
-TEST_P(GroupsOnDevices, EveryOrderedPair) {
+// Every ordered pair of operations, on two groups whose steps alternate, compared with the oracle. A quarter
+// of the operations use tensors of the host.
+TEST_P(GroupsOnDevices, EveryOrderedPairOfOperationsSucceeds) {
   make_ready();
   auto others = company->groups({.name = "other", .timeout = 10s});
   Futures preparing;
@@ -728,7 +729,7 @@ TEST_P(GroupsOnDevices, EveryOrderedPair) {
   runs.join();
 }
 
-TEST_P(GroupsOnDevices, OneDeviceAMember) {
+TEST_P(GroupsOnDevices, AGroupUsesOneDevicePerMember) {
   make_ready();
   EXPECT_EQ(test::kind_of([&] { got(groups[0].all_reduce(tensor(1, {1}))); }), ErrorKind::invalid_argument);
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });

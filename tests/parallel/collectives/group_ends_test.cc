@@ -82,13 +82,13 @@ TEST_P(GroupDifferences, ADifferenceLeavesInputsAsTheyWere) {
   }
 }
 
-// --- Ends ---
+// --- Errors that end a group ---
 
 class GroupEnds : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupEnds, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-TEST_P(GroupEnds, PastADeadlineAllRanksLearnWhichRanksAreMissing) {
+TEST_P(GroupEnds, ADeadlineReportsTheMissingRanksToAll) {
   expect_all(
       but(2,
           [](const Group& group) { return group.barrier(group.rank() == 0 ? Timeout(50ms) : std::nullopt); }),
@@ -96,7 +96,7 @@ TEST_P(GroupEnds, PastADeadlineAllRanksLearnWhichRanksAreMissing) {
   constexpr int none = -1;
   expect_all(but(none, [](const Group& group) { return group.barrier(); }), ErrorKind::deadline_exceeded,
              {"rank 2 (worker2)"});
-  const auto others = company.groups();  // another group has nothing to do with it
+  const auto others = company.groups();  // another group is not affected
   together(others, [](const Group& group) { return group.barrier(); });
 }
 
@@ -117,14 +117,14 @@ TEST_P(GroupEnds, AMemberThatLeavesIsNamedToRanksThatStillNeedIt) {
   expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
 }
 
-// A collective that succeeded on one rank has succeeded on all ranks that still live, or they know which rank
+// If a collective succeeded on one rank, then it has succeeded on all survivors, or they know which rank
 // died.
 class GroupKills : public ::testing::TestWithParam<Backend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupKills,
                          ::testing::Values(Backend::messages, Backend::memory, Backend::hosts,
                                            Backend::uneven),
                          ::testing::PrintToStringParamName());
-TEST_P(GroupKills, AnyRankInAnyOperationEndsInANamedErrorOnAllSurvivors) {
+TEST_P(GroupKills, ADeathInAnyOperationIsNamedToAllSurvivors) {
   constexpr std::size_t operations = std::size(group_operations);
   struct UnderWay {
     std::size_t operation;
@@ -144,7 +144,8 @@ TEST_P(GroupKills, AnyRankInAnyOperationEndsInANamedErrorOnAllSurvivors) {
     const Round round{.n = draw(2) == 0 ? 10 : 200'000, .number = draw(1000), .placed = draw(2) == 0};
     std::vector<std::vector<UnderWay>> under_way(ranks);
     for (int i = 0; i < 3; ++i) {
-      const std::size_t operation = i == 2 ? seed % operations : draw(operations);  // every one without it
+      // in the last round every operation occurs, depending on the seed
+      const std::size_t operation = i == 2 ? seed % operations : draw(operations);
       for (int rank = 0; rank < ranks; ++rank)
         if (rank != dead || (late != dead && i < 2))
           under_way[rank].push_back({operation, group_operations[operation].begin(groups[rank], round)});
@@ -171,18 +172,19 @@ TEST_P(GroupKills, AnyRankInAnyOperationEndsInANamedErrorOnAllSurvivors) {
     EXPECT_GT(failed[operation], 0U) << group_operations[operation].name;
 }
 
-TEST_P(GroupEnds, ACancelledFutureAbortsForAll) {
+TEST_P(GroupEnds, ACancelledFutureAbortsTheGroup) {
   Futures futures = but(2, [](const Group& group) { return group.barrier(); });
   futures[0].cancel();
   expect_all(std::move(futures), ErrorKind::aborted, {"rank 0 (worker0) aborted barrier()"});
-  // In shared memory the third may pass the barrier that the others had come to; not the next one.
+  // In shared memory the third rank may complete the barrier that the others had called, but not the next
+  // one.
   (void)groups[2].barrier();
   Futures later;
   later.push_back(groups[2].barrier());
   expect_all(std::move(later), ErrorKind::aborted, {"rank 0"});
 }
 
-TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
+TEST_P(GroupEnds, AbortFailsTheGroupOnAllRanks) {
   Futures futures = but(1, [](const Group& group) { return group.barrier(); });
   groups[1].abort("the loss is NaN");
   expect_all(std::move(futures), ErrorKind::aborted, {"rank 1 (worker1)", "the loss is NaN"});
@@ -190,7 +192,7 @@ TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
 
 // Rank 2 is not a member of the group in which rank 0 waits. After the first group has ended, each rank
 // aborts only the groups that it is a member of itself.
-TEST_P(GroupEnds, AbortEndsTheGroupsThatWereSplitFromIt) {
+TEST_P(GroupEnds, AbortFailsTheGroupsThatWereSplitFromIt) {
   for (const bool has_ended : {false, true}) {
     const auto parents = has_ended ? company.groups() : groups;
     std::vector<rpc::Future<std::optional<Group>>> split;
@@ -211,7 +213,7 @@ TEST_P(GroupEnds, AbortEndsTheGroupsThatWereSplitFromIt) {
 }
 
 // On hosts, some ranks know of the difference while others of their host wait in memory for the last rank.
-TEST_P(GroupEnds, ADifferenceThatNotAllHaveReachedEndsWithTheGroupsError) {
+TEST_P(GroupEnds, ADifferenceThatSomeRanksMissedFailsWithTheGroupsError) {
   Futures futures = but(ranks - 1, [](const Group& group) {
     return group.all_reduce(at::zeros({group.rank() == 1 ? 5 : 4}), ReduceOp::sum,
                             group.rank() == 1 ? Timeout(50ms) : std::nullopt);
@@ -219,7 +221,7 @@ TEST_P(GroupEnds, ADifferenceThatNotAllHaveReachedEndsWithTheGroupsError) {
   expect_all(std::move(futures), ErrorKind::deadline_exceeded, {"has not begun it"});
 }
 
-// The timer of the first barrier fires while the second one waits.
+// The timer of the first barrier fires during the second one.
 TEST(GroupTimeouts, OfALaterCollectiveHoldAfterAnEarlierOneSucceeded) {
   Company company(2);
   const auto groups = company.groups();
@@ -248,7 +250,8 @@ TEST_P(GroupEnds, AHangIsRecordedBeforeARankGetsTheError) {
   const FlightFolder flights = read_flight_dumps(folder);
   std::filesystem::remove_all(folder);
   ASSERT_EQ(flights.dumps.size(),
-            2U * static_cast<std::size_t>(ranks));  // of all groups of these agents: one may wait for another
+            // the dumps of all groups of these agents, because one group may wait for another
+            2U * static_cast<std::size_t>(ranks));
   for (const FlightDump& dump : flights.dumps) {
     if (dump.group == "beside") {
       EXPECT_EQ(dump.error, "");
@@ -278,7 +281,7 @@ TEST_P(GroupEnds, AHangIsRecordedBeforeARankGetsTheError) {
   std::filesystem::remove_all(folder);
 }
 
-// As `weft dash` asks.
+// As `weft dash` does.
 TEST_P(GroupEnds, MissingRanksAreReportedToAnyAgentWithTheLatestOperations) {
   for (int i = 0; i < 6; ++i) together(groups, [](const Group& group) { return group.barrier(); });
   Futures waiting = but(2, [](const Group& group) { return group.barrier(); });
@@ -301,7 +304,7 @@ TEST_P(GroupEnds, MissingRanksAreReportedToAnyAgentWithTheLatestOperations) {
 }
 
 // The file that rank 0 writes first is a pipe, so that rank 0 waits until the test reads it.
-TEST_P(GroupEnds, AreReportedToOtherMembersBeforeFilesAreWritten) {
+TEST_P(GroupEnds, ErrorsAreReportedToOtherMembersBeforeFilesAreWritten) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("weft-slow-flights-" + std::to_string(::getpid()));
   const auto recorded = company.groups({.flight_recorder_dir = folder});
@@ -320,7 +323,7 @@ TEST_P(GroupEnds, AreReportedToOtherMembersBeforeFilesAreWritten) {
   expect_all(std::move(own), ErrorKind::deadline_exceeded, {"rank 2 (worker2) has not begun it"});
   ::close(reader);
   Futures last;
-  last.push_back(recorded[2].barrier());  // fails when its dump is written, too
+  last.push_back(recorded[2].barrier());  // fails after its dump is written
   expect_all(std::move(last), ErrorKind::deadline_exceeded, {"rank 2 (worker2) has not begun it"});
   std::filesystem::remove_all(folder);
 }
@@ -329,8 +332,8 @@ TEST_P(GroupEnds, AreReportedToOtherMembersBeforeFilesAreWritten) {
 
 class ReleasedGroups : public ::testing::Test {
  protected:
-  // Rank 0 sends to rank 1, which has done `before` and then released the group.
-  // expects: meanwhile rank 1 makes another group.
+  // Rank 0 sends to rank 1, which has called `before` and then released the group. expects: rank 1 creates
+  // another group in the meantime.
   rpc::Future<void> sent_after(const std::function<void(const Group&)>& before, bool expects = false) {
     auto groups = company.groups();
     before(groups[1]);
@@ -346,14 +349,14 @@ class ReleasedGroups : public ::testing::Test {
   std::uint64_t number = 0;  // of rank 0's groups
 };
 
-TEST_F(ReleasedGroups, SayWhyTheyFailed) {
+TEST_F(ReleasedGroups, ReportWhyTheyFailed) {
   Futures sent;
   sent.push_back(sent_after([](const Group& group) { group.abort("no luck"); }));
   sent.push_back(sent_after([](const Group& group) { group.abort("no luck"); }, true));
   expect_all(std::move(sent), ErrorKind::aborted, {"no luck"});
 }
 
-TEST_F(ReleasedGroups, SayThatTheyAreReleased) {
+TEST_F(ReleasedGroups, ReportThatTheyAreReleased) {
   Futures sent;
   sent.push_back(sent_after([](const Group&) {}));
   expect_all(std::move(sent), ErrorKind::aborted, {"worker1 has released this group"});
@@ -370,7 +373,7 @@ class EarlyMessages : public ::testing::Test {
   }
   rpc::AgentId id(int rank) { return company.agent(rank).id(); }
   Company company{2};
-  std::uint64_t number = 0;  // of rank 0's groups
+  std::uint64_t number = 0;  // the number of groups of rank 0
 };
 
 TEST_F(EarlyMessages, UpToTheLimitAreKept) {
@@ -386,7 +389,7 @@ TEST_F(EarlyMessages, UpToTheLimitAreKept) {
   }
 }
 
-TEST_F(EarlyMessages, BeyondTheirNumberEndTheGroup) {
+TEST_F(EarlyMessages, BeyondTheirNumberFailTheGroup) {
   const auto groups = company.groups({.max_early_messages = 8});
   const std::vector<std::string> words{"rank 0 (worker0) has begun 0 collectives", "9 messages of 144 bytes",
                                        "max_early_messages (8)"};
@@ -394,13 +397,13 @@ TEST_F(EarlyMessages, BeyondTheirNumberEndTheGroup) {
   expect_all(begin(groups[0], 1, 4), ErrorKind::resource_exhausted, words);
 }
 
-TEST_F(EarlyMessages, BeyondTheirBytesEndTheGroup) {
+TEST_F(EarlyMessages, BeyondTheirBytesFailTheGroup) {
   const auto groups = company.groups({.max_early_bytes = 100'000});
   expect_all(begin(groups[1], 3, 10'000), ErrorKind::resource_exhausted,
              {"3 messages of 120000 bytes", "max_early_bytes (100000)"});
 }
 
-// Texts of members that mean something else in collectives that were not begun here.
+// Texts of members that call another collective than those which have not started here.
 TEST_F(EarlyMessages, TextsOfDifferencesCount) {
   const auto texts = [&](const std::vector<Group>& groups, int count) {
     const auto core =
@@ -439,7 +442,7 @@ class EarlyMessagesOfAGroup : public EarlyMessages {
   const std::shared_ptr<CollectivesLayer> context = CollectivesLayer::of(*company.agent(0).core());
 };
 
-TEST_F(EarlyMessagesOfAGroup, BeyondALimitEndIt) {
+TEST_F(EarlyMessagesOfAGroup, BeyondALimitFailIt) {
   for (const GroupOptions& options :
        {GroupOptions{.max_early_messages = 8}, GroupOptions{.max_early_bytes = 900}}) {
     context->expect_group(options);

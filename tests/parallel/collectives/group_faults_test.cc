@@ -1,5 +1,5 @@
-// Faults of groups that are easily overlooked: sizes that differ by pairs, views that mean something else
-// than they hold, a death that no connection tells of, options that get lost on the way.
+// Failures of groups that are easily overlooked: sizes that differ between pairs, lazy conjugate and negative
+// views, a death that no connection reports, options that are not inherited.
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/rpc/membership/job.h>
 
@@ -20,7 +20,7 @@ class SizesOfPairs : public OfFour {};
 INSTANTIATE_TEST_SUITE_P(Backends, SizesOfPairs, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-// Rank 0 has `given` for rank 1, which expects `taken`; all others have and expect nothing.
+// Rank 0 sends `given` elements to rank 1, which expects `taken`. All other ranks send and expect none.
 struct Pair {
   std::int64_t given, taken;
 };
@@ -35,7 +35,7 @@ Futures exchange(const std::vector<Group>& groups, Pair pair) {
   return futures;
 }
 
-TEST_P(SizesOfPairs, ThatDifferEndTheGroupWithBoth) {
+TEST_P(SizesOfPairs, ThatDifferFailTheGroupAndAreBothNamed) {
   // Sizes of 0, and sizes at the limits of a message.
   for (const Pair pair : {Pair{0, 100}, Pair{100, 0}, Pair{3, 5}, Pair{65'536, 131'072}}) {
     SCOPED_TRACE(pair.given);
@@ -47,21 +47,21 @@ TEST_P(SizesOfPairs, ThatDifferEndTheGroupWithBoth) {
                                          " has " + std::to_string(pair.given) + " elements for rank 1",
                                          "expects " + std::to_string(pair.taken)};
     expect_all(std::move(taker), ErrorKind::invalid_argument, words);
-    // A rank that agrees with all others may have succeeded.
+    // A rank whose sizes match those of all others may have succeeded.
     for (auto& future : futures) (void)test::kind_of([&] { got(std::move(future)); });
     for (const Group& group : now) later.push_back(group.barrier());
     expect_all(std::move(later), ErrorKind::invalid_argument, words);
   }
 }
 
-TEST_P(SizesOfPairs, MayBeNothing) {
+TEST_P(SizesOfPairs, MayBeZero) {
   for (auto& future : exchange(groups, {0, 0})) got(std::move(future));
   for (auto& future : exchange(groups, {7, 7})) got(std::move(future));
 }
 
-// A rank that began another collective after one had failed, and before the group had the error, got an empty
-// error.
-TEST_P(SizesOfPairs, ThatDifferFailWhatIsBegunMeanwhile) {
+// A rank that starts another collective after a failure, and before the group has the error, must not get an
+// empty error.
+TEST_P(SizesOfPairs, ThatDifferFailConcurrentCollectives) {
   for (int round = 0; round < 20; ++round) {
     const auto now = company.groups();
     std::vector<std::thread> threads;
@@ -72,7 +72,7 @@ TEST_P(SizesOfPairs, ThatDifferFailWhatIsBegunMeanwhile) {
         Futures futures;
         futures.push_back(group.all_to_all_v(outputs, inputs));
         for (int i = 0; i < 20; ++i) futures.push_back(group.all_reduce(at::ones({2})));
-        for (auto& future : futures) {  // what others agree about may end well
+        for (auto& future : futures) {  // collectives before the failure may succeed
           const auto kind = test::kind_of([&] { got(std::move(future)); });
           EXPECT_EQ(kind.value_or(ErrorKind::invalid_argument), ErrorKind::invalid_argument);
         }
@@ -102,7 +102,8 @@ TEST_P(LazyViews, OfConjugatesAreSentByValue) {
   together(groups, [&](const Group& group) {
     return group.all_gather(gathered[group.rank()], complex_of(group.rank()).conj());
   });
-  // In place: what the view means is reduced, and written so that the view means the result.
+  // In place: the operation uses the values that the view represents, and writes the result so that the view
+  // represents it.
   together(groups, [&](const Group& group) { return group.all_reduce(reduced[group.rank()].conj()); });
   together(groups, [&](const Group& group) { return group.broadcast(given[group.rank()].conj(), 2); });
   at::Tensor sum = at::zeros({6}, at::kComplexFloat);
@@ -127,7 +128,7 @@ TEST_P(LazyViews, OfNegativesAreSentByValue) {
 
 // --- Options ---
 
-TEST(GroupOptionsOf, PartsAndMeshesAreTheGroups) {
+TEST(GroupOptionsOf, ASplitOrAMeshAreInherited) {
   Company company(4, Backend::hosts);
   const auto groups = company.groups({.timeout = 7s, .bounds = {.small_bytes = 9}});
   std::vector<rpc::Future<std::optional<Group>>> parts;
@@ -151,7 +152,7 @@ TEST(GroupOptionsOf, PartsAndMeshesAreTheGroups) {
   }
 }
 
-TEST(MeshOf, OtherDimensionsIsAnErrorOfAllAndTheGroupContinues) {
+TEST(MeshOf, DifferentDimensionsFailOnAllRanksAndTheGroupContinues) {
   Company company(6);
   const auto groups = company.groups();
   std::vector<rpc::Future<DeviceMesh>> futures;
@@ -168,10 +169,10 @@ TEST(MeshOf, OtherDimensionsIsAnErrorOfAllAndTheGroupContinues) {
   for (auto& future : objects) EXPECT_EQ(got(std::move(future)).size(), 6U);
 }
 
-// --- Deaths and silence ---
+// --- A death that no connection reports ---
 
-// bert and dora wait for cleo in memory, and are connected to anna alone.
-TEST(ADeath, ThatNoConnectionTellsOfEndsTheGroup) {
+// bert and dora wait for cleo in shared memory, and have a connection to anna only.
+TEST(ADeath, ThatNoConnectionReportsFailsTheGroup) {
   test::InProcessJobStore store;
   std::vector<std::unique_ptr<rpc::Agent>> agents;
   const std::vector<std::string> names{"anna", "bert", "cleo", "dora"};

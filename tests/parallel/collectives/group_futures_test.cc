@@ -1,4 +1,4 @@
-// The futures of a group in programs that do not block: awaited in a handler, continued.
+// The futures of a group in programs that do not block: awaited in a handler, or with a continuation.
 #include <weft/rpc/core/task.h>
 
 #include <thread>
@@ -10,11 +10,11 @@ namespace group_futures_test {
 
 constexpr std::size_t operations = std::size(group_operations);
 
-// A member that acts as others ask it to, on its agent's one handler thread.
+// A member that runs operations on request, on the one handler thread of its agent.
 struct Actor {
   const Group* group = nullptr;
 
-  // All operations, one after the other; how many were right.
+  // Runs all operations one after the other. Returns how many had the right result.
   rpc::Task<std::uint64_t> act(int number) {
     const auto thread = std::this_thread::get_id();
     std::uint64_t right = 0;
@@ -26,7 +26,8 @@ struct Actor {
     }
     co_return right;
   }
-  // In a broadcast of which not all mean the same root, after which the group goes on; then by an abort.
+  // Fails first by a broadcast in which ranks pass different roots, after which the group continues, and then
+  // by an abort.
   rpc::Task<std::string> fail() {
     std::string kinds;
     const at::Tensor tensor = at::ones({4});
@@ -57,7 +58,7 @@ class GroupFutures : public OfFew {
       company.agent(rank).serve(actors.back());
     }
   }
-  // Of each member, by its left one.
+  // The member's peer on the agent of its left neighbour.
   rpc::Peer peer(int rank) {
     return company.agent((rank + ranks - 1) % ranks).peer("worker" + std::to_string(rank));
   }
@@ -74,13 +75,13 @@ TEST_P(GroupFutures, AreAwaitedInHandlers) {
   }
 }
 
-TEST_P(GroupFutures, AreErrorsWhereTheyAreAwaited) {
+TEST_P(GroupFutures, ThrowTheirErrorsWhenTheyAreAwaited) {
   std::vector<rpc::Future<std::string>> failed;
   for (int rank = 0; rank < ranks; ++rank) failed.push_back(peer(rank).call<&Actor::fail>());
   for (auto& future : failed) EXPECT_EQ(got(std::move(future)), "invalid_argument, aborted");
 }
 
-// Each begins the next where the last has ended, on whichever thread that was.
+// Each operation starts the next one when it completes, on the thread on which it completes.
 void go_on(Group group, int number, std::shared_ptr<rpc::Promise<void>> over) {
   if (number == 2 * static_cast<int>(operations)) return over->complete(rpc::Result<void>{});
   const GroupOperation& operation = group_operations[static_cast<std::size_t>(number) % operations];
@@ -93,7 +94,7 @@ void go_on(Group group, int number, std::shared_ptr<rpc::Promise<void>> over) {
   });
 }
 
-TEST_P(GroupFutures, AreContinued) {
+TEST_P(GroupFutures, RunContinuations) {
   Futures over;
   for (const Group& group : groups) {
     const auto promise = std::make_shared<rpc::Promise<void>>();
@@ -103,12 +104,12 @@ TEST_P(GroupFutures, AreContinued) {
   for (auto& future : over) got(std::move(future));
 }
 
-TEST_P(GroupFutures, AreContinuedWithTheirErrors) {
+TEST_P(GroupFutures, PassTheirErrorsToContinuations) {
   for (const GroupOperation& operation : group_operations) {
     SCOPED_TRACE(operation.name);
     const auto others = company.groups();
     std::vector<rpc::Future<ErrorKind>> kinds;
-    for (const int rank : {0, 2})  // which both need the one between
+    for (const int rank : {0, 2})  // both need the rank between them
       kinds.push_back(operation.begin(others[rank], {}).done.then([](rpc::Result<void>&& result) {
         const auto error = error_of([&] { return std::move(result).get(), 0; });
         return error ? error->kind() : ErrorKind::internal;

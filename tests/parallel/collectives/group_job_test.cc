@@ -10,18 +10,18 @@ class GroupsOfAJob : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupsOfAJob, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-TEST_P(GroupsOfAJob, SeveralGroupsOfTheSameMembersAreApart) {
+TEST_P(GroupsOfAJob, SeveralGroupsOfTheSameMembersAreIndependent) {
   const std::vector<Group> others = company.groups(), thirds = company.groups({.name = "third"});
   const at::Tensor a = values(0, {4}), b = values(1, {4});
   Futures all;
-  for (int rank = 0; rank < ranks; ++rank) {  // begun in another order by each
+  for (int rank = 0; rank < ranks; ++rank) {  // each rank starts them in another order
     const std::vector<Group>* order[] = {&groups, &others, &thirds};
     for (int i = 0; i < 3; ++i) all.push_back((*order[(rank + i) % 3])[rank].barrier());
   }
   for (auto& future : all) got(std::move(future));
 }
 
-TEST_P(GroupsOfAJob, AGroupOfSomeHasItsOwnRanks) {
+TEST_P(GroupsOfAJob, AGroupOfSomeMembersHasItsOwnRanks) {
   const GroupOptions pair{.name = "pair", .members = {"worker2", "worker0"}};
   auto first = Group::create(company.agent(0), pair), second = Group::create(company.agent(2), pair);
   const Group a = got(std::move(first)), b = got(std::move(second));
@@ -35,13 +35,13 @@ TEST_P(GroupsOfAJob, AGroupOfSomeHasItsOwnRanks) {
             ErrorKind::invalid_argument);
 }
 
-TEST_P(GroupsOfAJob, AreForgottenWithTheirHandles) {
+TEST_P(GroupsOfAJob, AreReleasedWithTheirHandles) {
   EXPECT_EQ(CollectivesLayer::of(*company.agent(1).core())->groups(), 1U);
   company.groups();
   EXPECT_EQ(CollectivesLayer::of(*company.agent(1).core())->groups(), 1U);
 }
 
-TEST(GroupWithoutLayer, IsAnError) {
+TEST(GroupWithoutLayer, IsRefused) {
   rpc::Agent agent(rpc::AgentOptions{.name = "alone"});
   EXPECT_EQ(test::kind_of([&] { return got(Group::create(agent, {.members = {"alone"}})); }),
             ErrorKind::failed_precondition);
@@ -88,7 +88,7 @@ TEST_P(GroupsBesideCalls, CallsThenCollectives) {
 }
 
 // Each round loses the connections while all its operations are in flight.
-TEST(GroupsWithoutConnections, LoseNothingWhenConnectionsAreLost) {
+TEST(GroupsWithoutConnections, CompleteAlthoughConnectionsAreLost) {
   constexpr int ranks = 3, rounds = 30;
   Company company(ranks, Backend::messages, std::make_unique<test::TcpJobStore>(), nullptr,
                   [](rpc::AgentOptions& options) { options.same_host = false; });
@@ -123,7 +123,7 @@ TEST(GroupsWithoutConnections, LoseNothingWhenConnectionsAreLost) {
 
 // --- The wire ---
 
-TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
+TEST(GroupsOverAWire, OfANarrowTypeAreRoundedEquallyOnAllRanks) {
   for (const auto& [ranks, backend] : std::vector<std::pair<int, Backend>>{{2, Backend::messages},
                                                                            {3, Backend::messages},
                                                                            {9, Backend::messages},
@@ -144,14 +144,14 @@ TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
         }
         together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
         for (int rank = 1; rank < ranks; ++rank) expect_equal(tensors[rank], tensors[0]);
-        // Rounded once a rank, each by half a unit of what was summed by then, at the most.
+        // Each rank rounds once, by at most half a unit of the sum so far.
         const double unit = wire == at::kHalf && type == at::kFloat ? 0x1p-11 : 0x1p-8;
         EXPECT_LE((tensors[0].to(at::kDouble) - sum).abs().max().item<double>(), ranks * ranks * unit);
         if (type == at::kFloat) {
           expect_equal(tensors[0].to(wire).to(at::kFloat), tensors[0], "of the wire's precision");
         }
       }
-      // Results are exact if they are small, or no sum of float32.
+      // Small tensors, and sums of other types than float32, are exact.
       Tensors small(ranks), doubles(ranks);
       together(groups, [&](const Group& group) {
         return group.all_reduce(small[group.rank()] = at::full({3}, 1 + 0x1p-20));
@@ -165,7 +165,7 @@ TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
   }
 }
 
-TEST(GroupsOverAWire, IsTheSameForAllMembers) {
+TEST(GroupsOverAWire, MustHaveTheSameWireTypeOnAllMembers) {
   Company company(2);
   auto one = Group::create(company.agent(0), {.wire_dtype = at::kHalf}),
        two = Group::create(company.agent(1));
@@ -179,7 +179,7 @@ TEST(GroupsOverAWire, IsTheSameForAllMembers) {
             ErrorKind::invalid_argument);
 }
 
-// With default arguments: g++ 12 would destroy options twice that are a default argument.
+// Uses default arguments, because g++ 12 would destroy options in a default argument twice.
 rpc::Task<std::string> made_in_a_coroutine(rpc::Agent& agent) {
   const Group group = co_await Group::create(agent);
   co_await group.barrier();
@@ -217,7 +217,7 @@ TEST(GroupsWithBounds, ReduceTheSameByEveryAlgorithm) {
   }
 }
 
-TEST(GroupsWithBounds, AreTheSameForAllMembers) {
+TEST(GroupsWithBounds, MustHaveTheSameBoundsOnAllMembers) {
   Company company(2);
   auto one = Group::create(company.agent(0), {.bounds = {.small_bytes = 1}}),
        two = Group::create(company.agent(1));
@@ -225,7 +225,7 @@ TEST(GroupsWithBounds, AreTheSameForAllMembers) {
     EXPECT_EQ(test::kind_of([&] { return got(std::move(*group)); }), ErrorKind::invalid_argument);
 }
 
-TEST(GroupsOverTcp, MoveMuch) {
+TEST(GroupsOverTcp, ReduceLargeTensors) {
   Company company(2, Backend::messages, std::make_unique<test::TcpJobStore>());
   const auto groups = company.groups();
   Tensors tensors{values(0, {3'000'000}), values(1, {3'000'000})};
@@ -234,7 +234,7 @@ TEST(GroupsOverTcp, MoveMuch) {
 }
 
 // Large messages use other connections than small ones. Collectives that start in order still succeed.
-TEST(GroupsOverLanes, EveryOperation) {
+TEST(GroupsOverLanes, RunEveryOperation) {
   constexpr int ranks = 3;
   constexpr std::uint64_t lanes = 2;
   Company company(ranks, Backend::messages, std::make_unique<test::TcpJobStore>(), nullptr,

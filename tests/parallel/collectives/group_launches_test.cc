@@ -25,7 +25,7 @@ std::vector<int> shuffled(std::mt19937_64& random) {
   return order;
 }
 
-// Buckets differ in size, so that two that ranks begin in different orders are an error of both.
+// Buckets differ in size. If two ranks start them in different orders, both get an error.
 struct Buckets {
   explicit Buckets(int rank) {
     for (int bucket = 0; bucket < buckets; ++bucket)
@@ -41,7 +41,7 @@ struct Buckets {
   std::vector<int> begun;
 };
 
-TEST_P(Launches, BeginInOneOrderWhateverOrderRanksAreReadyIn) {
+TEST_P(Launches, StartInOneOrderWhateverTheOrderOfReadiness) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     std::vector<Buckets> all;
@@ -67,8 +67,9 @@ TEST_P(Launches, BeginInOneOrderWhateverOrderRanksAreReadyIn) {
   }
 }
 
-// Rank 0 waits for one before it is ready for the other; the other ranks are ready for them in reverse.
-TEST_P(Launches, DoNotWaitForOneThatSomeRankIsNotReadyFor) {
+// Rank 0 waits for one launch before it is ready for the other one. The other ranks are ready for them in the
+// reverse order.
+TEST_P(Launches, DoNotWaitForALaunchThatSomeRankIsNotReadyFor) {
   std::vector<Buckets> all;
   for (int rank = 0; rank < ranks; ++rank) all.emplace_back(rank);
   Futures others;
@@ -80,7 +81,7 @@ TEST_P(Launches, DoNotWaitForOneThatSomeRankIsNotReadyFor) {
   for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(all[rank].begun, (std::vector{0, 1}));
 }
 
-TEST_P(Launches, ANameMayBeUsedAgainOnceItHasBegun) {
+TEST_P(Launches, ANameMayBeReusedOnceItsLaunchHasStarted) {
   for (int round = 0; round < 3; ++round)
     together(groups,
              [](const Group& group) { return group.launch("again", [group] { return group.barrier(); }); });
@@ -111,7 +112,7 @@ TEST_P(Launches, RunWithTheCallersThreadState) {
   EXPECT_EQ(without_gradients, ranks);
 }
 
-TEST_P(Launches, FailWithWhatTheirFunctionThrows) {
+TEST_P(Launches, FailWithTheExceptionOfTheirFunction) {
   Futures futures;
   for (const Group& group : groups)
     futures.push_back(
@@ -120,7 +121,7 @@ TEST_P(Launches, FailWithWhatTheirFunctionThrows) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-TEST_P(Launches, ThatARankIsNotReadyForNameItAtTheDeadline) {
+TEST_P(Launches, NameARankThatIsNotReadyAtTheDeadline) {
   Futures futures = but(1, [&](const Group& group) {
     return group.launch("bucket 3", [group] { return group.barrier(); }, 50ms);
   });
@@ -128,7 +129,7 @@ TEST_P(Launches, ThatARankIsNotReadyForNameItAtTheDeadline) {
              {"launch(bucket 3) at group_launches_test.cc:", "rank 1 (worker1) has not begun it"});
 }
 
-TEST_P(Launches, EndWithARankThatDies) {
+TEST_P(Launches, FailWithARankThatDies) {
   for (const int dies : {ranks - 1, 0}) {
     SCOPED_TRACE(dies);
     Company mortal(ranks, GetParam());
@@ -136,7 +137,7 @@ TEST_P(Launches, EndWithARankThatDies) {
     std::vector<Buckets> all;
     for (int rank = 0; rank < ranks; ++rank) all.emplace_back(rank);
     Futures done, waiting;
-    // All are ready for two, in different orders, and the one that dies for no other.
+    // All ranks are ready for two launches, in different orders. The rank that dies is ready for no other.
     for (int rank = 0; rank < ranks; ++rank)
       for (const int bucket : {rank % 2, 1 - rank % 2})
         done.push_back(all[rank].launch(members[rank], bucket));
@@ -150,8 +151,8 @@ TEST_P(Launches, EndWithARankThatDies) {
   }
 }
 
-// Between readiness and beginning: some have begun on some ranks.
-TEST_P(Launches, EndWithARankThatDiesAtAnyTime) {
+// The death occurs between readiness and start: some launches have started on some ranks.
+TEST_P(Launches, FailWithARankThatDiesAtAnyTime) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE(seed);
     Company mortal(ranks, GetParam());

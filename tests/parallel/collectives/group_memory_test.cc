@@ -29,20 +29,20 @@ TEST_P(GroupMemory, OverlapsAreRefusedBeforeAnythingIsSent) {
   expect(group.all_gather(Tensors{whole}, Tensors{shifted}), "all_gather");
   test::expect_error(group.all_gather(whole, whole[2]), ErrorKind::invalid_argument,
                      "the input is not exactly part 1 of the output");
-  // None of them has begun: all ranks mean the same by the next one.
+  // No refused call has started, so the next collective is the same on all ranks.
   Tensors tensors;
   for (int rank = 0; rank < ranks; ++rank) tensors.push_back(values(rank, {6}));
   together(groups, [&](const Group& each) { return each.all_reduce(tensors[each.rank()]); });
   expect_equal(tensors[0], sum_of(ranks, {6}));
 }
 
-TEST_P(GroupMemory, NoElementsOverlapNothing) {
+TEST_P(GroupMemory, EmptyTensorsDoNotOverlap) {
   const at::Tensor whole = at::zeros({ranks, 0});
   together(groups, [&](const Group& group) { return group.all_gather(whole, whole[0]); });
 }
 
-// A difference leaves what is in place as it was.
-TEST_P(GroupMemory, ADifferenceLeavesTheInputOfACollectiveInPlace) {
+// A difference leaves tensors that are in place unchanged.
+TEST_P(GroupMemory, ADifferenceLeavesInPlaceInputsUnchanged) {
   for (const std::int64_t size : {10, 40'000}) {
     Tensors wholes;
     for (int rank = 0; rank < ranks; ++rank) wholes.push_back(values(rank, {ranks, size}));
@@ -59,7 +59,7 @@ TEST_P(GroupMemory, ADifferenceLeavesTheInputOfACollectiveInPlace) {
 
 // --- Adjacent tensors ---
 
-// Bytes that LibTorch allocates on this thread, where collectives copy what is to be copied.
+// Counts the bytes that LibTorch allocates on this thread, where collectives make their copies.
 class Allocations final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
@@ -77,9 +77,10 @@ std::int64_t allocated_by(F f) {
   return allocations->allocated;
 }
 
-constexpr std::int64_t n = 20'000;  // above what an all_reduce by messages sums in a copy
+constexpr std::int64_t n = 20'000;  // above the size up to which an all_reduce by messages sums in a copy
 
-// Of 3 n elements of rows, in the order of columns: two of one row, and one of two dimensions.
+// Splits rows of 3 n elements in the order of their columns: two tensors with one row, and one with two
+// dimensions.
 Tensors pieces_of(const at::Tensor& row) {
   return {row.narrow(0, 0, n), row.narrow(0, n, 0), row.narrow(0, n, n / 2), row.narrow(0, n + n / 2, n / 2),
           row.narrow(0, 2 * n, n).view({10, n / 10})};
@@ -100,7 +101,7 @@ TEST_P(GroupMemory, AdjacentTensorsAreNotCopied) {
                 futures.push_back(group.all_reduce(pieces_of(reduced[group.rank()])));
               for (const Group& group : groups)
                 futures.push_back(group.broadcast(pieces_of(sent[group.rank()]), 1));
-              // Of one tensor each is the whole, so both are in place.
+              // With one tensor each rank's part is in place in the whole tensor, so both are in place.
               for (const Group& group : groups)
                 futures.push_back(group.all_gather(Tensors{gathered[group.rank()]},
                                                    Tensors{gathered[group.rank()][group.rank()]}));
@@ -118,7 +119,7 @@ TEST_P(GroupMemory, AdjacentTensorsAreNotCopied) {
   }
 }
 
-// Tensors may be adjacent on some ranks only: the messages are the same.
+// Tensors may be adjacent on some ranks only. The messages are the same.
 TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
   const std::vector<std::function<Tensors(const at::Tensor&)>> apart{
       [](const at::Tensor& from) { return Tensors{from.narrow(0, 0, n), from.narrow(0, n + 1, n)}; },
@@ -142,7 +143,7 @@ TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
     const std::int64_t here = allocated_by([&] { futures.push_back(groups[0].all_reduce(tensors[0])); });
     const std::int64_t there = allocated_by([&] { futures.push_back(groups[1].all_reduce(tensors[1])); });
     EXPECT_EQ(here, 0);
-    // Others are copied into memory that the ranks share, where they share some.
+    // Other tensors are copied into memory that the ranks share, if they share memory.
     if (groups[1].backend() == GroupBackend::messages) {
       EXPECT_GE(there, 2 * n * 4);
     }
@@ -156,7 +157,7 @@ TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
 
 // Small ones are summed in a copy where the ranks send messages, as a single tensor is: a difference leaves
 // them as they were.
-TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensors) {
+TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensorsUnchanged) {
   for (const std::int64_t size : {10, 20'000})
     for (int other = 0; other < ranks; ++other) {
       Tensors rows;
@@ -172,7 +173,8 @@ TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensors) {
     }
 }
 
-// A sharded model's layout: a row of all parameters a rank, and each parameter has columns of all rows.
+// The layout of a sharded model: each rank has a row of all parameters, and each parameter has columns of all
+// rows.
 TEST_P(GroupMemory, ColumnsOfRowsAreGatheredAndScatteredInPlace) {
   const auto columns_of = [](const at::Tensor& all) {
     return Tensors{all.narrow(1, 0, n), all.narrow(1, n, 2 * n).view({all.size(0), 2, n})};

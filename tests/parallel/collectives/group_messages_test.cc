@@ -76,8 +76,9 @@ TEST_P(GroupMessages, TensorsOfSharedMemoryArriveInOrderAndBelongToTheReceiver) 
   }
 }
 
-// Each to its right, in whatever order they are given: no ring of ranks waits for each other.
-TEST_P(GroupMessages, InABatch) {
+// Each rank sends to its right neighbour. The order within a batch does not matter, so a ring of ranks does
+// not deadlock.
+TEST_P(GroupMessages, ABatchMayBeInAnyOrder) {
   Futures done;
   Tensors taken;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -90,7 +91,7 @@ TEST_P(GroupMessages, InABatch) {
   for (int rank = 0; rank < ranks; ++rank) expect_equal(taken[rank], values((rank + ranks - 1) % ranks, {4}));
 }
 
-TEST_P(GroupMessages, AMessageOfAnySender) {
+TEST_P(GroupMessages, AReceiveMayAcceptAnySender) {
   const at::Tensor first = at::zeros({100, 100}), second = at::zeros({100, 100}).t();
   auto one = groups[0].send(values(5, {100, 100}), 1);
   const int sender = got(groups[1].recv_any(first));
@@ -103,7 +104,7 @@ TEST_P(GroupMessages, AMessageOfAnySender) {
   expect_equal(second, values(6, {100, 100}));
 }
 
-TEST_P(GroupMessages, ATensorOfUnknownShapeIsAsItsSenderHasIt) {
+TEST_P(GroupMessages, ATensorOfUnknownShapeHasTheShapeOfTheSender) {
   const Tensors sent{values(1, {3, 2}),           values(2, {5}, at::kLong), values(3, {}),
                      at::zeros({4, 0}, at::kInt), values(4, {70'001}),       values(5, {4, 3}).t()};
   for (const bool receive_first : {false, true}) {
@@ -127,7 +128,7 @@ TEST_P(GroupMessages, ATensorOfUnknownShapeIsAsItsSenderHasIt) {
   }
 }
 
-// One order and one space of tags, whether the receiver knows the shape or not.
+// Receives with and without a known shape share one order and one space of tags.
 TEST_P(GroupMessages, ReceivesOfKnownAndUnknownShapeShareOneOrder) {
   const at::Tensor first = at::zeros({2}), third = at::zeros({3});
   Futures all;
@@ -155,7 +156,7 @@ TEST_P(GroupMessages, AnObjectIsNoTensorOfUnknownShape) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-TEST_P(GroupMessages, AMissingSendEndsTheGroup) {
+TEST_P(GroupMessages, AMissingSendFailsTheGroup) {
   auto received = groups[0].recv_tensor(1, 3, 50ms);
   test::expect_error(std::move(received), ErrorKind::deadline_exceeded,
                      "rank 0 (worker0): recv(any tensor, from 1) at group_messages_test.cc:");
@@ -165,7 +166,7 @@ TEST_P(GroupMessages, AMissingSendEndsTheGroup) {
   test::expect_error(std::move(lost), ErrorKind::peer_lost, "rank 2 (worker2)");
 }
 
-TEST_P(GroupMessages, ASendEndsWhenItHasBeenReceived) {
+TEST_P(GroupMessages, ASendCompletesWhenItIsReceived) {
   auto sent = groups[0].send(at::zeros({4}), 1);
   together(groups, [](const Group& group) { return group.barrier(); });  // rank 1 has got the message
   EXPECT_FALSE(sent.ready());
@@ -173,7 +174,7 @@ TEST_P(GroupMessages, ASendEndsWhenItHasBeenReceived) {
   got(std::move(sent));
 }
 
-TEST_P(GroupMessages, MessagesThatDifferAreAnErrorOfBothAlone) {
+TEST_P(GroupMessages, MessagesThatDifferFailOnlyOnTheirTwoRanks) {
   auto sent = groups[0].send(at::zeros({4}), 1);
   auto received = groups[1].recv(at::zeros({4}, at::kLong), 0);
   for (auto* future : {&sent, &received})
@@ -187,7 +188,7 @@ TEST_P(GroupMessages, MessagesThatDifferAreAnErrorOfBothAlone) {
   test::expect_error(groups[0].recv(at::zeros({1}).expand({4}), 1), ErrorKind::invalid_argument, "expanded");
 }
 
-TEST_P(GroupMessages, UnmatchedMessagesEndTheGroup) {
+TEST_P(GroupMessages, UnmatchedMessagesFailTheGroup) {
   const auto others = company.groups();
   Futures futures;
   futures.push_back(groups[0].send(at::zeros({4}), 1, 3, 50ms));
@@ -201,7 +202,7 @@ TEST_P(GroupMessages, UnmatchedMessagesEndTheGroup) {
              {"rank 0 (worker0): recv(float32[4], from 1)"});
 }
 
-TEST_P(GroupMessages, MessagesEndWithTheirOtherSide) {
+TEST_P(GroupMessages, MessagesFailWithTheLossOfTheOtherRank) {
   const auto others = company.groups();
   Futures futures;
   futures.push_back(groups[0].recv(at::zeros({4}), 2));

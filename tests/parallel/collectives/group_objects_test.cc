@@ -37,7 +37,7 @@ TEST_P(Objects, AreGatheredByRank) {
   EXPECT_EQ(at_root[2], (std::vector{10, 11, 12}));
 }
 
-TEST_P(Objects, AreTheRoots) {
+TEST_P(Objects, AreBroadcastFromTheRoot) {
   const auto names = at_all<std::string>(groups, [](const Group& group) {
     return group.broadcast_object("from " + std::to_string(group.rank()), 1);
   });
@@ -48,7 +48,7 @@ TEST_P(Objects, AreTheRoots) {
   EXPECT_EQ(parts, (std::vector{7, 8, 9}));
 }
 
-TEST_P(Objects, StayWithinAGroupOfSomeRanks) {
+TEST_P(Objects, StayWithinASubgroup) {
   std::vector<rpc::Future<std::optional<Group>>> splits;
   for (const Group& group : groups)
     splits.push_back(group.split(group.rank() == 1 ? std::nullopt : std::optional(0)));
@@ -86,7 +86,7 @@ TEST_P(Objects, AreExchangedAndReducedInTheOrderOfRanks) {
     test::expect_error(std::move(future), ErrorKind::invalid_argument, "2 objects where each of 3 ranks");
 }
 
-TEST_P(Objects, AreSentOfAnySize) {
+TEST_P(Objects, MayHaveAnySize) {
   Futures sent;
   sent.push_back(groups[0].send_object(Progress{"first", {1}}, 2));
   sent.push_back(groups[0].send_object(Progress{"second", std::vector<double>(1000, 0.5)}, 2));
@@ -101,7 +101,7 @@ TEST_P(Objects, AreSentOfAnySize) {
   EXPECT_EQ(test::kind_of([&] { got(groups[0].send_object(7, 3)); }), ErrorKind::invalid_argument);
 }
 
-TEST_P(Objects, OfOtherTypesAndRootsAreAnErrorOfAll) {
+TEST_P(Objects, WithDifferentTypesOrRootsFailOnAllRanks) {
   std::vector<rpc::Future<std::string>> strings;
   for (const int rank : {0, 1}) strings.push_back(groups[rank].broadcast_object(std::string("a"), 0));
   auto number = groups[2].broadcast_object(1.5, 0);
@@ -119,7 +119,7 @@ TEST_P(Objects, OfOtherTypesAndRootsAreAnErrorOfAll) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-TEST_P(Objects, EndWithTheGroup) {
+TEST_P(Objects, FailWithTheGroup) {
   auto late = groups[1].all_gather_object(1, 50ms);
   auto waiting = groups[0].barrier();
   test::expect_error(std::move(late), ErrorKind::deadline_exceeded, "all_gather_object(",
@@ -132,7 +132,7 @@ TEST_P(Objects, EndWithTheGroup) {
   for (auto& future : futures) test::expect_error(std::move(future), ErrorKind::peer_lost, "worker2");
 }
 
-TEST_P(Objects, EndWithTheRankThatGathersThem) {
+TEST_P(Objects, FailWithTheRankThatGathersThem) {
   std::vector<rpc::Future<std::vector<int>>> futures;
   for (const int rank : {1, 2}) futures.push_back(groups[rank].all_gather_object(1));
   company.end(0);

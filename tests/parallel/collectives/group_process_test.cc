@@ -12,7 +12,7 @@
 namespace weft::collectives::testing {
 namespace group_process_test {
 
-// Members, each a process, that say lines.
+// Members in separate processes, which report lines of text.
 class Processes : public ::testing::TestWithParam<Backend> {
  protected:
   using Body = std::function<void(const Group&, const std::function<void(const std::string&)>& say)>;
@@ -47,7 +47,7 @@ class Processes : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, Processes, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-// More of them than most machines have cores for, each at its own pace.
+// There are more processes than most machines have cores, and each runs at its own speed.
 TEST_P(Processes, ReduceAndGather) {
   constexpr int ranks = 6;
   start(ranks, [](const Group& group, const auto& say) {
@@ -68,8 +68,8 @@ TEST_P(Processes, ReduceAndGather) {
   for (test::Child& member : members) EXPECT_EQ(member.line(), "well");
 }
 
-// The victim is killed at any point: in any operation of a group, between two, before the first.
-TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
+// The victim is killed at any time: before the first operation, during one, or between two.
+TEST_P(Processes, AKilledProcessIsNamedToAllOthers) {
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
@@ -84,7 +84,7 @@ TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
       try {
         for (std::uint64_t round = 0;; ++round) {
           if (group.rank() == victim && round == last)
-            killer = std::thread([steps] {  // so much later, which is anywhere in what comes
+            killer = std::thread([steps] {  // kills the process after a random time
               std::atomic<std::uint64_t> counted{0};
               while (++counted < steps) {
               }
@@ -103,7 +103,7 @@ TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
         say(error.kind() == ErrorKind::peer_lost && named ? "well" : error.what());
       }
       if (killer.joinable()) killer.join();
-      while (true) ::pause();  // its exit could be reported before the victim's
+      while (true) ::pause();  // the exit of this process could be reported before that of the victim
     });
     for (int rank = 0; rank < ranks; ++rank)
       EXPECT_EQ(members[static_cast<std::size_t>(rank)].line(), rank == victim ? "" : "well") << rank;
@@ -111,7 +111,7 @@ TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
 }
 
 // A stopped process is alive, so its peers wait for it until their deadline.
-TEST_P(Processes, AStoppedOneIsNamedOnceTheDeadlineHasPassed) {
+TEST_P(Processes, AStoppedProcessIsNamedAtTheDeadline) {
   const int ranks = few(GetParam());
   start(ranks, [](const Group& group, const auto& say) {
     group.barrier().get();

@@ -1,4 +1,5 @@
-// Groups of a group: split by color and key, meshes, what is left after a loss, what has grown.
+// Groups that are derived from a group: splits by color and key, meshes, shrunken groups after a loss, and
+// grown groups.
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/rpc/membership/job.h>
 
@@ -16,7 +17,7 @@ class Splits : public ::testing::TestWithParam<Backend> {
   Company company{ranks, GetParam()};
   std::vector<Group> groups = company.groups();
 
-  // At every rank; what `f` gives for each.
+  // Calls f on every rank. Returns the results.
   template <class F>
   auto at_all(F f) {
     std::vector<decltype(f(groups[0]))> futures;
@@ -30,7 +31,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, Splits, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
 TEST_P(Splits, ByColorInTheOrderOfKeysThenRanks) {
-  // 0, 2, 4 backwards, on one host unless hosts are uneven; 1 alone; 3 and 5 stay away.
+  // Ranks 0, 2 and 4 in reverse order, on one host unless hosts are uneven. Rank 1 alone. Ranks 3 and 5 are
+  // in no part.
   const auto parts = at_all([&](const Group& group) {
     const int rank = group.rank();
     const std::optional<int> color = rank == 3 || rank == 5 ? std::nullopt : std::optional(rank % 2);
@@ -55,7 +57,7 @@ TEST_P(Splits, ByColorInTheOrderOfKeysThenRanks) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-// Ranks may begin the next before the last is done.
+// Ranks may start the next split before the previous one has completed.
 TEST_P(Splits, SeveralAtATimeAndNextToOtherCollectives) {
   std::vector<rpc::Future<std::optional<Group>>> first, second;
   Futures others;
@@ -81,7 +83,7 @@ TEST_P(Splits, SeveralAtATimeAndNextToOtherCollectives) {
   together(thirds, [](const Group& group) { return group.barrier(); });
 }
 
-TEST_P(Splits, FailForAllWhereOneDoesNotCome) {
+TEST_P(Splits, FailOnAllRanksIfOneDoesNotCall) {
   std::vector<rpc::Future<std::optional<Group>>> futures;
   for (int rank = 0; rank + 1 < ranks; ++rank) futures.push_back(groups[rank].split(0));
   groups.back().abort("no more");
@@ -120,7 +122,7 @@ TEST(Mesh, HasAGroupAlongEachDimension) {
   EXPECT_EQ(refused({{"data", -2}, {"tensor", -3}}), ErrorKind::invalid_argument);
 }
 
-// --- Worlds that are not fixed ---
+// --- Elastic worlds ---
 
 class ElasticWorld : public ::testing::TestWithParam<Backend> {
  protected:
@@ -157,7 +159,7 @@ class ElasticWorld : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, ElasticWorld, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-TEST_P(ElasticWorld, AGroupShrinksToThoseThatLive) {
+TEST_P(ElasticWorld, AGroupShrinksToItsSurvivors) {
   const std::vector<std::string> names{"anna", "bert", "cleo", "dora"};
   join_all(names);
   const auto groups = group_of(names);
@@ -171,7 +173,7 @@ TEST_P(ElasticWorld, AGroupShrinksToThoseThatLive) {
   for (auto& future : made) left.push_back(got(std::move(future)));
   EXPECT_EQ(left[2].members(), (std::vector<std::string>{"anna", "bert", "dora"}));
   EXPECT_EQ(left[2].rank(), 2);
-  EXPECT_EQ(left[2].backend(),  // as it was made: anna is on another host than the two
+  EXPECT_EQ(left[2].backend(),  // as at its creation: anna is on another host than the other two
             GetParam() == Backend::memory     ? GroupBackend::memory
             : GetParam() == Backend::messages ? GroupBackend::messages
                                               : GroupBackend::hosts);
@@ -181,8 +183,8 @@ TEST_P(ElasticWorld, AGroupShrinksToThoseThatLive) {
   for (const at::Tensor& tensor : tensors) expect_equal(tensor, at::full({50'000}, 3.0F));
 }
 
-// A member that waits for one that does not come may cancel, and so all that wait learn of it.
-TEST_P(ElasticWorld, AGroupThatAMemberDoesNotComeToIsCancelled) {
+// A member that waits for a member that does not call create() may cancel. All waiting members are notified.
+TEST_P(ElasticWorld, AGroupIsCancelledIfAMemberDoesNotCallCreate) {
   join_all({"anna", "bert", "cleo"});
   std::vector<rpc::Future<Group>> made;
   for (const int rank : {0, 1}) {

@@ -6,14 +6,14 @@
 namespace weft::collectives::testing {
 namespace group_test {
 
-// Small, where rounds count; of several chunks; and none at all.
+// Small shapes, for which the number of rounds matters, shapes of several chunks, and empty ones.
 const std::vector<std::vector<std::int64_t>> shapes{{}, {0}, {3, 5}, {70'001}, {2, 1 << 17}};
 
 class Groups : public ::testing::TestWithParam<std::tuple<int, Backend>> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
   Backend backend() const { return std::get<1>(GetParam()); }
-  // In the group's memory, where that is what is tested.
+  // Returns the tensor in group memory if the backend is `placed`.
   at::Tensor at_home(int rank, const at::Tensor& tensor) {
     return backend() == Backend::placed ? groups[rank].empty(tensor.sizes(), tensor.options()).copy_(tensor)
                                         : tensor;
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(RanksOnHosts, Groups,
                                             ::testing::Values(Backend::hosts, Backend::uneven)),
                          name_of);
 
-TEST_P(Groups, KnowTheirMembers) {
+TEST_P(Groups, HaveRanksAndMembers) {
   for (int rank = 0; rank < ranks(); ++rank) {
     const Group& group = groups[static_cast<std::size_t>(rank)];
     EXPECT_EQ(group.rank(), rank);
@@ -118,8 +118,8 @@ TEST_P(Groups, ReduceScatter) {
   }
 }
 
-// The other tensor is part `rank` of a whole one. A reduce_scatter leaves the other parts as they are.
-TEST_P(Groups, InPlaceIsAsOutOfPlace) {
+// The other tensor is part `rank` of a whole tensor. reduce_scatter leaves the other parts unchanged.
+TEST_P(Groups, InPlaceEqualsOutOfPlace) {
   for (const auto type : {at::kFloat, at::kHalf})
     for (const std::int64_t n : {0, 7, 70'001}) {
       Tensors gathered, reduced, inputs;
@@ -206,7 +206,7 @@ TEST_P(Groups, GatherAndScatter) {
     }
 }
 
-TEST_P(Groups, ABarrierIsPassedOnceAllAreAtIt) {
+TEST_P(Groups, ABarrierCompletesOnceAllRanksHaveCalledIt) {
   Futures passed;
   for (int rank = 0; rank + 1 < ranks(); ++rank) passed.push_back(groups[rank].barrier());
   for (const auto& future : passed) EXPECT_FALSE(future.ready());
@@ -215,7 +215,7 @@ TEST_P(Groups, ABarrierIsPassedOnceAllAreAtIt) {
 }
 
 // Ranks run ahead of each other, and collectives overlap.
-TEST_P(Groups, SeveralAtATime) {
+TEST_P(Groups, SeveralCollectivesMayOverlap) {
   constexpr int rounds = 20;
   std::vector<Tensors> tensors(ranks());
   Futures all;
@@ -301,8 +301,8 @@ TEST_P(GroupTensors, TensorsThatAreNotContiguous) {
   for (int rank = 0; rank < ranks; ++rank) expect_equal(outputs[0][rank], values(rank, {1}).expand({4}));
 }
 
-// Of several shapes, one of them not contiguous, in one collective.
-TEST_P(GroupTensors, SeveralInOneCollective) {
+// One collective has tensors of several shapes, one of which is not contiguous.
+TEST_P(GroupTensors, SeveralTensorsMayBeInOneCollective) {
   for (const std::int64_t n : {3, 50'000}) {
     const auto tensors_of = [n](int rank) {
       return Tensors{values(rank, {n}), values(rank, {2, 4}).t(), values(rank, {0}), values(rank, {})};
@@ -355,7 +355,7 @@ TEST_P(GroupTensors, ParametersAreReducedWithoutAutograd) {
   }
 }
 
-TEST_P(GroupTensors, RefuseWhatCannotBe) {
+TEST_P(GroupTensors, RefuseInvalidArguments) {
   const Group& group = groups[0];
   const at::Tensor tensor = at::zeros({2 * ranks});
   const std::string count = std::to_string(ranks);
@@ -382,7 +382,7 @@ TEST_P(GroupTensors, RefuseWhatCannotBe) {
   Tensors one_small(ranks, tensor);
   one_small.back() = at::zeros({1});
   expect(group.gather(one_small, tensor, 0), ErrorKind::invalid_argument, "as large");
-  together(groups, [](const Group& member) { return member.barrier(); });  // none of them was counted
+  together(groups, [](const Group& member) { return member.barrier(); });  // the refused calls did not count
 }
 
 }  // namespace group_test

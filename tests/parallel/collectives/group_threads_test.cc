@@ -48,8 +48,8 @@ void expect_right(std::vector<Later> all, int rank) {
   }
 }
 
-// In another order by each; some wait for each, some for several.
-TEST_P(GroupThreads, HaveAGroupEach) {
+// Each thread uses another order. Some wait for each operation, and some for several.
+TEST_P(GroupThreads, MayHaveAGroupEach) {
   std::vector<std::vector<Group>> own;
   for (int thread = 0; thread < threads; ++thread)
     own.push_back(company.groups({.name = "of thread " + std::to_string(thread)}));
@@ -88,7 +88,7 @@ class Order {
 
 // Two groups, both used by all threads. Collectives start in order, and the threads wait for them out of
 // order. Messages need no order: each thread has its own tag.
-TEST_P(GroupThreads, ShareGroups) {
+TEST_P(GroupThreads, MayShareGroups) {
   const std::vector<Group> others = company.groups({.name = "other"});
   std::deque<Order> orders(static_cast<std::size_t>(ranks));
   at_once([&](int rank, int thread) {
@@ -114,8 +114,8 @@ TEST_P(GroupThreads, ShareGroups) {
   });
 }
 
-// A loss ends what all threads wait for.
-TEST_P(GroupThreads, HearOfALossAll) {
+// A loss fails the operations for which all threads wait.
+TEST_P(GroupThreads, AreAllNotifiedOfALoss) {
   std::vector<std::vector<Group>> own;
   for (int thread = 0; thread < threads; ++thread)
     own.push_back(company.groups({.name = "of thread " + std::to_string(thread)}));
@@ -144,7 +144,7 @@ TEST_P(GroupThreads, HearOfALossAll) {
   killer.join();
 }
 
-// --- On which thread ---
+// --- The thread on which a collective runs ---
 
 // Blocks a thread until the test releases it.
 struct Block {
@@ -176,7 +176,7 @@ TEST(GroupsOnTheCallersThread, RunOnlyWhenInlined) {
 TEST(GroupsOnTheCallersThread, RunOnlyWhenInlinedInMemory) {
   Company company(2, Backend::memory);
   const auto groups = company.groups();
-  Block thread;  // of rank 0's group
+  Block thread;  // blocks the thread of rank 0's group
   groups[0].barrier().then([&](rpc::Result<void>&&) { thread.hold(); });
   got(groups[1].barrier());
   thread.await();
@@ -194,7 +194,7 @@ std::shared_ptr<GroupCore> core_of(Company& company, const Group& group) {
 }
 
 // A call that ends a group, or reads its state, runs while a collective waits for the loop.
-TEST(GroupsOnTheCallersThread, RunNothingOfOthersWhenAGroupEndsOrIsLookedAt) {
+TEST(GroupsOnTheCallersThread, RunNoOtherCollectivesWhenAGroupEndsOrIsInspected) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("weft-callers-thread-" + std::to_string(::getpid()));
   using Call = std::function<void(Company&, const Group&, const Group& other)>;
@@ -207,7 +207,7 @@ TEST(GroupsOnTheCallersThread, RunNothingOfOthersWhenAGroupEndsOrIsLookedAt) {
       {"leave",
        [](Company& company, const Group& group, const Group&) { (void)core_of(company, group)->leave(); }},
       {"write_flight", [&](Company&, const Group& group, const Group&) { (void)group.write_flight(folder); }},
-      // Its dumps are of all groups of the agent.
+      // The dump includes all groups of the agent.
       {"abort of another group", [](Company&, const Group&, const Group& other) { other.abort("enough"); }}};
   for (const auto& [name, call] : calls) {
     SCOPED_TRACE(name);
@@ -224,7 +224,7 @@ TEST(GroupsOnTheCallersThread, RunNothingOfOthersWhenAGroupEndsOrIsLookedAt) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(GroupsOnTheCallersThread, BeginNoMessagesAndNoObjects) {
+TEST(GroupsOnTheCallersThread, StartNoMessagesAndNoObjectCollectives) {
   Company company(2);
   const auto groups = company.groups();
   const auto begun = [&] { return core_of(company, groups[0])->flight().records.entries.size(); };

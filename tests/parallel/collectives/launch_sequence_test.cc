@@ -21,14 +21,14 @@ class Sequence : public ::testing::Test {
   std::vector<int> begun, failed;
 };
 
-TEST_F(Sequence, BeginsByNumberInWhateverOrderTheyAreReady) {
+TEST_F(Sequence, StartsLaunchesByNumber) {
   EXPECT_EQ(ready(2), std::vector<int>{});
   EXPECT_EQ(ready(1), std::vector<int>{});
   EXPECT_EQ(ready(0), (std::vector{0, 1, 2}));
   EXPECT_EQ(ready(3), std::vector{3});
 }
 
-TEST_F(Sequence, GivesBackThoseThatCannotBegin) {
+TEST_F(Sequence, ReturnsTheLaunchesThatCannotStart) {
   EXPECT_EQ(ready(0), std::vector{0});
   EXPECT_EQ(ready(3), std::vector<int>{});
   EXPECT_EQ(ready(2), std::vector<int>{});

@@ -1,4 +1,4 @@
-// Every operation of a group, as all its ranks begin it at once, and what has to come of it.
+// Every operation of a group, called on all ranks at the same time, and its expected result.
 #pragma once
 
 #include <weft/rpc/core/when_all.h>
@@ -7,10 +7,10 @@
 
 namespace weft::collectives::testing {
 
-// Equal on all ranks.
+// The parameters of a call, which are equal on all ranks.
 struct Round {
   std::int64_t n = 10;    // elements of a part
-  int number = 0;         // of another number, of other values and another root
+  int number = 0;         // selects sizes, values and the root
   std::uint64_t tag = 0;  // of its messages
   bool placed = false;    // in the group's memory, where it has one
 
@@ -33,7 +33,8 @@ struct Round {
     return filled(group, shape, of(group.rank()));
   }
   at::Tensor zeros(const Group& group, at::IntArrayRef shape) const { return filled(group, shape, 0); }
-  Tensors for_all(const Group& group, std::int64_t more = 0) const {  // rank i gets `more` × i more elements
+  // rank i gets `more` × i additional elements
+  Tensors for_all(const Group& group, std::int64_t more = 0) const {
     Tensors tensors;
     for (int to = 0; to < group.size(); ++to)
       tensors.push_back(filled(group, {n + more * to}, from_to(group.rank(), to)));
@@ -48,7 +49,7 @@ struct Round {
 
 struct Begun {
   rpc::Future<void> done;
-  std::function<bool()> right;  // what it is to bring, once it has ended well
+  std::function<bool()> right;  // checks the result after success
 };
 
 struct GroupOperation {
@@ -58,7 +59,7 @@ struct GroupOperation {
 
 inline bool all_are(const at::Tensor& tensor, float value) { return tensor.eq(value).all().item<bool>(); }
 
-// Each is what `value` says for its index, a rank.
+// Whether each part i, that of rank i, has the value value(i).
 template <class Parts, class F>
 bool each_is(const Parts& parts, std::int64_t count, F value) {
   for (std::int64_t i = 0; i < count; ++i)

@@ -20,8 +20,8 @@ struct Step {
   std::size_t group = 0;
   bool placed = false;
   bool inlined = false;
-  std::size_t in_flight = 0;  // operations that a rank may leave unfinished
-  int late = -1;              // a rank that starts this one later than the others
+  std::size_t in_flight = 0;  // the number of operations that a rank may leave unfinished
+  int late = -1;              // this rank starts the step later than the others
   std::chrono::microseconds delay{0};
   std::function<at::Tensor(int, const at::Tensor&)> place = nullptr;  // onto a rank's device; null: none
 
@@ -176,7 +176,8 @@ inline constexpr OracleOperation oracle_operations[] = {
        const at::Tensor output = out(step, group, part),
                         input = in(step, group, data(step, group.rank(), part));
        const Tensors expected{data(step, left_of(group), part)};
-       if (step.place)  // on devices one launch: in launches of their own, sends would wait for receives
+       // on devices one launch, because a send in a separate launch would wait for its receive
+       if (step.place)
          return equals(group.batch({{PointToPoint::Kind::send, input, right_of(group)},
                                     {PointToPoint::Kind::recv, output, left_of(group)}}),
                        {output}, expected);
@@ -186,7 +187,7 @@ inline constexpr OracleOperation oracle_operations[] = {
 };
 inline constexpr std::size_t oracles = std::size(oracle_operations);
 
-// Further operations, which check their results themselves: of several tensors, of messages, of objects.
+// Further operations, which check their own results: several tensors, messages, objects.
 inline const std::vector<GroupOperation>& further_operations() {
   static const std::vector<GroupOperation> further = [] {
     std::vector<GroupOperation> all;

@@ -34,21 +34,21 @@ TEST(MembersWithoutMemory, AreHostsOfOneRankEach) {
   EXPECT_EQ(groups[3].empty({100}).numel(), 100);
 }
 
-TEST(MembersWithoutMemory, DoNotKeepTheOthersOfTheirHostFromSharing) {
+TEST(MembersWithoutMemory, DoNotPreventOtherMembersFromSharing) {
   Company company(3);
   const auto groups = company.groups_of([](int rank) { return GroupOptions{.shared_memory = rank != 1}; });
   expect_backend(groups, GroupBackend::hosts);
   run_all_operations(groups);
 }
 
-TEST(MembersWithoutMemory, MakeGroupsOfMessagesWhereNoTwoMembersShare) {
+TEST(MembersWithoutMemory, UseMessagesIfNoTwoMembersShare) {
   Company company(3);
   expect_backend(
       company.groups_of([](int rank) { return GroupOptions{.shared_memory = rank == 0, .host = "a"}; }),
       GroupBackend::messages);
 }
 
-TEST(MembersOfOneHost, ShareWithThoseOfTheSameSharedBytes) {
+TEST(MembersOfOneHost, ShareMemoryIfTheirSharedBytesAreEqual) {
   Company company(4);
   const auto groups = company.groups_of(
       [](int rank) { return GroupOptions{.shared_bytes = std::size_t{1} << (rank < 2 ? 24 : 25)}; });
@@ -56,7 +56,7 @@ TEST(MembersOfOneHost, ShareWithThoseOfTheSameSharedBytes) {
   run_all_operations(groups);
 }
 
-// The seats of one talk in one thread; `heard` may change what all hear of a round.
+// Runs the seats of one rendezvous in one thread. `heard` may change the values that all receive in a round.
 class Table {
  public:
   using Said = std::vector<rpc::Buffer>;
@@ -102,7 +102,7 @@ std::vector<Rendezvous> meet_at(Table& table, const std::vector<std::string>& ho
   return results;
 }
 
-TEST(MembersThatCannotOpenMemory, ConcernTheirHostAlone) {
+TEST(MembersThatCannotOpenMemory, AffectOnlyTheirHost) {
   Table table(5, [](int round, Table::Said& said) {
     if (round == 1) said[1] = rpc::pack(false);
   });
@@ -117,7 +117,7 @@ TEST(MembersThatCannotOpenMemory, ConcernTheirHostAlone) {
   }
 }
 
-TEST(MembersThatCannotOpenMemory, OfTheOnlyHostLeaveMessages) {
+TEST(MembersThatCannotOpenMemory, OfTheOnlyHostCauseMessages) {
   Table table(3, [](int round, Table::Said& said) {
     if (round == 1) said[2] = rpc::pack(false);
   });
@@ -127,8 +127,9 @@ TEST(MembersThatCannotOpenMemory, OfTheOnlyHostLeaveMessages) {
   }
 }
 
-// In either round, and also if the first one's future is not there yet when the second one begins.
-TEST(ARendezvous, CancelsTheRoundThatRuns) {
+// The rendezvous is cancelled in either round, also if the future of the first round is not set when the
+// second one starts.
+TEST(ARendezvous, CancelsTheCurrentRound) {
   for (const int last : {0, 1}) {
     int cancelled = -1;
     std::vector<rpc::Promise<Table::Said>> waiting;

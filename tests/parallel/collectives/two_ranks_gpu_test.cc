@@ -56,7 +56,7 @@ void every_operation(const Group& group, const RankProcess&) {
   group.barrier().get();
 }
 
-// On several groups at once, in the same order on both ranks, and on several streams.
+// Uses several groups at the same time, in the same order on both ranks, on several streams.
 void groups_side_by_side(const Group& group, const RankProcess&) {
   const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
   auto begin = rpc::Clock::now();
@@ -112,7 +112,7 @@ void a_difference_is_told_to_both(const Group& group, const RankProcess&) {
   const at::Tensor x = on_gpu(values(0, {group.rank() + 4}));
   EXPECT_EQ(test::kind_of([&] { got(group.all_reduce(x)); }), ErrorKind::invalid_argument);
   note("a difference", begin);
-  x.add_(1).cpu();  // the device works
+  x.add_(1).cpu();  // the device still works
 }
 
 void a_rank_that_does_not_come(const Group& group, const RankProcess& process) {
@@ -133,7 +133,7 @@ void a_rank_that_does_not_come(const Group& group, const RankProcess& process) {
   process.say("gave up");
 }
 
-// While the other waits for it in a kernel.
+// One rank is killed while the other one waits for it in a kernel.
 void a_rank_that_is_killed(const Group& group, const RankProcess& process) {
   group.prepare(gpu).get();
   at::Tensor x = on_gpu(values(group.rank(), {1 << 20}));
@@ -158,7 +158,7 @@ void a_rank_that_is_killed(const Group& group, const RankProcess& process) {
 struct Scenario {
   const char* name;
   void (*run)(const Group&, const RankProcess&);
-  // Between the processes.
+  // Runs in the test's process while the ranks run.
   std::function<void(RankProcesses&)> meanwhile = [](RankProcesses&) {};
   bool one_remains = false;
 };

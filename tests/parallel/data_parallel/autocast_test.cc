@@ -36,7 +36,7 @@ TEST(Autocast, GuardsMayBeNested) {
   at::autocast::decrement_nesting();
 }
 
-TEST(Autocast, AStepBetweenGuardsIsSeenByTheNextOne) {
+TEST(Autocast, TheNextGuardSeesAStepBetweenGuards) {
   torch::nn::Linear layer(torch::nn::LinearOptions(2, 2).bias(false));
   const auto value = [&] {
     const Autocast outer(at::kCPU), inner(at::kCPU);

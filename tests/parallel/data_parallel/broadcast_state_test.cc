@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing;
 
-TEST(BroadcastParameters, GivesThoseOfTheRoot) {
+TEST(BroadcastParameters, GivesAllRanksTheRootsParameters) {
   Company company(3, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     Net net(static_cast<std::uint64_t>(10 + group.rank()));

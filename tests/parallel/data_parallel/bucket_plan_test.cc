@@ -53,7 +53,7 @@ BucketPlan oracle(const Case& given) {
   return plan;
 }
 
-TEST(BucketPlan, OfOneDtypeIsThatOfC10d) {
+TEST(BucketPlan, OfOneDtypeEqualsThatOfC10d) {
   for (unsigned seed = 0; seed < 500; ++seed) {
     const Case given = random_case(seed, true);
     EXPECT_EQ(plan_buckets(given.parameters, given.caps, given.order), oracle(given)) << "seed " << seed;

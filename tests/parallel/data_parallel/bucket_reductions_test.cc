@@ -1,4 +1,4 @@
-// Buckets of one rank, whose reductions are what a hook of the test returns.
+// BucketReductions of one rank, with a hook of the test that determines the reductions.
 #include <weft/parallel/data_parallel/bucket_reductions.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
@@ -14,7 +14,7 @@ struct Step {
   friend bool operator==(const Step&, const Step&) = default;
 };
 
-// Logs the steps, and starts what `start` returns.
+// Logs the steps, and returns the future of `start`.
 struct Logging : CommunicationHook {
   std::optional<rpc::Future<void>> run(const Group&, GradientBucket& bucket, int step) override {
     log.push_back({bucket.index, step});
@@ -71,7 +71,7 @@ TEST_F(TwoBuckets, FurtherStepsStartInWait) {
   EXPECT_EQ(reduced, (std::vector<std::size_t>{0, 1}));
 }
 
-TEST_F(TwoBuckets, WaitReturnsWhenNoBucketIsInFlightAlsoAfterAnError) {
+TEST_F(TwoBuckets, WaitReturnsWhenNoBucketIsInFlightEvenAfterAnError) {
   rpc::Promise<void> second;
   std::atomic<bool> complete{false};
   hook.start = [&](const Step& step) -> std::optional<rpc::Future<void>> {
@@ -93,7 +93,7 @@ TEST_F(TwoBuckets, WaitReturnsWhenNoBucketIsInFlightAlsoAfterAnError) {
   EXPECT_EQ(hook.log.size(), 2U);  // no further step
 }
 
-TEST_F(TwoBuckets, TheStatsHaveTheBucketsThatWereReducedAndCountTheOthers) {
+TEST_F(TwoBuckets, TheStatsListReducedBucketsAndCountTheOthers) {
   hook.start = [](const Step& step) { return step.step == 0 ? std::optional(completed()) : std::nullopt; };
   reductions.skip_next();
   reductions.launch_next({});

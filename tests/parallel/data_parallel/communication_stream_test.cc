@@ -82,7 +82,7 @@ class OnDevices : public ::testing::Test, protected collectives::testing::FakeDe
   std::vector<Group> groups = company->groups({.timeout = std::chrono::seconds(10)});
 };
 
-// Values that a stream computes late, and what a job on another stream reads of them.
+// Tensors that a stream writes later, and a job on another stream that reads them.
 class Streams : public ::testing::Test {
  protected:
   c10::Stream pooled() const { return guard.getStreamFromGlobalPool(device); }
@@ -93,7 +93,7 @@ class Streams : public ::testing::Test {
     communication.note_writer();
     return tensor;
   }
-  // On the communication stream.
+  // Reads the values on the communication stream.
   std::vector<float> read(const std::vector<at::Tensor>& tensors) {
     std::vector<float> values;
     const c10::Stream stream = communication.run([&] {
@@ -112,32 +112,32 @@ class Streams : public ::testing::Test {
   CommunicationStream communication{device};
 };
 
-TEST_F(Streams, CollectivesFollowAllWriters) {
+TEST_F(Streams, CollectivesWaitForAllWriters) {
   const c10::Stream a = pooled(), b = pooled();
   const std::vector<at::Tensor> tensors{written_later(a, 1), written_later(b, 2), written_later(a, 3)};
   communication.follow_writers();
   EXPECT_EQ(read(tensors), (std::vector<float>{1, 2, 3}));
 }
 
-TEST_F(Streams, OthersContinueMeanwhile) {
+TEST_F(Streams, OtherStreamsContinueDuringACollective) {
   const c10::Stream a = pooled();
   (void)written_later(a, 1);
   communication.follow_writers();
   const at::Tensor later = written_later(a, 2);
   read({});
-  EXPECT_EQ(accelerator.pending(a), 1U);  // what was put on it after follow_writers()
+  EXPECT_EQ(accelerator.pending(a), 1U);  // this work was added after follow_writers()
   accelerator.wait(a);
   EXPECT_EQ(later.cpu().item<float>(), 2);
 }
 
-TEST_F(Streams, OfTheCpuDoNothing) {
+TEST_F(Streams, OfTheCpuHaveNoEffect) {
   CommunicationStream none{at::kCPU};
   none.note_writer();
   none.follow_writers();
   EXPECT_EQ(none.run([] { return 3; }), 3);
 }
 
-TEST_F(Streams, ReadersFollowCollectives) {
+TEST_F(Streams, ReadersWaitForCollectives) {
   const c10::Stream reader = pooled();
   const at::Tensor tensor = at::empty({1}, at::device(device));
   communication.run([&] { accelerator.fill_later(tensor, 4); });
@@ -165,7 +165,7 @@ struct Doubles : CommunicationHook {
   std::vector<c10::Stream> streams;
 };
 
-TEST_F(OnDevices, BackwardAverages) {
+TEST_F(OnDevices, BackwardAveragesTheGradients) {
   on_all([&](const Group& group, rpc::Agent&) {
     const c10::Device device = this->device(group.rank());
     const auto net = std::make_shared<Layers>(device);
@@ -187,7 +187,7 @@ TEST_F(OnDevices, BackwardAverages) {
   });
 }
 
-TEST_F(OnDevices, APassAverages) {
+TEST_F(OnDevices, APassAveragesItsGradients) {
   on_all([&](const Group& group, rpc::Agent& agent) {
     const c10::Device device = this->device(group.rank());
     const auto net = std::make_shared<Layers>(device);
@@ -206,7 +206,7 @@ TEST_F(OnDevices, APassAverages) {
   });
 }
 
-// In each step another stream, which executes nothing until a thread waits for it.
+// Each step uses another stream, which executes work only while a thread waits for it.
 TEST_F(OnDevices, ForwardAndBackwardMayRunOnOtherStreams) {
   on_all([&](const Group& group, rpc::Agent&) {
     const c10::Device device = this->device(group.rank());
@@ -227,7 +227,7 @@ TEST_F(OnDevices, ForwardAndBackwardMayRunOnOtherStreams) {
   });
 }
 
-// backward() ends when the device has reduced all buckets, so that the host's clock measures it.
+// backward() returns when the device has reduced all buckets, so the host's clock can measure it.
 TEST_F(OnDevices, AnIterationHasItsDurationsAndSpans) {
   on_all([&](const Group& group, rpc::Agent&) {
     const c10::Device device = this->device(group.rank());
@@ -254,7 +254,7 @@ TEST_F(OnDevices, AnIterationHasItsDurationsAndSpans) {
   EXPECT_EQ(buckets, 1U);
 }
 
-// A layer of the host on rank 0's agent, which the passes of all ranks reach.
+// A layer on the host of rank 0's agent, which the passes of all ranks call.
 struct OnHost {
   explicit OnHost(at::Tensor initial) : w(initial.clone().set_requires_grad(true)) {}
   at::Tensor forward(at::Tensor x) { return torch::tanh(x.mm(w)); }
@@ -267,7 +267,7 @@ struct OnHost {
   at::Tensor w;
 };
 
-// Remote layers of the host, and replicas on devices: host, device, host, device.
+// Remote layers on the host alternate with replicas on devices: host, device, host, device.
 TEST_F(OnDevices, RemoteLayersOfTheHostAndReplicasAlternate) {
   company->agent(0).allow_create<OnHost>();
   struct One : torch::nn::Module {

@@ -92,7 +92,7 @@ TEST(DataParallel, ASmallBatchHasFewerParts) {
   expect_close({model.forward(x.slice(0, 0, 1))}, {module->forward(x.slice(0, 0, 1))});
 }
 
-TEST(DataParallel, TakesHoldersAndTheModeOfTheModule) {
+TEST(DataParallel, AcceptsHoldersAndUsesTheModeOfTheModule) {
   torch::nn::Sequential layers(torch::nn::Linear(5, 4), torch::nn::Dropout(0.9));
   layers->to(at::kDouble);
   layers->eval();
@@ -111,14 +111,14 @@ struct Fails : torch::nn::Cloneable<Fails> {
   }
 };
 
-TEST(DataParallel, AFailureOfAPartIsThatOfTheForward) {
+TEST(DataParallel, AFailureOfAPartFailsTheForward) {
   DataParallel model{std::make_shared<Fails>(), threads(3)};
   EXPECT_THROW(model.forward(at::arange(6, at::kDouble)), std::runtime_error);
   const at::Tensor sums = model.forward(at::ones({6}, at::kDouble));  // scalars become a vector
   expect_close({sums}, {at::full({3}, 2, at::kDouble)});
 }
 
-TEST(DataParallel, RefusesToRunNowhere) {
+TEST(DataParallel, RefusesAnEmptyListOfDevices) {
   const auto error = error_of([] { DataParallel(std::make_shared<Layers>(), {}); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);

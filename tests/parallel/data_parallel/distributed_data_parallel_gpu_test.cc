@@ -43,7 +43,7 @@ std::shared_ptr<Net> net_on_gpu() {
   return net;
 }
 
-// One process, on all data.
+// Trains in one process with the batches of all ranks.
 std::vector<at::Tensor> trained_alone(int ranks, int steps) {
   const auto net = net_on_gpu();
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -145,7 +145,7 @@ void mixed_precision_trains(const Group& group) {
   EXPECT_EQ(net->first->weight.grad().scalar_type(), at::kFloat);
 }
 
-// Rank 0 alone has a gradient that is not finite.
+// Only rank 0 has a gradient that is not finite.
 void an_infinite_gradient_is_found_by_all(const Group& group) {
   const auto net = std::make_shared<Net>(1, at::kFloat);
   net->to(gpu);
@@ -280,7 +280,7 @@ nccl::DevicesOptions real_devices(const std::shared_ptr<const nccl::Api>& api) {
 class OnOneGpu : public ::testing::TestWithParam<Scenario> {};
 INSTANTIATE_TEST_SUITE_P(Scenarios, OnOneGpu, ::testing::ValuesIn(scenarios), name_of);
 
-TEST_P(OnOneGpu, AlonePasses) {
+TEST_P(OnOneGpu, OneRankPasses) {
   std::string why = "no GPU";
   const auto api = nccl::testing::gpus(why) >= 1 ? nccl::testing::library(why) : nullptr;
   if (api == nullptr) GTEST_SKIP() << why;
@@ -294,11 +294,11 @@ TEST_P(OnOneGpu, AlonePasses) {
 
 TEST_P(OnOneGpu, DISABLED_Rank) {
   const auto process = collectives::testing::RankProcess::here();
-  if (!process) GTEST_SKIP() << "started by TwoPass alone";
+  if (!process) GTEST_SKIP() << "started only by TwoRanksPass";
   process->run_in_group({.timeout = 30s}, dist_autograd::layers(), GetParam().run);
 }
 
-TEST_P(OnOneGpu, TwoPass) {
+TEST_P(OnOneGpu, TwoRanksPass) {
   collectives::testing::RankProcesses ranks(std::string("Scenarios/OnOneGpu.DISABLED_Rank/") +
                                             GetParam().name);
   if (!ranks.trouble().empty()) GTEST_SKIP() << ranks.trouble();

@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing;
 
-// Low caps, for several buckets.
+// Small bucket sizes, for several buckets.
 Options small(Overlap overlap = Overlap::group) { return {.bucket_bytes = {200, 400}, .overlap = overlap}; }
 
 struct Setup {

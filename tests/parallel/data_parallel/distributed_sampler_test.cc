@@ -32,7 +32,7 @@ Indices upto(std::size_t n) {
   return indices;
 }
 
-TEST(DistributedSampler, RanksPartTheIndices) {
+TEST(DistributedSampler, RanksPartitionTheIndices) {
   for (const bool drop_last : {false, true})
     for (std::size_t size = 1; size < 20; ++size)
       for (const int ranks : {1, 2, 3, 4}) {
@@ -57,7 +57,7 @@ TEST(DistributedSampler, RanksPartTheIndices) {
       }
 }
 
-TEST(DistributedSampler, InOrderItIsThatOfPyTorch) {
+TEST(DistributedSampler, WithoutShuffleItEqualsThatOfPyTorch) {
   // torch.utils.data.DistributedSampler(range(10), num_replicas=4, rank=r, shuffle=False)
   const std::vector<Indices> expected = {{0, 4, 8}, {1, 5, 9}, {2, 6, 0}, {3, 7, 1}};
   for (int rank = 0; rank < 4; ++rank) {
@@ -142,7 +142,7 @@ TEST(DistributedSampler, ResumesAfterTheBatchesThatWereDelivered) {
   }
 }
 
-TEST(DistributedSampler, AnEpochAfterAResumedOneIsWhole) {
+TEST(DistributedSampler, AnEpochAfterAResumedOneIsComplete) {
   DistributedSampler sampler(20, 0, 2);
   all_of(sampler, 5);
   sampler.delivered();

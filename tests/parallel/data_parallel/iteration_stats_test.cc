@@ -53,7 +53,7 @@ TEST(LateGradients, AParameterThatAlwaysDelaysItsBucketIsReturnedOnce) {
     EXPECT_EQ(one->delay, 6ms);
   }
   EXPECT_EQ(found, 1U);
-  // One iteration in time ends the row, and another parameter begins a new one.
+  // An iteration without a delay ends the sequence. Another delayed parameter starts a new one.
   for (std::size_t i = 1; i < LateGradients::iterations; ++i) EXPECT_FALSE(late.add(delayed(6, 6ms)));
   EXPECT_FALSE(late.add(delayed(6, 4ms)));
   EXPECT_FALSE(late.add(delayed(6, 6ms)));
@@ -67,7 +67,7 @@ TEST(LateGradients, ShortDelaysAreNotLate) {
   for (std::size_t i = 0; i < 2 * LateGradients::iterations; ++i) EXPECT_FALSE(late.add(stats));
 }
 
-// A gradient that waits until the others of its bucket are ready.
+// The gradient of one parameter waits until the others of its bucket are ready.
 struct Delayed : Net {
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = first(x);
@@ -80,12 +80,12 @@ struct Delayed : Net {
   }
 };
 
-TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
+TEST(IterationReport, AppearsInFiguresTraceAndLogOfTheAgent) {
   const auto tracer = std::make_shared<rpc::Tracer>();
   std::mutex mutex;
   std::vector<std::string> warnings;
   int steps = 0;
-  std::size_t bytes = 0;  // of the bucket
+  std::size_t bytes = 0;  // the size of the bucket
   Company company(
       1, Backend::memory, std::make_unique<test::InProcessJobStore>(), nullptr,
       [&](rpc::AgentOptions& options) {
@@ -103,7 +103,7 @@ TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
   on_ranks(company.groups(), [&](const Group& group) {
     auto net = std::make_shared<Delayed>();
     DistributedDataParallel ddp{group, net};
-    // Until there are ten in a row that no other process has disturbed.
+    // Repeats until ten iterations in a row were not disturbed by other processes.
     const auto warned = [&] {
       std::lock_guard lock(mutex);
       return !warnings.empty();

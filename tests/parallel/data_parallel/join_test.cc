@@ -11,14 +11,14 @@ namespace {
 
 using namespace testing;
 
-// Of each rank its own number of batches.
+// Returns the batches of a rank. Ranks have different numbers of batches.
 std::vector<Batch> batches_of(int rank, int count) {
   std::vector<Batch> batches;
   for (int step = 0; step < count; ++step) batches.push_back(Batch::of_step(1000 * rank + step, 1));
   return batches;
 }
 
-// The training of all ranks together, in one process: the average over `divisor(active)` ranks.
+// Trains in one process as all ranks do together, with the average over `divisor(active)` ranks.
 void train_alone(Net& net, const std::vector<int>& counts, const std::function<int(int)>& divisor) {
   torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1));
   const int steps = *std::max_element(counts.begin(), counts.end());
@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Counts, Uneven,
                          ::testing::Values(std::vector{3, 5}, std::vector{5, 3}, std::vector{0, 2},
                                            std::vector{2, 4, 1}, std::vector{3, 3, 3, 4}));
 
-TEST_P(Uneven, RanksTrainToTheEndOfTheLongest) {
+TEST_P(Uneven, RanksTrainUntilTheLongestOneEnds) {
   const std::vector<int>& counts = GetParam();
   const int ranks = static_cast<int>(counts.size());
   for (const bool by_active : {false, true}) {
@@ -118,7 +118,8 @@ TEST(Join, ThrowsEarlyOnAllRanksOnRequest) {
   });
 }
 
-// zero_grad comes last in the loop: what the shadows of the first epoch left behind would add up.
+// zero_grad() is the last call in the loop. If the shadows of the first epoch left gradients, they would be
+// added.
 TEST(Join, ASecondEpochStartsWithoutGradients) {
   Company company(2, Backend::memory);
   for (const bool is_static : {false, true}) {
@@ -142,12 +143,12 @@ TEST(Join, ASecondEpochStartsWithoutGradients) {
   }
 }
 
-// Two batches make an update. In the second case rank 0 has no batch left for the second half of one: its
-// first half counts.
+// Two batches make an update. In the second case rank 0 has only the first batch of its last update. That
+// batch counts.
 class Accumulation : public ::testing::TestWithParam<std::vector<int>> {};
 INSTANTIATE_TEST_SUITE_P(Counts, Accumulation, ::testing::Values(std::vector{2, 4}, std::vector{3, 4}));
 
-TEST_P(Accumulation, IsReducedWithItsLastBatchAndNotLost) {
+TEST_P(Accumulation, IsReducedWithTheLastBatch) {
   Company company(2, Backend::memory);
   const std::vector<int>& counts = GetParam();
   Net alone;
@@ -183,7 +184,7 @@ TEST_P(Accumulation, IsReducedWithItsLastBatchAndNotLost) {
 }
 
 // Rank 0 has no batch for the second iteration, and fails while it shadows it.
-TEST(Join, AFailureOfAShadowEndsTheBackwardOfTheOtherRank) {
+TEST(Join, AFailureOfAShadowFailsTheBackwardOfTheOtherRank) {
   struct FailsSecond : CommunicationHook {
     explicit FailsSecond(bool fails) : fails_(fails) {}
     void begin_iteration() override { ++iterations_; }
@@ -210,7 +211,7 @@ TEST(Join, AFailureOfAShadowEndsTheBackwardOfTheOtherRank) {
   });
 }
 
-TEST(Join, OneRangeAtATime) {
+TEST(Join, AllowsOneRangeAtATime) {
   Company company(1, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>()};
@@ -223,7 +224,7 @@ TEST(Join, OneRangeAtATime) {
   });
 }
 
-TEST(Join, TheStateOfAnOptimizerCanBeTakenOver) {
+TEST(Join, TheStateOfAnOptimizerCanBeBroadcast) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     auto net = std::make_shared<Net>();
@@ -260,7 +261,7 @@ TEST(Join, BuffersAreThoseOfARankWithABatch) {
     DistributedDataParallel ddp{group, module};
     std::vector<at::Tensor> batches(static_cast<std::size_t>(1 + 2 * group.rank()), at::ones({4, 5}));
     for (auto& batch : ddp.join(batches)) ddp.forward(batch).sum().backward();
-    // Rank 1 made three updates; rank 0 only the first.
+    // Rank 1 made three updates, and rank 0 only the first one.
     EXPECT_EQ(module->norm->num_batches_tracked.item<std::int64_t>(), 3);
   });
 }
@@ -272,7 +273,7 @@ struct Numbers : torch::data::Dataset<Numbers> {
   torch::optional<std::size_t> size() const override { return 10; }
 };
 
-TEST(Join, TakesALoaderOfLibTorch) {
+TEST(Join, AcceptsALoaderOfLibTorch) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>()};

@@ -21,7 +21,7 @@ void inner_step(Net& net, torch::optim::Optimizer& optimizer, int step, int rank
   optimizer.step();
 }
 
-// DiLoCo of all ranks in one thread, written after the paper: outer gradients, and Nesterov's momentum.
+// DiLoCo of all ranks in one thread, as in the paper: outer gradients and Nesterov momentum.
 struct Simulation {
   explicit Simulation(std::vector<std::vector<std::size_t>> parts) : fragments(std::move(parts)) {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -60,7 +60,7 @@ class LocalSgdOf3 : public ::testing::Test {
 };
 
 // The averages of parameters after each step are the steps with averaged gradients, also with momentum.
-TEST_F(LocalSgdOf3, WithRoundsOfOneStepItEqualsDistributedDataParallel) {
+TEST_F(LocalSgdOf3, RoundsOfOneStepEqualDistributedDataParallel) {
   on_ranks(groups, [](const Group& group) {
     const auto averaged = std::make_shared<Net>(), replicated = std::make_shared<Net>();
     const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
@@ -84,7 +84,8 @@ TEST_F(LocalSgdOf3, WithRoundsOfOneStepItEqualsDistributedDataParallel) {
 
 class DiLoCoOf3 : public LocalSgdOf3, public ::testing::WithParamInterface<std::size_t> {
  protected:
-  // Of the parameters of a Net: weights and biases of 35, 7, 49, 7, 21 and 3 elements.
+  // The indices of a Net's parameters in each fragment. The weights and biases have 35, 7, 49, 7, 21 and 3
+  // elements.
   std::vector<std::vector<std::size_t>> fragments() const {
     if (GetParam() == 1) return {{0, 1, 2, 3, 4, 5}};
     if (GetParam() == 2) return {{0, 1, 2}, {3, 4, 5}};
@@ -191,7 +192,7 @@ TEST_F(LocalSgdOf3, APartOfLaterInnerStepsIsKept) {
     for (int step = 0; step < 2; ++step) inner_step(net, *inner, step, group.rank());
     auto reduction = outer.reduce(group);
     inner_step(net, *inner, 2, group.rank());
-    EXPECT_FALSE(outer.step());  // the first one of the next round
+    EXPECT_FALSE(outer.step());  // the first step of the next round
     const Tensors own = values_of(net);
     std::move(reduction).get();
     outer.apply();

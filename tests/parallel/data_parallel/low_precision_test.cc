@@ -13,8 +13,8 @@ using Tensors = std::vector<at::Tensor>;
 
 at::Tensor input(int rank) { return at::arange(10).view({2, 5}) * (rank + 1) / 10.0; }
 
-// The gradients of a copy of the master in a narrow type, widened; undefined if forward does not use a
-// parameter.
+// Returns the gradients of a narrow copy of the master, widened. They are undefined for parameters that
+// forward does not use.
 Tensors narrow_gradients(const Net& master, at::ScalarType dtype,
                          const std::function<at::Tensor(Net&)>& loss_of) {
   Net low(1, dtype);
@@ -138,7 +138,7 @@ struct Sample {
 };
 WEFT_CODEC(Sample, x, mask, rows)
 
-// Sees the types of everything that forward uses.
+// Checks the types of everything that forward uses.
 struct Seeing : torch::nn::Module {
   Seeing() {
     layer = register_module("layer", torch::nn::Linear(5, 3));
@@ -164,7 +164,7 @@ struct Seeing : torch::nn::Module {
   at::Tensor scale, own, shift, count;
 };
 
-TEST_F(MixedPrecisionOfTwo, ForwardSeesTheTypesThatWereAskedFor) {
+TEST_F(MixedPrecisionOfTwo, ForwardSeesTheRequestedTypes) {
   on_ranks(groups, [](const Group& group) {
     auto module = std::make_shared<Seeing>();
     DistributedDataParallel ddp{group,
@@ -191,7 +191,7 @@ TEST_F(MixedPrecisionOfTwo, ForwardSeesTheTypesThatWereAskedFor) {
   });
 }
 
-// The loss uses a parameter itself after forward, in its own type, next to the copy that forward uses.
+// After forward, the loss uses a parameter in its own type, in addition to the copy that forward uses.
 TEST_F(MixedPrecisionOfTwo, TheLossMayUseAParameter) {
   const auto penalty = [](const Net& net, int rank) { return net.first->weight.square().sum() * (rank + 1); };
   Net alone(1, at::kFloat);
@@ -245,7 +245,7 @@ TEST_F(MixedPrecisionOfTwo, AGraphMayHaveSeveralForwardsAndBackwards) {
   });
 }
 
-TEST_F(MixedPrecisionOfTwo, ACheckpointRunsAgainInTheSameType) {
+TEST_F(MixedPrecisionOfTwo, ARecomputedCheckpointUsesTheSameType) {
   struct Checkpointed : torch::nn::Module {
     explicit Checkpointed(std::shared_ptr<Net> n) { net = register_module("net", std::move(n)); }
     at::Tensor forward(at::Tensor x) {
@@ -287,7 +287,7 @@ TEST_F(MixedPrecisionOfTwo, SparseGradientsHaveTheTypeOfTheParameter) {
   });
 }
 
-TEST_F(MixedPrecisionOfTwo, AFailureGivesTheParametersTheirTypeBack) {
+TEST_F(MixedPrecisionOfTwo, AFailureRestoresTheTypeOfTheParameters) {
   struct Fails : Net {
     Fails() : Net(1, at::kFloat) {}
     at::Tensor forward(const at::Tensor& x, bool fails) {

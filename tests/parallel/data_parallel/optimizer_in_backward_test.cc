@@ -73,7 +73,8 @@ TEST_P(InBackward, EqualsAStepAfterBackward) {
   });
 }
 
-// One rank, which waits for the reduction of the last layer before the middle layer has its gradients.
+// The one rank waits for the reduction of the last layer before it computes the gradients of the middle
+// layer.
 TEST(InBackwardOfOne, StepsBeforeBackwardEnds) {
   Company company(1, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {
@@ -92,7 +93,7 @@ TEST(InBackwardOfOne, StepsBeforeBackwardEnds) {
   });
 }
 
-TEST(InBackwardOfTwo, TheLongestRankOfAJoinDecides) {
+TEST(InBackwardOfTwo, TheLongestRankOfAJoinDeterminesTheParameters) {
   Net alone;
   const auto own = make_optimizer(alone.parameters(), false);
   for (int step = 0; step < 4; ++step) {
@@ -140,7 +141,7 @@ TEST(InBackwardOfTwo, ContinuesFromASavedState) {
   });
 }
 
-// As the program steps them itself, with the gradient of its rank.
+// The program steps the ignored parameter itself, with the gradient of its rank.
 TEST(InBackwardOfTwo, AnIgnoredParameterIsNotStepped) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {

@@ -23,7 +23,7 @@ TEST(OverlapTrial, KeepsTheFasterWay) {
   EXPECT_EQ(trial(80ms, 97ms).medians(), (std::array{0.08, 0.097}));
 }
 
-TEST(OverlapTrial, TriesBothWaysEquallyOften) {
+TEST(OverlapTrial, TriesBothOverlapsEquallyOften) {
   OverlapTrial trial;
   std::size_t ways[2] = {};
   std::size_t backwards = 0;

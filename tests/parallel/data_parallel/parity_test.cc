@@ -26,7 +26,7 @@ Options with_static_graph(bool is_static) {
 
 at::Tensor input(int rank) { return at::arange(10, at::kDouble).view({2, 5}) * (rank + 1) / 10; }
 
-// Equal values on all ranks and in one process.
+// Sets values that are equal on all ranks and in one process.
 void fill(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
   double start = -0.5;
@@ -45,7 +45,7 @@ Tensors gradients_of(const torch::nn::Module& module) {
   return gradients;
 }
 
-// Undefined where no module has a gradient.
+// The means of the modules' gradients. Undefined if no module has a gradient.
 template <class Module>
 Tensors mean_gradients(const std::vector<std::shared_ptr<Module>>& modules) {
   Tensors means;
@@ -61,7 +61,7 @@ Tensors mean_gradients(const std::vector<std::shared_ptr<Module>>& modules) {
   return means;
 }
 
-// The means of the gradients that f(net, rank) gives to a Net for each rank.
+// Returns the means of the gradients that f(net, rank) computes for the Net of each rank.
 Tensors means_of(int ranks, const std::function<void(Net&, int)>& f) {
   std::vector<std::shared_ptr<Net>> nets;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -100,7 +100,8 @@ TEST_F(ReplicaParity, AParameterMayHaveNoElements) {
   });
 }
 
-// An ignored parameter and an ignored buffer, whose shapes differ between the ranks, and a frozen parameter.
+// A module with an ignored parameter and an ignored buffer, whose shapes differ between ranks, and with a
+// frozen parameter.
 struct Proxy : torch::nn::Module {
   explicit Proxy(int rank) {
     first = register_module("first", torch::nn::Linear(5, 3));
@@ -169,7 +170,7 @@ struct Pair {
 };
 WEFT_CODEC(Pair, a, b)
 
-// A struct is its argument and its output.
+// A module whose argument and output are structs.
 struct Heads : torch::nn::Module {
   Heads() {
     a = register_module("a", torch::nn::Linear(5, 3));
@@ -239,7 +240,7 @@ TEST_F(ReplicaParity, OutputsMayBeNestedAndNeedNoGradient) {
 // --- Graphs ---
 
 TEST_F(ReplicaParity, TheControlFlowMayChangeInEachIteration) {
-  // For each step: whether rank 0 and rank 1 use all layers.
+  // By step: whether ranks 0 and 1 use all layers.
   const std::vector<std::array<bool, 2>> uses{{true, true},  {false, false}, {true, false},
                                               {false, true}, {true, true},   {false, false}};
   std::vector<Tensors> expected;
@@ -277,7 +278,7 @@ TEST_F(ReplicaParity, TwoForwardsMayHaveOneBackward) {
 
 // --- Accumulation and hooks ---
 
-TEST_F(ReplicaParity, WithoutSyncGradientsAreOfThisRankAlone) {
+TEST_F(ReplicaParity, WithoutSyncGradientsAreLocal) {
   const Tensors expected = means_of(2, [](Net& net, int rank) {
     net.forward(input(rank)).sum().backward();
     net.forward(input(rank + 2)).sum().backward();
@@ -331,7 +332,7 @@ TEST_F(ReplicaParity, GradientsOfAnAccumulationAreEqualOnAllRanks) {
   });
 }
 
-// Averages twice, which changes nothing the second time.
+// Averages in two steps, of which the second one has no effect.
 struct InTwoSteps : CommunicationHook {
   std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
     if (step > 1) return std::nullopt;
@@ -505,7 +506,7 @@ TEST_F(ReplicaParity, SyncBatchNormTrainsAsABatchNormOverTheWholeBatch) {
           const at::Tensor data = whole.data.narrow(0, first, rows[rank]);
           const at::Tensor target = whole.target.narrow(0, first, rows[rank]);
           optimizer.zero_grad();
-          // The average over two ranks is the sum over the rows, divided by their number.
+          // The average over two ranks is scaled to the sum over all rows, divided by their number.
           ((ddp.forward(data) - target).square().sum() * 2 / total).backward();
           optimizer.step();
         }
@@ -612,7 +613,7 @@ TEST_F(ReplicaParity, AJoinWorksWithHooksAndUnusedParameters) {
     });
 }
 
-TEST_F(ReplicaParity, AnExceptionLeavesAJoin) {
+TEST_F(ReplicaParity, AnExceptionEndsAJoin) {
   struct Fails : Net {
     at::Tensor forward(const at::Tensor& x) {
       if (x.defined()) throw std::runtime_error("of the module");
@@ -637,13 +638,13 @@ TEST_F(ReplicaParity, AnExceptionLeavesAJoin) {
 
 // --- Options ---
 
-TEST(BucketCaps, AreOneMebibyteFirstAndThenTwentyFive) {
+TEST(BucketCaps, AreOneAndThen25MebibytesByDefault) {
   EXPECT_EQ(Options().bucket_bytes, (std::vector<std::size_t>{1048576, 26214400}));
 }
 
 // --- Horovod ---
 
-// Two optimizers that step alternately: the parameters of the other one need no gradient.
+// Trains with two optimizers that step alternately. The parameters of the other one require no gradient.
 template <class Optimizer>
 void train_alternately(torch::nn::Linear& generator, torch::nn::Linear& judge, Optimizer& of_generator,
                        Optimizer& of_judge, const std::function<at::Tensor(const at::Tensor&)>& scale,
@@ -691,8 +692,8 @@ TEST(AllReduceParity, ParametersMayNeedNoGradientForAStep) {
   });
 }
 
-// Even and odd ranks, at the same time and with the same names.
-TEST(AllReduceParity, PartsOfTheRanksReduceApart) {
+// The even and the odd ranks use the same names at the same time.
+TEST(AllReduceParity, SubgroupsReduceIndependently) {
   Company company(4, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     const Group half = group.split(group.rank() % 2).get().value();
@@ -712,7 +713,7 @@ TEST(AllReduceParity, PartsOfTheRanksReduceApart) {
   });
 }
 
-TEST(AllReduceParity, PartsOfTheRanksReduceGroupsOfTensorsAndSparseOnes) {
+TEST(AllReduceParity, SubgroupsReduceTensorGroupsAndSparseTensors) {
   Company company(4, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     const Group half = group.split(group.rank() % 2).get().value();
@@ -732,7 +733,7 @@ TEST(AllReduceParity, PartsOfTheRanksReduceGroupsOfTensorsAndSparseOnes) {
   });
 }
 
-TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreTheRoots) {
+TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreBroadcastFromTheRoot) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {
     Net net;
@@ -757,7 +758,7 @@ TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreTheRoots) {
   });
 }
 
-TEST_F(ReplicaParity, AJoinLeavesLocalBuffers) {
+TEST_F(ReplicaParity, AJoinLeavesLocalBuffersUnchanged) {
   on_ranks(groups, [](const Group& group) {
     torch::nn::BatchNorm1d norm(5);
     norm->to(at::kDouble);

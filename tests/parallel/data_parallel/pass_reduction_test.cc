@@ -13,7 +13,7 @@ using namespace testing;
 using dist_autograd::Pass;
 using dist_autograd::PassId;
 
-// The gradients of these leaves in a pass, on the worker of a call.
+// Returns the gradients of these leaves in a pass, on the worker that serves the call.
 std::vector<at::Tensor> gradients_at(rpc::CallContext& call, const PassId& pass,
                                      const std::vector<at::Tensor>& leaves) {
   const auto state = dist_autograd::AutogradLayer::of(*call.host())->find(pass);
@@ -44,7 +44,7 @@ class InAPass : public ::testing::Test {
   void on_all(F f) {
     on_ranks(groups, [&](const Group& group) { f(group, company.agent(group.rank())); });
   }
-  // The gradients that a pass has of a module.
+  // Returns the gradients of a module's parameters in a pass.
   static std::vector<at::Tensor> gradients_of(const Pass& pass, const torch::nn::Module& module) {
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& parameter : module.parameters()) gradients.push_back(pass.gradient(parameter));
@@ -118,7 +118,7 @@ TEST_F(InAPassOfFour, SparseGradientsAreGathered) {
   });
 }
 
-// The pass of each rank goes through the same remote layer, whose gradients stay those of each pass.
+// The passes of all ranks use the same remote layer. Its gradients are separate for each pass.
 TEST_F(InAPassOfFour, RemoteLayersHaveTheGradientsOfTheirPass) {
   company.agent(3).allow_create<Shared>();
   on_all([&](const Group& group, rpc::Agent& agent) {
@@ -138,7 +138,7 @@ TEST_F(InAPassOfFour, RemoteLayersHaveTheGradientsOfTheirPass) {
   });
 }
 
-// Layers here, between which each pass goes through others there. The module takes the pass.
+// A module of local layers between remote layers. Its forward takes the pass.
 struct Hybrid : torch::nn::Module {
   Hybrid(rref::RRef<Shared> layer, rref::RRef<Shared> next)
       : remote(std::move(layer)), then(std::move(next)) {
@@ -165,7 +165,7 @@ class Hybrids : public InAPassOfFour {
     return std::make_shared<Hybrid>(rref::create<Shared>(agent.peer("worker0"), w0),
                                     rref::create<Shared>(agent.peer("worker0"), w1));
   }
-  // The mean over these ranks of the gradients of a loss in one process.
+  // Computes in one process the mean over these ranks of the gradients of a loss.
   template <class Ranks>
   std::vector<at::Tensor> means(const Ranks& of, int divisor, int step = 0) const {
     torch::manual_seed(4);
@@ -276,7 +276,7 @@ class ServedReplicas : public InAPass {
   std::vector<std::shared_ptr<Served>> replicas;
 };
 
-TEST_F(ServedReplicas, TwoPassesReachThemInOppositeOrders) {
+TEST_F(ServedReplicas, MayBeReachedByTwoPassesInOppositeOrders) {
   const at::Tensor x = Batch::of_step(1, 1).data, y = Batch::of_step(2, 1).data;
   for (int round = 0; round < 5; ++round) {
     Pass one{company.agent(0)}, two{company.agent(0)};
@@ -328,7 +328,7 @@ TEST_F(InAPass, BackwardsOverTheSameGraphAddUp) {
   });
 }
 
-TEST_F(InAPass, AHookReducesInItsWay) {
+TEST_F(InAPass, ACommunicationHookReducesTheGradients) {
   on_all([&](const Group& group, rpc::Agent& agent) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, small()};
@@ -341,7 +341,7 @@ TEST_F(InAPass, AHookReducesInItsWay) {
   });
 }
 
-TEST_F(InAPass, BuffersAreThoseOfRankZero) {
+TEST_F(InAPass, BuffersAreBroadcastFromRankZero) {
   on_all([&](const Group& group, rpc::Agent& agent) {
     torch::nn::BatchNorm1d norm(5);
     norm->to(at::kDouble);
@@ -351,7 +351,7 @@ TEST_F(InAPass, BuffersAreThoseOfRankZero) {
       pass.backward(ddp.forward(pass, Batch::of_step(step, 2).part(group.rank(), 2).data).square().sum())
           .get();
     }
-    // The statistics of rank 0 after one step, and one step of this rank in addition.
+    // The statistics of rank 0 after one step, followed by one step of this rank.
     torch::nn::BatchNorm1d alone(5);
     alone->to(at::kDouble);
     alone->forward(Batch::of_step(0, 2).part(0, 2).data);
@@ -360,7 +360,7 @@ TEST_F(InAPass, BuffersAreThoseOfRankZero) {
   });
 }
 
-TEST_F(InAPass, WithoutSyncAPassKeepsItsOwnGradients) {
+TEST_F(InAPass, WithoutSyncAPassKeepsLocalGradients) {
   on_all([&](const Group& group, rpc::Agent& agent) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net};
@@ -374,7 +374,7 @@ TEST_F(InAPass, WithoutSyncAPassKeepsItsOwnGradients) {
   });
 }
 
-TEST_F(InAPass, AFailedBackwardEndsThatOfTheOtherRank) {
+TEST_F(InAPass, AFailedBackwardFailsThatOfTheOtherRank) {
   for (const bool after_the_module : {true, false}) {
     const auto of_round = company.groups();
     on_ranks(of_round, [&](const Group& group) {
@@ -404,7 +404,7 @@ TEST_F(InAPass, AFailedBackwardEndsThatOfTheOtherRank) {
   }
 }
 
-TEST_F(InAPass, AForwardThatWasNotGivenThePassIsRefused) {
+TEST_F(InAPass, AForwardWithoutThePassIsRefused) {
   on_all([&](const Group& group, rpc::Agent& agent) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net};
@@ -416,7 +416,7 @@ TEST_F(InAPass, AForwardThatWasNotGivenThePassIsRefused) {
   });
 }
 
-TEST_F(InAPass, APassWithinAJoinHasNoName) {
+TEST_F(InAPass, ANamedPassWithinAJoinIsRefused) {
   on_all([&](const Group& group, rpc::Agent& agent) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net};

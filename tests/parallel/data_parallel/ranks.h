@@ -58,7 +58,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear first{nullptr}, middle{nullptr}, last{nullptr};
 };
 
-// A batch of a step: of all ranks together, and the part of one.
+// The batch of a step for all ranks together. part() returns that of one rank.
 struct Batch {
   at::Tensor data, target;
 

@@ -17,7 +17,7 @@ const Options several_buckets{.bucket_bytes = {200}, .overlap = Overlap::group};
 
 class OfTwoRanks : public ::testing::Test {
  protected:
-  // The same on both, with a replica of a Net each.
+  // Runs f on both ranks, each with a replica of a Net.
   template <class F>
   void run(F f, const Options& options = several_buckets) {
     on_ranks(groups, [&](const Group& group) {
@@ -32,7 +32,7 @@ class OfTwoRanks : public ::testing::Test {
   std::vector<Group> groups = company.groups();
 };
 
-// The average of the gradients that f(net, rank) gives on one rank after the other.
+// Calls f(net, rank) for one rank after the other, and returns the average of the gradients.
 std::vector<at::Tensor> average(const std::function<void(Net&, int)>& f) {
   std::vector<at::Tensor> sums;
   for (int rank = 0; rank < 2; ++rank) {
@@ -90,7 +90,7 @@ TEST_F(OfTwoRanks, AGradientThatNoRankReachesKeepsItsBits) {
       [&](int rank, auto& ddp, Net& net) {
         ddp.forward(input(rank)).sum().backward();
         for (const auto& gradient : {net.middle->weight.grad(), net.middle->bias.grad()})
-          gradient.mul_(rank + 1);  // an average would show
+          gradient.mul_(rank + 1);  // so that an average would change the bits
         const at::Tensor before = net.middle->weight.grad().clone();
         const at::Tensor bias = net.middle->bias.grad().clone();
         ddp.forward(input(rank), false).sum().backward();
@@ -168,7 +168,7 @@ TEST_F(OfTwoRanks, GradientsOfOtherTensorsAreNotReduced) {
   });
 }
 
-TEST_F(OfTwoRanks, ACheckpointWithinReducesItsGradients) {
+TEST_F(OfTwoRanks, GradientsOfAnActivationCheckpointAreReduced) {
   const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
   struct Checkpointed : torch::nn::Module {
     explicit Checkpointed(std::shared_ptr<Net> n) { net = register_module("net", std::move(n)); }
@@ -249,7 +249,7 @@ TEST_F(OfTwoRanks, ANestedBackwardInAnotherGraphIsAnErrorThatNamesTheRemedy) {
       EXPECT_NE(std::string(error->what()).find("net.middle"), std::string::npos) << error->what();
       EXPECT_NE(std::string(error->what()).find("static_graph"), std::string::npos) << error->what();
     } else {
-      EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();  // the other rank was first
+      EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();  // the other rank failed first
     }
   });
   EXPECT_GE(named, 1);
@@ -293,7 +293,7 @@ TEST_F(OfTwoRanks, SparseGradientsAreGathered) {
   });
 }
 
-TEST_F(OfTwoRanks, AFailedBackwardEndsThatOfTheOtherRank) {
+TEST_F(OfTwoRanks, AFailedBackwardFailsThatOfTheOtherRank) {
   run([&](int rank, auto& ddp, Net& net) {
     const at::Tensor out = ddp.forward(input(rank));
     if (rank == 1)
@@ -328,7 +328,7 @@ TEST_F(OfTwoRanks, ARankWithOneBatchLessIsNamedWithinTheTimeout) {
   });
 }
 
-TEST_F(OfTwoRanks, TheOrderOfRankZeroIsThatOfAll) {
+TEST_F(OfTwoRanks, AllRanksUseTheOrderOfRankZero) {
   struct Branches : torch::nn::Module {
     Branches() {
       for (const char* name : {"a", "b", "c"})
@@ -346,18 +346,18 @@ TEST_F(OfTwoRanks, TheOrderOfRankZeroIsThatOfAll) {
     const auto order = group.rank() == 0 ? std::vector{2, 0, 1} : std::vector{0, 1, 2};
     for (int i = 0; i < 3; ++i) ddp.forward(at::ones({1, 5}), order).sum().backward();
     const BucketPlan plan = ddp.plan();
-    // The layer that rank 0 used last comes first.
+    // The layer that rank 0 used last is first in the plan.
     std::vector<std::string> layers;
     for (const auto& bucket : plan) layers.push_back(ddp.parameter_names()[bucket[0]].substr(0, 1));
     EXPECT_EQ(layers, (std::vector<std::string>{"b", "b", "a", "a", "c", "c"}));
   });
 }
 
-TEST_F(OfTwoRanks, TheGradientsThatComeLastHaveAShortBucket) {
+TEST_F(OfTwoRanks, TheLastGradientsHaveASmallBucket) {
   on_ranks(groups, [&](const Group& group) {
     torch::nn::Sequential layers(torch::nn::Linear(5, 5), torch::nn::Linear(5, 5), torch::nn::Linear(5, 5));
     DistributedDataParallel ddp{group, layers.ptr(), Options{.bucket_bytes = {130, 10'000}}};
-    for (int i = 0; i < 3; ++i) {  // the plan of before the first backward, and the plan of after it
+    for (int i = 0; i < 3; ++i) {  // with the plan before the first backward, and with the plan after it
       const BucketPlan plan = ddp.plan();
       ASSERT_EQ(plan.size(), 3U);
       std::set<std::string> last;
@@ -368,7 +368,7 @@ TEST_F(OfTwoRanks, TheGradientsThatComeLastHaveAShortBucket) {
   });
 }
 
-TEST_F(OfTwoRanks, AHookReducesInItsWay) {
+TEST_F(OfTwoRanks, ACommunicationHookReducesTheGradients) {
   struct Twice : CommunicationHook {
     std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
       if (step == 0) return group.all_reduce(bucket.buffer, collectives::ReduceOp::sum);
@@ -388,7 +388,7 @@ TEST_F(OfTwoRanks, AHookReducesInItsWay) {
   });
 }
 
-// The middle layer has a gradient from the accumulation alone.
+// Only the accumulation computes a gradient of the middle layer.
 TEST_F(OfTwoRanks, AGradientOfAnAccumulationIsReducedAlsoIfTheLastBackwardDoesNotReachIt) {
   const auto expected = average([&](Net& net, int rank) {
     net.forward(input(rank)).sum().backward();
@@ -408,7 +408,7 @@ TEST_F(OfTwoRanks, AGradientOfAnAccumulationIsReducedAlsoIfTheLastBackwardDoesNo
 }
 
 // The loss uses a parameter itself: its gradient is ready before the first node behind an output runs.
-TEST_F(OfTwoRanks, AParameterOfTheLossIsReducedToo) {
+TEST_F(OfTwoRanks, AParameterThatTheLossUsesIsReduced) {
   const auto loss = [](const at::Tensor& out, Net& net, int rank) {
     return out.sum() * net.last->bias.exp().sum() + (rank + 1) * net.middle->bias.sum();
   };
@@ -535,7 +535,7 @@ struct Undefined : torch::autograd::Function<Undefined> {
   }
 };
 
-// Such gradients on no rank, on rank 0, and on both.
+// Autograd leaves the gradient undefined on no rank, on rank 0, or on both ranks.
 TEST_F(OfTwoRanks, AGradientThatAutogradLeavesUndefinedOnAllRanksStaysSo) {
   const auto loss_of = [](auto& forward, Net& net, int rank, bool is_undefined) {
     const at::Tensor parts = net.middle->weight * (rank + 1);
@@ -582,7 +582,7 @@ TEST_F(OfTwoRanks, AStaticGraphThatChangesIsAnErrorThatNamesTheParameters) {
   }
 }
 
-TEST_F(OfTwoRanks, AnIterationTellsWhetherTheGraphWasStaticSoFar) {
+TEST_F(OfTwoRanks, AnIterationReportsWhetherTheGraphIsStatic) {
   run([&](int rank, auto& ddp, Net&) {
     for (const bool all : {false, false, true, false}) {
       ddp.forward(input(rank), all || rank == 1).sum().backward();
@@ -632,7 +632,7 @@ TEST_F(OfTwoRanks, AnIterationHasTheNameOfItsHook) {
 }
 
 // Rank 1 never calls backward.
-TEST_F(OfTwoRanks, AnExceptionThatDestroysAReplicaEndsTheBackwardOfTheOtherRank) {
+TEST_F(OfTwoRanks, DestroyingAReplicaFailsTheBackwardOfTheOtherRank) {
   on_ranks(groups, [&](const Group& group) {
     const auto train = [&](bool destroys) {
       DistributedDataParallel ddp{group, std::make_shared<Net>(), several_buckets};
@@ -677,7 +677,7 @@ TEST_F(OfTwoRanks, MisuseIsNamed) {
   });
 }
 
-TEST_F(OfTwoRanks, AfterAFailureANewGroupTrainsOn) {
+TEST_F(OfTwoRanks, TrainingContinuesInANewGroupAfterAFailure) {
   const auto others = company.groups({.name = "second"});
   const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
   run(
@@ -701,7 +701,7 @@ TEST_F(OfTwoRanks, AfterAFailureANewGroupTrainsOn) {
       Options{.bucket_bytes = {200}});
 }
 
-TEST_F(OfTwoRanks, ANewGroupGetsTheBuckets) {
+TEST_F(OfTwoRanks, ANewGroupInheritsTheBuckets) {
   const auto others = company.groups({.name = "second"});
   const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
   run([&](int rank, auto& ddp, Net& net) {

@@ -22,7 +22,7 @@ struct Normalized : torch::nn::Module {
   torch::nn::BatchNorm1d norm{nullptr};
 };
 
-TEST_F(Replicas, StartAsRankZeros) {
+TEST_F(Replicas, StartWithTheValuesOfRankZero) {
   on_ranks(groups, [&](const Group& group) {
     auto net = std::make_shared<Net>(10 + group.rank());
     const auto mine = values_of(*net);
@@ -34,7 +34,7 @@ TEST_F(Replicas, StartAsRankZeros) {
   });
 }
 
-TEST_F(Replicas, MayStartAsTheyAre) {
+TEST_F(Replicas, MayKeepTheirInitialValues) {
   const auto later = company.groups({.name = "later"});
   on_ranks(groups, [&](const Group& group) {
     auto net = std::make_shared<Net>(10 + group.rank());
@@ -98,7 +98,7 @@ TEST_F(Replicas, BuffersAreSharedBeforeEachForwardInTraining) {
       ddp.forward(at::zeros({4, 3}, at::kDouble));
       EXPECT_EQ(mean(), 1 + group.rank());  // not in evaluation
       module->train();
-      // Zeros have mean 0: a forward takes a tenth away.
+      // Zeros have the mean 0, so a forward reduces the running mean by a tenth.
       ddp.forward(at::zeros({4, 3}, at::kDouble));
       const double before = buffers == Buffers::local     ? 1 + group.rank()
                             : buffers == Buffers::average ? 1.5
@@ -235,7 +235,7 @@ TEST_F(Replicas, OutputsMayBeMadeOfTensors) {
   });
 }
 
-TEST_F(Replicas, HoldersAndSequencesAreModulesToo) {
+TEST_F(Replicas, HoldersAndSequencesAreAccepted) {
   on_ranks(groups, [&](const Group& group) {
     torch::nn::Linear layer(2, 2);
     DistributedDataParallel ddp{group, layer};
@@ -246,7 +246,7 @@ TEST_F(Replicas, HoldersAndSequencesAreModulesToo) {
   });
 }
 
-TEST_F(Replicas, ParametersThatNeedNoGradientStartAsRankZerosToo) {
+TEST_F(Replicas, FrozenParametersStartWithTheValuesOfRankZero) {
   on_ranks(groups, [&](const Group& group) {
     auto net = std::make_shared<Net>(1 + group.rank());
     net->first->weight.requires_grad_(false);

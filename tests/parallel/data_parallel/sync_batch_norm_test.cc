@@ -86,7 +86,7 @@ TEST_F(SyncedNorm, HalfPrecisionInputsHaveStatisticsInFloat32) {
   });
 }
 
-TEST_F(SyncedNorm, WithoutWeightsItHasNoGradientsOfThem) {
+TEST_F(SyncedNorm, WithoutWeightsItHasNoWeightGradients) {
   on_ranks(groups, [&](const Group& group) {
     SyncBatchNorm norm(options_of().affine(false), group);
     at::Tensor own = at::ones({2, 2}, at::kDouble).mul_(group.rank()).requires_grad_();

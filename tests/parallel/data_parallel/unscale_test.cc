@@ -31,7 +31,7 @@ TEST_F(Unscale, DividesTheGradientsOfAnOptimizer) {
   });
 }
 
-TEST_F(Unscale, AllRanksLearnOfAnInfiniteGradientOfOne) {
+TEST_F(Unscale, AnInfiniteGradientOfOneRankIsReportedToAll) {
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")})
     on_ranks(groups, [&](const Group& group) {
       at::Tensor one = at::ones({3}), other = at::ones({2, 2}, at::kDouble);

@@ -80,7 +80,7 @@ TEST(ElasticSamplerOf, ABatchThatWasNotRecordedIsAnError) {
 }
 
 // Each rank would process all samples.
-TEST(ElasticSamplerOf, WithoutRanksIsAnError) {
+TEST(ElasticSamplerOf, NextBeforeTheRanksAreSetIsAnError) {
   ElasticSampler sampler(20);
   EXPECT_EQ(kind_of([&] { sampler.next(5); }), ErrorKind::failed_precondition);
 }

@@ -31,7 +31,8 @@ TEST(LearningRateScale, WarmsUpAfterWorkersHaveJoined) {
   EXPECT_EQ(next(scale, 4, 2), (Factors{1, 1})) << "a lower rate holds at once";
 }
 
-// From the factor that was reached: to a higher one, and to one that is lower but still above it.
+// The warm-up starts at the factor that was reached. The new factor is higher in one case, and lower but
+// still above it in the other.
 TEST(LearningRateScale, AChangeWithinAWarmUpBeginsAnotherOne) {
   LearningRateScale scale{.workers = 1, .warm_up = 4};
   EXPECT_EQ(next(scale, 1, 1), (Factors{1}));

@@ -18,7 +18,7 @@ using collectives::testing::FakeDevices;
 
 struct Gone {};
 
-// Adds up, on its device, what all ranks have in a step.
+// A worker that adds up the values of all ranks on its device.
 struct DeviceWorker {
   DeviceWorker(const test::JobStore& store, FakeDevices& devices, const std::string& name, int place)
       : agent(worker_options(store, name, static_cast<std::size_t>(place)), layers(devices)),
@@ -42,8 +42,8 @@ struct DeviceWorker {
       over = true;
     });
   }
-  // Until two steps with three workers have followed the death of a worker. A worker that is ready joins at
-  // one of the next commits, not necessarily at the first one.
+  // Whether two steps with three workers have followed the death of a worker. A ready worker joins at one of
+  // the next commits, not necessarily at the first one.
   bool is_done() const {
     const auto of_three = [this](std::size_t i) { return sums[i] == 3 * static_cast<double>(i + 1); };
     return sums.size() >= 8 && of_three(sums.size() - 1) && of_three(sums.size() - 2);

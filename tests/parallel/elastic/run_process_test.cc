@@ -1,6 +1,6 @@
-// Workers as processes: one of three is killed, the others train on in their processes, another one joins.
-// Then chaos: many workers, which are killed, leave and join at random moments. The losses are those of one
-// process with the samples that were logged.
+// Workers in separate processes. One of three is killed, the others continue to train in their processes, and
+// another one joins. Then chaos: many workers are killed, leave and join at random times. The losses equal
+// those of one process with the logged samples.
 #include <weft/rpc/store/store.h>
 
 #include <fcntl.h>
@@ -69,7 +69,7 @@ class ElasticProcesses : public ::testing::TestWithParam<Case> {
             test::say(pipe, "kill me");
             while (true) ::pause();
           }
-          if (step == joined_at && group.size() == 2)  // until the third one can join
+          if (step == joined_at && group.size() == 2)  // long enough for the third worker to join
             job.store()->get("elastic/train/ready/dora", {.timeout = std::chrono::seconds{60}}).get();
         };
         const auto outcome = run(
@@ -86,7 +86,7 @@ class ElasticProcesses : public ::testing::TestWithParam<Case> {
       }
     });
   }
-  // Reads what a worker says, up to that line.
+  // Reads the lines of a worker up to this one.
   void read(std::size_t child, const std::string& until) {
     while (true) {
       const std::string line = children[child].line();
@@ -108,14 +108,14 @@ INSTANTIATE_TEST_SUITE_P(Victims, ElasticProcesses,
                                            Case{"steps", 0, true}),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(ElasticProcesses, SurviveAKillAndTakeANewWorkerIn) {
+TEST_P(ElasticProcesses, SurviveAKillAndAcceptANewWorker) {
   const std::size_t victim = GetParam().victim;
   const std::vector<std::string> names{"anna", "bert", "cleo"};
   for (std::size_t i = 0; i < 3; ++i) start(names[i], i, i == victim);
   read(victim, "kill me");
   children[victim].kill();
   const std::size_t first = victim == 0 ? 1 : 0, second = victim == 2 ? 1 : 2;
-  // A generation may be formed again: a worker that proposes it may not know of the new member yet.
+  // A generation may be formed twice, because the proposing worker may not know the new member yet.
   const std::string two = "members " + names[first] + " " + names[second];
   read(first, two);
   read(second, two);
@@ -128,7 +128,7 @@ TEST_P(ElasticProcesses, SurviveAKillAndTakeANewWorkerIn) {
   log.expect_replay(model);
 }
 
-// The workers that may be killed: one has to keep the state.
+// Tracks which workers may be killed: at least one worker must keep the state.
 struct ChaosWorker {
   std::unique_ptr<test::Child> process;
   bool has_state = false;
@@ -143,7 +143,7 @@ struct ChaosCase {
 class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
  protected:
   static constexpr std::size_t max_workers = 5, max_members = 4;  // one may be a spare
-  // $WEFT_ELASTIC_CHANGES: how many; $WEFT_ELASTIC_SEED: which.
+  // $WEFT_ELASTIC_CHANGES: the number of changes. $WEFT_ELASTIC_SEED: the seed.
   static std::int64_t number_from(const char* variable, std::int64_t otherwise) {
     const char* const text = std::getenv(variable);
     return text == nullptr ? otherwise : std::atoll(text);
@@ -182,7 +182,8 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
         training.transactions = GetParam().steps;
         training.ddp_options.init_sync = !GetParam().later;
         training.log = [&](const Step& step) { tell(to_line(step)); };
-        // Counted in the loop, as a generator draws in forward: a failure undoes it.
+        // Counts calls in the loop. A failure reverts it, as it does numbers that a generator draws in
+        // forward.
         std::int64_t begun = 0;
         training.state.add("begun", begun);
         training.before_step = [&](std::int64_t step, const Group&) {
@@ -221,7 +222,7 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
     workers_.at(name).leaving = true;
   }
 
-  // The next line of any worker.
+  // Reads the next line of any worker.
   void read() {
     pollfd ready{.fd = lines_[0], .events = POLLIN, .revents = 0};
     if (::poll(&ready, 1, 60'000) != 1) throw std::runtime_error("nothing has happened for a minute");
@@ -240,7 +241,8 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
     while (log_.size() < from + steps) read();
   }
 
-  // Workers whose end leaves one with the state; or all that are not about to leave.
+  // Returns the workers that may end. Either another worker with the state remains, or all workers that are
+  // not leaving are returned.
   std::vector<std::string> may_go() const {
     std::vector<std::string> names;
     const auto stays = [](const auto& other) { return other.second.has_state && !other.second.leaving; };
@@ -299,7 +301,7 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
         (unsigned long long)log_.last().generation, (long long)log_.size(), (long long)resting);
   }
 
-  // The place of a worker: another host, for example.
+  // Sets the options of a worker, for example to place it on another host.
   std::function<void(std::size_t number, rpc::AgentOptions&, collectives::GroupOptions&)> place;
 
  private:
@@ -308,7 +310,7 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
   std::atomic<bool>* last_epoch_ = nullptr;
   std::map<std::string, ChaosWorker> workers_;
   std::size_t started_ = 0;
-  long long steps_ = 0;  // of the training, once it has finished
+  long long steps_ = 0;  // steps of the finished training
   Log log_;
 };
 
@@ -317,10 +319,10 @@ INSTANTIATE_TEST_SUITE_P(Ends, ElasticChaos,
                                            ChaosCase{"steps", true, false}, ChaosCase{"later", true, true}),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(ElasticChaos, RandomKillsDeparturesAndJoins) { run_chaos(); }
+TEST_P(ElasticChaos, SurvivesRandomKillsDeparturesAndJoins) { run_chaos(); }
 
 // Every second worker is on another host, and the network loses packets.
-TEST_P(ElasticChaos, AcrossHostsWhoseNetworkLosesPackets) {
+TEST_P(ElasticChaos, SurvivesAcrossHostsWithPacketLoss) {
   TwoHosts hosts([] { return std::to_string(::getpid()); });
   if (!hosts.missing().empty()) GTEST_SKIP() << hosts.missing();
   const auto lossy = [](const std::string& device) {

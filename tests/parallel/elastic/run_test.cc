@@ -69,7 +69,7 @@ struct Killed {};
 class ElasticRun : public ::testing::Test {
  protected:
   ~ElasticRun() override {
-    // The host's agent outlives the others, which leave its store.
+    // The agent of the host ends last, because the other agents use its store when they leave.
     while (workers.size() > 1) workers.pop_back();
   }
   Worker& worker(const std::string& name) {
@@ -77,7 +77,7 @@ class ElasticRun : public ::testing::Test {
     made.training.log = [this](const Step& step) { log.add(step); };
     return made;
   }
-  // The first worker blocks here until that one can take part in the next generation.
+  // The first worker blocks here until the named worker can take part in the next generation.
   static void await_ready(Worker& waiting, const std::string& name) {
     waiting.job.store()->get("elastic/train/ready/" + name, {.timeout = std::chrono::seconds{60}}).get();
     for (auto watch = waiting.job.watch_members();;)  // and until this agent knows the member
@@ -89,7 +89,7 @@ class ElasticRun : public ::testing::Test {
     for (const Change& change : worker.changes) numbers.push_back(change.generation);
     return numbers;
   }
-  // In the middle of a step its agent dies. The training announces nothing.
+  // The worker's agent dies during a step, without an announcement.
   static void dies_at(Worker& worker, std::int64_t step) {
     worker.training.before_step = [&worker, step](std::int64_t now, const Group&) {
       if (now != step) return;
@@ -125,7 +125,8 @@ TEST_F(ElasticRun, SurvivorsContinueFromTheLastCommit) {
   EXPECT_THROW(workers[1]->end(), Killed);
   for (const std::size_t survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
   log.expect_replay(0, *workers[2]->training.model);
-  EXPECT_EQ(log.of_step(6).size(), 2U);  // it was done by three, and lost: the last commit was after step 5
+  // three workers computed it, and it was lost, because the last commit was after step 5
+  EXPECT_EQ(log.of_step(6).size(), 2U);
   EXPECT_EQ(log.of_step(5).size(), 3U);
   const Change& change = workers[2]->changes.back();
   EXPECT_EQ(change.gone, Names{"bert"});
@@ -156,7 +157,7 @@ TEST_F(ElasticRun, AWorkerJoinsAtACommit) {
   EXPECT_EQ(workers[1]->changes.back().joined, Names{"dora"});
 }
 
-TEST_F(ElasticRun, AWorkerThatLeavesIsNotMissedAndNothingIsSynchronized) {
+TEST_F(ElasticRun, ADepartureCausesNoSync) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   Worker& bert = *workers[1];
   bert.training.before_step = [&](std::int64_t step, const Group&) {
@@ -166,26 +167,26 @@ TEST_F(ElasticRun, AWorkerThatLeavesIsNotMissedAndNothingIsSynchronized) {
   EXPECT_EQ(bert.end(), Outcome::left);
   for (const int other : {0, 2}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
   log.expect_replay(0, *workers[2]->training.model);
-  EXPECT_EQ(log.of_step(5).size(), 3U);  // the commit at which it has left
+  EXPECT_EQ(log.of_step(5).size(), 3U);  // the commit after which the worker left
   EXPECT_EQ(log.of_step(6).size(), 2U);
   EXPECT_EQ(workers[2]->changes.back().gone, Names{"bert"});
   EXPECT_EQ(workers[2]->changes.back().synced_from, std::nullopt);
 }
 
-// As after a SIGTERM while the worker still waits to join the job.
-TEST_F(ElasticRun, AWorkerThatIsStoppedBeforeItTrainsDoesNotTrain) {
+// As after a SIGTERM that a worker receives while it waits to join the job.
+TEST_F(ElasticRun, AWorkerThatStopsBeforeItTrainsDoesNotTrain) {
   Worker& anna = worker("anna");
   anna.training.state.leave();
   anna.start({});
   EXPECT_EQ(anna.end(), Outcome::left);
   EXPECT_TRUE(anna.changes.empty());
-  anna.start({});  // that was for one run()
+  anna.start({});  // leave() applied to one run() only
   EXPECT_EQ(anna.end(), Outcome::finished);
 }
 
-// One worker leaves, of which it alone knows, while another one comes, of which a third knows. Horovod's
-// ranks differ then about the sync (issue 3494).
-TEST_F(ElasticRun, RanksThatKnowOfDifferentChangesAgreeOnTheSync) {
+// One worker leaves, which only that worker knows, while another one joins, which only a third worker knows.
+// Horovod's ranks would then disagree about the sync (issue 3494).
+TEST_F(ElasticRun, RanksThatSeeDifferentChangesAgreeOnTheSync) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   Worker& dora = worker("dora");
   workers[0]->training.before_step = [&](std::int64_t step, const Group& group) {
@@ -207,7 +208,7 @@ TEST_F(ElasticRun, RanksThatKnowOfDifferentChangesAgreeOnTheSync) {
 }
 
 // A rank that has failed before its commit gets the commit of the others.
-TEST_F(ElasticRun, TheStateIsThatOfTheMostAdvancedSurvivor) {
+TEST_F(ElasticRun, AllRanksGetTheStateOfTheMostAdvancedSurvivor) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   bool failed = false;
   for (auto& each : workers) each->training.commit_interval = 1;
@@ -241,8 +242,8 @@ TEST_F(ElasticRun, WaitsBelowTheMinimumForAnotherWorker) {
   EXPECT_EQ(dora.changes[0].synced_from, 0);
 }
 
-// The worker was ready when the others agreed on a generation with it, and never joins the group.
-TEST_F(ElasticRun, AWorkerThatGoesBeforeTheGroupIsFormedIsLeftOut) {
+// The worker was ready when the others agreed on a generation with it, but it never joins the group.
+TEST_F(ElasticRun, AWorkerThatLeavesBeforeTheGroupIsFormedIsSkipped) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& cleo = worker("cleo");
   for (const int other : {0, 1}) workers[other]->start(three);
@@ -258,8 +259,8 @@ TEST_F(ElasticRun, AWorkerThatGoesBeforeTheGroupIsFormedIsLeftOut) {
   EXPECT_EQ(workers[1]->changes.at(0).generation, 2U);
 }
 
-// As the one before, but the store learns nothing of its death: the lease is longer than the test.
-TEST_F(ElasticRun, AWorkerThatDiesBeforeTheGroupIsFormedIsLeftOutBeforeItsLeaseEnds) {
+// The same with a death that the store does not detect: the lease is longer than the test.
+TEST_F(ElasticRun, AWorkerThatDiesBeforeTheGroupIsFormedIsSkipped) {
   const test::FileJobStore file;
   Worker anna(file, "anna", 0), bert(file, "bert", 1), cleo(file, "cleo", 2);
   for (Worker* each : {&anna, &bert}) {
@@ -295,7 +296,7 @@ TEST_F(ElasticRun, AWorkerOfAFinishedTrainingLogsThatItDoesNotTrain) {
   EXPECT_EQ(warnings, 1);
 }
 
-TEST_F(ElasticRun, GivesUpBelowTheMinimum) {
+TEST_F(ElasticRun, FailsBelowTheMinimumAfterItsPatience) {
   Worker& anna = worker("anna");
   anna.start({.workers = {.min = 2}, .patience = std::chrono::milliseconds{20}});
   const auto error = test::error_of([&] { return anna.end(); });
@@ -317,7 +318,7 @@ TEST(LauncherLimits, AreTheDefaultOfRun) {
   ::unsetenv("WEFT_MAX_WORKERS");
 }
 
-TEST_F(ElasticRun, SparesTakeTheirTurn) {
+TEST_F(ElasticRun, SparesReplaceWorkersInTheirOrder) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& dora = worker("dora");
   workers[0]->training.before_step = [&](std::int64_t step, const Group&) {
@@ -344,7 +345,7 @@ class ElasticSteps : public ElasticRun {
     made.training.transactions = true;
     return made;
   }
-  // The victim dies when all others are also in that step: they have the result of the vote before it.
+  // The victim dies when all others are in the same step. They have the result of the previous vote.
   void dies_in(Worker& victim, std::int64_t step) {
     const auto begun = std::make_shared<std::latch>(std::ptrdiff_t(workers.size()) - 1);
     for (auto& each : workers) {
@@ -362,7 +363,7 @@ class ElasticSteps : public ElasticRun {
       throw Killed();
     };
   }
-  // At the beginning of step 5: all that train know of the worker, which can join after it.
+  // At the beginning of step 5 all workers know the joining worker, so it can join after that step.
   void start_in_step_5(Worker& joining, const RunOptions& options) {
     for (auto& each : workers) {
       if (each.get() == &joining) continue;
@@ -373,7 +374,7 @@ class ElasticSteps : public ElasticRun {
       };
     }
   }
-  // A worker that is ready joins once the others' boards have heard of it.
+  // A ready worker joins once the boards of the others have received its record.
   std::int64_t first_step_of_three() const {
     std::int64_t first = 0;
     while (log.of_step(first).size() == 2) ++first;
@@ -381,7 +382,7 @@ class ElasticSteps : public ElasticRun {
   }
 };
 
-TEST_F(ElasticSteps, SurvivorsLoseTheStepInFlightAlone) {
+TEST_F(ElasticSteps, SurvivorsLoseOnlyTheStepInFlight) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   dies_in(*workers[1], 7);
   for (auto& each : workers) each->start(three);
@@ -472,7 +473,7 @@ TEST_F(ElasticSteps, AVetoOfOneRankHoldsForAll) {
   }
 }
 
-// Its state arrives on the new worker once the others are in the next step.
+// A part of the state that arrives on the new worker once the others are in the next step.
 class InTransit : public StatePart {
  public:
   explicit InTransit(std::latch& next_step) : next_step_(next_step) {}
@@ -498,7 +499,7 @@ class ElasticTransfers : public ElasticSteps {
     made.training.state.add("part", part);
     return made;
   }
-  // Dora joins after step 5 of the others, or later.
+  // Dora joins after step 5 of the others or later.
   void start(Worker& dora) {
     start_in_step_5(dora, {.sync_later = true});
     for (const int first : {0, 1})
@@ -527,7 +528,7 @@ TEST_F(ElasticTransfers, AWorkerReceivesTheStateWhileTheOthersTrain) {
   EXPECT_EQ(dora.training.state.commits(), workers[0]->training.state.commits());
 }
 
-TEST_F(ElasticTransfers, AWorkerThatDiesBeforeItHasTheStateIsNotMissed) {
+TEST_F(ElasticTransfers, ADeathBeforeTheStateArrivesDoesNotInterruptTheOthers) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& dora = worker("dora");
   dora.training.before_step = [&](std::int64_t, const Group&) {
@@ -562,7 +563,7 @@ class ElasticRounds : public ElasticRun {
     State state;
     std::int64_t row = 0;
     const Data data;
-    std::map<std::uint64_t, std::vector<std::int64_t>> log = {};  // by round: the rows of the inner steps
+    std::map<std::uint64_t, std::vector<std::int64_t>> log = {};  // the rows of the inner steps, by round
     std::function<void()> before_step;
   };
   void start(std::size_t number, RunOptions options) {
@@ -589,7 +590,7 @@ class ElasticRounds : public ElasticRun {
       }
     });
   }
-  // The outer parameters after all rounds, computed in one thread from the logs.
+  // Computes the outer parameters after all rounds in one thread, from the logs.
   std::vector<at::Tensor> replay() {
     std::vector<std::unique_ptr<Net>> nets;
     std::vector<std::unique_ptr<torch::optim::SGD>> inner;
@@ -645,13 +646,13 @@ TEST_F(ElasticRounds, SurvivorsOfARoundKeepTheirInnerSteps) {
   EXPECT_THROW(workers[1]->end(), Killed);
   for (const int survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
   for (const std::size_t survivor : {0U, 2U}) {
-    EXPECT_EQ(trained[survivor]->log.at(3).size(), 6U);  // the failed attempt, and the one that counts
+    EXPECT_EQ(trained[survivor]->log.at(3).size(), 6U);  // the failed attempt and the successful one
     expect_replay(*trained[survivor]);
   }
 }
 
-// The ranks make equally many inner steps in the attempt that counts.
-TEST_F(ElasticRounds, ARankThatFailsWithinARoundBeginsItAgain) {
+// The ranks make equally many inner steps in the successful attempt.
+TEST_F(ElasticRounds, ARankThatFailsWithinARoundRepeatsIt) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   for (std::size_t i = 0; i < 2; ++i) trained.push_back(std::make_unique<Rounds>(i));
   bool failed = false;
@@ -674,7 +675,7 @@ TEST_F(ElasticRounds, AWorkerJoinsAfterARoundWithTheOuterParameters) {
     start(2, {});
     await_ready(*workers[0], "dora");
   };
-  // The others train until it has joined, which may be some rounds later.
+  // The others train until the worker has joined, which may take several rounds.
   rounds = 1000;
   trained[2]->before_step = [&] {
     if (rounds == 1000) rounds = trained[2]->outer.rounds() + 2;
@@ -700,7 +701,7 @@ INSTANTIATE_TEST_SUITE_P(Ends, ElasticRates,
 
 // Dora joins. In the warm-up Bert fails, after a step that is not committed, and then dies. The replay has
 // the same number of ranks in each step, and no failures.
-TEST_P(ElasticRates, AreThoseOfAnUndisturbedRun) {
+TEST_P(ElasticRates, EqualThoseOfAnUndisturbedRun) {
   const LearningRateScale scale{.workers = 2, .warm_up = 8};
   RunOptions options{.workers = {.min = 2}, .sync_later = GetParam().later};
   for (const std::string name : {"anna", "bert", "dora"}) {
@@ -746,7 +747,7 @@ TEST_P(ElasticRates, AreThoseOfAnUndisturbedRun) {
   EXPECT_EQ(dora.training.scale->steps, anna.training.scale->steps);
 }
 
-TEST_F(ElasticRun, AnExceptionOfTheProgramEndsThatWorkerAlone) {
+TEST_F(ElasticRun, AnExceptionOfTheProgramEndsOnlyThatWorker) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   workers[1]->training.before_step = [](std::int64_t step, const Group&) {
     if (step == 5) throw std::logic_error("a fault of the program");
@@ -758,7 +759,7 @@ TEST_F(ElasticRun, AnExceptionOfTheProgramEndsThatWorkerAlone) {
   EXPECT_EQ(workers[0]->changes.back().gone, Names{"bert"});
 }
 
-TEST_F(ElasticRun, AnErrorThatDoesNotGoAwayIsThrown) {
+TEST_F(ElasticRun, APersistentErrorIsThrown) {
   Worker& anna = worker("anna");
   int tries = 0;
   anna.training.before_step = [&](std::int64_t step, const Group&) {

@@ -40,7 +40,8 @@ struct Lbfgs : torch::optim::LBFGSOptions {
   Lbfgs() : LBFGSOptions(0.1) { max_iter(3).history_size(4); }
 };
 
-// A program's own: each step moves by the sign of the gradient, and less far. It is saved by its archive.
+// An optimizer of the program: each step moves by the sign of the gradient, and by less each time. It is
+// saved by its archive.
 struct Signs : torch::optim::Optimizer {
   Signs(std::vector<at::Tensor> parameters, const torch::optim::SGDOptions& options)
       : Optimizer(std::move(parameters), std::make_unique<torch::optim::SGDOptions>(options)) {}
@@ -103,7 +104,7 @@ class OptimizersOf : public ::testing::TestWithParam<Kind> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, OptimizersOf, ::testing::ValuesIn(kinds),
                          [](const auto& info) { return info.param.name; });
 
-// A commit is undisturbed by the steps after it, and a restored training takes the same steps again.
+// Later steps do not change a commit, and a restored training repeats the same steps.
 TEST_P(OptimizersOf, AreRestored) {
   Trainer trainer(GetParam());
   trainer.state.commit();  // before the first step: most optimizers have no state
@@ -127,7 +128,7 @@ TEST_P(OptimizersOf, AreRestored) {
 }
 
 // Rank 1 has the most commits.
-TEST_P(OptimizersOf, AreThoseOfTheMostAdvancedRank) {
+TEST_P(OptimizersOf, GetTheStateOfTheMostAdvancedRank) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);
   std::vector<std::optional<int>> sources(3), again(3);
@@ -213,7 +214,7 @@ TEST(StateOf, EveryNthCallCommits) {
   EXPECT_EQ(value, 6);
 }
 
-// A change is thrown by check() too, which then commits: the state at the change is that of all ranks.
+// check() also throws a change. It commits first, so that all ranks have the state at the change.
 TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
   std::int64_t value = 1;
   bool change = false;
@@ -231,9 +232,8 @@ TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
   EXPECT_EQ(value, 1);
 }
 
-// A rewind undoes the changes of forward and of the loop since the last step, and no others: it copies no
-// parameters.
-TEST(StateOf, AFailureIsFollowedByTheStateAfterTheLastStep) {
+// A rewind reverts only the changes by forward and by the loop since the last step. It copies no parameters.
+TEST(StateOf, AFailureRestoresTheStateAfterTheLastStep) {
   torch::nn::BatchNorm1d norm(3);
   torch::optim::SGD optimizer(norm->parameters(), torch::optim::SGDOptions(0.5).momentum(0.9));
   at::Generator generator = at::detail::createCPUGenerator(4);
@@ -288,8 +288,8 @@ TEST(StateOf, AFailureIsFollowedByTheStateAfterTheLastStep) {
   EXPECT_FALSE(at::equal(norm->weight, weight));
 }
 
-// If it fails while it is applied, the parameters are of no step: the last full copy counts.
-TEST(StateOf, AStepThatIsAppliedInPartIsFollowedByTheLastCommit) {
+// If applying a step fails, the parameters are inconsistent, and the last full copy is restored.
+TEST(StateOf, APartlyAppliedStepRestoresTheLastCommit) {
   std::int64_t value = 1;
   State state;
   state.add("value", value);
@@ -334,7 +334,7 @@ TEST(StateOf, ARankWithoutTheResultOfTheVoteGetsTheStepOfTheOthers) {
   });
 }
 
-TEST(StateOf, AStepIsAppliedIfNoRankHasAVetoAndAChangeWaitsForIt) {
+TEST(StateOf, AStepIsAppliedUnlessARankVetoesAndBeforeAChange) {
   std::int64_t value = 0;
   State state;
   state.add("value", value);
@@ -350,8 +350,8 @@ TEST(StateOf, AStepIsAppliedIfNoRankHasAVetoAndAChangeWaitsForIt) {
   EXPECT_EQ(state.commits(), 1U);
 }
 
-// A sync writes one part after the other. If it fails, no part is that of another step than the others.
-TEST(StateOf, ASyncThatFailsIsFollowedByTheStateBefore) {
+// A sync writes the parts one after the other. If it fails, all parts are restored to the same step.
+TEST(StateOf, AFailedSyncRestoresTheStateBefore) {
   struct Failing : StatePart {
     std::string kind() const override { return "failing"; }
     void commit() override {}
@@ -382,7 +382,7 @@ TEST(StateOf, ASyncThatFailsIsFollowedByTheStateBefore) {
   }
 }
 
-TEST(StateOf, AllRanksCountFromASync) {
+TEST(StateOf, AllRanksCountCommitsFromASync) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& group) {
     std::int64_t value = 0;
@@ -400,7 +400,7 @@ TEST(StateOf, AllRanksCountFromASync) {
 }
 
 // Rank 1 joins after the last step: the body ends while its state is in transit.
-TEST(StateOf, WhatArrivesAtTheEndIsKept) {
+TEST(StateOf, AStateThatArrivesAtTheEndIsKept) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& group) {
     const Group alone = group.split(group.rank()).get().value();
@@ -469,7 +469,7 @@ TEST(StateOf, RanksWithDifferentPartsLearnTheFirstDifference) {
   });
 }
 
-TEST(TensorMemoryOf, IsUsedAgain) {
+TEST(TensorMemoryOf, IsReused) {
   const at::Tensor live = at::ones({4}), strided = at::ones({3, 2}).t();
   at::Tensor copy = detail::copy_into({}, strided);
   EXPECT_EQ(copy.strides(), strided.strides());

@@ -56,7 +56,7 @@ struct Net : torch::nn::Module {
   at::Tensor first, second;
 };
 
-// A rank's record of a step.
+// One step of a rank, as it is logged.
 struct Step {
   std::int64_t step = 0, epoch = 0;
   std::uint64_t generation = 0;
@@ -123,7 +123,7 @@ struct Trained {
   std::function<void(const Step&, const Group&)> after_step;
 };
 
-// The steps of all ranks. A step that was lost and done again has the ranks of the later generation.
+// The logged steps of all ranks. If a step was lost and repeated, it has the ranks of the later generation.
 class Log {
  public:
   void add(const Step& step) {
@@ -133,9 +133,9 @@ class Log {
     if (ranks.empty() || ranks.front().generation == step.generation) ranks.push_back(step);
   }
 
-  // Trains in one process with the logged samples: the losses and the final parameters are those of the
-  // ranks, and each sample was processed once in an epoch. seed: of the model that the ranks began with.
-  // scale: as it was before the first step; it sees the number of ranks in each step.
+  // Trains in one process with the logged samples. Expects the losses and the final parameters of the ranks,
+  // and each sample once per epoch. seed: of the initial model. scale: the scale before the first step, which
+  // is called with the number of ranks in each step.
   void expect_replay(std::uint64_t seed, const Net& final_model,
                      std::optional<LearningRateScale> scale = {}) const {
     Net model(seed);
@@ -181,7 +181,7 @@ class Log {
   std::vector<Step> of_step(std::int64_t number) const { return steps_.at(number); }
   const Step& last() const { return steps_.rbegin()->second.front(); }
   std::int64_t size() const { return static_cast<std::int64_t>(steps_.size()); }
-  // Tries that no generation has completed: the training has ended with fewer steps.
+  // Drops attempts of steps that no generation completed, because the training ended with fewer steps.
   void drop_from(std::int64_t number) { steps_.erase(steps_.lower_bound(number), steps_.end()); }
 
  private:
@@ -195,7 +195,8 @@ inline rpc::Layers training_layers() {
   return layers;
 }
 
-// Of a worker of an elastic world. number: 0 is the first one, which keeps the store if it has a host.
+// The options of a worker of an elastic world. Worker number 0 is the first one, and keeps the store if the
+// store needs a host.
 inline rpc::AgentOptions worker_options(const test::JobStore& store, const std::string& name,
                                         std::size_t number) {
   rpc::AgentOptions options{.name = name, .handler_threads = 1};

@@ -40,7 +40,8 @@ void for_each_partition(std::size_t costs, std::size_t blocks, const std::functi
   }
 }
 
-// Calls check(costs, blocks) for 2,000 sequences: whole numbers and others, with many equal costs and zeros.
+// Calls check(costs, blocks) for 2,000 sequences: integers and other numbers, with many equal costs and
+// zeros.
 template <class Check>
 void for_each_sequence(Check&& check) {
   std::mt19937 random(7);
@@ -52,7 +53,7 @@ void for_each_sequence(Check&& check) {
   }
 }
 
-TEST(BlockPartition, NoBlocksDifferByMoreThanTheCostsDo) {
+TEST(BlockPartition, BlocksDifferByAtMostTheDifferenceOfTheCosts) {
   for_each_sequence([](const std::vector<double>& costs, std::size_t blocks) {
     const Sizes sizes = block_partition(costs, blocks);
     ASSERT_EQ(sizes.size(), blocks);
@@ -68,13 +69,13 @@ TEST(BlockPartition, NoBlocksDifferByMoreThanTheCostsDo) {
   });
 }
 
-TEST(BlockPartition, GivesWhatTorchgpipeGives) {
+TEST(BlockPartition, EqualsTorchgpipe) {
   const auto solve = [](std::vector<double> costs, std::size_t blocks) {
     return block_partition(costs, blocks);
   };
   EXPECT_EQ(solve({1, 2, 3, 4, 5, 6}, 2), (Sizes{4, 2}));  // from its tests, as is the next one
   EXPECT_EQ(solve({0, 0}, 2), (Sizes{1, 1}));
-  // Figures of balance/blockpartition.py for random sequences.
+  // Results of torchgpipe's balance/blockpartition.py for random sequences.
   EXPECT_EQ(solve({16, 38, 35, 9, 24}, 2), (Sizes{2, 3}));
   EXPECT_EQ(solve({39, 31, 41, 38, 5, 39, 1}, 3), (Sizes{2, 2, 3}));
   EXPECT_EQ(solve({31, 17, 36, 15, 13, 46, 31, 35, 36, 31}, 4), (Sizes{3, 3, 2, 2}));
@@ -84,7 +85,7 @@ TEST(BlockPartition, GivesWhatTorchgpipeGives) {
   EXPECT_EQ(solve({0.65, 2.9, 1.31, 1.88, 0.9, 1.52, 1.16, 1.05, 1.76, 1.75, 2.71}, 4), (Sizes{2, 3, 4, 2}));
 }
 
-TEST(ExactPartition, NoPartitionHasASmallerLargestBlock) {
+TEST(ExactPartition, MinimizesTheLargestBlock) {
   for_each_sequence([](const std::vector<double>& costs, std::size_t blocks) {
     double best = std::numeric_limits<double>::infinity();
     for_each_partition(costs.size(), blocks,

@@ -1,9 +1,9 @@
-// EveryPartition: the lowest time of pipedream(), found by computing that of every partition of a small
+// EveryPartition: the lowest time of pipedream(), found by computing the time of every partition of a small
 // graph.
 //
-// It shares no code with the dynamic program: stages are sets of layers as bits, costs come from the formulas
-// in pipedream.h, and every way to place a sequence of stages on the units of a level is tried. Layers: up to
-// about 8.
+// It shares no code with the dynamic program. Stages are sets of layers as bits, costs are computed by the
+// formulas in pipedream.h, and every placement of a sequence of stages on the units of a level is tried. It
+// can handle up to about 8 layers.
 #pragma once
 
 #include <weft/parallel/partition/pipedream.h>
@@ -34,7 +34,7 @@ class EveryPartition {
   Set all() const { return (Set{1} << profile_.layers.size()) - 1; }
   static bool has(Set set, std::size_t layer) { return (set >> layer & 1) != 0; }
 
-  // No layer of the set reads a layer outside of it.
+  // Whether no layer of the set reads a layer outside of it.
   bool closed(Set set) const {
     return std::none_of(profile_.edges.begin(), profile_.edges.end(),
                         [&](const Edge& edge) { return has(set, edge.to) && !has(set, edge.from); });
@@ -51,14 +51,14 @@ class EveryPartition {
     return sum(set, [](const Layer& layer) { return layer.parameter_bytes; });
   }
 
-  Set before(std::size_t layer) const {  // all that it depends on
+  Set before(std::size_t layer) const {  // all layers on which the layer depends
     Set found = 0;
     for (const Edge& edge : profile_.edges)
       if (edge.to == layer) found |= before(edge.from) | Set{1} << edge.from;
     return found;
   }
 
-  // Bytes from the layers of the set to the others, as the objective counts them.
+  // The bytes that the layers of the set send to other layers, as the objective counts them.
   double transferred(Set set) const {
     Set sent = 0;
     for (std::size_t layer = 0; layer < profile_.layers.size(); ++layer) {
@@ -98,8 +98,8 @@ class EveryPartition {
     return product;
   }
 
-  // Of the layers of `end` that are not in `begin`, on all units of a level. workers_after: later ones for
-  // each of them.
+  // The lowest time for the layers of `end` that are not in `begin`, on all units of a level. workers_after:
+  // the number of later workers for each of them.
   double best(std::size_t level, Set begin, Set end, double workers_after) {
     const auto [place, added] = known_.try_emplace({level, begin, end, workers_after}, never);
     if (added) {
@@ -111,8 +111,7 @@ class EveryPartition {
     return place->second;
   }
 
-  // Adds every possible next stage to stages that have all layers of `done`, `used` units and the time
-  // `seconds`.
+  // Tries every next stage after stages with the layers `done`, `used` units and the time `seconds`.
   void place_stages(std::size_t level, Set begin, Set done, Set end, std::size_t used, double seconds,
                     double workers_after, double& found) {
     if (done == end) {

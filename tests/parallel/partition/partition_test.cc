@@ -41,7 +41,7 @@ TEST(Partition, CutsByCount) {
   EXPECT_EQ(middle.parameter_bytes, 500);
   EXPECT_EQ(middle.sent_bytes, 30);
   EXPECT_EQ(middle.ranks, std::vector<int>{1});
-  EXPECT_EQ(partition.stages[0].sent_bytes, 10);  // a, which two stages read
+  EXPECT_EQ(partition.stages[0].sent_bytes, 10);  // the output of a, which two stages read
   EXPECT_EQ(partition.stages[2].sent_bytes, 0);
 }
 
@@ -62,7 +62,7 @@ TEST(Partition, CutsTheTopologicalOrder) {
   EXPECT_EQ(layers_of(cut_by_name(profile, names)), (Layers{{2}, {1, 0}}));
 }
 
-TEST(Partition, RefusesCutsThatAreNotThere) {
+TEST(Partition, RefusesInvalidCuts) {
   const auto by_name = [](std::vector<std::string> names) {
     return test::message_of([&] { return cut_by_name(skip_connection(), names); });
   };
@@ -92,7 +92,7 @@ TEST(Partition, GivesLayersTheirStages) {
   EXPECT_EQ(profile.layers[3].stage, 1U);
 }
 
-TEST(Partition, PrintsItself) {
+TEST(Partition, IsPrintable) {
   Partition partition = cut_evenly(skip_connection(), 2);
   partition.stages[0].ranks = {0, 1, 2, 5};
   partition.stages[1].ranks = {3, 7};

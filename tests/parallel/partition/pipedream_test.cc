@@ -39,9 +39,9 @@ const std::vector<Level> three_workers{{3, 1e9}};
 
 // --- By hand ---
 
-// A stage of both layers, on 3 workers: (10 + 4 * 2 * 2.3 / 3) / 3 = 5.38. a on 2 workers and b on one:
-// (6 + 4 * 1 * 0.3 / 2) / 2 = 3.3, and 4. a on one and b on 2: 6.
-TEST(PipeDream, TheObjectiveOfTheCode) {
+// One stage of both layers on 3 workers takes (10 + 4 * 2 * 2.3 / 3) / 3 = 5.38. a on 2 workers and b on one
+// take (6 + 4 * 1 * 0.3 / 2) / 2 = 3.3 and 4. a on one worker and b on 2 take 6.
+TEST(PipeDream, MinimizesTheObjectiveOfTheCode) {
   const Partition found = pipedream(two_layers(), three_workers);
   EXPECT_EQ(layers_of(found), (Layers{{0}, {1}}));
   EXPECT_EQ(ranks_of(found), (Ranks{{0, 1}, {2}}));
@@ -51,8 +51,8 @@ TEST(PipeDream, TheObjectiveOfTheCode) {
   EXPECT_DOUBLE_EQ(found.data_parallel_seconds, (10 + 4 * 2 * 2.3 / 3) / 3);
 }
 
-// Both layers on 3 workers: max(10, 2 * 2 * 2.3) / 3 = 3.33. The other two: 4 and 6.
-TEST(PipeDream, TheObjectiveOfThePaper) {
+// Both layers on 3 workers take max(10, 2 * 2 * 2.3) / 3 = 3.33. The other partitions take 4 and 6.
+TEST(PipeDream, MinimizesTheObjectiveOfThePaper) {
   const Partition found = pipedream(two_layers(), three_workers, with(Objective::pipedream_paper));
   EXPECT_EQ(layers_of(found), (Layers{{0, 1}}));
   EXPECT_EQ(ranks_of(found), (Ranks{{0, 1, 2}}));
@@ -85,8 +85,8 @@ TEST(PipeDream, EachLevelOfTheMachineAddsItsSynchronization) {
                    std::max(std::max(8, 2) / 2, 2 * 1 * 2) / 2.0);
 }
 
-// The parameters of the layers exclude replicas within a host, where the connection is slow; hosts are
-// replicas.
+// The layers have too many parameters for replicas within a host, where the connection is slow. So the hosts
+// are the replicas.
 TEST(PipeDream, ReplicasOfAPipelineAreOnEachHost) {
   const Profile profile = sequence({{"a", "", 0, 4000, 0, 1e9}, {"b", "", 0, 4000, 0, 1e9}});
   const std::vector<Level> levels{{2, 1e8}, {2, 1e12}};
@@ -112,8 +112,8 @@ TEST(PipeDream, StraightStagesNeedALayerForEachWorker) {
   EXPECT_DOUBLE_EQ(fewer.bottleneck_seconds, 6);
 }
 
-// Two layers of 1 GB. As two stages the first one has 2 micro-batches in flight; as one stage all are on each
-// worker.
+// Two layers of 1 GB. In two stages the first one has 2 micro-batches in flight. In one stage all parameters
+// are on each worker.
 TEST(PipeDream, AMemoryLimitCountsTheMicrobatchesInFlight) {
   const Profile profile = sequence({{"a", "", 1000, 0, 0, 1e9}, {"b", "", 1000, 0, 0.5e9, 0.5e9}});
   const std::vector<Level> levels{{2, 1e9}};
@@ -252,7 +252,7 @@ TEST_P(PipeDreamSearch, NoOtherPartitionIsFaster) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, PipeDreamSearch, ::testing::Range(0U, 2000U, 100U));
 
-// Cuts in the order of a chain are all of its cuts.
+// In a chain, cuts in order are all possible cuts.
 TEST(PipeDream, AllKindsOfCutsAreTheSameInAChain) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     Case given = random_case(seed);

@@ -19,7 +19,7 @@ Profile skip_connection() {
   return profile;
 }
 
-TEST(Plan, ARankMakesTheLayersOfItsStageAlone) {
+TEST(Plan, ARankCreatesOnlyTheLayersOfItsStage) {
   const Profile profile = skip_connection();
   const std::vector<std::size_t> counts{1, 2, 1};
   Partition partition = cut_by_count(profile, counts);
@@ -45,7 +45,7 @@ TEST(Plan, EdgesIncludeSkipConnections) {
   EXPECT_EQ(edges_of(profile, cut_evenly(profile, 1)), std::vector<schedule::Edge>{});
 }
 
-TEST(Plan, WithoutReplicasAMicrobatchMoreTakesTheBottleneck) {
+TEST(Plan, AnotherMicrobatchTakesTheTimeOfTheBottleneck) {
   const Profile profile = skip_connection();
   for (std::size_t stages = 1; stages <= 4; ++stages) {
     const Partition partition = cut_evenly(profile, stages);

@@ -35,7 +35,7 @@ TEST(Profile, RefusesACycleAndNamesIt) {
   EXPECT_EQ(refusal(named({"a"}, {{0, 0}})), "profile: the edges form a cycle: a -> a");
 }
 
-TEST(Profile, RefusesWhatIsNoGraphOfLayers) {
+TEST(Profile, RefusesInvalidGraphs) {
   EXPECT_EQ(refusal({}), "profile: it has no layers, expected at least one");
   EXPECT_EQ(refusal(named({"a", "a"}, {})), "profile: two layers have the name 'a', expected unique names");
   EXPECT_EQ(refusal(named({"a", "b"}, {{0, 2}})),

@@ -22,7 +22,7 @@ constexpr std::string_view branches =
     "\tnode1 -- node2\n"
     "\tnode1 -- node3\n";
 
-TEST(ProfileText, ReadsWhatPipeDreamWrites) {
+TEST(ProfileText, ReadsTheOutputOfPipeDream) {
   const Profile profile = parse_profile(branches);
   EXPECT_EQ(profile.layers,
             (std::vector<Layer>{{"node2", "ReLU(inplace)", 2.513, 2.62, 822083584, 0},
@@ -31,7 +31,7 @@ TEST(ProfileText, ReadsWhatPipeDreamWrites) {
   EXPECT_EQ(profile.edges, (std::vector<Edge>{{1, 0}, {1, 2}}));
 }
 
-TEST(ProfileText, EveryProfileComesBackFromItsText) {
+TEST(ProfileText, EveryProfileRoundTrips) {
   Profile profile = parse_profile(branches);
   profile.layers[0].forward_ms = 1.0 / 3;  // more than three decimals
   profile.layers[1].activation_bytes = 1e18;

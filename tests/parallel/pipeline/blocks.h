@@ -48,7 +48,7 @@ inline LayerGraph blocks(int count, int fails = -1) {
   return model;
 }
 
-// Adds the gradients of tied parameters as an executor does; here after a backward of the whole model.
+// Adds the gradients of tied parameters after a backward of the whole model, as an executor does.
 inline void add_ties(const StageGraph& graph) {
   for (const Tie& tie : graph.ties()) {
     at::Tensor sum = at::zeros({}, at::kDouble);
@@ -63,7 +63,7 @@ inline std::vector<int> one_block_each(int count) {
   return cuts;
 }
 
-// Runs f(group) for each rank, in a thread each; gives the errors by rank.
+// Runs f(group) for each rank in a separate thread. Returns the errors by rank.
 template <class F>
 std::vector<std::optional<rpc::Error>> on_ranks(collectives::testing::Company& company, F f) {
   const std::vector<collectives::Group> groups = company.groups();

@@ -18,7 +18,7 @@ namespace {
 using test::error_of;
 using torch::nn::BatchNormOptions;
 
-// Rows whose mean, and channels whose variance, differ.
+// A tensor whose rows differ in the mean, and whose channels differ in the variance.
 at::Tensor tilted(at::IntArrayRef sizes, std::uint64_t seed = 1) {
   at::Tensor x = at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
   std::vector<std::int64_t> rows(sizes.size(), 1), channels(sizes.size(), 1);
@@ -36,7 +36,7 @@ Norm in_double(Norm norm) {
   return norm;
 }
 
-// A mini-batch in parts.
+// Computes a mini-batch in parts.
 template <class Model>
 at::Tensor in_parts(Model& model, const at::Tensor& x, std::int64_t parts) {
   std::vector<at::Tensor> outputs;
@@ -44,7 +44,7 @@ at::Tensor in_parts(Model& model, const at::Tensor& x, std::int64_t parts) {
   return at::cat(outputs);
 }
 
-// A BatchNorm2d behind a convolution, and the same with a DeferredBatchNorm.
+// A convolution and a BatchNorm2d, and the same with a DeferredBatchNorm.
 struct Pair {
   Pair() {
     whole->to(at::kDouble);
@@ -115,7 +115,7 @@ TEST(DeferredBatchNorm, AProfileLeavesNoMicroBatches) {
   expect_equal(models.norm().running_var, at::ones({3}, at::kDouble));
 }
 
-TEST(DeferredBatchNorm, CountsInFloat32AlsoInLowPrecision) {
+TEST(DeferredBatchNorm, AccumulatesInFloat32AlsoInLowPrecision) {
   torch::nn::BatchNorm1d plain(BatchNormOptions(2).momentum(1));
   DeferredBatchNorm deferred(BatchNormOptions(2).momentum(1));
   deferred->to(at::kBFloat16);
@@ -153,7 +153,7 @@ TEST(DeferredBatchNorm, ConversionReachesNestedSequences) {
   EXPECT_EQ(model->named_buffers()["3.running_mean"].data_ptr(), mean.data_ptr());
   EXPECT_FALSE(model->children()[3]->is_training());
   EXPECT_EQ(convert_deferred_batch_norm(*model),
-            std::vector<std::string>{});  // those that are converted stay
+            std::vector<std::string>{});  // converted layers are not converted again
   EXPECT_NE(model[2]->as<torch::nn::BatchNorm1d>(), nullptr);
   model->forward(tilted({4, 2}));
   EXPECT_EQ(model->named_buffers()["1.layers.0.minibatch"][0].item<double>(), 4);
@@ -222,8 +222,8 @@ TEST(DeferredBatchNorm, StepsOfAPipelineAreMiniBatches) {
       }
 }
 
-// As torchgpipe's test_conv_bn and test_optimize: statistics of the first step are those of the whole batch,
-// and the norms train on.
+// As in torchgpipe's test_conv_bn and test_optimize: the statistics of the first step are those of the whole
+// batch, and training continues with the norms.
 TEST(DeferredBatchNorm, TrainsBehindAConvolution) {
   Pair pair;
   LocalPipeline pipeline{

@@ -106,8 +106,7 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
   }
 }
 
-// Three stages on rank 0, one on rank 1, and a schedule of text whose messages are away from their
-// computations.
+// Three stages on rank 0 and one on rank 1. In the schedule, messages are far from their computations.
 TEST(GroupPipeline, RunsAScheduleByHand) {
   const auto computations = schedule::load(
       "0F0,0F1,0SEND_F0:1,0SEND_F1:1,2RECV_F0:1,2F0,3F0,3B0,2B0,2SEND_B0:1,2RECV_F1:1,2F1,3F1,3B1,2B1,"
@@ -136,7 +135,7 @@ TEST(GroupPipeline, RunsAScheduleByHand) {
   for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
-TEST(GroupPipeline, AStageThatThrowsEndsTheStepOnAllRanks) {
+TEST(GroupPipeline, AStageThatThrowsFailsTheStepOnAllRanks) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4});
   Company company(3);
   const auto errors = on_ranks(company, [&](const Group& group) {
@@ -152,9 +151,9 @@ TEST(GroupPipeline, AStageThatThrowsEndsTheStepOnAllRanks) {
   }
 }
 
-// Two stages in two pipelines. One pipeline is lost in a step; the other one takes the step again and goes on
-// alone, in place; then a new one joins, whose modules had other values.
-TEST(GroupPipeline, TrainsOnWithFewerAndMorePipelines) {
+// Two stages in two pipelines. One pipeline is lost during a step. The other one repeats the step and
+// continues alone, in place. Then a new pipeline joins, whose modules had other values.
+TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
   const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
   const auto x = [](int step) { return numbers({12, 6}, 10 + step); };
@@ -213,7 +212,7 @@ TEST(GroupPipeline, TrainsOnWithFewerAndMorePipelines) {
       };
       build(pipeline_of_two, 1);
       for (int step = 0; step < 2; ++step) take_step(step, 2);
-      // As an elastic state does: combines the parts that the ranks of a column have.
+      // Combines the parts of the ranks of a column, as an elastic state does.
       std::map<std::string, at::Tensor> kept;
       const auto save = [&](const Group& data) {
         if (!sharded) return;
@@ -263,7 +262,7 @@ TEST(GroupPipeline, TrainsOnWithFewerAndMorePipelines) {
         options.data_parallel = data_grown;
         build(grown, 7);
       }
-      if (!sharded) {  // the optimizer's state is the program's
+      if (!sharded) {  // the program keeps the state of its optimizer
         data_parallel::broadcast_optimizer_state(data_grown, *trainer.optimizer, 0);
       }
       load(data_grown);
@@ -319,7 +318,7 @@ TEST(GroupPipeline, RanksHaveTheSameCuts) {
   }
 }
 
-TEST(GroupPipeline, ARankWithOtherRowsEndsTheStep) {
+TEST(GroupPipeline, ARankWithADifferentNumberOfRowsFailsTheStep) {
   const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   Company company(2);
   const auto errors = on_ranks(company, [&](const Group& group) {
@@ -333,7 +332,7 @@ TEST(GroupPipeline, ARankWithOtherRowsEndsTheStep) {
   }
 }
 
-TEST(GroupPipeline, RefusesWhatDoesNotFit) {
+TEST(GroupPipeline, RefusesInvalidArguments) {
   const auto two = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   Company company(1);
   const Group group = company.groups().at(0);

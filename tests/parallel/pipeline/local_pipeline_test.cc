@@ -28,7 +28,7 @@ at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
   return torch::mse_loss(output, target);
 }
 
-// A part with a weight, a bias and a batch norm.
+// A layer with a weight, a bias and a batch norm.
 struct Part : torch::nn::Module {
   explicit Part(std::uint64_t seed) {
     linear = register_module("linear", torch::nn::Linear(6, 6));
@@ -43,8 +43,8 @@ struct Part : torch::nn::Module {
   torch::nn::BatchNorm1d norm{nullptr};
 };
 
-// `stages` parts, the first and the last of which share their weight if there are several, and a skip
-// connection from the first to the last one.
+// `stages` layers with a skip connection from the first to the last one. If there are several, the first and
+// the last one share their weight.
 struct Model {
   explicit Model(int stages) {
     for (int i = 0; i < stages; ++i) parts.push_back(std::make_shared<Part>(static_cast<std::uint64_t>(i)));
@@ -97,7 +97,7 @@ void expect_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
     EXPECT_TRUE(at::allclose(a[i], b[i], 1e-10, 1e-10)) << "tensor " << i << "\n" << a[i] << "\n" << b[i];
 }
 
-// Every schedule with a flush, against the model without stages, micro-batch by micro-batch.
+// Every schedule with a flush, compared with the model without stages, micro-batch by micro-batch.
 class Schedules : public ::testing::TestWithParam<std::string> {};
 std::vector<std::string> with_a_flush() {
   std::vector<std::string> names;
@@ -159,7 +159,7 @@ TEST_P(Schedules, GiveTheGradientsOfTheWholeModel) {
   }
 }
 
-// Stage 0 gives two outputs. Stage 1 uses one of them twice and changes it in place, stage 2 uses both.
+// Stage 0 has two outputs. Stage 1 uses one of them twice and changes it in place. Stage 2 uses both.
 struct Branches {
   Branches() {
     row->weight = row->register_parameter("row", numbers({6}, 7));
@@ -179,7 +179,7 @@ struct Branches {
   }
   at::Tensor forward(const at::Tensor& x) const {
     const Values outputs = first(x);
-    const at::Tensor a = outputs[0].clone();  // relu_ is of the stage's own
+    const at::Tensor a = outputs[0].clone();  // relu_ is a computation of the stage
     return third(second(a, a), outputs[0], outputs[1]);
   }
   StageGraph graph() const {
@@ -207,7 +207,7 @@ struct Branches {
   std::shared_ptr<Sum> row = std::make_shared<Sum>();
 };
 
-TEST(LocalPipeline, OutputsHaveSeveralUsersOneOfWhichChangesThemInPlace) {
+TEST(LocalPipeline, OneOfSeveralUsersMayChangeAnOutputInPlace) {
   for (const char* name : {"1f1b", "zb-h1"}) {
     const Branches whole, split;
     for (const Branches* model : {&whole, &split}) model->part->eval(), model->head->eval();
@@ -216,7 +216,8 @@ TEST(LocalPipeline, OutputsHaveSeveralUsersOneOfWhichChangesThemInPlace) {
     std::vector<at::Tensor> sums;
     for (int step = 0; step < 2; ++step) {  // gradients add up
       const at::Tensor x = numbers({12, 6}, 1 + step), y = numbers({12, 6}, 5 + step);
-      // Added up here: LibTorch gives the row and the column one memory for their `.grad`.
+      // The gradients are added here, because LibTorch would use one memory for the `.grad` of the row and
+      // the column.
       for (const auto& module : whole.modules()) module->zero_grad();
       squares(whole.forward(x), y).backward();
       const auto gradients = whole.gradients();
@@ -243,7 +244,7 @@ TEST(LocalPipeline, TheFirstStageMayChangeItsInputInPlace) {
   expect_close({part->linear->weight.grad()}, {alone->linear->weight.grad()});
 }
 
-TEST(LocalPipeline, RunsASchedulesMessagesToo) {
+TEST(LocalPipeline, RunsASchedulesMessages) {
   const Model whole(2), split(2);
   schedule::Schedule computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
   computations = schedule::place_waits(schedule::place_communication(computations));
@@ -307,8 +308,8 @@ TEST(LocalPipeline, FrozenStagesAndInputsOfIntegersHaveNoGradients) {
   expect_close(own, {words->weight.grad(), head->linear->weight.grad()});
 }
 
-// Of the thread that calls step().
-TEST(LocalPipeline, StagesHaveTheCallersThreadState) {
+// The state of the thread that calls step() applies to the stages.
+TEST(LocalPipeline, StagesInheritTheCallersThreadState) {
   std::atomic<int> on{0};
   const auto part = std::make_shared<Part>(1);
   StageGraph graph;
@@ -333,7 +334,7 @@ TEST(LocalPipeline, StagesHaveTheCallersThreadState) {
 
 class Faults : public ::testing::Test {
  protected:
-  // Three stages, of which the middle one does this first.
+  // Three stages. The middle one calls `first` before it computes.
   LocalPipeline pipeline(const std::function<void(const at::Tensor&)>& first, LocalOptions options = {}) {
     const Model model(3);
     StageGraph graph;
@@ -366,8 +367,8 @@ struct FailingBackward : torch::autograd::Function<FailingBackward> {
   }
 };
 
-// The next step has the gradients of its data alone.
-TEST_F(Faults, AStageThatThrowsEndsTheStepAndLeavesNothing) {
+// The gradients of the next step contain nothing of the failed one.
+TEST_F(Faults, AStageThatThrowsFailsTheStepAndLeavesNoState) {
   for (const char* name : {"1f1b", "zb-h1"})
     for (const bool in_backward : {false, true}) {
       SCOPED_TRACE(std::string(name) + (in_backward ? ", backward" : ", forward"));
@@ -428,7 +429,7 @@ TEST_F(Faults, AStageThatStallsIsNamedAtTheTimeout) {
       << error->what();
 }
 
-TEST_F(Faults, WrongArguments) {
+TEST_F(Faults, InvalidArgumentsAreRefused) {
   const auto refused = [&](ErrorKind kind, const std::string& words, const auto& make) {
     const auto error = error_of(make);
     ASSERT_TRUE(error) << words;
@@ -490,7 +491,8 @@ std::vector<at::Tensor> gradients_with_dropout(schedule::Recompute mode, std::in
   LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
   torch::manual_seed(7);
   const LocalStep step = pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)});
-  std::vector<at::Tensor> all{step.loss, torch::rand({2})};  // the generator goes on as without it
+  // the generator continues as without recomputation
+  std::vector<at::Tensor> all{step.loss, torch::rand({2})};
   for (const at::Tensor& parameter : model->parameters()) all.push_back(parameter.grad());
   return all;
 }

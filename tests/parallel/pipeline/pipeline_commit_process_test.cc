@@ -1,5 +1,5 @@
-// The workers of a pipeline as processes: one is killed in the middle of a step, another one takes its place.
-// The stages draw random numbers, which are those of an undisturbed run too.
+// The workers of a pipeline in separate processes. One is killed in the middle of a step, and another one
+// replaces it. The stages draw random numbers, which equal those of an undisturbed run.
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
@@ -20,7 +20,7 @@ namespace weft::pipeline::pipeline_commit_process_test {
 namespace {
 
 constexpr int steps = 7, microbatches = 4, commit_interval = 3;
-constexpr int fatal_forward = 4 * microbatches + 1;  // of the victim: the second one of step 4
+constexpr int fatal_forward = 4 * microbatches + 1;  // the victim's second forward of step 4
 
 struct Noise : torch::nn::Module {
   explicit Noise(std::function<void()> on) : on_forward(std::move(on)) {}
@@ -63,7 +63,7 @@ std::string text_of(double number) {
   return text;
 }
 
-// Says "loss STEP LOSS" of each step, also of those that are done again, and "lost RANK".
+// Prints "loss STEP LOSS" for each step, also for repeated ones, and "lost RANK".
 void drive(rpc::Agent& agent, int pipe) {
   const std::vector<rpc::Peer> workers{agent.peer("anna"), agent.peer("bert")};
   PipelineOptions options{.cuts = {2}, .seed = 1};
@@ -102,8 +102,7 @@ void drive(rpc::Agent& agent, int pipe) {
   test::say(pipe, "trained");
 }
 
-// The losses of the steps, the last ones of those that were done again. victim: rank of the worker that is
-// killed.
+// Returns the losses of the steps. For repeated steps, the last one. victim: the rank of the killed worker.
 std::vector<std::string> losses_of_run(std::optional<std::size_t> victim) {
   test::FileJobStore store;
   std::deque<test::Child> children;

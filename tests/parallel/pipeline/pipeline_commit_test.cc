@@ -1,5 +1,5 @@
-// Pipelines that lose a worker: the stages are built on a spare worker, all stages get the last commit, and
-// the steps since then are done again. The result is that of a pipeline that lost nothing, bit for bit.
+// Pipelines that lose a worker. A spare worker builds the stages, all stages get the last commit, and the
+// steps since then are repeated. The result has the same bits as without a loss.
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
 #include <weft/parallel/schedule/generators.h>
@@ -82,7 +82,7 @@ class Training {
   std::optional<dist_optim::DistributedOptimizer> optimizer;
 };
 
-// Kills the worker that computes `stage` in the forward number `at` of that stage, counted from arm() on.
+// Kills the worker that computes `stage`, in forward number `at` of that stage, counted from arm().
 class Killer {
  public:
   Killer(int stage, int at) : stage_(stage), at_(at) {}
@@ -122,11 +122,11 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{"two_stages_on_a_rank", schedule::interleaved({.ranks = 2, .microbatches = 4, .chunks = 2}),
              adam},
         Kind{"optimizers_of_the_stages", schedule::zb_h1({.ranks = 2, .microbatches = 4}), momentum, true},
-        // Steps in the middle of a pipeline's step: those of the lost one have been made by the other stage.
+        // Stages step in the middle of a pipeline's step. The other stage has made those of the lost one.
         Kind{"pipedream", schedule::pipedream({.ranks = 2, .microbatches = 4}), adam, true}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(LostWorkers, AreReplacedAndTheStepsDoneAgain) {
+TEST_P(LostWorkers, AreReplacedAndTheStepsAreRepeated) {
   const Kind& kind = GetParam();
   const int stages = kind.schedule.stages();
   std::vector<double> expected;
@@ -160,7 +160,7 @@ TEST_P(LostWorkers, AreReplacedAndTheStepsDoneAgain) {
 
 const Kind simple{"simple", schedule::one_forward_one_backward({.ranks = 2, .microbatches = 4}), momentum};
 
-// After the backward: the optimizer's step is in some stages, or in none.
+// The worker is lost after the backward: some stages, or none, have made the optimizer's step.
 TEST(PipelineCommit, SurvivesALossBeforeTheOptimizersStep) {
   Agents agents(3, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
   Training training(agents, simple);
@@ -172,18 +172,18 @@ TEST(PipelineCommit, SurvivesALossBeforeTheOptimizersStep) {
   const PipelineStep step = got(training.forward_and_backward(1));
   agents.kill(2);
   EXPECT_TRUE(error_of([&] { got(training.optimizer->step(step.pass)); }));
-  training.restore(commit, {{1, agents.workers()[2]}});  // while the pass is held
+  training.restore(commit, {{1, agents.workers()[2]}});  // the pass is still held
   EXPECT_EQ(training.run(1, 4), expected);
   expect_same(state_of(training.pipeline), expected_state);
 }
 
-TEST(PipelineCommit, IsRestoredOnTheSameWorkers) {
+TEST(PipelineCommit, CanBeRestoredOnTheSameWorkers) {
   for (const bool by_stages : {false, true}) {
     Kind kind = simple;
     kind.by_stages = by_stages;
     Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
     Training training(agents, kind);
-    const PipelineCommit first = got(training.pipeline.commit());  // before any state of the optimizer
+    const PipelineCommit first = got(training.pipeline.commit());  // the optimizer has no state yet
     const State first_state = state_of(training.pipeline);
     const std::vector<double> losses = training.run(0, 2);
     got(training.pipeline.train(false));
@@ -199,7 +199,7 @@ TEST(PipelineCommit, IsRestoredOnTheSameWorkers) {
   }
 }
 
-TEST(PipelineCommit, EndsThePassesOfEarlierSteps) {
+TEST(PipelineCommit, ReleasesThePassesOfEarlierSteps) {
   Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
   Training training(agents, simple);
   const PipelineCommit commit = got(training.pipeline.commit());
@@ -209,7 +209,7 @@ TEST(PipelineCommit, EndsThePassesOfEarlierSteps) {
   training.step(0);
 }
 
-TEST(PipelineCommit, HasTheGeneratorsOfTheWorkers) {
+TEST(PipelineCommit, IncludesTheRandomGeneratorsOfTheWorkers) {
   const auto model = [] {
     LayerGraph layers;
     layers.add("linear", [] { return torch::nn::Linear(torch::nn::LinearOptions(6, 6)); });
@@ -229,7 +229,7 @@ TEST(PipelineCommit, HasTheGeneratorsOfTheWorkers) {
 }
 
 // A worker that is taken for lost, and is not.
-TEST(PipelineCommit, AReplacedWorkerHasNoPartInTheStepsThatFollow) {
+TEST(PipelineCommit, AReplacedWorkerTakesNoPartInLaterSteps) {
   Agents agents(3, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
   Training training(agents, simple);
   const PipelineCommit commit = got(training.pipeline.commit());
@@ -240,7 +240,7 @@ TEST(PipelineCommit, AReplacedWorkerHasNoPartInTheStepsThatFollow) {
   EXPECT_EQ(agents.stages_of(3), 1U);
 }
 
-TEST(PipelineCommit, RefusesWhatDoesNotFit) {
+TEST(PipelineCommit, RefusesInvalidArguments) {
   Agents agents(3, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
   Training training(agents, simple);
   const PipelineCommit commit = got(training.pipeline.commit());

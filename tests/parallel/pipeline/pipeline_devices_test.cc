@@ -41,8 +41,8 @@ struct Weight : torch::nn::Module {
   at::Tensor weight;
 };
 
-// Two stages and a third one, which also uses the output of the first one. Notes the devices of what a stage
-// sees.
+// Two stages, and a third one that also uses the output of the first one. Records the devices of the tensors
+// that a stage receives.
 struct Model {
   explicit Model(bool tied = false) {
     for (std::uint64_t i = 0; i < 3; ++i) weights.push_back(std::make_shared<Weight>(i));
@@ -130,7 +130,7 @@ TEST_F(PipelineDevices, EachStageComputesOnTheDeviceOfItsRank) {
 }
 
 // A kernel that has not run when the value is sent.
-TEST_F(PipelineDevices, AValueIsThatAfterTheWorkOfItsStream) {
+TEST_F(PipelineDevices, AValueIncludesPendingWorkOfItsStream) {
   for (const auto& [from, to] : {std::pair{FakeAccelerator::device(1), FakeAccelerator::device(2)},
                                  {FakeAccelerator::device(1), c10::Device(at::kCPU)}}) {
     StageGraph graph;
@@ -185,8 +185,9 @@ TEST_F(PipelineDevices, AParameterOfStagesOnSeveralDevicesIsRefused) {
   EXPECT_TRUE(model.weights[0]->weight.is_cpu());  // nothing was moved
 }
 
-// Ranks of a group in one process, each with a device, and a fake of NCCL between these. The devices work on
-// all streams except the default ones, on which stages compute; on these, too, as long as pipelines are made.
+// Ranks of a group in one process, each with a device, and a fake NCCL. The devices execute work on all
+// streams except the default ones, on which stages compute. While pipelines are created, they also execute
+// work on the default streams.
 class GroupPipelineOnDevices : public PipelineDevices {
  protected:
   // Runs it on all ranks at once, while the devices work.
@@ -219,7 +220,7 @@ class GroupPipelineOnDevices : public PipelineDevices {
   std::atomic<int> made = 0;
 };
 
-TEST_F(GroupPipelineOnDevices, ValuesTravelByNccl) {
+TEST_F(GroupPipelineOnDevices, ValuesAreSentByNccl) {
   for (const bool through_host : {false, true})
     for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
       SCOPED_TRACE(name);
@@ -238,7 +239,7 @@ TEST_F(GroupPipelineOnDevices, ValuesTravelByNccl) {
         }
         EXPECT_EQ(model.seen, (std::set<std::pair<int, std::string>>{{group.rank(), device.str()}}));
       });
-      // Of two steps, four micro-batches and three edges; forward and back.
+      // Two steps, four micro-batches, three edges, forward and backward.
       EXPECT_EQ(messages, through_host ? 0U : 2U * 4 * 3 * 2);
     }
 }
@@ -318,7 +319,7 @@ TEST_F(GroupPipelineOnDevices, WithoutNcclAllRanksGetTheError) {
   });
 }
 
-TEST_F(GroupPipelineOnDevices, AStageThatThrowsEndsTheStepOnAllRanks) {
+TEST_F(GroupPipelineOnDevices, AStageThatThrowsFailsTheStepOnAllRanks) {
   on_all_ranks(3, true, [&](const collectives::Group& group, c10::Device device) {
     Model model;
     StageGraph graph = model.graph();

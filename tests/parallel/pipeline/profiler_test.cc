@@ -23,7 +23,7 @@ torch::nn::Sequential three_layers() {
   return torch::nn::Sequential(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
 }
 
-// Without its times, which differ from run to run.
+// The layers without their times, which differ between runs.
 std::vector<Layer> sizes_of(partition::Profile profile) {
   for (Layer& layer : profile.layers) layer.forward_ms = layer.backward_ms = 0;
   return profile.layers;
@@ -45,7 +45,7 @@ TEST(Profiler, CountsTheBytesOfEachLayer) {
   }
 }
 
-TEST(Profiler, ItsTextComesBack) {
+TEST(Profiler, ItsTextRoundTrips) {
   const partition::Profile found = profile(three_layers(), torch::randn({3, 4}));
   EXPECT_EQ(partition::parse_profile(partition::to_text(found)), found);
 }
@@ -99,7 +99,7 @@ TEST(Profiler, RunsEachLayerAloneAndKeepsGradients) {
 }
 
 // Each layer is measured in training mode; modes and statistics are as before.
-TEST(Profiler, MeasuresTrainingAndLeavesTheModelAsItWas) {
+TEST(Profiler, MeasuresTrainingAndLeavesTheModelUnchanged) {
   for (const bool fails : {false, true}) {
     torch::nn::Sequential model(torch::nn::BatchNorm1d(4), torch::nn::Dropout(0.5),
                                 torch::nn::BatchNorm1d(4));
@@ -155,8 +155,8 @@ TEST(Profiler, ItsTimesBalanceTheStages) {
   EXPECT_EQ(cuts_of(measured, partition::balance_by_time(measured, 2)), std::vector<int>{1});
 }
 
-// Of three functions in a layer whose results the backward uses: all three.
-TEST(Profiler, CountsWhatAForwardKeeps) {
+// The backward uses the results of all three functions in the layer.
+TEST(Profiler, CountsTensorsThatAForwardSaves) {
   torch::nn::Sequential model(
       torch::nn::Linear(10, 10),
       torch::nn::Functional([](const at::Tensor& x) { return x.tanh().tanh().tanh(); }),
@@ -188,7 +188,7 @@ TEST(Profiler, ItsPartitionCutsTheSequential) {
   EXPECT_EQ(split(model, cuts_of(measured, found)).size(), 3);
 }
 
-TEST(Profiler, RefusesWhatItCannotMeasure) {
+TEST(Profiler, RefusesUnmeasurableModels) {
   const at::Tensor sample = torch::randn({3, 4});
   EXPECT_EQ(message_of([] { return profile(StageGraph{}, {}); }),
             "profile: the graph has no layers, expected at least one");

@@ -102,7 +102,8 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
   }
 }
 
-// As LocalPipeline, which equals one process with the same versions of the weights (weight_versions_test.cc).
+// Compares with LocalPipeline, which equals one process with the same versions of the weights
+// (weight_versions_test.cc).
 TEST(RemoteOptimizers, RunPipedreamAndContinueFromTheirState) {
   const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
   for (const schedule::Schedule& schedule :
@@ -134,7 +135,7 @@ TEST(RemoteOptimizers, RunPipedreamAndContinueFromTheirState) {
     EXPECT_TRUE(at::equal(state_of(pipeline).at("block0.linear.weight"), before.at("block0.linear.weight")));
     got(pipeline.load_optimizer_state(state));  // with the rate
     for (int stage = 0; stage < 3; ++stage) local.optimizer(stage).set_learning_rate(0, std::nullopt);
-    local.step({x}, {y});  // for the statistics of the batch norms
+    local.step({x}, {y});  // to update the statistics of the batch norms
     for (int stage = 0; stage < 3; ++stage)
       local.optimizer(stage).set_state(state.modules[static_cast<std::size_t>(stage)]);
     local.step({x}, {y});
@@ -165,7 +166,7 @@ TEST(RemotePipeline, AWorkerRefusesPlansThatDoNotFit) {
       << refused(uncut).what();
 }
 
-// Two workers, a stage each, of the layers that the test gives.
+// Two workers with one stage each, of the given layers.
 struct Two {
   explicit Two(const std::function<LayerGraph()>& model,
                schedule::Schedule schedule = schedule::fill_drain({.ranks = 2, .microbatches = 4}),
@@ -185,7 +186,7 @@ struct Two {
   const at::Tensor x = numbers({8, 6}, 1), y = numbers({8, 6}, 2);
 };
 
-TEST(RemotePipeline, AStageThatThrowsEndsTheStepEverywhere) {
+TEST(RemotePipeline, AStageThatThrowsFailsTheStepOnAllWorkers) {
   std::atomic<int> calls = 0;
   Two two([&] {
     return blocks(2, [&](int stage) {
@@ -195,7 +196,7 @@ TEST(RemotePipeline, AStageThatThrowsEndsTheStepEverywhere) {
   const rpc::Error error = two.error_of_step();
   EXPECT_EQ(error.kind(), ErrorKind::handler_failed);
   EXPECT_TRUE(two.says(error, "stage 1, micro-batch 1, F: out of order")) << error.what();
-  got(two.pipeline.step(two.x, two.y));  // the next step is as if nothing had happened
+  got(two.pipeline.step(two.x, two.y));  // the failed step does not affect the next one
 }
 
 TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
@@ -214,7 +215,7 @@ TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
   got(two.pipeline.train(false));
   got(other.pipeline.train(false));
   const State before = state_of(two.pipeline);
-  for (const auto& each : other.pipeline.stages()) {  // the running statistics of the failed step
+  for (const auto& each : other.pipeline.stages()) {  // the running statistics after the failed step
     dist_autograd::StateDict state;
     for (const auto& [name, tensor] : got(dist_autograd::RemoteModule(each).state_dict()))
       state.push_back({name, before.at(name)});
@@ -225,7 +226,7 @@ TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
   expect_close(state_of(two.pipeline), state_of(other.pipeline));
 }
 
-TEST(RemotePipeline, AWorkerThatIsLostEndsTheStep) {
+TEST(RemotePipeline, ALostWorkerFailsTheStep) {
   std::latch reached(1), lost(1);
   Two two([&] {
     return blocks(2, [&](int stage) {
@@ -245,7 +246,7 @@ TEST(RemotePipeline, AWorkerThatIsLostEndsTheStep) {
       << error->what();
 }
 
-TEST(RemotePipeline, AValueThatDoesNotComeIsAnError) {
+TEST(RemotePipeline, AValueThatDoesNotArriveIsAnError) {
   std::latch released(1);
   std::atomic<bool> stalls = true;
   Two two(
@@ -264,7 +265,7 @@ TEST(RemotePipeline, AValueThatDoesNotComeIsAnError) {
   released.count_down();
 }
 
-// The last stage of an evaluation stalls; the first one may not fill its memory meanwhile.
+// The last stage of an evaluation stalls. The first stage must not fill its memory in the meantime.
 TEST(RemotePipeline, AProducerHasALimitedNumberOfValuesInFlight) {
   std::latch released(1);
   std::atomic<int> made = 0;
@@ -290,13 +291,13 @@ TEST(RemotePipeline, AProducerHasALimitedNumberOfValuesInFlight) {
   EXPECT_EQ(made, 32);
 }
 
-TEST(RemotePipeline, FewerRowsThanMicrobatchesAreOneEach) {
+TEST(RemotePipeline, FewerRowsThanMicrobatchesUseOneRowEach) {
   Two two([] { return blocks(2); });
   got(two.pipeline.train(false));
   EXPECT_EQ(got(two.pipeline.step(two.x.slice(0, 0, 3), two.y.slice(0, 0, 3))).losses.size(), 3U);
 }
 
-TEST(RemotePipeline, ItsEndReleasesTheStages) {
+TEST(RemotePipeline, ItsDestructorReleasesTheStages) {
   Agents agents(1, {.layers = [] { return blocks(1); }, .loss = loss_of(squares)});
   const auto workers = [&] { return agents.workers()[0]; };
   {
@@ -307,7 +308,7 @@ TEST(RemotePipeline, ItsEndReleasesTheStages) {
   test::eventually("the worker has no stages", [&] { return agents.stages_of(1) == 0; });
 }
 
-TEST(RemotePipeline, RefusesWhatDoesNotFit) {
+TEST(RemotePipeline, RefusesInvalidArguments) {
   Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
   const auto refused = [&](std::vector<rpc::Peer> workers, PipelineOptions options) {
     const auto error =
@@ -335,15 +336,15 @@ TEST(RemotePipeline, RefusesWhatDoesNotFit) {
   EXPECT_STREQ(error->what(), "pipeline step: target 0 has 3 rows, expected 4 as the tensors before it");
 }
 
-TEST(RemotePipeline, AStepThatCannotBeginIsNoStep) {
+TEST(RemotePipeline, AStepThatCannotStartDoesNotCount) {
   Two two([] { return blocks(2); });
   const at::Tensor quantized = at::quantize_per_tensor(at::ones({8, 6}), 0.1, 0, at::kQInt8);
-  const auto error = error_of([&] { got(two.pipeline.step(quantized, two.y)); });  // does not travel
+  const auto error = error_of([&] { got(two.pipeline.step(quantized, two.y)); });  // cannot be sent
   ASSERT_TRUE(error);
   got(two.pipeline.step(two.x, two.y));
 }
 
-TEST(RemotePipeline, AnErrorOfAStageIsTheCauseWhateverItsKind) {
+TEST(RemotePipeline, AnErrorOfAStageIsReportedAsTheCause) {
   Two two([] {
     return blocks(2, [](int stage) {
       if (stage == 0) throw rpc::Error(ErrorKind::aborted, "a group was aborted");
@@ -371,7 +372,7 @@ TEST(RemotePipeline, OneStepIsInFlightAtATime) {
   got(std::move(first));
 }
 
-TEST(RemotePipeline, ACancelledStepEndsOnAllWorkers) {
+TEST(RemotePipeline, ACancelledStepStopsOnAllWorkers) {
   std::latch reached(1), released(1);
   std::atomic<bool> stalls = true;
   Two two(
@@ -414,7 +415,7 @@ TEST(RemotePipeline, TheEndOfTheDriverReleasesTheStages) {
     test::eventually("the worker has no stages", [&] { return two.agents.stages_of(worker) == 0; });
 }
 
-TEST(RemotePipeline, WorkersHaveTheModelOfTheDriver) {
+TEST(RemotePipeline, WorkersMustHaveTheModelOfTheDriver) {
   int built = 0;
   Agents agents(1, {.layers =
                         [&] {
@@ -460,7 +461,7 @@ TEST(RemotePipeline, TakesAScheduleWithMessages) {
 
 // --- Layers ---
 
-TEST(LayerGraph, CutsAtAnyLayerComputeTheSame) {
+TEST(LayerGraph, CutsAtAnyLayerHaveEqualResults) {
   const at::Tensor x = numbers({5, 6}, 1);
   const StageGraph whole = cut(blocks(5), {});
   whole.train(false);
@@ -481,7 +482,7 @@ TEST(LayerGraph, CutsAtAnyLayerComputeTheSame) {
   EXPECT_EQ(skipping.edges(), (std::vector<schedule::Edge>{{0, 1}, {0, 2}, {1, 2}}));
 }
 
-TEST(LayerGraph, BuildsOnlyTheStagesThatAreAskedFor) {
+TEST(LayerGraph, BuildsOnlyTheRequestedStages) {
   int built = 0;
   LayerGraph model;
   for (const char* name : {"a", "b", "c"})

@@ -28,7 +28,7 @@ inline at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
   return torch::mse_loss(output, target);
 }
 
-// Called in each forward, for the tests of faults.
+// Called in each forward. Used to inject faults.
 using OnForward = std::function<void(int stage)>;
 
 struct Block : torch::nn::Module {

@@ -39,7 +39,7 @@ void expect_close(const Tensors& got, const Tensors& expected, const std::string
     EXPECT_TRUE(at::allclose(got[i], expected[i], 1e-10, 1e-10)) << of << ", tensor " << i;
 }
 
-// The version of its weights with which the stage computes the micro-batch.
+// The version of the weights with which the stage computes the micro-batch.
 int version_of(const schedule::Schedule& schedule, int stage, int microbatch) {
   for (const auto& actions : schedule.ranks)
     for (const auto& action : actions)
@@ -48,8 +48,8 @@ int version_of(const schedule::Schedule& schedule, int stage, int microbatch) {
   throw std::logic_error("no forward");
 }
 
-// One process that computes micro-batch after micro-batch with the same versions of the weights.
-// batches: of each stage, the micro-batches that belong to a step.
+// Computes micro-batch after micro-batch in one process with the same versions of the weights. batches: for
+// each stage, the micro-batches of each step.
 struct Simulated {
   std::vector<Tensors> weights;  // by stage
   double loss = 0;               // of the last step
@@ -216,7 +216,7 @@ TEST(ReplicatedStages, EqualOneProcessWithTheSameVersions) {
   }
 }
 
-TEST(ReplicatedStages, AReplicaThatThrowsEndsTheStepOnAllRanks) {
+TEST(ReplicatedStages, AReplicaThatThrowsFailsTheStepOnAllRanks) {
   const auto schedule = schedule::pipedream({.ranks = 3, .microbatches = 6}, {.replicas = {2, 1}});
   Company company(3);
   const auto errors = on_ranks(company, [&](const Group& group) {
@@ -285,12 +285,13 @@ TEST(StageOptimizers, StepAtTheEndOfAScheduleWithAFlush) {
     by_hand.step({numbers({9, 6}, 1)}, {numbers({9, 6}, 2)});
     optimizer.step();
     const LocalStep result = pipeline.step({numbers({9, 6}, 1)}, {numbers({9, 6}, 2)});
-    EXPECT_EQ(result.timeline.ranks[0].size(), pipeline.schedule().ranks[0].size());  // with the steps
+    // including the steps of the optimizers
+    EXPECT_EQ(result.timeline.ranks[0].size(), pipeline.schedule().ranks[0].size());
   }
   expect_close(graph.parameters(), own.parameters(), "model");
 }
 
-TEST(StageOptimizers, ContinueFromTheirStateAndFromParametersInOtherMemory) {
+TEST(StageOptimizers, ContinueFromTheirStateAndFromReplacedParameters) {
   const auto schedule = schedule::pipedream({.ranks = 2, .microbatches = 5});
   const Values x{numbers({10, 6}, 1)}, y{numbers({10, 6}, 2)};
   const StageGraph whole = cut(blocks(2), {.cuts = {1}}), resumed = cut(blocks(2), {.cuts = {1}});
@@ -310,7 +311,7 @@ TEST(StageOptimizers, ContinueFromTheirStateAndFromParametersInOtherMemory) {
   expect_close(resumed.parameters(), whole.parameters(), "model");
 }
 
-TEST(StageOptimizers, TellForwardsThatTheWeightsHaveChanged) {
+TEST(StageOptimizers, NotifyForwardsOfChangedWeights) {
   std::vector<std::pair<int, bool>> calls;
   StageGraph graph = cut(blocks(1), {});
   graph.add({std::make_shared<torch::nn::LinearImpl>(1, 1),
@@ -339,7 +340,7 @@ TEST(StageOptimizers, AFailedEvaluationKeepsLoadedParameters) {
   EXPECT_TRUE(at::equal(graph.parameters()[0], loaded));
 }
 
-TEST(StageOptimizers, LeaveFrozenParametersAndNeedNone) {
+TEST(StageOptimizers, SkipFrozenParametersAndStagesWithoutParameters) {
   StageGraph graph = cut(blocks(1), {});
   graph.add(std::make_shared<torch::nn::TanhImpl>(), Source{0});
   graph.parameters()[0].set_requires_grad(false);
@@ -351,14 +352,14 @@ TEST(StageOptimizers, LeaveFrozenParametersAndNeedNone) {
   EXPECT_FALSE(at::equal(graph.parameters()[2], before[2]));
 }
 
-// Autocast keeps casts of parameters, by the tensors that later have other versions.
-TEST(StageOptimizers, MakeVersionsThatAutocastSees) {
+// Autocast caches casts by the parameter tensor, whose version changes later.
+TEST(StageOptimizers, InvalidateTheCastsOfAutocast) {
   const at::Tensor x = numbers({8, 6}, 1).to(at::kFloat), y = numbers({8, 6}, 2).to(at::kFloat);
   const auto whole = [] {
     const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(6, 6).bias(false));
     const at::NoGradGuard no_grad;
     linear->weight.copy_(numbers({6, 6}, 3));
-    StageGraph graph;  // Linear itself uses a view of the weight, of which autocast keeps no cast
+    StageGraph graph;  // Linear uses a view of the weight, for which autocast keeps no cast
     graph.add({linear,
                [linear](const Values& values) { return Values{at::linear(values[0], linear->weight)}; },
                {step_input(0)}});
@@ -400,7 +401,7 @@ TEST(StageOptimizers, AFailedStepLeavesTheNewestWeights) {
   const auto error = error_of([&] { pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)}); });
   ASSERT_TRUE(error);
   EXPECT_EQ(std::string(error->what()), "pipeline step: stage 1, micro-batch 2, F: out of order");
-  EXPECT_FALSE(at::equal(graph.parameters()[0], before[0]));  // stage 0 has made a step
+  EXPECT_FALSE(at::equal(graph.parameters()[0], before[0]));  // stage 0 has stepped
   // The weights go on from there: the next step equals that of a model with these weights.
   fails = false;
   StageGraph other = cut(blocks(1), {});
@@ -414,7 +415,7 @@ TEST(StageOptimizers, AFailedStepLeavesTheNewestWeights) {
   expect_close(Tensors(graph[0].module->parameters()), Tensors(other[0].module->parameters()), "stage 0");
 }
 
-TEST(StageOptimizers, RefuseWhatDoesNotFit) {
+TEST(StageOptimizers, RefuseInvalidArguments) {
   const auto refused = [](auto&& f) {
     const auto error = error_of(f);
     return error ? std::string(error->what()) : "not refused";

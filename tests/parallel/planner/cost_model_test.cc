@@ -42,7 +42,7 @@ TEST(CostModel, GroupsThatLeaveTheirHostsShareItsBandwidth) {
   expect_levels(levels_of(two_hosts, 4, 2), 2, 2, 20);
   expect_levels(levels_of(two_hosts, 2, 4), 1, 2, 10);
   Machine fast = two_hosts;
-  fast.host_bytes_per_second = 1e6;  // a rank is not faster than within its host
+  fast.host_bytes_per_second = 1e6;  // a rank is limited by its bandwidth within the host
   expect_levels(levels_of(fast, 8, 1), 4, 2, 100);
 }
 
@@ -55,7 +55,7 @@ TEST(CostModel, TheOrderDecidesWhichPipelineMessagesLeaveAHost) {
   expect_link(pipeline_link(two_hosts, far, 1, 2), 5, 20);
   expect_link(pipeline_link(two_hosts, far, 2, 1), 5, 20);
   expect_link(pipeline_link(two_hosts, far, 3, 0), 5, 20);
-  // Each rank of a tensor group sends.
+  // Each rank of a tensor group sends the value.
   expect_link(pipeline_link(two_hosts, {.pipeline = 2, .tensor = 4}, 0, 1), 5, 10);
 }
 
@@ -86,7 +86,7 @@ TEST(CostModel, ASplitLayerHasAPartAndReducesItsOutput) {
   EXPECT_EQ(second, (partition::Layer{"second", "", 20, 40, 400, 80}));
 }
 
-TEST(CostModel, OneRankHasTheProfile) {
+TEST(CostModel, OneRankHasTheCostsOfTheProfile) {
   Model model = three_layers();
   const RankModel rank = rank_model(model, 2, 1, {});
   EXPECT_EQ(rank.profile.layers[0], model.profile.layers[1]);

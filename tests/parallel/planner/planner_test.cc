@@ -55,7 +55,7 @@ double parameters(const Model& model) {
   return sum;
 }
 
-// The choices of plan(), without its pruning.
+// All choices of plan(), without its pruning.
 std::vector<Choice> every_choice(const Machine& machine, const Options& options) {
   std::vector<Choice> all;
   const int ranks = machine.ranks();
@@ -77,7 +77,7 @@ std::vector<Choice> every_choice(const Machine& machine, const Options& options)
   return all;
 }
 
-TEST(Planner, OneRankTakesTheSumOfTheProfile) {
+TEST(Planner, TheTimeOfOneRankIsTheSumOfTheProfile) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     const Model model = random_model(seed, 1 + seed % 7);
     const Plans found = plan(model, {}, {.global_batch = 6, .optimizer_bytes = 3});
@@ -96,7 +96,7 @@ TEST(Planner, OneRankTakesTheSumOfTheProfile) {
   }
 }
 
-TEST(Planner, APipelineTakesWhatItsSimulationTakes) {
+TEST(Planner, TheTimeOfAPipelineIsThatOfItsSimulation) {
   const Machine machine{.ranks_per_host = 4, .bytes_per_second = 1e9, .latency = 1e-3};
   for (unsigned seed = 0; seed < 5; ++seed)
     for (const std::string_view name : schedules()) {
@@ -156,7 +156,7 @@ TEST(Planner, ManyMicrobatchesAreExtendedFromFewer) {
     }
 }
 
-TEST(Planner, FindsWhatTryingEveryChoiceFinds) {
+TEST(Planner, FindsTheOptimumOfAnExhaustiveSearch) {
   for (unsigned seed = 0; seed < 6; ++seed) {
     Model model = random_model(seed, 3 + seed % 6);
     if (seed % 3 == 0) model.split_units = 2;
@@ -228,7 +228,7 @@ TEST(Planner, MoreMemoryNeverMakesTheBestPlanSlower) {
   }
 }
 
-// One layer of 1 s forward and 2 s backward, and 100 MB of parameters.
+// One layer: 1 s forward, 2 s backward, 100 MB of parameters.
 Model one_layer() { return {.profile = partition::sequence({{"layer", "", 1000, 2000, 1e6, 100e6}})}; }
 
 TEST(Planner, BackwardHidesAllBucketsExceptTheLastOne) {
@@ -248,7 +248,8 @@ TEST(Planner, BackwardHidesAllBucketsExceptTheLastOne) {
   EXPECT_NEAR(reduction(50e6), 0.5, 1e-9);    // 2 s: as long as that backward, and the last bucket
 }
 
-// The second stage has its gradients after 5 s and reduces them for 4 s, the first one after 8 s for 1 s.
+// The second stage has its gradients after 5 s and reduces them for 4 s. The first stage has them after 8 s
+// and reduces them for 1 s.
 TEST(Planner, AStageIsReducedWhileOtherRanksCompute) {
   Model model{.profile = partition::sequence({{"a", "", 1000, 3000, 0, 1e9}, {"b", "", 1000, 3000, 0, 4e9}})};
   const Machine machine{.ranks_per_host = 4, .bytes_per_second = 1e9, .latency = 0};
@@ -300,7 +301,7 @@ TEST(Planner, ReportsHowMuchMemoryIsMissing) {
   EXPECT_EQ(plan(one_layer(), {.ranks_per_host = 2, .memory_bytes = 401e6}).plans.size(), 1U);
 }
 
-TEST(Planner, StagesOfEqualMemoryFitWhereThoseOfEqualTimeDoNot) {
+TEST(Planner, StagesOfEqualMemoryMayFitIfThoseOfEqualTimeDoNot) {
   // Two fast layers with many parameters, and four slow ones with few.
   std::vector<partition::Layer> layers(6, {"", "", 100, 200, 0, 1e6});
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].name = "layer" + std::to_string(i);
@@ -315,7 +316,7 @@ TEST(Planner, StagesOfEqualMemoryFitWhereThoseOfEqualTimeDoNot) {
   EXPECT_EQ(tight.plans[0].first_layers, std::vector<std::string>{"layer1"});
 }
 
-TEST(Planner, FollowsSkipConnectionsAndLeavesInputsOut) {
+TEST(Planner, FollowsSkipConnectionsAndIgnoresInputs) {
   Model model{.profile = {.layers = {{"x", "Input0", 0, 0, 1e9},
                                      {"a", "", 1000, 1000, 1e6},
                                      {"b", "", 1000, 1000, 1e6},
@@ -351,18 +352,18 @@ TEST(Planner, RanksShareTheCoresOfAHost) {
     return predict(model, {.ranks_per_host = 4, .cores_per_host = cores}, {.global_batch = 8},
                    {.grid = grid, .schedule = "1f1b"});
   };
-  const double work = 8 * total_seconds(model);  // of all samples
+  const double work = 8 * total_seconds(model);  // for all samples
   const Grid data{.data = 4}, pipeline{.pipeline = 4};
   EXPECT_NEAR(predicted(data, 1).pipeline_seconds, work, 1e-9);
   EXPECT_NEAR(predicted(data, 2).pipeline_seconds, work / 2, 1e-9);
   EXPECT_EQ(predicted(data, 4).step_seconds, predicted(data, 0).step_seconds);
-  // One core is never idle. With a core for each rank the bubble limits the pipeline.
+  // One core is never idle. With a core for each rank, the bubble limits the speed.
   EXPECT_NEAR(predicted(pipeline, 1).pipeline_seconds, work, 1e-9);
   EXPECT_EQ(predicted(pipeline, 4).step_seconds, predicted(pipeline, 0).step_seconds);
   EXPECT_GT(predicted(pipeline, 4).pipeline_seconds, work / 4);
 }
 
-TEST(Planner, KeepsToTheSizesThatAreAskedFor) {
+TEST(Planner, UsesTheRequestedSizes) {
   const Model model = random_model(2, 9);
   const Machine machine{.ranks_per_host = 8};
   const Plans found =

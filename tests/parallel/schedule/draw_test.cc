@@ -25,7 +25,7 @@ TEST(Draw, ATableHasAColumnForEachUnitOfTime) {
             "rank 1 |     1F0 1B0 .. 1F1 1B1 ..\n");
 }
 
-TEST(Draw, ATableLeavesOutWhatTakesNoTime) {
+TEST(Draw, ATableOmitsActionsThatTakeNoTime) {
   const Schedule schedule = place_communication(fill_drain({2, 1}));
   EXPECT_EQ(table(schedule, predict(schedule).timeline),
             "rank 0 | 0F0            0B0 ..\nrank 1 |     1F0 1B0 ..\n");
@@ -55,8 +55,7 @@ TEST(Draw, PanelsShareOneScale) {
   const std::string picture =
       svg(schedule, {{"predicted", predict(schedule).timeline}, {"measured <ms>", measured}});
   EXPECT_NE(picture.find(">measured &lt;ms&gt;</text>"), std::string::npos);
-  // 860 pixels without the margins and the labels are 6 seconds: a forward is a sixth of them, in both
-  // panels.
+  // 860 pixels without margins and labels represent 6 seconds. A forward is a sixth of them in both panels.
   EXPECT_EQ(count(picture, "width=\"130\" height=\"22\" class=\"f\">"), 2u) << picture;
 }
 

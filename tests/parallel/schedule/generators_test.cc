@@ -23,11 +23,11 @@ std::string described(const Generator& generator, const Shape& shape) {
          std::to_string(shape.microbatches) + " micro-batches, " + std::to_string(shape.chunks) + " chunks";
 }
 
-// Under TSan, which has nothing to find in pure functions, fewer.
+// Fewer ranks under TSan, which finds nothing in pure functions.
 constexpr int max_ranks = test::under_tsan ? 6 : 16;
 
-// Calls check(shape) for 1 to max_ranks ranks, 1 to 4 chunks, and micro-batches from 1 to 64: all that are
-// small, and those around the sizes at which schedules change their phases; of 4 ranks all.
+// Calls check(shape) for 1 to max_ranks ranks, 1 to 4 chunks and 1 to 64 micro-batches: all small numbers,
+// and those around the sizes at which schedules change their phases. For 4 ranks all numbers.
 template <class Check>
 void for_each_shape(const Generator& generator, Check&& check) {
   for (int p = 1; p <= max_ranks; ++p) {
@@ -58,14 +58,14 @@ TEST_P(EveryGenerator, IsValidAndItsMessagesHaveOneOrder) {
   });
 }
 
-TEST_P(EveryGenerator, ComesBackFromItsText) {
+TEST_P(EveryGenerator, RoundTripsItsText) {
   for (const int m : {1, 3, 8}) {
     const Schedule schedule = place_communication(GetParam().make({4, m}));
     EXPECT_EQ(load(save(schedule)), schedule);
   }
 }
 
-TEST_P(EveryGenerator, RefusesSizesThatAreNotThere) {
+TEST_P(EveryGenerator, RefusesInvalidSizes) {
   EXPECT_THROW(GetParam().make({0, 1}), rpc::Error);
   EXPECT_THROW(GetParam().make({1, 0}), rpc::Error);
   EXPECT_THROW(GetParam().make({1, 1, -1}), rpc::Error);
@@ -105,7 +105,7 @@ constexpr auto any_number = [](int) { return 1; };
 constexpr auto as_many_as_ranks = [](int p) { return p; };
 constexpr auto twice_the_ranks = [](int p) { return 2 * p - 1; };
 
-// (p-1)/(m+p-1): a micro-batch takes 3 on a rank.
+// (p-1)/(m+p-1); a micro-batch takes 3 units on a rank.
 TEST(Generators, FillDrainAnd1F1BHaveTheBubbleOfTheirPapers) {
   from_least(any_number, [](int p, int m, const std::string& about) {
     expect_bubble(fill_drain({p, m}), 3 * (p - 1), 3 * m, about);
@@ -156,7 +156,7 @@ TEST(Generators, VHalfAndVMinWaitLessThan1F1B) {
   }
 }
 
-// --- Memory, in activations of a stage ---
+// --- Peak memory, in activations of a stage ---
 
 void expect_peak(const Generator& generator, int (*bound)(const Shape& shape)) {
   for_each_shape(generator, [&](const Shape& shape) {
@@ -191,7 +191,7 @@ TEST(Generators, ZeroBubbleHoldsNoMoreThanItsPaperSays) {
   expect_peak(named("dualpipe-v"), [](const Shape& shape) { return 2 * shape.ranks + 1; });
 }
 
-// Of 2p: half and a third, and a constant.
+// Half and a third of 2p, plus a constant.
 TEST(Generators, VHalfAndVMinHoldHalfAndAThirdOf1F1B) {
   expect_peak(named("v-half"), [](const Shape& shape) { return shape.ranks + 2; });
   expect_peak(named("v-min"), [](const Shape& shape) { return (2 * (shape.ranks + 4) + 2) / 3; });

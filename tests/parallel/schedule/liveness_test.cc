@@ -52,7 +52,7 @@ TEST(Liveness, AWaitKeepsASentValueUntilItsBufferIsFree) {
   EXPECT_EQ(live.ranks[0].slots(Held::sent_activation), 2);
 }
 
-// A value of a skip connection waits at the receiver while the micro-batch passes the stages between.
+// The receiver keeps the value of a skip connection while the micro-batch passes the stages in between.
 TEST(Liveness, SkipConnectionsNeedTheirOwnCredits) {
   Schedule schedule = one_forward_one_backward({4, 8});
   schedule.edges = {{0, 1}, {0, 3}, {1, 2}, {2, 3}};
@@ -87,7 +87,7 @@ TEST(Liveness, NoTwoLifetimesShareASlot) {
   }
 }
 
-// Of one chunk: the slots are what the simulator counts as peak.
+// With one chunk, the slots equal the peak of the simulator.
 TEST(Liveness, ActivationSlotsAreThePeakOfThePrediction) {
   for (const char* name : {"gpipe", "1f1b", "zb-h1", "zb-h2"}) {
     const Schedule schedule = generate(name, {5, 12});
@@ -98,8 +98,8 @@ TEST(Liveness, ActivationSlotsAreThePeakOfThePrediction) {
   }
 }
 
-// As many as lifetimes overlap at a time, also if a rank has several stages.
-TEST(Liveness, SlotsAreTheFewest) {
+// The number of slots equals the largest number of overlapping lifetimes, also if a rank has several stages.
+TEST(Liveness, TheNumberOfSlotsIsMinimal) {
   for (const Generator& generator : generators()) {
     const Liveness live = liveness(place_waits(place_communication(generator.make({4, 9}))));
     for (const RankLiveness& rank : live.ranks) {

@@ -28,7 +28,7 @@ TEST(Lowering, RecomputationUsesTheVersionOfTheBackward) {
 TEST(Lowering, AWeightGradientDirectlyBehindItsInputGradientIsAWholeBackward) {
   EXPECT_EQ(save(merge_backwards(load("0F0,0I0,0W0,0F1,0F2,0I1,0I2,0W2,0W1\n"))),
             "0F0,0B0,0F1,0F2,0I1,0B2,0W1\n");
-  EXPECT_EQ(save(merge_backwards(load("0F0@0,0I0@0,0W0@1\n"))), "0F0@0,0I0@0,0W0@1\n");  // other weights
+  EXPECT_EQ(save(merge_backwards(load("0F0@0,0I0@0,0W0@1\n"))), "0F0@0,0I0@0,0W0@1\n");  // uses other weights
   for (const Generator& generator : generators())
     validate(place_communication(merge_backwards(generator.make({4, 9}))));
 }
@@ -70,7 +70,7 @@ TEST(Lowering, PassesDoNotAddTheirActionsTwice) {
   EXPECT_THROW(add_optimizer_steps(add_optimizer_steps(schedule)), rpc::Error);
 }
 
-// All passes together, before and after the messages.
+// All passes are applied together, before and after the messages are placed.
 TEST(Lowering, EveryScheduleStaysValid) {
   const auto lower = [](const Schedule& schedule) {
     const Schedule reduced =

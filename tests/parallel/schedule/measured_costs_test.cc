@@ -9,7 +9,7 @@
 namespace weft::schedule::measured_costs_test {
 namespace {
 
-TEST(MeasuredCosts, AreThoseThatMadeTheTimeline) {
+TEST(MeasuredCosts, EqualTheCostsOfTheTimeline) {
   Costs costs{.stages = {}};
   for (int stage = 0; stage < 4; ++stage)
     costs.stages.push_back({.forward = 1.0 + stage,

@@ -82,15 +82,15 @@ TEST(Simulate, AReductionStartsWithTheLastReplica) {
   EXPECT_EQ(prediction.time, 12);
 }
 
-// ZB-H2 leaves a rank when it has nothing more to do: the next step of the rank starts at once.
-TEST(Simulate, ThePeriodIsOfStepsWithoutABarrier) {
+// In ZB-H2 the next step of a rank starts as soon as the rank has no more work.
+TEST(Simulate, ThePeriodAssumesNoBarrierBetweenSteps) {
   const Prediction prediction = predict(zb_h2({4, 8}));
   EXPECT_EQ(prediction.time, 27);
   EXPECT_EQ(prediction.period, 24);
   EXPECT_EQ(prediction.bubble, 0);
 }
 
-// A slow stage makes the others wait, whatever the schedule.
+// A slow stage delays the others under every schedule.
 TEST(Simulate, TheSlowestStageBoundsThePeriod) {
   const Prediction prediction = predict(one_forward_one_backward({2, 32}), {.stages = {{}, {.forward = 2}}});
   EXPECT_EQ(prediction.busy[1], 4 * 32);
@@ -106,7 +106,7 @@ std::vector<double> peaks(const Schedule& schedule, const StageCost& cost) {
 TEST(Simulate, ActivationsLiveFromTheForwardToTheBackward) {
   EXPECT_EQ(peaks(load("0F0,0F1,0B0,0F2,0B1,0B2\n"), {.activation = 10}), std::vector<double>{20});
   EXPECT_EQ(peaks(load("0F0,0F1,0F2\n"), {.activation = 10}),
-            std::vector<double>{10});  // no backward: nothing is kept
+            std::vector<double>{10});  // without a backward no activation is kept
 }
 
 TEST(Simulate, APartLivesUntilTheWeightGradient) {

@@ -57,7 +57,7 @@ TEST(Text, OtherEdgesAndVersionsExtendTheForm) {
   EXPECT_EQ(to_string({.op = Op::forward, .stage = 2, .microbatch = 7, .version = 4}), "2F7@4");
 }
 
-TEST(Text, EveryActionComesBackAsItWasSaved) {
+TEST(Text, EveryActionRoundTrips) {
   const std::string text =
       "0F0,0SEND_F0,0SEND_F0:2,,0WAIT_SEND_F0:2,0RECV_B0:2,0RECV_B0,0RECOMPUTE0,0I0,0W0,0REDUCE_GRAD,0WAIT_"
       "REDUCE_GRAD\n"
@@ -67,7 +67,7 @@ TEST(Text, EveryActionComesBackAsItWasSaved) {
   EXPECT_EQ(save(load(text)), text);
 }
 
-TEST(Text, TheRestFollowsFromTheActions) {
+TEST(Text, SizesFollowFromTheActions) {
   const Schedule schedule = load("0F0,0SEND_F0:2\n1F0,1F2\n1F1\n2F0,2RECV_F0:0\n");
   EXPECT_EQ(schedule.microbatches, 3);
   EXPECT_EQ(schedule.placement, (std::vector<std::vector<int>>{{0}, {1, 2}, {3}}));

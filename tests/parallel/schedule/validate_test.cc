@@ -30,7 +30,7 @@ TEST(Validate, ATrainingStepAndAnEvaluationAreValid) {
   EXPECT_EQ(verdict("0F0,,0B0\n1F0,1RECOMPUTE0,1B0\n"), valid);
 }
 
-TEST(Validate, EachComputationIsThereOnce) {
+TEST(Validate, EachComputationOccursOnce) {
   EXPECT_EQ(verdict("0F0,0B0,0F0\n"),
             "validate: rank 0, action 2 (0F0): repeats rank 0, action 0 (0F0), expected it once");
   EXPECT_EQ(verdict("0F0,0B0,0W0\n"),
@@ -60,7 +60,7 @@ TEST(Validate, AMicroBatchIsOnTheRankOfItsReplica) {
   EXPECT_EQ(verdict(elsewhere), "validate: rank 0, action 2 (1UNSHARD): the stage is not on this rank");
 }
 
-TEST(Validate, SizesAreThere) {
+TEST(Validate, IndicesAreInRange) {
   Schedule schedule = load("0F0,0B0\n");
   schedule.ranks[0].push_back({.op = Op::forward, .stage = 1, .microbatch = 0});
   EXPECT_EQ(verdict(schedule), "validate: rank 0, action 2 (1F0): a stage outside of 0 to 0");
@@ -74,8 +74,8 @@ TEST(Validate, SizesAreThere) {
   EXPECT_EQ(verdict(schedule), "validate: stage 0 is on no rank, expected at least one");
 }
 
-// Rank 0 wants the gradient of micro-batch 0 before it computes micro-batch 1, of which rank 1 wants to be
-// the first.
+// Rank 0 needs the gradient of micro-batch 0 before it computes micro-batch 1. Rank 1 needs micro-batch 1
+// first.
 TEST(Validate, ADeadlockIsShownAsACycle) {
   const std::string error = verdict("0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n");
   EXPECT_NE(error.find("validate: the schedule deadlocks: "), std::string::npos) << error;
@@ -127,7 +127,7 @@ TEST(Validate, AWaitFollowsItsSend) {
       "validate: rank 0, action 1 (0WAIT_SEND_F0): precedes rank 0, action 2 (0SEND_F0), expected it later");
 }
 
-// Rank 0 waits until rank 1 has taken micro-batch 1, which rank 1 receives only after micro-batch 2.
+// Rank 0 waits until rank 1 has received micro-batch 1. Rank 1 receives micro-batch 2 first.
 TEST(Validate, AWaitForASendThatIsNotReceivedIsADeadlock) {
   EXPECT_EQ(verdict("0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2\n1RECV_F0,1F0,1RECV_F2,1F2,1RECV_F1,1F1\n"),
             valid);
@@ -155,7 +155,7 @@ TEST(Validate, VersionsAreStashedBeforeTheyAreLoaded) {
             "validate: rank 0, action 2 (0STEP@2): version 2 of the weights, expected 1");
 }
 
-TEST(Validate, AllOfAMicrobatchUsesOneVersion) {
+TEST(Validate, AllComputationsOfAMicrobatchUseOneVersion) {
   for (const char* schedule : {"0F0@0,0STEP@1,0B0@1\n", "0F0,0STEP,0B0\n"})
     EXPECT_NE(verdict(schedule).find("version 1 of the weights, expected 0 as in the forward"),
               std::string::npos)
@@ -179,7 +179,8 @@ TEST(ProveMessageOrder, AcceptsOneOrderOfAllMessages) {
   EXPECT_EQ(order_verdict("0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1F0,1RECV_F1,1F1\n"), valid);
 }
 
-// Two messages of one direction. With a queue for each pair of ranks, 0 would reach the receive of 1.
+// Two messages in one direction. With a queue for each pair of ranks, the receive for micro-batch 1 would get
+// micro-batch 0.
 TEST(ProveMessageOrder, RefusesReceivesInAnotherOrderThanSends) {
   constexpr auto crossed = "0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F1,1F1,1RECV_F0,1F0\n";
   EXPECT_EQ(verdict(crossed), valid);
@@ -189,7 +190,7 @@ TEST(ProveMessageOrder, RefusesReceivesInAnotherOrderThanSends) {
             "wait for each other: rank 0, action 1 (0SEND_F0); rank 1, action 0 (1RECV_F1)");
 }
 
-// Messages of both directions: each rank sends first.
+// Messages in both directions: each rank sends before it receives.
 TEST(ProveMessageOrder, RefusesSendsOfBothRanksBeforeTheirReceives) {
   constexpr auto both_send =
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_"
@@ -211,8 +212,8 @@ TEST(ProveMessageOrder, RefusesACircleOfThreeRanks) {
 }
 
 TEST(ProveMessageOrder, RefusesReductionsThatMessagesKeepFromStarting) {
-  // Each replica of stage 0 waits for the reduction of the other one before the message that stage 1 wants
-  // first.
+  // Each replica of stage 0 waits for the reduction of the other one before it sends the message that stage 1
+  // receives first.
   EXPECT_EQ(order_verdict("0F0,0SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
                           "0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F1,0SEND_F1\n"
                           "1RECV_F0,1F0,1RECV_F1,1F1\n"),

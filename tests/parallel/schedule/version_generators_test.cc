@@ -14,8 +14,7 @@
 namespace weft::schedule::testing {
 namespace version_generators_test {
 
-// The version of each computation: (stage, micro-batch) -> version of the forward. Expects the backward's to
-// be the same.
+// The version of each forward by (stage, micro-batch). Expects that the backward uses the same version.
 std::map<std::pair<int, int>, int> versions_of(const Schedule& schedule) {
   std::map<std::pair<int, int>, int> versions;
   for (const std::vector<Action>& actions : schedule.ranks)
@@ -58,7 +57,7 @@ TEST(VersionGenerators, PipedreamStashesTheVersionOfAForwardForItsBackward) {
             "1F0@0,1B0@0,1STEP@1,1F1@1,1B1@1,1STEP@2,1F2@2,1B2@2,1STEP@3,1F3@3,1B3@3,1STEP@4\n");
 }
 
-// A rank of stage s has p-s versions at a time, with the latest one.
+// A rank of stage s has p-s versions at a time, including the latest one.
 TEST(VersionGenerators, PipedreamKeepsAVersionForEachMicroBatchInFlight) {
   for (int p = 1; p <= 16; ++p) {
     const Liveness live = liveness(pipedream({p, 64}));

@@ -53,7 +53,7 @@ struct Trainer {
   explicit Trainer(const collectives::Group& group, Options options = {.block = "layers.*"},
                    std::shared_ptr<Module> of = std::make_shared<Module>())
       : model(std::move(of)), fsdp(group, model, std::move(options)), optimizer(fsdp, spec) {}
-  // rank, ranks: whose batches.
+  // rank, ranks: select the batches.
   void steps(int begin, int end, int rank, int ranks) {
     for (int step = begin; step < end; ++step) {
       optimizer.zero_grad();
@@ -82,7 +82,7 @@ struct Trainer {
   FullyShardedOptimizer optimizer;
 };
 
-// In one process.
+// The same training in one process.
 template <class Module>
 struct Alone {
   explicit Alone(int steps) : leaves(dist_optim::parameters_of(module), spec) {
@@ -105,7 +105,7 @@ class SavedModules : public ::testing::Test {};
 using SavedTypes = ::testing::Types<Model, Tied>;
 TYPED_TEST_SUITE(SavedModules, SavedTypes);
 
-// Saved with blocks on three ranks; continued with other blocks, on other numbers of ranks.
+// A checkpoint of three ranks is loaded with other blocks and on other numbers of ranks.
 TYPED_TEST(SavedModules, ContinueWithOtherBlocksAndRanks) {
   const bool has_layers = std::is_same_v<TypeParam, Model>;
   const auto block = [&](const char* name) { return Options{.block = has_layers ? name : ""}; };
@@ -189,8 +189,8 @@ TEST(FullyShardedStates, OfReplicasHaveTheOptimizer) {
   });
 }
 
-// Forward and backward compute in bfloat16; the saved parts keep the bits of the optimizer's.
-TEST(FullyShardedStates, AreInFullPrecision) {
+// Forward and backward compute in bfloat16. The saved parts have the bits of the optimizer's parameters.
+TEST(FullyShardedStates, KeepTheBitsOfTheOptimizersParameters) {
   const auto make = [] {
     const auto model = std::make_shared<Model>(3, at::kFloat);
     model->register_buffer("mean", at::full({3}, 0.3));

@@ -94,7 +94,7 @@ class FullyShardedOnDevices : public ::testing::TestWithParam<Parts> {
     for (auto& thread : threads) thread.join();
   }
   FakeAccelerator& accelerator = FakeAccelerator::install();
-  std::atomic<int> made = 0;  // modules that are split; their making works on default streams too
+  std::atomic<int> made = 0;  // the number of split modules; splitting uses default streams, too
 };
 INSTANTIATE_TEST_SUITE_P(Parts, FullyShardedOnDevices,
                          ::testing::Values(Parts{false, false}, Parts{true, false}, Parts{true, true}));
@@ -117,7 +117,7 @@ TEST_P(FullyShardedOnDevices, EqualsOneProcess) {
       const auto backward = [&] {
         (fsdp.forward(batch(step, group.rank()).to(device)).square().sum() / 2).backward();
       };
-      // In two parts, of which the second is added.
+      // The gradients are computed in two parts, the second of which is added.
       if (step == 1) {
         const auto guard = fsdp.no_sync();
         backward();

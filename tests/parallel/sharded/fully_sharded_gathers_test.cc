@@ -20,7 +20,7 @@ using testing::values_of;
 
 constexpr int ranks = 2;
 
-TEST(FullyShardedGathers, MayBeBetweenForwardAndBackward) {
+TEST(FullyShardedGathers, AreAllowedBetweenForwardAndBackward) {
   for (const bool reshard : {true, false}) {
     Model whole;
     const Batch batch = Batch::of_step(0, ranks);

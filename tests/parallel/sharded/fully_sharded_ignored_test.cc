@@ -167,7 +167,7 @@ TEST(FullyShardedIgnored, RanksMayIgnoreDifferentParameters) {
   });
 }
 
-TEST(FullyShardedIgnored, AreInACheckpointAsTheyAre) {
+TEST(FullyShardedIgnored, AreSavedUnchangedInACheckpoint) {
   const Folder folder;
   const Options options{.block = "layers.*", .ignored = {"stem", "layers.1.norm"}};
   Company company(ranks);
@@ -198,7 +198,7 @@ TEST(FullyShardedIgnored, AreInACheckpointAsTheyAre) {
   });
 }
 
-TEST(FullyShardedIgnored, MistakesAreNamed) {
+TEST(FullyShardedIgnored, InvalidUseIsReported) {
   struct Aliased : torch::nn::Module {
     Aliased() {
       a = register_parameter("a", at::ones({4}, at::kDouble));

@@ -1,5 +1,6 @@
-// FullyShardedDataParallel with further forms of modules: recomputed blocks, blocks of containers and
-// structs, frozen ones, modules without inputs; and what the module's parameters are meanwhile.
+// FullyShardedDataParallel with other forms of modules: recomputed blocks, blocks with containers and
+// structs, frozen blocks, modules without inputs. Also the state of the module's parameters between forward
+// and backward.
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
@@ -39,7 +40,7 @@ struct Activations {
 };
 WEFT_CODEC(Activations, x, named, list)
 
-// Its blocks exchange structs, maps, tuples and vectors.
+// A module whose blocks exchange structs, maps, tuples and vectors.
 struct Structured : torch::nn::Module {
   struct First : Layer {
     using Layer::Layer;
@@ -152,7 +153,7 @@ TEST(FullyShardedForms, BlocksMayRunSeveralTimesFrozenAndWithoutAutograd) {
                              {.reshard_after_forward = reshard});
 }
 
-TEST(FullyShardedForms, AGroupOfFrozenParametersStays) {
+TEST(FullyShardedForms, AFrozenParameterGroupKeepsItsValues) {
   const auto spec =
       dist_optim::OptimizerSpec(torch::optim::AdamWOptions(0.01)).with_group("layers.1", {{"lr", 0.1}});
   const auto freeze = [](Model& model) {
@@ -202,7 +203,7 @@ bool is_whole(const at::Tensor& parameter) {
   }
 }
 
-TEST(FullyShardedModule, HasWholeParametersBetweenForwardAndBackwardIfTheyAreKept) {
+TEST(FullyShardedModule, MayKeepWholeParametersBetweenForwardAndBackward) {
   Company company(ranks);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     for (const bool reshard : {true, false}) {
@@ -213,7 +214,7 @@ TEST(FullyShardedModule, HasWholeParametersBetweenForwardAndBackwardIfTheyAreKep
         const Batch part = Batch::of_step(i, ranks).part(group.rank(), ranks);
         const at::Tensor loss = loss_of(fsdp.forward(part.data), part.target);
         for (const auto& entry : model->named_parameters()) {
-          // The head is the last block, the stem is in none.
+          // The head is the last block. The stem is in no block.
           const bool in_layers = entry.key().starts_with("layers");
           EXPECT_EQ(is_whole(entry.value()), !in_layers || !reshard) << entry.key();
           if (in_layers && reshard) continue;
@@ -260,7 +261,7 @@ TEST(FullyShardedModule, IsSplitAfterABackwardThatDoesNotReachItsBlocks) {
   });
 }
 
-TEST(FullyShardedModule, MayNotChangeItsTypeOrDevice) {
+TEST(FullyShardedModule, MustNotChangeItsTypeOrDevice) {
   Company company(1);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     const auto model = std::make_shared<Model>();
@@ -299,7 +300,7 @@ TEST(FullyShardedModule, MustBeOnOneDevice) {
   });
 }
 
-TEST(FullyShardedModule, IsNotGatheredByTheProgramWithinItsForward) {
+TEST(FullyShardedModule, RefusesAGatherWithinItsForward) {
   struct Gathers : torch::nn::Module {
     Gathers() : layer(register_module("layer", layer_of(3))) {}
     at::Tensor forward(const at::Tensor& x) {
@@ -327,7 +328,7 @@ TEST(FullyShardedModule, IsNotGatheredByTheProgramWithinItsForward) {
 
 // --- Programs ---
 
-TEST(FullyShardedForms, MayTrainAndEvaluateInTurns) {
+TEST(FullyShardedForms, TrainingAndEvaluationMayAlternate) {
   Model whole;
   torch::optim::SGD expected(whole.parameters(), 0.1);
   std::vector<at::Tensor> outputs;

@@ -57,7 +57,7 @@ struct TwoOutputs : torch::nn::Module {
   std::shared_ptr<Block<Layer>> a, b, unused;
 };
 
-TEST(FullyShardedModules, MayTakeAndGiveStructs) {
+TEST(FullyShardedModules, MayHaveStructsAsInputsAndOutputs) {
   expect_equal_gradients([] { return std::make_shared<TwoOutputs>(); },
                          [](auto& module, const Batch& part) {
                            const Pair out = module.forward(Pair{part.data, {part.data * 2}});
@@ -65,7 +65,7 @@ TEST(FullyShardedModules, MayTakeAndGiveStructs) {
                          });
 }
 
-TEST(FullyShardedModules, MayGiveOutputsThatTheLossDoesNotUse) {
+TEST(FullyShardedModules, MayReturnOutputsThatTheLossDoesNotUse) {
   expect_equal_gradients([] { return std::make_shared<TwoOutputs>(); },
                          [](auto& module, const Batch& part) {
                            return module.forward(Pair{part.data, {part.data * 2}}).others[0].square().mean();
@@ -92,7 +92,7 @@ TEST(FullyShardedModules, MayRunOtherBlocksInEachIteration) {
   });
 }
 
-// A block without parameters, one with a parameter without dimensions, and types that differ within a block.
+// A module with a block without parameters, a parameter without dimensions, and several types within a block.
 struct Odd : torch::nn::Module {
   struct Scale : torch::nn::Module {
     Scale() {
@@ -123,7 +123,8 @@ TEST(FullyShardedModules, MayHaveParametersOfAnyKind) {
       {.block = "layers.*"});
 }
 
-// A rank may leave out what another one computes. Backward then has no hook, or one without gradients, there.
+// A module of which a rank may skip a part that another rank computes. The skipped part then has no backward
+// hook, or one without gradients.
 struct Droppable : torch::nn::Module {
   struct Part : torch::nn::Module {
     explicit Part(std::uint64_t seed) {
@@ -137,7 +138,7 @@ struct Droppable : torch::nn::Module {
     for (std::uint64_t i = 0; i < 4; ++i)
       parts.push_back(register_module("part" + std::to_string(i), std::make_shared<Block<Part>>(i)));
   }
-  // Gives the values after each part.
+  // Returns the values after each part.
   std::vector<at::Tensor> forward(at::Tensor x, std::size_t dropped) {
     std::vector<at::Tensor> values;
     for (std::size_t i = 0; i < parts.size(); ++i) values.push_back(x = parts[i]->forward(x, i == dropped));
@@ -148,11 +149,11 @@ struct Droppable : torch::nn::Module {
 
 TEST(FullyShardedModules, MayDropBlocksOnSomeRanks) {
   for (const bool uses_last : {true, false}) {
-    // The loss of rank 0 uses another output than that of rank 1, and they drop other parts.
+    // The losses of the ranks use different outputs, and the ranks skip different parts.
     const auto loss = [&](auto& module, int step, int rank, const Batch& part) {
       const auto used = uses_last ? 3 : static_cast<std::size_t>((step + rank) % 4);
       auto dropped = static_cast<std::size_t>((step + 2 * rank) % 5);
-      if (used == 0 && dropped == 0) dropped = 4;  // else no backward is possible
+      if (used == 0 && dropped == 0) dropped = 4;  // otherwise no backward would be possible
       return module.forward(part.data, dropped)[used].square().mean();
     };
     Company company(ranks);
@@ -200,7 +201,7 @@ TEST(FullyShardedModules, MayHaveAParameterThatTheLossAloneUses) {
   });
 }
 
-// Backward uses the first weight after the last gradient that it computes.
+// Backward uses the first weight after it has computed its last gradient.
 TEST(FullyShardedModules, MayUseAParameterWithoutItsGradient) {
   struct Detached : torch::nn::Module {
     Detached() {
@@ -229,7 +230,7 @@ TEST(FullyShardedModules, MayUseAParameterWithoutItsGradient) {
 
 // --- Forms of programs ---
 
-TEST(FullyShardedUses, AnEvaluationIsThatOfTheWholeModule) {
+TEST(FullyShardedUses, AnEvaluationEqualsThatOfTheWholeModule) {
   Model whole;
   const Batch batch = Batch::of_step(0, ranks);
   const at::Tensor expected = whole.forward(batch.data).detach();
@@ -270,8 +271,8 @@ TEST(FullyShardedUses, ClipReturnsTheNormOfAllRanks) {
   });
 }
 
-// As torch::nn::utils::clip_grad_norm_ does.
-TEST(FullyShardedUses, ANotANumberOfOneRankIsTheNormOfAllRanks) {
+// The norm is NaN, as for torch::nn::utils::clip_grad_norm_.
+TEST(FullyShardedUses, ANaNOfOneRankIsTheNormOfAllRanks) {
   Company company(ranks);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     for (const double type : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
@@ -416,7 +417,7 @@ TEST(FullyShardedUses, BuffersMayBeOfANarrowType) {
 
 // --- Refusals ---
 
-TEST(FullyShardedMisuse, IsNamed) {
+TEST(FullyShardedMisuse, IsReportedWithTheCall) {
   Company company(1);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     const auto expect_refused = [](ErrorKind kind, const std::string& text, const std::function<void()>& f) {
@@ -446,7 +447,7 @@ TEST(FullyShardedMisuse, IsNamed) {
   });
 }
 
-TEST(FullyShardedMisuse, OfGathersAndForwardsIsNamed) {
+TEST(FullyShardedMisuse, OfGathersAndForwardsIsReported) {
   Company company(1);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     const auto model = std::make_shared<Model>();
@@ -462,11 +463,11 @@ TEST(FullyShardedMisuse, OfGathersAndForwardsIsNamed) {
           << error->what();
     }
     EXPECT_ANY_THROW(fsdp.forward(at::ones({2, 7}, at::kDouble)));
-    (void)fsdp.gather();  // the forward that has thrown has ended
+    (void)fsdp.gather();  // the forward that threw has ended
   });
 }
 
-TEST(FullyShardedMisuse, OfModulesIsNamed) {
+TEST(FullyShardedMisuse, OfModulesIsReported) {
   struct Aliased : torch::nn::Module {
     Aliased() {
       a = register_parameter("a", at::ones({4}, at::kDouble));
@@ -488,7 +489,7 @@ TEST(FullyShardedMisuse, OfModulesIsNamed) {
     if (group.rank() == 1) model->stem->bias.requires_grad_(false);
     expect_refused(model, ErrorKind::failed_precondition, "rank 1 has the parameter stem.bias");
     EXPECT_NO_THROW((void)model->stem->weight.sum()) << "a refused module is whole";
-    // One rank alone refuses; the other one gets its text.
+    // Only one rank refuses. The other one gets the text of its error.
     expect_refused(std::make_shared<Model>(),
                    group.rank() == 1 ? ErrorKind::invalid_argument : ErrorKind::failed_precondition,
                    "no module matches the block", {.block = group.rank() == 1 ? "none" : "layers.*"});
@@ -497,7 +498,7 @@ TEST(FullyShardedMisuse, OfModulesIsNamed) {
   });
 }
 
-TEST(FullyShardedMisuse, OfOptimizersIsNamed) {
+TEST(FullyShardedMisuse, OfOptimizersIsReported) {
   Company company(1);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};

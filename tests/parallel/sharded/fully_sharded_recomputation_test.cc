@@ -1,5 +1,5 @@
-// FullyShardedDataParallel with blocks that run again in backward (activation_checkpoint), on all ranks or on
-// some.
+// FullyShardedDataParallel with blocks that are recomputed in backward (activation_checkpoint), on all ranks
+// or on some.
 #include <weft/dist_autograd/activation_checkpoint.h>
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
@@ -103,7 +103,7 @@ TEST_P(Recomputation, MayRunSeveralForwardsBeforeBackward) {
 }
 
 // Rank 1 computes no gradient of the chain in even steps.
-TEST_P(Recomputation, MayBeOnSomeRanksAlone) {
+TEST_P(Recomputation, MayBeOnSomeRanksOnly) {
   const auto [recomputed, reshard] = GetParam();
   struct Gated : torch::nn::Module {
     Gated() : chain(register_module("chain", std::make_shared<Chain>())) {
@@ -136,7 +136,7 @@ TEST_P(Recomputation, MayBeOnSomeRanksAlone) {
       });
 }
 
-TEST(Recomputations, NeedThePartsAndTwoBlocks) {
+TEST(Recomputations, NeedTheMemoryOfThePartsAndTwoBlocks) {
   for (const Recomputed recomputed : {Recomputed::none, Recomputed::each_block, Recomputed::within_blocks}) {
     Company company(ranks);
     on_ranks(company.groups(), [&](const collectives::Group& group) {

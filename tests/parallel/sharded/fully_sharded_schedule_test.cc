@@ -61,7 +61,7 @@ Counts counts_of(const ShardedModule& fsdp) {
           setup.groups.replicas ? count(*setup.groups.replicas, "all_reduce(avg, float64") : 0};
 }
 
-// Of f.
+// Returns the collectives that f starts.
 template <class F>
 Counts counts_in(const ShardedModule& fsdp, F f) {
   const Counts before = counts_of(fsdp);
@@ -119,8 +119,8 @@ TEST_F(FullyShardedSchedules, EachUnitIsGatheredForForwardAndForBackwardAndReduc
   });
 }
 
-// Of the gathers ("g") and reductions ("r") of a backward: the next block is gathered before the current one
-// is reduced. The head is whole already; the stem is reduced last.
+// The order of gathers ("g") and reductions ("r") in a backward: the next block is gathered before the
+// current one is reduced. The head is whole already. The stem is reduced last.
 TEST_F(FullyShardedSchedules, BackwardGathersTheNextBlockBeforeItReducesTheCurrentOne) {
   on_both_ranks([](auto& fsdp, bool reshard, auto loss) {
     loss().backward();
@@ -128,7 +128,7 @@ TEST_F(FullyShardedSchedules, BackwardGathersTheNextBlockBeforeItReducesTheCurre
     const auto gathers = entries_of(fsdp.units().setup().groups.gathers).size();
     const auto reductions = entries_of(fsdp.units().setup().groups.reductions).size();
     value.backward();
-    std::multimap<std::int64_t, char> order;  // by the time of the call
+    std::multimap<std::int64_t, char> order;  // ordered by the time of the call
     const auto add = [&](const collectives::Group& group, std::size_t first, const char* operation) {
       const auto entries = entries_of(group);
       for (std::size_t i = first; i < entries.size(); ++i)
@@ -178,7 +178,7 @@ TEST_F(FullyShardedSchedules, CollectivesRunWhileBlocksCompute) {
         std::this_thread::yield();
       EXPECT_EQ(counts_of(fsdp) - begin, expected);
     };
-    // With the next block; and with the reduction of the block before.
+    // Includes the next block, and the reduction of the previous one.
     const Counts forward[] = {{2, 0}, {3, 0}, {4, 0}, {4, 0}}, backward[] = {{3, 3}, {3, 2}, {2, 1}, {1, 0}};
     std::size_t probed = 0;
     for (std::size_t i = 0; i < blocks; ++i) {
@@ -212,7 +212,7 @@ TEST_F(FullyShardedSchedules, ReplicasReduceEachUnitOnce) {
   });
 }
 
-TEST_F(FullyShardedSchedules, WithoutSyncGradientsAreOfThisRankAlone) {
+TEST_F(FullyShardedSchedules, WithoutSyncGradientsAreLocal) {
   on_both_ranks([](auto& fsdp, bool, auto loss) {
     {
       const auto guard = fsdp.no_sync();
@@ -223,7 +223,7 @@ TEST_F(FullyShardedSchedules, WithoutSyncGradientsAreOfThisRankAlone) {
       loss().backward();
     }
     for (const at::Tensor& parameter : fsdp.parameters()) EXPECT_FALSE(parameter.grad().defined());
-    const at::Tensor last = loss();  // outside: the guard is that of the forward
+    const at::Tensor last = loss();  // outside of the guard, which applies to forwards
     const auto guard = fsdp.no_sync();
     last.backward();
     Model whole(3);

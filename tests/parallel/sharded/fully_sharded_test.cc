@@ -42,20 +42,20 @@ const std::map<std::string, MakeOptimizer> optimizers{
 
 struct Trained {
   std::vector<at::Tensor> values;
-  std::vector<double> losses;  // of the last backward of each step
+  std::vector<double> losses;  // of the last backward in each step
 };
 
 struct Training {
   int ranks = 2;
   std::string optimizer = "sgd";
-  int steps = 4, backwards = 1;     // of each step
-  std::set<int> without_sync = {};  // of its backwards
+  int steps = 4, backwards = 1;     // backwards: in each step
+  std::set<int> without_sync = {};  // the backwards that run without sync
   double max_norm = std::numeric_limits<double>::infinity();
   std::function<void(Model&)> adjust = [](Model&) {};
   std::function<bool(int step, int rank)> with_extra = [](int, int) { return true; };
 };
 
-// In one process, with the batches of all ranks.
+// Trains in one process with the batches of all ranks.
 Trained alone(const Training& training) {
   Model model;
   training.adjust(model);
@@ -162,7 +162,7 @@ TEST_P(FullySharded, ClipsByTheNormOfAllRanks) {
                         {.block = "layers.*", .reshard_after_forward = reshard});
 }
 
-TEST_P(FullySharded, FrozenParametersStay) {
+TEST_P(FullySharded, FrozenParametersKeepTheirValues) {
   const auto [ranks, reshard] = GetParam();
   for (const int kind : {0, 1, 2}) {
     SCOPED_TRACE(kind);
@@ -170,7 +170,7 @@ TEST_P(FullySharded, FrozenParametersStay) {
       if (kind == 2) model.stem->weight.requires_grad_(false);
       for (const auto& entry : model.layers->named_children()) {
         const auto layer = std::dynamic_pointer_cast<Layer>(entry.value());
-        if (kind == 0)  // backward uses it after the last gradient of its block is there
+        if (kind == 0)  // backward uses it after it has computed the last gradient of its block
           for (at::Tensor& parameter : layer->norm->parameters()) parameter.requires_grad_(false);
         if (kind == 1) layer->linear->weight.requires_grad_(false);
         if (kind == 2 && entry.key() == "1")
@@ -182,7 +182,7 @@ TEST_P(FullySharded, FrozenParametersStay) {
   }
 }
 
-// Without a gradient momentum does not move a parameter.
+// Without a gradient, momentum does not change a parameter.
 TEST_P(FullySharded, AParameterThatNoRankReachesKeepsItsValue) {
   const auto [ranks, reshard] = GetParam();
   for (const int kind : {0, 1}) {
@@ -202,7 +202,7 @@ TEST_P(FullySharded, BlocksMayBeAnyPart) {
 
 // --- Memory ---
 
-TEST(FullyShardedMemory, IsThePartsAndTwoBlocks) {
+TEST(FullyShardedMemory, IsThatOfThePartsAndTwoBlocks) {
   constexpr int ranks = 2, layers = 12;
   Company company(ranks, Backend::memory);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
@@ -224,9 +224,9 @@ TEST(FullyShardedMemory, IsThePartsAndTwoBlocks) {
   });
 }
 
-// --- What parameters are ---
+// --- Access to parameters ---
 
-TEST(FullyShardedParameters, AreAnErrorOutsideOfTheirUnit) {
+TEST(FullyShardedParameters, AreInaccessibleOutsideOfTheirUnit) {
   Company company(2);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     const auto model = std::make_shared<Model>();
@@ -279,7 +279,7 @@ TEST(FullyShardedParameters, HaveNamesWithTheirElements) {
   });
 }
 
-TEST(FullyShardedParameters, BeginWithThoseOfRankZero) {
+TEST(FullyShardedParameters, StartWithTheValuesOfRankZero) {
   Company company(3);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     const auto model = std::make_shared<Model>();
@@ -301,7 +301,7 @@ struct Rank {
         Batch::of_step(step, fsdp.group().size()).part(fsdp.group().rank(), fsdp.group().size());
     return loss_of(fsdp.forward(part.data), part.target);
   }
-  // By name, of all ranks' parts.
+  // Returns the gradients by name, joined from the parts of all ranks.
   std::map<std::string, at::Tensor> gradients() {
     std::map<std::string, at::Tensor> own;
     for (const auto& entry : fsdp.named_parameters())
@@ -365,7 +365,7 @@ TEST(FullyShardedPrograms, MayRunBackwardTwice) {
   });
 }
 
-TEST(FullyShardedPrograms, MayAskForGradientsOfInputs) {
+TEST(FullyShardedPrograms, MayComputeGradientsOfInputs) {
   Company company(2);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     Rank rank(group);
@@ -463,7 +463,7 @@ TEST(FullyShardedPrograms, MayUseABlockTwiceAndShareLayers) {
   });
 }
 
-TEST(FullyShardedPrograms, TheModuleIsAsBeforeWithoutIt) {
+TEST(FullyShardedPrograms, TheModuleIsRestoredByItsDestructor) {
   Company company(1);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     const auto model = std::make_shared<Model>();
@@ -518,7 +518,7 @@ TEST(FullyShardedRefusals, NameRanksWithOtherBlocks) {
   EXPECT_EQ(refused, 2);
 }
 
-// The blocks have equal sizes, so that no collective can tell.
+// The blocks have equal sizes, so the collectives alone do not detect the order.
 TEST(FullyShardedRefusals, NameRanksWithAnotherOrder) {
   struct Swapped : torch::nn::Module {
     Swapped() {

@@ -36,7 +36,7 @@ at::Tensor narrow_loss(const at::Tensor& output, const at::Tensor& target, doubl
   return scale * loss_of(output.to(at::kFloat), target.to(at::kFloat));
 }
 
-// Of one rank, in the type of the reduction. parts: each has a backward.
+// Computes the gradients of one rank in the type of the reduction. parts: each has its own backward.
 std::vector<at::Tensor> gradients_of(const Model& master, const std::vector<Batch>& parts, Types types,
                                      double scale = 1) {
   std::vector<at::Tensor> sums;
@@ -54,7 +54,7 @@ std::vector<at::Tensor> gradients_of(const Model& master, const std::vector<Batc
   return sums;
 }
 
-// The master's gradients: the averages over the ranks of their parts.
+// Sets the gradients of the master to the averages over the ranks.
 void set_gradients(const Model& master, const std::vector<std::vector<Batch>>& parts, Types types,
                    double scale = 1) {
   std::vector<at::Tensor> sums;
@@ -87,7 +87,7 @@ class FullyShardedArithmetic : public ::testing::TestWithParam<std::tuple<int, b
 INSTANTIATE_TEST_SUITE_P(Ranks, FullyShardedArithmetic,
                          ::testing::Combine(::testing::Values(1, 2), ::testing::Bool()));
 
-TEST_P(FullyShardedArithmetic, IsThatOfTheTypes) {
+TEST_P(FullyShardedArithmetic, UsesTheGivenTypes) {
   const auto [ranks, reshard] = GetParam();
   for (const Types types : {Types{at::kBFloat16, at::kFloat}, Types{at::kBFloat16, at::kBFloat16},
                             Types{at::kHalf, at::kFloat}, Types{at::kHalf, at::kHalf}}) {
@@ -187,7 +187,7 @@ TEST(FullyShardedTypes, InputsGetGradientsInTheirType) {
   });
 }
 
-// The average of the parts, as in training, evaluated in another module.
+// Another module evaluates the average of the parts, which was computed as in training.
 TEST(FullyShardedTypes, AnAverageOfThePartsMayBeEvaluated) {
   constexpr int ranks = 2;
   constexpr Types types{at::kBFloat16, at::kFloat};
@@ -335,7 +335,7 @@ TEST(FullyShardedTypes, AScalerSkipsTheStepsOfAllRanks) {
           optimizer.zero_grad();
           const Batch part = part_of(step, group.rank());
           scaler.scale(narrow_loss(fsdp.forward(part.data), part.target)).backward();
-          // Of its own parts rank 0 sees finite gradients here.
+          // Rank 0 sees only finite gradients in its own parts.
           if (step == 3 && group.rank() == 1) {
             const at::Tensor gradient = fsdp.parameters().front().grad();
             const at::Tensor kept = gradient.clone();

@@ -20,11 +20,11 @@ namespace {
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr std::int64_t width = 1024, blocks = 24;  // 96 MiB of parameters; with gradients and AdamW 384 MiB
-constexpr std::size_t limit = 256 * MiB;           // of address space, beyond that of the program
+constexpr std::size_t limit = 256 * MiB;           // of address space, in addition to that of the program
 
 // As `ulimit -v` does.
 void set_limit() {
-  mallopt(M_ARENA_MAX, 1);  // others reserve 64 MiB of addresses each
+  mallopt(M_ARENA_MAX, 1);  // each additional arena reserves 64 MiB of addresses
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   const rlim_t bytes = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + limit;
@@ -78,7 +78,7 @@ void sharded(const collectives::Group& group, const Say& say) {
             }));
 }
 
-// For a process that says what run(say) says, or its error.
+// Returns the body of a process that reports the lines of run(say), or the error.
 template <class F>
 auto body_of(F run) {
   return [run](int pipe) {

@@ -73,7 +73,8 @@ inline std::shared_ptr<Block<Layer>> layer_of(std::uint64_t seed) {
   return layer;
 }
 
-// Expects that the gradients of this rank's slices are those elements of the gradients by name.
+// Expects that the gradients of this rank's slices equal the corresponding elements of the whole gradients,
+// by name.
 inline void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module& expected,
                              double tolerance = 1e-10) {
   const auto parameters = expected.named_parameters();
@@ -88,7 +89,7 @@ inline void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module&
   }
 }
 
-// Runs loss(module, batch) with all ranks' batches in one process, and sharded, and compares the gradients.
+// Runs loss(module, batch) in one process with the batches of all ranks, and sharded. Compares the gradients.
 template <class Make, class Loss>
 void expect_equal_gradients(Make make, Loss loss, const Options& options = {}) {
   constexpr int ranks = 2;

@@ -33,7 +33,7 @@ const Case cases[] = {
      at::kDouble},
 };
 
-// The optimizer for whole parameters, on each rank.
+// The reference: an optimizer of the whole parameters on each rank.
 class Whole {
  public:
   Whole(const torch::nn::Module& module, const OptimizerSpec& spec)
@@ -67,7 +67,7 @@ struct Steps {
   bool clips = false;
   int from = 0, to = 6;
 };
-// The losses of this rank.
+// Trains and returns the losses of this rank.
 std::vector<double> train(DistributedDataParallel<Net>& ddp, auto& optimizer, const Steps& steps) {
   std::vector<double> losses;
   for (int step = steps.from; step < steps.to; ++step) {
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Equality,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(cases),
                                             ::testing::Bool()));
 
-TEST_P(Equality, ParametersAndStateHaveTheBitsOfWholeSteps) {
+TEST_P(Equality, ParametersAndStateEqualThoseOfUnshardedSteps) {
   const auto& [ranks, one, overlap] = GetParam();
   Company company(ranks, ranks == 3 ? Backend::messages : Backend::memory);
   on_ranks(company.groups(), [&, &one = one, overlap = overlap](const Group& group) {
@@ -130,7 +130,7 @@ TEST_P(Equality, ParametersAndStateHaveTheBitsOfWholeSteps) {
   });
 }
 
-TEST(ShardedOptimizers, TheProgramOfTheHeaderEqualsOneOfLibTorch) {
+TEST(ShardedOptimizers, TheExampleOfTheHeaderEqualsLibTorch) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {
     const auto expected = std::make_shared<Net>(), net = std::make_shared<Net>();
@@ -326,7 +326,8 @@ INSTANTIATE_TEST_SUITE_P(Counts, Uneven,
                                                               std::vector{0, 2}, std::vector{4, 6, 1}),
                                             ::testing::Bool()));
 
-// As without sharding, on the rank that trains to the end. Gradients are clipped, except with overlap.
+// Equals training without sharding on the rank that has the most batches. Gradients are clipped, except with
+// overlap.
 TEST_P(Uneven, ARankWithoutABatchStepsItsPart) {
   const auto& [counts, overlap] = GetParam();
   Company company(static_cast<int>(counts.size()), Backend::memory);
@@ -430,7 +431,7 @@ TEST(ShardedOptimizers, RefusesAStateOfOtherParameters) {
   });
 }
 
-// Rank 2 leaves, and comes back with another model.
+// Rank 2 leaves, and returns with another model.
 TEST(ShardedOptimizers, ContinuesInASmallerAndALargerGroup) {
   Company company(3, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {
@@ -578,7 +579,7 @@ TEST(ShardedOptimizers, ARankThatDoesNotStepIsNamed) {
   });
 }
 
-TEST(ShardedOptimizers, AnExceptionThatDestroysItEndsTheStepOfTheOtherRank) {
+TEST(ShardedOptimizers, DestroyingItFailsTheStepOfTheOtherRank) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>()};

@@ -60,7 +60,7 @@ struct Net : torch::nn::Module {
 
 const torch::optim::AdamWOptions adam_w(0.05);
 
-// One of LibTorch's optimizers on each rank of the data group.
+// Uses LibTorch's optimizer on each rank of the data group.
 struct Replicated {
   struct Optimizer {
     explicit Optimizer(const std::vector<ParameterSlice>& of)
@@ -98,7 +98,7 @@ struct Replicated {
   data_parallel::DistributedDataParallel<Net> ddp;
   Optimizer optimizer;
 };
-// The module whole on each rank of the data group, and the optimizer's state split.
+// Each rank of the data group has the whole module, and a part of the optimizer's state.
 struct Zero1 {
   Zero1(const Group& data, const std::shared_ptr<Net>& model) : ddp(data, model), optimizer(ddp, adam_w) {}
   at::Tensor forward(const at::Tensor& ids) { return ddp.forward(ids); }
@@ -107,7 +107,7 @@ struct Zero1 {
   data_parallel::DistributedDataParallel<Net> ddp;
   ShardedOptimizer optimizer;
 };
-// Everything split.
+// Parameters, gradients and the optimizer's state are split.
 struct Zero3 {
   Zero3(const Group& data, const std::shared_ptr<Net>& model) : fsdp(data, model), optimizer(fsdp, adam_w) {}
   at::Tensor forward(const at::Tensor& ids) { return fsdp.forward(ids); }
@@ -256,7 +256,7 @@ TEST(SplitModuleGradients, HaveTheNormOfTheWholeModel) {
 }
 
 // A whole state has whole parameters.
-TEST(SplitModuleOptimizers, HaveNoWholeState) {
+TEST(SplitModuleOptimizers, RefuseAWholeState) {
   collectives::testing::Company company(2);
   on_ranks(company.groups(), [&](const Group& world) {
     Trainer<Zero1> trainer(world, {1, 2});

@@ -12,7 +12,7 @@ using namespace testing;
 class Dropouts : public OnRanks {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Dropouts, up_to_four());
 
-TEST_P(Dropouts, RanksAgreeWhereTheyHaveTheSameAndDifferElsewhere) {
+TEST_P(Dropouts, ReplicatedRanksAgreeAndSplitRanksDiffer) {
   std::vector<at::Tensor> whole(groups.size()), split(groups.size());
   on_ranks(groups, [&](const Group& group) {
     DropoutGenerators generators(group, 5);

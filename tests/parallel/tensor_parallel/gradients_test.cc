@@ -32,7 +32,7 @@ struct Stage : torch::nn::Module {
 
 class Gradients : public ::testing::Test {
  protected:
-  // Gradients of the whole model, by stage and by the names of placements().
+  // Returns gradients of the whole model, by stage and by the names of placements().
   static at::Tensor whole_gradient(int stage, const Placement& parameter) {
     std::vector<std::int64_t> sizes = parameter.tensor.sizes().vec();
     for (const Split& split : parameter.splits) sizes[static_cast<std::size_t>(split.dim)] = split.size;
@@ -95,7 +95,7 @@ TEST_F(Gradients, TheNormIsThatOfTheWholeModel) {
   });
 }
 
-TEST_F(Gradients, AGroupOfTheSameMembersIsTheSame) {
+TEST_F(Gradients, AnotherGroupOfTheSameMembersIsEquivalent) {
   on_mesh([&](const Group&, const DeviceMesh& mesh, const std::vector<Placement>& parameters) {
     const auto other = mesh.group("tensor").split(0).get();
     std::map<std::pair<int, std::string>, at::Tensor> expected;
@@ -114,7 +114,7 @@ TEST_F(Gradients, ASplitThatIsNotReducedIsRefused) {
   });
 }
 
-TEST_F(Gradients, ParametersWithoutGradientsAreLeftOut) {
+TEST_F(Gradients, ParametersWithoutGradientsAreSkipped) {
   on_mesh([&](const Group&, const DeviceMesh& mesh, const std::vector<Placement>& parameters) {
     for (const Placement& each : parameters) each.tensor.mutable_grad() = at::Tensor();
     const std::vector<GradientGroup> over{{mesh.group("tensor")}, {mesh.group("pipeline"), true}};
@@ -131,7 +131,7 @@ TEST_F(Gradients, ANormThatIsNotFiniteIsTheSameOnAllRanks) {
     });
 }
 
-TEST_F(Gradients, AllRanksLearnOfAnInfiniteGradientOfOne) {
+TEST_F(Gradients, AnInfiniteGradientOfOneRankIsReportedToAll) {
   for (const int bad : {-1, 0, 1, 2, 3})
     on_mesh([&](const Group& world, const DeviceMesh& mesh, const std::vector<Placement>& parameters) {
       const at::Tensor before = parameters[1].tensor.grad().clone();

@@ -88,7 +88,7 @@ TEST_P(Linears, AMultilayerPerceptronEqualsTheWholeOne) {
     }
 }
 
-TEST_P(Linears, LayersGatherAndSplitWhereAsked) {
+TEST_P(Linears, LayersGatherAndSplitOnRequest) {
   torch::manual_seed(7);
   torch::nn::Linear first(width, hidden), second(hidden, width);
   first->to(at::kDouble);
@@ -207,7 +207,7 @@ TEST_P(Linears, AutocastComputesInTheNarrowType) {
 }
 
 TEST_P(Linears, ARecordedBackwardIsRefused) {
-  if (ranks == 1) return;  // a layer of one rank has LibTorch's own product
+  if (ranks == 1) return;  // on one rank the layer uses LibTorch's own product
   expect_refused(groups, ErrorKind::unsupported, {"create_graph", "conjugates.h"}, [&](const Group& group) {
     ColumnParallelLinear column(group, width, hidden, ColumnParallelOptions{.generator = generator(7)});
     const at::Tensor x = at::ones({2, width}).requires_grad_();
@@ -255,7 +255,7 @@ TEST_F(TwoLinears, RanksThatConstructDifferentLayersAreRefused) {
   });
 }
 
-// By their seeds, or by what was drawn before.
+// The ranks differ in their seeds, or in the numbers that they drew before.
 TEST(ThreeLinears, RanksWithOtherInitialValuesAreRefused) {
   Company company(3, Backend::memory);
   const auto groups = company.groups();
@@ -290,7 +290,7 @@ TEST_F(TwoLinears, InputsThatDifferAreAnErrorOfTheGroup) {
   });
 }
 
-TEST_F(TwoLinears, AnAbortOfOneRankEndsTheBackwardOfTheOther) {
+TEST_F(TwoLinears, AnAbortOfOneRankFailsTheBackwardOfTheOther) {
   expect_refused(groups, ErrorKind::aborted, {abort_reason}, [&](const Group& group) {
     ColumnParallelLinear column(group, width, hidden, ColumnParallelOptions{.generator = generator(1)});
     const at::Tensor loss = column(at::ones({2, width}).requires_grad_()).sum();
@@ -299,7 +299,7 @@ TEST_F(TwoLinears, AnAbortOfOneRankEndsTheBackwardOfTheOther) {
   });
 }
 
-TEST_F(TwoLinears, TheLossOfARankEndsTheForwardOfTheOther) {
+TEST_F(TwoLinears, TheLossOfARankFailsTheForwardOfTheOther) {
   const Group left = groups[0];
   groups.clear();
   std::thread ends([&] { company.end(1); });
@@ -310,8 +310,9 @@ TEST_F(TwoLinears, TheLossOfARankEndsTheForwardOfTheOther) {
       << error->what();
 }
 
-// The first product of rank 0's backward is the input's gradient, the second one the weight's. Rank 1 takes
-// part in the reduction only when rank 0 is at the second one, and rank 0 goes on only when rank 1 is done.
+// The first product of rank 0's backward computes the input's gradient, and the second one the weight's
+// gradient. Rank 1 takes part in the reduction only when rank 0 is at the second product. Rank 0 continues
+// only when rank 1 has completed the reduction.
 TEST_F(TwoLinears, TheReductionOfTheInputGradientRunsNextToTheWeightGradient) {
   std::promise<void> computes_weight, reduced;
   auto computing = computes_weight.get_future(), reduction = reduced.get_future();

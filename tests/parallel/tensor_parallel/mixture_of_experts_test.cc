@@ -24,7 +24,8 @@ struct Loop : torch::nn::Module {
     down = draw("down", {experts, width, hidden}, hidden);
     down_bias = draw("down_bias", {experts, width}, hidden);
   }
-  // inputs: by rank, since a capacity is that of one rank's tokens. Outputs by rank, and the balance.
+  // inputs: by rank, because a capacity applies to the tokens of one rank. Returns the outputs by rank, and
+  // the balance loss.
   std::pair<std::vector<at::Tensor>, at::Tensor> forward(const std::vector<at::Tensor>& inputs) {
     std::vector<at::Tensor> outputs;
     at::Tensor fractions = at::zeros({experts}, at::kDouble), mean = at::zeros({experts}, at::kDouble);
@@ -120,7 +121,7 @@ TEST_P(Mixtures, EqualALoopOverTokens) {
   }
 }
 
-TEST_P(Mixtures, GradientsOfExpertsMayBeThoseOfTheMean) {
+TEST_P(Mixtures, GradientsOfExpertsMayBeAveraged) {
   on_ranks(groups, [&](const Group& group) {
     std::vector<at::Tensor> gradients;
     for (const bool average : {false, true}) {
@@ -177,7 +178,7 @@ TEST_P(Mixtures, WrongOptionsAreRefused) {
   refused("capacity_factor is", {.experts = experts, .capacity_factor = 0.0});
 }
 
-TEST_P(Mixtures, AnAbortOfOneRankEndsTheForwardOfTheOthers) {
+TEST_P(Mixtures, AnAbortOfOneRankFailsTheForwardOfTheOthers) {
   if (ranks == 1) return;
   expect_refused(groups, ErrorKind::aborted, {abort_reason}, [&](const Group& group) {
     MixtureOfExperts own(group, width, MixtureOptions{.experts = experts, .generator = generator(1)});

@@ -58,14 +58,14 @@ void expect_refused(const std::vector<Group>& groups, ErrorKind kind, const std:
   });
 }
 
-// The other ranks wait for this one, and the abort is all that they learn.
+// The other ranks wait for this one. They get only the error of its abort.
 inline const std::string abort_reason = "out of patience";
 [[noreturn]] inline void abort_and_leave(const Group& group) {
   group.abort(abort_reason);
   throw rpc::Error(ErrorKind::aborted, abort_reason);
 }
 
-// As long as it lives, calls `f` before this thread's n-th call of an operator, such as "aten::mm".
+// During its lifetime, calls `f` before the n-th call of an operator, such as "aten::mm", on this thread.
 class BeforeOperator {
  public:
   BeforeOperator(std::string_view name, int nth, std::function<void()> f)
@@ -101,7 +101,7 @@ inline bool is_set(std::future<void>& future) {
   return future.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
 }
 
-// Values and gradients of this rank's parameters are the parts of the whole module's, by name.
+// Expects that values and gradients of this rank's parameters equal the parts of the whole module's, by name.
 inline void expect_parts(const torch::nn::Module& split, const torch::nn::Module& whole,
                          double tolerance = 1e-10) {
   const auto expected = whole.named_parameters();

@@ -50,7 +50,7 @@ TEST_P(Rings, EqualAttentionOverTheWholeSequence) {
 
 TEST_P(Rings, ValuesMayHaveOtherFeatures) { expect_equal(Inputs(1, 7), {.causal = true}); }
 
-// Scores of some thousands: their exponentials are no numbers of a double.
+// Scores of some thousands, whose exponentials overflow a double.
 TEST_P(Rings, ScoresMayBeLarge) { expect_equal(Inputs(50), {.causal = true}); }
 
 TEST_P(Rings, ANodeExecutorHasTheGradientsOfBackward) {
@@ -84,7 +84,7 @@ TEST_P(Rings, NarrowTypesAreMergedInFloat32) {
   });
 }
 
-TEST_P(Rings, AutocastChangesNothing) {
+TEST_P(Rings, AutocastDoesNotChangeTheResult) {
   const Inputs whole;
   on_ranks(groups, [&](const Group& group) {
     const auto mine = [&](const at::Tensor& tensor) {
@@ -124,8 +124,8 @@ TEST_F(TwoRings, RanksThatDifferAreRefused) {
                  [&](const Group& group) { RingAttention(group, {.causal = group.rank() == 1}); });
 }
 
-// Rank 0 learns of it in its second step.
-TEST(ThreeRings, PartsThatDifferEndTheForwardOfAllRanks) {
+// Rank 0 detects the difference in its second step.
+TEST(ThreeRings, PartsThatDifferFailTheForwardOnAllRanks) {
   Company company(3, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     const at::Tensor part = numbers({1, 1, group.rank() == 1 ? 5 : 4, 2}, 1);
@@ -137,7 +137,8 @@ TEST(ThreeRings, PartsThatDifferEndTheForwardOfAllRanks) {
   });
 }
 
-// Rank 0 computes its first step only when rank 1 is in its second one, for which it needs rank 0's keys.
+// Rank 0 computes its first step only when rank 1 is in its second step, for which it needs the keys of rank
+// 0.
 TEST_F(TwoRings, TheNextKeysAreInFlightWhileTheCurrentOnesAreUsed) {
   for (const bool backward : {false, true}) {
     std::promise<void> in_second;
@@ -163,7 +164,7 @@ TEST_F(TwoRings, TheNextKeysAreInFlightWhileTheCurrentOnesAreUsed) {
   }
 }
 
-TEST_F(TwoRings, AnAbortOfOneRankEndsTheBackwardOfTheOther) {
+TEST_F(TwoRings, AnAbortOfOneRankFailsTheBackwardOfTheOther) {
   expect_refused(groups, ErrorKind::aborted, {abort_reason}, [&](const Group& group) {
     const at::Tensor part = numbers({1, 1, 4, 2}, 1).requires_grad_();
     const at::Tensor loss = RingAttention(group)(part, part, part).sum();

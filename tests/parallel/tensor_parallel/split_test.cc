@@ -28,7 +28,7 @@ TEST_P(SplitTensors, EachRankHasItsPartOfEveryBlock) {
   }
 }
 
-TEST_P(SplitTensors, OneSizeForAllRanksOrAnError) {
+TEST_P(SplitTensors, ASizeThatDoesNotDivideIsRefused) {
   EXPECT_EQ(divide(groups[0], 12, "heads"), 12 / ranks);
   if (ranks == 1) return;
   const auto error = error_of([&] { divide(groups[0], 13, "heads"); });

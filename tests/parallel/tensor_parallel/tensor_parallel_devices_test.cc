@@ -1,10 +1,10 @@
-// The layers on a stand-in for accelerators and a fake of NCCL against the same layers on the CPU: each rank
-// has a device.
+// The layers on a fake accelerator and a fake NCCL, compared with the same layers on the CPU. Each rank has a
+// device.
 //
-// Kernels write their results when their stream runs. A stream runs only if something waits for it; with
-// Streams::eager, one that is not a default stream also runs as soon as it gets a job. So what reads a result
-// of a collective without waiting for it sees other values in the first case, and a collective that does not
-// wait for its inputs in the second one, in every run.
+// Kernels write their results when their stream runs. A stream runs only if something waits for it. With
+// Streams::eager, a stream other than the default one also runs as soon as it gets a job. In the first case,
+// code that reads a collective's result without waiting for it gets wrong values in every run. In the second
+// case, a collective that does not wait for its inputs gets wrong values in every run.
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/tensor_parallel/cross_entropy.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
@@ -100,8 +100,8 @@ class TensorParallelOnDevices : public ::testing::TestWithParam<Streams> {
     for (auto& thread : threads) thread.join();
   }
 
-  // make(group, device) makes layers, and a function that computes with them: on devices it has the results
-  // that it has on the CPU.
+  // make(group, device) creates layers and a function that computes with them. Expects the same results on
+  // devices and on the CPU.
   void expect_equal(int ranks, const std::function<Compute(const Group&, c10::Device)>& make) {
     on_all_ranks(ranks, [&](const Group& group, c10::Device device, const auto& ready) {
       const Compute on_cpu = make(group, at::kCPU), on_device = make(group, device);
@@ -119,7 +119,7 @@ class TensorParallelOnDevices : public ::testing::TestWithParam<Streams> {
 
   FakeAccelerator& accelerator = FakeAccelerator::install();
   std::mutex mutex;                 // guards what follows
-  std::set<c10::StreamId> streams;  // of collectives since ready()
+  std::set<c10::StreamId> streams;  // that ran collectives since ready()
 };
 INSTANTIATE_TEST_SUITE_P(Streams, TensorParallelOnDevices, ::testing::Values(Streams::lazy, Streams::eager),
                          [](const auto& info) { return info.param == Streams::lazy ? "lazy" : "eager"; });

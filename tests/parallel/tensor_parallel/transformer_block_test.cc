@@ -12,7 +12,7 @@ using namespace testing;
 
 constexpr std::int64_t width = 24, heads = 12, batch = 2, sequence = 12;
 
-// features: 3 * heads * width of a head, of the heads that are here.
+// features: 3 * heads * the width of a head, for the heads of this rank.
 at::Tensor attention_of(const at::Tensor& projected, std::int64_t heads_here) {
   const auto parts =
       projected.unflatten(-1, {3, heads_here, width / heads}).permute({2, 0, 3, 1, 4}).unbind();

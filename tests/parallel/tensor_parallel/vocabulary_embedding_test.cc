@@ -28,7 +28,7 @@ at::Tensor ids_of(std::int64_t vocabulary, std::uint64_t seed) {
 }
 
 // A model that embeds ids, and whose output layer has the same weight; 13 is no multiple of 2, 3 or 4.
-TEST_P(Vocabularies, ATiedModelTrainsAsTheWholeOne) {
+TEST_P(Vocabularies, ATiedModelTrainsLikeTheWholeOne) {
   for (const std::int64_t vocabulary : {std::int64_t{12}, std::int64_t{13}})
     for (const std::optional<std::int64_t> dim :
          {std::optional<std::int64_t>(), std::optional<std::int64_t>(1)}) {
@@ -62,7 +62,7 @@ TEST_P(Vocabularies, ATiedModelTrainsAsTheWholeOne) {
     }
 }
 
-// On all ranks, as the contract says, or on the last one alone.
+// The invalid id is on all ranks, as the contract requires, or only on the last one.
 TEST_P(Vocabularies, AnIdOutsideIsRefusedOnAllRanks) {
   for (const std::optional<std::int64_t> dim :
        {std::optional<std::int64_t>(), std::optional<std::int64_t>(0)})
@@ -79,7 +79,7 @@ TEST_P(Vocabularies, AnIdOutsideIsRefusedOnAllRanks) {
                        });
 }
 
-TEST_P(Vocabularies, EachRankNeedsAWord) {
+TEST_P(Vocabularies, EachRankNeedsAtLeastOneWord) {
   if (ranks == 1) return;
   expect_refused(groups, ErrorKind::invalid_argument, {"at least one word"},
                  [&](const Group& group) { embedding(group, ranks - 1); });

@@ -68,7 +68,7 @@ void expect_same(const FlightDump& a, const FlightDump& b) {
 }
 
 // The format is read by later versions and by other programs: this text stays as it is.
-TEST(FlightDump, IsThisJson) {
+TEST(FlightDump, HasTheDocumentedJson) {
   EXPECT_EQ(
       json_of(dump_of_all()),
       R"j({"format":"weft.flight","version":1,"group":"world","origin":"fedcba9876543210","number":1,"rank":1,)j"
@@ -90,7 +90,7 @@ TEST(FlightDump, IsThisJson) {
       "\n]}\n");
 }
 
-TEST(FlightDump, ComesBackAsItWas) {
+TEST(FlightDump, RoundTrips) {
   expect_same(flight_dump_of(json_of(dump_of_all())), dump_of_all());
   const FlightDump none = FlightJob(1).dump(0);
   expect_same(flight_dump_of(json_of(none)), none);
@@ -106,7 +106,7 @@ TEST(FlightDump, TextsThatAreNoUtf8AreReplaced) {
             "b");
 }
 
-TEST(FlightDump, IsWrittenWholeAndReadFromItsFolder) {
+TEST(FlightDump, IsWrittenAtomicallyAndReadFromItsFolder) {
   const Folder folder;
   const fs::path inner = folder.path() / "job" / "flight";  // made
   FlightJob job(2, "a/b c");
@@ -149,13 +149,13 @@ TEST(FlightDump, ReportsWhyAFolderOrAFileIsRefused) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path() / "taken"), {}), 1);  // nothing temporary
 }
 
-TEST(FlightDump, IsOfThisProcess) {
+TEST(FlightDump, NamesThisProcessAndHost) {
   EXPECT_EQ(FlightDump::here().pid, ::getpid());
   EXPECT_FALSE(FlightDump::here().host.empty());
 }
 
 // A change of a valid dump, and the error that states it.
-TEST(FlightDump, RefusesWhatMakesNoSense) {
+TEST(FlightDump, RefusesInvalidContents) {
   const struct {
     const char *from, *to, *why;
   } changes[] = {
@@ -197,7 +197,7 @@ TEST(FlightDump, RefusesWhatMakesNoSense) {
 }
 
 // A truncated dump fails to parse. A dump with one changed byte parses or fails with an error.
-TEST(FlightDump, SurvivesWhatWasDamaged) {
+TEST(FlightDump, DamagedTextsAreRefusedOrParsed) {
   const std::string json = json_of(dump_of_all());
   for (std::size_t i = 0; i + 2 < json.size(); ++i) {  // without the last brace
     EXPECT_THROW(flight_dump_of(std::string_view(json).substr(0, i)), rpc::Error);

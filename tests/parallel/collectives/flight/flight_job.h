@@ -1,5 +1,5 @@
-// FlightJob: dumps of ranks as their program would have left them, for tests. Times are seconds from when the
-// job began; a rank's operations begin a second after each other.
+// FlightJob: dumps of ranks as a program would have written them, for tests. Times are seconds since the
+// start of the job. The operations of a rank start one second after each other.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -38,7 +38,7 @@ class FlightJob {
   FlightDump& dump(int rank) { return dumps_[static_cast<std::size_t>(rank)]; }
   FlightEntry& last(int rank) { return dump(rank).records.entries.back(); }
 
-  // The next collective of a rank, or of all; done unless something else is said.
+  // Adds the next collective of a rank, or of all ranks. It is done unless `state` says otherwise.
   FlightEntry& does(int rank, const std::string& text, const std::string& site,
                     FlightState state = FlightState::done) {
     FlightEntry entry;

@@ -25,7 +25,7 @@ std::vector<std::uint64_t> numbers(const FlightRecords& records) {
   return numbers;
 }
 
-TEST(FlightRecorder, TellsOfAnOperationFromItsBeginToItsEnd) {
+TEST(FlightRecorder, RecordsAnOperationFromStartToCompletion) {
   const std::int64_t before = system_time();
   FlightRecorder recorder;
   FlightOperation operation = collective(17, "all_reduce(sum, float32[4, 8])");
@@ -61,7 +61,7 @@ TEST(FlightRecorder, TellsOfAnOperationFromItsBeginToItsEnd) {
   EXPECT_LE(records.taken, system_time());
 }
 
-TEST(FlightRecorder, NotesWhatIsDoneAlready) {
+TEST(FlightRecorder, RecordsCompletedOperations) {
   FlightRecorder recorder;
   FlightOperation operation = collective(3);
   operation.begun = FlightClock::now();
@@ -80,7 +80,7 @@ TEST(FlightClock, IsBetweenItsReadings) {
   const FlightClock clock;
   const auto first = FlightClock::now();
   std::int64_t after = 0;
-  while ((after = system_time()) < before + 1'000'000) {  // a millisecond that can be told apart
+  while ((after = system_time()) < before + 1'000'000) {  // long enough for a millisecond of difference
   }
   const auto second = FlightClock::now();
   const FlightClock::Scale scale = clock.scale();
@@ -92,7 +92,7 @@ TEST(FlightClock, IsBetweenItsReadings) {
   EXPECT_GE(scale.time_of(1), before);
 }
 
-TEST(FlightRecorder, TellsOfMessagesAndFailures) {
+TEST(FlightRecorder, RecordsMessagesAndFailures) {
   FlightRecorder recorder;
   const auto send = recorder.begin({.kind = FlightKind::send, .meaning = "float32[4]", .peer = 2, .tag = 7});
   const auto recv = recorder.begin({.kind = FlightKind::recv, .meaning = "int64[]"});
@@ -129,8 +129,8 @@ TEST(FlightRecorder, RendersOnlyOnRequest) {
   EXPECT_EQ(rendered, 1);
 }
 
-TEST(FlightRecorder, KeepsTheLastOnes) {
-  FlightRecorder recorder(3);  // four
+TEST(FlightRecorder, KeepsTheLatestRecords) {
+  FlightRecorder recorder(3);  // rounded up to four
   for (std::uint64_t i = 0; i < 10; ++i) recorder.done(recorder.begin(collective(i)));
   const FlightRecords records = recorder.records();
   EXPECT_EQ(numbers(records), (std::vector<std::uint64_t>{6, 7, 8, 9}));
@@ -138,7 +138,7 @@ TEST(FlightRecorder, KeepsTheLastOnes) {
   EXPECT_EQ(records.begun, 10U);
 }
 
-TEST(FlightRecorder, NeverDropsWhatIsNotDone) {
+TEST(FlightRecorder, NeverDropsPendingOperations) {
   FlightRecorder recorder(4);
   const auto hangs = recorder.begin(collective(0)), fails = recorder.begin(collective(1)),
              late = recorder.begin(collective(2));
@@ -146,7 +146,7 @@ TEST(FlightRecorder, NeverDropsWhatIsNotDone) {
   EXPECT_EQ(numbers(recorder.records()), (std::vector<std::uint64_t>{0, 1, 2, 6, 7, 8, 9}));
   recorder.moving(hangs);
   recorder.failed(fails, "lost");
-  recorder.done(late);  // as old as those that have been dropped
+  recorder.done(late);  // as old as the dropped records
   const FlightRecords records = recorder.records();
   EXPECT_EQ(numbers(records), (std::vector<std::uint64_t>{0, 1, 6, 7, 8, 9}));
   EXPECT_EQ(records.entries[0].state, FlightState::moving);
@@ -154,7 +154,7 @@ TEST(FlightRecorder, NeverDropsWhatIsNotDone) {
   EXPECT_EQ(records.dropped, 4U);
 }
 
-TEST(FlightRecorder, FailuresDoNotPileUp) {
+TEST(FlightRecorder, FailuresDoNotAccumulate) {
   FlightRecorder recorder(4);
   const auto hangs = recorder.begin(collective(0));
   for (std::uint64_t i = 1; i < 100; ++i) recorder.failed(recorder.begin(collective(i)), "differs");
@@ -164,7 +164,7 @@ TEST(FlightRecorder, FailuresDoNotPileUp) {
   EXPECT_EQ(kept.back(), 99U);
 }
 
-TEST(FlightRecorder, IgnoresTicketsOfWhatWasDropped) {
+TEST(FlightRecorder, IgnoresTicketsOfDroppedRecords) {
   FlightRecorder recorder(2);
   const auto gone = recorder.begin(collective(0));
   recorder.done(gone);
@@ -178,7 +178,7 @@ TEST(FlightRecorder, IgnoresTicketsOfWhatWasDropped) {
   }
 }
 
-TEST(FlightRecorder, IsAskedWhileOthersWrite) {
+TEST(FlightRecorder, IsReadWhileOtherThreadsWrite) {
   FlightRecorder recorder(64);
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> sequence{0};

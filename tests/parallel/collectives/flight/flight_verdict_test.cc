@@ -40,7 +40,7 @@ std::vector<FlightDump> has_begun_nothing() {
   return job.dumps();
 }
 
-// All mean the same in each place: only where they are called tells them apart.
+// All collectives have the same signature. They differ only in the line of their call.
 std::vector<FlightDump> left_out_one_of_many() {
   FlightJob job(3);
   for (int i = 0; i < 4; ++i) {
@@ -106,7 +106,7 @@ std::vector<FlightDump> dead_while_others_are_done() {
   return job.dumps({0, 2});
 }
 
-// All are at it, and what is to come does not.
+// All ranks have started the collective, but it makes no progress.
 std::vector<FlightDump> stalled() {
   FlightJob job(3);
   job.all_do(sum, "a.cc:1", State::moving);
@@ -169,7 +169,7 @@ std::vector<FlightDump> recv_of_another() {
   return job.dumps();
 }
 
-// Each receive takes what it is for.
+// Each receive matches its send.
 std::vector<FlightDump> in_transit() {
   FlightJob job(3);
   job.message(0, FlightKind::send, 1, "float32[4]", "a.cc:1", State::begun);
@@ -194,7 +194,8 @@ std::vector<FlightDump> one_receives_where_all_gather() {
   return job.dumps();
 }
 
-// A waits for worker 2, which is in B; B waits for worker 0, which is in A.
+// Group A waits for worker 2, which is in a collective of B. Group B waits for worker 0, which is in a
+// collective of A.
 std::vector<FlightDump> group_within_group() {
   FlightJob a(3, "A"), b(2, "B", {2, 0});
   a.all_do("barrier()", "a.cc:1");
@@ -205,7 +206,7 @@ std::vector<FlightDump> group_within_group() {
   return dumps;
 }
 
-// The same, but B is only slow: the rank that it waits for is in no operation.
+// The same, but B is only slow: the rank for which it waits is in no operation.
 std::vector<FlightDump> group_after_group() {
   FlightJob a(2, "A"), b(2, "B", {1, 5});
   a.does(0, sum, "a.cc:2", State::begun);
@@ -227,7 +228,7 @@ std::vector<FlightDump> two_of_one_rank() {
   return dumps;
 }
 
-// One of an earlier run, and two that have one name.
+// Dumps of an earlier run, and of two groups with the same name.
 std::vector<FlightDump> several_of_one_name() {
   FlightJob before(2, "dp"), now(2, "dp"), beside(2, "dp", {2, 3});
   before.does(0, sum, "old.cc:1", State::begun);
@@ -254,7 +255,7 @@ std::vector<FlightDump> older_than_the_ring() {
   return job.dumps();
 }
 
-// Objects are gathered by separate rounds; one rank is in the collective behind the round.
+// Objects are gathered in separate rounds. One rank has already started the next collective.
 std::vector<FlightDump> round_of_values() {
   FlightJob job(3);
   job.all_do(sum, "a.cc:1");
@@ -542,7 +543,7 @@ const Case cases[] = {
 
 class FlightVerdicts : public ::testing::TestWithParam<Case> {};
 
-TEST_P(FlightVerdicts, Reads) {
+TEST_P(FlightVerdicts, HasTheExpectedText) {
   const Case& expected = GetParam();
   auto dumps = expected.dumps();
   for (int i = 0; i < 2; ++i) {
@@ -564,7 +565,7 @@ TEST_P(FlightVerdicts, Reads) {
 INSTANTIATE_TEST_SUITE_P(Hangs, FlightVerdicts, ::testing::ValuesIn(cases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(FlightVerdict, OfNothingIsNothing) {
+TEST(FlightVerdict, OfNoDumpsIsEmpty) {
   EXPECT_TRUE(flight_verdict({}).findings.empty());
   EXPECT_EQ(text_of(flight_verdict({})), "");
 }

@@ -7,7 +7,7 @@
 namespace weft::collectives::testing {
 namespace flight_waits_test {
 
-// A job whose ranks each wait to receive from others, and the cycles of it as ranks.
+// Creates a job whose ranks wait to receive from others. Returns its cycles as lists of ranks.
 std::vector<std::vector<int>> cycles_of(int ranks, const std::vector<std::pair<int, int>>& waits_for) {
   FlightJob job(ranks);
   for (const auto& [rank, peer] : waits_for)
@@ -36,23 +36,23 @@ TEST(FlightCycles, AreFound) {
   EXPECT_EQ(cycles_of(2, {}), Cycles{});
   EXPECT_EQ(cycles_of(3, {{0, 1}, {1, 2}}), Cycles{});
   EXPECT_EQ(cycles_of(3, {{0, 1}, {1, 2}, {2, 0}}), (Cycles{{0, 1, 2}}));
-  EXPECT_EQ(cycles_of(2, {{1, 1}}), (Cycles{{1}}));  // of itself
+  EXPECT_EQ(cycles_of(2, {{1, 1}}), (Cycles{{1}}));  // the rank waits for itself
 }
 
-TEST(FlightCycles, AreAsShortAsTheyAre) {
+TEST(FlightCycles, AreTheShortestOnes) {
   EXPECT_EQ(cycles_of(4, {{0, 1}, {1, 2}, {2, 3}, {3, 0}, {3, 2}}), (Cycles{{2, 3}}));
 }
 
-TEST(FlightCycles, HoldNoneTwice) {
+TEST(FlightCycles, AreReportedOnce) {
   EXPECT_EQ(cycles_of(6, {{0, 1}, {1, 0}, {2, 3}, {3, 2}, {4, 0}, {5, 2}, {1, 2}}), (Cycles{{0, 1}, {2, 3}}));
   EXPECT_EQ(cycles_of(3, {{0, 1}, {1, 0}, {1, 2}, {2, 1}}).size(), 1U);  // both go through 1
 }
 
-TEST(FlightCycles, WaysIntoSeveralFromOne) {
+TEST(FlightCycles, SeveralCyclesMayBeReachableFromOneRank) {
   EXPECT_EQ(cycles_of(5, {{0, 1}, {1, 2}, {2, 1}, {0, 3}, {3, 4}, {4, 3}}), (Cycles{{1, 2}, {3, 4}}));
 }
 
-TEST(FlightCycles, ALongOne) {
+TEST(FlightCycles, ALongCycleIsFound) {
   std::vector<std::pair<int, int>> waits;
   std::vector<int> all;
   for (int rank = 0; rank < 500; ++rank) {

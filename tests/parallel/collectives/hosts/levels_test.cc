@@ -19,7 +19,7 @@ TEST(HostsOfRanks, HaveTheirRanksInOrder) {
   EXPECT_EQ(hosts->index_of(5), 1);
 }
 
-TEST(HostsOfRanks, DoNotExistWithOneHostOrOneHostForEachRank) {
+TEST(HostsOfRanks, DoNotExistForOneHostOrOneRankPerHost) {
   EXPECT_FALSE(Hosts::of({"a", "a"}, 0));
   EXPECT_FALSE(Hosts::of({"a", "b"}, 0)) << "one rank each";
 }
@@ -69,7 +69,7 @@ TEST(BlocksOfColumns, CoverAllRanksOnce) {
   }
 }
 
-TEST(BlocksOfColumns, KeepTheOrderOfRanksWhereHostsFollowEachOther) {
+TEST(BlocksOfColumns, KeepTheOrderOfRanksIfHostsAreContiguous) {
   const auto of = [](const std::vector<std::string>& names) {
     return BlocksByColumn(*Hosts::of(names, 0), even_blocks(20, static_cast<int>(names.size())));
   };
@@ -78,7 +78,7 @@ TEST(BlocksOfColumns, KeepTheOrderOfRanksWhereHostsFollowEachOther) {
   EXPECT_FALSE(of({"a", "a", "b", "b"}).in_order) << "two columns";
 }
 
-TEST(LevelsOfOperations, ExistWhereEachByteCrossesBetweenHostsOnce) {
+TEST(LevelsOfOperations, ExistIfEachByteIsSentBetweenHostsOnce) {
   for (const Operation operation :
        {Operation::all_reduce, Operation::reduce, Operation::broadcast, Operation::all_gather,
         Operation::all_gather_v, Operation::reduce_scatter, Operation::reduce_scatter_v, Operation::barrier})
@@ -102,7 +102,7 @@ TEST(LevelsOfOperations, SendEachByteBetweenHostsOnce) {
   };
   struct Case {
     const char* name;
-    int blocks;  // that cross
+    int blocks;  // that are sent between hosts
     std::function<rpc::Future<void>(const Group&)> begin;
   };
   const auto whole = [] { return at::ones({ranks * block}); };

@@ -10,8 +10,8 @@
 namespace weft::collectives::testing {
 namespace plan_run_test {
 
-// A network in which whatever may happen next happens in a random order: bytes are read when a message
-// leaves, which is some time after it was sent, and come some time later.
+// A network whose events occur in a random order. The bytes of a message are read some time after it was
+// sent, and arrive some time later.
 class Network {
  public:
   explicit Network(std::uint64_t seed) : random_(seed) {}
@@ -64,7 +64,7 @@ std::byte* bytes(at::Tensor& tensor) { return static_cast<std::byte*>(tensor.mut
 
 using MakePlan = std::function<Plan(Member, std::size_t)>;
 
-// all_reduce in place, over every rank's tensor.
+// Runs an all_reduce in place on the tensors of all ranks.
 void all_reduce(std::vector<at::Tensor>& tensors, ReduceOp op, const MakePlan& make, std::size_t chunk,
                 std::uint64_t seed) {
   Network network(seed);
@@ -86,7 +86,7 @@ void all_reduce(std::vector<at::Tensor>& tensors, ReduceOp op, const MakePlan& m
   for (int rank = 0; rank < ranks; ++rank) EXPECT_TRUE(done[rank]) << rank;
 }
 
-TEST(PlanRun, ReducesTensorsInPlaceToTheSameBitsEverywhere) {
+TEST(PlanRun, ReducesTensorsInPlaceToTheSameBitsOnAllRanks) {
   const std::vector<MakePlan> algorithms{ring_all_reduce, doubling_all_reduce, halving_all_reduce};
   for (const auto type :
        {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong, torch::kUInt8}) {
@@ -111,9 +111,9 @@ TEST(PlanRun, ReducesTensorsInPlaceToTheSameBitsEverywhere) {
           auto expected = op.kind == ReduceOp::Kind::max   ? wide.amax(0)
                           : op.kind == ReduceOp::Kind::sum ? wide.sum(0)
                                                            : wide.sum(0) / ranks;
-          if (type == torch::kUInt8 && op.kind != ReduceOp::Kind::max) continue;  // which wraps around
+          if (type == torch::kUInt8 && op.kind != ReduceOp::Kind::max) continue;  // sums would overflow
           if (type == torch::kLong) expected = expected.trunc();
-          // Each of the sums may be rounded to the accumulator, and what comes out to the type.
+          // Each partial sum may be rounded to the accumulator's type, and the result to the tensor's type.
           const double accumulator = type == torch::kDouble ? 0x1p-53 : 0x1p-24;
           const double rounding = type == torch::kHalf ? 0x1p-11 : type == torch::kBFloat16 ? 0x1p-8 : 0;
           const auto bound = wide.abs().sum(0) * (ranks * accumulator * 2) + expected.abs() * rounding;
@@ -173,7 +173,7 @@ rpc::Buffer floats(std::size_t n) {
 }
 
 // A connection borrows the memory of large messages until the peer has acknowledged them.
-TEST(PlanRun, CopiesItsLastMessagesSoThatItsEndWaitsForNoAcknowledgement) {
+TEST(PlanRun, CopiesItsLastMessagesAndDoesNotWaitForTheirAcknowledgement) {
   constexpr std::size_t elements = 1 << 18, chunk = 1 << 16;  // 1 MiB, in messages of 256 KiB
   struct Sent final : Outbox {
     void send(int, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) override {
@@ -203,7 +203,7 @@ TEST(PlanRun, CopiesItsLastMessagesSoThatItsEndWaitsForNoAcknowledgement) {
           EXPECT_EQ(error, nullptr);
           done[rank] = true;
           EXPECT_TRUE(tensors[rank].eq(3).all().item<bool>());
-          tensors[rank].zero_();  // its owner may write there now
+          tensors[rank].zero_();  // the owner may write to the tensor now
         },
         std::nullopt, 0, &pool));
     runs[rank]->begin(sent[rank]);
@@ -219,7 +219,7 @@ TEST(PlanRun, CopiesItsLastMessagesSoThatItsEndWaitsForNoAcknowledgement) {
   }
   EXPECT_TRUE(done[0] && done[1]);
   for (const Sent& one : sent) EXPECT_EQ(one.copied, 512U << 10);
-  EXPECT_EQ(pool.counts().misses, 4U);  // two copies of each rank
+  EXPECT_EQ(pool.counts().misses, 4U);  // two copies for each rank
 }
 
 TEST(PlanRun, RefusesAMessageOfAnotherSize) {
@@ -238,7 +238,7 @@ TEST(PlanRun, RefusesAMessageThatNoStepExpects) {
   }
 }
 
-TEST(PlanRun, RefusesAMessageThatHasComeBefore) {
+TEST(PlanRun, RefusesADuplicateMessage) {
   for (const bool begun : {false, true}) {
     Single at;
     if (begun) at.run->begin(at.outbox);
@@ -249,7 +249,7 @@ TEST(PlanRun, RefusesAMessageThatHasComeBefore) {
   }
 }
 
-TEST(PlanRun, KeepsMessagesThatComeBeforeItBegins) {
+TEST(PlanRun, KeepsMessagesThatArriveBeforeItStarts) {
   Single at;
   at.run->deliver(0, 1, floats(5));
   at.run->deliver(0, 0, floats(5));
@@ -265,7 +265,7 @@ TEST(PlanRun, KeepsMessagesThatComeBeforeItBegins) {
   EXPECT_TRUE(torch::equal(at.tensor, torch::cat({torch::ones({5}), torch::full({5}, 2.0)})));
 }
 
-TEST(PlanRun, EndsOnceAndLeavesItsMemoryAloneThen) {
+TEST(PlanRun, CompletesOnceAndDoesNotTouchItsMemoryAfterwards) {
   Single at;
   at.run->begin(at.outbox);
   EXPECT_EQ(at.run->awaited(), std::vector<int>{0});
@@ -286,7 +286,7 @@ TEST(PlanRun, LivesAsLongAsItsMemoryIsLent) {
   at.run->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "for a test")));
   at.run = nullptr;
   EXPECT_FALSE(run.expired());
-  at.outbox.jobs.clear();  // dropped, not run
+  at.outbox.jobs.clear();  // destroys the jobs without running them
   EXPECT_TRUE(run.expired());
 }
 

@@ -11,7 +11,7 @@
 namespace weft::collectives::nccl::testing {
 namespace abi_gpu_test {
 
-// Two types that a call passes in the same way: of one size, and both pointers, both numbers or both structs.
+// Whether a call passes both types in the same way: equal size, and both are pointers, numbers or structs.
 template <class Ours, class Theirs>
 constexpr bool alike =
     sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
@@ -102,7 +102,7 @@ WEFT_EQUAL(undefined, NCCL_CONFIG_UNDEF_INT);
 WEFT_EQUAL(no_color, NCCL_SPLIT_NOCOLOR);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId) && alignof(UniqueId) == alignof(ncclUniqueId));
 
-// Ours is the beginning of theirs, or theirs of ours.
+// Our struct is the beginning of NCCL's, or NCCL's is the beginning of ours.
 #define WEFT_AT(ours, theirs) static_assert(offsetof(Config, ours) == offsetof(ncclConfig_t, theirs))
 WEFT_AT(size, size);
 WEFT_AT(magic, magic);

@@ -24,7 +24,7 @@ using collectives::testing::RankProcesses;
 using rpc::ErrorKind;
 using test::kind_of;
 
-TEST(NcclLibrary, HasWhatWeftCalls) {  // needs no GPU
+TEST(NcclLibrary, ExportsTheFunctionsThatWeftCalls) {  // needs no GPU
   std::string why;
   const auto api = library(why);
   if (api == nullptr) GTEST_SKIP() << why;
@@ -98,7 +98,7 @@ TEST_F(NcclGpu, OneRankOfEveryType) {
   ranks[0].communicator()->close().get();
 }
 
-TEST_F(NcclGpu, AfterWhatIsOnTheStream) {
+TEST_F(NcclGpu, ACollectiveFollowsTheWorkOnItsStream) {
   need(1);
   if (IsSkipped()) return;
   make(1);
@@ -126,7 +126,7 @@ TEST_F(NcclGpu, MemoryAndRegistration) {
   EXPECT_EQ(x.mean().item<float>(), 2);
 }
 
-// Captured with the runtime's own functions, while the watch asks events of other work.
+// The test captures with the CUDA runtime, while the watch queries events of other work.
 TEST_F(NcclGpu, InAGraph) {
   need(1);
   if (IsSkipped()) return;
@@ -155,7 +155,7 @@ TEST_F(NcclGpu, InAGraph) {
     const c10::StreamGuard guard(stream);
     ASSERT_EQ(begin(native, 0), 0);  // the strictest mode
     EXPECT_TRUE(ranks[0].all_reduce(x, ReduceOp::premul_sum(factor)).ready());
-    std::this_thread::sleep_for(20ms);  // the watch asks
+    std::this_thread::sleep_for(20ms);  // the watch queries events in this time
     ASSERT_EQ(end(native, &graph), 0);
   }
   for (auto& one : meanwhile) one.get();
@@ -174,7 +174,8 @@ TEST_F(NcclGpu, TwoGpus) {
     x.push_back(torch::full({1 << 20}, rank + 1, gpu(rank)).to(torch::kFloat));
   std::vector<at::Tensor> out;
   for (int rank = 0; rank < 2; ++rank) out.push_back(torch::empty({1 << 20}, gpu(rank)));
-  // One thread launches both, so the first launch must not wait for the second: that of connecting is in two.
+  // One thread launches for both ranks, so the first launch must not wait for the second one. The launch that
+  // connects is split into two.
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
@@ -189,7 +190,7 @@ TEST_F(NcclGpu, TwoGpus) {
   EXPECT_EQ(out[1].mean().item<float>(), 3);
 }
 
-TEST_F(NcclGpu, OneThatNeverComesAndThenShrinking) {
+TEST_F(NcclGpu, SurvivorsShrinkAfterARankNeverJoins) {
   need(2);
   if (IsSkipped()) return;
   abort_on_failure = false;
@@ -227,7 +228,7 @@ UniqueId id_of(const std::string& text) {
 
 TEST(NcclTwoProcesses, DISABLED_Rank) {
   const auto process = RankProcess::here();
-  if (!process) GTEST_SKIP() << "started by OnOneGpuAndOneIsKilled alone";
+  if (!process) GTEST_SKIP() << "started only by OneOfTwoOnOneGpuIsKilled";
   process->run([&](const std::shared_ptr<const Api>& api) {
     UniqueId id;
     if (process->rank() == 0) {
@@ -252,7 +253,7 @@ TEST(NcclTwoProcesses, DISABLED_Rank) {
   });
 }
 
-TEST(NcclTwoProcesses, OnOneGpuAndOneIsKilled) {
+TEST(NcclTwoProcesses, OneOfTwoOnOneGpuIsKilled) {
   RankProcesses ranks("NcclTwoProcesses.DISABLED_Rank");
   if (!ranks.trouble().empty()) GTEST_SKIP() << ranks.trouble();
   ranks.tell(1, ranks.line(0));

@@ -13,7 +13,7 @@ class NcclCommunicator : public Ranks {};
 
 using Kinds = std::vector<ErrorKind>;
 
-TEST_F(NcclCommunicator, RanksMeetAndReduce) {
+TEST_F(NcclCommunicator, RanksConnectAndReduce) {
   make(3);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(comms[std::size_t(rank)]->rank(), rank);
@@ -22,10 +22,10 @@ TEST_F(NcclCommunicator, RanksMeetAndReduce) {
   expect_works(comms);
   EXPECT_EQ(nccl.calls(1), std::vector<std::string>{"all_reduce 2"});
   settle();
-  EXPECT_EQ(loop->timers(), 0U);  // nothing is watched when nothing is in flight
+  EXPECT_EQ(loop->timers(), 0U);  // no watch is active when no work is in flight
 }
 
-TEST_F(NcclCommunicator, AllOperations) {
+TEST_F(NcclCommunicator, AllOperationsHaveTheirResults) {
   make(2);
   const std::vector<float> in0{1, 2, 3, 4}, in1{10, 20, 30, 40};
   std::vector<std::vector<float>> out(2, std::vector<float>(8));
@@ -71,22 +71,22 @@ TEST_F(NcclCommunicator, AllOperations) {
 
 // --- Making ---
 
-TEST_F(NcclCommunicator, ADeadlineEndsTheMaking) {
+TEST_F(NcclCommunicator, ADeadlineFailsTheCreation) {
   nccl.faults(1).init_hangs = true;
   auto making = begin(2);
   EXPECT_EQ(kind_of([&] { return got(making[1]); }), ErrorKind::deadline_exceeded);
   comms.push_back(got(making[0]));
-  EXPECT_EQ(nccl.alive(), 1U);  // what was begun has been aborted
+  EXPECT_EQ(nccl.alive(), 1U);  // the communicator that was being created has been aborted
 }
 
-TEST_F(NcclCommunicator, MakingCanBeCancelled) {
+TEST_F(NcclCommunicator, CreationCanBeCancelled) {
   auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
   settle();
   making.cancel();
   EXPECT_EQ(kind_of([&] { return got(making); }), ErrorKind::cancelled);
 }
 
-TEST_F(NcclCommunicator, MakingIsCancelledWithoutItsLoop) {  // which may have ended
+TEST_F(NcclCommunicator, CreationIsCancelledWithoutItsLoop) {  // the loop may have ended
   auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
   background->turn();
   EXPECT_EQ(nccl.alive(), 1U);
@@ -97,7 +97,7 @@ TEST_F(NcclCommunicator, MakingIsCancelledWithoutItsLoop) {  // which may have e
   EXPECT_EQ(nccl.alive(), 0U);
 }
 
-TEST_F(NcclCommunicator, MakingThatItsLoopDropsIsAborted) {
+TEST_F(NcclCommunicator, CreationThatItsLoopDropsIsAborted) {
   const auto ends = std::make_shared<rpc::AsioLoop>();
   Device there = device(0);
   there.watch = std::make_shared<Watch>(ends);
@@ -110,7 +110,7 @@ TEST_F(NcclCommunicator, MakingThatItsLoopDropsIsAborted) {
   EXPECT_EQ(nccl.alive(), 0U);
 }
 
-TEST_F(NcclCommunicator, MakingThatNcclRefusesReportsWhy) {
+TEST_F(NcclCommunicator, CreationThatNcclRefusesReportsWhy) {
   nccl.faults(0).init = Result::system_error;
   nccl.last_error = "no interface eth7";
   auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
@@ -120,7 +120,7 @@ TEST_F(NcclCommunicator, MakingThatNcclRefusesReportsWhy) {
                "NCCL: making communicator 'test', rank 0: unhandled system error (no interface eth7)");
 }
 
-TEST_F(NcclCommunicator, AnInvalidRank) {
+TEST_F(NcclCommunicator, AnInvalidRankIsRefused) {
   for (const auto& [size, rank] : {std::pair{2, 2}, {2, -1}, {0, 0}})
     EXPECT_EQ(kind_of([&] { return Communicator::create(device(0), {}, size, rank).valid(); }),
               ErrorKind::invalid_argument);
@@ -128,7 +128,7 @@ TEST_F(NcclCommunicator, AnInvalidRank) {
 
 // --- Failures ---
 
-TEST_F(NcclCommunicator, AnAsynchronousErrorEndsIt) {
+TEST_F(NcclCommunicator, AnAsynchronousErrorFailsTheCommunicator) {
   make(2);
   nccl.faults(1).never_ends = true;
   std::vector<float> a{1}, b{1};
@@ -148,7 +148,7 @@ TEST_F(NcclCommunicator, AnAsynchronousErrorEndsIt) {
   EXPECT_TRUE(failures[1].empty());
 }
 
-TEST_F(NcclCommunicator, AnOperationThatNeverEndsPassesItsDeadline) {
+TEST_F(NcclCommunicator, AnOperationThatNeverCompletesTimesOut) {
   make(2);
   nccl.faults(1).never_ends = true;
   std::vector<float> a{1}, b{1};
@@ -158,7 +158,7 @@ TEST_F(NcclCommunicator, AnOperationThatNeverEndsPassesItsDeadline) {
   EXPECT_EQ(kind_of([&] { got(other); }), ErrorKind::deadline_exceeded);
 }
 
-TEST_F(NcclCommunicator, WhatEndsInTimeIsNotLate) {
+TEST_F(NcclCommunicator, AnOperationThatCompletesInTimeSucceeds) {
   make(2);
   std::vector<float> a{1}, b{1};
   auto one = all_reduce(comms[0], a, 30ms);
@@ -168,7 +168,7 @@ TEST_F(NcclCommunicator, WhatEndsInTimeIsNotLate) {
   got(other);
 }
 
-TEST_F(NcclCommunicator, AGroupThatNcclRefuses) {
+TEST_F(NcclCommunicator, AGroupThatNcclRefusesFails) {
   make(2);
   nccl.faults(0).launch = Result::unhandled_cuda_error;
   std::vector<float> a{1};
@@ -178,7 +178,7 @@ TEST_F(NcclCommunicator, AGroupThatNcclRefuses) {
   EXPECT_EQ(nccl.alive(), 1U);
 }
 
-TEST_F(NcclCommunicator, AGroupThatThrowsEndsIt) {
+TEST_F(NcclCommunicator, AGroupThatThrowsFailsTheCommunicator) {
   make(2);
   EXPECT_EQ(
       kind_of([&] { got(comms[0]->launch({.what = "it"}, [](Calls&) { throw std::runtime_error("no"); })); }),
@@ -187,22 +187,22 @@ TEST_F(NcclCommunicator, AGroupThatThrowsEndsIt) {
   EXPECT_EQ(nccl.alive(), 1U);
 }
 
-TEST_F(NcclCommunicator, ALaunchIsOverWhenNcclHasPutItOnTheStream) {
+TEST_F(NcclCommunicator, ALaunchCompletesOnceNcclHasEnqueuedIt) {
   make(2);
   nccl.faults(0).launch_polls = 5;
   expect_works(comms);
 }
 
-TEST_F(NcclCommunicator, ALaunchThatIsNeverOnTheStream) {
+TEST_F(NcclCommunicator, ALaunchThatIsNeverEnqueuedTimesOut) {
   make(2);
   nccl.faults(0).launch_polls = 1 << 30;
   std::vector<float> a{1};
   auto late = all_reduce(comms[0], a, 20ms);
-  EXPECT_TRUE(device(0).order->reserve().is_mine());  // the next may launch
+  EXPECT_TRUE(device(0).order->reserve().is_mine());  // the next launch may start
   EXPECT_EQ(kind_of([&] { got(late); }), ErrorKind::deadline_exceeded);
 }
 
-TEST_F(NcclCommunicator, WhatIsNotOnTheStreamInTimeIsKeptUntilTheAbort) {
+TEST_F(NcclCommunicator, AnUnenqueuedLaunchIsKeptUntilTheAbort) {
   make(2);
   nccl.faults(0).launch_polls = 1 << 30;
   std::vector<float> a{1};
@@ -211,7 +211,7 @@ TEST_F(NcclCommunicator, WhatIsNotOnTheStreamInTimeIsKeptUntilTheAbort) {
   auto late = comms[0]->launch(std::move(launch), [&](Calls& calls) {
     calls.all_reduce(a.data(), a.data(), 1, DataType::float32, RedOp::sum);
   });
-  EXPECT_EQ(failures[0], Kinds{ErrorKind::deadline_exceeded});  // others hear of it at once
+  EXPECT_EQ(failures[0], Kinds{ErrorKind::deadline_exceeded});  // the failure is reported at once
   loop->turn();
   EXPECT_FALSE(late.ready());
   EXPECT_EQ(kept.use_count(), 2);
@@ -221,15 +221,15 @@ TEST_F(NcclCommunicator, WhatIsNotOnTheStreamInTimeIsKeptUntilTheAbort) {
   EXPECT_EQ(nccl.alive(), 1U);
 }
 
-TEST_F(NcclCommunicator, AnErrorOfTheMarkEndsIt) {
+TEST_F(NcclCommunicator, AnErrorOfTheMarkFailsTheCommunicator) {
   make(1);
   Launch launch{.what = "it"};
   launch.mark = []() -> std::function<bool()> { throw std::runtime_error("no event"); };
   EXPECT_EQ(kind_of([&] { got(comms[0]->launch(std::move(launch), [](Calls&) {})); }), ErrorKind::internal);
 }
 
-// On threads of the background executor nothing may be thrown.
-TEST_F(NcclCommunicator, ADevicesRefusalIsAnError) {
+// No exception may be thrown on threads of the background executor.
+TEST_F(NcclCommunicator, AnErrorOfTheDeviceIsReported) {
   bool broken = false;
   for (const int rank : {0, 1, 2})
     device(rank).within = [&](const std::function<void()>& job) {
@@ -254,7 +254,7 @@ TEST_F(NcclCommunicator, WithoutAMarkALaunchIsCompleteAtOnce) {  // a graph that
 
 // --- Aborts ---
 
-TEST_F(NcclCommunicator, AnAbortWaitsForTheThreadThatIsInside) {
+TEST_F(NcclCommunicator, AnAbortWaitsForAThreadInsideNccl) {
   make(2);
   nccl.hold(0);
   std::vector<float> a{1};
@@ -268,7 +268,7 @@ TEST_F(NcclCommunicator, AnAbortWaitsForTheThreadThatIsInside) {
     background->turn();
   });
   while (!began) std::this_thread::yield();
-  loop->turn();  // and polls leave it alone
+  loop->turn();  // polls do not use the communicator
   EXPECT_EQ(nccl.alive(), 2U);
   nccl.let_go(0);
   inside.join();
@@ -288,10 +288,10 @@ TEST_F(NcclCommunicator, CommunicatorsOfADeviceAreAbortedInOneGroup) {
   got(first);
   got(second);
   got(last);
-  EXPECT_EQ(nccl.aborts(), (std::vector<std::vector<int>>{{0, 0}, {1}}));  // each rank has a device
+  EXPECT_EQ(nccl.aborts(), (std::vector<std::vector<int>>{{0, 0}, {1}}));  // each rank has a separate device
 }
 
-TEST_F(NcclCommunicator, AnAbortDoesNotWaitForEver) {
+TEST_F(NcclCommunicator, AnAbortDoesNotWaitForever) {
   auto making = begin(1);
   got(making[0]);
   const UniqueId id = Communicator::unique_id(*api());
@@ -308,16 +308,16 @@ TEST_F(NcclCommunicator, AnAbortDoesNotWaitForEver) {
   EXPECT_EQ(kind, ErrorKind::deadline_exceeded);
 }
 
-TEST_F(NcclCommunicator, AnAbortWhileItIsMade) {
+TEST_F(NcclCommunicator, AnAbortDuringCreation) {
   auto making = begin(2);
   while (background->turn()) {
   }
-  making[0].cancel();  // rank 1 has it already
+  making[0].cancel();  // rank 1 has its communicator already
   comms.push_back(got(making[1]));
   EXPECT_EQ(kind_of([&] { return got(making[0]); }), ErrorKind::cancelled);
 }
 
-TEST_F(NcclCommunicator, AbortTwiceAndAfterwards) {
+TEST_F(NcclCommunicator, AbortMayBeCalledRepeatedly) {
   make(1);
   auto first = comms[0]->abort("one"), second = comms[0]->abort("two");
   got(first);
@@ -328,7 +328,7 @@ TEST_F(NcclCommunicator, AbortTwiceAndAfterwards) {
 
 // --- Closing ---
 
-TEST_F(NcclCommunicator, CloseIsOfAllRanks) {
+TEST_F(NcclCommunicator, CloseNeedsAllRanks) {
   make(2);
   expect_works(comms);
   auto one = comms[0]->close();
@@ -366,7 +366,7 @@ TEST_F(NcclCommunicator, SplitByColorAndKey) {
   std::vector<rpc::Future<Communicator::Ptr>> making(4);
   for (const int rank : {3, 2, 1, 0}) {
     settle();
-    for (auto& one : making) EXPECT_FALSE(one.valid() && one.ready());  // it is of all ranks
+    for (auto& one : making) EXPECT_FALSE(one.valid() && one.ready());  // all ranks must call it
     making[std::size_t(rank)] =
         comms[std::size_t(rank)]->split(rank == 3 ? no_color : rank % 2, -rank, options(rank));
   }
@@ -386,7 +386,7 @@ TEST_F(NcclCommunicator, ASplitThatOthersDoNotJoin) {
   make(2);
   auto making = comms[0]->split(0, 0, options(0));
   EXPECT_EQ(kind_of([&] { return got(making); }), ErrorKind::deadline_exceeded);
-  EXPECT_EQ(failures[0], Kinds{ErrorKind::deadline_exceeded});  // it is of no more use
+  EXPECT_EQ(failures[0], Kinds{ErrorKind::deadline_exceeded});  // the communicator has failed
   settle();
   EXPECT_EQ(nccl.alive(), 1U);
 }
@@ -399,7 +399,7 @@ TEST_F(NcclCommunicator, SurvivorsShrinkAndContinue) {
   auto first = all_reduce(comms[0], a), third = all_reduce(comms[2], b);
   nccl.kill(1);
   ASSERT_TRUE(run_until([&] { return failures[0].size() == 1 && failures[2].size() == 1; }));
-  EXPECT_FALSE(first.ready());  // its kernel still runs
+  EXPECT_FALSE(first.ready());  // its kernel is still running
   auto one = comms[0]->shrink({1}, true, options(0)), other = comms[2]->shrink({1}, true, options(2));
   std::vector<Communicator::Ptr> survivors;
   survivors.push_back(got(one));
@@ -409,10 +409,10 @@ TEST_F(NcclCommunicator, SurvivorsShrinkAndContinue) {
   EXPECT_EQ(survivors[0]->size(), 2);
   EXPECT_EQ(survivors[1]->rank(), 1);
   expect_works(survivors);
-  EXPECT_EQ(nccl.alive(), 3U);  // the dead rank's, and the new ones
+  EXPECT_EQ(nccl.alive(), 3U);  // that of the dead rank, and the new ones
 }
 
-TEST_F(NcclCommunicator, AnAbortedOneDoesNotShrink) {
+TEST_F(NcclCommunicator, AnAbortedCommunicatorDoesNotShrink) {
   make(2);
   got(comms[0]->abort("enough"));
   EXPECT_EQ(kind_of([&] { return comms[0]->shrink({1}, true).valid(); }), ErrorKind::aborted);
@@ -429,7 +429,7 @@ TEST_F(NcclCommunicator, ShrinkWithoutAFailureKeepsTheOldOne) {
   EXPECT_EQ(kind_of([&] { return comms[0]->shrink({0}, false).valid(); }), ErrorKind::invalid_argument);
 }
 
-TEST_F(NcclCommunicator, GrowByOneThatJoins) {
+TEST_F(NcclCommunicator, ARankJoinsByGrowing) {
   make(2);
   const UniqueId id = comms[1]->grow_id();
   std::vector<rpc::Future<Communicator::Ptr>> making;
@@ -445,13 +445,13 @@ TEST_F(NcclCommunicator, GrowByOneThatJoins) {
   expect_works(comms);
 }
 
-TEST_F(NcclCommunicator, AGrowthThatNoRankJoins) {
+TEST_F(NcclCommunicator, AGrowthThatNoRankJoinsFails) {
   make(1);
   const UniqueId id = comms[0]->grow_id();
   EXPECT_EQ(kind_of([&] { return got(comms[0]->grow(2, id, options(0))); }), ErrorKind::deadline_exceeded);
 }
 
-TEST_F(NcclCommunicator, WhatComesTooLateIsAborted) {
+TEST_F(NcclCommunicator, ACommunicatorThatIsCreatedTooLateIsAborted) {
   make(1);
   const UniqueId id = comms[0]->grow_id();
   EXPECT_EQ(kind_of([&] { return got(Communicator::join(device(1), id, 2, 1, options(1))); }),
@@ -461,7 +461,7 @@ TEST_F(NcclCommunicator, WhatComesTooLateIsAborted) {
   EXPECT_EQ(nccl.alive(), 1U);
 }
 
-TEST(NcclVersions, WhatALibraryIsTooOldForIsRefusedByName) {
+TEST(NcclVersions, FunctionsThatALibraryLacksAreRefusedByName) {
   FakeNccl old(22100);
   auto api = std::make_shared<Api>(*old.api());
   api->comm_shrink = nullptr;

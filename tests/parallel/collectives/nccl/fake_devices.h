@@ -1,5 +1,5 @@
-// FakeDevices: an accelerator and NCCL, both fake, for groups of one process, one device for each rank. The
-// devices do nothing until the test works them.
+// FakeDevices: a fake accelerator and a fake NCCL for groups of one process, with one device for each rank.
+// The devices execute work only when the test calls work_until().
 #pragma once
 
 #include <c10/core/DeviceGuard.h>
@@ -32,7 +32,7 @@ class FakeDevices {
   // Call it once the groups and their agents have ended. Threads of their devices may still use NCCL for a
   // moment. They hold `api` until they end.
   ~FakeDevices() {
-    for (int rank = 0; rank < ranks_; ++rank)  // jobs that are left would use this NCCL
+    for (int rank = 0; rank < ranks_; ++rank)  // remaining jobs would use this NCCL
       for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
         accelerator.wait(c10::Stream(c10::Stream::UNSAFE, device(rank), id));
     const auto until = rpc::Clock::now() + test::too_long;
@@ -57,13 +57,13 @@ class FakeDevices {
     return options;
   }
   static c10::Device device(int rank) { return FakeAccelerator::device(rank); }
-  // Kept: NCCL may still write there when a test's last handle is gone.
+  // The tensor is kept, because NCCL may still write to it after the last handle of the test is gone.
   at::Tensor on_device(int rank, const at::Tensor& values) {
     const at::Tensor there = values.to(device(rank));
     std::lock_guard lock(mutex);
     return kept.emplace_back(there);
   }
-  // The devices work until then, if they do at all.
+  // Runs the devices until over() is true, unless devices_work is false.
   void work_until(const std::function<bool()>& over) {
     while (!over()) {
       for (int rank = 0; rank < ranks_ && devices_work; ++rank)
@@ -81,7 +81,7 @@ class FakeDevices {
 
   FakeAccelerator& accelerator = FakeAccelerator::install();
   bool devices_work = true;
-  // By rank: its device executes nothing until a thread waits for a stream.
+  // By rank: the rank's device executes work only while a thread waits for a stream.
   std::array<std::atomic<bool>, FakeAccelerator::devices> idle{};
   std::atomic<int> loads{0};
   FakeNccl nccl;

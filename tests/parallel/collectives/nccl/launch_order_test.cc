@@ -14,7 +14,7 @@ using rpc::Clock;
 
 const auto for_ever = Clock::time_point::max();
 
-TEST(LaunchOrder, TurnsComeInTheOrderInWhichTheyWereReserved) {
+TEST(LaunchOrder, TurnsFollowTheOrderOfTheirReservation) {
   const auto order = std::make_shared<LaunchOrder>();
   std::vector<LaunchTurn> turns;
   for (int i = 0; i < 8; ++i) turns.push_back(order->reserve());
@@ -23,13 +23,13 @@ TEST(LaunchOrder, TurnsComeInTheOrderInWhichTheyWereReserved) {
   for (int i = 7; i >= 0; --i)
     threads.emplace_back([&, i, turn = std::move(turns[static_cast<std::size_t>(i)])]() mutable {
       turn.wait(for_ever);
-      launched.push_back(i);  // it is this thread's alone
+      launched.push_back(i);  // only the thread with the turn accesses it
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(launched, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST(LaunchOrder, ATurnThatIsNotUsedIsPassedOver) {
+TEST(LaunchOrder, AnUnusedTurnIsSkipped) {
   const auto order = std::make_shared<LaunchOrder>();
   LaunchTurn first = order->reserve(), second = order->reserve(), third = order->reserve();
   second.end();
@@ -39,7 +39,7 @@ TEST(LaunchOrder, ATurnThatIsNotUsedIsPassedOver) {
   third.wait(for_ever);
 }
 
-TEST(LaunchOrder, WaitingHasADeadline) {
+TEST(LaunchOrder, WaitingForATurnTimesOut) {
   const auto order = std::make_shared<LaunchOrder>();
   const LaunchTurn first = order->reserve();
   LaunchTurn second = order->reserve();

@@ -7,7 +7,7 @@ namespace memory_test {
 
 class NcclMemory : public Ranks {};
 
-TEST_F(NcclMemory, MadeAndGivenBackOnlyWhenNothingIsInFlight) {
+TEST_F(NcclMemory, IsAllocatedAndFreedOnlyWhenNoWorkIsInFlight) {
   make(2);
   auto memory = allocate(device(0), 64);
   auto registered = register_memory(comms[0], memory, 64);
@@ -33,7 +33,7 @@ TEST_F(NcclMemory, RegistrationEndsWithTheCommunicator) {
     const auto registered = register_memory(comms[0], memory, 64);
     got(comms[0]->abort("enough"));
   }
-  EXPECT_EQ(nccl.memory(), 2U);  // nobody touches what has ended
+  EXPECT_EQ(nccl.memory(), 2U);  // a destroyed communicator is not used
   EXPECT_EQ(kind_of([&] { return register_memory(comms[0], memory, 64); }), ErrorKind::aborted);
 }
 

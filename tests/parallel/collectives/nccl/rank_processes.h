@@ -62,7 +62,7 @@ class RankProcesses {
   std::vector<std::unique_ptr<test::Child>> ranks_;
 };
 
-// For the log: how long something took on this GPU.
+// Prints to the log how long an operation took on this GPU.
 inline void note(const char* what, rpc::Clock::time_point begin, const std::string& more = "") {
   std::cout << what << ": " << std::chrono::duration<double>(rpc::Clock::now() - begin).count() << " s "
             << more << std::endl;  // flushed: the process is killed
@@ -93,7 +93,7 @@ class RankProcess {
     }
     (void)next_line();
   }
-  // f(group, agent), of both ranks.
+  // Runs f(group, agent) on both ranks.
   template <class F>
   void run_in_group(const GroupOptions& options, rpc::Layers below, F f) const {
     run([&](const std::shared_ptr<const nccl::Api>& api) {

@@ -1,4 +1,4 @@
-// Ranks of one communicator, in this process and over a FakeNccl, turned by hand.
+// The ranks of one communicator in this process, over a FakeNccl. The test runs their loops by hand.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/communicator.h>
@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 class Ranks : public ::testing::Test {
  protected:
-  // Of the rank's device; each rank has a separate device.
+  // The device of the rank. Each rank has a separate one.
   Device& device(int rank) {
     auto& device = devices_[rank];
     if (device.api == nullptr) {
@@ -54,7 +54,7 @@ class Ranks : public ::testing::Test {
   T got(rpc::Future<T>&& future) {
     return got(future);
   }
-  // All work that is posted, and the time in which it would be done.
+  // Runs all posted work, and advances the clock so that it completes.
   void settle() {
     for (int i = 0; i < 20; ++i) {
       while (loop->turn() || background->turn()) {
@@ -88,7 +88,7 @@ class Ranks : public ::testing::Test {
       calls.all_reduce(values.data(), values.data(), values.size(), DataType::float32, RedOp::sum);
     });
   }
-  // One of all ranks of `among`, which are right afterwards.
+  // Runs one collective on all ranks of `among`, and checks the results.
   void expect_works(const std::vector<Communicator::Ptr>& among) {
     std::vector<std::vector<float>> values;
     std::vector<rpc::Future<void>> done;

@@ -1,5 +1,5 @@
-// TensorCalls: TensorCollectives whose operations are functions, for tests; each checks its arguments as a
-// group does.
+// TensorCalls: TensorCollectives with one function for each operation, for tests. Each checks its arguments
+// as a group does.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>

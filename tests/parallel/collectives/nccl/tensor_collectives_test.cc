@@ -37,7 +37,7 @@ class NcclTensors : public Ranks {
     ranks.clear();
     Ranks::TearDown();
   }
-  void wait() {  // for all that is on all streams
+  void wait() {  // for all work on all streams
     for (int rank = 0; rank < size; ++rank)
       for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
         accelerator.wait(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
@@ -67,7 +67,7 @@ class NcclTensors : public Ranks {
 
 using Floats = std::vector<float>;
 
-TEST_F(NcclTensors, APieceOfTheCurrentStream) {
+TEST_F(NcclTensors, RunOnTheCurrentStream) {
   std::vector<at::Tensor> tensors;
   std::vector<rpc::Future<void>> done;
   for (int rank = 0; rank < size; ++rank) {
@@ -96,7 +96,8 @@ TEST_F(NcclTensors, TensorsAreKeptUntilTheEnd) {
   got(done);
 }
 
-// A tensor is kept until its event: only a graph, whose launch keeps nothing, needs the allocator.
+// A tensor is kept until its event occurs. Only a graph needs the allocator, because the launch of a graph
+// keeps no tensor.
 TEST_F(NcclTensors, TheAllocatorIsNotifiedOfTheStreamOnlyDuringAGraphCapture) {
   const std::size_t before = accelerator.recorded_uses();
   all([&](int rank, TensorCalls& it) { return it.all_reduce(empty(rank, 2)); });
@@ -127,7 +128,7 @@ TEST_F(NcclTensors, EventsAndCapturesAreQueriedWithTheDeviceSet) {
     EXPECT_EQ(current[std::size_t(rank)], FakeAccelerator::device(rank));
 }
 
-TEST_F(NcclTensors, ConnectingDoesNotBlockAndTakesNoTurn) {
+TEST_F(NcclTensors, ConnectDoesNotBlockAndTakesNoTurn) {
   for (int rank = 0; rank < size; ++rank) nccl.faults(rank).launch_polls = 5;
   std::vector<rpc::Future<void>> connecting;
   for (const TensorCalls& one : ranks) connecting.push_back(one.connect());
@@ -139,7 +140,7 @@ TEST_F(NcclTensors, ConnectingDoesNotBlockAndTakesNoTurn) {
     EXPECT_EQ(nccl.calls(rank), std::vector<std::string>{"all_reduce 1"});
 }
 
-TEST_F(NcclTensors, Collectives) {
+TEST_F(NcclTensors, EveryCollectiveHasItsResult) {
   std::vector<at::Tensor> t(size);
   const auto each = [&](const std::vector<Floats>& from) {
     for (int rank = 0; rank < size; ++rank) t[std::size_t(rank)] = tensor(rank, from[std::size_t(rank)]);
@@ -245,7 +246,7 @@ TEST_F(NcclTensors, OneAndAll) {
   EXPECT_EQ(values(out[1]), (Floats{2, 1}));
 }
 
-TEST_F(NcclTensors, WhatIsWrongIsRefusedBeforeAnythingIsBegun) {
+TEST_F(NcclTensors, InvalidArgumentsAreRefusedBeforeTheLaunch) {
   const auto here = empty(0, 6);
   const auto refused = [&](const std::function<rpc::Future<void>(TensorCalls&)>& f) {
     return kind_of([&] { return f(ranks[0]).valid(); });
@@ -281,7 +282,7 @@ TEST_F(NcclTensors, WhatIsWrongIsRefusedBeforeAnythingIsBegun) {
             "NCCL: broadcast float32[6]: the tensor is not on the communicator's device");
 }
 
-TEST_F(NcclTensors, DevicesThatThereAre) {
+TEST_F(NcclTensors, AMissingIndexIsThatOfTheCurrentDevice) {
   const c10::DeviceGuard guard(FakeAccelerator::device(2));
   EXPECT_EQ(existing(c10::Device(FakeAccelerator::type)), FakeAccelerator::device(2));
   EXPECT_EQ(existing(FakeAccelerator::device(3)), FakeAccelerator::device(3));
@@ -290,7 +291,7 @@ TEST_F(NcclTensors, DevicesThatThereAre) {
   EXPECT_EQ(kind_of([] { return existing(c10::Device(c10::kXLA, 0)); }), ErrorKind::unsupported);
 }
 
-TEST_F(NcclTensors, OfACapturedStreamNothingIsWatched) {
+TEST_F(NcclTensors, ACapturedStreamIsNotWatched) {
   capture.captures = [](Stream stream) { return FakeAccelerator::stream_of(stream).id() == 5; };
   TensorCalls capturing(comms[0], FakeAccelerator::device(0), capture);
   const auto one = empty(0, 2);
@@ -307,7 +308,7 @@ TEST_F(NcclTensors, OfACapturedStreamNothingIsWatched) {
   });
 }
 
-TEST_F(NcclTensors, EventsAreAskedInAModeThatSpoilsNoGraph) {
+TEST_F(NcclTensors, EventsAreQueriedInAModeThatAllowsGraphCapture) {
   std::vector<int> modes;
   int mode = 0;
   capture.exchange = [&](int& given) {

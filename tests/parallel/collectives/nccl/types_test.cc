@@ -18,7 +18,7 @@ const std::vector<ReduceOp> all_ops{ReduceOp::sum,    ReduceOp::avg,     ReduceO
                                     ReduceOp::min,    ReduceOp::max,     ReduceOp::bit_and,
                                     ReduceOp::bit_or, ReduceOp::bit_xor, ReduceOp::premul_sum(2)};
 
-// "sum avg product …", of those that NCCL does.
+// Returns the reductions that NCCL supports: "sum avg product …".
 std::string supported(ScalarType type) {
   std::string names;
   for (const ReduceOp& op : all_ops) {
@@ -32,7 +32,7 @@ std::string supported(ScalarType type) {
   return names;
 }
 
-TEST(NcclTypes, WhatNcclReduces) {
+TEST(NcclTypes, NcclReducesTheseTypes) {
   const std::string whole = "sum avg product min max", real = whole + " premul_sum";
   for (const ScalarType type : {ScalarType::Char, ScalarType::Byte, ScalarType::Int, ScalarType::UInt32,
                                 ScalarType::Long, ScalarType::UInt64})
@@ -48,7 +48,7 @@ TEST(NcclTypes, WhatNcclReduces) {
     EXPECT_EQ(supported(type), "") << c10::toString(type);
 }
 
-TEST(NcclTypes, EachHasItsOwn) {
+TEST(NcclTypes, EachTypeIsMapped) {
   const auto type_of = [](ScalarType type) { return map_reduction(type, ReduceOp::sum).type; };
   EXPECT_EQ(type_of(ScalarType::Char), DataType::int8);
   EXPECT_EQ(type_of(ScalarType::Byte), DataType::uint8);

@@ -24,13 +24,13 @@ struct Counted final : Watched {
   }
 };
 
-TEST(Watch, LooksOnceAnIntervalUntilThereIsNothingMore) {
+TEST(Watch, PollsOncePerIntervalUntilAllWatchesAreDone) {
   const auto loop = std::make_shared<test::HandLoop>();
   Watch watch(loop, {.shortest = 2ms, .longest = 2ms});
   const auto one = std::make_shared<Counted>();
   one->left = 3;
   watch.add(one);
-  watch.add(one);  // is there already
+  watch.add(one);  // a second addition has no effect
   loop->turn();
   EXPECT_EQ(one->looks, 1);
   loop->advance(1ms);
@@ -44,13 +44,13 @@ TEST(Watch, LooksOnceAnIntervalUntilThereIsNothingMore) {
   EXPECT_EQ(loop->timers(), 0U);
   EXPECT_EQ(one.use_count(), 1);
 
-  one->left = 1;  // and again
+  one->left = 1;  // the object may be watched again
   watch.add(one);
   loop->turn();
   EXPECT_EQ(one->looks, 4);
 }
 
-TEST(Watch, LooksLessOftenTheLongerItTakesUntilSomethingIsAdded) {
+TEST(Watch, PollsLessOftenOverTimeUntilAWatchIsAdded) {
   const auto loop = std::make_shared<test::HandLoop>();
   Watch watch(loop, {.shortest = 20us, .longest = 1ms});
   const auto one = std::make_shared<Counted>(), other = std::make_shared<Counted>();
@@ -72,16 +72,16 @@ TEST(Watch, LooksLessOftenTheLongerItTakesUntilSomethingIsAdded) {
   EXPECT_LE(looks_within(10ms), 11);  // the longest interval
   watch.add(other);
   EXPECT_GE(looks_within(320us), 16);
-  EXPECT_EQ(loop->timers(), 2U);  // the one that has become void, too
+  EXPECT_EQ(loop->timers(), 2U);  // including the cancelled one
   looks_within(1ms);
   EXPECT_EQ(loop->timers(), 1U);
   watch.end();
   loop->advance(1ms);
   loop->turn();
-  EXPECT_EQ(loop->timers(), 0U);  // it holds the loop until then
+  EXPECT_EQ(loop->timers(), 0U);  // the timer holds the loop until it fires
 }
 
-TEST(Watch, AnAdditionWhileItReportsThatItIsDoneIsNotLost) {
+TEST(Watch, AWatchThatIsAddedDuringACompletionIsNotLost) {
   const auto loop = std::make_shared<test::HandLoop>();
   Watch watch(loop, {.shortest = 1ms, .longest = 1ms});
   const auto one = std::make_shared<Counted>(), other = std::make_shared<Counted>();
@@ -102,7 +102,7 @@ TEST(Watch, AnAdditionWhileItReportsThatItIsDoneIsNotLost) {
   EXPECT_EQ(loop->timers(), 0U);
 }
 
-TEST(Watch, ItsEndReleasesWatches) {
+TEST(Watch, ItsDestructorReleasesWatches) {
   const auto loop = std::make_shared<test::HandLoop>();
   const auto one = std::make_shared<Counted>();
   one->left = 100;
@@ -117,7 +117,7 @@ TEST(Watch, ItsEndReleasesWatches) {
   EXPECT_EQ(one->looks, 1);
 }
 
-TEST(Watch, ItsEndDuringALookReleasesWatches) {
+TEST(Watch, ItsDestructorDuringAPollReleasesWatches) {
   const auto loop = std::make_shared<test::HandLoop>();
   const auto watch = std::make_shared<Watch>(loop);
   const auto one = std::make_shared<Counted>();
@@ -129,12 +129,12 @@ TEST(Watch, ItsEndDuringALookReleasesWatches) {
   EXPECT_EQ(one.use_count(), 1);
 }
 
-TEST(Watch, ItsLoopsEndReleasesWatches) {
+TEST(Watch, TheEndOfItsLoopReleasesWatches) {
   const auto loop = std::make_shared<rpc::AsioLoop>();
   const auto watch = std::make_shared<Watch>(loop, WatchInterval{1h, 1h});
   const auto one = std::make_shared<Counted>();
   one->left = 100;
-  one->at_look = [watch] {};  // as what is on a device keeps that, and it its Watch
+  one->at_look = [watch] {};  // the watched object keeps its Watch, as work on a device does
   watch->add(one);
   rpc::detail::Latch looked;
   loop->post([&] { looked.open(); });
@@ -147,8 +147,8 @@ TEST(Watch, ItsLoopsEndReleasesWatches) {
   EXPECT_EQ(one->looks, 1);
 }
 
-// Its loop has ended while nothing was watched: a thread that adds something later does not know.
-TEST(Watch, KeepsNothingThatIsAddedAfterItsEnd) {
+// The loop ended while no object was watched. A thread that adds one later does not know this.
+TEST(Watch, DropsWatchesThatAreAddedAfterItsEnd) {
   const auto loop = std::make_shared<rpc::AsioLoop>();
   const auto watch = std::make_shared<Watch>(loop, WatchInterval{1h, 1h});
   watch->end();

@@ -13,7 +13,7 @@ using rpc::ErrorKind;
 
 constexpr int ranks = 3, rank = 1;
 
-// The text of the error, "" without one, and its kind.
+// Returns the text of the error, or "" without one. Also checks the kind of the error.
 std::string refusal(const CollectiveCall& call, ErrorKind kind = ErrorKind::invalid_argument) {
   try {
     check(call, rank, ranks);
@@ -32,7 +32,7 @@ Tensors zeros(std::vector<std::int64_t> sizes) {
 struct Case {
   Operation operation;
   std::vector<std::int64_t> outputs, inputs;
-  const char* refused;  // "": it is right
+  const char* refused;  // the refusal; "" for a valid call
 };
 
 TEST(CollectiveCalls, AreCheckedByTheDescriptionOfTheirOperation) {
@@ -79,7 +79,7 @@ TEST(CollectiveCalls, AreCheckedByTheDescriptionOfTheirOperation) {
   }
 }
 
-TEST(CollectiveCalls, OnlyTheRootGivesATensorForEachRank) {
+TEST(CollectiveCalls, OnlyTheRootPassesATensorForEachRank) {
   const Tensors three = zeros({2, 2, 2}), two = zeros({2, 2}), uneven = zeros({2, 2, 1}), one = zeros({2});
   const auto gather = [&](const Tensors& outputs, int root) {
     return refusal({.operation = Operation::gather, .outputs = outputs, .inputs = one, .root = root});
@@ -108,7 +108,7 @@ TEST(CollectiveCalls, TakeDenseTensorsOfOneDtype) {
             "all_reduce: a tensor on meta: give one of the host's memory or of a GPU");
 }
 
-TEST(CollectiveCalls, MayBeInPlaceOnlyWhereThePartIsThisRanks) {
+TEST(CollectiveCalls, MayBeInPlaceOnlyAtTheOwnPart) {
   const at::Tensor whole = at::zeros({9});
   const auto at = [&](std::int64_t begin) { return whole.narrow(0, begin, 3); };
   const Tensors thirds{at(0), at(3), at(6)};
@@ -137,7 +137,7 @@ TEST(CollectiveCalls, MayBeInPlaceOnlyWhereThePartIsThisRanks) {
   }
   EXPECT_EQ(refused(all_to_all, {whole}, {whole}), "all_to_all: input and output overlap" + end);
   EXPECT_EQ(refused(all_to_all_v, thirds, thirds), "all_to_all_v: input and output overlap" + end);
-  // Of several, a part is in place in its own tensor alone.
+  // With several tensors, a part is in place only in its own tensor.
   const at::Tensor other = at::zeros({9});
   EXPECT_EQ(refused(all_gather, {whole, other}, {at(3), other.narrow(0, 3, 3)}), "");
   EXPECT_NE(refused(all_gather, {other, whole}, {at(3), other.narrow(0, 3, 3)}), "");
@@ -145,7 +145,7 @@ TEST(CollectiveCalls, MayBeInPlaceOnlyWhereThePartIsThisRanks) {
   EXPECT_EQ(refused(all_to_all, {whole}, {at::zeros({1}).expand({9})}), "");
 }
 
-TEST(CollectiveCalls, SaySignatureAndLayout) {
+TEST(CollectiveCalls, HaveSignatureAndLayout) {
   const Tensors two = zeros({2, 4}), six = zeros({6}), three = zeros({1, 2, 3}), one = zeros({2});
   const CollectiveCall all_reduce{
       .operation = Operation::all_reduce, .outputs = two, .reduction = ReduceOp::avg};

@@ -17,7 +17,7 @@ const std::vector<c10::ScalarType> integers{torch::kUInt8, torch::kInt8,   torch
                                             torch::kInt64, torch::kUInt16, torch::kUInt32, torch::kUInt64};
 const std::vector<c10::ScalarType> narrow{torch::kHalf,     torch::kBFloat16,     at::kFloat8_e4m3fn,
                                           at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz};
-// A prime, and more than a block of what is widened at a time.
+// A prime, and larger than a block that is widened at a time.
 constexpr std::int64_t count = 2311;
 
 const std::byte* bytes(const at::Tensor& tensor) {
@@ -25,7 +25,7 @@ const std::byte* bytes(const at::Tensor& tensor) {
 }
 std::byte* bytes(at::Tensor& tensor) { return static_cast<std::byte*>(tensor.mutable_data_ptr()); }
 
-// Values that are exact in every type, and whose sums and products of a few are too.
+// Values that every type represents exactly, as it does sums and products of a few of them.
 at::Tensor small_values(c10::ScalarType type, std::uint64_t seed) {
   torch::manual_seed(seed);
   const bool natural = type == torch::kBool || c10::isIntegralType(type, true);
@@ -83,7 +83,7 @@ void expect_equals_libtorch(ReduceOp op, c10::ScalarType type) {
   expect_same(combined(op, left, right), oracle(op, left, right));
 }
 
-TEST(Reduction, OfIntegersIsLibTorchs) {
+TEST(Reduction, OfIntegersEqualsLibTorchs) {
   for (const auto type : integers) {
     for (const auto& op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min, ReduceOp::max,
                            ReduceOp::bit_and, ReduceOp::bit_or, ReduceOp::bit_xor}) {
@@ -92,7 +92,7 @@ TEST(Reduction, OfIntegersIsLibTorchs) {
   }
 }
 
-TEST(Reduction, OfFloatingPointIsLibTorchs) {
+TEST(Reduction, OfFloatingPointEqualsLibTorchs) {
   auto types = narrow;
   types.insert(types.end(), {torch::kFloat, torch::kDouble});
   for (const auto type : types) {
@@ -128,8 +128,8 @@ TEST(Reduction, OfIntegersWrapsAround) {
   }
 }
 
-// Halfway between two values of the type: what is rounded twice loses both ones, what is rounded once keeps
-// them.
+// The exact value is halfway between two values of the type. Rounding twice loses both ones. Rounding once
+// keeps them.
 TEST(Reduction, OfNarrowTypesIsRoundedOnce) {
   const std::vector<std::pair<c10::ScalarType, double>> cases{
       {torch::kHalf, 2048},       {torch::kBFloat16, 256}, {at::kFloat8_e4m3fn, 16},
@@ -148,7 +148,7 @@ TEST(Reduction, OfNarrowTypesIsRoundedOnce) {
   }
 }
 
-// Every value of 16 bits, converted and back; values between them are rounded to even.
+// Converts every 16-bit value to float and back. Values between two of them are rounded to even.
 TEST(Reduction, WidensAndRoundsAsLibTorchDoes) {
   for (const auto type : {torch::kHalf, torch::kBFloat16}) {
     const Reduction reduction(ReduceOp::max, type);
@@ -206,7 +206,7 @@ TEST(Reduction, MultipliesByAFactorFirst) {
   }
 }
 
-TEST(Reduction, WithoutAMeaningIsRefused) {
+TEST(Reduction, WithoutADefinitionIsRefused) {
   const std::vector<std::pair<ReduceOp, c10::ScalarType>> meaningless{
       {ReduceOp::min, torch::kComplexFloat},
       {ReduceOp::max, torch::kComplexDouble},

@@ -5,7 +5,7 @@
 namespace weft::collectives::testing {
 namespace signature_bytes_test {
 
-TEST(SignatureBytes, SayWhatTheSignatureSays) {
+TEST(SignatureBytes, ContainTheSignature) {
   const Signature sums{.operation = Operation::all_reduce,
                        .shapes = {{4, 8}},
                        .dtype = c10::ScalarType::Float,

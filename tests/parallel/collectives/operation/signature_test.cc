@@ -21,7 +21,7 @@ TEST(Signature, ReadsLikeTheCall) {
   EXPECT_EQ(any.text(), "all_gather_v(int64[?, 5])");
 }
 
-TEST(Signature, HasAnotherHashWhereAnythingDiffers) {
+TEST(Signature, HasAnotherHashIfAnyFieldDiffers) {
   EXPECT_EQ(sums.hash(), Signature(sums).hash());
   std::vector<Signature> others(7, sums);
   others[0].operation = Operation::reduce_scatter;

@@ -13,7 +13,8 @@ using MakePlan = std::function<Plan(Member, std::size_t)>;
 
 std::uint64_t sum(std::uint64_t left, std::uint64_t right) { return left + right; }
 
-// Neither associative nor commutative: equal results prove equal operations in equal order.
+// This operation is neither associative nor commutative, so equal results prove equal operations in the same
+// order.
 std::uint64_t mixed(std::uint64_t left, std::uint64_t right) {
   return (left * 0x9E3779B97F4A7C15ULL) ^ std::rotl(right, 23) ^ (right * 0xC2B2AE3D27D4EB4FULL);
 }
@@ -120,7 +121,7 @@ TEST(ReducePlan, GivesTheRootTheSumOfAllAndLeavesTheOthersOutputsAlone) {
   }
 }
 
-TEST(BroadcastPlan, GivesEveryRankWhatTheRootHas) {
+TEST(BroadcastPlan, GivesEveryRankTheRootsElements) {
   for (const auto& make : {tree_broadcast, chain_broadcast}) {
     for (const auto& [ranks, n, chunk] : sizes()) {
       for (const int root : {0, ranks - 1, ranks / 3}) {
@@ -176,7 +177,7 @@ TEST(ReduceScatterPlan, GivesEveryRankItsBlockOfTheSum) {
   }
 }
 
-TEST(GatherAndScatterPlans, AreEachOthersReverse) {
+TEST(GatherAndScatterPlans, ReverseEachOther) {
   for (const auto& [ranks, n, chunk] : sizes()) {
     const int root = ranks - 1;
     const auto blocks = uneven(ranks, n);
@@ -196,9 +197,9 @@ TEST(GatherAndScatterPlans, AreEachOthersReverse) {
   }
 }
 
-TEST(AllToAllPlan, GivesEveryRankWhatEachHasForIt) {
+TEST(AllToAllPlan, GivesEveryRankItsBlockOfEachRank) {
   for (const auto& [ranks, n, chunk] : sizes()) {
-    // From a to b go (a + 2 b) % 4 * n elements: the sizes differ in both directions, and some are 0.
+    // Rank a sends (a + 2 b) % 4 * n elements to rank b. The sizes differ by direction, and some are 0.
     const auto amount = [n = n](int from, int to) {
       return static_cast<std::size_t>((from + 2 * to) % 4) * n;
     };
@@ -228,7 +229,7 @@ TEST(AllToAllPlan, GivesEveryRankWhatEachHasForIt) {
   }
 }
 
-TEST(BarrierPlan, EndsForNoRankBeforeAllHaveJoined) {
+TEST(BarrierPlan, CompletesOnNoRankBeforeAllHaveJoined) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     const auto plans = plans_of(ranks, 0, dissemination_barrier);
     PlanMachine whole(plans, false, sum);
@@ -245,7 +246,7 @@ TEST(BarrierPlan, EndsForNoRankBeforeAllHaveJoined) {
 }
 
 // Formulas of docs/internals/collectives.md, for jobs that no machine here could run.
-TEST(PlanCosts, AreWhatTheFormulasSayFrom8To1024Ranks) {
+TEST(PlanCosts, EqualTheFormulasFor8To1024Ranks) {
   for (const int ranks : {8, 64, 256, 1024}) {
     const std::size_t p = static_cast<std::size_t>(ranks), n = 4096 * p;
     const auto rounds = static_cast<std::size_t>(std::bit_width(p) - 1);
@@ -288,9 +289,9 @@ TEST(PlanCosts, OfTreesAndChains) {
   }
 }
 
-// Chunks of a block go on as they come: the last rank of a chain waits for one chunk a hop, not for the
-// whole.
-TEST(Chunks, AreHandedOnBeforeTheNextHasCome) {
+// Chunks are forwarded when they arrive. The last rank of a chain waits for one chunk per hop, not for the
+// whole block.
+TEST(Chunks, AreForwardedBeforeTheNextOneArrives) {
   const Plan plan = chain_broadcast({.rank = 1, .ranks = 3, .chunk = 10}, 0, 40);
   ASSERT_EQ(plan.steps.size(), 8U);
   for (std::size_t chunk = 0; chunk < 4; ++chunk) {

@@ -9,7 +9,7 @@ std::uint64_t sum(std::uint64_t left, std::uint64_t right) { return left + right
 
 using MakePlan = std::function<Plan(Party, std::size_t)>;
 
-// With a root, 1: the last of some; blocks are even ones.
+// Rooted operations use root 1. Blocks have even sizes.
 const std::vector<std::pair<const char*, MakePlan>>& collectives() {
   static const std::vector<std::pair<const char*, MakePlan>> all{
       {"all_reduce", plan_all_reduce},
@@ -22,7 +22,8 @@ const std::vector<std::pair<const char*, MakePlan>>& collectives() {
       {"scatter", [](Party me, std::size_t n) { return plan_scatter(me, 1, even_blocks(n, me.ranks)); }},
       {"all_to_all",
        [](Party me, std::size_t n) {
-         const auto blocks = even_blocks(n / me.ranks * me.ranks, me.ranks);  // what one sends another takes
+         // what each rank sends to another one
+         const auto blocks = even_blocks(n / me.ranks * me.ranks, me.ranks);
          return plan_all_to_all(me, blocks, blocks);
        }},
       {"barrier", [](Party me, std::size_t) { return plan_barrier(me); }}};
@@ -40,7 +41,7 @@ PlanMachine machine_of(const MakePlan& make, int ranks, std::size_t n, int absen
   return machine;
 }
 
-TEST(PlanChoice, EndsForEveryRankAndForNoneBeforeAllHaveJoined) {
+TEST(PlanChoice, CompletesOnAllRanksAndOnNoneBeforeAllHaveJoined) {
   for (const auto& [name, make] : collectives())
     for (const int ranks : {2, 3, 4, 5, 8, 9})
       for (const std::size_t n : sizes) {
@@ -55,7 +56,7 @@ TEST(PlanChoice, EndsForEveryRankAndForNoneBeforeAllHaveJoined) {
       }
 }
 
-TEST(PlanChoice, MovesNothingMuchBeforeAllHaveCome) {
+TEST(PlanChoice, SendsLittleBeforeAllHaveJoined) {
   for (const auto& [name, make] : collectives())
     for (const int ranks : {2, 5}) {
       PlanMachine machine = machine_of(make, ranks, 10'000, ranks - 1);
@@ -65,13 +66,14 @@ TEST(PlanChoice, MovesNothingMuchBeforeAllHaveCome) {
     }
 }
 
-// All but what leaves at once, which is of the input and not much, comes after the barrier's last message.
+// Only a small message of the input may be sent at once. All other steps follow the last message of the
+// barrier.
 TEST(PlanChoice, SendsTheFirstMessageTogetherWithTheBarrier) {
   for (const auto& [name, make] : collectives())
     for (const int ranks : {2, 5}) {
       SCOPED_TRACE(::testing::Message() << name << " among " << ranks);
       const Plan plan = make({0, ranks, 4}, 1 << 20);
-      std::vector<std::size_t> signals(plan.steps.size());  // of the barrier, that come before a step
+      std::vector<std::size_t> signals(plan.steps.size());  // the barrier's messages that precede a step
       std::size_t due = 0, ahead = 0;
       for (std::size_t index = 0; index < plan.steps.size(); ++index) {
         const Step& step = plan.steps[index];
@@ -91,7 +93,7 @@ TEST(PlanChoice, SendsTheFirstMessageTogetherWithTheBarrier) {
     }
 }
 
-TEST(PlanChoice, SumsUp) {
+TEST(PlanChoice, ComputesTheSum) {
   for (const int ranks : {1, 2, 3, 8, 9})
     for (const std::size_t n : sizes) {
       PlanMachine machine = machine_of(plan_all_reduce, ranks, n);
@@ -101,7 +103,7 @@ TEST(PlanChoice, SumsUp) {
     }
 }
 
-TEST(PlanChoice, TakesFewRoundsForLittleAndFewBytesForMuch) {
+TEST(PlanChoice, MinimizesRoundsForSmallAndBytesForLargeTensors) {
   const PlanCost little = cost_of(plan_all_reduce({0, 8, 4}, 100)),
                  much = cost_of(plan_all_reduce({0, 8, 4}, 1 << 20));
   EXPECT_EQ(little.messages_sent, 3U) << "log2 of the ranks, and no barrier";

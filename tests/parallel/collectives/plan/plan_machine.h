@@ -1,9 +1,9 @@
-// PlanMachine: carries out the plans of all ranks at once, in one thread and any order that they allow.
+// PlanMachine: executes the plans of all ranks in one thread, in any order that the plans permit.
 //
-// Elements are numbers, reduced with `combine`. A message's bytes are read when it leaves, which is some time
-// after its step began, and each next event is drawn at random: a step that does not wait for all that it has
-// to shows as a wrong result for some seed. With `one_memory` the three places of a rank are one; the rank
-// `absent` does nothing.
+// Elements are numbers, reduced with `combine`. The bytes of a message are read some time after its step
+// started. Each event is drawn at random. A step that does not wait for its dependencies causes a wrong
+// result for some seed. With `one_memory` the three places of a rank are the same memory. The rank `absent`
+// executes nothing.
 #pragma once
 
 #include <weft/parallel/collectives/plan/plan.h>
@@ -53,7 +53,7 @@ class PlanMachine {
     ranks_[rank].output.assign(output_size, unset);
   }
 
-  // To the end. False: some step never got what it waits for.
+  // Runs to the end. Returns false if some step never gets its inputs.
   bool run(std::uint64_t seed) {
     std::mt19937_64 random(seed);
     while (!ready_.empty()) {

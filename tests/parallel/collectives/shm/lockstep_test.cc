@@ -28,8 +28,8 @@ TEST_P(Ranks, WaitUntilAllHavePublished) {
   EXPECT_FALSE(steps[2]->await_all(2, Lockstep::Patience::brief));
 }
 
-// Each counts by itself, and reads in each step what all others wrote before it.
-TEST_P(Ranks, SeeWhatWasWrittenBefore) {
+// Each rank counts, and in each step reads the values that all others wrote before it.
+TEST_P(Ranks, SeeEarlierWritesOfOtherRanks) {
   constexpr std::uint64_t rounds = 3'000;
   std::vector<std::array<std::uint64_t, 2>> values(4);
   std::vector<std::thread> threads;
@@ -48,9 +48,9 @@ TEST_P(Ranks, SeeWhatWasWrittenBefore) {
   EXPECT_EQ(wrong, 0U);
 }
 
-TEST_P(Ranks, AreStoppedWhileTheySleep) {
+TEST_P(Ranks, CanBeStoppedWhileTheySleep) {
   std::thread waiter([&] { EXPECT_FALSE(steps[1]->await_all(1, Lockstep::Patience::endless)); });
-  while (controls[1].awaited.load() == 0) std::this_thread::yield();  // it sleeps, or is about to
+  while (controls[1].awaited.load() == 0) std::this_thread::yield();  // the rank sleeps or is about to sleep
   steps[1]->stop();
   waiter.join();
   EXPECT_FALSE(steps[1]->await_all(1, Lockstep::Patience::endless));

@@ -8,7 +8,7 @@
 namespace weft::collectives::testing {
 namespace region_heap_test {
 
-TEST(RegionHeap, GivesPartsThatBeginWhereTheyShould) {
+TEST(RegionHeap, AllocatesAlignedBlocks) {
   RegionHeap heap(4096, 1 << 20);
   EXPECT_EQ(heap.take(1), 4096U);
   EXPECT_EQ(heap.take(65), 4096U + 64);
@@ -17,7 +17,7 @@ TEST(RegionHeap, GivesPartsThatBeginWhereTheyShould) {
   EXPECT_EQ(heap.in_use(), 64U + 128 + 64 + 4096);
 }
 
-TEST(RegionHeap, HasNoneThatIsTooLarge) {
+TEST(RegionHeap, RefusesTooLargeAllocations) {
   RegionHeap heap(0, 8192);
   EXPECT_FALSE(heap.take(8193));
   EXPECT_FALSE(heap.take(~std::size_t{0}));
@@ -29,7 +29,7 @@ TEST(RegionHeap, HasNoneThatIsTooLarge) {
 }
 
 // Allocations never overlap, and after all are freed the heap is one free block again.
-TEST(RegionHeap, JoinsWhatIsGivenBack) {
+TEST(RegionHeap, MergesFreedBlocks) {
   constexpr std::size_t begin = 4096, end = 1 << 20;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);

@@ -15,12 +15,12 @@ namespace shared_region_test {
 
 using rpc::ErrorKind;
 
-TEST(SharedRegion, IsOneMemoryOfTwoProcesses) {
+TEST(SharedRegion, IsSharedByTwoProcesses) {
   const auto region = SharedRegion::create(1 << 20);
   const RegionAddress address = region->address();
   region->base()[5000] = std::byte{7};
   const pid_t child = ::fork();
-  if (child == 0) {  // no exceptions, no tests: it says by its end whether all was well
+  if (child == 0) {  // the child reports by its exit status, without exceptions or test macros
     const auto other = SharedRegion::open(address);
     const bool seen = other->base()[5000] == std::byte{7};
     other->base()[6000] = std::byte{8};
@@ -32,7 +32,7 @@ TEST(SharedRegion, IsOneMemoryOfTwoProcesses) {
   EXPECT_EQ(region->base()[6000], std::byte{8});
 }
 
-TEST(SharedRegion, IsNotTakenForAnother) {
+TEST(SharedRegion, IsNotOpenedByAWrongAddress) {
   const auto region = SharedRegion::create(1 << 20), another = SharedRegion::create(1 << 20);
   const auto refusal = [](RegionAddress address) {
     return test::kind_of([&] { SharedRegion::open(address); });
@@ -46,7 +46,7 @@ TEST(SharedRegion, IsNotTakenForAnother) {
   address = region->address();
   region->close_descriptor();
   EXPECT_EQ(refusal(address), ErrorKind::unavailable);
-  address.descriptor = 0;  // what the test itself reads
+  address.descriptor = 0;  // the descriptor of standard input
   EXPECT_NE(refusal(address), std::nullopt);
 }
 
@@ -70,7 +70,7 @@ class Space : public ::testing::Test {
   std::shared_ptr<SharedSpace> space, other;
 };
 
-TEST_F(Space, HasMemoryThatOthersFind) {
+TEST_F(Space, OtherRanksFindItsMemoryByOffset) {
   auto memory = space->allocate(1000);
   ASSERT_NE(memory, nullptr);
   const auto offset = space->offset_of(memory.get() + 8, 992);
@@ -92,7 +92,7 @@ TEST_F(Space, HasNoMoreThanItsHeap) {
   EXPECT_NE(space->allocate(heap), nullptr);
 }
 
-TEST_F(Space, TrustsNoOffset) {
+TEST_F(Space, InvalidOffsetsAreRefused) {
   const std::uint64_t end = SharedSpace::region_bytes(2, heap);
   const auto refusal = [&](std::uint64_t offset, std::size_t bytes) {
     return test::kind_of([&] { space->memory_of(0, offset, bytes); });

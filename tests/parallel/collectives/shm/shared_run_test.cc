@@ -13,7 +13,7 @@ class SharedRuns : public ::testing::Test {
     const std::vector regions{SharedRegion::create(bytes), SharedRegion::create(bytes)};
     for (int rank = 0; rank < 2; ++rank) spaces.push_back(std::make_shared<SharedSpace>(regions, rank, true));
   }
-  // Both ranks' runs of one collective, which means something else at each rank where they differ.
+  // Returns the runs of both ranks of one collective. It differs between ranks if their roots differ.
   std::vector<std::unique_ptr<SharedRun>> run(std::uint64_t sequence, const std::vector<int>& roots) {
     std::vector<std::unique_ptr<SharedRun>> runs;
     for (std::size_t rank = 0; rank < 2; ++rank) {
@@ -36,7 +36,7 @@ class SharedRuns : public ::testing::Test {
 };
 
 // The queue's thread may be two collectives ahead when the group reads the signatures of the ranks.
-TEST_F(SharedRuns, KeepTheTextsOfADifferenceWhileLaterOnesRun) {
+TEST_F(SharedRuns, KeepTheTextsOfADifferenceWhileLaterRunsProceed) {
   const auto first = run(0, {0, 1});
   const auto texts = first[0]->texts();
   ASSERT_EQ(texts.size(), 2U);

@@ -40,7 +40,7 @@ std::vector<Layout> layouts_of(Operation operation, int ranks) {
   return layouts;
 }
 
-TEST(Traffic, WhatOneGivesTheOtherTakes) {
+TEST(Traffic, SentAndReceivedRangesMatch) {
   for (int number = 0; number <= static_cast<int>(Operation::barrier); ++number)
     for (const int ranks : {2, 3, 5})
       for (const bool in_blocks : {false, true}) {
@@ -76,7 +76,7 @@ TEST(Traffic, WhatOneGivesTheOtherTakes) {
       }
 }
 
-TEST(Traffic, BlocksAreTheEvenOnes) {
+TEST(Traffic, BlocksAreEvenByDefault) {
   for (const std::size_t n : {0, 1, 7, 23, 24}) {
     const Layout layout{
         .operation = Operation::all_reduce, .root = -1, .elements = n, .blocks = {}, .from = {}};

@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing;
 
-// In one process: each rank's gradients rounded, their average in float32, rounded again.
+// The reference in one process: rounds each rank's gradients, averages them in float32 and rounds again.
 TEST(CastHook, EqualsTheSameRoundingInOneProcess) {
   constexpr int ranks = 3;
   Company company(ranks, Backend::memory);

@@ -8,7 +8,7 @@ namespace {
 
 using namespace testing;
 
-// Keeps what the reducer has given it.
+// Keeps the arguments that the reducer passes.
 struct Recorder : CommunicationHook {
   void begin_iteration() override {
     ++iterations;
@@ -50,14 +50,14 @@ TEST(CommunicationHook, IterationsBeginOnceAndParametersHaveTheirIndices) {
           EXPECT_EQ(recorder->iterations, i);
           EXPECT_EQ(recorder->dtype, narrow ? at::kHalf : at::kDouble);
           std::vector<std::size_t> expected;
-          if (i == 1) continue;  // the buckets were planned anew after it
+          if (i == 1) continue;  // the buckets were planned again after this iteration
           for (const auto& bucket : ddp.plan()) expected.insert(expected.end(), bucket.begin(), bucket.end());
           EXPECT_EQ(recorder->indices, expected);
         }
       });
 }
 
-TEST(CommunicationHook, ViewsOfAnotherTensorAreAtTheGradientsPlaces) {
+TEST(CommunicationHook, ViewsOfAnotherTensorHaveTheOffsetsOfTheGradients) {
   Company company(1, Backend::memory);
   const Group group = company.groups()[0];
   GradientBucket bucket = bucket_for(

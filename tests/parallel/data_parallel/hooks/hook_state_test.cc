@@ -21,7 +21,7 @@ struct State {
   }
 };
 
-TEST(HookState, IsTheSameAfterBytes) {
+TEST(HookState, RoundTripsThroughBytes) {
   const Map some = {{0, at::ones({2, 3})},
                     {9, at::zeros({0})},
                     {12, at::full({}, 3, at::kComplexDouble)},

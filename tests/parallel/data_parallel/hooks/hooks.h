@@ -54,7 +54,7 @@ inline void reduce(CommunicationHook& hook, const Group& group, GradientBucket& 
   }
 }
 
-// An iteration with one bucket: gradients in, results out.
+// Runs one iteration with one bucket. Returns the results for the gradients.
 inline Tensors reduce(CommunicationHook& hook, const Group& group, GradientBucket& bucket,
                       const Tensors& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i) bucket.gradients[i].copy_(gradients[i]);
@@ -65,14 +65,14 @@ inline Tensors reduce(CommunicationHook& hook, const Group& group, GradientBucke
   return results;
 }
 
-// All ranks have the same bits.
+// Expects that the tensor has the same bits on all ranks.
 inline void expect_same_bits(const Group& group, const at::Tensor& tensor) {
   const at::Tensor first = tensor.clone();
   group.broadcast(first, 0).get();
   EXPECT_TRUE(at::equal(tensor, first));
 }
 
-// The state of hook.save() that hook.load() reads, through bytes.
+// Saves one hook and loads its state into another one, through bytes.
 template <class Hook>
 void copy_state(const Hook& from, Hook& to) {
   torch::serialize::OutputArchive out;
@@ -121,7 +121,7 @@ inline at::Tensor adasum(const at::Tensor& a, const at::Tensor& b) {
   return share(a) + share(b);
 }
 
-// Of the ranks from first on.
+// Combines the gradients of the ranks from `first` on.
 inline at::Tensor adasum(const Tensors& all, std::size_t first, std::size_t ranks) {
   if (ranks == 1) return all[first];
   return adasum(adasum(all, first, ranks / 2), adasum(all, first + ranks / 2, ranks / 2));

@@ -30,7 +30,7 @@ TEST(ModelAverager, AveragesAllTypesAndLayouts) {
 }
 
 // Every 2 steps within pairs, every 6 steps among all, after one step of warm-up.
-TEST(ModelAverager, TheLargestPeriodCounts) {
+TEST(ModelAverager, TheLargestDuePeriodApplies) {
   Company company(4, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     const Group pair = group.split(group.rank() / 2).get().value();

@@ -60,20 +60,20 @@ TEST_F(PostLocalSgd, AveragesNothingWithoutASubgroup) {
 }
 
 // Against copies of the model in one process, one for each subgroup.
-TEST_F(PostLocalSgd, TrainsAsCopiesThatAreAveraged) {
+TEST_F(PostLocalSgd, TrainsLikeAveragedCopies) {
   constexpr int start = 3, period = 4, steps = 13;
   const auto gradient_step = [](Net& net, torch::optim::SGD& optimizer, const Batch& batch) {
     optimizer.zero_grad();
     torch::mse_loss(net.forward(batch.data), batch.target).backward();
   };
-  // At first one copy with the whole batch; then one for each half.
+  // At first one copy trains on the whole batch, and later one copy for each half.
   std::vector<std::unique_ptr<Net>> copies;
   std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
   for (int half = 0; half < 2; ++half) {
     copies.push_back(std::make_unique<Net>());
     optimizers.push_back(std::make_unique<torch::optim::SGD>(copies.back()->parameters(), 0.1));
   }
-  std::vector<std::vector<Tensors>> expected;  // by step and half
+  std::vector<std::vector<Tensors>> expected;  // indexed by step and half
   for (int step = 0; step < steps; ++step) {
     const Batch all = Batch::of_step(step, 4);
     for (std::size_t half = 0; half < 2; ++half) {

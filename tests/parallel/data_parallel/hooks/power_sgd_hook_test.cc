@@ -8,7 +8,8 @@ namespace {
 
 using namespace testing;
 
-// Compressed with rank 2 and rate 1: all but the vectors and the matrix of 2 rows. Two have one shape.
+// With rank 2 and rate 1 all of these are compressed, except the vectors and the matrix of 2 rows. Two shapes
+// are equal.
 const Shapes shapes = {{8, 6}, {5}, {7, 3, 2}, {8, 6}, {2, 9}, {}, {4, 2, 3, 2}, {0}};
 constexpr bool compressed[] = {true, false, true, true, false, false, true, false};
 constexpr PowerSgdOptions rank_2{.rank = 2, .start_iteration = 1, .min_compression_rate = 1, .seed = 5};
@@ -22,7 +23,7 @@ at::Tensor random_q(const PowerSgdOptions& options, std::size_t parameter, std::
       .to(dtype);
 }
 
-// The algorithm for one matrix of all ranks, in one process. Without orthonormal bases: the result is the
+// The algorithm for one matrix of all ranks, in one process. It needs no orthonormal bases: the result is the
 // projection of the average on the span of P.
 struct Reference {
   Tensors residuals;  // by rank
@@ -118,7 +119,7 @@ TEST(PowerSgdHook, BatchedCompressesTheWholeBucketAsASquare) {
   });
 }
 
-TEST(PowerSgdHook, CountsWhatItSends) {
+TEST(PowerSgdHook, CountsSentElements) {
   Company company(1, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
     PowerSgdHook hook(rank_2);
@@ -144,8 +145,8 @@ TEST(PowerSgdHook, CompressesOnlyByTheMinimumRate) {
   });
 }
 
-// Gradients, then zeros: each iteration reduces the rank of the average residual by 2.
-TEST(PowerSgdHook, ErrorFeedbackSendsEverythingInTheEnd) {
+// Gradients are followed by zeros. Each iteration reduces the rank of the average residual by 2.
+TEST(PowerSgdHook, ErrorFeedbackEventuallySendsEverything) {
   constexpr int ranks = 3;
   Company company(ranks, Backend::memory);
   Tensors expected;
@@ -168,7 +169,7 @@ TEST(PowerSgdHook, ErrorFeedbackSendsEverythingInTheEnd) {
         const Tensors results = reduce(hook, group, bucket, gradients);
         for (std::size_t i = 0; i < results.size(); ++i)
           iteration == 0 ? sums.push_back(results[i]) : void(sums[i] += results[i]);
-        // Not yet after the gradients.
+        // After the gradients, not everything has been sent.
         EXPECT_TRUE(iteration != 3 || !at::allclose(sums[0], expected[0], 1e-3, 1e-3));
       }
       expect_close(sums, expected);
@@ -184,7 +185,7 @@ TEST(PowerSgdHook, ContinuesFromASavedStateInOtherBuckets) {
       PowerSgdHook whole(options), before(options), after(options), parted(options);
       const Tensors like = gradients_of(shapes, 0, 0);
       GradientBucket bucket = bucket_for(group, like), other = bucket_for(group, like);
-      // The same parameters in two buckets.
+      // The same parameters are now in two buckets.
       const auto middle = like.begin() + 3;
       GradientBucket low = bucket_for(group, {like.begin(), middle}, 1, 0);
       GradientBucket high = bucket_for(group, {middle, like.end()}, 0, 3);
@@ -219,7 +220,7 @@ TEST(PowerSgdHook, RefusesTheStateOfAnotherModule) {
   });
 }
 
-// The gradients of a parameter that was unused at first, and of an input that is always zero.
+// The gradients of a parameter that is unused at first, and of an input that is always zero.
 TEST(PowerSgdHook, RecoversFromZeroGradients) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
@@ -329,7 +330,7 @@ TEST(PowerSgdHook, ATrainingRunIsResumed) {
   });
 }
 
-TEST(PowerSgdHook, TrainsAsAllReduceDoes) {
+TEST(PowerSgdHook, TrainsLikeAllReduce) {
   Company company(2, Backend::memory);
   Net teacher(7);
   const auto train = [&](const Group& group, std::shared_ptr<CommunicationHook> hook) {

@@ -12,7 +12,7 @@ using namespace testing;
 
 const Shapes shapes = {{8, 6}, {5}, {}, {3, 2, 2}, {67}, {700}};
 
-// One block, element by element: the values that the receivers compute.
+// Computes the values that receivers get for one block, element by element.
 std::vector<double> rounded(const std::vector<double>& values) {
   double least = 0, largest = 0;
   for (const double value : values) least = std::min(least, value), largest = std::max(largest, value);

@@ -67,7 +67,7 @@ TEST(TopKHook, EqualsTheSelectionInOneProcess) {
 }
 
 // Gradients, then zeros: with a ratio of 1/4 four iterations send all of a residual.
-TEST(TopKHook, ErrorFeedbackSendsEverythingInTheEnd) {
+TEST(TopKHook, ErrorFeedbackEventuallySendsEverything) {
   constexpr int ranks = 3;
   Company company(ranks, Backend::memory);
   Tensors expected;

@@ -22,7 +22,7 @@ at::Tensor loss_of(Net& net, const Batch& batch, bool all = true) {
 using Uses = std::function<bool(int step, int rank)>;
 bool always(int, int) { return true; }
 
-// One process: the average over the parts of the ranks, whose batches have equal sizes.
+// Trains in one process on the average over the parts of the ranks, whose batches have equal sizes.
 std::vector<at::Tensor> train_alone(int ranks, int steps, const Uses& uses = always, int passes = 1,
                                     bool sum = false) {
   Net net;
@@ -83,7 +83,7 @@ TEST_P(AllReduceTraining, EqualsOneProcessWithTheWholeBatch) {
   train(ranks, 6, {}, values_of(alone));
 }
 
-TEST_P(AllReduceTraining, WithSeveralBackwardsPerStep) {
+TEST_P(AllReduceTraining, EqualsOneProcessWithSeveralBackwardsPerStep) {
   const int ranks = GetParam();
   train(ranks, 3, {.backward_passes_per_step = 3}, train_alone(ranks, 3, always, 3));
 }
@@ -92,7 +92,9 @@ TEST(AllReduceOptimizer, PredivideGivesTheSameAverage) {
   train(3, 4, {.gradient_predivide_factor = 1.7}, train_alone(3, 4));
 }
 
-TEST(AllReduceOptimizer, Sum) { train(2, 2, {.op = ReduceOp::sum}, train_alone(2, 2, always, 1, true)); }
+TEST(AllReduceOptimizer, MaySumInsteadOfAverage) {
+  train(2, 2, {.op = ReduceOp::sum}, train_alone(2, 2, always, 1, true));
+}
 
 TEST(AllReduceOptimizer, GroupsAreOneLaunch) {
   const AllReduceOptimizerOptions options{
@@ -162,8 +164,8 @@ TEST(AllReduceOptimizer, ASecondBackwardBeforeStepIsRefused) {
   });
 }
 
-// Clipping: the gradients are the averages after synchronize().
-TEST(AllReduceOptimizer, SkipSynchronize) {
+// Clips the gradients. After synchronize() they are the averages.
+TEST(AllReduceOptimizer, ClipsBetweenSynchronizeAndStep) {
   on_reductions(2, [&](const auto& reduction, const Group& group) {
     Net net;
     auto sgd = sgd_of(net);
@@ -188,7 +190,7 @@ TEST(AllReduceOptimizer, SkipSynchronize) {
 
 // --- Sparse gradients ---
 
-// A table whose gradients are sparse: of an Embedding, or of a parameter whose module does not tell.
+// A table with sparse gradients: of an Embedding, or of a parameter whose module does not declare them.
 struct Words : torch::nn::Module {
   explicit Words(bool is_embedding) {
     const at::Tensor values = at::arange(12, at::kDouble).view({6, 2});
@@ -205,7 +207,7 @@ struct Words : torch::nn::Module {
   at::Tensor table;
 };
 
-// The words of a rank in a step; undefined: the rank does not use the table.
+// The words of a rank in a step. Undefined: the rank does not use the table.
 using WordsOf = std::function<at::Tensor(int step, int rank)>;
 
 void train_words(bool is_embedding, const AllReduceOptimizerOptions& options, const WordsOf& words_of) {
@@ -235,7 +237,7 @@ void train_words(bool is_embedding, const AllReduceOptimizerOptions& options, co
 
 at::Tensor always_words(int step, int rank) { return at::tensor({rank + step, 4, rank + step}); }
 
-TEST(AllReduceOptimizer, SparseAsDense) {
+TEST(AllReduceOptimizer, MayReduceSparseGradientsAsDense) {
   for (const bool is_embedding : {true, false})
     train_words(is_embedding, {.sparse_as_dense = true}, always_words);
 }
@@ -266,7 +268,7 @@ TEST(AllReduceOptimizer, ASparseGradientIsInNoGroup) {
 
 // --- Compression ---
 
-// In one process: each rank's gradients rounded, their average in float32, rounded again.
+// The reference in one process: rounds each rank's gradients, averages them in float32 and rounds again.
 TEST(AllReduceOptimizer, CompressionRoundsWhatIsSent) {
   constexpr int ranks = 3;
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
@@ -301,7 +303,7 @@ TEST(AllReduceOptimizer, CompressionRoundsWhatIsSent) {
 
 // --- Adasum ---
 
-// In one process: an optimizer for each rank, and the recursion over their steps.
+// The reference in one process: an optimizer for each rank, and the recursion over their steps.
 TEST(AllReduceOptimizer, AdasumCombinesTheStepsOfTheRanks) {
   constexpr int steps = 3, passes = 2;
   const Uses uses = [](int step, int rank) { return step != 1 || rank != 0; };
@@ -345,8 +347,8 @@ TEST(AllReduceOptimizer, AdasumCombinesTheStepsOfTheRanks) {
   }
 }
 
-// The steps are rounded, so that the results are those of the exact steps to 3 digits.
-TEST(AllReduceOptimizer, AdasumOfCompressedSteps) {
+// The steps are rounded, so the results agree with those of exact steps to 3 digits only.
+TEST(AllReduceOptimizer, AdasumCombinesCompressedSteps) {
   std::vector<std::vector<at::Tensor>> trained(2);
   for (const bool compressed : {false, true})
     on_reductions(2, [&](const auto& reduction, const Group& group) {
@@ -408,7 +410,7 @@ TEST(AllReduceOptimizer, ARankThatHasJoinedContributesZero) {
   });
 }
 
-TEST(AllReduceOptimizer, ALostRankEndsTheStepOfTheOthers) {
+TEST(AllReduceOptimizer, ALostRankFailsTheStepOfTheOthers) {
   Company company(3, Backend::memory);
   const auto groups = company.groups();
   std::vector<std::shared_ptr<NegotiatedReduction>> reductions(3);

@@ -59,8 +59,8 @@ class NegotiatedOnDevices : public ::testing::Test, protected collectives::testi
   std::vector<Group> groups = company->groups({.timeout = std::chrono::seconds(10)});
 };
 
-// Of each of its devices and of the host, in another order on each rank: fused, single, not contiguous, with
-// factors, and several under one name.
+// Each rank reduces tensors of its devices and of the host, in another order than other ranks: fused, single,
+// not contiguous, with factors, and several under one name.
 TEST_F(NegotiatedOnDevices, TensorsOfAllDevicesAreReduced) {
   on_all([&](const std::shared_ptr<NegotiatedReduction>& reduction, int rank) {
     std::vector<c10::Device> places = devices_of(rank);
@@ -99,7 +99,7 @@ TEST_F(NegotiatedOnDevices, TensorsOfAllDevicesAreReduced) {
   });
 }
 
-// The caller's stream does nothing until another one waits for it. The results are read without a wait.
+// The caller's stream executes work only if another stream waits for it. The results are read without a wait.
 TEST_F(NegotiatedOnDevices, ReductionsFollowTheCallersStream) {
   on_all([&](const std::shared_ptr<NegotiatedReduction>& reduction, int rank) {
     const c10::Device device = devices_of(rank)[0];

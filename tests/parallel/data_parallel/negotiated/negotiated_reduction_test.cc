@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, NegotiatedOrder,
                                            std::pair{3, Backend::memory}, std::pair{4, Backend::memory},
                                            std::pair{4, Backend::hosts}));
 
-TEST_P(NegotiatedOrder, OfRequestsOnEachRank) {
+TEST_P(NegotiatedOrder, MayDifferOnEachRank) {
   const auto [count, backend] = GetParam();
   Ranks ranks(count, {}, backend);
   constexpr int names = 20;
@@ -84,7 +84,7 @@ TEST_P(NegotiatedOrder, OfRequestsOnEachRank) {
   });
 }
 
-// Rank 1 blocks in the middle of its requests for one that rank 0 makes last.
+// In the middle of its requests rank 1 waits for one that rank 0 makes last.
 TEST(NegotiatedReduction, ARankMayWaitBeforeItsNextRequest) {
   Ranks ranks(2, {.fusion = {.bytes = 0, .cycle = 0ns}});
   on_ranks(ranks.groups, [&](const Group& group) {
@@ -101,7 +101,7 @@ TEST(NegotiatedReduction, ARankMayWaitBeforeItsNextRequest) {
   });
 }
 
-TEST(NegotiatedReduction, FusedResultsAreThoseOfSingleLaunches) {
+TEST(NegotiatedReduction, FusedResultsEqualThoseOfSingleLaunches) {
   std::vector<std::vector<at::Tensor>> results;
   std::vector<std::size_t> launches;
   // A long cycle, and requests of rank 0 that arrive together: no request is planned before all are ready.
@@ -133,8 +133,8 @@ TEST(NegotiatedReduction, FusedResultsAreThoseOfSingleLaunches) {
   expect_close(results[0], results[1], 0);
 }
 
-// In shared memory; with a tensor that is not contiguous.
-TEST(NegotiatedReduction, TensorsOfAllSizes) {
+// Uses shared memory, and also a tensor that is not contiguous.
+TEST(NegotiatedReduction, ReducesTensorsOfAllSizes) {
   Ranks ranks(2);
   on_ranks(ranks.groups, [&](const Group& group) {
     std::vector<at::Tensor> tensors;
@@ -166,7 +166,7 @@ TEST(NegotiatedReduction, TensorsOfOneNameAreReducedTogether) {
   });
 }
 
-TEST(NegotiatedReduction, Factors) {
+TEST(NegotiatedReduction, AppliesFactors) {
   Ranks ranks(2);
   on_ranks(ranks.groups, [&](const Group& group) {
     at::Tensor tensor = at::full({3}, 2.0 + group.rank(), at::kDouble);
@@ -177,8 +177,8 @@ TEST(NegotiatedReduction, Factors) {
   });
 }
 
-// As Horovod: in float64, rounded toward zero. float32 has no 3,000,000,001.
-TEST(NegotiatedReduction, FactorsOfIntegers) {
+// As Horovod, computes in float64 and rounds toward zero. float32 cannot represent 3,000,000,001.
+TEST(NegotiatedReduction, AppliesFactorsToIntegers) {
   Ranks ranks(2);
   on_ranks(ranks.groups, [&](const Group& group) {
     NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
@@ -201,7 +201,7 @@ TEST(NegotiatedReduction, FactorsOfIntegers) {
 
 // --- Sparse tensors ---
 
-// Of 6 rows of 2 values; a row twice, and on rank 2 none.
+// A sparse tensor of 6 rows with 2 values. One row occurs twice. On rank 2 it has no rows.
 at::Tensor sparse_of(int rank, at::ScalarType dtype) {
   const at::Tensor rows =
       rank == 2 ? at::empty({1, 0}, at::kLong) : at::tensor({rank + 1, 4, rank + 1}, at::kLong).view({1, 3});
@@ -209,7 +209,7 @@ at::Tensor sparse_of(int rank, at::ScalarType dtype) {
   return at::sparse_coo_tensor(rows, values, {6, 2});
 }
 
-TEST(NegotiatedReduction, SparseTensorsAreTheirRowsOfAllRanks) {
+TEST(NegotiatedReduction, SparseTensorsHaveTheRowsOfAllRanks) {
   for (const int count : {1, 2, 3}) {
     Ranks ranks(count);
     on_ranks(ranks.groups, [&](const Group& group) {
@@ -273,7 +273,7 @@ TEST(NegotiatedReduction, ARankThatHasJoinedContributesZeros) {
     on_ranks(ranks.groups, [&](const Group& group) {
       NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
       for (int batch = 0; batch <= group.rank(); ++batch) {
-        // Ranks batch and later have it.
+        // The ranks from `batch` on have this batch.
         double sum = 0;
         at::Tensor rows = at::zeros({6, 2}, at::kDouble);
         for (int rank = batch; rank < count; ++rank) {
@@ -305,7 +305,7 @@ TEST(NegotiatedReduction, ARankThatHasJoinedContributesZeros) {
 }
 
 // Rank 1 joins with a request in flight.
-TEST(NegotiatedReduction, AJoinFollowsTheRequestsBeforeIt) {
+TEST(NegotiatedReduction, AJoinFollowsEarlierRequests) {
   Ranks ranks(2, {.fusion = {.cycle = 0ns}});
   at::Tensor first = at::ones({2}), second = at::ones({2}), alone = at::ones({2});
   auto of_rank_1 = ranks[1].all_reduce("w", first, {.op = ReduceOp::sum});
@@ -321,7 +321,7 @@ TEST(NegotiatedReduction, AJoinFollowsTheRequestsBeforeIt) {
   EXPECT_EQ(test::got(std::move(joined)), 0);
 }
 
-TEST(NegotiatedReduction, ARankThatHasJoinedHasNoMaximum) {
+TEST(NegotiatedReduction, AMaximumIsRefusedAfterAJoin) {
   Ranks ranks(2);
   auto joined = ranks[1].join();
   Futures futures;
@@ -333,7 +333,7 @@ TEST(NegotiatedReduction, ARankThatHasJoinedHasNoMaximum) {
   EXPECT_EQ(test::got(std::move(joined)), 0);
 }
 
-TEST(NegotiatedReduction, AJoinIsMadeOnceAndEndsWithTheReduction) {
+TEST(NegotiatedReduction, ASecondJoinIsRefusedAndAJoinFailsWithTheReduction) {
   Ranks ranks(3);
   auto joined = ranks[1].join();
   EXPECT_EQ(test::kind_of([&] { test::got(ranks[1].join()); }), ErrorKind::failed_precondition);
@@ -363,7 +363,7 @@ TEST(NegotiatedReduction, AFailureEndsAJoin) {
 
 // --- Errors ---
 
-TEST(NegotiatedReduction, RanksThatDifferGetBothValuesAndContinue) {
+TEST(NegotiatedReduction, ADifferenceIsReportedWithBothValuesAndRanksContinue) {
   Ranks ranks(3);
   const auto fails = [&](const std::function<at::Tensor(int)>& tensor,
                          const std::function<ReductionCall(int)>& call,
@@ -387,7 +387,7 @@ TEST(NegotiatedReduction, RanksThatDifferGetBothValuesAndContinue) {
   expect_done(std::move(futures));
 }
 
-TEST(NegotiatedReduction, ANameIsInFlightOnce) {
+TEST(NegotiatedReduction, ANameInFlightIsRefused) {
   Ranks ranks(2);
   at::Tensor zero = at::ones({2}), one = at::full({2}, 3.0F);
   auto first = ranks[0].all_reduce("w", zero, {.prescale = 2});
@@ -429,7 +429,7 @@ TEST(NegotiatedReduction, RefusesArguments) {
 // --- Stalls ---
 
 TEST(NegotiatedReduction, AStallIsLoggedWithTheMissingRanks) {
-  // The first warning may precede the request of rank 2; it is repeated.
+  // The first warning may be logged before the request of rank 2. The warning is repeated.
   const auto warned = std::make_shared<test::Event>();
   Ranks ranks(4, {.stall_warning = 20ms}, Backend::memory, [&](rpc::AgentOptions& options) {
     options.log = [warned](const rpc::LogRecord& record) {
@@ -485,7 +485,7 @@ TEST(NegotiatedReduction, AbortFailsAllRequestsOnAllRanks) {
               ErrorKind::aborted);
 }
 
-TEST(NegotiatedReduction, ADestroyedOneFinishesWhatItRequestedAndFailsTheRest) {
+TEST(NegotiatedReduction, ADestroyedReductionCompletesItsRequestsAndFailsTheOthers) {
   for (const std::size_t gone : {0, 1}) {
     Ranks ranks(3);
     Futures futures, late;
@@ -556,7 +556,7 @@ TEST(NegotiatedReduction, TracesTheStagesOfEachRequest) {
     for (const rpc::Span& span : batch.spans) {
       if (span.parent != root->id) continue;
       parts.push_back(span.name);
-      EXPECT_EQ(span.begin, at);  // one after the other
+      EXPECT_EQ(span.begin, at);  // stages follow each other without a gap
       at = span.end;
     }
     EXPECT_EQ(at, root->end);

@@ -23,12 +23,12 @@ Names names_of(const std::vector<ReductionLaunch>& launches) {
   return names;
 }
 
-// Of all ranks at once.
+// Adds the request of all ranks at the same time.
 void add(ReductionPlanner& planner, int ranks, const ReductionRequest& request, Time now = {}) {
   for (int rank = 0; rank < ranks; ++rank) planner.add(rank, request, now);
 }
 
-TEST(ReductionPlanner, PlansWhatAllRanksAreReadyFor) {
+TEST(ReductionPlanner, PlansRequestsThatAllRanksHaveMade) {
   ReductionPlanner planner(2);
   planner.add(0, request("a"), {});
   planner.add(1, request("b"), {});
@@ -91,7 +91,7 @@ TEST(ReductionPlanner, ARankThatHasJoinedIsReady) {
   EXPECT_EQ(planner.take_join_end()->last, 0);
   EXPECT_FALSE(planner.take_join_end());
   for (const int rank : {0, 2}) planner.add(rank, request("d"), {});
-  EXPECT_TRUE(planner.plan(100).empty());  // the next join has not begun
+  EXPECT_TRUE(planner.plan(100).empty());  // the next join is not complete
   planner.add(1, request("d"), {});
   EXPECT_TRUE(planner.plan(100)[0].forms.empty());
 }
@@ -115,8 +115,8 @@ TEST(ReductionPlanner, LaunchesLargeRequestsAlone) {
   EXPECT_EQ(names_of(planner.plan(100, 3)), (Names{{"a", "c", "d"}, {"b"}}));
 }
 
-// Each request is planned once, and no launch exceeds the limit, whatever the order.
-TEST(ReductionPlanner, AnyOrderOfRequests) {
+// For any order of requests, each request is planned once, and no launch exceeds the limit.
+TEST(ReductionPlanner, AcceptsRequestsInAnyOrder) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
     ReductionPlanner planner(3);
@@ -172,7 +172,7 @@ TEST(ReductionPlanner, RequestsThatNeedAClosedRankFail) {
   EXPECT_EQ(planner.plan(100).at(0).kind, static_cast<int>(rpc::ErrorKind::failed_precondition));
 }
 
-TEST(ReductionPlanner, TellsWhichRanksAreMissing) {
+TEST(ReductionPlanner, ReportsMissingRanks) {
   ReductionPlanner planner(4);
   const Time start{};
   planner.add(0, request("late"), start + 5s);

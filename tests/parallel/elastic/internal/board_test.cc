@@ -28,7 +28,7 @@ struct Worker {
     if (!has_rank) options.rendezvous->rank = rpc::Rendezvous::no_rank;
     return options;
   }
-  // The board's view once the condition holds.
+  // Waits until the condition holds. Returns the board's view.
   Board::View until(const std::function<bool(const Board::View&)>& holds) const {
     Board::View view = board->view();
     for (; !holds(view); view = board->view())
@@ -58,7 +58,7 @@ class BoardOfAJob : public ::testing::Test {
   Worker anna{store, "anna", 0};  // keeps the store
 };
 
-TEST_F(BoardOfAJob, WorkersThatAreReadyAreSeenByAll) {
+TEST_F(BoardOfAJob, ReadyWorkersAreVisibleToAll) {
   Worker bert(store, "bert", 3);
   EXPECT_TRUE(anna.board->refresh().ready.empty()) << "it has joined, and is not ready";
   bert.board->announce();
@@ -87,7 +87,7 @@ TEST_F(BoardOfAJob, AnotherIncarnationIsNotRemoved) {
   EXPECT_TRUE(anna.board->refresh().ready.empty());
 }
 
-TEST_F(BoardOfAJob, OneOfSeveralReplacesAGeneration) {
+TEST_F(BoardOfAJob, OnlyOneProposalReplacesAGeneration) {
   const Board::View seen = anna.board->refresh();
   EXPECT_EQ(seen.current.number, 0U);
   const Generation first{1, {anna.agent.id()}}, other{1, {}}, second{2, {anna.agent.id()}};
@@ -98,7 +98,7 @@ TEST_F(BoardOfAJob, OneOfSeveralReplacesAGeneration) {
   EXPECT_EQ(anna.board->refresh().current, second);
 }
 
-TEST_F(BoardOfAJob, AWorkerThatLeavesIsGone) {
+TEST_F(BoardOfAJob, AWorkerThatLeavesIsRemoved) {
   Worker bert(store, "bert", 1);
   bert.board->announce();
   anna.order_of(bert);
@@ -108,7 +108,7 @@ TEST_F(BoardOfAJob, AWorkerThatLeavesIsGone) {
   EXPECT_TRUE(view.candidates.empty());
 }
 
-TEST_F(BoardOfAJob, AWaitEndsWithAChange) {
+TEST_F(BoardOfAJob, AWaitReturnsAfterAChange) {
   anna.board->refresh();
   const auto version = anna.board->view().version;
   auto waited =
@@ -118,12 +118,12 @@ TEST_F(BoardOfAJob, AWaitEndsWithAChange) {
   EXPECT_TRUE(anna.board->wait(version, rpc::Clock::now())) << "it has changed already";
 }
 
-TEST_F(BoardOfAJob, AWaitEndsInTime) {
+TEST_F(BoardOfAJob, AWaitTimesOut) {
   while (anna.board->wait(anna.board->view().version, rpc::Clock::now() + 1ms)) {
   }  // until the board has read all records
 }
 
-TEST_F(BoardOfAJob, TheEndOfTheMembershipIsThrown) {
+TEST_F(BoardOfAJob, TheEndOfTheMembershipFailsAWait) {
   Worker bert(store, "bert", 1);
   bert.agent.shut_down();
   EXPECT_TRUE(error_of([&] { return bert.until([](const auto&) { return false; }); }));

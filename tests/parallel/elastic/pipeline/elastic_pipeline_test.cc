@@ -45,7 +45,7 @@ at::Tensor targets(std::int64_t step) { return inputs(step).sum(1, true).tanh();
 pipeline::GroupPipelineOptions options() { return {.loss = squares, .optimizer = momentum}; }
 const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
 
-// The results of a rank of a pipeline in a step.
+// The results of one step on a rank of a pipeline.
 struct Computed {
   std::uint64_t generation = 0;
   int pipelines = 0;
@@ -117,7 +117,7 @@ class ElasticPipelines : public ::testing::Test {
     worker.thread.join();
     if (worker.error != nullptr) std::rethrow_exception(worker.error);
   }
-  // In the middle of training its agent dies, and announces nothing.
+  // The worker's agent dies during training, without an announcement.
   static void dies_at(Worker& worker, std::int64_t step) {
     worker.before_step = [&worker, step](std::int64_t now, const Group&) {
       if (now != step) return;
@@ -161,8 +161,9 @@ class ElasticPipelines : public ::testing::Test {
   std::vector<std::unique_ptr<Worker>> workers;
 };
 
-// One pipeline is left, and a worker without a place. Its stages are on their workers: nothing is built.
-TEST_F(ElasticPipelines, FewerPipelinesTrainOn) {
+// One pipeline is left, and one worker without a place. The stages are on their workers, so no stage is
+// built.
+TEST_F(ElasticPipelines, TrainingContinuesWithFewerPipelines) {
   for (const std::string name : {"anna", "bert", "cleo", "dora"}) worker(name);
   dies_at(*workers[1], 7);
   for (auto& each : workers) start(*each, {.workers = {.min = 2, .start = 4}});
@@ -170,7 +171,7 @@ TEST_F(ElasticPipelines, FewerPipelinesTrainOn) {
   for (const int survivor : {0, 2, 3}) end(*workers[survivor]);
   expect_undisturbed();
   EXPECT_EQ(log.at(5).pipelines, 2);
-  EXPECT_EQ(log.at(6).pipelines, 1);  // made by two pipelines, and lost
+  EXPECT_EQ(log.at(6).pipelines, 1);  // two pipelines computed the step, and it was lost
   EXPECT_EQ(workers[0]->changes.back().gone, Names{"bert"});
   EXPECT_EQ(places_with_stages(), 2);
   for (const int survivor : {0, 2, 3}) EXPECT_EQ(workers[survivor]->trained.size(), 1U);
@@ -188,8 +189,8 @@ TEST_F(ElasticPipelines, ASpareTakesALostStageFromAReplica) {
   EXPECT_EQ(workers[4]->model.place(), (PipelinePlace{1, 0}));
 }
 
-// One pipeline and a spare, which has a copy of the lost stage's commit or gets it from the rank before. The
-// same computations as without a loss: bit for bit.
+// One pipeline and a spare. The spare has a copy of the lost stage's commit, or gets it from the previous
+// rank. The results have the same bits as without a loss.
 TEST_F(ElasticPipelines, ASpareTakesALostStageFromACopyBitForBit) {
   const auto losses = [&](std::optional<std::size_t> dies) {
     log.clear();
@@ -237,8 +238,8 @@ TEST_F(ElasticPipelines, WorkersThatJoinFormAPipeline) {
   EXPECT_EQ(log.at(steps - 1).pipelines, 2);
 }
 
-// The others wait in groups of the pipelines, which run() does not know.
-TEST_F(ElasticPipelines, ARankThatFailsAloneEndsTheStepOnAllRanks) {
+// The other ranks wait in groups of the pipelines, which run() does not know.
+TEST_F(ElasticPipelines, AFailureOfOneRankFailsTheStepOnAllRanks) {
   for (const std::string name : {"anna", "bert", "cleo", "dora"}) worker(name);
   bool failed = false;
   workers[2]->before_step = [&](std::int64_t step, const Group&) {

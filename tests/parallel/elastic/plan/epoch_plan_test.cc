@@ -30,7 +30,7 @@ struct Ranks {
       plans.back().set_progress(progress);
     }
   }
-  // A round of all ranks: the samples that count.
+  // Runs a round on all ranks. Returns the samples that count.
   Indices step(std::size_t batch) {
     Indices all;
     double weights = 0;
@@ -81,7 +81,7 @@ TEST(EpochPlanOf, AnEpochGivesEachSampleToOneRank) {
 }
 
 // Idle ranks have no separate samples until a round is recorded, also if that round is fetched again.
-TEST(EpochPlanOf, RanksRestForARound) {
+TEST(EpochPlanOf, RanksMayBeIdleForARound) {
   Indices first, second;
   for (int rank = 0; rank < 4; ++rank) {
     EpochPlan plan(15, false, 0);
@@ -97,7 +97,7 @@ TEST(EpochPlanOf, RanksRestForARound) {
         plan.rewind();
       }
     }
-    const auto ahead = plan.fetch(2);  // by a loader, before the first round is recorded
+    const auto ahead = plan.fetch(2);  // as a loader does before the first round is recorded
     EXPECT_EQ(ahead->own, 2U);
     EXPECT_EQ(ahead->weight, 1.0);
     second.insert(second.end(), ahead->indices.begin(), ahead->indices.end());
@@ -113,7 +113,7 @@ TEST(EpochPlanOf, RanksRestForARound) {
 }
 
 // Horovod's sampler asserts here.
-TEST(EpochPlanOf, FewerSamplesThanRanks) {
+TEST(EpochPlanOf, FewerSamplesThanRanksAreProcessedOnce) {
   for (int rank = 0; rank < 4; ++rank) {
     EpochPlan plan(5, false, 0);
     plan.set_ranks(rank, 4);
@@ -139,11 +139,11 @@ TEST(EpochPlanOf, TheOrderDependsOnSeedAndEpoch) {
     }
   EXPECT_EQ(orders.size(), 16U);
   EXPECT_EQ(epoch_order(4, false, 3, 7), (Indices{0, 1, 2, 3}));
-  // As every build on every platform has it.
+  // The order is the same for all builds and platforms.
   EXPECT_EQ(epoch_order(8, true, 1, 2), (Indices{4, 5, 7, 0, 2, 1, 6, 3}));
 }
 
-// Any sequence of steps, commits, failures that lose what was not committed, and changes of the ranks.
+// Any sequence of steps, commits, failures that lose uncommitted steps, and changes of the ranks.
 TEST(EpochPlanOf, EachSampleIsProcessedOnceUnderAnySequenceOfChanges) {
   for (std::uint64_t sequence = 0; sequence < 10'000 && !::testing::Test::HasFailure(); ++sequence) {
     SCOPED_TRACE(sequence);

@@ -50,7 +50,7 @@ TEST(NextGeneration, KeepsTheLimits) {
   EXPECT_EQ(capped->members, workers({"anna", "bert", "dora"}));
 }
 
-TEST(NextGeneration, IsProposedByMembersAsLongAsThereAreAny) {
+TEST(NextGeneration, IsProposedByMembersIfAnyIsReady) {
   const Generation two{.number = 1, .members = workers({"anna", "bert"})};
   EXPECT_TRUE(may_propose(two, candidates({"anna", "dora"}), worker("anna")));
   EXPECT_FALSE(may_propose(two, candidates({"anna", "dora"}), worker("dora")));
@@ -61,8 +61,8 @@ TEST(NextGeneration, IsProposedByMembersAsLongAsThereAreAny) {
 TEST(SyncPlanOf, TheSourceHasTheMostCommits) {
   const auto source = [](const std::vector<Standing>& ranks) { return plan_sync(ranks).source; };
   EXPECT_EQ(source({{true, 3}, {true, 5}, {true, 5}, {true, 4}}), 1);
-  EXPECT_EQ(source({{false, 9}, {true, 5}}), 1);   // what a new worker brings is of another training
-  EXPECT_EQ(source({{false, 0}, {false, 2}}), 1);  // one of them has read a checkpoint
+  EXPECT_EQ(source({{false, 9}, {true, 5}}), 1);   // the state of a new worker belongs to another training
+  EXPECT_EQ(source({{false, 0}, {false, 2}}), 1);  // rank 1 has read a checkpoint
   EXPECT_EQ(source({{false, 0}, {false, 0}}), 0);
 }
 
@@ -77,7 +77,7 @@ TEST(SyncPlanOf, ASyncIsSkippedOnlyIfAllRanksHaveTheSameCommit) {
   EXPECT_FALSE(needed({{true, 0}}));
 }
 
-// Others have taken the rank for dead, and have trained in generation 7 without it.
+// The other ranks declared this rank dead, and trained in generation 7 without it.
 TEST(SyncPlanOf, ARankThatMissedAGenerationWithCommitsIsNotSynced) {
   const auto synced = [](std::vector<Standing> ranks) {
     std::vector<bool> found;
@@ -96,8 +96,8 @@ TEST(SyncPlanOf, ARankThatMissedAGenerationWithCommitsIsNotSynced) {
   EXPECT_EQ(synced({is_new, missed}), (std::vector{false, true}));
 }
 
-// The parts of that commit that the other ranks had are lost.
-TEST(SyncPlanOf, ARankAloneWithACommitOfASplitStateIsNotSyncedOnceOthersHaveBegunWithoutIt) {
+// The other ranks have lost their parts of that commit.
+TEST(SyncPlanOf, ARankThatMissedAGenerationOfAShardedStateIsNotSynced) {
   const auto synced = [](std::vector<Standing> ranks, bool is_sharded) {
     std::vector<bool> found;
     for (const Standing& standing : without_abandoned(std::move(ranks), is_sharded))
@@ -108,7 +108,7 @@ TEST(SyncPlanOf, ARankAloneWithACommitOfASplitStateIsNotSyncedOnceOthersHaveBegu
   const Standing other{.synced = true, .commits = 5, .began = 7, .committed = 6, .entered = 7};
   EXPECT_EQ(synced({alone, other, other}, true), (std::vector{false, true, true}));
   EXPECT_EQ(synced({alone, other, other}, false), (std::vector{true, true, true}));
-  alone.entered = 7;  // it was in that generation, and failed when the others had begun it
+  alone.entered = 7;  // the rank was in generation 7, and failed after the others had started it
   EXPECT_EQ(synced({alone, other, other}, true), (std::vector{true, true, true}));
   alone = {.synced = true, .commits = 5, .began = 6, .committed = 6, .entered = 6};
   EXPECT_EQ(synced({alone, other, other}, true), (std::vector{true, true, true}));

@@ -26,7 +26,7 @@ TEST(PipelinePlaces, ANewRankTakesTheLostPlace) {
             (Places{at(0, 0), at(1, 0), at(1, 1), at(0, 1)}));
 }
 
-TEST(PipelinePlaces, APipelineWithoutALossStays) {
+TEST(PipelinePlaces, APipelineWithoutALossKeepsItsPlaces) {
   EXPECT_EQ(place_in_pipelines({at(0, 1), at(1, 0), at(1, 1), at(2, 0), at(2, 1)}, 2),
             (Places{at(0, 1), at(1, 0), at(1, 1), at(0, 0), nowhere}));
 }

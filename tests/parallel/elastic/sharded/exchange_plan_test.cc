@@ -38,7 +38,7 @@ std::vector<std::vector<SliceRange>> shards(const std::vector<std::int64_t>& siz
 
 // With copies on the next rank, some deaths and other numbers of ranks: each wanted element comes from a rank
 // that has it, and from this one if it has it; otherwise the missing workers are named.
-TEST(ExchangePlan, GivesEachElementOrNamesItsLastOwner) {
+TEST(ExchangePlan, AssignsEachElementOrNamesItsLastOwner) {
   std::mt19937 random(7);
   int lost = 0;
   for (int round = 0; round < 500; ++round) {

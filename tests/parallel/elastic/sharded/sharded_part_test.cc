@@ -21,7 +21,7 @@ using sharded::FullyShardedOptimizer;
 using sharded::ShardedOptimizer;
 using Names = std::vector<std::string>;
 
-// A model that is trained in one of the two ways.
+// A model that is trained in one of two ways.
 struct Trainee {
   explicit Trainee(std::uint64_t seed) : model(std::make_shared<Net>(seed)) {}
   virtual ~Trainee() = default;
@@ -194,9 +194,9 @@ class ElasticShards : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(Ways, ElasticShards, ::testing::ValuesIn(ways),
                          [](const auto& info) { return info.param.name; });
 
-// The shard of the worker that dies is lost with it, and its copy is the last one. Its death comes after a
-// step that was not committed.
-TEST_P(ElasticShards, SurvivorsPutTheCommitTogether) {
+// The shard of the dead worker is lost, and only one copy of it is left. The death occurs after a step that
+// was not committed.
+TEST_P(ElasticShards, SurvivorsRestoreTheCommitFromTheirShards) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   workers[2]->dies_at(7);
   for (auto& each : workers) each->start(GetParam(), {.workers = {.min = 2, .start = 3}});
@@ -208,7 +208,7 @@ TEST_P(ElasticShards, SurvivorsPutTheCommitTogether) {
   expect_replay(*workers[1]);
 }
 
-// One worker joins, one dies after that, and the last one trains alone.
+// One worker joins, then another one dies, and then the last one trains alone.
 TEST_P(ElasticShards, WorkersJoinAndDie) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& dora = worker("dora");
@@ -234,7 +234,7 @@ TEST_P(ElasticShards, WorkersJoinAndDie) {
 }
 
 // The others wait in groups of the module or of the optimizer, which run() does not know.
-TEST_P(ElasticShards, ARankThatFailsAloneEndsTheStepOnAllRanks) {
+TEST_P(ElasticShards, AFailureOfOneRankFailsTheStepOnAllRanks) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   std::set<std::int64_t> failed;
   const auto fails_at = [&](std::int64_t step) {
@@ -255,7 +255,7 @@ TEST_P(ElasticShards, ARankThatFailsAloneEndsTheStepOnAllRanks) {
   expect_replay(*workers[1]);
 }
 
-// Of two neighbours that die, the first one had the only copy of the second one's shard.
+// Two neighbours die. The first one had the only copy of the second one's shard.
 TEST_P(ElasticShards, DeathsBeyondTheCopiesAreReported) {
   for (const std::string name : {"anna", "bert", "cleo", "dora"}) worker(name);
   for (const int dies : {1, 2}) workers[dies]->dies_at(7);
@@ -282,7 +282,7 @@ TEST_P(ElasticShards, TwoCopiesSurviveTwoDeaths) {
 
 // Rank 0 learns that all ranks have staged the second commit. The others do not, and rank 2 dies: rank 1
 // gives what it has staged, also of rank 2.
-TEST_P(ElasticShards, ARankThatHasNotConfirmedACommitGivesWhatItHasStaged) {
+TEST_P(ElasticShards, ARankProvidesAStagedCommitThatItHasNotConfirmed) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);
   on_ranks(company.groups(), [&](const Group& world) {
@@ -336,7 +336,7 @@ TEST_P(ElasticShards, ARankThatHasNotConfirmedACommitGivesWhatItHasStaged) {
 // Only rank 0 learns that all ranks have staged the second commit. It is declared dead in the next
 // generation, in which nothing is committed, and returns in the one after: at that time its commit has lost
 // the other shards.
-TEST_P(ElasticShards, ACommitOfARankThatMissedAGenerationIsGivenUp) {
+TEST_P(ElasticShards, TheCommitOfARankThatMissedAGenerationIsDropped) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);
   on_ranks(company.groups(), [&](const Group& world) {
@@ -395,8 +395,8 @@ TEST_P(ElasticShards, ACommitOfARankThatMissedAGenerationIsGivenUp) {
   }
 }
 
-// After a failure outside of run(), too: the commit is this rank's own shard.
-TEST_P(ElasticShards, RestoreTakesTheOwnShare) {
+// Restores after a failure outside of run(). The commit is this rank's own shard.
+TEST_P(ElasticShards, RestoreUsesTheOwnShard) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& world) {
     const Group alone = world.split(world.rank()).get().value();

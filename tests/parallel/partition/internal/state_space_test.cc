@@ -50,11 +50,11 @@ TEST(StateSpace, BranchesMultiplyTheStates) {
                 1 + (first + 1) * (second + 1) + 1);
 }
 
-TEST(StateSpace, WholeBranchesAreOneEach) {
+TEST(StateSpace, AWholeBranchIsOneStep) {
   EXPECT_EQ(StateSpace(two_branches(3, 3), Cuts::whole_branches, any_number).size(), 1U + 2 * 2 + 1);
 }
 
-TEST(StateSpace, TheOrderHasAStateALayer) {
+TEST(StateSpace, CutsInOrderHaveAStateForEachLayer) {
   EXPECT_EQ(StateSpace(two_branches(3, 3), Cuts::in_order, 0).size(), 9U);
 }
 
@@ -92,7 +92,7 @@ TEST(StateSpace, CountsTheOutputsThatCrossACut) {
   EXPECT_EQ(found, expected);
 }
 
-TEST(StateSpace, InputsAndUnreadItemsAreInNoState) {
+TEST(StateSpace, InputsAndUnreadItemsAreExcluded) {
   const Profile profile = sequence({{.name = "in", .description = "Input0", .forward_ms = 5},
                                     {.name = "a"},
                                     {.name = "b", .description = "__getitem__(0)"}});

@@ -38,9 +38,9 @@ struct Dense : torch::nn::Module {
   at::Tensor weight;
 };
 
-struct Nothing : torch::nn::Module {};  // without parameters
+struct Nothing : torch::nn::Module {};  // a module without parameters
 
-// The computations of the stages; a stage has the Dense of its number.
+// The computations of the stages. Each stage has the Dense with its index.
 struct Stages {
   using Compute = std::function<Values(const Dense& own, const Values& inputs)>;
   struct One {
@@ -59,7 +59,7 @@ struct Stages {
            stages[i].inputs});
     return graph;
   }
-  // Of the whole model, on one graph.
+  // Runs the forward of the whole model in one graph.
   Values forward(const Values& inputs) const {
     std::vector<Values> outputs;
     for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -79,7 +79,7 @@ struct Stages {
 
 Values chain(const Dense& own, const Values& x) { return {own.forward(x[0])}; }
 
-// A step has the gradients and the loss of the whole model.
+// Expects that a step has the gradients and the loss of the whole model.
 void expect_as_whole(const Stages& model, const schedule::Schedule& computations, const Values& inputs,
                      const Loss& loss = squares) {
   SCOPED_TRACE(schedule::save(computations));
@@ -103,7 +103,7 @@ void expect_as_whole(const Stages& model, const schedule::Schedule& computations
   }
 }
 
-// Whole and split backwards, with and without recomputation, each stage on its rank.
+// Runs with whole and split backwards, with and without recomputation. Each stage is on its own rank.
 void expect_in_every_way(const Stages& model, const Values& inputs, const Loss& loss = squares) {
   const int ranks = static_cast<int>(model.stages.size());
   for (const char* name : {"gpipe", "1f1b", "zb-h1"})
@@ -140,7 +140,7 @@ TEST(Steps, AnOutputMayBeAnInputOrAView) {
   }
 }
 
-// The weight's gradient has a part before and a part behind the other layer.
+// The weight's gradient has one part before and one part after the other layer.
 TEST(Steps, AWeightIsUsedBeforeAndBehindAnotherLayer) {
   const auto around = [](const Dense& own, const Values& x) {
     return Values{own.forward(own.forward(x[0]).mm(own.weight.t().sin())).mm(own.weight)};
@@ -157,7 +157,7 @@ TEST(Steps, SkipConnectionsCrossAndFollowEachOther) {
       {{[](const Dense& own, const Values& x) { return Values{own.forward(x[0]), x[0].mm(own.weight)}; },
         {step_input(0)}},
        {two, {Source{0}, Source{0, 1}}},
-       {two, {Source{1}, Source{0, 1}}},  // crosses that of stage 1 to 3
+       {two, {Source{1}, Source{0, 1}}},  // crosses the connection from stage 1 to stage 3
        {two, {Source{2}, Source{1, 1}}},  // follows
        {[](const Dense& own, const Values& x) { return Values{own.forward(x[0] + x[1] + x[2])}; },
         {Source{3}, Source{2, 1}, Source{3, 1}}}});
@@ -171,7 +171,7 @@ TEST(Steps, AStageMayIgnoreAnInputAndAnOutputMayNeedNoGradient) {
                        },
                        {step_input(0)}},
                       {[](const Dense& own, const Values& x) { return Values{own.forward(x[1])}; },
-                       {Source{0}, Source{0, 1}}},  // of its inputs, the one without a gradient
+                       {Source{0}, Source{0, 1}}},  // uses only the input that has no gradient
                       {[](const Dense& own, const Values& x) { return Values{own.forward(x[0] * x[1])}; },
                        {Source{1}, Source{0, 2}, Source{0}}}});
   expect_in_every_way(model, {numbers({8, 6}, 1)});
@@ -231,7 +231,7 @@ TEST(Steps, RanksMayHaveDifferentNumbersOfStages) {
     expect_as_whole(model, schedule::load(text), {numbers({8, 6}, 1)});
 }
 
-TEST(Steps, MessagesOfASchedulesTextMayBeAwayFromTheirComputations) {
+TEST(Steps, MessagesMayBeFarFromTheirComputationsInTheSchedule) {
   const Stages model({{chain, {step_input(0)}}, {chain, {Source{0}}}});
   expect_as_whole(
       model,
@@ -254,7 +254,7 @@ TEST(Steps, OneMicroBatchIsComputedInEachMode) {
     expect_as_whole(model,
                     schedule::add_recomputation(schedule::fill_drain({.ranks = 1, .microbatches = 1}), mode),
                     {numbers({8, 6}, 1)});
-    EXPECT_EQ(count, 1 + forwards);  // one of the whole model
+    EXPECT_EQ(count, 1 + forwards);  // one forward of the whole model
   }
 }
 
@@ -283,8 +283,8 @@ TEST(Steps, AnEvaluationRunsEachForwardOnceAndRecordsNothing) {
   }
 }
 
-// Rank 0 begins no forward after it has seen the error: it has completed one more than rank 1.
-TEST(Steps, AfterAStageHasThrownTheOthersStop) {
+// Rank 0 starts no forward after it has seen the error. It has completed one more than rank 1.
+TEST(Steps, OtherStagesStopAfterOneHasThrown) {
   std::atomic<int> first{0}, second{0};
   const Stages model({{[&](const Dense& own, const Values& x) {
                          ++first;
@@ -303,7 +303,7 @@ TEST(Steps, AfterAStageHasThrownTheOthersStop) {
   EXPECT_LE(first, 2);
 }
 
-TEST(Steps, AStepThatFailsReturnsWhenAllStagesHaveEnded) {
+TEST(Steps, AFailedStepReturnsWhenAllStagesHaveStopped) {
   std::atomic<int> running{0};
   std::latch throws(1);
   const Stages model({{[&, count = 0](const Dense& own, const Values& x) mutable {
@@ -332,7 +332,7 @@ TEST(Steps, AStepThatFailsReturnsWhenAllStagesHaveEnded) {
 
 using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-// The memory of values that were seen.
+// Tracks the memory of values that were seen.
 struct Seen {
   void add(const Values& values) {
     std::lock_guard lock(mutex);
@@ -347,7 +347,7 @@ struct Seen {
   std::vector<Memory> memory;
 };
 
-TEST(Steps, AStepLeavesNoTensors) {
+TEST(Steps, AStepReleasesItsTensors) {
   for (const char* name : {"1f1b", "zb-v", "interleaved"})
     for (const Recompute mode : {Recompute::never, Recompute::always})
       for (const bool fails : {false, true}) {
@@ -384,8 +384,8 @@ TEST(Steps, AStepLeavesNoTensors) {
       }
 }
 
-// On one rank, whose order is that of the schedule: when micro-batch 1 begins, nothing of micro-batch 0 is
-// there any more; with a recomputation nothing except inputs is kept between the forwards and the backwards.
+// On one rank, which follows the order of the schedule: when micro-batch 1 starts, no value of micro-batch 0
+// is left. With recomputation only inputs are kept between forwards and backwards.
 TEST(Steps, AValueIsReleasedAfterItsLastUse) {
   for (const bool trains : {false, true})
     for (const Recompute mode : {Recompute::never, Recompute::always}) {
@@ -414,7 +414,7 @@ TEST(Steps, AValueIsReleasedAfterItsLastUse) {
     }
 }
 
-// The backward of stage 1 needs its input for the gradient of this input alone.
+// The backward of stage 1 needs its input only for the gradient of this input.
 TEST(Steps, AnOutputIsReleasedBetweenTheTwoPartsOfABackward) {
   Seen outputs;
   std::vector<std::size_t> alive;
@@ -462,7 +462,7 @@ TEST(Steps, MoreDevicesThanRanksAreRefused) {
 
 // --- The position of a forward ---
 
-TEST(Steps, AForwardKnowsItsStageItsMicroBatchAndWhetherItIsTheFirst) {
+TEST(Steps, AForwardKnowsItsStageAndMicroBatchAndWhetherItIsTheFirst) {
   struct Call {
     int stage, microbatch;
     bool is_first;

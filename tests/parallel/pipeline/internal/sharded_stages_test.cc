@@ -25,7 +25,7 @@ using testing::squares;
 const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
 using Named = std::map<std::string, at::Tensor>;
 
-// The ranks of the world in rows of one pipeline each, and in columns that share stages.
+// The ranks as a grid: each row is a pipeline, and each column shares stages.
 struct Mesh {
   Mesh(const Group& world, int pipelines)
       : which(world.rank() / (world.size() / pipelines)),
@@ -180,7 +180,7 @@ TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
   }));
 }
 
-// With fewer rows than micro-batches a pipeline computes fewer of them.
+// If there are fewer rows than micro-batches, a pipeline computes fewer micro-batches.
 TEST(ShardedStages, PipelinesMayHaveDifferentNumbersOfRows) {
   const auto schedule = schedule::looped_breadth_first({.ranks = 2, .microbatches = 6, .chunks = 2});
   const std::vector<std::int64_t> rows{7, 2};
@@ -228,7 +228,8 @@ TEST(ShardedStages, RanksHaveOnlyPartsOfParametersAndGradients) {
   }));
 }
 
-// A parameter without a gradient on all ranks is left alone; one with a gradient on a rank is stepped on all.
+// A parameter without a gradient on any rank is not stepped. One with a gradient on some rank is stepped on
+// all.
 TEST(ShardedStages, UnusedParametersHaveNoGradients) {
   LayerGraph model;
   model.add({"scaled",
@@ -255,7 +256,7 @@ TEST(ShardedStages, UnusedParametersHaveNoGradients) {
   }));
 }
 
-// Saved by two pipelines of two ranks, continued by one of four, whose stages have one part each.
+// Two pipelines of two ranks save. One pipeline of four ranks continues, whose stages have one part each.
 TEST(ShardedStages, ContinueFromACheckpointWithOtherStagesAndParts) {
   const LayerGraph model = blocks(4);
   const Named expected = named_parameters_of(trained(model));
@@ -301,7 +302,7 @@ TEST(ShardedStages, ContinueFromACheckpointWithOtherStagesAndParts) {
   expect_no_errors(on_ranks(company, [&](const Group& world) { run(world, 1, 1, 2); }));
 }
 
-// Each stage passes a parameter on, whose memory a RESHARD takes away.
+// Each stage forwards a parameter, whose memory a RESHARD frees.
 TEST(ShardedStages, OutputsMayBeParameters) {
   LayerGraph model;
   for (const int layer : {0, 1})
@@ -339,8 +340,8 @@ TEST(ShardedStages, OutputsMayBeParameters) {
   }));
 }
 
-// A parameter group by name, of whose parameters a rank has none.
-TEST(ShardedStages, TheOptimizerMayHaveGroupsOfOtherRanks) {
+// A parameter group by name, of which one rank has no parameters.
+TEST(ShardedStages, TheOptimizerMayHaveParameterGroupsOfOtherRanks) {
   const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
   Company company(2);
   expect_no_errors(on_ranks(company, [&](const Group& world) {
@@ -358,7 +359,7 @@ TEST(ShardedStages, TheOptimizerMayHaveGroupsOfOtherRanks) {
 
 // --- Faults ---
 
-TEST(ShardedStages, AFailedStageEndsTheStepOfAllPipelines) {
+TEST(ShardedStages, AFailedStageFailsTheStepOfAllPipelines) {
   const auto schedule = schedule::interleaved({.ranks = 2, .microbatches = 4, .chunks = 2});
   Company company(4);
   const auto errors = on_ranks(company, [&](const Group& world) {
@@ -374,7 +375,7 @@ TEST(ShardedStages, AFailedStageEndsTheStepOfAllPipelines) {
   }
 }
 
-TEST(ShardedStages, RefusesWhatDoesNotFit) {
+TEST(ShardedStages, RefusesInvalidArguments) {
   const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
   const auto refused = [&](const std::function<GroupPipelineOptions(const Group&)>& options,
                            const std::function<LayerGraph(int rank)>& model) {
@@ -422,7 +423,7 @@ TEST(ShardedStages, RefusesWhatDoesNotFit) {
          "rank 1 has");
 }
 
-// One pipeline of two ranks, with a stage on each or, of the schedule's four, two.
+// Runs one pipeline of two ranks. Each rank has one stage, or two if the schedule has four.
 std::vector<std::optional<rpc::Error>> refused_by_two(const StageGraph& graph,
                                                       const schedule::Schedule& schedule) {
   Company company(2);

@@ -25,7 +25,7 @@ std::string refused(const std::function<void()>& f) {
   return error ? std::string(error->what()) : "not refused";
 }
 
-TEST(Ties, BeginWithTheValueOfTheFirstParameterOnEachWorker) {
+TEST(Ties, StartWithTheValueOfTheFirstParameterOnEachWorker) {
   const at::Tensor first = numbers({6, 6}, 0);
   for (const std::set<int>& built : {std::set{0, 1, 2}, {1}, {0, 2}}) {
     const StageGraph graph = cut(tied(), {.cuts = {1, 2}, .built = built, .seed = 1});
@@ -58,7 +58,7 @@ TEST(Ties, OnThreadsTrainLikeLayersThatShareAParameter) {
   EXPECT_TRUE(at::equal(graph.parameter({0, "block0.0.weight"}), graph.parameter({2, "block2.0.weight"})));
 }
 
-TEST(Ties, RefuseWhatDoesNotFit) {
+TEST(Ties, RefuseInvalidParameters) {
   LayerGraph model = blocks(2);
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight"}); }),
             "pipeline layers: a tie of fewer than two parameters, or of one twice");

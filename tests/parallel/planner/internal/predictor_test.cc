@@ -7,8 +7,8 @@
 namespace weft::planner::testing {
 namespace predictor_test {
 
-// plan() leaves out what cannot be better than the plans that it has: a bound above the step would lose
-// plans.
+// plan() skips a choice whose lower bound exceeds the plans that it has found. If the bound were above the
+// step time, plans would be lost.
 TEST(Predictor, TheLeastSecondsAreNotAboveTheStep) {
   std::mt19937 random(5);
   const Machine machine{
@@ -35,7 +35,7 @@ TEST(Predictor, TheLeastSecondsAreNotAboveTheStep) {
   }
 }
 
-// Without bubbles of unequal stages the bound is the step.
+// With equal stages there is no additional bubble, and the bound equals the step time.
 TEST(Predictor, TheLeastSecondsAreTheStepOfEqualStages) {
   std::vector<partition::Layer> layers(4, {"", "", 100, 200});
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].name = "layer" + std::to_string(i);

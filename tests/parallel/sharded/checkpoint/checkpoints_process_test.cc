@@ -1,6 +1,6 @@
-// Jobs of processes that are killed while they save: a later job finds a complete checkpoint.
+// Jobs of processes that are killed while they save. A later job finds a complete checkpoint.
 //
-// WEFT_CHECKPOINT_KILLS: how many kills (10). WEFT_SEED: of the first one.
+// WEFT_CHECKPOINT_KILLS: the number of kills (10). WEFT_SEED: the seed of the first one.
 #include <weft/rpc/membership/job.h>
 
 #include <atomic>
@@ -16,8 +16,8 @@ namespace checkpoints_process_test {
 
 using Say = std::function<void(const std::string&)>;
 
-// Resumes, checks what was loaded, and saves one step after the other. Says "resumed STEP" (-1: from nothing)
-// and "complete STEP".
+// Resumes, checks the loaded values, and saves one step after the other. Prints "resumed STEP" (-1: no
+// checkpoint) and "complete STEP".
 void train(const Group& group, const std::filesystem::path& folder, const Say& say) {
   Checkpoints checkpoints(group, folder);
   const auto slices = [&](std::int64_t step) {
@@ -94,7 +94,7 @@ TEST_F(CheckpointProcesses, AKilledJobLosesNoCompleteCheckpoint) {
     }
     for (std::uint64_t i = 0; i < completes; ++i) heard(members[static_cast<std::size_t>(victim)].line());
     for (std::atomic<std::uint64_t> spun{0}; ++spun < spins;) {
-    }  // a moment anywhere in a save
+    }  // any time during a save
     if (random() % 2 == 0) {  // of one rank alone: the others' saves fail, and name it
       members[static_cast<std::size_t>(victim)].kill();
       for (int rank = 0; rank < ranks; ++rank)

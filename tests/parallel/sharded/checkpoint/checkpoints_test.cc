@@ -1,5 +1,5 @@
-// Checkpoints of several ranks: what is saved is loaded on any number of ranks; what fails leaves the earlier
-// ones.
+// Checkpoints of several ranks: a checkpoint can be loaded on any number of ranks, and a failed save leaves
+// the earlier ones.
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 
 #include <weft/dist_optim/checkpoint/tensor_file.h>
@@ -73,12 +73,12 @@ TEST_F(ShardedCheckpoints, AreLoadedOnAnyNumberOfRanks) {
   }
 }
 
-// Ranks have the same elements, whole or in part.
+// Several ranks have the same elements of a tensor, all or some of them.
 TEST_F(ShardedCheckpoints, CopiesAndOverlapsAreLoaded) {
   const Whole whole = whole_state(1);
   const auto split = [](int rank) -> Split {
     return [rank](const std::string& name, std::int64_t n) -> std::optional<Range> {
-      if (name == "two" && rank != 2) return std::nullopt;       // on one rank
+      if (name == "two" && rank != 2) return std::nullopt;       // on one rank only
       if (name == "two" || name == "large") return Range{0, n};  // "large": on all
       return Range{rank * n / 4, (rank + 2) * n / 4};            // overlaps
     };
@@ -100,7 +100,7 @@ TEST_F(ShardedCheckpoints, CopiesAndOverlapsAreLoaded) {
   });
 }
 
-// Each rank has columns of two matrices, and a half of them: of the other half there is another rank.
+// Each rank has some columns of two matrices, and half of these columns. Another rank has the other half.
 SlicedState columns_of(const Whole& whole, int rank, int ranks) {
   const std::int64_t parts = std::max(1, ranks / 2), part = rank % parts;
   SlicedState state;
@@ -169,8 +169,8 @@ TEST_F(ShardedCheckpoints, TheCallerMayChangeItsTensorsAfterSave) {
   }
 }
 
-// Also values that are not contiguous, and memory of the save before that no longer fits.
-TEST_F(ShardedCheckpoints, StatesMayChangeTheirForm) {
+// Also tensors that are not contiguous. The memory of the previous save does not fit any more.
+TEST_F(ShardedCheckpoints, StatesMayChangeTheirShapes) {
   Job job(1, path());
   const auto save_and_load = [&](std::int64_t step, const at::Tensor& values) {
     const SlicedState state{{{"x", {{values.numel()}, 0, values}}}, {}};
@@ -190,7 +190,7 @@ TEST_F(ShardedCheckpoints, StatesMayChangeTheirForm) {
   save_and_load(5, at::ones({20}).requires_grad_());
 }
 
-TEST_F(ShardedCheckpoints, TheNewestAreKept) {
+TEST_F(ShardedCheckpoints, TheNewestCheckpointsAreKept) {
   Job job(2, path(), {.keep = 2});
   for (const std::int64_t step : {std::int64_t{1}, std::int64_t{5}, std::int64_t{9}, 1'000'000'000'000})
     job.save_even(step);
@@ -220,7 +220,7 @@ TEST_F(ShardedCheckpoints, AStepThatIsNotAfterTheNewestIsRefused) {
   job.expect_holds(10);
 }
 
-TEST_F(ShardedCheckpoints, WhatACrashLeftOverIsRemoved) {
+TEST_F(ShardedCheckpoints, LeftoversOfACrashAreRemoved) {
   const fs::path without_manifest = path() / "step-000000030", part = path() / "step-000000040.part-12ab",
                  notes = path() / "step-notes", other = path() / "step-000000050.txt";
   for (const auto& left : {without_manifest, part, notes, other}) {
@@ -236,7 +236,7 @@ TEST_F(ShardedCheckpoints, WhatACrashLeftOverIsRemoved) {
   job.expect_holds(30);
 }
 
-TEST_F(ShardedCheckpoints, OneJobAtATimeWrites) {
+TEST_F(ShardedCheckpoints, OnlyOneJobAtATimeMayWrite) {
   auto first = std::make_unique<Job>(2, path());
   first->save_even(1);
   const fs::path in_use = path() / "step-000000002.part-of-the-first";
@@ -252,7 +252,7 @@ TEST_F(ShardedCheckpoints, OneJobAtATimeWrites) {
   second.expect_holds(2);
 }
 
-// A file larger than the limit on one rank: as on a full disk.
+// A file exceeds the limit on one rank, as on a full disk.
 TEST_F(ShardedCheckpoints, AWriteThatFailsOnOneRankFailsOnAll) {
   Job job(3, path());
   job.save_even(1);
@@ -301,7 +301,7 @@ TEST_F(ShardedCheckpoints, AStateThatCannotBeSavedFailsOnAllRanks) {
   job.expect_holds(step);
 }
 
-TEST_F(ShardedCheckpoints, WhatIsNotThereIsRefused) {
+TEST_F(ShardedCheckpoints, LoadingMissingDataIsRefused) {
   Job job(2, path());
   job.save_even(3);
   const auto refusal = [&](ErrorKind kind, std::int64_t step, const SlicedTensor& tensor,
@@ -329,7 +329,7 @@ TEST_F(ShardedCheckpoints, WhatIsNotThereIsRefused) {
             std::string::npos);
 }
 
-// A file with fewer elements than the whole has: as a manifest of another version could have it.
+// A file with fewer elements than the tensor, as a manifest of another version could have it.
 TEST_F(ShardedCheckpoints, MissingElementsAreNamed) {
   CheckpointFolder own(path());
   const fs::path unfinished = own.begin(1);
@@ -378,7 +378,7 @@ TEST_F(ShardedCheckpoints, DamagedFilesAreRefused) {
     }
     put_bytes(damaged, bytes + "x");
     EXPECT_NE(load().find(damaged.string()), std::string::npos);
-    // Whole files, but others: of another step, and of another program.
+    // Valid files that belong to another step or to another program.
     put_bytes(damaged, read_bytes(damaged == one ? file(1, 1, 2)
                                                  : file(1, 1, 2).parent_path() / "manifest.safetensors"));
     EXPECT_NE(load().find(damaged.string()), std::string::npos);
@@ -392,7 +392,7 @@ TEST_F(ShardedCheckpoints, DamagedFilesAreRefused) {
 }
 
 // Of the files' elements, only the blocks that are wanted are read.
-TEST_F(ShardedCheckpoints, OnlyWhatIsWantedIsRead) {
+TEST_F(ShardedCheckpoints, OnlyTheNeededBlocksAreRead) {
   const Whole whole{{"x", at::arange(4'000'000, at::kInt)}};
   Job job(2, path());
   job.save(1, [&](int rank) { return state_of(whole, even_split(rank, 2)); });
@@ -468,7 +468,7 @@ TEST_F(ShardedCheckpoints, AnAgentMayEndWhileASaveIsInFlight) {
   next.save_even(2);
 }
 
-TEST_F(ShardedCheckpoints, AnObjectThatEndsWaitsForItsSave) {
+TEST_F(ShardedCheckpoints, TheDestructorWaitsForASave) {
   {
     Job job(2, path());
     auto saved = job.begin_save(5, [](int rank) {

@@ -11,7 +11,7 @@ std::map<std::string, SlicedTensor> of(const at::Tensor& values) {
   return {{"x", {{values.numel()}, 0, values}}};
 }
 
-// The device's streams run only what is waited for.
+// The streams of the device execute only work that is waited for.
 TEST(HostState, DeviceTensorsAreCopiedWhenCopyReturns) {
   test::FakeAccelerator::install();
   const at::Device device(test::FakeAccelerator::type, 1);

@@ -1,4 +1,4 @@
-// Runs of elements, and what two selections have in common, against a search through all elements.
+// Runs of elements, and the common elements of two selections, compared with a search through all elements.
 #include <weft/parallel/sharded/checkpoint/runs.h>
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(Runs, AreTheColumnsOfAMatrix) {
   EXPECT_TRUE(Runs::all(0).fit(0));
 }
 
-TEST(Runs, NeighboursThatTwoSelectionsShareAreJoined) {
+TEST(Runs, AdjacentSharedElementsAreMerged) {
   const Runs same{.first = 2, .length = 2, .distance = 4};
   EXPECT_EQ(shared_elements(same, {1, 6}, same, {0, 5}), (std::vector<SharedElements>{{1, 1, 4}}));
   EXPECT_EQ(shared_elements(Runs::all(12), {0, 12}, same, {0, 6}),
@@ -42,7 +42,7 @@ TEST(Runs, NeighboursThatTwoSelectionsShareAreJoined) {
   EXPECT_EQ(shared_elements(Runs{0, 2, 4}, {0, 6}, same, {0, 6}), std::vector<SharedElements>());
 }
 
-TEST(Runs, SharedElementsAreThoseOfASearch) {
+TEST(Runs, SharedElementsEqualThoseOfASearch) {
   std::mt19937 random(3);
   const auto draw = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);

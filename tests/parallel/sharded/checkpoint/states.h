@@ -39,7 +39,8 @@ class Folder {
 
 using Whole = std::map<std::string, at::Tensor>;
 
-// Every dtype of the format, and tensors without elements, without dimensions, and with fewer than ranks.
+// A state with every dtype of the format, and with tensors that have no elements, no dimensions, or fewer
+// elements than ranks.
 inline Whole whole_state(std::int64_t seed) {
   Whole whole;
   const auto numbers = [&](at::IntArrayRef sizes) {
@@ -67,7 +68,7 @@ inline void expect_same(const at::Tensor& a, const at::Tensor& b, const std::str
 }
 
 using Range = std::pair<std::int64_t, std::int64_t>;
-// The elements of a tensor that a rank has; nullopt: it does not name the tensor.
+// Returns the elements of a tensor that a rank has. nullopt: the rank does not have the tensor.
 using Split = std::function<std::optional<Range>(const std::string& name, std::int64_t elements)>;
 
 inline Split even_split(int rank, int ranks) {
@@ -85,7 +86,7 @@ inline SlicedState state_of(const Whole& whole, const Split& split) {
                              tensor.reshape({-1}).slice(0, range->first, range->second).clone()};
   return state;
 }
-// The same with other values, to load into.
+// A state of the same shapes with zeros, into which a checkpoint is loaded.
 inline SlicedState blank(SlicedState state) {
   for (auto& [name, tensor] : state.tensors) tensor.values = at::zeros_like(tensor.values);
   state.notes.clear();
@@ -110,7 +111,7 @@ class Job {
   }
   int ranks() const { return static_cast<int>(groups.size()); }
   Checkpoints& operator[](int rank) { return *checkpoints[static_cast<std::size_t>(rank)]; }
-  // f(rank) at once on all ranks; the first error is thrown.
+  // Calls f(rank) for all ranks at the same time. Throws the first error.
   template <class F>
   void each(F f) {
     std::vector<std::exception_ptr> errors(groups.size());
@@ -127,7 +128,7 @@ class Job {
     for (const auto& error : errors)
       if (error != nullptr) std::rethrow_exception(error);
   }
-  // The futures by rank. state: of a rank.
+  // Returns the futures by rank. state: returns the state of a rank.
   std::vector<rpc::Future<void>> begin_save(std::int64_t step, const std::function<SlicedState(int)>& state) {
     std::vector<rpc::Future<void>> saved(groups.size());
     each([&](int rank) { saved[static_cast<std::size_t>(rank)] = (*this)[rank].save(step, state(rank)); });

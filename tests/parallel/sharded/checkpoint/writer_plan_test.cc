@@ -22,7 +22,8 @@ TEST(WriterPlan, EachRankWritesItsSlices) {
   EXPECT_EQ(plan_writers({{slice("a", {4}, 0, 4)}, {slice("a", {4}, 4, 4)}}), (Names{{"a"}, {}}));
 }
 
-// Equal ranges are written once, by the rank with the least to write; others are written as they are.
+// A range that several ranks have is written once, by the rank with the least to write. Other ranges are
+// written by their rank.
 TEST(WriterPlan, CopiesAreWrittenOnce) {
   EXPECT_EQ(plan_writers({{slice("a", {10}, 0, 10), slice("b", {4}, 0, 4), slice("c", {3}, 0, 3)},
                           {slice("b", {4}, 0, 4), slice("c", {3}, 0, 3)},
@@ -33,7 +34,7 @@ TEST(WriterPlan, CopiesAreWrittenOnce) {
             (Names{{"none"}, {}}));
 }
 
-// The columns of a matrix on two ranks, of each of which two others have the halves.
+// Two ranks have the columns of a matrix, and two other ranks each have one half of these.
 TEST(WriterPlan, RunsAreWrittenByTheRanksThatHaveThem) {
   const auto columns = [](std::int64_t first, std::int64_t length, std::int64_t begin, std::int64_t end) {
     SliceRange range = slice("a", {3, 4}, begin, end);

@@ -16,7 +16,7 @@ at::Tensor range(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
   return at::arange(elements).view(shape).to(dtype, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
 }
 
-TEST(FlatParameter, OnlyTheMemoryChanges) {
+TEST(FlatParameter, ChangesOnlyTheMemoryOfParameters) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {
     const at::Tensor a = range({5, 7}), b = range({20}, at::kDouble), c = range({3}), none = range({0, 2});

@@ -36,7 +36,7 @@ struct Coordinated {
   std::shared_ptr<ReductionCoordinator> coordinator;
 };
 
-TEST(ReductionCoordinator, PlansAtOnceIfNothingElseIsExpected) {
+TEST(ReductionCoordinator, PlansAtOnceIfNoOtherRequestIsExpected) {
   Coordinated ranks;
   ranks.request({"a"});
   EXPECT_EQ(ranks.launches, (Names{{"a"}}));
