@@ -76,7 +76,7 @@ TEST_F(ActivationCheckpoint, GivesTheSameGradientsAndRunsTheForwardTwice) {
   EXPECT_EQ(block->runs, 2);
 }
 
-// Each use of a parameter adds up, those outside of the checkpoint too.
+// Every use of a parameter adds to its gradient, also a use outside the checkpoint.
 TEST_F(ActivationCheckpoint, MayShareParametersWithTheRestOfTheGraph) {
   const Gradients want =
       gradients([&](const at::Tensor& x) { return block->forward(block->forward(x)) + block->forward(x); });
@@ -103,7 +103,7 @@ TEST_F(ActivationCheckpoint, DrawsTheSameRandomNumbersAgain) {
   torch::manual_seed(11);
   const Gradients got = gradients([&](const at::Tensor& x) {
     const at::Tensor y = activation_checkpoint(*block, x);
-    torch::rand({100});  // others draw between the forward and the backward
+    torch::rand({100});  // other operators draw between the forward and the backward
     return y;
   });
   expect_same(got, want);
@@ -138,7 +138,7 @@ TEST_F(ActivationCheckpoint, RunsAgainUnderTheSameAutocast) {
   EXPECT_EQ(seen, (std::vector<at::ScalarType>{at::kBFloat16, at::kBFloat16}));
 }
 
-TEST_F(ActivationCheckpoint, OfSeveralResultsSomeMayBeUnusedOrNotDifferentiable) {
+TEST_F(ActivationCheckpoint, SomeResultsMayBeUnusedOrNotDifferentiable) {
   at::Tensor x = x0.clone().requires_grad_(), unused_in = x0.clone().requires_grad_();
   const auto forward = [](const Tensors& in) {
     return Tensors{in[0].argmax(), in[0].sin(), in[1].cos(), in[0] * in[2]};
@@ -162,14 +162,14 @@ TEST_F(ActivationCheckpoint, MayRunBackwardAgainIfTheGraphIsKept) {
   EXPECT_EQ(kind_of([&] { loss.backward(); }, "retain_graph"), ErrorKind::failed_precondition);
 }
 
-TEST_F(ActivationCheckpoint, WithoutGradientsIsThePlainForward) {
+TEST_F(ActivationCheckpoint, WithoutGradIsAPlainForward) {
   at::NoGradGuard no_grad;
   const at::Tensor y = activation_checkpoint(*block, x0.clone().requires_grad_());
   EXPECT_FALSE(y.requires_grad());
   EXPECT_EQ(block->runs, 1);
 }
 
-TEST_F(ActivationCheckpoint, ALeafThatWasNotGivenIsNamed) {
+TEST_F(ActivationCheckpoint, AMissingLeafIsNamed) {
   at::Tensor x = x0.clone().requires_grad_(), hidden = at::ones({6, 3}, at::kDouble).requires_grad_();
   const at::Tensor y =
       activation_checkpoint([&](const Tensors& in) { return Tensors{in[0].mm(hidden)}; }, {x}, {})[0];

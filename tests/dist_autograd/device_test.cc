@@ -38,7 +38,7 @@ using MadeOn = rpc::Function<"device.made_on", &made_on>;
 std::string device_of(at::Tensor x) { return x.device().str(); }
 using DeviceOf = rpc::Function<"device.of", &device_of>;
 
-// Results elsewhere, fetched, and handed on.
+// Creates results on another worker, fetches them, and forwards them.
 struct Relay {
   rpc::Task<at::Tensor> fetched(std::string next, at::Tensor a) {
     const auto there = rref::remote<LateSum>(agent->peer(next), a, a);
@@ -76,14 +76,14 @@ void expect_all(const at::Tensor& got, int device, double value) {
 
 class DeviceRRefs : public ::testing::TestWithParam<std::pair<int, int>> {
  protected:
-  // Here the one, there the other.
+  // The test's parameters are the devices of the two workers.
   FakeAccelerator& installed = accelerator();
   int here = GetParam().first, there = GetParam().second;
   tensor::DeviceMap map{{fake(here).str(), fake(there).str()}};
   at::Tensor ones = on(here, at::ones({300}));
 };
 
-TEST_P(DeviceRRefs, AResultThatStaysIsFetchedByTheMapWhenItsWorkIsDone) {
+TEST_P(DeviceRRefs, ARemoteResultIsFetchedByTheMapAfterItsKernels) {
   Cluster cluster(2, {maps({{"worker1", map}})});
   serve(cluster);
   const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
@@ -91,7 +91,7 @@ TEST_P(DeviceRRefs, AResultThatStaysIsFetchedByTheMapWhenItsWorkIsDone) {
 }
 
 TEST_P(DeviceRRefs, AnArgumentIsFetchedByTheMapOfTheCallee) {
-  // worker2 keeps its tensors on the first device; worker1 owns the result that it is given.
+  // worker2 keeps its tensors on the first device. worker1 owns the result that worker2 gets as an argument.
   Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), "fake:0"}}}}),
                       {},
                       maps({{"worker1", {{"fake:0", fake(there).str()}}}})});
@@ -107,7 +107,7 @@ TEST_P(DeviceRRefs, AResultIsRelayedByAThirdWorker) {
   expect_all(cluster.peer(0, 1).call<&Relay::fetched>("worker2", ones).get(), here, 2);
 }
 
-TEST_P(DeviceRRefs, AReferenceIsHandedOnByAThirdWorker) {
+TEST_P(DeviceRRefs, AReferenceIsForwardedByAThirdWorker) {
   // The object that worker1 creates at worker2 is on the same device as the tensors of the first caller.
   Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), fake(here).str()}}}}),
                       maps({{"worker2", map.inverse()}})});
@@ -116,13 +116,13 @@ TEST_P(DeviceRRefs, AReferenceIsHandedOnByAThirdWorker) {
   expect_all(kept.to_here().get(), here, 2);
 }
 
-TEST_P(DeviceRRefs, AnAgentsOwn) {
+TEST_P(DeviceRRefs, CallsToTheOwnAgentUseTheMap) {
   if (here != there) map.add(fake(there), fake(here));
   Cluster cluster(1, {maps({{"worker0", map}})});
   serve(cluster);
   const auto kept = rref::remote<LateSum>(cluster.peer(0, 0), ones, ones);
   expect_all(kept.to_here().get(), here, 2);
-  // The callee fetches what is there to here, and its result comes back crosswise.
+  // The callee fetches the argument from its owner, and the result returns to the caller's device.
   expect_all(cluster.peer(0, 0).call<LateSum>(kept, kept).get(), there, 4);
 }
 
@@ -135,7 +135,7 @@ class DeviceRRefErrors : public ::testing::Test {
   FakeAccelerator& installed = accelerator();  // before maps name its devices
 };
 
-TEST_F(DeviceRRefErrors, AResultThatHasNoPlaceIsAnErrorOfItsFetch) {
+TEST_F(DeviceRRefErrors, AResultWithoutAMappedDeviceFailsItsFetch) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
   serve(cluster);
   const auto kept = rref::remote<MadeOn>(cluster.peer(0, 1), "fake:3");
@@ -144,7 +144,7 @@ TEST_F(DeviceRRefErrors, AResultThatHasNoPlaceIsAnErrorOfItsFetch) {
   EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
 }
 
-TEST_F(DeviceRRefErrors, WithoutAMapNeitherArgumentNorResultHasAPlace) {
+TEST_F(DeviceRRefErrors, WithoutAMapArgumentsAndResultsFail) {
   Cluster cluster(2);
   serve(cluster);
   const at::Tensor x = on(0, at::ones({2})), y = at::ones({2});
@@ -155,7 +155,7 @@ TEST_F(DeviceRRefErrors, WithoutAMapNeitherArgumentNorResultHasAPlace) {
   EXPECT_EQ(rref::remote<DeviceOf>(cluster.peer(0, 1), y).to_here().get(), "cpu") << "other calls go on";
 }
 
-TEST_F(DeviceRRefErrors, AnArgumentThatHasNoPlaceIsAnErrorOfTheResultThatStays) {
+TEST_F(DeviceRRefErrors, AnArgumentWithoutAMappedDeviceFailsTheRRef) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
   serve(cluster);
   const at::Tensor lost = on(2, at::ones({2}));
@@ -165,7 +165,7 @@ TEST_F(DeviceRRefErrors, AnArgumentThatHasNoPlaceIsAnErrorOfTheResultThatStays) 
   EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
 }
 
-// --- Several at once, options, views ---
+// --- Concurrent results, options, views ---
 
 struct Relays {
   rpc::Task<std::vector<at::Tensor>> many(std::string next, at::Tensor a) {
@@ -192,7 +192,7 @@ TEST_P(DeviceRRefs, ManyResultsAreRelayedByAThirdWorkerAtOnce) {
   }
 }
 
-TEST_P(DeviceRRefs, AnArgumentIsFetchedToTheDevicesThatItsUserWasGiven) {
+TEST_P(DeviceRRefs, AnArgumentIsFetchedToTheDevicesOfItsUser) {
   tensor::DeviceOptions user = maps({{"worker1", {{"fake:0", fake(there).str()}}}});
   user.devices = {fake(0)};
   tensor::DeviceOptions owner;
@@ -204,7 +204,7 @@ TEST_P(DeviceRRefs, AnArgumentIsFetchedToTheDevicesThatItsUserWasGiven) {
   expect_all(cluster.peer(0, 2).call<LateSum>(kept, kept).get(), here, 4);
 }
 
-// On a stream that the handler chooses; the call's stream waits for it.
+// The handler chooses the stream, and the stream of the call waits for it.
 at::Tensor sum_on_another_stream(at::Tensor a, at::Tensor b) {
   const c10::Stream call = accelerator().current(a.device());
   const c10::Stream other(c10::Stream::UNSAFE, a.device(), 1 + (call.id() + 3) % FakeAccelerator::pooled);
@@ -222,7 +222,7 @@ at::Tensor sum_on_another_stream(at::Tensor a, at::Tensor b) {
 }
 using SumOnAnotherStream = rpc::Function<"device.sum_on_another_stream", &sum_on_another_stream>;
 
-TEST_P(DeviceRRefs, ManyResultsOfStreamsThatHandlersChoose) {
+TEST_P(DeviceRRefs, HandlersMayComputeResultsOnTheirOwnStreams) {
   Cluster cluster(2, {maps({{"worker1", map}})});
   cluster[1].serve<SumOnAnotherStream>();
   std::vector<rpc::Future<at::Tensor>> sums;
@@ -233,11 +233,11 @@ TEST_P(DeviceRRefs, ManyResultsOfStreamsThatHandlersChoose) {
   for (int i = 0; i < 20; ++i) expect_all(sums[i].get(), here, 2 * i);
 }
 
-// Every second column, of what the handler's stream has not made yet.
+// A view of every second column of a tensor that the handler's stream has not computed yet.
 at::Tensor late_view(at::Tensor x) { return late_sum(x, x).view({3, 100}).t().slice(0, 0, 100, 2); }
 using LateView = rpc::Function<"device.late_view", &late_view>;
 
-TEST_P(DeviceRRefs, AViewIsReadWhenItsWorkIsDone) {
+TEST_P(DeviceRRefs, AViewIsReadAfterItsKernels) {
   Cluster cluster(2, {maps({{"worker1", map}})});
   cluster[1].serve<LateView>();
   const at::Tensor x = on(here, at::arange(300, at::kFloat));
@@ -250,7 +250,7 @@ TEST_P(DeviceRRefs, AViewIsReadWhenItsWorkIsDone) {
 
 // --- Modules ---
 
-// Moves its tensor itself: LibTorch's way, set_data, is not for devices of the tests.
+// Moves its tensor itself, because the devices of the tests do not support LibTorch's method (set_data).
 struct Scale : torch::nn::Module {
   explicit Scale(double by) : factor(torch::full({1}, by)) {}
   void to(at::Device device, bool) override { factor = factor.to(device); }
@@ -269,7 +269,7 @@ class DeviceModules : public ::testing::Test {
   FakeAccelerator& installed = accelerator();
 };
 
-TEST_F(DeviceModules, AreCreatedOnADeviceAndArgumentsAndResultsGoByTheMap) {
+TEST_F(DeviceModules, AreCreatedOnADeviceAndCallsFollowTheMap) {
   for (const char* device : {"fake:2", "fake", "cpu"}) {
     const std::string full = device == std::string("fake") ? "fake:0" : device;
     Cluster cluster(2, {full == "cpu" ? tensor::DeviceOptions() : maps({{"worker1", {{"cpu", full}}}})});
@@ -281,7 +281,7 @@ TEST_F(DeviceModules, AreCreatedOnADeviceAndArgumentsAndResultsGoByTheMap) {
   }
 }
 
-TEST_F(DeviceModules, OnNoDeviceAreAnError) {
+TEST_F(DeviceModules, OnAMissingDeviceAreRefused) {
   tensor::DeviceOptions given;
   given.devices = {fake(0), fake(1)};
   Cluster cluster(2, {{}, given});
@@ -297,7 +297,8 @@ TEST_F(DeviceModules, OnNoDeviceAreAnError) {
 
 // --- Passes ---
 
-// x goes through weights of several workers; `reference` computes the same here, on the CPU.
+// x is multiplied by the weights of several workers. `reference` computes the same result in this process, on
+// the CPU.
 class DevicePasses : public ::testing::Test {
  protected:
   FakeAccelerator& installed = accelerator();
@@ -314,7 +315,7 @@ TEST_F(DevicePasses, OfOneWorker) {
 }
 
 // worker1 has no device map. Its gradients return by the inverse of the caller's map.
-TEST_F(DevicePasses, GradientsGoBackByTheReverseOfTheMap) {
+TEST_F(DevicePasses, GradientsFollowTheInverseOfTheMap) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}, {"fake:1", "fake:0"}}}})});
   const auto weights = rref::create<Weights>(cluster.peer(0, 1), on(0, w1));
   const at::Tensor leaf = on(0, x).requires_grad_();
@@ -354,8 +355,8 @@ TEST_F(DevicePasses, OverAChainOfWorkers) {
 
 class MixedPass : public DevicePasses, public ::testing::WithParamInterface<bool> {};
 
-// On an accelerator, over to the CPU, to another worker's CPU, and back.
-TEST_P(MixedPass, GoesBetweenTheCpuAndAnAccelerator) {
+// The forward uses an accelerator, the CPU, the CPU of another worker, and the accelerator again.
+TEST_P(MixedPass, UsesTheCpuAndAnAccelerator) {
   const bool root_on_cpu = GetParam();
   Cluster cluster(2, {maps({})});
   const auto weights = rref::create<Weights>(cluster.peer(0, 1), w1);
@@ -388,7 +389,7 @@ struct LateTwice : torch::autograd::Function<LateTwice> {
 at::Tensor late_twice(at::Tensor x) { return LateTwice::apply(x); }
 using LateTwiceThere = rpc::Function<"device.late_twice", &late_twice>;
 
-TEST_F(DevicePasses, GradientsWaitForTheStreamsThatTheyAreMadeOn) {
+TEST_F(DevicePasses, GradientsWaitForTheStreamsThatComputeThem) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
   cluster[1].serve<LateTwiceThere>();
   const at::Tensor leaf = on(0, x).requires_grad_();
@@ -406,8 +407,8 @@ c10::Stream stream_on(int device, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, fake(device), id);
 }
 
-// Nothing else refers to the gradient, not even the job that writes it, so that the pass keeps it without a
-// copy.
+// Nothing else refers to the gradient, not even the task that writes it. The pass therefore keeps it without
+// a copy.
 struct LateOnes : torch::autograd::Function<LateOnes> {
   static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
@@ -447,8 +448,8 @@ TEST_F(DevicePasses, AGradientIsReadyOnTheStreamsOfItsReader) {
 at::Tensor late_second(at::Tensor, at::Tensor b) { return LateTwice::apply(b); }
 using LateSecond = rpc::Function<"device.late_second", &late_second>;
 
-// A message of tensors of two devices, whose node runs on a stream of the first: the gradient of the second
-// is sent from another stream.
+// A message has tensors of two devices, and its node runs on a stream of the first device. The gradient of
+// the second tensor is sent from another stream.
 TEST_F(DevicePasses, GradientsOfSeveralDevicesAreSentWhenTheyAreReady) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:2"}, {"fake:1", "fake:3"}}}})});
   cluster[1].serve<LateSecond>();

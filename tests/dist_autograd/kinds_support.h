@@ -25,11 +25,11 @@ inline at::Tensor total(const at::Tensor& tensor) {
 // The nodes behind the tensors of a request, as its handler found them.
 struct Arrival {
   std::vector<std::string> origins;  // "": of a tensor that needs no grad
-  std::size_t nodes = 0;             // how many different ones
-  std::size_t inputs = 0;            // of all of them
+  std::size_t nodes = 0;             // the number of different nodes
+  std::size_t inputs = 0;            // the number of tensors of all nodes
 };
 
-// Served by every agent.
+// Every agent serves these functions.
 struct Functions {
   explicit Functions(rpc::Agent& a) : agent(&a) {}
 
@@ -47,7 +47,7 @@ struct Functions {
   std::int64_t number(std::int64_t n) { return n + 1; }
   at::Tensor fail_backward(at::Tensor x) { return FailingBackward::apply(x); }
 
-  // The sum, of the last worker of the route.
+  // The last worker of the route computes the sum.
   rpc::Task<at::Tensor> along(rpc::CallContext& call, std::vector<std::string> route, at::Tensor x,
                               at::Tensor y) {
     note({x, y});
@@ -79,7 +79,7 @@ struct Functions {
     return result;
   }
 
-  // A leaf that lives here, behind an RRef to it.
+  // A leaf on this worker, behind an RRef to it.
   at::Tensor make(at::Tensor value) { return value.detach().clone().requires_grad_(); }
   at::Tensor make_later(at::Tensor value) {
     gate.wait();
@@ -90,7 +90,7 @@ struct Functions {
     co_return AutogradLayer::of(*call.host())->find(pass)->gradient(*here);
   }
   at::Tensor give() { return own; }
-  // Handles on the pass and on a tensor, for a backward that begins here.
+  // Handles for the pass and for a tensor, for a backward that starts here.
   void keep(rpc::CallContext& call, rref::RRef<at::Tensor> root) {
     kept_pass.emplace(Pass::of(call));
     kept_root = std::move(root);
@@ -144,7 +144,7 @@ struct Functions {
   }
 };
 
-// Four workers; worker0 drives.
+// Four workers. worker0 starts each pass.
 class Workers {
  public:
   explicit Workers(Kind kind) : kind_(kind) {
@@ -165,8 +165,8 @@ class Workers {
   PassState& state(std::size_t worker, const Pass& pass) {
     return *AutogradLayer::of(*cluster[worker].core())->find(pass.id());
   }
-  // The number of messages with tensors that require grad that a worker has sent in a pass. Call once: each
-  // call uses up a number.
+  // Returns the number of messages with tensors that require grad that a worker has sent in a pass. A test
+  // may call this once per pass, because each call uses a message number.
   std::size_t sent(std::size_t worker, const Pass& pass) {
     return state(worker, pass).next_message().number - 1;
   }
@@ -211,7 +211,7 @@ inline void expect_gradients(const Pass& pass, const std::vector<at::Tensor>& le
   EXPECT_EQ(pass.gradients().size(), with) << "and no others";
 }
 
-// By call, or by remote and to_here.
+// Runs `Method` by a call, or by remote and to_here.
 template <auto Method, class... Given>
 at::Tensor ask(How how, const rpc::Peer& peer, const Pass& pass, const Given&... given) {
   if (how == How::call) return weft::test::got(peer.call<Method>(pass, given...));

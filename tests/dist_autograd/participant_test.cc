@@ -22,19 +22,19 @@ rpc::Error ended_with(rpc::Future<int> future) {
   return *error_of([&] { return future.get(); });
 }
 
-TEST(Participant, ThatCannotBeReachedAnyMoreIsLost) {
+TEST(Participant, ThatIsUnreachableIsLost) {
   const auto error = ended_with(failed(rpc::Error(ErrorKind::unavailable, "no agent listens there")));
   EXPECT_EQ(error.kind(), ErrorKind::peer_lost);
   EXPECT_STREQ(error.what(), "pass 12345678:7: worker1 took part and is gone: no agent listens there");
 }
 
-TEST(Participant, WhatItAnswersStays) {
+TEST(Participant, ErrorsOfItsRepliesAreKept) {
   const auto error =
       ended_with(failed(rpc::RemoteError(ErrorKind::unavailable, "no disk", "worker1", "service.start", "")));
   EXPECT_EQ(error.kind(), ErrorKind::unavailable);
 }
 
-TEST(Participant, OtherErrorsStay) {
+TEST(Participant, OtherErrorsAreKept) {
   const auto error = ended_with(failed(rpc::Error(ErrorKind::deadline_exceeded, "late")));
   EXPECT_EQ(error.kind(), ErrorKind::deadline_exceeded);
   auto foreign = failed(std::out_of_range("foreign"));

@@ -1,5 +1,5 @@
-// The edges of a backward: no calls, no roots, roots behind RRefs, failures and deaths behind nested calls,
-// releases while it runs, leaves that are still in the making.
+// Edge cases of a backward: no calls, no roots, roots behind RRefs, failures and deaths of workers in nested
+// calls, releases during the backward, and leaves that a call still computes.
 #include "tests/dist_autograd/kinds_support.h"
 
 namespace weft::dist_autograd::test::pass_edges_test {
@@ -11,7 +11,7 @@ using weft::test::kind_of;
 using weft::test::message_of;
 using Value = rref::RRef<at::Tensor>;
 
-// A backward that failed on the driver, and what it left.
+// Checks a backward that failed on the initiator, and the state after it.
 void expect_failure(Workers& workers, Pass& pass, const at::Tensor& root, const std::string& says) {
   try {
     got(pass.backward(root));
@@ -30,18 +30,18 @@ class PassEdges : public ::testing::Test, protected Workers {
   }
 };
 
-TEST_F(PassEdges, WithoutACall) {
+TEST_F(PassEdges, ABackwardMayInvolveNoCall) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), y = leaf();
   got(pass.backward((x + y).sum()));
   expect_gradients(pass, {x, y}, {at::ones_like(x), at::ones_like(y)});
 }
 
-TEST_F(PassEdges, WithoutARootOrWithoutItsGradient) {
+TEST_F(PassEdges, ABackwardNeedsARootAndItsGradient) {
   Pass pass{cluster[0]};
   EXPECT_EQ(kind_of([&] { got(pass.backward(std::vector<at::Tensor>{}, {})); }), ErrorKind::invalid_argument);
   const at::Tensor x = leaf();
-  got(pass.backward((x * 2).sum()));  // nothing was begun
+  got(pass.backward((x * 2).sum()));  // no backward was started
   EXPECT_TRUE(pass.gradient(x).defined());
   for (const at::Tensor& root : {draw(), draw().sum(), leaf(), at::Tensor()}) {
     Pass other{cluster[0]};
@@ -49,7 +49,7 @@ TEST_F(PassEdges, WithoutARootOrWithoutItsGradient) {
   }
 }
 
-TEST_F(PassEdges, AReleasedPassTakesNeitherCallsNorBackwards) {
+TEST_F(PassEdges, AReleasedPassRefusesCallsAndBackwards) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), sum = along(pass, {}, x);
   pass.release();
@@ -72,7 +72,7 @@ TEST_F(PassEdges, ARefusedBackwardLeavesTheGradientsOfAnEarlierOne) {
   EXPECT_EQ(cluster.live_passes(), 2U);
 }
 
-// The owner of the root refuses it.
+// The owner of the root refuses the backward.
 TEST_F(PassEdges, ABackwardWhoseRemoteRootIsRefusedLeavesTheGradientsOfAnEarlierOne) {
   for (const BackwardMode mode : {BackwardMode::smart, BackwardMode::fast}) {
     Pass pass{cluster[0]};
@@ -119,7 +119,7 @@ TEST_F(PassEdges, ABackwardOverAGraphThatAnotherWorkerUsedUpLeavesTheGradients) 
   }
 }
 
-TEST_F(PassEdges, ABackwardThatAnotherWorkerBeginsNextToARunningOneIsRefused) {
+TEST_F(PassEdges, ABackwardOfAnotherWorkerDuringABackwardIsRefused) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), sum = along(pass, {}, x).sum();
   got(cluster.peer(0, 2).call<&Functions::keep>(pass, rref::local(cluster[0], sum)));
@@ -150,7 +150,7 @@ TEST_F(PassEdges, ABackwardOfLibTorchInsideANodeMustNotReachARemoteTensor) {
   expect_failure(*this, pass, (here + there).sum(), "on this worker alone reached a tensor that came from");
 }
 
-TEST_F(PassEdges, FromAnOwnRRefTwice) {
+TEST_F(PassEdges, TwoBackwardsFromAnRRefOfTheOwnAgent) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf();
   const Value root = rref::local(cluster[0], along(pass, {}, x).square().sum());
@@ -158,7 +158,8 @@ TEST_F(PassEdges, FromAnOwnRRefTwice) {
   got(pass.backward(root));
   expect_gradients(pass, {x},
                    {2 * gradients_here({x}, [](const auto& l) { return (l[0] + l[0]).square(); })[0]});
-  for (const at::Tensor& wrong : {draw(), leaf()}) {  // no graph; no scalar
+  // a tensor without a graph; a tensor that is not a scalar
+  for (const at::Tensor& wrong : {draw(), leaf()}) {
     Pass other{cluster[0]};
     EXPECT_EQ(kind_of([&] { got(other.backward(rref::local(cluster[0], wrong))); }),
               ErrorKind::invalid_argument);
@@ -167,7 +168,7 @@ TEST_F(PassEdges, FromAnOwnRRefTwice) {
   EXPECT_EQ(kind_of([&] { got(pass.backward(root)); }), ErrorKind::failed_precondition);
 }
 
-TEST_F(PassEdges, FromAnothersRRefTwice) {
+TEST_F(PassEdges, TwoBackwardsFromAnRRefOfAnotherAgent) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), y = leaf();
   const Value root = rref::remote<&Functions::square_add>(cluster.peer(0, 1), pass, x, y);
@@ -176,7 +177,7 @@ TEST_F(PassEdges, FromAnothersRRefTwice) {
   expect_gradients(pass, {x, y}, {4 * x.detach(), 2 * at::ones_like(y)});
 }
 
-TEST_F(PassEdges, FromAnRRefToSomethingElse) {
+TEST_F(PassEdges, ABackwardFromAnRRefOfAnotherTypeFails) {
   Pass pass{cluster[0]};
   const auto number = rref::remote<&Functions::number>(cluster.peer(0, 1), pass, 5);
   const Value root{number.reference()};
@@ -208,7 +209,7 @@ at::Tensor unserved(at::Tensor x) { return x; }
 using Unserved = rpc::Function<"test.unserved", &unserved>;
 
 // The peer refuses the call before it reads the tensors: fast would otherwise wait for their gradients.
-TEST_F(PassEdges, AMessageThatWasNotSentIsForgotten) {
+TEST_F(PassEdges, AnUnsentMessageIsForgotten) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf();
   EXPECT_EQ(kind_of([&] { got(cluster.peer(0, 1).call<Unserved>(pass, x)); }), ErrorKind::not_found);
@@ -216,7 +217,7 @@ TEST_F(PassEdges, AMessageThatWasNotSentIsForgotten) {
   expect_gradients(pass, {x}, {at::full_like(x, 2)});
 }
 
-TEST_F(PassEdges, IsQuietOnceItsCallsHaveEnded) {
+TEST_F(PassEdges, IsQuiescentOnceItsCallsHaveCompleted) {
   using Direction = PassState::Direction;
   Pass pass{cluster[0]};
   PassState& state = *pass.state();
@@ -241,14 +242,14 @@ TEST_F(PassEdges, IsQuietOnceItsCallsHaveEnded) {
   EXPECT_EQ(std::pair(own, all), std::pair(3, 3));
 }
 
-TEST_F(PassEdges, AFailureBehindANestedCall) {
+TEST_F(PassEdges, AFailureBehindANestedCallIsReported) {
   Pass pass{cluster[0]};
   const at::Tensor result =
       got(cluster.peer(0, 1).call<&Functions::nested_failure>(pass, std::string("worker2"), leaf()));
   expect_failure(*this, pass, result.sum(), "backward failed on purpose");
 }
 
-TEST_F(PassEdges, ManyFailuresAndThenASuccessEachInASeparatePass) {
+TEST_F(PassEdges, ManyFailedPassesDoNotAffectALaterPass) {
   const at::Tensor x = leaf();
   for (int i = 0; i < 50; ++i) {
     Pass pass{cluster[0]};
@@ -261,8 +262,9 @@ TEST_F(PassEdges, ManyFailuresAndThenASuccessEachInASeparatePass) {
   expect_gradients(pass, {x}, {at::full_like(x, 2)});
 }
 
-// Worker by worker back to the driver, whose own node fails last.
-TEST_F(PassEdges, AFailureAfterManyRoundTrips) {
+// The backward returns from worker to worker to the initiator. The node of the initiator is the last one, and
+// it fails.
+TEST_F(PassEdges, AFailureAfterManyRoundTripsIsReported) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf();
   at::Tensor value = FailingBackward::apply((x + x) * x);
@@ -271,7 +273,7 @@ TEST_F(PassEdges, AFailureAfterManyRoundTrips) {
   expect_failure(*this, pass, value.sum(), "backward failed on purpose");
 }
 
-TEST_F(PassEdges, TheDeathOfAWorkerThatOnlyANestedCallMet) {
+TEST_F(PassEdges, TheDeathOfAWorkerReachedOnlyByANestedCall) {
   Pass pass{cluster[0]};
   const at::Tensor sum = along(pass, {"worker2", "worker3"}, leaf());
   EXPECT_FALSE(pass.state()->met().contains(cluster[3].id()));
@@ -287,7 +289,7 @@ TEST_F(PassEdges, TheDeathOfAWorkerThatOnlyANestedCallMet) {
   EXPECT_TRUE(next.gradient(x).defined()) << "the others go on";
 }
 
-TEST_F(PassEdges, AReleaseWhileItRunsHere) {
+TEST_F(PassEdges, AReleaseByTheInitiatorDuringABackward) {
   Pass pass{cluster[0]};
   at::Tensor x = leaf();
   for (std::size_t i = 0; i < 30; ++i) x = got(cluster.peer(0, 1 + i % 3).call<&Functions::add>(pass, x, x));
@@ -300,7 +302,7 @@ TEST_F(PassEdges, AReleaseWhileItRunsHere) {
   expect_failure(*this, pass, root.sum(), "was released");
 }
 
-TEST_F(PassEdges, AReleaseWhileItRunsElsewhere) {
+TEST_F(PassEdges, AReleaseByAnotherWorkerDuringABackward) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf();
   const at::Tensor there = got(cluster.peer(0, 1).call<&Functions::releasing>(pass, x));

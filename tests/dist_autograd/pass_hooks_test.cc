@@ -10,7 +10,8 @@ namespace {
 
 using rpc::ErrorKind;
 
-// The sum over replicas, as a group's all_reduce would make it: complete once all have given their part.
+// Computes the sum over replicas, as all_reduce of a group would. It is complete after all replicas have
+// contributed.
 class Reduction {
  public:
   explicit Reduction(std::size_t replicas) : replicas_(replicas) {}
@@ -49,9 +50,9 @@ class Reduction {
   std::vector<rpc::Promise<void>> promises_;
 };
 
-// A linear layer whose gradient lands in a bucket, which is reduced among the replicas.
+// A linear layer whose gradient is copied to a bucket. The bucket is reduced over the replicas.
 struct Replica : torch::nn::Module {
-  static inline std::shared_ptr<Reduction> reduction;  // of the test that runs
+  static inline std::shared_ptr<Reduction> reduction;  // of the current test
 
   explicit Replica(at::Tensor initial)
       : w(register_parameter("w", initial.clone())), bucket(at::zeros({w.numel()}, w.options())) {}
@@ -60,7 +61,7 @@ struct Replica : torch::nn::Module {
     attach(Pass::of(call));
     return x.mm(w).tanh();
   }
-  // The result does not depend on `next`.
+  // The result does not depend on the result of `next`.
   rpc::Task<at::Tensor> aside(rpc::CallContext& call, rref::RRef<Replica> next, at::Tensor x) {
     co_await next.with(call).call<&Replica::forward>(x);
     co_return forward(call, x);
@@ -124,7 +125,7 @@ class PassHooksTest : public PassHooks, public ::testing::WithParamInterface<Bac
   BackwardOptions options() const { return {.mode = GetParam()}; }
 };
 
-TEST_P(PassHooksTest, GradientsOfReplicasAreAveragedBeforeTheBackwardIsOver) {
+TEST_P(PassHooksTest, GradientsOfReplicasAreAveragedBeforeTheBackwardCompletes) {
   const at::Tensor x1 = x0, x2 = matrix();
   Pass pass{cluster[0]};
   const at::Tensor loss = one.call<&Replica::forward>(pass, x1).get().sum() +
@@ -142,8 +143,8 @@ TEST_P(PassHooksTest, GradientsOfReplicasAreAveragedBeforeTheBackwardIsOver) {
   }
 }
 
-// A replica that a nested call reached, and that the loss does not depend on, still gives its part. In fast
-// an unused message is an error.
+// The loss does not depend on a replica that a nested call reached. This replica still contributes to the
+// reduction. In fast mode an unused message is an error.
 TEST_F(PassHooks, FinalizeReachesAWorkerThatTheBackwardDoesNot) {
   Pass pass{cluster[0]};
   const at::Tensor y = one.call<&Replica::aside>(pass, two, x0).get();
@@ -155,7 +156,7 @@ TEST_F(PassHooks, FinalizeReachesAWorkerThatTheBackwardDoesNot) {
   EXPECT_EQ(two.call<&Replica::counts>().get(), (Counts{0, 1}));
 }
 
-TEST_P(PassHooksTest, TheBackwardIsOverOnlyAfterTheWork) {
+TEST_P(PassHooksTest, TheBackwardCompletesOnlyAfterTheWork) {
   Pass pass{cluster[0]};
   const at::Tensor loss = one.call<&Replica::forward>(pass, x0).get().sum();
   auto done = pass.backward(loss, {}, options());
@@ -166,7 +167,7 @@ TEST_P(PassHooksTest, TheBackwardIsOverOnlyAfterTheWork) {
   done.get();
 }
 
-TEST_P(PassHooksTest, WorkThatFailsEndsThePassOnEveryWorker) {
+TEST_P(PassHooksTest, FailedWorkAbortsThePassOnEveryWorker) {
   Pass pass{cluster[0]};
   const at::Tensor loss = one.call<&Replica::forward>(pass, x0).get().sum();
   auto done = pass.backward(loss, {}, options());
@@ -205,7 +206,7 @@ TEST_F(PassHooks, RunOnceInEachBackward) {
   pass.backward(loss, {}, {.retain_graph = true}).get();
   pass.backward(loss).get();
   for (const auto& replica : {one, two}) EXPECT_EQ(replica.call<&Replica::counts>().get(), (Counts{2, 2}));
-  // The second adds to what the first has left, which is the mean, and the sum is averaged.
+  // The second backward adds to the result of the first one, which is the mean. The sum is averaged.
   const at::Tensor gradient = oracle([&](const at::Tensor& w) { return x0.mm(w).tanh().sum(); });
   expect_equal(one.call<&Replica::reduced>().get(), 2 * gradient, "the bucket");
 }
@@ -224,7 +225,7 @@ TEST_P(PassHooksTest, WrongUseIsRefused) {
       << "the pass has not come to the owner";
 }
 
-TEST_P(PassHooksTest, AHookThatThrowsOrReplacesByAnotherShapeFailsTheBackward) {
+TEST_P(PassHooksTest, AHookThatThrowsOrChangesTheShapeFailsTheBackward) {
   for (const bool throws : {true, false}) {
     Pass pass{cluster[0]};
     at::Tensor leaf = initial.clone().requires_grad_();
@@ -243,7 +244,8 @@ TEST_P(PassHooksTest, AHookThatThrowsOrReplacesByAnotherShapeFailsTheBackward) {
   }
 }
 
-// The threads of a pipeline stage: jobs of the passes that it holds wait, and the least number goes first.
+// The threads of a pipeline stage. Tasks of the passes that it holds wait, and the task of the pass with the
+// least number runs first.
 class StageThreads {
  public:
   class OfPass final : public rpc::Executor {
@@ -263,7 +265,7 @@ class StageThreads {
     std::lock_guard lock(mutex_);
     return jobs_.size();
   }
-  // Runs what waits, and what comes of it, until `done`.
+  // Runs waiting tasks, and the tasks that these add, until `done` returns true.
   void run_until(const std::function<bool()>& done) {
     weft::test::eventually("the stage is done", [&] {
       for (;;) {

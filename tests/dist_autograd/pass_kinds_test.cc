@@ -1,4 +1,5 @@
-// Gradients of passes with dense and with sparse (COO) tensors, by call and by remote, against one process.
+// Compares gradients of passes over dense and sparse (COO) tensors, by call and by remote, with those of one
+// process.
 #include "tests/dist_autograd/kinds_support.h"
 
 namespace weft::dist_autograd::test::pass_kinds_test {
@@ -12,14 +13,14 @@ at::Tensor square_add(const Leaves& leaves) { return leaves[0] * leaves[0] + lea
 
 class PassKinds : public KindsTest {
  protected:
-  // Of a leaf that lives on a worker: what a pass holds for it there.
+  // Returns the gradient that a pass holds on the owner of the leaf.
   at::Tensor gradient_there(std::size_t asker, const Leaf& leaf, const PassId& pass) {
     const rpc::Peer owner = cluster[asker].peer(leaf.owner().name);
     return got(owner.call<&Functions::gradient>(pass, leaf));
   }
 };
 
-TEST_P(PassKinds, OfACallToAnotherAndToOneself) {
+TEST_P(PassKinds, OfCallsToAnotherAndToTheOwnAgent) {
   for (const std::size_t worker : {1, 0}) {
     Pass pass{cluster[0]};
     const at::Tensor x = leaf(), y = leaf();
@@ -28,7 +29,7 @@ TEST_P(PassKinds, OfACallToAnotherAndToOneself) {
   }
 }
 
-TEST_P(PassKinds, LandInThePassAndLeaveGradAlone) {
+TEST_P(PassKinds, AreInThePassAndNotInGrad) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), y = leaf();
   const at::Tensor loss = total(run<&Functions::square_add>(1, pass, x, y));
@@ -41,7 +42,7 @@ TEST_P(PassKinds, LandInThePassAndLeaveGradAlone) {
   expect_equal(dense(pass.gradient(x)), 2 * before, "of two backwards");
 }
 
-// The leaf lives on worker1; the call that uses it runs there, or on worker2.
+// The leaf is on worker1. The call that uses it runs on worker1 or on worker2.
 TEST_P(PassKinds, OfALeafBehindAnRRef) {
   const at::Tensor value = draw();
   for (const std::size_t callee : {1, 2}) {
@@ -122,7 +123,7 @@ TEST_P(PassKinds, OfAFunctionWithANestedCall) {
                    }));
 }
 
-TEST_P(PassKinds, AddUpOverTwoBackwardsOfANestedCall) {
+TEST_P(PassKinds, AccumulateOverTwoBackwardsOfANestedCall) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), y = leaf();
   const at::Tensor loss = total(run<&Functions::along>(1, pass, std::vector<std::string>{"worker2"}, x, y));
@@ -131,7 +132,7 @@ TEST_P(PassKinds, AddUpOverTwoBackwardsOfANestedCall) {
   expect_gradients(pass, {x, y}, gradients_here({x, y}, [](const Leaves& l) { return 2 * (l[0] + l[1]); }));
 }
 
-TEST_P(PassKinds, OnlyOfWhatRequiresThem) {
+TEST_P(PassKinds, OnlyOfTensorsThatRequireGrad) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), y = draw();
   const at::Tensor product = run<&Functions::mixed>(1, pass, x, y);

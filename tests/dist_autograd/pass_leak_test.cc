@@ -47,7 +47,7 @@ class PassLeak : public ::testing::Test {
       case 6:  // gradients of gradients
         pass.backward(out.sum(), {.create_graph = true}).get();
         return pass.backward(pass.gradient(x).square().sum()).get();
-      default: {  // results that stay where they are
+      default: {  // results that stay on their worker
         const auto hidden = a.remote<&Weights::multiply>(pass, x);
         const auto result = b.remote<&Weights::multiply>(pass, hidden);
         return pass.backward(result, at::ones_like(x)).get();
@@ -81,7 +81,7 @@ TEST_F(PassLeak, ManyPassesLeaveNothingBehind) {
 
 // The record that prevents the revival of ended passes does not grow with every pass that a worker has not
 // seen.
-TEST_F(PassLeak, WorkersThatSeeSomeOfThePassesRememberThemAsOne) {
+TEST_F(PassLeak, WorkersThatSeeSomePassesRecordThemAsOneRange) {
   for (int i = 0; i < 40; ++i) {
     Pass pass{cluster[0]};
     (i % 2 == 0 ? a : b).call<&Weights::multiply>(pass, start).get();

@@ -1,5 +1,5 @@
-// The records of a pass about the messages of its calls, on either side, with dense and with sparse tensors;
-// the workers that it knows; and that no record stays after its end.
+// The records of a pass about the messages of its calls, on both sides, with dense and with sparse tensors;
+// the workers that the pass knows; the removal of all records when the pass ends.
 #include <weft/dist_autograd/message_part.h>
 
 #include "tests/dist_autograd/kinds_support.h"
@@ -22,7 +22,7 @@ class PassMessages : public KindsTest {
     EXPECT_EQ(arrival.nodes, 1U) << "one for the message, on worker" << worker;
     EXPECT_EQ(arrival.inputs, 2U) << "one for each tensor, on worker" << worker;
   }
-  // Its gradients are those of a sum; then the pass ends, and is known nowhere.
+  // Checks that the gradients are those of a sum. Then the pass ends, and no worker has a record of it.
   void expect_sum_and_end(Pass& pass, const at::Tensor& x, const at::Tensor& y, const at::Tensor& sum) {
     EXPECT_TRUE(dense(sum).equal(dense(x + y)));
     got(pass.backward(total(sum)));
@@ -85,7 +85,7 @@ TEST_P(PassMessages, WithoutGradMakeNoNodes) {
   EXPECT_EQ(state(1, pass).id(), pass.id()) << "the callee is in the pass nevertheless";
 }
 
-TEST_P(PassMessages, OfAListOfWhichSomeRequireGrad) {
+TEST_P(PassMessages, OfAListWhereSomeTensorsRequireGrad) {
   Pass pass{cluster[0]};
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < 10; ++i) tensors.push_back(i % 2 == 0 ? leaf() : draw());
@@ -175,7 +175,7 @@ TEST(PassIds, AreDistinctAndKnownUntilTheEnd) {
   EXPECT_NE(Pass{cluster[0]}.id(), Pass{cluster[1]}.id()) << "of two workers";
 }
 
-TEST(PassIds, OfCallsWithoutTensorsTravelAndEndToo) {
+TEST(PassIds, OfCallsWithoutTensorsAreSentAndEnd) {
   Workers workers{Kind::dense};
   Pass pass{workers.cluster[0]};
   EXPECT_EQ(got(workers.cluster.peer(0, 1).call<&Functions::number>(pass, 6)), 7);

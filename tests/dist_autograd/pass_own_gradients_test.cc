@@ -9,7 +9,7 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 using weft::test::got;
 
-// The gradient that the backward of a custom function passed on, and whether the function keeps views of it.
+// The gradient that the backward of a custom function returned, and whether the function keeps views of it.
 struct Seen {
   const void* memory = nullptr;
   bool keep_views = false;
@@ -35,7 +35,7 @@ at::Tensor pass_on(const at::Tensor& x, Seen& seen) {
   return PassOn::apply(x, reinterpret_cast<std::int64_t>(&seen));
 }
 
-// Gives both of its inputs one gradient, whose indices and values are expanded.
+// Returns one gradient for both inputs. Its indices and values are expanded.
 struct Expanded : Function<Expanded> {
   static at::Tensor forward(AutogradContext*, at::Tensor x, at::Tensor y) { return x + y; }
   static variable_list backward(AutogradContext*, variable_list) {
@@ -71,7 +71,7 @@ TEST_F(PassMemory, OfAGradientWithoutOtherReferencesIsKept) {
   EXPECT_EQ(memory_of(pass.gradient(a)), seen.memory);
 }
 
-TEST_F(PassMemory, OfTwoLeavesIsNeverOne) {
+TEST_F(PassMemory, OfTwoLeavesIsNeverShared) {
   Pass pass{cluster[0]};
   got(pass.backward((a + b)[1][0]));
   EXPECT_NE(memory_of(pass.gradient(a)), memory_of(pass.gradient(b)));
@@ -79,7 +79,7 @@ TEST_F(PassMemory, OfTwoLeavesIsNeverOne) {
   EXPECT_EQ(pass.gradient(b).sum().item<double>(), 1);
 }
 
-TEST_F(PassMemory, OfAnExpandedGradientIsItsOwn) {
+TEST_F(PassMemory, OfAnExpandedGradientIsCopied) {
   Pass pass{cluster[0]};
   got(pass.backward(a.sum()));
   pass.gradient(a)[0][0] = 5;
@@ -98,8 +98,8 @@ TEST_F(PassMemory, OfAGradientThatAPostHookSeesIsKept) {
   EXPECT_EQ(memory_of(pass.gradient(a)), seen.memory);
 }
 
-// As a weight's is, which a linear layer transposes.
-TEST_F(PassMemory, OfAViewThatNothingElseRefersToIsKept) {
+// The layout is that of the weight of a linear layer, which transposes it.
+TEST_F(PassMemory, OfAViewWithoutOtherReferencesIsKept) {
   Seen seen;
   Pass pass{cluster[0]};
   got(pass.backward(torch::rand({4, 3}, at::kDouble).mm(pass_on(a, seen).t()).sum()));
@@ -107,7 +107,7 @@ TEST_F(PassMemory, OfAViewThatNothingElseRefersToIsKept) {
 }
 
 // The gradients of both leaves are views of one tensor, and nothing else refers to either view.
-TEST_F(PassMemory, OfTwoViewsOfOneGradientIsNeverOne) {
+TEST_F(PassMemory, OfTwoViewsOfOneGradientIsNeverShared) {
   const at::Tensor x = torch::rand({2, 3}).requires_grad_(), y = torch::rand({3, 2}).requires_grad_();
   Pass pass{cluster[0]};
   got(pass.backward(((x.view({6}) + y.view({6})) * 2).sum()));
@@ -131,14 +131,14 @@ TEST_F(PassMemory, OfASecondBackwardIsThatOfTheFirst) {
   expect_equal(first, 4 * a.detach(), "as it was");
 }
 
-// Leaves of every layout: contiguous, transposed, channels last, and with gaps.
+// Leaves of every layout: contiguous, transposed, channels last, and with gaps between elements.
 TEST_F(PassMemory, IsLaidOutAsGradOfLibTorchIs) {
   const at::Tensor image = torch::rand({2, 3, 4, 5});
   const std::vector<at::Tensor> values{image, image.transpose(1, 3),
                                        image.contiguous(at::MemoryFormat::ChannelsLast),
                                        image.slice(3, 0, 5, 2), image.expand({2, 3, 4, 5})};
   for (const at::Tensor& value : values)
-    for (const bool transposed : {false, true}) {  // what arrives at the leaf
+    for (const bool transposed : {false, true}) {  // the gradient that arrives at the leaf
       const auto forward = [&](const at::Tensor& leaf) {
         const at::Tensor used = transposed ? leaf.transpose(0, 3).contiguous() : leaf;
         return used.sin().sum();
@@ -166,7 +166,7 @@ TEST_F(PassMemory, OfASparseGradientIsKeptThoughItsPartsAreViewed) {
   }
 }
 
-TEST_F(PassMemory, OfASparseGradientOfExpandedPartsIsItsOwn) {
+TEST_F(PassMemory, OfASparseGradientOfExpandedPartsIsCopied) {
   Pass pass{cluster[0]};
   const at::Tensor loss = looked_up(Expanded::apply(a, b));
   got(pass.backward(loss, {}, {.retain_graph = true}));
@@ -177,7 +177,7 @@ TEST_F(PassMemory, OfASparseGradientOfExpandedPartsIsItsOwn) {
   EXPECT_DOUBLE_EQ(pass.gradient(b).to_dense().sum().item<double>(), 11 * 8 * 3 * 0.5);
 }
 
-TEST_F(PassMemory, SparseAndDenseAddUpInEitherOrder) {
+TEST_F(PassMemory, SparseAndDenseAccumulateInEitherOrder) {
   const at::Tensor want = looked_up_gradient() + 1;
   for (const bool sparse_first : {true, false}) {
     Pass pass{cluster[0]};
@@ -209,7 +209,7 @@ struct Embedding {
   torch::nn::EmbeddingBagImpl table;
 };
 
-TEST(PassEmbedding, SparseGradientsAddUpOnAnotherWorker) {
+TEST(PassEmbedding, SparseGradientsAccumulateOnAnotherWorker) {
   torch::manual_seed(5);
   Cluster cluster(2);
   cluster[1].allow_create<Embedding>();

@@ -1,5 +1,5 @@
-// The time until a silent death is detected: a host vanishes while a pass is running. Within the heartbeat
-// timeout of its peers, every survivor has aborted the pass. In virtual time.
+// The time until the agents detect the death of a silent host: a host vanishes while a pass runs. Within the
+// heartbeat timeout of its peers, every survivor has aborted the pass. The test runs in virtual time.
 #include <gtest/gtest.h>
 
 #include "tests/dist_autograd/pass_sim.h"
@@ -14,10 +14,10 @@ using namespace sim;
 // others.
 constexpr auto bound = 20s + 5s + 1s;
 
-TEST(PassSilence, EndsItsPassOnAllSurvivorsWithinTheHeartbeatsPatience) {
+TEST(PassSilence, AbortsItsPassOnAllSurvivorsWithinTheHeartbeatTimeout) {
   std::size_t failed = 0;
   const auto report = weft::test::for_each_seed(
-      {.count = 300, .test = "PassSilence.EndsItsPassOnAllSurvivorsWithinTheHeartbeatsPatience"},
+      {.count = 300, .test = "PassSilence.AbortsItsPassOnAllSurvivorsWithinTheHeartbeatTimeout"},
       [&](SimWorld& world) {
         world.pace().stalls = 0;
         const std::vector<std::string> names{"w0", "w1", "w2", "w3"};
@@ -29,7 +29,7 @@ TEST(PassSilence, EndsItsPassOnAllSurvivorsWithinTheHeartbeatsPatience) {
           programs.push_back(
               &world.keep(std::make_shared<Program>(world.start(name), options, names, plant)));
 
-        // Connected before, so that it is not the first connection that fails.
+        // The agents are connected before the fault, so that an existing connection fails.
         const auto chain = [] { return Plan{"w1", {Plan{"w2", {Plan{"w3", {}}}}}}; };
         const auto first = std::make_shared<Step>();
         first->plan = chain();
@@ -58,7 +58,7 @@ TEST(PassSilence, EndsItsPassOnAllSurvivorsWithinTheHeartbeatsPatience) {
           return world.violation(std::string(step->ended ? "ended" : "not ended") +
                                  " after the bound; the pass is alive at:" + who);
         }
-        if (step->error == nullptr) return;  // its death came late enough
+        if (step->error == nullptr) return;  // the host died late enough
         ++failed;
         const auto kind = weft::test::kind_of([&] { std::rethrow_exception(step->error); });
         if (kind != rpc::ErrorKind::peer_lost && kind != rpc::ErrorKind::aborted &&

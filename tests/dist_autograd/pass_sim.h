@@ -1,7 +1,7 @@
-// Passes over agents of a simulated world, whose network and processes fail in all kinds of ways. Invariants:
-// every step of a program completes. A step that succeeds has, on every worker, the gradients of the same
+// Passes over agents of a simulated world, whose network and processes fail in many ways. Invariants: every
+// step of a program completes. After a step that succeeds, every worker has the gradients of the same
 // computation in one process. A step fails only if a fault occurred. When the world is quiescent, no pass and
-// no tensor of a pass is alive.
+// no tensor of a pass exists.
 #pragma once
 
 #include <weft/dist_autograd/autograd_layer.h>
@@ -27,16 +27,16 @@ using weft::test::SimProcess;
 using weft::test::SimRandom;
 using weft::test::SimWorld;
 
-// --- What a pass does ---
+// --- Computations of a pass ---
 
-enum class Trouble : std::uint8_t { none, forward, backward };  // what fails on purpose
+enum class Trouble : std::uint8_t { none, forward, backward };  // an intended failure
 using weft::test::Troubles;
 
-// At a worker, and at those that it calls.
+// Runs on a worker, and on the workers that it calls.
 struct Plan {
   std::string worker;
   std::vector<Plan> below;
-  bool used = true;  // its result counts
+  bool used = true;  // the loss depends on its result
   Trouble trouble = Trouble::none;
 };
 WEFT_CODEC(Plan, worker, below, used, trouble)
@@ -46,7 +46,7 @@ inline at::Tensor weights_of(const std::string& worker) {
   return torch::tensor({0.3 * n, -0.2, 0.1 * n, 0.5}, at::kDouble).reshape({2, 2});
 }
 
-// The same computation in one place.
+// Runs the same computation in one process.
 inline at::Tensor value_of(const Plan& plan, const at::Tensor& x,
                            std::map<std::string, at::Tensor>& weights) {
   const at::Tensor here = x.mm(weights.at(plan.worker)).tanh();
@@ -74,7 +74,7 @@ inline void watch(Tensors& tensors, const at::Tensor& tensor) {
   tensors.emplace_back(tensor.getIntrusivePtr());
 }
 
-// A worker's part: its weights, and a function that calls further workers.
+// The part of one worker: its weights, and a function that calls further workers.
 class Relay {
  public:
   Relay(rpc::Agent& agent, const std::string& worker, bool resets_only)
@@ -96,7 +96,8 @@ class Relay {
     }
     co_return plan.trouble == Trouble::backward ? test::FailingBackward::apply(sum) : sum;
   }
-  // The gradient of the weights on this agent in a pass; without elements if the pass has none.
+  // Returns the gradient of this agent's weights in a pass, or a tensor without elements if the pass has
+  // none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
     const at::Tensor found = AutogradLayer::of(*call.host())->find(pass)->gradient(weights_);
     return found.defined() ? found : torch::zeros({0}, at::kDouble);
@@ -115,7 +116,7 @@ class Relay {
 
 // --- Programs ---
 
-// A fault that is planted on purpose: a worker that does not do what it hears of a pass's end.
+// An intended fault: a worker ignores the end of a pass.
 struct Forgetful final : rpc::Interceptor {
   rpc::Task<void> accept(rpc::CallContext& call) override {
     if (call.method() == "weft.autograd.release")
@@ -124,12 +125,12 @@ struct Forgetful final : rpc::Interceptor {
   }
 };
 
-// A forward, its backward and what came of it.
+// A forward, its backward, and their results.
 struct Step {
   Plan plan;
   BackwardMode mode = BackwardMode::smart;
   bool defer_weights = false;
-  std::optional<Pass> pass;  // while it runs
+  std::optional<Pass> pass;  // during the backward
   PassId id;
   bool left = false;  // released before its end
   bool ended = false;
@@ -139,7 +140,7 @@ struct Step {
 
 class Program {
  public:
-  // names: of the job's agents, which know each other's addresses as members of one do.
+  // `names` are the names of the agents of the job, which know each other's addresses.
   Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
           Plant& plant, bool resets_only = false)
       : process_(process), resets_only_(resets_only) {
@@ -226,7 +227,7 @@ class Program {
 
 class Simulation {
  public:
-  // With a fault that is planted on purpose, it must find a violation.
+  // With an intended fault, the simulation must find a violation.
   Simulation(SimWorld& world, weft::test::SimTally& tally, Fault fault = Fault::none, bool forgetful = false,
              Troubles troubles = Troubles::any)
       : world_(world),
@@ -282,7 +283,7 @@ class Simulation {
       });
   }
 
-  // --- What must hold ---
+  // --- Invariants ---
 
   void look_at(const Program& program) {
     const std::string& name = program.process().name();
@@ -302,7 +303,7 @@ class Simulation {
     const bool spoilt =
         any_of(step.plan, [](const Plan& plan) { return plan.trouble == Trouble::forward; }) ||
         on_used_way(step.plan, [](const Plan& plan) { return plan.trouble == Trouble::backward; }) ||
-        // Fast waits for all, and cannot end well where one was not used.
+        // Fast mode waits for all messages. If a message is unused, the backward cannot succeed.
         (step.mode == BackwardMode::fast && any_of(step.plan, [](const Plan& plan) { return !plan.used; }));
     if (step.error != nullptr) {
       ++tally_["failed"];
@@ -346,7 +347,7 @@ class Simulation {
   weft::test::SimTally& tally_;
   Plant& plant_;
   const bool resets_only_;
-  const bool troubled_;  // its network and its processes fail
+  const bool troubled_;  // the network and the processes fail
   const weft::test::SimFate fate_;
   rpc::AgentOptions options_;
   weft::test::SimJob<Program> job_;

@@ -1,7 +1,5 @@
-// Passes, their backwards and releases under every fault, for many seeds; and faults that are planted, each
-// found by what it breaks.
-//
-// WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
+// Passes, backwards and releases under every fault, for many seeds. Further tests plant a fault and require
+// that the simulation finds it. WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
 #include <gtest/gtest.h>
 
 #include "tests/dist_autograd/pass_sim.h"
@@ -42,7 +40,7 @@ struct Planted {
   const char* name;
   Fault fault;
   bool forgetful;
-  const char* found;  // what the simulation says
+  const char* found;  // the report of the simulation
 };
 
 class PlantedInPasses : public ::testing::TestWithParam<Planted> {};

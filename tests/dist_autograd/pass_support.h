@@ -13,7 +13,7 @@
 
 namespace weft::dist_autograd::test {
 
-// A matrix on its owner, with every way to use it.
+// A matrix on its owner, with all functions that use it.
 struct Weights {
   explicit Weights(at::Tensor initial) : w(initial.clone().set_requires_grad(true)) {}
   at::Tensor w;
@@ -51,7 +51,7 @@ inline rpc::Task<at::Tensor> Weights::through(rpc::CallContext& call, rref::RRef
   co_return there + here;
 }
 
-// A -> B -> A -> B …: `self` is the object that runs, `other` the one that it calls.
+// A chain of calls A -> B -> A -> B …: `self` is the object that runs, `other` the object that it calls.
 inline rpc::Task<at::Tensor> Weights::bounce(rpc::CallContext& call, rref::RRef<Weights> self,
                                              rref::RRef<Weights> other, at::Tensor x, std::int64_t times) {
   at::Tensor here = x.mm(w).tanh();

@@ -1,4 +1,5 @@
-// Gradients of passes over several workers against single-process LibTorch, and how passes end.
+// Compares gradients of passes over several workers with single-process LibTorch. Also tests the end of
+// passes.
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/membership/job.h>
 
@@ -44,7 +45,7 @@ TEST_P(PassTest, ChainOverThreeWorkers) {
   EXPECT_FALSE(x.grad().defined()) << "gradients land in the pass, not in .grad";
 }
 
-TEST_P(PassTest, NestedCallHandsThePassOn) {
+TEST_P(PassTest, NestedCallsBelongToThePass) {
   Cluster cluster(3);
   const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
   const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
@@ -90,7 +91,7 @@ TEST_P(PassTest, ParameterUsedOnTwoWorkersAndTwice) {
   const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
   at::Tensor x = x0.clone().requires_grad_(), w = w0.clone().requires_grad_();
   Pass pass{cluster[0]};
-  // w is worker0's: used here, and sent to worker1 as an argument; a is used twice.
+  // worker0 owns w. It uses w itself, and sends it to worker1 as an argument. It uses a twice.
   at::Tensor loss = (run_multiply(a, pass, x.mm(w)) + run_multiply(a, pass, w)).sum() + w.square().sum();
   pass.backward(loss).get();
 
@@ -102,7 +103,7 @@ TEST_P(PassTest, ParameterUsedOnTwoWorkersAndTwice) {
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
 }
 
-// Two workers call each other in the name of one call: `hops` times, an odd number.
+// Within one call, two workers call each other `hops` times, an odd number.
 void expect_exact_over(int hops, const std::function<at::Tensor()>& draw) {
   Cluster cluster(3);
   const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
@@ -128,7 +129,7 @@ TEST_P(PassTest, CycleBetweenTwoWorkers) {
   expect_exact_over(5, [this] { return draw(); });
 }
 
-TEST_P(PassTest, HundredsOfCallsWithinEachOther) {
+TEST_P(PassTest, HundredsOfNestedCalls) {
   expect_exact_over(301, [this] { return draw(); });
 }
 
@@ -147,7 +148,7 @@ TEST_P(PassTest, SeveralTensorsInAMessageAndNonScalarRootsWithGradients) {
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
 }
 
-TEST_P(PassTest, OneOfAMessagesTensorsUnused) {
+TEST_P(PassTest, OneTensorOfAMessageMayBeUnused) {
   Cluster cluster(2);
   const at::Tensor a0 = draw(), x0 = draw();
   const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
@@ -192,7 +193,8 @@ TEST_P(PassTest, ScalarRootBehindAnRRefNeedsNoGradient) {
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
 }
 
-// LibTorch takes a tensor of one element as a root without a gradient, of whatever shape, and also a leaf.
+// LibTorch accepts a tensor of one element, of any shape, as a root without a gradient. The root may also be
+// a leaf.
 TEST_P(PassTest, LeafOfOneElementIsARoot) {
   Cluster cluster(1);
   at::Tensor leaf = at::full({1, 1}, 3, GetParam()).requires_grad_();
@@ -243,7 +245,7 @@ TEST_P(PassTest, HooksOnBoundaryTensorsRunOnceOnTheFullGradient) {
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
 }
 
-TEST_P(PassTest, RetainGraphAddsUpOverTwoBackwards) {
+TEST_P(PassTest, RetainGraphAccumulatesOverTwoBackwards) {
   Cluster cluster(2);
   const at::Tensor a0 = draw(), x0 = draw();
   const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
@@ -279,10 +281,10 @@ TEST_F(PassEnds, HandlersRunWithoutGradOutsideAPass) {
 
 TEST_F(PassEnds, NonLeafWithoutAPassIsAnError) {
   EXPECT_EQ(kind_of([&] { a.call<&Weights::multiply>(x * 2).get(); }), rpc::ErrorKind::failed_precondition);
-  EXPECT_FALSE(a.call<&Weights::multiply>(x).get().requires_grad());  // a leaf travels detached
+  EXPECT_FALSE(a.call<&Weights::multiply>(x).get().requires_grad());  // a leaf is sent detached
 }
 
-TEST_F(PassEnds, FastNamesAMessageThatWasNotUsed) {
+TEST_F(PassEnds, FastModeNamesAnUnusedMessage) {
   Pass pass{cluster[0]};
   at::Tensor used = run_multiply(a, pass, x);
   run_multiply(b, pass, x);
@@ -313,7 +315,7 @@ TEST_F(PassEnds, TensorOfAnotherPassIsAnError) {
             rpc::ErrorKind::failed_precondition);
 }
 
-TEST_F(PassEnds, FailureInABackwardNodeEndsThePassEverywhere) {
+TEST_F(PassEnds, FailureInABackwardNodeAbortsThePassEverywhere) {
   Pass pass{cluster[0]};
   at::Tensor out = run_multiply(b, pass, a.call<&Weights::fail_backward>(pass, x).get());
   EXPECT_EQ(kind_of([&] { pass.backward(out.sum()).get(); }, "backward failed on purpose"),
@@ -391,7 +393,7 @@ TEST_F(PassEnds, RootErrors) {
             rpc::ErrorKind::invalid_argument);  // not scalar, no gradient
 }
 
-// worker1 died, and worker0 ended because of that.
+// worker1 died, and therefore worker0 ended.
 TEST(PassOfAJob, ItsErrorNamesTheMemberThatDied) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::unique_ptr<rpc::Agent>> agents;
@@ -420,7 +422,7 @@ TEST(PassOfAJob, ItsErrorNamesTheMemberThatDied) {
   EXPECT_TRUE(std::string(error->what()).starts_with("worker1 was lost")) << error->what();
 }
 
-TEST_F(PassEnds, ThousandsOfPassesAtOnceAreKeptApart) {
+TEST_F(PassEnds, ThousandsOfConcurrentPassesStaySeparate) {
   constexpr int count = 2000;
   const at::Tensor wa = matrix(), wb = matrix();
   const Object first = rref::create<Weights>(cluster.peer(0, 1), wa);

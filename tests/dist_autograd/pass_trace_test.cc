@@ -1,5 +1,5 @@
-// Traces of what distributed autograd does: calls in a pass are noted as others are, whether the tracer was
-// installed before the layers or after them; backwards and operators where they are asked for.
+// Traces of distributed autograd. Calls in a pass have spans like other calls, whether the tracer was
+// installed before or after the layers. Backwards and operators have spans if the program requests them.
 #include <weft/dist_autograd/backward_trace.h>
 #include <weft/dist_autograd/remote_operator.h>
 #include <weft/rpc/tensor/operator_trace.h>
@@ -17,7 +17,7 @@ struct Doubler {
   rpc::Task<at::Tensor> onward(rpc::CallContext& call, at::Tensor x) {
     co_return co_await next->with(call).call<&Doubler::twice>(x);
   }
-  // A backward of the caller's pass, from here.
+  // Runs a backward of the caller's pass on this worker.
   rpc::Task<void> backward(rpc::CallContext& call, at::Tensor x) {
     co_await Pass::of(call).backward(twice(x).sum());
   }
@@ -95,7 +95,7 @@ rpc::Span one(const std::vector<rpc::Span>& spans, const std::string& name, bool
   return found;
 }
 
-TEST_F(BackwardTrace, OfItsMessagesNodesAndOperatorsOnEveryWorker) {
+TEST_F(BackwardTrace, HasMessagesNodesAndOperatorsOfEveryWorker) {
   start();
   const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
   Pass pass{cluster["a"]};
@@ -108,7 +108,7 @@ TEST_F(BackwardTrace, OfItsMessagesNodesAndOperatorsOnEveryWorker) {
   const rpc::Span whole = one(a, "backward"), to_b = one(a, gradients);
   EXPECT_EQ(whole.parent, 0U);
   EXPECT_TRUE(whole.work);
-  // From the loss at a to b, on to c and its node, back to b, and to x at a.
+  // The backward runs from the loss at a to b, to c and its node, and returns to b and to x at a.
   const auto at_c = one(c, nodes);
   EXPECT_EQ(one(c, "MulBackward1").parent, at_c.id);
   EXPECT_EQ(one(c, "SendBackward(to b)").parent, at_c.id);
@@ -134,7 +134,7 @@ TEST_F(BackwardTrace, OfItsMessagesNodesAndOperatorsOnEveryWorker) {
   for (const rpc::Span& span : c) EXPECT_EQ(span.trace_low, whole.trace_low) << span.name;
 }
 
-TEST_F(BackwardTrace, OfAForwardInAPassTheOperatorsStandUnderTheirCall) {
+TEST_F(BackwardTrace, OperatorsOfAForwardAreChildrenOfTheirCall) {
   start();
   const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
   Pass pass{cluster["a"]};
@@ -144,7 +144,7 @@ TEST_F(BackwardTrace, OfAForwardInAPassTheOperatorsStandUnderTheirCall) {
   for (const auto& [spans, method] :
        {std::pair(b, "test.doubler.twice"), std::pair(c, "test.doubler.twice")}) {
     const rpc::Span call = one(spans, method, true);
-    // 2 * x: an operator that runs one of the same name.
+    // 2 * x: an operator that runs an operator of the same name.
     const auto under_call = std::count_if(spans.begin(), spans.end(), [&](const rpc::Span& span) {
       return span.name == "aten::mul" && span.parent == call.id && span.trace_low == call.trace_low;
     });
@@ -152,7 +152,7 @@ TEST_F(BackwardTrace, OfAForwardInAPassTheOperatorsStandUnderTheirCall) {
   }
 }
 
-TEST_F(BackwardTrace, GoesThroughAWorkerWithoutATracer) {
+TEST_F(BackwardTrace, ContinuesAcrossAWorkerWithoutATracer) {
   start({"b"});
   const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
   Pass pass{cluster["a"]};
@@ -164,7 +164,7 @@ TEST_F(BackwardTrace, GoesThroughAWorkerWithoutATracer) {
   EXPECT_EQ(nodes.trace_high, whole.trace_high);
 }
 
-TEST_F(BackwardTrace, BelongsToTheCallWhoseHandlerBeganIt) {
+TEST_F(BackwardTrace, BelongsToTheCallWhoseHandlerStartedIt) {
   start();
   const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
   Pass pass{cluster["a"]};
@@ -184,8 +184,8 @@ TEST_F(BackwardTrace, ReportsItsError) {
   EXPECT_EQ(one(take("b"), "backward nodes").error, "handler_failed");
 }
 
-// On another worker, and on the caller itself.
-TEST_F(BackwardTrace, OfOperatorsWhoseResultsStay) {
+// The operators run on another worker, and on the caller itself.
+TEST_F(BackwardTrace, HasOperatorsWithRemoteResults) {
   start();
   for (const std::string at : {"b", "a"}) {
     tensor::allow_operators(cluster[at], {"aten::neg"});

@@ -1,4 +1,4 @@
-// Several trainers, each with its own pass, over one parameter of another worker.
+// Several trainers, each with its own pass, share one parameter of another worker.
 #include <ATen/core/grad_mode.h>
 
 #include <deque>
@@ -26,7 +26,7 @@ struct Trainer {
     co_await pass.backward(loss);
     co_return pass.id();
   }
-  // The same over a parameter here as well, whose gradient it returns.
+  // Runs the iteration with an additional parameter on this worker, and returns its gradient.
   rpc::Task<at::Tensor> train_both(rref::RRef<at::Tensor> parameter, at::Tensor data) {
     passes.emplace_back(*agent);
     Pass& pass = passes.back();
@@ -58,7 +58,7 @@ class PassTrainers : public ::testing::TestWithParam<Kind>, protected Workers {
   std::vector<std::shared_ptr<Trainer>> trainers;
 };
 
-TEST_P(PassTrainers, KeepTheirGradientsApart) {
+TEST_P(PassTrainers, KeepTheirGradientsSeparate) {
   const at::Tensor parameter = leaf();
   const auto handle = rref::local(cluster[0], parameter);
   std::vector<at::Tensor> data;

@@ -1,5 +1,6 @@
-// Pipeline stages that take their micro-batches in turns: each micro-batch is a pass, and the stage's
-// schedule says when its backward runs there (B), and when the gradients of its parameters are computed (W).
+// Pipeline stages that run their micro-batches in turns. Each micro-batch is a pass. The schedule of a stage
+// determines when a backward runs on this stage (B), and when it computes the gradients of the stage's
+// parameters (W).
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/core/handler_pool.h>
@@ -16,7 +17,7 @@ namespace {
 using rpc::ErrorKind;
 using Actions = std::vector<std::string>;  // "B0": the backward of micro-batch 0; "W0": its weight part
 
-// A linear layer. Notes what ran, in order.
+// A linear layer that records the actions in their order.
 struct Stage {
   explicit Stage(at::Tensor initial) : w(initial.clone().set_requires_grad(true)) {}
 
@@ -43,7 +44,7 @@ struct Stage {
   rpc::Task<void> run(Actions actions) {
     for (const std::string& action : actions) co_await turn(action);
   }
-  // Each action begins without waiting for the one before.
+  // Each action starts without waiting for the previous one.
   rpc::Future<void> run_at_once(Actions actions) {
     std::vector<rpc::Future<void>> done;
     for (const std::string& action : actions) done.push_back(turn(action));
@@ -78,7 +79,7 @@ struct Stage {
   }
 
   const at::Tensor w;
-  static inline std::shared_ptr<rpc::HandlerPool> threads;  // of the test that runs
+  static inline std::shared_ptr<rpc::HandlerPool> threads;  // of the current test
   bool held = true;
   std::map<std::int64_t, std::shared_ptr<PassState>> passes;
   c10::weak_intrusive_ptr<c10::StorageImpl> input{c10::intrusive_ptr<c10::StorageImpl>()};
@@ -87,12 +88,12 @@ struct Stage {
   Actions log;
 };
 
-// Worker 0 drives stages on workers 1 and 2.
+// Worker 0 starts the passes. The stages are on workers 1 and 2.
 class PassTurnsTest : public ::testing::Test {
  protected:
   PassTurnsTest() {
     torch::manual_seed(4);
-    // Passes refer to the pool until their last job, which runs on it, so that they do not own it.
+    // Passes refer to the pool until their last task has run on it. They must therefore not own it.
     Stage::threads = std::shared_ptr<rpc::HandlerPool>(std::shared_ptr<void>(), &threads);
     for (std::size_t i = 1; i < 3; ++i) {
       cluster[i].allow_create<Stage>();
@@ -110,7 +111,7 @@ class PassTurnsTest : public ::testing::Test {
     made.loss = stages[1].call<&Stage::forward>(made.pass, number, h).get().square().sum();
     return made;
   }
-  // The gradients of x and of both weights in one process.
+  // Computes the gradients of x and of both weights in one process.
   std::vector<at::Tensor> expected(const at::Tensor& x) const {
     std::vector<at::Tensor> leaves{x.detach().clone().requires_grad_()};
     for (const at::Tensor& w : initial) leaves.push_back(w.clone().requires_grad_());
@@ -143,7 +144,7 @@ class PassTurnsTest : public ::testing::Test {
 
 class PassSchedules : public PassTurnsTest, public ::testing::WithParamInterface<BackwardMode> {};
 
-// All backwards have begun; each stage runs them as its schedule says, though the last begins first.
+// All backwards have started, the last one first. Each stage runs them in the order of its schedule.
 TEST_P(PassSchedules, OneForwardOneBackward) {
   std::vector<MicroBatch> all;
   for (std::int64_t i = 0; i < 3; ++i) all.push_back(forward(i));
@@ -181,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, PassSchedules, ::testing::Values(BackwardMode::s
                            return mode.param == BackwardMode::smart ? "smart" : "fast";
                          });
 
-TEST_F(PassTurnsTest, InputGradientsLeaveBeforeTheWeightPartRuns) {
+TEST_F(PassTurnsTest, InputGradientsAreSentBeforeTheWeightPartRuns) {
   MicroBatch one = forward(0);
   auto done = one.pass.backward(one.loss, {}, {.defer_weights = true});
   run(1, {"B0"}).get();
@@ -197,7 +198,7 @@ TEST_F(PassTurnsTest, InputGradientsLeaveBeforeTheWeightPartRuns) {
   expect_gradients(one, 0);
 }
 
-TEST_F(PassTurnsTest, WithoutHoldTheWeightPartRunsOnceTheInputPartIsOverEverywhere) {
+TEST_F(PassTurnsTest, WithoutHoldTheWeightPartRunsAfterTheInputPartOfAllWorkers) {
   stages[0].call<&Stage::let_run>().get();
   MicroBatch one = forward(0);
   auto done = one.pass.backward(one.loss, {}, {.defer_weights = true});
@@ -221,7 +222,7 @@ TEST_F(PassTurnsTest, TheWeightPartIsOptional) {
   }
 }
 
-TEST_F(PassTurnsTest, ATurnMayBeGivenAhead) {
+TEST_F(PassTurnsTest, ATurnMayBeGivenInAdvance) {
   MicroBatch one = forward(0);
   auto turns = stages[1].call<&Stage::run_at_once>(Actions{"W0", "B0"});
   auto others = run(0, {"B0", "W0"});
@@ -233,7 +234,7 @@ TEST_F(PassTurnsTest, ATurnMayBeGivenAhead) {
   expect_gradients(one, 0);
 }
 
-TEST_F(PassTurnsTest, EachBackwardOfAPassIsHeldAnew) {
+TEST_F(PassTurnsTest, EachBackwardOfAPassIsHeldAgain) {
   MicroBatch one = forward(0);
   for (const bool last : {false, true}) {
     auto done = one.pass.backward(one.loss, {}, {.retain_graph = !last, .defer_weights = true});
@@ -249,7 +250,7 @@ TEST_F(PassTurnsTest, EachBackwardOfAPassIsHeldAnew) {
   expect_gradients(one, 0, 2);
 }
 
-// A node that waits for gradients that never arrive does not prevent the end of a turn.
+// A turn ends although a node waits for gradients that never arrive.
 TEST_F(PassTurnsTest, AnUnusedResultDoesNotHoldUpATurn) {
   for (const bool defer : {false, true}) {
     MicroBatch one = forward(0);
@@ -290,7 +291,7 @@ TEST_F(PassTurnsTest, ARecordedBackwardIsRefused) {
   expect_gradients(one, 0);
 }
 
-TEST_F(PassTurnsTest, AReleaseBetweenThePartsFreesWhatWasKept) {
+TEST_F(PassTurnsTest, AReleaseBetweenThePartsFreesTheKeptTensors) {
   MicroBatch one = forward(0);
   auto done = one.pass.backward(one.loss, {}, {.defer_weights = true});
   run(1, {"B0"}).get();
@@ -303,7 +304,7 @@ TEST_F(PassTurnsTest, AReleaseBetweenThePartsFreesWhatWasKept) {
   EXPECT_EQ(kind_of([&] { run(1, {"W0"}).get(); }, "was released"), ErrorKind::failed_precondition);
 }
 
-TEST_F(PassTurnsTest, ATimeoutBetweenThePartsFreesWhatWasKept) {
+TEST_F(PassTurnsTest, ATimeoutBetweenThePartsFreesTheKeptTensors) {
   MicroBatch one = forward(0);
   BackwardOptions options{.defer_weights = true};
   options.timeout = std::chrono::milliseconds(300);
@@ -314,7 +315,7 @@ TEST_F(PassTurnsTest, ATimeoutBetweenThePartsFreesWhatWasKept) {
   expect_all_freed();
 }
 
-TEST_F(PassTurnsTest, AFailureInTheWeightPartEndsThePassOnEveryWorker) {
+TEST_F(PassTurnsTest, AFailureInTheWeightPartAbortsThePassOnEveryWorker) {
   stages[1].call<&Stage::fail>().get();
   MicroBatch one = forward(0);
   auto done = one.pass.backward(one.loss, {}, {.defer_weights = true});
@@ -326,7 +327,7 @@ TEST_F(PassTurnsTest, AFailureInTheWeightPartEndsThePassOnEveryWorker) {
   expect_all_freed();
 }
 
-TEST_F(PassTurnsTest, ALostWorkerBetweenThePartsEndsThePass) {
+TEST_F(PassTurnsTest, ALostWorkerBetweenThePartsAbortsThePass) {
   MicroBatch one = forward(0);
   auto done = one.pass.backward(one.loss, {}, {.defer_weights = true});
   run(1, {"B0"}).get();

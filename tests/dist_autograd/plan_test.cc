@@ -1,5 +1,5 @@
-// DependencyPlan and ReadyQueue over toy graphs: no LibTorch, so these run in every sanitizer build that has
-// them.
+// DependencyPlan and ReadyQueue over small graphs. The tests do not need LibTorch, and therefore run in every
+// sanitizer build.
 #include <weft/dist_autograd/engine/dependency_plan.h>
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ auto edges_of(const ToyGraph& graph) {
   };
 }
 
-// Runs everything that is ready, sequence number = node; returns the order.
+// Runs everything that is ready, with the node as the sequence number. Returns the order.
 template <class Plan>
 std::vector<int> drain(Plan& plan, ReadyQueue<int>& ready, const ToyGraph& graph) {
   std::vector<int> order;
@@ -62,7 +62,8 @@ TEST(DependencyPlan, ASourceInsideAnothersGraphWaitsForBoth) {
   const ToyGraph graph{{9, {5}}, {5, {1}}};
   DependencyPlan<int> plan;
   ReadyQueue<int> ready;
-  plan.add_source(5, edges_of(graph));  // first the inner one: the outer's walk must still count its edge
+  // the inner source first: the walk from the outer source must still count its edge
+  plan.add_source(5, edges_of(graph));
   plan.add_source(9, edges_of(graph));
   arrive(plan, ready, 5);
   EXPECT_EQ(drain(plan, ready, graph), std::vector<int>{});
@@ -105,7 +106,7 @@ TEST(DependencyPlan, ReportsEachNodeOnceWhenItIsReached) {
   EXPECT_EQ(reached, (std::vector<int>{2, 8}));
 }
 
-TEST(DependencyPlan, KeepsWhatArrivedUntilTheNodeIsTaken) {
+TEST(DependencyPlan, KeepsArrivalsUntilTheNodeIsTaken) {
   const ToyGraph graph{{3, {1}}, {2, {1}}};
   DependencyPlan<int, std::vector<std::string>> plan;
   plan.add_source(3, edges_of(graph));
@@ -116,7 +117,7 @@ TEST(DependencyPlan, KeepsWhatArrivedUntilTheNodeIsTaken) {
   EXPECT_FALSE(plan.contains(1));
 }
 
-TEST(DependencyPlan, RefusesWhatItDoesNotWaitFor) {
+TEST(DependencyPlan, RefusesUnexpectedArrivals) {
   const ToyGraph graph{{2, {1}}};
   DependencyPlan<int> plan;
   plan.add_source(2, edges_of(graph));
@@ -140,7 +141,7 @@ TEST(DependencyPlan, WalksADeepGraphWithoutRecursion) {
   EXPECT_EQ(drain(plan, ready, graph).size(), static_cast<std::size_t>(depth) + 1);
 }
 
-TEST(ReadyQueue, HighestFirstAndEqualsInOrderOfComing) {
+TEST(ReadyQueue, HighestFirstAndEqualsInOrderOfArrival) {
   ReadyQueue<char> ready;
   for (char node : {'a', 'b', 'c', 'd', 'e'}) ready.push(node, 7);
   ready.push('x', 9);
@@ -150,7 +151,7 @@ TEST(ReadyQueue, HighestFirstAndEqualsInOrderOfComing) {
   EXPECT_EQ(order, "xabcdey");
 }
 
-// Every node runs once and after all its predecessors, whatever the order of arrivals from outside.
+// Every node runs once and after all its predecessors, in whatever order arrivals from outside occur.
 TEST(DependencyPlan, RandomGraphsRunInTopologicalOrder) {
   for (unsigned seed = 0; seed < 500; ++seed) {
     std::mt19937 random(seed);
@@ -196,7 +197,7 @@ TEST(PlanParts, ANodeBelongsToThePartThatItsEdgesLeadTo) {
   EXPECT_EQ(parts, expected);
 }
 
-TEST(PlanParts, ANodeWithSuccessorsIsNoExit) {
+TEST(PlanParts, ANodeWithSuccessorsIsNotAnExit) {
   const ToyGraph graph{{2, {1}}};
   const auto parts = plan_parts(std::vector<int>{1, 2}, edges_of(graph), [](int node) { return node == 2; });
   EXPECT_EQ(parts, (std::unordered_map<int, NodePart>{{1, NodePart::weight}, {2, NodePart::weight}}));

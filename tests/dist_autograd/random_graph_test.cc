@@ -1,5 +1,5 @@
-// 200 random graphs over 2 to 4 workers, with shared weights, hooks and cycles between workers, against the
-// same graph in one process. A failing seed is printed; WEFT_AUTOGRAD_SEED=n runs that one alone.
+// Compares 200 random graphs over 2 to 4 workers, with shared weights, hooks and cycles between workers, with
+// the same graph in one process. The test prints a failing seed. WEFT_AUTOGRAD_SEED=n runs that seed alone.
 #include <weft/dist_autograd/pass.h>
 
 #include <cstdlib>
@@ -68,7 +68,7 @@ void run_seed(Cluster& cluster, unsigned seed, bool defer_weights) {
   std::vector<bool> used(inputs + steps, false);
   for (const Step& step : plan) used[step.a] = used[step.b] = true;
 
-  // In one process.
+  // Runs the graph in one process.
   std::vector<at::Tensor> local_weights, local;
   for (const auto& w : weights) local_weights.push_back(w.clone().requires_grad_());
   for (const auto& x : given) local.push_back(x.clone().requires_grad_());
@@ -79,7 +79,7 @@ void run_seed(Cluster& cluster, unsigned seed, bool defer_weights) {
     if (!used[i]) local_loss = local_loss + local[i].square().sum();
   local_loss.backward();
 
-  // Over the workers; worker 0 is the driver and owns a node too.
+  // Runs the graph over the workers. worker 0 starts the pass and also owns a node.
   std::vector<rref::RRef<GraphNode>> nodes;
   for (std::size_t i = 0; i < workers; ++i)
     nodes.push_back(rref::create<GraphNode>(cluster.peer(0, i), weights[i]));
@@ -125,7 +125,7 @@ void run_seed(Cluster& cluster, unsigned seed, bool defer_weights) {
 
 class RandomGraphs : public ::testing::TestWithParam<bool> {};  // defer_weights
 
-TEST_P(RandomGraphs, EqualOneProcess) {
+TEST_P(RandomGraphs, HaveTheGradientsOfOneProcess) {
   Cluster cluster(4);
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster[i].allow_create<GraphNode>();
   if (const char* seed = std::getenv("WEFT_AUTOGRAD_SEED"))

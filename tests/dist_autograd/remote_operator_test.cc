@@ -1,4 +1,4 @@
-// Operators whose results stay where they are made, and operators on tensors behind RRefs.
+// Operators whose results stay on their worker, and operators on tensors behind RRefs.
 #include <weft/dist_autograd/remote_operator.h>
 
 #include "tests/dist_autograd/kinds_support.h"
@@ -32,14 +32,14 @@ TEST_P(RemoteOperators, TheResultIsFetched) {
   expect_same(got(sum.to_here()), x + y);
 }
 
-TEST_P(RemoteOperators, OnTheCallerItselfItIsReadWithoutAFetch) {
+TEST_P(RemoteOperators, AResultOfTheOwnAgentNeedsNoFetch) {
   const at::Tensor x = draw(), y = draw();
   const Value sum = add(0, x, y);
   EXPECT_TRUE(sum.is_owner());
   expect_same(*got(sum.local()), x + y);
 }
 
-TEST_P(RemoteOperators, TenAtOneWorker) {
+TEST_P(RemoteOperators, TenOperatorsRunOnOneWorker) {
   std::vector<at::Tensor> inputs;
   std::vector<Value> sums;
   for (int i = 0; i < 10; ++i) {
@@ -49,7 +49,7 @@ TEST_P(RemoteOperators, TenAtOneWorker) {
   for (std::size_t i = 0; i < 10; ++i) expect_same(got(sums[i].to_here()), inputs[i] + inputs[i]);
 }
 
-// The owner being another worker, and the caller.
+// The owner is another worker, or the caller.
 TEST_P(RemoteOperators, RunOnTensorsBehindRRefs) {
   const at::Tensor x = draw(), y = draw();
   for (const std::size_t owner : {1, 0}) {
@@ -62,13 +62,13 @@ TEST_P(RemoteOperators, RunOnTensorsBehindRRefs) {
   }
 }
 
-TEST_P(RemoteOperators, OneThatIsNotAllowedIsTheRRefsError) {
+TEST_P(RemoteOperators, ADisallowedOperatorFailsTheRRef) {
   const Value none = remote_operator(cluster.peer(0, 1), "aten::relu", draw());
   const std::string text = weft::test::message_of([&] { got(none.to_here()); });
   EXPECT_NE(text.find("aten::relu"), std::string::npos) << text;
 }
 
-TEST_P(RemoteOperators, ArePartOfTheirPass) {
+TEST_P(RemoteOperators, BelongToTheirPass) {
   const std::vector<at::Tensor> leaves{leaf(), leaf()};
   Pass pass{cluster[0]};
   const Value sum = remote_operator(cluster.peer(0, 1), "aten::add.Tensor", pass, leaves[0], leaves[1]);
@@ -80,12 +80,11 @@ TEST_P(RemoteOperators, ArePartOfTheirPass) {
                    }));
 }
 
-// --- Deadlines: the operators wait for a value that is not there yet, at worker1 and at the caller itself
-// ---
+// --- Deadlines: the operators wait at worker1 and at the caller for a value that does not exist yet ---
 
 const rpc::CallOptions hurried{.timeout = std::chrono::milliseconds{20}};
 
-TEST_P(RemoteOperators, AResultIsFetchedLaterThanADeadline) {
+TEST_P(RemoteOperators, AResultIsFetchedAfterAnEarlierFetchTimedOut) {
   for (const std::size_t owner : {1, 0}) {
     SCOPED_TRACE(owner);
     const at::Tensor x = draw();
@@ -102,7 +101,7 @@ TEST_P(RemoteOperators, AResultIsFetchedLaterThanADeadline) {
 
 // The creator's timer or the owner reports the expired deadline, whichever is first. The owner has then
 // abandoned the operator.
-TEST_P(RemoteOperators, AnOperatorPastItsOwnDeadlineIsTheRRefsError) {
+TEST_P(RemoteOperators, AnOperatorPastItsDeadlineFailsTheRRef) {
   for (const std::size_t owner : {1, 0}) {
     SCOPED_TRACE(owner);
     const at::Tensor x = draw();
@@ -116,7 +115,7 @@ TEST_P(RemoteOperators, AnOperatorPastItsOwnDeadlineIsTheRRefsError) {
     expect_late();
     functions[owner]->gate.set();
     expect_same(got(awaited.to_here()), x);
-    expect_late();  // for good
+    expect_late();  // forever
     expect_same(got(remote_operator(cluster.peer(0, owner), "aten::neg", awaited).to_here()), -x);
   }
 }

@@ -1,5 +1,5 @@
-// Dense and sparse tensors behind RRefs, as arguments, results and in containers: behaviours that PyTorch's
-// rpc_test.py has a test of for each kind.
+// Dense and sparse tensors behind RRefs, as arguments, as results and in containers. PyTorch's rpc_test.py
+// has a test of each behaviour for each kind of tensor.
 #include <weft/rpc/core/when_all.h>
 
 #include "tests/dist_autograd/pass_support.h"
@@ -30,16 +30,16 @@ using TwiceEach = rpc::Function<"rref_tensor.twice_each", &twice_each>;
 
 // A chain of calls over several agents.
 struct Middle {
-  // Keeps a result at `next`, and fetches it.
+  // Creates a result on `next`, and fetches it.
   rpc::Task<at::Tensor> remote_and_fetch(std::string next, at::Tensor a) {
     const auto there = rref::remote<Add>(agent->peer(next), a, a);
     co_return co_await there.to_here();
   }
-  // Calls `next`, its caller for one, and waits.
+  // Calls `next`, which may be the caller of this function, and waits.
   rpc::Task<at::Tensor> call_back(std::string next, at::Tensor a) {
     co_return co_await agent->peer(next).call<Add>(a, a);
   }
-  // References to results at `next`.
+  // Returns references to results on `next`.
   References references(std::string next, at::Tensor a) {
     References all;
     for (int i = 0; i < 2; ++i) all.push_back(rref::remote<Add>(agent->peer(next), a, a));
@@ -112,7 +112,7 @@ TEST_P(RRefTensors, AreArgumentsOfCallsAndOfRemote) {
   }
 }
 
-TEST_P(RRefTensors, AHandlerKeepsAResultElsewhereAndFetchesIt) {
+TEST_P(RRefTensors, AHandlerFetchesAResultThatAnotherAgentKeeps) {
   expect_same(workers.peer(0, 1).call<&Middle::remote_and_fetch>("worker2", value(2)).get(), value(4));
 }
 
@@ -120,7 +120,7 @@ TEST_P(RRefTensors, AHandlerCallsItsCallerBack) {
   expect_same(workers.peer(0, 1).call<&Middle::call_back>("worker0", value(2)).get(), value(4));
 }
 
-TEST_P(RRefTensors, TwentyReferencesToReferences) {
+TEST_P(RRefTensors, TwentyReferencesToValuesThatHoldReferences) {
   std::vector<rref::RRef<References>> all;
   for (int i = 0; i < 20; ++i)
     all.push_back(rref::remote<&Middle::references>(workers.peer(0, 1), "worker2", value(i)));
@@ -151,7 +151,7 @@ TEST_P(RRefTensors, ManyCallsOfDifferentSizesAreInFlightAtOnce) {
     expect_same(calls[static_cast<std::size_t>(i)].get(), value(i + 1, 1 + i % 37));
 }
 
-TEST_P(RRefTensors, AnObjectAnswersAllCallersOnceTheLastHasCalled) {
+TEST_P(RRefTensors, AnObjectRepliesToAllCallersAfterTheLastCall) {
   const auto mean = rref::create<Mean>(workers.peer(0, 1));
   std::vector<rpc::Future<at::Tensor>> reports;
   for (const double x : {1.0, 2.0, 6.0}) reports.push_back(mean.call<&Mean::report>(value(x)));

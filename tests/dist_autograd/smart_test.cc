@@ -1,5 +1,5 @@
-// Backwards in which only part of what was sent takes part, against single-process LibTorch: unused outputs,
-// roots on several workers, random programs, and gradients of gradients.
+// Compares backwards that use only some of the messages with single-process LibTorch: unused outputs, roots
+// on several workers, random programs, and gradients of gradients.
 #include <weft/rpc/testing/wait.h>
 
 #include "tests/dist_autograd/pass_support.h"
@@ -26,7 +26,7 @@ class SmartTest : public ::testing::Test {
   Object a = rref::create<Weights>(cluster.peer(0, 1), a0);
   Object b = rref::create<Weights>(cluster.peer(0, 2), b0);
   at::Tensor x = x0.clone().requires_grad_();
-  // The same in one process.
+  // Runs the same computation in one process.
   at::Tensor ao = a0.clone().requires_grad_(), bo = b0.clone().requires_grad_(),
              xo = x0.clone().requires_grad_();
 };
@@ -42,8 +42,9 @@ TEST_F(SmartTest, AnUnusedMessageIsLeftOut) {
   EXPECT_FALSE(gradient_of(b, pass).defined());
 }
 
-// The weights of `a` and x are in both calls: their nodes wait for gradients of which one never comes.
-TEST_F(SmartTest, AnUnusedMessageThatSharesALeafWithAUsedOne) {
+// Both calls use the weights of `a` and x. The nodes of these therefore wait for two gradients, and one of
+// them never arrives.
+TEST_F(SmartTest, AnUnusedMessageMayShareALeafWithAUsedOne) {
   Pass pass{cluster[0]};
   const at::Tensor used = run_multiply(a, pass, x);
   run_multiply(a, pass, x * 2);
@@ -54,8 +55,9 @@ TEST_F(SmartTest, AnUnusedMessageThatSharesALeafWithAUsedOne) {
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
 }
 
-// Worker1 reports first, and waits. Its gradients then start worker2, whose later report does not wait.
-TEST_F(SmartTest, AWorkerThatWaitsIsNotForgottenWhenAnotherDoesNot) {
+// Worker1 reports first that it waits. Its gradients then start worker2, which reports later that it does not
+// wait.
+TEST_F(SmartTest, AWaitingWorkerIsCountedWhileAnotherDoesNotWait) {
   Pass pass{cluster[0]};
   const at::Tensor used = run_multiply(a, pass, run_multiply(b, pass, x));
   run_multiply(a, pass, x0);  // unused; the weights of `a` wait for its gradient, and nothing waits elsewhere
@@ -67,7 +69,7 @@ TEST_F(SmartTest, AWorkerThatWaitsIsNotForgottenWhenAnotherDoesNot) {
 
 // The backward waits for a live node at worker1, which waits for a node at worker2 that waits for an unused
 // result.
-TEST_F(SmartTest, NodesWaitBehindWaitingNodes) {
+TEST_F(SmartTest, NodesMayWaitForWaitingNodes) {
   Pass pass{cluster[0]};
   const at::Tensor first = run_multiply(a, pass, x);       // worker1
   const at::Tensor second = run_multiply(b, pass, first);  // worker2
@@ -95,7 +97,7 @@ TEST_F(SmartTest, RootsOnSeveralWorkers) {
   expect_equal(gradient_of(b, pass), bo.grad(), "b");
 }
 
-// A pass whose calls the program forgot goes on without them, also over and over.
+// A pass completes although the program has discarded the results of calls, once or several times.
 TEST_F(SmartTest, TwoBackwardsOverPartsOfOneGraph) {
   Pass pass{cluster[0]};
   const at::Tensor one = run_multiply(a, pass, x).sum(), two = run_multiply(b, pass, x).sum();
@@ -126,7 +128,7 @@ TEST_F(SmartTest, CallsMayFollowABackwardThatKeepsTheGraph) {
   EXPECT_TRUE(at::allclose(gradient_of(a, pass), ao.grad(), 1e-9, 1e-12));
 }
 
-TEST_F(SmartTest, ABackwardNextToAnotherIsRefusedAndChangesNothing) {
+TEST_F(SmartTest, AConcurrentBackwardIsRefusedAndChangesNothing) {
   Pass pass{cluster[0]};
   const at::Tensor one = run_multiply(a, pass, x).sum(), two = run_multiply(b, pass, x).sum();
   weft::test::Event entered, left;
@@ -192,7 +194,7 @@ TEST_F(SmartTest, TheGraphIsDrawnWithAllItsWorkers) {
   pass.backward(loss).get();
 }
 
-// Calls on objects of three workers with results of earlier ones, of which the loss needs some or all.
+// Calls objects of three workers with results of earlier calls. The loss depends on some or on all results.
 class RandomProgram : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomProgram, HasTheGradientsOfOneProcess) {

@@ -1,5 +1,5 @@
-// Dense and sparse (COO) tensors in calls without a pass: behind RRefs, as their arguments, in nested calls,
-// many at once.
+// Dense and sparse (COO) tensors in calls without a pass: behind RRefs, as arguments of calls on RRefs, in
+// nested calls, and in many concurrent calls.
 #include "tests/dist_autograd/kinds_support.h"
 
 namespace weft::dist_autograd::test::tensor_rrefs_test {
@@ -8,21 +8,21 @@ namespace {
 using weft::test::got;
 using Value = rref::RRef<at::Tensor>;
 
-// Served by every agent, in addition to Functions.
+// Every agent serves these, in addition to Functions.
 struct Results {
   explicit Results(rpc::Agent& a) : agent(&a) {}
 
-  // Of a call whose result stays at `next`, and is fetched from there.
+  // Fetches the result of a call whose result stays on `next`.
   rpc::Task<at::Tensor> elsewhere(rpc::CallContext& call, std::string next, at::Tensor x, at::Tensor y) {
     const Value there = rref::remote<&Functions::add>(agent->peer(next).with(call), x, y);
     co_return co_await there.with(call).to_here();
   }
-  // RRefs to two values at `next`.
+  // Returns RRefs to two values on `next`.
   std::vector<Value> two(std::string next, at::Tensor x) {
     const rpc::Peer peer = agent->peer(next);
     return {rref::remote<&Functions::add>(peer, x, x), rref::remote<&Functions::multiply>(peer, x, x)};
   }
-  // The mean over all trainers, for each of them, once the last has reported.
+  // Returns the mean over all trainers to each of them, after the last trainer has reported.
   rpc::Future<at::Tensor> average(at::Tensor gradient) {
     rpc::Promise<at::Tensor> promise;
     auto future = promise.future();
@@ -72,7 +72,7 @@ TEST_P(TensorRRefs, OfTheOwnAgentAreFetchedAndCalledWith) {
   }
 }
 
-TEST_P(TensorRRefs, AsArgumentsAtTheirOwnerAndAtAThird) {
+TEST_P(TensorRRefs, AreArgumentsAtTheirOwnerAndAtAThirdAgent) {
   const at::Tensor x = draw(), y = draw();
   const rpc::Peer owner = cluster.peer(0, 1);
   const Value a = rref::remote<&Functions::add>(owner, x, y), b = rref::remote<&Functions::add>(owner, y, y);
@@ -97,7 +97,7 @@ TEST_P(TensorRRefs, OfARemoteInAHandler) {
   expect_same(got(cluster.peer(0, 1).call<&Results::elsewhere>(std::string("worker2"), x, y)), x + y);
 }
 
-TEST_P(TensorRRefs, TwentyToValuesThatHoldRRefs) {
+TEST_P(TensorRRefs, TwentyMayReferToValuesThatHoldRRefs) {
   std::vector<at::Tensor> inputs;
   std::vector<rref::RRef<std::vector<Value>>> outer;
   for (int i = 0; i < 20; ++i) {
@@ -123,7 +123,7 @@ TEST_P(TensorRRefs, SeveralInOneArgument) {
   expect_same(got(cluster.peer(0, 1).call<&Functions::stack>(three)), at::stack(three));
 }
 
-TEST_P(TensorRRefs, AFetchOfAResultWhoseHandlerThrewIsItsError) {
+TEST_P(TensorRRefs, AFetchReportsTheErrorOfAHandlerThatThrew) {
   const Value broken = rref::remote<&Functions::keep_and_fail>(cluster.peer(0, 1), draw());
   for (int i = 0; i < 2; ++i) {
     const std::string text = weft::test::message_of([&] { got(broken.to_here()); });
@@ -142,7 +142,7 @@ TEST_P(TensorRRefs, ManyCallsAtOnce) {
   for (int i = 0; i < 20; ++i) expect_same(all[i], inputs[i] * inputs[i]);
 }
 
-TEST_P(TensorRRefs, AnswersWaitForTheLastCaller) {
+TEST_P(TensorRRefs, RepliesWaitForTheLastCaller) {
   std::vector<at::Tensor> gradients;
   std::vector<rpc::Future<at::Tensor>> answers;
   for (std::size_t i = 1; i < 4; ++i) {

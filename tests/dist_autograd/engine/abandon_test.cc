@@ -1,4 +1,4 @@
-// Sources that get no gradients: what waits for them goes on with what comes from elsewhere.
+// Sources that get no gradients. The nodes that wait for them run with the gradients of other sources.
 #include <torch/torch.h>
 
 #include "tests/dist_autograd/engine/support.h"
@@ -16,7 +16,7 @@ using testing::MapSink;
 using testing::numbers;
 using testing::source_of;
 
-// x and h are behind both sources, w behind the second alone.
+// x and h are successors of both sources. w is a successor of the second source alone.
 struct TwoSources : ::testing::Test {
   at::Tensor x = leaf({4}, 1), w = leaf({4}, 2);
   at::Tensor h = x.sin(), a = h.exp(), b = h * w;
@@ -31,7 +31,7 @@ struct TwoSources : ::testing::Test {
   }
 };
 
-TEST_F(TwoSources, OneWithoutGradientsLetsTheOtherThrough) {
+TEST_F(TwoSources, ASourceWithoutGradientsDoesNotBlockTheOther) {
   executor.deliver(first, {numbers({4}, 3)});
   executor.run();
   EXPECT_TRUE(executor.waiting()) << "the node of h has part of its gradients";
@@ -46,7 +46,7 @@ TEST_F(TwoSources, OneWithoutGradientsLetsTheOtherThrough) {
   expect_identical(sink[x], torch::autograd::grad({again.sin().exp()}, {again}, {numbers({4}, 3)})[0], "x");
 }
 
-TEST_F(TwoSources, WithoutAnyGradientsNothingRuns) {
+TEST_F(TwoSources, WithoutGradientsNoNodeRuns) {
   executor.abandon(first);
   EXPECT_FALSE(executor.complete());
   executor.abandon(second);
@@ -54,7 +54,7 @@ TEST_F(TwoSources, WithoutAnyGradientsNothingRuns) {
   EXPECT_EQ(sink.calls, 0);
 }
 
-TEST_F(TwoSources, OnlyWhatStillWaitsIsAbandoned) {
+TEST_F(TwoSources, OnlyWaitingSourcesMayBeAbandoned) {
   executor.deliver(first, {numbers({4}, 3)});
   EXPECT_THROW(executor.abandon(first), rpc::Error);
   executor.abandon(second);
@@ -64,7 +64,7 @@ TEST_F(TwoSources, OnlyWhatStillWaitsIsAbandoned) {
   EXPECT_TRUE(executor.complete());
 }
 
-TEST_F(TwoSources, WhatWaitsIsVisitedWithAllBehindItAndOnce) {
+TEST_F(TwoSources, WaitingNodesAndTheirSuccessorsAreVisitedOnce) {
   std::multiset<std::string> seen;
   const auto note = [&](torch::autograd::Node& node) { seen.insert(node.name()); };
   executor.visit_waiting(note);

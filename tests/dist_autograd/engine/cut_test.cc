@@ -1,6 +1,6 @@
-// One graph cut into the parts of several workers, with gradients that cross in any order, against the same
-// uncut graph under LibTorch's engine. The network is a mailbox that is emptied in random order; Send and
-// Recv represent the nodes that the layer above inserts.
+// Compares one graph that is cut into the parts of several workers with the same uncut graph under LibTorch's
+// engine. Gradients may arrive in any order: the network is a mailbox that is emptied in random order. Send
+// and Recv represent the nodes that the layer above inserts.
 #include <torch/torch.h>
 
 #include "tests/dist_autograd/engine/support.h"
@@ -23,7 +23,7 @@ struct Message {
   variable_list gradients;
 };
 
-// The end of the receiver's part: sends its gradients to where the tensors came from.
+// The last node of the receiver's part. It sends its gradients to the sender of the tensors.
 struct Recv : torch::autograd::Node {
   Recv(std::size_t send, std::vector<Message>& mailbox) : send(send), mailbox(mailbox) {}
   variable_list apply(variable_list&& gradients) override {
@@ -46,7 +46,7 @@ class Cluster {
  public:
   Cluster(std::size_t workers, Mode mode) : mode_(mode), sinks_(workers) {}
 
-  // `tensors` of worker `from`, as another worker receives them.
+  // Returns `tensors` of worker `from` as another worker receives them.
   variable_list move(std::size_t from, const variable_list& tensors) {
     variable_list received;
     if (mode_ == Mode::smart_per_tensor) {
@@ -117,7 +117,7 @@ class Cluster {
     at::Tensor tensor, gradient;
   };
 
-  // One pair of nodes.
+  // Connects one pair of nodes.
   variable_list connect(std::size_t from, const variable_list& tensors) {
     const std::size_t id = sends_.size();
     variable_list differentiable, received;
@@ -149,7 +149,7 @@ class Cluster {
   std::size_t idle_ = 0;
 };
 
-// Exact, except for the order in which gradients are summed.
+// The results are exact, except for the order in which gradients are summed.
 void expect_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   ASSERT_EQ(actual.defined(), expected.defined()) << what;
   if (!expected.defined()) return;
@@ -157,7 +157,7 @@ void expect_close(const at::Tensor& actual, const at::Tensor& expected, const st
   EXPECT_LE(error, 1e-12 * (1.0 + expected.abs().max().item<double>())) << what;
 }
 
-TEST(EngineCut, ThereAndBackAgainWithASharedWeight) {
+TEST(EngineCut, ACycleBetweenWorkersMayShareAWeight) {
   // A -> B -> A -> B, with one weight on each side that is used on every visit, and hooks where the graph is
   // cut.
   for (Mode mode : {Mode::fast, Mode::smart, Mode::smart_per_tensor}) {
@@ -195,8 +195,8 @@ TEST(EngineCut, ThereAndBackAgainWithASharedWeight) {
   }
 }
 
-// A random program, the same for the same seed. With a cluster each value lives on a worker and is moved to
-// where it is used; without, it is one graph.
+// Runs a random program, which is the same for the same seed. With a cluster, each value is on a worker and
+// is moved to the worker that uses it. Without a cluster, the program builds one graph.
 struct Random {
   struct Value {
     at::Tensor tensor;
@@ -219,8 +219,8 @@ struct Random {
 
   std::size_t below(std::size_t bound) { return random() % bound; }
 
-  // Operands, mostly recent ones, moved to `worker` one by one or, if they live together, in one message that
-  // may carry an unused tensor.
+  // Chooses operands, mostly recent ones. They are moved to `worker` one by one. If they are on one worker,
+  // one message may move them, and it may also have an unused tensor.
   variable_list operands(std::size_t worker) {
     std::vector<Value> chosen;
     for (int i = 0; i < 2; ++i) {
@@ -288,7 +288,7 @@ struct Random {
   Cluster* cluster;
   std::size_t workers;
   std::vector<Value> leaves, values, roots;
-  std::vector<variable_list> hooked;  // what each hook saw
+  std::vector<variable_list> hooked;  // the gradients that each hook received
 };
 
 TEST(EngineCut, RandomGraphs) {

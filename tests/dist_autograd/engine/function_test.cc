@@ -30,7 +30,8 @@ struct Scale : Function<Scale> {
   }
 };
 
-// Two outputs, of which callers use one; says in `seen` whether the other's gradient was made of zeros.
+// Has two outputs, and callers use only one of them. `seen` records whether the gradient of the other one
+// consisted of zeros.
 struct Split : Function<Split> {
   static inline std::vector<bool> seen;
 
@@ -50,13 +51,13 @@ struct Split : Function<Split> {
   }
 };
 
-// Says that nothing flows back.
+// Returns an undefined gradient.
 struct Stop : Function<Stop> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& x) { return x * 2.0; }
   static variable_list backward(AutogradContext*, const variable_list&) { return {at::Tensor()}; }
 };
 
-// Computes its gradient by running LibTorch's engine inside, as checkpointing does.
+// Computes its gradient with LibTorch's engine, as checkpointing does.
 struct Reentrant : Function<Reentrant> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
     context->save_for_backward({x, w});
@@ -76,8 +77,8 @@ struct Reentrant : Function<Reentrant> {
   }
 };
 
-// Recomputes its forward over a parameter, which is no input of it. Loses the parameter's gradient in a pass,
-// whose gradients are not in `.grad`.
+// Recomputes its forward with a parameter that is not one of its inputs. In a pass the parameter's gradient
+// is lost, because the gradients of a pass are not in `.grad`.
 struct Checkpoint : Function<Checkpoint> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, std::int64_t parameter) {
     context->save_for_backward({x});
@@ -97,7 +98,7 @@ struct Checkpoint : Function<Checkpoint> {
   }
 };
 
-// The same with the parameter as an input, whose gradient it returns.
+// Has the parameter as an input, and returns its gradient.
 struct CheckpointOfInputs : Function<CheckpointOfInputs> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
     context->save_for_backward({x, w});
@@ -143,7 +144,7 @@ TEST(EngineFunction, MaterializedAndUndefinedGradients) {
 TEST(EngineFunction, UndefinedGradientsReachOrdinaryNodes) {
   expect_as_oracle([] {
     auto x = leaf({4, 4}, 1), dead = leaf({4, 4}, 2);
-    // Every node behind Stop runs on undefined gradients; x also gets a defined one elsewhere.
+    // Every node after Stop runs on undefined gradients. x also gets a defined gradient from another node.
     auto stopped = Stop::apply(dead.mm(x).sin().sum(0).expand({4, 4}).contiguous());
     return Graph{{(stopped + x.cos()).sum()}, {{}}, {x, dead}};
   });
@@ -225,7 +226,7 @@ TEST(EngineFunction, ANestedBackwardMayReturnTheGradientOfAParameter) {
 }
 
 TEST(EngineFunction, OwnExecutorInsideLibTorchsEngine) {
-  // The other way round: an executor runs in a node of an Engine's backward.
+  // The reverse case: an executor runs in a node of an Engine's backward.
   struct Nested : Function<Nested> {
     static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
       context->save_for_backward({x});
@@ -276,7 +277,7 @@ TEST(EngineFunction, SavedVariablesAreKeptOnlyOnRequest) {
   }
 }
 
-TEST(EngineFunction, SavedTensorsAreFreedAsTheBackwardGoes) {
+TEST(EngineFunction, SavedTensorsAreFreedDuringTheBackward) {
   auto x = leaf({4}, 1);
   c10::weak_intrusive_ptr<c10::TensorImpl> saved(c10::intrusive_ptr<c10::TensorImpl>{});
   at::Tensor y;
@@ -328,7 +329,7 @@ TEST(EngineFunction, ALeafThatChangedAfterTheForward) {
   EXPECT_EQ(message_of([&] { own_backward(moved()); }), expected);
 }
 
-// The gradient of a gradient: both orders are compared, and the first must carry a graph.
+// The gradient of a gradient: the test compares both orders, and the first-order gradient must have a graph.
 void expect_second_order_as_oracle(const std::function<Graph()>& program) {
   const ExecutorOptions first{.retain_graph = true, .create_graph = true};
   variable_list second_order[2];
@@ -377,7 +378,7 @@ TEST(EngineFunction, DoubleBackwardThroughCustomFunctions) {
   });
 }
 
-TEST(EngineFunction, WithoutCreateGraphGradientsCarryNone) {
+TEST(EngineFunction, WithoutCreateGraphGradientsHaveNoGraph) {
   auto x = leaf({4}, 1);
   auto sink = own_backward({{x.pow(3).sum()}, {{}}, {x}}, {.retain_graph = true});
   EXPECT_FALSE(sink[x].requires_grad());

@@ -161,8 +161,8 @@ TEST(EngineGraph, ADeepChain) {
   });
 }
 
-// The same numbers as the oracle whether or not the passed gradient is used again, and the passed one is
-// untouched.
+// The results equal those of the oracle whether or not the passed gradient is used again, and the passed
+// gradient does not change.
 TEST(EngineGraph, GradientsPassedInAreNotChanged) {
   auto x = leaf({3}, 1);
   auto y = x.view({3});

@@ -1,4 +1,5 @@
-// Hooks of every kind: how often, in which order and on which gradient they run, against LibTorch's engine.
+// Hooks of every kind, compared with LibTorch's engine: how often they run, in which order, and on which
+// gradient.
 #include <torch/torch.h>
 
 #include "tests/dist_autograd/engine/support.h"
@@ -27,7 +28,7 @@ void note(Log& log, const std::string& name, const variable_list& seen) {
   log.emplace_back(name, std::move(copies));
 }
 
-// Multiplies what it saw, so that a hook that runs twice, or too late, shows in the gradient too.
+// Multiplies the gradient that it received. If a hook runs twice or too late, the gradient is also wrong.
 struct PreHook : torch::autograd::FunctionPreHook {
   PreHook(Log& log, std::string name, double factor) : log(log), name(std::move(name)), factor(factor) {}
   variable_list operator()(const variable_list& gradients) override {
@@ -159,7 +160,7 @@ TEST(EngineHook, HooksOnOneOutputOfSeveral) {
   });
 }
 
-TEST(EngineHook, RetainGradSeesWhatTensorHooksLeft) {
+TEST(EngineHook, RetainGradSeesTheResultOfTensorHooks) {
   std::vector<at::Tensor> retained;
   for (bool own : {false, true}) {
     Log log;
@@ -201,7 +202,8 @@ TEST(EngineHook, NodeHooksBeforeAndAfter) {
   });
 }
 
-// LibTorch's DDP reduces from a post-hook of AccumulateGrad: it must run, after the sink has the gradient.
+// LibTorch's DDP starts its reduction in a post-hook of AccumulateGrad. The hook must run after the sink has
+// the gradient.
 TEST(EngineHook, LeafNodeHooksBeforeAndAfter) {
   for (bool write_grad : {false, true}) {
     expect_same_hooks(
@@ -218,8 +220,8 @@ TEST(EngineHook, LeafNodeHooksBeforeAndAfter) {
   }
 }
 
-// A reducer or an optimizer in a leaf's hook works on the pass's gradient.
-TEST(EngineHook, ALeafsHooksFindTheGradientInTheSink) {
+// A reducer or an optimizer in a hook of a leaf uses the gradient of the pass.
+TEST(EngineHook, HooksOfALeafFindTheGradientInTheSink) {
   struct Look : torch::autograd::FunctionPostHook {
     explicit Look(std::function<void()> look) : look(std::move(look)) {}
     variable_list operator()(const variable_list& outputs, const variable_list&) override {
@@ -261,7 +263,7 @@ TEST(EngineHook, PostAccumulateHooksRunOnlyWhereGradIsWritten) {
 }
 
 TEST(EngineHook, ANodeWithoutGradientStillRunsItsHooks) {
-  // The chain of the second output gets no gradient. Its nodes run nevertheless, on undefined gradients.
+  // The chain of the second output gets no gradient. Its nodes nevertheless run, on undefined gradients.
   struct Drop : torch::autograd::Function<Drop> {
     static variable_list forward(torch::autograd::AutogradContext*, const at::Tensor& a,
                                  const at::Tensor& b) {
@@ -284,7 +286,7 @@ TEST(EngineHook, ANodeWithoutGradientStillRunsItsHooks) {
   });
 }
 
-// Runs LibTorch's engine over a parameter, as checkpointing does.
+// Runs LibTorch's engine with a parameter, as checkpointing does.
 struct Recompute : torch::autograd::FunctionPreHook, torch::autograd::FunctionPostHook {
   explicit Recompute(at::Tensor w) : parameter(std::move(w)) {}
   variable_list operator()(const variable_list& gradients) override {
@@ -298,7 +300,7 @@ struct Recompute : torch::autograd::FunctionPreHook, torch::autograd::FunctionPo
   at::Tensor parameter;
 };
 
-// The places of a hook: on a tensor within the graph, on a leaf, and before and after a node.
+// The positions of a hook: on a tensor within the graph, on a leaf, before a node and after a node.
 using Place =
     std::function<void(const at::Tensor& leaf, const at::Tensor& inner, const at::Tensor& parameter)>;
 const std::vector<std::pair<std::string, Place>> places{

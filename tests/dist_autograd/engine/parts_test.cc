@@ -1,6 +1,6 @@
-// A backward in two parts (ExecutorOptions::defer_weights), against one backward of LibTorch's engine. `x` is
-// what a pipeline stage received: a leaf for LibTorch's engine; for the executor it has an exit behind it,
-// which sends its gradient elsewhere.
+// Compares a backward in two parts (ExecutorOptions::defer_weights) with one backward of LibTorch's engine.
+// `x` is the tensor that a pipeline stage received. For LibTorch's engine it is a leaf. For the executor it
+// has an exit node, which sends its gradient elsewhere.
 #include <torch/torch.h>
 
 #include <weft/dist_autograd/activation_checkpoint.h>
@@ -61,8 +61,8 @@ Built of_module(torch::nn::Module& module, const at::Tensor& out) {
   return {out.square().sum(), module.parameters()};
 }
 
-// Both engines over `program`: the bits are equal, leaves get nothing in the first part, and the gradient of
-// x is complete after it.
+// Runs both engines over `program`. The results are bitwise equal, leaves get no gradient in the first part,
+// and the gradient of x is complete after it.
 void expect_as_whole(const Program& program, const at::Tensor& value = numbers({4, 6}, 1)) {
   at::Tensor x = value.clone().requires_grad_();
   const Built whole = program(x);
@@ -87,7 +87,7 @@ void expect_as_whole(const Program& program, const at::Tensor& value = numbers({
     expect_identical(sink[built.leaves[i]], whole.leaves[i].grad(), "leaf " + std::to_string(i));
 }
 
-// --- Programs; each build starts from the same numbers ---
+// --- Programs; each build starts with the same values ---
 
 std::shared_ptr<torch::nn::SequentialImpl> mlp() {
   torch::manual_seed(7);
@@ -171,8 +171,8 @@ TEST(EngineParts, Recurrent) {
       numbers({3, 2, 6}, 1));
 }
 
-// The gradients of `w` come from both kinds of boundary nodes and from nodes of the weight part, and are
-// added up in the order of one backward.
+// The gradients of `w` come from both kinds of boundary nodes and from nodes of the weight part. They are
+// summed in the order of one backward.
 TEST(EngineParts, TiedWeights) {
   expect_as_whole([](const at::Tensor& x) {
     const auto w = leaf({6, 6}, 2);
@@ -331,7 +331,7 @@ TEST(EngineParts, RandomGraphs) {
   }
 }
 
-// --- What each part computes, and keeps ---
+// --- The work of each part, and the tensors that it keeps ---
 
 // Counts the operators that run under the thread-local state of this thread, which an executor copies when it
 // is created.
@@ -343,7 +343,7 @@ class Counted {
     counts.clear();
   }
   ~Counted() { at::removeCallback(handle_); }
-  // Since the last call.
+  // Returns the number of runs since the last call.
   int operator()(const std::string& name) const { return std::exchange(counts[name], 0); }
 
  private:
@@ -391,8 +391,8 @@ TEST(EngineParts, ConvolutionsComputeOneSideInEachPart) {
   EXPECT_EQ(sink.calls, 2);
 }
 
-// Leaves alone: a stage without one before it has no input part.
-TEST(EngineParts, WithoutAnExitAllIsDeferred) {
+// The graph has only leaves. A first stage of a pipeline has no input part.
+TEST(EngineParts, WithoutAnExitAllNodesAreDeferred) {
   const auto w = leaf({6, 6}, 2), x = leaf({4, 6}, 1);
   MapSink sink;
   const Counted counted;
@@ -409,7 +409,7 @@ TEST(EngineParts, WithoutAnExitAllIsDeferred) {
   EXPECT_EQ(sink.calls, 2);
 }
 
-TEST(EngineParts, WithoutLeavesNothingIsDeferred) {
+TEST(EngineParts, WithoutLeavesNoNodeIsDeferred) {
   const Input input(numbers({4, 6}, 1));
   MapSink sink;
   NodeExecutor executor(sink, in_parts);
@@ -420,7 +420,7 @@ TEST(EngineParts, WithoutLeavesNothingIsDeferred) {
   executor.run_weights();
 }
 
-TEST(EngineParts, WhatWasDeferredIsFreedWithTheExecutor) {
+TEST(EngineParts, DeferredNodesAreFreedWithTheExecutor) {
   c10::weak_intrusive_ptr<c10::StorageImpl> saved{c10::intrusive_ptr<c10::StorageImpl>()};
   MapSink sink;
   auto executor = std::make_optional<NodeExecutor>(sink, in_parts);
@@ -455,9 +455,9 @@ TEST(EngineParts, SavedTensorsAreFreedOnceTheWeightPartHasRun) {
   EXPECT_TRUE(saved.expired()) << "though the graph is still there";
 }
 
-// --- Parts that mix ---
+// --- Interleaved parts ---
 
-// Three sources over one stage: weight parts may run between the input parts.
+// Three sources share one stage. Weight parts may run between the input parts.
 TEST(EngineParts, WeightsMayRunBetweenDeliveries) {
   for (const bool between : {false, true}) {
     at::Tensor x = numbers({4, 6}, 1).requires_grad_();
@@ -480,7 +480,7 @@ TEST(EngineParts, WeightsMayRunBetweenDeliveries) {
     for (int i = 0; i < 3; ++i) sources.push_back(source_of("source", {outs[static_cast<std::size_t>(i)]}));
     for (const auto& source : sources) executor.expect(source);
     executor.plan();
-    for (const int i : {2, 1, 0}) {  // as one backward runs them
+    for (const int i : {2, 1, 0}) {  // in the order of one backward
       executor.deliver(sources[static_cast<std::size_t>(i)],
                        {numbers({4, 6}, 5 + static_cast<std::uint64_t>(i))});
       executor.run();
@@ -495,7 +495,7 @@ TEST(EngineParts, WeightsMayRunBetweenDeliveries) {
   }
 }
 
-TEST(EngineParts, AnAbandonedSourceLetsTheRestRun) {
+TEST(EngineParts, AnAbandonedSourceDoesNotBlockOtherNodes) {
   const auto w = leaf({6, 6}, 2), v = leaf({6, 6}, 3);
   const Input input(numbers({4, 6}, 1));
   const auto scaled = w * 2, first = input.x.mm(scaled), second = scaled.mm(v);
@@ -552,7 +552,7 @@ TEST(EngineParts, GradIsWrittenInTheWeightPart) {
   expect_identical(built.leaves[0].grad(), sink[built.leaves[0]], "w1");
 }
 
-// Two backwards over one graph at once: neither changes its nodes.
+// Two backwards run over one graph concurrently. Neither changes the nodes of the graph.
 TEST(EngineParts, TwoThreadsShareAGraph) {
   const Input input(numbers({16, 6}, 1));
   const auto w1 = leaf({6, 6}, 2), w2 = leaf({6, 6}, 3);
@@ -598,7 +598,7 @@ TEST(EngineParts, ARecordedBackwardCannotBeDeferred) {
             ErrorKind::invalid_argument);
 }
 
-TEST(EngineParts, AWeightThatChangesBetweenThePartsIsLibTorchsError) {
+TEST(EngineParts, AWeightChangedBetweenThePartsGivesTheErrorOfLibTorch) {
   const Input input(numbers({4, 6}, 1));
   at::Tensor h = input.x.tanh();
   MapSink sink;
@@ -616,7 +616,7 @@ TEST(EngineParts, AWeightThatChangesBetweenThePartsIsLibTorchsError) {
   EXPECT_EQ(kind_of([&] { executor.run_weights(); }), ErrorKind::failed_precondition);
 }
 
-TEST(EngineParts, AFailureInTheWeightPartPassesThrough) {
+TEST(EngineParts, AnExceptionInTheWeightPartIsRethrown) {
   const Input input(numbers({4, 6}, 1));
   const auto w = leaf({6, 6}, 2);
   MapSink sink;

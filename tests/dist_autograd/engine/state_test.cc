@@ -1,4 +1,4 @@
-// NodeExecutor's life: sources and deliveries, wrong use, failures.
+// States of NodeExecutor: sources and deliveries, wrong use, failures.
 #include <torch/torch.h>
 
 #include "tests/dist_autograd/engine/support.h"
@@ -32,7 +32,7 @@ std::optional<ErrorKind> kind_of(const std::function<void()>& act) {
   return std::nullopt;
 }
 
-TEST(EngineState, ASourcesGradientsComeFromOutside) {
+TEST(EngineState, ASourceGetsItsGradientsByDelivery) {
   auto x = leaf({4}, 1), w = leaf({4}, 2);
   auto a = x.sin(), b = x.cos() * w;
   MapSink sink;
@@ -53,7 +53,7 @@ TEST(EngineState, ASourcesGradientsComeFromOutside) {
   expect_identical(sink[w], expected[1], "w");
 }
 
-TEST(EngineState, RootsAndSourcesMeet) {
+TEST(EngineState, RootsAndSourcesMayLeadToTheSameNode) {
   auto x = leaf({4}, 1);
   auto h = x.sin(), y = h.exp();
   MapSink sink;
@@ -78,7 +78,7 @@ TEST(EngineState, RootsAndSourcesMeet) {
 TEST(EngineState, ASourceMayAlsoHaveAPredecessor) {
   auto x = leaf({4}, 1);
   auto inner = source_of("inner", {x.sin()});
-  // A tensor whose gradient function is the source itself.
+  // The gradient function of the tensor is the source itself.
   auto received = numbers({4}, 2);
   torch::autograd::impl::set_gradient_edge(received, {inner, 0});
   auto y = received.exp();
@@ -96,10 +96,10 @@ TEST(EngineState, ASourceMayAlsoHaveAPredecessor) {
   EXPECT_TRUE(at::allclose(sink[x], at_inner * numbers({4}, 1).cos(), 1e-13, 1e-13));
 }
 
-TEST(EngineState, DeliveryFromWithinANode) {
+TEST(EngineState, ANodeMayDeliverToASource) {
   auto x = leaf({4}, 1);
   auto h = x.sin();
-  auto y = h.detach().requires_grad_().cos();  // as if h had gone out and come back
+  auto y = h.detach().requires_grad_().cos();  // as if h had been sent to another worker and returned
   MapSink sink;
   NodeExecutor executor(sink, {});
   auto source = source_of("send", {h});
@@ -115,7 +115,7 @@ TEST(EngineState, DeliveryFromWithinANode) {
   expect_identical(sink[x], numbers({4}, 2) * numbers({4}, 1).cos(), "x");
 }
 
-TEST(EngineState, BlockedNamesTheSourcesNotDelivered) {
+TEST(EngineState, BlockedNamesTheSourcesWithoutDelivery) {
   auto x = leaf({4}, 1);
   MapSink sink;
   NodeExecutor executor(sink, {});
@@ -144,7 +144,7 @@ TEST(EngineState, ReachedNamesEachNodeOnce) {
   EXPECT_EQ(std::unique(reached.begin(), reached.end()), reached.end());
 }
 
-TEST(EngineState, NothingPlannedIsComplete) {
+TEST(EngineState, AnEmptyPlanIsComplete) {
   MapSink sink;
   NodeExecutor executor(sink, {});
   EXPECT_FALSE(executor.complete());
@@ -153,7 +153,7 @@ TEST(EngineState, NothingPlannedIsComplete) {
   executor.run();
 }
 
-TEST(EngineState, WrongUseIsAnErrorThatChangesNothing) {
+TEST(EngineState, WrongUseFailsAndChangesNothing) {
   auto x = leaf({4}, 1);
   auto h = x.sin();
   auto source = source_of("send", {h}), stranger = source_of("stranger", {h});
@@ -219,7 +219,7 @@ TEST(EngineState, AnErrorOfANodeFailsTheExecutorAndFreesTheGraph) {
   EXPECT_EQ(kind_of([&] { executor.deliver(late, {numbers({4}, 5)}); }), ErrorKind::failed_precondition);
 }
 
-TEST(EngineState, ErrorsOfTheSinkAndOfHooksFailItToo) {
+TEST(EngineState, ErrorsOfTheSinkAndOfHooksFailTheExecutor) {
   struct Full : GradientSink {
     void accumulate(const at::Tensor&, at::Tensor, std::size_t) override { throw std::runtime_error("full"); }
   };

@@ -22,7 +22,7 @@ namespace weft::dist_autograd::testing {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Never changes a gradient in place: what it was given may be shared.
+// Never changes a gradient in place, because the gradient may be shared.
 class MapSink : public GradientSink {
  public:
   void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t) override {
@@ -32,7 +32,7 @@ class MapSink : public GradientSink {
     ++calls;
   }
 
-  // Undefined where none arrived.
+  // Returns an undefined tensor if no gradient arrived.
   at::Tensor operator[](const at::Tensor& leaf) const {
     auto found = gradients_.find(leaf.unsafeGetTensorImpl());
     return found == gradients_.end() ? at::Tensor() : found->second;
@@ -44,7 +44,7 @@ class MapSink : public GradientSink {
   std::map<const c10::TensorImpl*, at::Tensor> gradients_;
 };
 
-// A program under test: builds its graph anew on each call, from the same numbers.
+// A program under test: each call builds its graph again, from the same values.
 struct Graph {
   variable_list roots;
   variable_list gradients;  // one a root; undefined: a scalar
@@ -75,7 +75,7 @@ inline void oracle_backward(const Graph& graph, ExecutorOptions options = {}) {
   torch::autograd::backward(graph.roots, graph.gradients, options.retain_graph, options.create_graph);
 }
 
-// The same bits, in the same layout. NaN equals NaN.
+// Checks that both tensors have the same bits and the same layout. NaN equals NaN.
 inline void expect_identical(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   ASSERT_EQ(actual.defined(), expected.defined()) << what;
   if (!expected.defined()) return;
@@ -87,7 +87,7 @@ inline void expect_identical(const at::Tensor& actual, const at::Tensor& expecte
   EXPECT_TRUE(at::allclose(a, b, 0.0, 0.0, /*equal_nan=*/true)) << what << "\n" << a << "\ninstead of\n" << b;
 }
 
-// Runs `program` through both engines: the gradients of all leaves are identical, and none is in `.grad`.
+// Runs `program` with both engines. The gradients of all leaves must be identical, and no `.grad` may be set.
 inline void expect_as_oracle(const Program& program, ExecutorOptions options = {}) {
   const Graph expected = program();
   oracle_backward(expected, options);
@@ -99,7 +99,8 @@ inline void expect_as_oracle(const Program& program, ExecutorOptions options = {
   }
 }
 
-// The message that `act` throws, without the stack that LibTorch appends; empty if nothing is thrown.
+// Returns the message of the exception that `act` throws, without the stack that LibTorch appends. Returns an
+// empty string if `act` throws nothing.
 inline std::string message_of(const std::function<void()>& act) {
   try {
     act();
@@ -111,7 +112,7 @@ inline std::string message_of(const std::function<void()>& act) {
   return {};
 }
 
-// A node whose gradients come from outside; it hands them to the graphs of `tensors`.
+// A node whose gradients come from outside the graph. It passes them to the graphs of `tensors`.
 struct Source : torch::autograd::Node {
   Source(std::string label, const variable_list& tensors) : label(std::move(label)) {
     for (const auto& tensor : tensors) {

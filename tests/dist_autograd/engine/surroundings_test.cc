@@ -23,7 +23,7 @@ using testing::source_of;
 
 // --- Thread-local state ---
 
-TEST(EngineSurroundings, GradModeIsTheExecutorsInsideAndTheCallersOutside) {
+TEST(EngineSurroundings, GradModeIsSetInNodesAndRestoredForTheCaller) {
   for (bool create_graph : {false, true}) {
     for (bool outside : {false, true}) {
       at::AutoGradMode mode(outside);
@@ -37,7 +37,7 @@ TEST(EngineSurroundings, GradModeIsTheExecutorsInsideAndTheCallersOutside) {
         h.register_hook([&](const at::Tensor&) { inside.push_back(at::GradMode::is_enabled()); });
         y.register_hook([&](const at::Tensor&) {
           inside.push_back(at::GradMode::is_enabled());
-          at::GradMode::set_enabled(!create_graph);  // and forgets to set it back
+          at::GradMode::set_enabled(!create_graph);  // and does not restore it
         });
       }
       testing::own_backward({{y}, {numbers({4}, 2)}, {x}},
@@ -58,7 +58,8 @@ TEST(EngineSurroundings, RestoresTheThreadAfterAnError) {
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-// A pool's thread may be in any state: results are those of the thread that made the executor.
+// A thread of a pool may have any thread-local state. The results are those of the thread that created the
+// executor.
 TEST(EngineSurroundings, EachCallMayComeFromAnotherThread) {
   auto x = leaf({4}, 1);
   auto h = x.sin(), y = x.cos();
@@ -75,7 +76,7 @@ TEST(EngineSurroundings, EachCallMayComeFromAnotherThread) {
   elsewhere([&] { executor.expect(a); });
   elsewhere([&] { executor.expect(b); });
   elsewhere([&] { executor.plan(); });
-  // In float: the cast at delivery must not break the graph of the gradient's gradient.
+  // The leaf is a float: the cast at delivery must keep the graph of the gradient's gradient.
   auto given = numbers({4}, 2).to(at::kFloat).requires_grad_();
   std::thread([&] {
     at::NoGradGuard no_grad;
@@ -94,7 +95,7 @@ TEST(EngineSurroundings, EachCallMayComeFromAnotherThread) {
 }
 
 // In a hook there is no graph task: queries for it return none, and queue_callback() fails.
-TEST(EngineSurroundings, ThereIsNoGraphTask) {
+TEST(EngineSurroundings, HooksHaveNoGraphTask) {
   auto x = leaf({4}, 1);
   auto y = x.sin();
   std::string refusal;
@@ -147,7 +148,7 @@ TEST(EngineSurroundings, AnomalyModeNamesTheForward) {
   }
 }
 
-TEST(EngineSurroundings, NanPassesWithoutAnomalyModeAndWithoutItsCheck) {
+TEST(EngineSurroundings, NanIsAcceptedWithoutAnomalyModeOrWithoutItsCheck) {
   auto run = [] {
     auto x = numbers({4}, 1).abs().neg().requires_grad_();
     return testing::own_backward({{x.sqrt().sum()}, {{}}, {x}})[x].isnan().all().item<bool>();

@@ -1,4 +1,4 @@
-// RemoteModule: what every module behind an RRef can do without declaring it.
+// RemoteModule: the functions that every module behind an RRef has without declaring them.
 #include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/rpc/testing/wait.h>
@@ -12,7 +12,7 @@ namespace {
 using rpc::ErrorKind;
 using test::Cluster;
 
-// Declares nothing but its forward.
+// Declares only its forward.
 struct Net : torch::nn::Module {
   Net() {
     linear = register_module("linear", torch::nn::Linear(3, 2));
@@ -35,7 +35,8 @@ struct Other : torch::nn::Module {
   using Service = rpc::Service<"module_test.other", rpc::Method<"get", &Other::get>>;
 };
 
-// Draws its parameters as modules do; others may run in between. A seed below 0: it sets none.
+// Draws its parameters as modules do. Other modules may draw between the draws. If the seed is below 0, the
+// constructor sets no seed.
 struct Drawn : torch::nn::Module {
   explicit Drawn(std::int64_t seed) {
     if (seed >= 0) torch::manual_seed(static_cast<std::uint64_t>(seed));
@@ -49,12 +50,12 @@ struct Drawn : torch::nn::Module {
                                rpc::Method<"values", &Drawn::values>>;
 };
 
-// Its constructor waits for the test.
+// The constructor waits for the test.
 struct Gated : torch::nn::Module {
   struct Gate {
     weft::test::Event entered, opened;
   };
-  static inline std::shared_ptr<Gate> gate;  // of the test that runs
+  static inline std::shared_ptr<Gate> gate;  // of the current test
 
   Gated() {
     gate->entered.set();
@@ -220,7 +221,7 @@ TEST_F(ModuleTest, ParametersBehindRRefs) {
   ASSERT_EQ(buffers.size(), 3U);
   EXPECT_EQ(buffers[0].name, "norm.running_mean");
 
-  // Fetched in a pass, a parameter gets a gradient where it lives.
+  // If a parameter is fetched in a pass, its gradient is on its owner.
   Pass pass{workers[0]};
   const at::Tensor bias = parameters[1].tensor.to_here(pass).get();
   pass.backward((bias * 3).sum()).get();
@@ -228,7 +229,7 @@ TEST_F(ModuleTest, ParametersBehindRRefs) {
   ASSERT_EQ(leaves.size(), 1U);
   EXPECT_TRUE(leaves[0].gradient.equal(torch::full({2}, 3.0, at::kDouble)));
 
-  // On the owner itself the tensor is the module's.
+  // On the owner, the fetched tensor is the module's own tensor.
   const auto mine = std::make_shared<Net>();
   const auto own = rref::local(workers[0], mine);
   const auto own_parameters = RemoteModule{own}.remote_parameters().get();
@@ -243,7 +244,7 @@ TEST_F(ModuleTest, AParameterKeepsItsModuleAlive) {
   EXPECT_EQ(bias.to_here().get().numel(), 2);
 }
 
-TEST_F(ModuleTest, GradientsAreZeroedAndSwitchedOff) {
+TEST_F(ModuleTest, GradientsAreZeroedAndDisabled) {
   const auto mine = std::make_shared<Net>();
   const auto own = rref::local(workers[0], mine);
   const RemoteModule module{own};
@@ -261,12 +262,12 @@ TEST_F(ModuleTest, GradientsAreZeroedAndSwitchedOff) {
 
 TEST_F(ModuleTest, TheOwnersGeneratorIsSeeded) {
   RemoteModule{net}.manual_seed(42).get();
-  const at::Tensor first = torch::randn({4});  // the same process here
+  const at::Tensor first = torch::randn({4});  // the owner is in this process
   RemoteModule{net}.manual_seed(42).get();
   EXPECT_TRUE(torch::randn({4}).equal(first));
 }
 
-TEST_F(ModuleTest, AnObjectThatIsNoModuleIsRefused) {
+TEST_F(ModuleTest, AnObjectOfAnotherTypeIsRefused) {
   const auto none = rref::create<NoModule>(workers.peer(0, 1));
   expect_error(ErrorKind::invalid_argument, "not an object of type module_test.none",
                [&] { RemoteModule{none.reference()}.state_dict().get(); });
@@ -279,7 +280,7 @@ TEST_F(ModuleTest, ALostOwnerIsReported) {
   expect_error(ErrorKind::owner_lost, "worker1", [&] { RemoteModule{net}.state_dict().get(); });
 }
 
-TEST_F(ModuleTest, ListingsTellTheSizesOfTensorsAndModules) {
+TEST_F(ModuleTest, ListingsContainTheSizesOfTensorsAndModules) {
   const auto other = rref::create<Other>(workers.peer(0, 1));
   other.ready().get();
   const auto tensor = rref::local(workers[1], torch::zeros({5}, at::kDouble));
@@ -290,7 +291,7 @@ TEST_F(ModuleTest, ListingsTellTheSizesOfTensorsAndModules) {
   EXPECT_EQ(bytes.at("module_test.net"), (6 + 2 + 2 + 2 + 2 + 2) * 8U + 8U);
 }
 
-// With two handler threads on each owner, which would construct two at a time.
+// Each owner has two handler threads, which could run two constructors concurrently.
 TEST(ModuleCreation, DrawsTheNumbersOfASeed) {
   Cluster cluster(3);
   for (std::size_t owner : {0, 1}) cluster[owner].allow_create<Drawn>();

@@ -14,7 +14,7 @@ using Linear = ServedModule<"nn.linear", torch::nn::LinearImpl, std::int64_t, st
 using Norm = ServedModule<"nn.layer_norm", torch::nn::LayerNormImpl, std::vector<std::int64_t>>;
 using Relu = ServedModule<"nn.relu", torch::nn::ReLUImpl>;
 
-TEST(ServedModule, IsCreatedCalledAndTrainedFromAfar) {
+TEST(ServedModule, IsCreatedCalledAndTrainedRemotely) {
   test::Cluster workers{2};
   workers[1].allow_create<Linear>();
   workers[1].allow_create<Norm>();
