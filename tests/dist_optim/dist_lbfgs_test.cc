@@ -1,5 +1,4 @@
-// DistLBFGS over agents of one process: equal to torch::optim::LBFGS on one, and what becomes of a step that
-// fails.
+// DistLBFGS over agents of one process equals torch::optim::LBFGS in one process. Also tests steps that fail.
 #include <weft/dist_optim/dist_lbfgs.h>
 #include <weft/dist_optim/lbfgs/service.h>
 #include <weft/dist_optim/service/owner_call.h>
@@ -20,7 +19,7 @@ using Layers = std::vector<rref::RRef<Layer>>;
 at::Tensor input(double i) { return numbers({5, 4}, 0.3 * i); }
 at::Tensor target(double i) { return 0.5 * numbers({5, 4}, 2 + i).square(); }
 
-// One evaluation after the other: what the closure saw. before(n) runs before the n-th, from 1.
+// Records what the closure saw in each evaluation. before(n) runs before the n-th evaluation, counted from 1.
 struct Watch {
   std::vector<double> losses;
   std::function<void(std::size_t)> before = [](std::size_t) {};
@@ -43,7 +42,7 @@ std::vector<rref::ReferencePtr> references(const Layers& layers) {
   return all;
 }
 
-// Layers one after the other, each at one of these agents; the last agent is the trainer.
+// A sequence of layers, each on one of these agents. The last agent is the trainer.
 class Chain {
  public:
   Chain(Agents& agents, std::size_t trainer, const std::vector<std::size_t>& owners)
@@ -125,7 +124,7 @@ void PrintTo(const Places& places, std::ostream* out) { *out << places.name; }
 
 class DistLbfgs : public testing::TestWithParam<Places> {
  protected:
-  // Steps over two batches by turns, as torch::optim::LBFGS.
+  // Runs steps over two alternating batches, as torch::optim::LBFGS does.
   void expect_as_one_process(const LBFGSOptions& options, int steps, bool one_batch = false) {
     Agents agents(4);
     Chain chain(agents, 3, GetParam().owners);
@@ -157,14 +156,14 @@ TEST_P(DistLbfgs, EqualsLibTorchWithAShortHistory) {
   expect_as_one_process(LBFGSOptions(0.2).max_iter(8).history_size(3), 2);
   expect_as_one_process(LBFGSOptions(1).max_iter(8).history_size(2).line_search_fn("strong_wolfe"), 2);
 }
-TEST_P(DistLbfgs, EqualsLibTorchWhereALimitEndsTheStep) {
+TEST_P(DistLbfgs, EqualsLibTorchIfALimitEndsTheStep) {
   expect_as_one_process(LBFGSOptions(0.1).max_iter(20).max_eval(4), 3);
   expect_as_one_process(LBFGSOptions(1).max_iter(20).max_eval(7).line_search_fn("strong_wolfe"), 2);
   expect_as_one_process(LBFGSOptions(0.1).max_iter(20).tolerance_change(0.05), 3);
   expect_as_one_process(LBFGSOptions(0.1).max_iter(20).tolerance_grad(1.5), 3, true);
 }
 
-// --- Functions of two numbers, one a worker
+// --- Functions of two numbers, one on each worker
 
 struct Number : torch::nn::Module {
   explicit Number(double initial) { x = register_parameter("x", torch::tensor(initial, at::kDouble)); }
@@ -205,7 +204,7 @@ class OfTwoNumbers : public testing::Test {
   OfTwoNumbers() {
     for (std::size_t i = 0; i < 2; ++i) agents[i].allow_create<Number>();
   }
-  // The losses of all evaluations and where the steps end.
+  // Returns the losses of all evaluations and the end points of the steps.
   void expect_as_one_process(Function function, double x0, double y0, const LBFGSOptions& options, int steps,
                              double tolerance = 1e-9) {
     const auto x = rref::create<Number>(agents.peer(2, 0), x0),
@@ -240,12 +239,12 @@ TEST_F(OfTwoNumbers, RosenbrocksMinimumIsFound) {
   auto options = LBFGSOptions(1).max_iter(100).history_size(5).line_search_fn("strong_wolfe");
   expect_as_one_process(rosenbrock, -1.5, 2, options, 2, 1e-7);
   EXPECT_LT(last_loss, 1e-8);
-  // No descent to speak of: nothing moves.
+  // The descent is below the tolerance, and no parameter changes.
   expect_as_one_process(rosenbrock, 0.5, 0.3, options.tolerance_change(1e3), 3);
 }
 
-// Line searches that end with an earlier trial than the last, or where they began.
-TEST_F(OfTwoNumbers, WavesAreSearchedAsLibTorchDoes) {
+// Line searches that end with an earlier trial than the last one, or at their start.
+TEST_F(OfTwoNumbers, LineSearchesOnWavesEqualThoseOfLibTorch) {
   const auto options =
       LBFGSOptions(3).max_iter(12).max_eval(200).history_size(3).line_search_fn("strong_wolfe");
   for (int i = 0; i < 12; ++i) {
@@ -255,14 +254,14 @@ TEST_F(OfTwoNumbers, WavesAreSearchedAsLibTorchDoes) {
   }
 }
 
-TEST_F(OfTwoNumbers, AStepEndsWhereTheLossHardlyChangesWhileTheParametersDo) {
+TEST_F(OfTwoNumbers, AStepEndsIfTheLossHardlyChanges) {
   expect_as_one_process(plain, 3, -2, LBFGSOptions(0.5).tolerance_change(1.5e-4), 2);
 }
 
 // --- Kinds of gradients
 
 rpc::Task<Evaluation> evaluate_table(rpc::Agent& agent, rref::RRef<Table> table, rref::RRef<Layer> layer) {
-  std::vector<dist_autograd::Pass> passes;  // gradients add up
+  std::vector<dist_autograd::Pass> passes;  // gradients are summed
   double sum = 0;
   for (const at::Tensor& ids : {torch::tensor({0, 2, 2}), torch::tensor({1, 2, 5})}) {
     auto& pass = passes.emplace_back(agent);
@@ -274,7 +273,7 @@ rpc::Task<Evaluation> evaluate_table(rpc::Agent& agent, rref::RRef<Table> table,
   co_return Evaluation{std::move(passes), sum};
 }
 
-TEST(DistLbfgsGradients, SparseOnesAndSeveralPassesAndAnUnusedModule) {
+TEST(DistLbfgsGradients, MayBeSparseOrOfSeveralPassesOrMissing) {
   Agents agents(3);
   const auto table = rref::create<Table>(agents.peer(2, 0), std::int64_t{1});
   const auto layer = rref::create<Layer>(agents.peer(2, 1), std::int64_t{2}),
@@ -305,7 +304,7 @@ TEST(DistLbfgsGradients, SparseOnesAndSeveralPassesAndAnUnusedModule) {
   expect_equal(unused.call<&Layer::values>().get(), local_unused.values());
 }
 
-// --- What a step costs
+// --- The cost of a step
 
 class Counted : public testing::Test {
  protected:
@@ -315,7 +314,7 @@ class Counted : public testing::Test {
   Chain chain{agents, 1, {0}};
 };
 
-TEST_F(Counted, NoPassOfAClosureHindersAStepInPlace) {
+TEST_F(Counted, PassesOfAClosureAllowStepsInPlace) {
   DistLBFGS optimizer{agents[1], LBFGSOptions(0.1).max_iter(5), chain.layers[0]};
   EXPECT_EQ(optimizer.step(chain.closure()).get().iterations, 5);
   EXPECT_EQ(stats().version, 5U);
@@ -323,7 +322,7 @@ TEST_F(Counted, NoPassOfAClosureHindersAStepInPlace) {
   EXPECT_EQ(stats().open_passes, 0U);
 }
 
-// As a trainer whose word of the pass's end is late.
+// The trainer reports the end of the pass late.
 TEST_F(Counted, OwnersChangeParametersInPlaceWhileThePassIsOpen) {
   const auto layer = chain.layers[0].reference();
   ask<&LbfgsService::attach>(layer, std::uint64_t{7}, std::uint64_t{3}).get();
@@ -337,7 +336,7 @@ TEST_F(Counted, OwnersChangeParametersInPlaceWhileThePassIsOpen) {
   EXPECT_EQ(stats().copied_bytes, 0U);
 }
 
-TEST_F(Counted, OwnersRefuseWhatIsOutOfTurn) {
+TEST_F(Counted, OwnersRefuseRequestsInTheWrongOrder) {
   const auto layer = chain.layers[0].reference();
   const std::uint64_t number = 7;
   ask<&LbfgsService::attach>(layer, number, std::uint64_t{3}).get();
@@ -358,7 +357,7 @@ TEST_F(Counted, OwnersRefuseWhatIsOutOfTurn) {
   EXPECT_EQ(refusal(ask<&LbfgsService::settle>(layer, number, 0., std::uint64_t{0})), std::nullopt);
 }
 
-// A pass that is open meanwhile goes on reading what it has read.
+// A pass that is open during the step continues to read its version.
 TEST_F(Counted, AnOpenPassKeepsItsVersion) {
   DistLBFGS optimizer{agents[1], LBFGSOptions(0.1).max_iter(3), chain.layers[0]};
   optimizer.attached().get();
@@ -372,7 +371,7 @@ TEST_F(Counted, AnOpenPassKeepsItsVersion) {
   EXPECT_TRUE(pass.gradient(x).allclose(oracle_x.grad(), 1e-12, 1e-12));
 }
 
-// --- Who may have the parameters
+// --- Exclusive use of the parameters
 
 class OneOfMany : public testing::Test {
  protected:
@@ -388,7 +387,7 @@ class OneOfMany : public testing::Test {
   rref::RRef<Layer> mine, theirs;
 };
 
-TEST_F(OneOfMany, OthersAreRefusedWhileItIsAttached) {
+TEST_F(OneOfMany, OtherOptimizersAreRefusedWhileItIsAttached) {
   {
     DistLBFGS first{agents[1], LBFGSOptions(1), mine};
     first.attached().get();
@@ -410,7 +409,7 @@ TEST_F(OneOfMany, OthersAreRefusedWhileItIsAttached) {
   EXPECT_EQ(refusal(sgd), std::nullopt);
 }
 
-TEST_F(OneOfMany, ItIsRefusedWhileOthersAreAttached) {
+TEST_F(OneOfMany, IsRefusedWhileOtherOptimizersAreAttached) {
   {
     DistributedOptimizer sgd{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(1), theirs};
     sgd.attached().get();
@@ -435,7 +434,7 @@ struct Tired : std::runtime_error {
   Tired() : std::runtime_error("tired") {}
 };
 
-TEST(DistLbfgsFailure, WhatAClosureThrowsComesOutAndTheStepIsUndone) {
+TEST(DistLbfgsFailure, AnExceptionOfTheClosureIsRethrownAndTheStepIsUndone) {
   for (const bool line_search : {false, true}) {
     Agents agents(3);
     Chain chain(agents, 2, {0, 1});
@@ -477,7 +476,7 @@ TEST(DistLbfgsFailure, AnEvaluationWhosePassWasReleasedIsRefused) {
 }
 
 // The owner of the second layer dies before the fourth evaluation.
-TEST(DistLbfgsFailure, AnOwnerThatDiesLeavesTheOthersAsTheyWere) {
+TEST(DistLbfgsFailure, AnOwnersDeathUndoesTheStepOnTheOthers) {
   Agents agents(3);
   Chain chain(agents, 2, {0, 1});
   auto optimizer =
@@ -509,7 +508,7 @@ rpc::Task<Evaluation> stop_at(std::size_t last, rpc::Agent& agent, Layers layers
 }
 
 // The trainer dies between two evaluations, so that no process tells the owners to undo the step.
-TEST(DistLbfgsFailure, ATrainerThatDiesLeavesTheParametersAsTheyWere) {
+TEST(DistLbfgsFailure, ATrainersDeathUndoesItsStep) {
   Agents agents(4);
   Layers mine, theirs;
   for (std::size_t i = 0; i < 2; ++i) {

@@ -1,4 +1,5 @@
-// One step over several objects: with their gradients clipped, averaged, unscaled; on all of them or on none.
+// One step over several objects. Their gradients may be clipped, averaged and unscaled. All objects step, or
+// no object does.
 #include <weft/dist_autograd/autograd_layer.h>
 
 #include <torch/nn/utils/clip_grad.h>
@@ -13,7 +14,7 @@ namespace {
 using namespace step_support;
 using Objects = StepError::Objects;
 
-// Two layers in a row, behind RRefs and on one process.
+// Two layers, the second one on the output of the first one: behind RRefs, and in one process.
 class TwoLayers {
  public:
   // On workers 0 and `second`; the trainer is worker 2.
@@ -113,7 +114,7 @@ TEST_P(DistStep, ANormThatIsNotFiniteMayBeAnError) {
   } catch (const rpc::Error& error) {
     EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
   }
-  layers.expect_as_local();  // nothing has stepped
+  layers.expect_as_local();  // no object has stepped
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
   got(optimizer.step(layers.pass(input(1)), {.clip_norm = 1e6, .error_if_nonfinite = true}));
   layers.local_backward(input(1));
@@ -144,7 +145,7 @@ TEST_P(DistStep, AScalerSkipsTheStepEverywhere) {
   EXPECT_EQ(scaler.factor(), 1024);  // halved once, doubled once
 }
 
-TEST_P(DistStep, ARateHoldsFromTheNextStepOn) {
+TEST_P(DistStep, ARateAppliesFromTheNextStep) {
   DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(1), layers.a,
                                  layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
@@ -186,7 +187,7 @@ TEST_P(DistStep, APassStepsOnce) {
   EXPECT_EQ(error.unknown(), Objects{});
   EXPECT_EQ(error.not_stepped(), (Objects{0, 1}));
   layers.expect_as_local();               // the first layer has not stepped
-  got(both.step(layers.pass(input(1))));  // and nothing is in the way of what follows
+  got(both.step(layers.pass(input(1))));  // nothing prevents later steps
 }
 
 TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
@@ -216,7 +217,7 @@ TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
   }
 
   DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
-  // A backward that reaches none of the parameters, and a trainer that has nothing for a round.
+  // The backward reaches none of the parameters. The trainer then has no gradient for a round.
   dist_autograd::Pass elsewhere{agents[2]};
   at::Tensor own = at::ones({2}).requires_grad_();
   got(elsewhere.backward(own.sum()));
@@ -225,10 +226,10 @@ TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
   layers.expect_as_local();
 }
 
-TEST_P(DistStep, APassWithoutABackwardNextToAnotherIsRefusedAndBothStayOpen) {
+TEST_P(DistStep, APassWithoutABackwardMakesTheStepFailAndAllPassesStayOpen) {
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
   DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
-  for (const bool first : {true, false}) {  // which of the two has a backward
+  for (const bool first : {true, false}) {  // which of the two passes has a backward
     std::vector<dist_autograd::Pass> passes;
     passes.push_back(layers.pass(input(0)));
     passes.emplace_back(agents[2]);
@@ -254,7 +255,7 @@ TEST_P(DistStep, APassWithoutABackwardNextToAnotherIsRefusedAndBothStayOpen) {
   }
 }
 
-// A layer that begins a backward of the pass that it is called in.
+// A layer that starts a backward of the pass in which it is called.
 struct BeginsBackward : Layer {
   using Layer::Layer;
   rpc::Future<void> begin(rpc::CallContext& call, at::Tensor x) {
@@ -265,8 +266,8 @@ struct BeginsBackward : Layer {
                    rpc::Method<"begin", &BeginsBackward::begin>, rpc::Method<"values", &Layer::values>>;
 };
 
-// The trainer takes no part in that backward.
-TEST(DistStepOwners, APassWhoseBackwardAnotherWorkerBeganSteps) {
+// The trainer does not take part in that backward.
+TEST(DistStepOwners, APassMayStepAfterABackwardOfAnotherWorker) {
   Agents agents(2);
   agents[0].allow_create<BeginsBackward>();
   const auto layer = rref::create<BeginsBackward>(agents.peer(1, 0), std::int64_t{1});
@@ -298,7 +299,7 @@ TEST_P(DistStep, AReleasedPassIsRefused) {
   layers.expect_as_local();
 }
 
-TEST_P(DistStep, AnOwnerThatRefusesKeepsTheOthersFromStepping) {
+TEST_P(DistStep, IfOneOwnerRefusesNoOwnerSteps) {
   auto table = rref::create<Table>(agents.peer(2, GetParam()), std::int64_t{5});
   DistributedOptimizer optimizer{agents[2], torch::optim::AdamOptions(0.1), synchronous, layers.a, table};
   const auto backward = [&] {
@@ -310,7 +311,7 @@ TEST_P(DistStep, AnOwnerThatRefusesKeepsTheOthersFromStepping) {
   for (int i = 0; i < 2; ++i) {
     const StepError error = step_error(optimizer.step(backward()));
     EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument)
-        << error.what();  // Adam takes no sparse gradient
+        << error.what();  // Adam refuses sparse gradients
     EXPECT_NE(std::string(error.what()).find("module 1"), std::string::npos) << error.what();
     EXPECT_EQ(error.stepped(), Objects{});
     EXPECT_EQ(error.not_stepped(), (Objects{0, 1}));
@@ -337,7 +338,7 @@ TEST_P(DistStep, StateMovesToOtherOwners) {
     state = got(optimizer.save_state());
   }
   static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options()).lr(1e-3);
-  // The same modules elsewhere, with the parameters that were trained so far.
+  // The same modules on other owners, with the current parameters.
   auto a = std::make_shared<Layer>(1), b = std::make_shared<Layer>(2);
   {
     at::NoGradGuard no_grad;
@@ -392,7 +393,7 @@ TEST_P(DistStep, OptionsByModuleAndByPrefix) {
   got(optimizer.load_state(state));
 }
 
-// LibTorch's own schedulers, over a local optimizer that stands for the distributed one.
+// LibTorch's schedulers, with a local optimizer that represents the distributed one.
 TEST_P(DistStep, LibTorchsSchedulersSetTheRate) {
   DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
@@ -418,7 +419,7 @@ TEST_P(DistStep, LibTorchsSchedulersSetTheRate) {
   EXPECT_LT(holder.param_groups()[0].options().get_lr(), 1e-5);
 }
 
-// A layer whose queue a call can hold up.
+// A layer that can delay the calls in its queue.
 struct GatedLayer : Layer {
   using Layer::Layer;
   test::Event held, opened;
@@ -431,7 +432,8 @@ struct GatedLayer : Layer {
                    rpc::Method<"values", &GatedLayer::values>, rpc::Method<"hold", &GatedLayer::hold>>;
 };
 
-// One object is past its part of the step, the other one is not, so that the step is not decided yet.
+// One object has handled its part of the step and the other one has not. The step is therefore not decided
+// yet.
 TEST(DistStepOwners, ARateWaitsForTheStepsBeforeIt) {
   Agents agents(1);
   const auto a = std::make_shared<Layer>(1);
@@ -448,7 +450,7 @@ TEST(DistStepOwners, ARateWaitsForTheStepsBeforeIt) {
   auto step = optimizer.step(pass);
   auto rate = optimizer.set_learning_rate(0.01);
   auto state = optimizer.save_state();
-  got(first.call<&Layer::values>());  // the first object has been through all that it was asked so far
+  got(first.call<&Layer::values>());  // the first object has handled all its earlier calls
   EXPECT_FALSE(step.ready());
   b->opened.set();
   got(std::move(gate));
@@ -477,7 +479,7 @@ TEST(DistStepOwners, ARateWaitsForTheRoundOfTheStepBeforeIt) {
   const auto pass = backward(agents[2], ours), their_pass = backward(agents[3], theirs);
   auto step = optimizer.step(pass);
   auto rate = optimizer.set_learning_rate(0.01);
-  EXPECT_EQ(got(optimizer.stats()).at(0).version, 0U);  // answers, whatever the round
+  EXPECT_EQ(got(optimizer.stats()).at(0).version, 0U);  // replies without waiting for the round
   EXPECT_FALSE(rate.ready());
   got(other.step(their_pass));
   got(std::move(step));
@@ -507,7 +509,8 @@ TEST(DistStepOwners, StatsShowTheStaleness) {
   }
 }
 
-// A second trainer on the second object only: there the round waits for it, on the first object it does not.
+// A second trainer is attached to the second object only. There the round waits for it. On the first object
+// the round does not.
 class DistStepDeath : public testing::Test {
  protected:
   Agents agents{4};
@@ -535,7 +538,7 @@ class DistStepDeath : public testing::Test {
   }
 };
 
-TEST_F(DistStepDeath, AnOwnerThatDiesBetweenIsNamed) {
+TEST_F(DistStepDeath, AnOwnerThatDiesDuringTheStepIsNamed) {
   begin();
   agents.kill(1);
   const StepError error = step_error(std::move(*step));
@@ -578,9 +581,9 @@ TEST(DistStepOwners, APassThatHasLostAWorkerNamesItInTheStep) {
   }
 }
 
-// The trainer's own module waits for another trainer's pass, so that its prepare does; meanwhile the other
-// owner, which has prepared, dies.
-TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
+// The trainer's own module waits for another trainer's pass, and so does its prepare. Meanwhile the other
+// owner dies after its prepare.
+TEST(DistStepOwners, IfAnOwnerDiesBeforeTheDecisionNoObjectSteps) {
   Agents agents(3);
   auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
   const auto layer = std::make_shared<GatedLayer>(2);
@@ -606,8 +609,8 @@ TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
   expect_equal(got(head.call<&GatedLayer::values>()), Layer(2).values());
 }
 
-// Two trainers read two objects in opposite orders; under bounded_staleness(0) one of them has to wait for
-// the other's step.
+// Two trainers read two objects in opposite orders. Under bounded_staleness(0) one of them must wait for the
+// other's step.
 TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
   Agents agents(4);
   rref::RRef<Layer> a[2], b[2];
@@ -653,7 +656,7 @@ TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
 
 // The order in which a pass is admitted to the objects of a handle is the same for all passes: it does not
 // depend on which object a pass reads first.
-TEST(DistStepOwners, APassThatWaitsForAnObjectIsNotAdmittedToALaterOne) {
+TEST(DistStepOwners, APassThatWaitsForAnObjectIsNotAdmittedToLaterObjects) {
   Agents agents(3);
   const auto layer = [&](std::size_t trainer, const char* name) {
     return rref::create<Layer>(agents.peer(trainer, 0), rref::Named{name}, std::int64_t{1});
@@ -688,8 +691,8 @@ TEST_P(DistStep, TheNumberOfTrainersIsSetBetweenRounds) {
   test::got(again.attached());
 }
 
-// The program destroys the handle and the RRef before the owner has answered one of the handle's calls.
-TEST(DistStepOwners, AnAgentThatLeavesReleasesWhatItsOptimizersHeld) {
+// The program destroys the handle and the RRef before the owner has replied to one of the handle's calls.
+TEST(DistStepOwners, AnAgentThatLeavesReleasesTheObjectsOfItsOptimizers) {
   for (const std::string method : {"attach", "detach"}) {
     SCOPED_TRACE(method);
     const auto calls = std::make_shared<test::HeldCalls>("weft.optim." + method);

@@ -1,5 +1,5 @@
-// DistributedOptimizer over parameters on an accelerator, on one whose streams do nothing until somebody
-// waits for them.
+// DistributedOptimizer over parameters on an accelerator whose streams execute only when a thread waits for
+// them.
 #include <c10/core/StreamGuard.h>
 
 #include "tests/dist_optim/step_support.h"
@@ -36,7 +36,8 @@ void use_stream(std::int64_t id) {
 }
 using UseStream = rpc::Function<"test.use_stream", &use_stream>;
 
-// Its gradient is all `value`, later. Nothing else refers to the gradient, so that the pass keeps it.
+// Makes a gradient whose elements are `value`, asynchronously. Nothing else refers to the gradient, and the
+// pass keeps it.
 struct LateGradient : torch::autograd::Function<LateGradient> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x, double value) {
     context->saved_data["value"] = value;
@@ -52,9 +53,10 @@ struct LateGradient : torch::autograd::Function<LateGradient> {
   }
 };
 
-// The owner trains too. Its step is prepared on one stream, waits for the pass of another trainer, and goes
-// on where that trainer steps, on another stream. Only the marks of the step order the two streams.
-TEST(DistributedOptimizerOnAnAccelerator, AStepThatWaitsForAnotherTrainerReadsItsGradientsWhenTheyAreReady) {
+// The owner is also a trainer. Its step is prepared on one stream and waits for the pass of another trainer.
+// It continues in the step of that trainer, on another stream. Only the events of the step order the two
+// streams.
+TEST(DistributedOptimizerOnAnAccelerator, AStepThatWaitsForAnotherTrainerReadsCompleteGradients) {
   accelerator();
   test::Cluster cluster{{layers(), false, [](rpc::AgentOptions& options) { options.handler_threads = 1; }},
                         {"owner", "trainer"}};

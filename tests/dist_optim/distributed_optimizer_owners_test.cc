@@ -1,5 +1,5 @@
-// DistributedOptimizer over modules of two owners: equal to LibTorch's optimizers on one process, with an
-// owner that has nothing to step, and with one whose step fails.
+// DistributedOptimizer over modules of two owners equals LibTorch's optimizers in one process. Also tests an
+// owner without parameters to step, and an owner whose step fails.
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/dist_optim/local/adadelta.h>
 #include <weft/dist_optim/local/adamax.h>
@@ -81,7 +81,7 @@ class OwnersTest : public testing::Test {
   weft::test::Cluster cluster{{.layers = layers()}, {"trainer", "first", "second"}};
 };
 
-TEST_F(OwnersTest, AStepOverTwoEqualsOneProcess) {
+TEST_F(OwnersTest, AStepOverTwoOwnersEqualsOneProcess) {
   using namespace torch::optim;
   expect_as_on_one_process<Adagrad>(AdagradOptions(0.05), true);
   expect_as_on_one_process<Adam>(AdamOptions(1e-2).amsgrad(true), true);
@@ -93,12 +93,12 @@ TEST_F(OwnersTest, AStepOverTwoEqualsOneProcess) {
   expect_as_on_one_process<Rprop>(RpropOptions(0.01), true);
 }
 
-TEST_F(OwnersTest, AFrozenModuleIsSteppedAndStays) {
+TEST_F(OwnersTest, AFrozenModuleDoesNotChange) {
   expect_as_on_one_process<torch::optim::SGD>(torch::optim::SGDOptions(0.05), false);
   expect_as_on_one_process<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.05), false);
 }
 
-TEST_F(OwnersTest, AStepThatFailsOnOneIsAnErrorThatNamesIt) {
+TEST_F(OwnersTest, AFailureOfOneOwnerIsReportedWithItsName) {
   const at::Tensor w = draw(), table = draw();
   const auto a = rref::create<Matrix>(owner("first"), w, true);
   const auto b = rref::create<Table>(owner("second"), table);

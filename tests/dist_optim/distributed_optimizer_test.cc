@@ -106,7 +106,8 @@ TEST(DistributedOptimizer, SumsThePassesOfOneStep) {
   expect_same(net.call<&ConvNet::values>().get(), oracle.values());
 }
 
-// A forward; B forward, backward, step; A backward: what "modified by an inplace operation" breaks elsewhere.
+// The order of two trainers A and B: A forward; B forward, backward, step; A backward. In PyTorch A's
+// backward fails with "modified by an inplace operation".
 TEST(DistributedOptimizer, InterleavedTrainersStale) {
   at::set_num_threads(1);
   Workers workers(3);
@@ -115,7 +116,7 @@ TEST(DistributedOptimizer, InterleavedTrainersStale) {
   DistributedOptimizer b{workers[2], torch::optim::AdamOptions(1e-2), bounded_staleness(1), b_net};
   a.attached().get();
   b.attached().get();
-  ConvNet at_start;  // what A reads
+  ConvNet at_start;  // the version that A reads
   dist_autograd::Pass a_pass{workers[1]}, b_pass{workers[2]};
   at::Tensor a_input = images(1).requires_grad_();
   const at::Tensor a_out = a_net.call<&ConvNet::forward>(a_pass, a_input).get();
@@ -153,7 +154,7 @@ TEST(DistributedOptimizer, InterleavedTrainersFree) {
   b.step(b_pass).get();
   a_pass.backward(a_out.square().sum()).get();  // no "modified by an inplace operation"
   a.step(a_pass).get();
-  // B's step was made between A's reading and A's step.
+  // B stepped after A read and before A stepped.
   const auto stats = a.stats().get();
   ASSERT_EQ(stats.size(), 1U);
   EXPECT_EQ(stats[0].version, 2U);
@@ -196,7 +197,7 @@ TEST(DistributedOptimizer, HandlesMustAgree) {
   }
 }
 
-TEST(DistributedOptimizer, ARefusedHandleLeavesTheOtherOfItsAgentAlone) {
+TEST(DistributedOptimizer, ARefusedHandleDoesNotAffectTheOtherOfItsAgent) {
   Workers workers(2);
   const auto net = workers.shared(1);
   DistributedOptimizer good{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
@@ -207,7 +208,7 @@ TEST(DistributedOptimizer, ARefusedHandleLeavesTheOtherOfItsAgentAlone) {
     DistributedOptimizer refused{workers[1], torch::optim::SGDOptions(0.2), synchronous, net};
     EXPECT_THROW(refused.attached().get(), rpc::Error);
   }
-  net.call<&ConvNet::values>().get();  // behind whatever its end has sent
+  net.call<&ConvNet::values>().get();  // after all messages of its destructor
   EXPECT_NO_THROW(good.step(pass).get());
 }
 

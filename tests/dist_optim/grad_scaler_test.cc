@@ -1,4 +1,4 @@
-// GradScaler against the rule of torch.amp.GradScaler (its documentation, and _amp_update_scale_).
+// GradScaler, compared with the rule of torch.amp.GradScaler (its documentation, and _amp_update_scale_).
 #include <weft/dist_optim/grad_scaler.h>
 #include <weft/rpc/core/error.h>
 
@@ -20,7 +20,7 @@ TEST(GradScaler, has_pytorchs_defaults) {
   EXPECT_EQ(scaler.state().growth_tracker, 0);
 }
 
-TEST(GradScaler, grows_only_after_steps_in_a_row) {
+TEST(GradScaler, grows_only_after_consecutive_steps) {
   GradScaler scaler({.init_scale = 8, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3});
   for (bool applied : {true, true, false, true, true, true, true}) scaler.update(applied);
   EXPECT_EQ(scaler.factor(), 8 * 0.25 * 4);
@@ -35,7 +35,7 @@ TEST(GradScaler, never_grows_beyond_a_float) {
   EXPECT_EQ(scaler.state().growth_tracker, 0);
 }
 
-TEST(GradScaler, state_continues) {
+TEST(GradScaler, its_state_is_saved_and_restored) {
   GradScaler one({.growth_interval = 2}), other({.growth_interval = 2});
   one.update(false);
   one.update(true);

@@ -1,5 +1,5 @@
-// Training between two hosts goes on while their network fails: connections are reset, the cable is pulled
-// for a while. The parameters end as they do in one process.
+// Training between two hosts continues while their network fails: connections are reset, and the cable is
+// disconnected for a while. The final parameters equal those of one process.
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rref/rref.h>
@@ -25,7 +25,7 @@ rpc::AgentOptions options(const std::string& name, const char* address) {
   rpc::AgentOptions options;
   options.name = name;
   options.listen = {address};
-  options.insecure = true;  // the other host is ours, too
+  options.insecure = true;  // this process also controls the other host
   options.heartbeat = {.interval = 1s, .timeout = 30s};
   options.log = [](const rpc::LogRecord&) {};
   return options;
@@ -52,7 +52,7 @@ std::vector<at::Tensor> trained_here() {
   return layer.values();
 }
 
-// trouble: between two steps.
+// `trouble` runs between two steps.
 std::vector<at::Tensor> trained_there(rpc::Agent& agent, const std::string& address,
                                       const std::function<void(int)>& trouble) {
   const rpc::Peer server = agent.connect(address);
@@ -79,7 +79,7 @@ TEST(TrainingOnTwoHosts, ContinuesThroughResetsAndAPulledCable) {
     if (step % 10 == 5) resets += TwoHosts::reset_connections() ? 1 : 0;
     if (step != 60) return;
     ASSERT_TRUE(hosts.there("ip link set weft1 down"));
-    // This test is about the time for which the cable is unplugged.
+    // The test measures the time during which the cable is disconnected.
     repair = std::thread([&] {
       std::this_thread::sleep_for(5s);
       EXPECT_TRUE(hosts.there("ip link set weft1 up"));

@@ -1,4 +1,4 @@
-// Schedules against PyTorch's documented formulas, in the recursive form where it has one.
+// Compares schedules with PyTorch's documented formulas, in the recursive form if there is one.
 #include <weft/dist_optim/learning_rate.h>
 #include <weft/rpc/core/error.h>
 
@@ -25,7 +25,7 @@ TEST(LearningRate, linear_and_warm_up) {
   EXPECT_EQ(linear_warmup(0.8, 1)(0), 0.8);
 }
 
-// PyTorch's chainable forms: each rate from the one before.
+// PyTorch's chainable forms compute each rate from the previous one.
 TEST(LearningRate, decays_equal_their_recursions) {
   const auto by_gamma = exponential(0.5, 0.9), stepped = step_decay(0.5, 3, 0.1),
              at_milestones = multi_step(0.5, {2, 5, 5}, 0.1), by_power = polynomial(0.5, 6, 2);
@@ -35,7 +35,7 @@ TEST(LearningRate, decays_equal_their_recursions) {
       a *= 0.9;
       if (t % 3 == 0) b *= 0.1;
       if (t == 2) c *= 0.1;
-      if (t == 5) c *= 0.01;  // twice the same milestone
+      if (t == 5) c *= 0.01;  // the same milestone twice
       d *= t <= 6 ? std::pow((1 - t / 6.0) / (1 - (t - 1) / 6.0), 2) : 1;
     }
     EXPECT_NEAR(by_gamma(t), a, 1e-15) << t;
@@ -70,7 +70,7 @@ TEST(LearningRate, cosine_restarts_after_ever_longer_runs) {
 
 TEST(LearningRate, one_cycle) {
   const double low = 1.0 / 25, end = low / 1e4;
-  const auto cosines = one_cycle({.maximum = 1, .steps = 20});  // the top is at step 0.3·20 − 1 = 5
+  const auto cosines = one_cycle({.maximum = 1, .steps = 20});  // the maximum is at step 0.3·20 − 1 = 5
   for (int t = 0; t < 20; ++t) {
     const double want = t <= 5 ? 1 + (low - 1) / 2 * (1 + std::cos(pi * t / 5))
                                : end + (1 - end) / 2 * (1 + std::cos(pi * (t - 5) / 14));
@@ -86,7 +86,7 @@ TEST(LearningRate, one_cycle) {
   }
 }
 
-TEST(LearningRate, one_after_the_other_and_products) {
+TEST(LearningRate, sequences_and_products) {
   const auto whole = sequential({linear_warmup(1, 4), cosine(1, 6), constant(0.5)}, {4, 10});
   EXPECT_DOUBLE_EQ(whole(3), 1);
   EXPECT_DOUBLE_EQ(whole(4), 1);  // the cosine's own step 0

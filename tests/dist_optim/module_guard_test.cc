@@ -1,4 +1,4 @@
-// A module whose parameters an optimizer steps, read and loaded by way of RemoteModule.
+// A module whose parameters an optimizer steps. RemoteModule reads and loads it.
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/rpc.h>
@@ -22,7 +22,7 @@ struct Model : torch::nn::Module {
   at::Tensor w, b;
   using Service = rpc::Service<"module_guard.model", rpc::Method<"forward", &Model::forward>>;
 };
-// Called as its base: its forward is Model's.
+// An RRef to this base class calls the forward of Model.
 struct Derived : Model {
   std::int64_t version() { return 2; }
   using Service = rpc::Service<"module_guard.derived", rpc::Method<"version", &Derived::version>>;
@@ -78,7 +78,7 @@ class ModuleGuard : public testing::Test {
   std::vector<std::unique_ptr<rpc::Agent>> agents_;
 };
 
-TEST_F(ModuleGuard, ALoadIsWhatTheNextStepStartsFrom) {
+TEST_F(ModuleGuard, TheNextStepStartsFromTheLoadedValues) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
   DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
@@ -98,7 +98,8 @@ TEST_F(ModuleGuard, ALoadIsWhatTheNextStepStartsFrom) {
   expect_w(module, 6.4);
 }
 
-// The pass began before the load and keeps what it read: w = 2, not 10, and no "inplace operation".
+// The pass began before the load. It continues to read w = 2, not 10, and does not fail with "inplace
+// operation".
 TEST_F(ModuleGuard, AnOpenPassKeepsTheVersionThatItReads) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
@@ -114,11 +115,11 @@ TEST_F(ModuleGuard, AnOpenPassKeepsTheVersionThatItReads) {
   EXPECT_EQ(model.call<&Model::forward>(torch::ones({3}, at::kDouble)).get().item<double>(), 300);
   pass.backward(out + again).get();
   EXPECT_TRUE(pass.gradient(x).allclose(torch::full({3}, 8.0, at::kDouble)));
-  optimizer.step(pass).get();  // a step old, as bounded_staleness(1) allows: 10 - 0.1 * 2 * 2 w
+  optimizer.step(pass).get();  // one step old, as bounded_staleness(1) permits: 10 - 0.1 * 2 * 2 w
   expect_w(module, 9.2);
 }
 
-TEST_F(ModuleGuard, ASynchronousStepOfWhatWasReadBeforeALoadIsRefused) {
+TEST_F(ModuleGuard, ASynchronousStepOfValuesReadBeforeALoadIsRefused) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
   DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
@@ -130,7 +131,7 @@ TEST_F(ModuleGuard, ASynchronousStepOfWhatWasReadBeforeALoadIsRefused) {
   expect_w(module, 10);
 }
 
-// A trainer's step waits for the other's; the load comes between.
+// One trainer's step waits for that of the other. The load occurs between the two.
 TEST_F(ModuleGuard, ALoadFailsTheStepsThatWaitForTheirRound) {
   const auto a_model = shared<Model>(1), b_model = shared<Model>(2);
   DistributedOptimizer a{worker(1), torch::optim::SGDOptions(0.1), synchronous(2), a_model};
@@ -145,7 +146,7 @@ TEST_F(ModuleGuard, ALoadFailsTheStepsThatWaitForTheirRound) {
   expect_w(RemoteModule{b_model}, 10);
 }
 
-TEST_F(ModuleGuard, WhatWouldMoveTheParametersIsRefused) {
+TEST_F(ModuleGuard, ChangesOfTypeOrRequiresGradAreRefused) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
   DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
@@ -157,7 +158,7 @@ TEST_F(ModuleGuard, WhatWouldMoveTheParametersIsRefused) {
 }
 
 // An RRef to a parameter reads the version that its pass is pinned to, as the module's methods do.
-TEST_F(ModuleGuard, ParametersBehindRRefsHaveTheirModulesVersions) {
+TEST_F(ModuleGuard, ParametersBehindRRefsHaveTheVersionsOfTheirModule) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
   const auto parameters = module.remote_parameters().get();
@@ -170,8 +171,8 @@ TEST_F(ModuleGuard, ParametersBehindRRefsHaveTheirModulesVersions) {
   EXPECT_EQ(parameters[0].tensor.to_here().get().sum().item<double>(), 30);
 }
 
-// Called through an RRef to its base, a method reads under the guard too.
-TEST_F(ModuleGuard, ACallAsTheBaseIsGuardedToo) {
+// A call through an RRef to the base class also reads under the guard.
+TEST_F(ModuleGuard, ACallThroughTheBaseClassIsGuarded) {
   rref::serve<Model>(worker(0));
   const auto derived = shared<Derived>(1);
   const rref::RRef<Model> model = derived;

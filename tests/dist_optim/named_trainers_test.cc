@@ -1,4 +1,4 @@
-// Several trainers of one agent, and passes whose trainer is another agent than the one that made them.
+// Several trainers of one agent, and passes whose trainer is another agent than their creator.
 #include <weft/dist_optim/service/owner_call.h>
 
 #include <deque>
@@ -17,7 +17,7 @@ DistributedOptimizer::Module module_of(const rref::RRef<Layer>& layer, double ra
   return {layer.reference(), torch::optim::SGDOptions(rate)};
 }
 
-// The driver is worker1; the layer lives on worker0.
+// worker1 creates the passes. The layer is on worker0.
 struct NamedTrainers : testing::Test {
   rref::RRef<Layer> layer_of(std::size_t worker) {
     auto layer = rref::create<Layer>(workers.peer(worker, 0), rref::Named{"layer"}, std::int64_t{3});
@@ -107,18 +107,18 @@ TEST_F(NamedTrainers, die_with_their_agent) {
   Pass pass{workers[2]};
   got(pass.backward(got(own_layer.call<&Layer::forward>(pass, input(1))).square().sum()));
   auto step = third.step(pass);
-  got(own_layer.call<&Layer::values>());  // behind the step
+  got(own_layer.call<&Layer::values>());  // after the step
   workers.kill(1);
   const StepError error = step_error(std::move(step));
   EXPECT_EQ(error.not_stepped().size() + error.unknown().size(), 1U);
-  // All their seats are empty: the round goes on with fewer trainers.
+  // All their seats are empty, and the round continues with fewer trainers.
   got(third.set_mode(synchronous(1)));
   Pass again{workers[2]};
   got(again.backward(got(own_layer.call<&Layer::forward>(again, input(1))).square().sum()));
   EXPECT_EQ(got(third.step(again)).versions, std::vector<std::uint64_t>{1});
 }
 
-TEST_F(NamedTrainers, over_several_modules_step_all_or_nothing) {
+TEST_F(NamedTrainers, step_several_modules_all_or_nothing) {
   const auto far = rref::create<Layer>(workers.peer(1, 2), std::int64_t{5});
   DistributedOptimizer left{workers[1], bounded_staleness(3), {module_of(layer), module_of(far)}, {}, "left"};
   DistributedOptimizer right{
@@ -142,7 +142,8 @@ TEST_F(NamedTrainers, over_several_modules_step_all_or_nothing) {
   expect_equal(got(far.call<&Layer::values>()), second.values());
 }
 
-// One handle over a module: forward of a microbatch, steps of others, its backward.
+// One handle over a module: the forward of a microbatch, steps of other trainers, then the backward of the
+// microbatch.
 TEST_F(NamedTrainers, a_pass_reads_the_version_that_it_was_admitted_at) {
   DistributedOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), bounded_staleness(2), layer};
   Layer oracle(3);
@@ -172,7 +173,7 @@ TEST_F(NamedTrainers, a_pass_reads_the_version_that_it_was_admitted_at) {
             rpc::ErrorKind::failed_precondition);
 }
 
-// A stage worker: it trains the layer in passes of the driver that calls it.
+// A stage worker trains the layer in passes of the driver that calls it.
 struct StageWorker {
   rpc::Task<at::Tensor> forward(rpc::CallContext& call, at::Tensor x) {
     passes.push_back(Pass::of(call));
@@ -213,7 +214,7 @@ TEST_F(NamedTrainers, may_be_another_agent_than_the_passes_origin) {
   worker->optimizer.reset();
 }
 
-TEST_F(NamedTrainers, do_not_admit_passes_of_others_where_they_are_not_attached) {
+TEST_F(NamedTrainers, do_not_admit_passes_of_others_to_modules_without_them) {
   Pass pass{workers[1]};
   const auto theirs = layer_of(2);
   EXPECT_EQ(kind_of(ask<&OptimizerService::admit>(theirs.reference(), pass.id(), std::optional<std::string>(),

@@ -1,4 +1,4 @@
-// Owner snapshots: training goes on from them on another agent as if nothing had happened.
+// Owner snapshots: another agent continues the training from a snapshot with the same results.
 #include <weft/dist_optim/owner_snapshot.h>
 
 #include <functional>
@@ -36,7 +36,7 @@ bool equal(const Values& left, const Values& right) {
                     [](const auto& one, const auto& other) { return torch::equal(one, other); });
 }
 
-// An owner of two layers: it gives its state to another owner, and restores such a state.
+// An owner of two layers. It returns its state to another owner, and restores such a state.
 struct Keeper {
   explicit Keeper(rpc::Agent& agent, std::int64_t seed) : agent(&agent) {
     for (int i = 0; i < 2; ++i) {
@@ -56,7 +56,7 @@ struct Keeper {
   std::vector<rref::RRef<Layer>> layers;
 };
 
-// Worker 0 and worker 1 keep layers; worker 2 trains.
+// Workers 0 and 1 keep layers. Worker 2 trains them.
 class OwnerSnapshots : public testing::Test {
  protected:
   OwnerSnapshots() {
@@ -122,7 +122,7 @@ TEST_F(OwnerSnapshots, TrainingContinuesOnAnotherAgentBitForBit) {
   }
 }
 
-TEST_F(OwnerSnapshots, AnOwnerGoesBackToAnEarlierVersion) {
+TEST_F(OwnerSnapshots, AnOwnerMayRestoreAnEarlierVersion) {
   train(0, 0, 2);
   const OwnerSnapshot snapshot = taken(0);
   const Values early = values(0);
@@ -162,7 +162,7 @@ TEST_F(OwnerSnapshots, ARestoreThatIsRefusedChangesNothing) {
     EXPECT_EQ(kind_of([&] { restore(1, snapshot); }, words), ErrorKind::invalid_argument);
     EXPECT_TRUE(equal(values(1), before)) << words;
   };
-  for (const std::size_t i : {0U, 1U}) {  // whichever of them is restored first
+  for (const std::size_t i : {0U, 1U}) {  // whichever is restored first
     refused([&](auto& s) { s.modules[i].module.pop_back(); }, "missing");
     refused([&](auto& s) { s.modules[i].module[0].tensor = at::zeros({5}, at::kDouble); }, "shape");
     refused([&](auto& s) { s.modules[i].optimizer.optimizer = "SGD"; }, "SGD");
@@ -209,7 +209,7 @@ TEST_F(OwnerSnapshots, ModulesOfOthersAndOtherObjectsAreRefused) {
   EXPECT_TRUE(got(take_owner_snapshot(workers[0], {})).take().modules.empty());
 }
 
-TEST_F(OwnerSnapshots, AModuleWithoutAnOptimizerHasItsValuesAlone) {
+TEST_F(OwnerSnapshots, ASnapshotWithoutAnOptimizerHasTheValuesAlone) {
   const OwnerSnapshot snapshot = taken(0);
   EXPECT_TRUE(snapshot.modules[0].spec.name.empty());
   restore(1, snapshot);
@@ -219,8 +219,8 @@ TEST_F(OwnerSnapshots, AModuleWithoutAnOptimizerHasItsValuesAlone) {
   EXPECT_TRUE(equal(values(0), values(1)));
 }
 
-// A host that is restored while a pass asks to read: the pass reads what was restored.
-TEST(ParameterHostRestore, APassThatAsksMeanwhileWaits) {
+// A host is restored while a pass waits to read. The pass reads the restored values.
+TEST(ParameterHostRestore, APassThatReadsDuringARestoreWaits) {
   const at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
   ParameterHost host({{"weight", weight}});
   host.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(1));
@@ -262,7 +262,7 @@ TEST(ParameterHostRestore, APassThatAsksMeanwhileWaits) {
 }
 
 // For any order of steps and restores, the values are those of the version: each step subtracts one.
-TEST(ParameterHostRestore, IsOneMomentForAnotherThreadThatSteps) {
+TEST(ParameterHostRestore, IsAtomicForAThreadThatSteps) {
   const at::Tensor weight = at::zeros({1}, at::kDouble).requires_grad_();
   ParameterHost host({{"weight", weight}});
   host.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(0));

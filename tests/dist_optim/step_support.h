@@ -1,5 +1,5 @@
-// Agents of one process with small modules on them, for tests of DistributedOptimizer. Values are computed,
-// not drawn: no random generator to share.
+// Agents of one process with small modules, for tests of DistributedOptimizer. Values are computed and not
+// drawn, because all agents would share one random generator.
 #pragma once
 
 #include <weft/dist_optim/distributed_optimizer.h>
@@ -11,7 +11,7 @@
 
 namespace weft::dist_optim::step_support {
 
-using test::got;  // with a bound: a step that is never decided fails its test
+using test::got;  // with a timeout: if a step is never decided, its test fails
 
 inline at::Tensor numbers(at::IntArrayRef shape, double phase) {
   const auto count = c10::multiply_integers(shape);
@@ -93,7 +93,7 @@ inline void expect_equal(const std::vector<at::Tensor>& got, const std::vector<a
     EXPECT_LE((got[i] - want[i]).abs().max().item<double>(), 1e-12 * want[i].abs().max().item<double>()) << i;
 }
 
-// The error of a step, which must fail with a StepError.
+// Returns the error of a step, which must fail with a StepError.
 inline StepError step_error(rpc::Future<StepResult> step) {
   try {
     got(std::move(step));

@@ -1,5 +1,5 @@
-// A trainer that dies: while its step is being applied to several objects of one owner, or with a call whose
-// handler has not run yet.
+// A trainer dies while its step is applied to several objects of one owner, or before the handler of its call
+// has run.
 #include <weft/dist_optim/service/optimizer_layer.h>
 #include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/call/call_hook.h>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace step_support;
 
-// The first of the objects that is stepped blocks in the step until it is released.
+// The object that is stepped first blocks in the step until the test releases it.
 struct Applying {
   test::Event first, released;
   std::atomic<int> begun = 0, applied = 0;
@@ -68,7 +68,7 @@ struct Both : StepParticipant {
   const std::vector<rref::RRef<Slow>> slow;
 };
 
-// Added after those of the layers: they have heard of the death before.
+// Added after the hooks of the layers, which therefore get the death first.
 struct Deaths : rpc::CallHook {
   bool knows(std::string_view) const override { return false; }
   void peer_gone(const rpc::AgentId&, const rpc::Error&) override { noticed.set(); }
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, TrainerDeath,
                          ::testing::Values(StepMode(synchronous), bounded_staleness(0), hogwild),
                          [](const auto& info) { return "mode" + std::to_string(info.index); });
 
-TEST_P(TrainerDeath, LeavesItsStepInAllObjectsOfAnOwner) {
+TEST_P(TrainerDeath, CompletesItsStepInAllObjectsOfAnOwner) {
   const auto applying = std::make_shared<Applying>();
   Agents agents(2);
   const auto shop = std::make_shared<Shop>();
@@ -126,8 +126,8 @@ class LateCall : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Methods, LateCall, ::testing::Values("attach", "admit"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The owner has struck the trainer off before the call's handler runs.
-TEST_P(LateCall, OfADeadTrainerLeavesNothing) {
+// The owner has removed the trainer before the handler of the call runs.
+TEST_P(LateCall, OfADeadTrainerHasNoEffect) {
   const auto held = std::make_shared<Held>(std::string("weft.optim.") + GetParam());
   test::Cluster cluster{{.layers = layers(),
                          .adjust =

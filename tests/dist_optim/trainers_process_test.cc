@@ -1,6 +1,6 @@
-// A parameter server whose trainers are killed and replaced: in the middle of a forward, a backward or a
-// step. The others train on. Each step has changed all modules of the server or none, and the server keeps
-// nothing of the trainers that have died.
+// A parameter server whose trainers are killed and replaced: during a forward, a backward or a step. The
+// other trainers continue. Each step has changed all modules of the server or none, and the server keeps no
+// state of the dead trainers.
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/agent/stats.h>
@@ -54,15 +54,15 @@ rpc::AgentOptions options_of(const test::JobStore& store, const std::string& nam
   return options;
 }
 
-// Asks what is left until nothing is, for 10 s: an end of a process that the server does not notice at once
-// would count only after Heartbeat::timeout, 30 s.
+// Polls the remaining state for 10 s until none is left. If the server does not detect the end of a process
+// at once, it does so only after Heartbeat::timeout, 30 s.
 std::string left_at_last(const std::function<std::string()>& what) {
   for (int i = 0; i < 1000 && !what().empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds{10});
   return what();
 }
 
-// Until "stop"; then says what is left of the trainers when all have left.
+// Runs until "stop". Then it prints the remaining state of the trainers after all of them have left.
 void serve(const test::JobStore& store, int pipe, int orders) {
   rpc::Agent agent(options_of(store, "server"), layers());
   rpc::Job job(agent);
@@ -140,7 +140,7 @@ class Trainer {
   const rpc::Peer server_;
 };
 
-// Says "stepped" after each step, and "failed" with the error of a step that has failed, which it repeats.
+// Prints "stepped" after each step, and "failed" with the error of a failed step, which it repeats.
 void train(const test::JobStore& store, StepMode mode, std::size_t number, std::optional<Death> death,
            int pipe, int orders) {
   at::set_num_threads(1);
@@ -196,7 +196,7 @@ class Trainers : public ::testing::TestWithParam<StepMode> {
   void start(std::optional<Death> death) {
     const std::size_t number = children.size();
     children.emplace_back([&, number, death](int pipe, int orders) {
-      ::alarm(60);  // a training that stalls fails the test
+      ::alarm(60);  // a stalled training fails the test
       try {
         train(store, GetParam(), number, death, pipe, orders);
       } catch (const std::exception& error) {
@@ -204,7 +204,7 @@ class Trainers : public ::testing::TestWithParam<StepMode> {
       }
     });
   }
-  // Reads the lines of a trainer up to that one; counts its steps.
+  // Reads the output of a trainer up to that line, and counts its steps.
   void read(std::size_t trainer, const std::string& until) {
     for (std::string line = children[trainer].line(); line != until; line = children[trainer].line()) {
       steps += line == "stepped" ? 1 : 0;
@@ -227,7 +227,7 @@ std::string name_of(const ::testing::TestParamInfo<StepMode>& info) {
 INSTANTIATE_TEST_SUITE_P(Modes, Trainers,
                          ::testing::Values(StepMode(synchronous), bounded_staleness(1), hogwild), name_of);
 
-TEST_P(Trainers, DieAndJoinWhileTheOthersTrain) {
+TEST_P(Trainers, MayDieAndJoinWhileTheOthersTrain) {
   test::Child server([&](int pipe, int orders) {
     ::alarm(60);
     serve(store, pipe, orders);
@@ -256,7 +256,7 @@ TEST_P(Trainers, DieAndJoinWhileTheOthersTrain) {
   result >> a >> b >> error;
   EXPECT_EQ(a, b) << "a step has changed one module and not the other";
   EXPECT_GE(a, steps);
-  EXPECT_LE(a, steps + victims);  // a step of a trainer that has died may have been made
+  EXPECT_LE(a, steps + victims);  // the server may have applied a step of a dead trainer
   EXPECT_LT(error, 1e-3);
   server.tell("report");
   EXPECT_EQ(server.line(), "left: ");

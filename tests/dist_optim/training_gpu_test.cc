@@ -1,5 +1,5 @@
-// Training of parameters on a GPU by calls: RRefs, passes, remote modules and optimizers. Skipped where
-// LibTorch's CUDA libraries or a GPU are missing.
+// Training of parameters on a GPU by calls: RRefs, passes, remote modules and optimizers. The tests are
+// skipped if LibTorch's CUDA libraries or a GPU are missing.
 #include <weft/dist_autograd/module/remote_module.h>
 
 #include <c10/core/StreamGuard.h>
@@ -15,7 +15,7 @@ using namespace step_support;
 
 const char* const gpu = "cuda:0";
 
-// Products that take the device longer than the host takes to go on.
+// Products that take longer on the device than the host needs to continue.
 at::Tensor slow(at::Tensor x) {
   for (int i = 0; i < 100; ++i) x = x + x.mm(x).clamp(0, 0);
   return x;
@@ -23,7 +23,7 @@ at::Tensor slow(at::Tensor x) {
 at::Tensor slow_sum(at::Tensor a, at::Tensor b) { return slow(a) + slow(b); }
 using SlowSum = rpc::Function<"gpu.slow_sum", &slow_sum>;
 
-// A matrix on the GPU, whose calls take and return tensors of the GPU.
+// A matrix on the GPU. Its calls take and return tensors of the GPU.
 struct Weight : torch::nn::Module {
   explicit Weight(at::Tensor initial) { w = register_parameter("w", initial.to(gpu)); }
   at::Tensor w;
@@ -67,7 +67,7 @@ class TrainingOnAGpu : public ::testing::Test {
   std::vector<std::unique_ptr<rpc::Agent>> agents;
 };
 
-TEST_F(TrainingOnAGpu, ResultsThatStayAreFetchedWhenTheDeviceHasComputedThem) {
+TEST_F(TrainingOnAGpu, RemoteResultsAreFetchedAfterTheirKernels) {
   const at::Tensor a = at::rand({1000, 1000}).to(gpu), b = at::rand({1000, 1000}).to(gpu);
   for (int i = 0; i < 5; ++i) {
     const auto kept = rref::remote<SlowSum>(peer(0, 1), a, b);
@@ -125,7 +125,7 @@ TEST_F(TrainingOnAGpu, OptimizersEqualLibTorchs) {
                                                                    torch::optim::AdamWOptions(0.01));
 }
 
-TEST_F(TrainingOnAGpu, AModuleMovesThere) {
+TEST_F(TrainingOnAGpu, AModuleMovesToTheGpu) {
   const auto layer = rref::create<Layer>(peer(0, 1), 5);
   const dist_autograd::RemoteModule module{layer};
   got(module.to(gpu));
@@ -151,7 +151,7 @@ TEST_F(TrainingOnAGpu, AModuleMovesThere) {
     EXPECT_TRUE(at::allclose(values[i], expected[i], 1e-10, 1e-10));
 }
 
-// An infinite gradient on the GPU is found there, and the step is not applied.
+// The owner detects an infinite gradient on the GPU, and does not apply the step.
 TEST_F(TrainingOnAGpu, InfiniteGradientsAreNotApplied) {
   const auto weight = rref::create<Weight>(peer(0, 1), numbers({64, 64}, 1));
   DistributedOptimizer optimizer{agent(0), torch::optim::SGDOptions(0.1), synchronous, weight};

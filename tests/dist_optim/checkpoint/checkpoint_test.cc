@@ -1,4 +1,5 @@
-// Checkpoints of modules and their optimizer: a run that goes on from one is the run that never stopped.
+// Checkpoints of modules and their optimizer: a run that continues from a checkpoint equals a run without an
+// interruption.
 #include <weft/dist_optim/checkpoint/checkpoint.h>
 #include <weft/dist_optim/checkpoint/tensor_file.h>
 
@@ -13,7 +14,8 @@ using torch::optim::AdamOptions;
 
 at::Tensor input(int i) { return numbers({3, 4}, 0.3 * i); }
 
-// Two layers in a row on owners 0 and 1, or both on one of these; the trainer is worker 2.
+// Two layers: the second one uses the output of the first one. They are on owners 0 and 1, or both on one
+// owner. The trainer is worker 2.
 struct Training {
   Training(Agents& agents, std::size_t first, std::size_t second, std::int64_t seed,
            OptimizerSpec spec = AdamOptions(1e-2))
@@ -66,7 +68,7 @@ class Checkpoint : public testing::Test {
   const std::filesystem::path path() const { return folder / "latest"; }
 };
 
-TEST_F(Checkpoint, ARunContinuesElsewhere) {
+TEST_F(Checkpoint, ARunContinuesOnOtherOwners) {
   Training whole(agents, 0, 1, 1);
   whole.train(0, 3);
   got(whole.optimizer.set_learning_rate(2e-3));
@@ -80,7 +82,7 @@ TEST_F(Checkpoint, ARunContinuesElsewhere) {
   }
 }
 
-TEST_F(Checkpoint, TheStepsBeforeItAreInIt) {
+TEST_F(Checkpoint, EarlierStepsAreInTheCheckpoint) {
   Training run(agents, 0, 1, 1), same(agents, 0, 1, 1);
   dist_autograd::Pass pass{run.trainer};
   const at::Tensor hidden = got(run.a.call<&Layer::forward>(pass, input(0)));
@@ -104,7 +106,7 @@ TEST_F(Checkpoint, ModulesAlone) {
             std::string::npos);
 }
 
-TEST_F(Checkpoint, WhatDoesNotFitIsRefused) {
+TEST_F(Checkpoint, InvalidCheckpointsAreRefused) {
   Training run(agents, 0, 1, 1);
   run.train(0, 1);
   got(save(path(), run.modules(), run.optimizer));
@@ -118,7 +120,8 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefused) {
             std::string::npos);
   expect_equal(got(other.a.call<&Layer::values>()), before);
   refusal(rpc::ErrorKind::invalid_argument, load(path(), other.modules(), other.optimizer));  // not Adam's
-  expect_equal(got(other.a.call<&Layer::values>()), before);  // one change with the state, which was refused
+  // the module and its state would change together, and the state was refused
+  expect_equal(got(other.a.call<&Layer::values>()), before);
   refusal(rpc::ErrorKind::invalid_argument, save(path(), Modules{}));
   refusal(rpc::ErrorKind::invalid_argument, save(path(), run.modules(), {{"weft.step", "3"}}));
   refusal(rpc::ErrorKind::failed_precondition, load(folder / "none", run.modules()));
@@ -128,7 +131,7 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefused) {
       std::string::npos);
 }
 
-TEST_F(Checkpoint, AnOwnerThatIsGoneLeavesTheOneBefore) {
+TEST_F(Checkpoint, ALostOwnerLeavesThePreviousCheckpoint) {
   Training run(agents, 0, 1, 1), same(agents, 0, 1, 1);
   got(save(path(), run.modules(), run.optimizer, {{"step", "0"}}));
   run.train(0, 1);
@@ -139,7 +142,7 @@ TEST_F(Checkpoint, AnOwnerThatIsGoneLeavesTheOneBefore) {
   expect_equal(got(next.a.call<&Layer::values>()), got(same.a.call<&Layer::values>()));
 }
 
-// Has another trainer step between two calls that save() or load() makes to an owner.
+// Lets another trainer step between two calls that save() or load() makes to an owner.
 class StepInBetween final : public rpc::Interceptor {
  public:
   std::function<rpc::Future<void>()> step;  // set while the saver makes no calls
@@ -175,7 +178,7 @@ TEST_F(Checkpoint, ParametersAndStateAreOfOneVersion) {
         test::got(of_other.call<&Layer::forward>(passes.back(), input(i))).square().sum()));
   }
   test::got(other.step(passes[0]));
-  // By the RRef that the optimizer has, and by another one to the same object.
+  // Uses the RRef that the optimizer has, and another RRef to the same object.
   for (const auto& [module, pass] : {std::pair{saved, 1}, {again, 2}}) {
     between->step = [&, pass = pass] {
       return other.step(passes[pass]).then([](rpc::Result<StepResult>&& result) {
@@ -198,7 +201,7 @@ struct NoModule {
   using Service = rpc::Service<"checkpoint_test.no_module", rpc::Method<"one", &NoModule::one>>;
 };
 
-// Two layers of one owner, which a trainer steps together and another one saves.
+// Two layers of one owner. One trainer steps them together, and another agent saves them.
 class SharedLayers : public Checkpoint {
  protected:
   std::vector<rref::RRef<Layer>> layers_of(const std::string& trainer) {
@@ -213,7 +216,7 @@ class SharedLayers : public Checkpoint {
     got(pass.backward(got(stepped[1].call<&Layer::forward>(pass, hidden)).square().sum()));
     return pass;
   }
-  // The numbers of steps of the layers' optimizers, in the file.
+  // Returns the numbers of steps of the layers' optimizers in the file.
   std::vector<std::int64_t> steps_saved() const {
     const TensorFile file = read_tensor_file(path());
     std::vector<std::int64_t> steps;
@@ -235,7 +238,7 @@ class SharedLayers : public Checkpoint {
 };
 
 // The other trainer steps between the calls for the two modules.
-TEST_F(SharedLayers, AreSavedOfOneMoment) {
+TEST_F(SharedLayers, AreSavedAtOneMoment) {
   got(other.step(backward(0)));
   const auto pass = backward(1);
   between->step = [&] {
@@ -259,7 +262,7 @@ TEST_F(SharedLayers, AreSavedOrFailTogether) {
   got(save(path(), {saved[0], saved[1]}, saver));
 }
 
-TEST_F(Checkpoint, LoadingIsOneChangeOfAModule) {
+TEST_F(Checkpoint, LoadingChangesAModuleOnce) {
   const auto between = std::make_shared<StepInBetween>();
   test::Cluster cluster{{layers(), false,
                          [&](rpc::AgentOptions& options) {
@@ -292,7 +295,7 @@ TEST_F(Checkpoint, LoadingIsOneChangeOfAModule) {
   const auto values = test::got(saved.call<&Layer::values>());
   EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.weight"), values.at(0)));
   EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.bias"), values.at(1)));
-  EXPECT_EQ(test::got(saver.stats()).at(0).version, 3U);  // two steps, and what was loaded
+  EXPECT_EQ(test::got(saver.stats()).at(0).version, 3U);  // two steps, and the loaded state
 }
 
 }  // namespace

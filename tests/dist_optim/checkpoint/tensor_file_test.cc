@@ -1,4 +1,5 @@
-// Tensor files: what is written is read, by others too; what is damaged is refused.
+// Tensor files: the reader returns what was written, also for files of other programs. Damaged files are
+// refused.
 #include <weft/dist_optim/checkpoint/checked_file.h>
 #include <weft/dist_optim/checkpoint/tensor_file.h>
 #include <weft/rpc/core/error.h>
@@ -35,7 +36,7 @@ class TensorFiles : public testing::Test {
     return all.str();
   }
   void put(const std::string& bytes) const { std::ofstream(path(), std::ios::binary) << bytes; }
-  // As another program would write it.
+  // Writes a file as another program would.
   void put(const std::string& header, const std::string& elements) const {
     const std::uint64_t length = header.size();
     put(std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + elements);
@@ -126,7 +127,7 @@ TEST_F(TensorFiles, RefuseWhatTheFormatCannotHold) {
           [&] { write_tensor_file(path(), {{}, {{"not UTF-8", "\xff"}}, false}); });
 }
 
-TEST_F(TensorFiles, ThatAreDamagedAnywhereAreRefused) {
+TEST_F(TensorFiles, WithDamageAtAnyByteAreRefused) {
   write_tensor_file(
       path(), {{{"weight", at::arange(5, at::kFloat)}, {"bias", at::ones({2})}}, {{"step", "3"}}, false});
   const std::string whole = bytes();
@@ -141,7 +142,7 @@ TEST_F(TensorFiles, ThatAreDamagedAnywhereAreRefused) {
       put(flipped);
       if (flipped.find("\"weft.crc32c\":\"") == std::string::npos &&
           whole.compare(0, 8, flipped, 0, 8) == 0) {
-        // Without this name it is a file as others write them, which nothing proves.
+        // Without this name, the file equals a file of another program, which has no checksums.
         try {
           EXPECT_FALSE(read_tensor_file(path()).proven);
         } catch (const rpc::Error&) {
@@ -197,7 +198,7 @@ TEST_F(TensorFiles, RangesOfElementsAreRead) {
   EXPECT_THROW(reader.read("none", 0, at::zeros({2})), std::out_of_range);
 }
 
-// The other blocks are not read.
+// The reader does not read the other blocks.
 TEST_F(TensorFiles, ADamagedBlockIsFoundByItsReader) {
   write_tensor_file(path(), of_blocks());
   std::string all = bytes();
@@ -217,7 +218,7 @@ TEST_F(TensorFiles, ADamagedBlockIsFoundByItsReader) {
   expect_damaged("MiB 1");
 }
 
-TEST_F(TensorFiles, AreWrittenOneTensorAfterTheOther) {
+TEST_F(TensorFiles, AreWrittenTensorByTensor) {
   const TensorFile file = of_blocks();
   const std::uint32_t crc = write_tensor_file(path(), file);
   const std::string all = bytes();
@@ -276,14 +277,14 @@ TEST_F(TensorFiles, WithAFalseHeaderAreRefused) {
 TEST_F(TensorFiles, AreReplacedAsAWhole) {
   const TensorFile old{{{"x", at::zeros({3})}}, {}, false};
   write_tensor_file(path(), old);
-  // Another writer is at it.
+  // Another writer holds the file.
   const std::string part = path().string() + ".part";
   const int other = ::open(part.c_str(), O_WRONLY | O_CREAT, 0644);
   ASSERT_EQ(::flock(other, LOCK_EX), 0);
   refusal(rpc::ErrorKind::failed_precondition,
           [&] { write_tensor_file(path(), {{{"x", at::ones({3})}}, {}, false}); });
   ::close(other);
-  // One that fails in the middle, or died there.
+  // A writer that fails before the end, or that died there.
   refusal(rpc::ErrorKind::internal, [&] {
     write_whole(path(), [](CheckedFile& file) {
       file.write("half", 4);
@@ -298,7 +299,7 @@ TEST_F(TensorFiles, AreReplacedAsAWhole) {
   EXPECT_TRUE(at::equal(read_tensor_file(path()).tensors.at("x"), at::ones({3})));
 }
 
-TEST_F(TensorFiles, MakeTheirFolder) {
+TEST_F(TensorFiles, CreateTheirFolder) {
   write_tensor_file(folder / "a" / "b" / "file", {});
   EXPECT_TRUE(read_tensor_file(folder / "a" / "b" / "file").tensors.empty());
   write_tensor_file(path(), {});
@@ -308,7 +309,7 @@ TEST_F(TensorFiles, MakeTheirFolder) {
 }
 
 // Another writer opens the unfinished file, and locks it only when it has its final name.
-TEST_F(TensorFiles, AFileThatWasPublishedMeanwhileIsNotClaimed) {
+TEST_F(TensorFiles, AFilePublishedByAnotherWriterIsNotClaimed) {
   std::optional<CheckedFile> late;
   write_whole(path(), [&](CheckedFile& file) {
     file.write("whole", 5);

@@ -1,4 +1,4 @@
-// Checkpoints of an embedding: full and incremental, onto another number of owners, incomplete and damaged.
+// Checkpoints of an embedding: full and incremental, with another number of owners, incomplete and damaged.
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
 #include <fstream>
@@ -28,7 +28,7 @@ TEST(EmbeddingCheckpointFile, TheNewestCompleteChainIsTaken) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->sequence, 2u) << "of the third, a file is missing";
   EXPECT_EQ(found->chains, (std::vector<Files>{{{1, 0, 0, 2}, {2, 1, 0, 2}}, {{1, 0, 1, 2}, {2, 1, 1, 2}}}));
-  // One owner more, and chains that begin at different times.
+  // One owner more, and chains of checkpoints that start at different times.
   files.insert(files.end(), {{4, 3, 0, 3}, {4, 0, 1, 3}, {4, 0, 2, 3}, {4, 0, 2, 3}});
   found = newest_checkpoint(files);
   ASSERT_TRUE(found);
@@ -36,7 +36,7 @@ TEST(EmbeddingCheckpointFile, TheNewestCompleteChainIsTaken) {
   EXPECT_EQ(found->chains[0].size(), 4u);
   EXPECT_EQ(found->chains[1], (Files{{4, 0, 1, 3}}));
   EXPECT_FALSE(newest_checkpoint({{5, 0, 0, 2}, {5, 0, 1, 3}})) << "two that do not belong together";
-  // The full checkpoint on which the increments build is missing.
+  // The full checkpoint of the increments is missing.
   std::erase(files, CheckpointFile{1, 0, 0, 2});
   EXPECT_FALSE(newest_checkpoint(files));
 }
@@ -79,13 +79,14 @@ TEST(EmbeddingCheckpointFile, RowsAreReadBack) {
   std::iota(ids.begin(), ids.end(), -250);
   std::vector<float> want(1500), found(1500);
   const std::vector<float> more(1500, 1.0f);
-  for (RowStore* one : {&store, &read}) one->update(ids, more.data());  // with the state that came with them
+  // with the state that was moved with them
+  for (RowStore* one : {&store, &read}) one->update(ids, more.data());
   store.lookup(ids, want.data(), false);
   read.lookup(ids, found.data(), false);
   EXPECT_EQ(found, want);
 }
 
-TEST(EmbeddingCheckpointFile, DamageIsNoticed) {
+TEST(EmbeddingCheckpointFile, DamageIsDetected) {
   TemporaryDirectory directory;
   const CheckpointFile file{1, 0, 0, 1};
   write_checkpoint(directory.path, file, some_rows(), 0);
@@ -145,7 +146,7 @@ TEST(EmbeddingCheckpoint, ContinuesWithAnotherNumberOfOwners) {
   }
 }
 
-TEST(EmbeddingCheckpoint, OneThatIsIncompleteIsAsIfItWereNot) {
+TEST(EmbeddingCheckpoint, AnIncompleteCheckpointIsIgnored) {
   TemporaryDirectory directory;
   Owners owners(2);
   const ShardedEmbedding before(owners.trainer(), zeros(1), owners.peers(2));
@@ -159,7 +160,8 @@ TEST(EmbeddingCheckpoint, OneThatIsIncompleteIsAsIfItWereNot) {
   const ShardedEmbedding after(owners.trainer(), zeros(1), owners.peers(2));
   EXPECT_EQ(got(after.load(directory.path)), 100u);
   EXPECT_TRUE(torch::equal(got(after.read(torch::arange(100))), at::full({100, 1}, -1.0f)));
-  // The owner whose file is gone writes all its rows next time; the other goes on.
+  // The owner whose file is missing writes all its rows in the next checkpoint. The other owner writes an
+  // increment.
   const SavedRows third = got(before.save(directory.path, true));
   EXPECT_EQ(third.full, 1u);
   const ShardedEmbedding again(owners.trainer(), zeros(1), owners.peers(1));
@@ -180,7 +182,7 @@ TEST(EmbeddingCheckpoint, GrowthIsRefusedWhileItIsLoaded) {
 
   const ShardedEmbedding loaded(owners.trainer(), zeros(2), owners.peers(2));
   auto loading = loaded.load(directory.path);
-  taking->wait();  // owner0 has read the file, and sends owner1 its rows
+  taking->wait();  // owner0 has read the file, and sends its rows to owner1
   EXPECT_EQ(test::kind_of([&] { return got(loaded.grow(owners.peer(2))), 0; }),
             rpc::ErrorKind::failed_precondition);
   EXPECT_EQ(test::kind_of([&] { return got(loaded.save(directory.path)), 0; }),

@@ -1,5 +1,5 @@
-// Owners are added while an embedding is trained: nothing is lost, counted twice or served by two; and what
-// becomes of it where the new owner is lost.
+// Owners are added while an embedding is trained: no row is lost, counted twice or served by two owners. Also
+// tests the loss of the new owner.
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
 #include <random>
@@ -11,7 +11,7 @@ namespace {
 
 using Shard = EmbeddingShard::Ref;
 
-TEST(EmbeddingGrowth, NothingIsLostWhileTwoTrainersContinue) {
+TEST(EmbeddingGrowth, NoRowIsLostWhileTwoTrainersContinue) {
   constexpr std::int64_t ids = 120'000;  // a few blocks for each owner
   Owners owners(4, 2);
   const ShardedEmbedding a(owners.trainer(0), zeros(2), owners.peers(2, 0), "growing");
@@ -62,13 +62,13 @@ TEST(EmbeddingGrowth, NothingIsLostWhileTwoTrainersContinue) {
   }
   EXPECT_EQ(rows, static_cast<std::uint64_t>(ids)) << "each row at one owner";
   EXPECT_GT(refused, 0u) << "the trainers learnt of the new owners by being refused";
-  // A trainer that comes later knows of the first owners only.
+  // A trainer that joins later knows only the first owners.
   const ShardedEmbedding late(owners.trainer(1), zeros(2), owners.peers(2, 1), "growing");
   EXPECT_TRUE(torch::equal(got(late.read(torch::arange(ids))).select(1, 1), want));
   EXPECT_EQ(late.shards().size(), 4u);
 }
 
-// Two shards with rows and a third that is to be added, so that a test can go through growth step by step.
+// Two shards with rows, and a third shard that is being added. A test can run the growth step by step.
 struct StepByStep : testing::Test {
   StepByStep() : owners(3), embedding(owners.trainer(), zeros(1), owners.peers(2)) {
     touch(owners.trainer(), embedding, torch::arange(300));
@@ -83,7 +83,7 @@ struct StepByStep : testing::Test {
     return embedding.shards()[source].call<&EmbeddingShard::hand_over>(added, 2u);
   }
   ShardStats stats(const Shard& shard) { return got(shard.call<&EmbeddingShard::stats>()); }
-  // Ids that move to the third shard from this one.
+  // Returns ids that move from this shard to the third one.
   at::Tensor moving(std::uint32_t source) {
     std::vector<std::int64_t> ids;
     for (std::int64_t id = 0; id < 300; ++id)
@@ -95,7 +95,7 @@ struct StepByStep : testing::Test {
   Shard added;
 };
 
-TEST_F(StepByStep, OnlyCallsForMovingRowsWait) {
+TEST_F(StepByStep, OnlyCallsThatNeedMovingRowsWait) {
   auto first = hand_over(0);
   test::eventually("its rows have arrived",
                    [&] { return stats(added).rows == static_cast<std::uint64_t>(moving(0).numel()); });
@@ -115,10 +115,10 @@ TEST_F(StepByStep, OnlyCallsForMovingRowsWait) {
   EXPECT_EQ(stats(added).rows + stats(embedding.shards()[0]).rows + stats(embedding.shards()[1]).rows, 300u);
 }
 
-TEST_F(StepByStep, GoesBackWhereItIsAbandoned) {
+TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
   auto first = hand_over(0);
   test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
-  got(embedding.read(moving(0)));  // and the trainer knows of the third shard
+  got(embedding.read(moving(0)));  // now the trainer knows the third shard
   auto waiting = embedding.read(torch::arange(300));
   test::eventually("the read waits", [&] { return stats(added).waited >= 1; });
   EXPECT_EQ(test::kind_of([&] { return got(hand_over(0)), 0; }), rpc::ErrorKind::failed_precondition);
@@ -136,7 +136,7 @@ TEST_F(StepByStep, GoesBackWhereItIsAbandoned) {
   EXPECT_TRUE(torch::equal(got(embedding.read(torch::arange(300))), at::full({300, 1}, -2.0f)));
 }
 
-TEST_F(StepByStep, GoesBackWhereTheNewOwnerIsLost) {
+TEST_F(StepByStep, IsRevertedIfTheNewOwnerIsLost) {
   auto first = hand_over(0);
   test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
   owners.cluster.end("owner2");
@@ -145,7 +145,7 @@ TEST_F(StepByStep, GoesBackWhereTheNewOwnerIsLost) {
   EXPECT_TRUE(torch::equal(got(embedding.read(torch::arange(300))), at::full({300, 1}, -1.0f)));
 }
 
-TEST_F(StepByStep, OneGrowthAtATime) {
+TEST_F(StepByStep, OnlyOneGrowthRunsAtATime) {
   const TemporaryDirectory saved;
   got(embedding.save(saved.path));
   auto first = hand_over(0);

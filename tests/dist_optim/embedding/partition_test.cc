@@ -1,4 +1,4 @@
-// The owner of each id: balance, and the ids that move when an owner is added. Also the batches of ids.
+// The owner of each id: balance, and the ids that move when an owner is added. Also batches of ids.
 #include <weft/dist_optim/embedding/id_batch.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ TEST(EmbeddingPartition, OwnersHaveEqualShares) {
   }
 }
 
-TEST(EmbeddingPartition, GrowthByOneMovesItsShareAndOnlyToTheNewOwner) {
+TEST(EmbeddingPartition, ANewOwnerGetsItsShareAndNoOtherRowMoves) {
   for (std::uint32_t owners = 1; owners < 12; ++owners) {
     int moved = 0;
     constexpr int ids = 100'000;
@@ -36,7 +36,7 @@ TEST(EmbeddingPartition, GrowthByOneMovesItsShareAndOnlyToTheNewOwner) {
 }
 
 // Programs of different releases must agree.
-TEST(EmbeddingPartition, NeverChanges) {
+TEST(EmbeddingPartition, IsTheSameInAllReleases) {
   EXPECT_EQ(owner_of(0, 1), 0u);
   std::vector<std::uint32_t> owners;
   for (const std::int64_t id : {0ll, 1ll, -1ll, 1'000'000'007ll, -9'223'372'036'854'775'807ll - 1})
@@ -44,7 +44,7 @@ TEST(EmbeddingPartition, NeverChanges) {
   EXPECT_EQ(owners, (std::vector<std::uint32_t>{8, 9, 3, 2, 8}));
 }
 
-TEST(EmbeddingIdBatch, EachIdOnceInItsOrder) {
+TEST(EmbeddingIdBatch, HasEachIdOnceInItsOrder) {
   std::mt19937_64 random(1);
   for (const int count : {0, 1, 2, 1000}) {
     std::vector<std::int64_t> given;

@@ -6,8 +6,8 @@
 namespace weft::dist_optim::embedding_test {
 namespace {
 
-// No backward would collect its gradient.
-TEST(EmbeddingPass, TakesNoLookupOnceItsBackwardIsOver) {
+// No backward would collect the gradient of the lookup.
+TEST(EmbeddingPass, RefusesLookupsAfterItsBackward) {
   Owners owners(1);
   const ShardedEmbedding embedding(owners.trainer(), zeros(1), owners.peers(1));
   Pass pass{owners.trainer()};

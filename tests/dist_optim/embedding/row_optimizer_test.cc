@@ -1,5 +1,6 @@
-// Row optimizers: against LibTorch's over a dense embedding whose rows are all used in every step, and
-// against the formula in double precision if rows are used in some steps only. Also initial values.
+// Row optimizers. If a dense embedding uses all rows in every step, they are compared with LibTorch's
+// optimizers. If rows are used only in some steps, they are compared with the formula in double precision.
+// Also tests initial values.
 #include <weft/dist_optim/embedding/row_initializer.h>
 #include <weft/dist_optim/embedding/row_optimizer.h>
 
@@ -43,14 +44,14 @@ void expect_like_libtorch(RowOptimizer optimizer, Options options) {
   }
 }
 
-TEST(EmbeddingRowOptimizer, SgdIsLibTorchs) {
+TEST(EmbeddingRowOptimizer, SgdEqualsLibTorch) {
   RowOptimizer sgd = RowOptimizer::sgd(0.1);
   expect_like_libtorch<torch::optim::SGD>(sgd, torch::optim::SGDOptions(0.1));
   sgd.weight_decay = 0.05;
   expect_like_libtorch<torch::optim::SGD>(sgd, torch::optim::SGDOptions(0.1).weight_decay(0.05));
 }
 
-TEST(EmbeddingRowOptimizer, AdagradIsLibTorchs) {
+TEST(EmbeddingRowOptimizer, AdagradEqualsLibTorch) {
   RowOptimizer adagrad = RowOptimizer::adagrad(0.1);
   expect_like_libtorch<torch::optim::Adagrad>(adagrad, torch::optim::AdagradOptions(0.1));
   adagrad.weight_decay = 0.05;
@@ -59,7 +60,7 @@ TEST(EmbeddingRowOptimizer, AdagradIsLibTorchs) {
       adagrad, torch::optim::AdagradOptions(0.1).weight_decay(0.05).initial_accumulator_value(0.3));
 }
 
-TEST(EmbeddingRowOptimizer, AdamIsLibTorchs) {
+TEST(EmbeddingRowOptimizer, AdamEqualsLibTorch) {
   RowOptimizer adam = RowOptimizer::adam(0.02, 0.8, 0.95, 1e-6);
   const auto options = torch::optim::AdamOptions(0.02).betas({0.8, 0.95}).eps(1e-6);
   expect_like_libtorch<torch::optim::Adam>(adam, options);
@@ -67,7 +68,7 @@ TEST(EmbeddingRowOptimizer, AdamIsLibTorchs) {
   expect_like_libtorch<torch::optim::Adam>(adam, torch::optim::AdamOptions(options).weight_decay(0.05));
 }
 
-// Row i is touched in every (i + 1)-th step only; what it becomes depends on its own steps alone.
+// Row i is used only in every (i + 1)-th step. Its values depend only on its own steps.
 template <class Formula>
 void expect_lazy(RowOptimizer optimizer, Formula formula) {
   torch::manual_seed(4);
@@ -115,7 +116,7 @@ TEST(EmbeddingRowOptimizer, RowWiseAdagradKeepsOneSumForEachRow) {
   });
 }
 
-TEST(EmbeddingRowOptimizer, RefusesWhatMakesNoSense) {
+TEST(EmbeddingRowOptimizer, RefusesInvalidOptions) {
   const auto kind = [](const RowOptimizer& optimizer) {
     return test::kind_of([&] { return optimizer.check(), 0; });
   };

@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(, RowStoreRandom,
                          testing::Values(RowOptimizer::Kind::sgd, RowOptimizer::Kind::row_wise_adagrad,
                                          RowOptimizer::Kind::adam));
 
-TEST_P(RowStoreRandom, DoesWhatAMapDoes) {
+TEST_P(RowStoreRandom, EqualsAMap) {
   std::mt19937_64 random(7);
   RowOptimizer optimizer = RowOptimizer::adam(0.1);
   optimizer.kind = GetParam();
@@ -142,7 +142,7 @@ TEST_P(RowStoreRandom, DoesWhatAMapDoes) {
       }
       case 7: {
         if (random() % 8 != 0) break;
-        if (!store.remembers(since)) {  // more was erased than is left
+        if (!store.remembers(since)) {  // the store no longer knows all erasures
           for (auto& [id, row] : reference.rows) row.changed = false;
           reference.erased.clear();
           since = store.close_epoch();
@@ -159,7 +159,7 @@ TEST_P(RowStoreRandom, DoesWhatAMapDoes) {
           ++changed;
           const auto found = changes.find(id);
           ASSERT_NE(found, changes.end());
-          // Bits, for some are those of an integer.
+          // The test compares bits, because some floats hold an integer.
           EXPECT_EQ(std::memcmp(found->second.data(), row.record.data(), row.record.size() * sizeof(float)),
                     0);
         }
@@ -188,7 +188,7 @@ TEST(RowStore, EvictsTheLeastRecentlyUsed) {
     store.tick();
   };
   for (std::int64_t i = 0; i < 10; ++i) use(i * 100, i * 100 + 100);
-  use(0, 50);  // again: the youngest now
+  use(0, 50);  // used again: now the most recently used row
   EXPECT_EQ(store.evict_to(620), 380u);
   EXPECT_EQ(store.size(), 620u);
   for (std::int64_t id = 0; id < 1000; ++id) {
@@ -205,7 +205,7 @@ TEST(RowStore, EvictsTheLeastRecentlyUsed) {
   EXPECT_EQ(store.size(), 0u);
 }
 
-TEST(RowStore, RoomOfErasedRowsIsUsedAgain) {
+TEST(RowStore, MemoryOfErasedRowsIsReused) {
   RowStore store(16, RowOptimizer::sgd(1), {});
   std::vector<float> values(5000 * 16);
   Ids ids(5000);
@@ -240,7 +240,7 @@ TEST(RowStore, BlocksMoveRowsWithTheirStateAndAge) {
   EXPECT_EQ(moved, 5000u);
   EXPECT_EQ(to.size(), 5000u);
   EXPECT_EQ(to.evict_older(3), 0u);
-  // Further updates go on from the state that came with them.
+  // Later updates continue from the state that was moved with the rows.
   const Ids even{-4, 0, 4998};
   whole.update(even, gradients.data());
   to.update(even, gradients.data());

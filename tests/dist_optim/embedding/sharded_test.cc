@@ -1,5 +1,5 @@
-// ShardedEmbedding over agents of one process: parity with a dense table, what is sent, several trainers,
-// errors.
+// ShardedEmbedding over agents of one process: parity with a dense table, the number of calls, several
+// trainers, errors.
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
@@ -30,7 +30,7 @@ TEST(ShardedEmbedding, TrainsLikeADenseTable) {
     return (a * weights).sum() + (a.sum(0) * b).square().sum();
   };
   for (int step = 0; step < 12; ++step) {
-    // Two lookups in one pass, with ids that occur several times within and across them.
+    // Two lookups in one pass. Ids occur several times within and across the lookups.
     const at::Tensor first = torch::randint(rows, {4, 5}, at::kLong),
                      second = torch::randint(rows, {5}, at::kLong);
     Pass pass{owners.trainer()};
@@ -72,7 +72,7 @@ TEST(ShardedEmbedding, BagsAreSumsAndMeans) {
   }
 }
 
-TEST(ShardedEmbedding, AsksEachOwnerOnceForEachIdOnce) {
+TEST(ShardedEmbedding, SendsOneCallToEachOwnerWithEachIdOnce) {
   Owners owners(3);
   const ShardedEmbedding embedding(owners.trainer(), zeros(2), owners.peers(3));
   const at::Tensor first = torch::arange(100).repeat({7}), second = torch::arange(50, 150).repeat({2});
@@ -96,7 +96,7 @@ TEST(ShardedEmbedding, AsksEachOwnerOnceForEachIdOnce) {
                                                  (torch::arange(150) >= 50).to(at::kFloat) * 2));
 }
 
-// The work of an owner for a batch decreases as 1/owners: its share of the rows, in one call.
+// The work of an owner for a batch is proportional to 1/owners: one call for its share of the rows.
 TEST(ShardedEmbedding, WorkIsSharedEqually) {
   constexpr std::int64_t ids = 8192;
   Owners owners(8);
@@ -112,7 +112,7 @@ TEST(ShardedEmbedding, WorkIsSharedEqually) {
   }
 }
 
-TEST(ShardedEmbedding, ReadingMakesNoRows) {
+TEST(ShardedEmbedding, ReadingCreatesNoRows) {
   Owners owners(2);
   const RowInitializer initializer{RowInitializer::Kind::uniform, 1, 3};
   const ShardedEmbedding embedding(owners.trainer(), {4, RowOptimizer::adam(0.1), initializer, 0},
@@ -166,7 +166,7 @@ TEST(ShardedEmbedding, StepsWithSeveralPassesAndRates) {
   EXPECT_EQ(updates, 3u) << "the passes' gradients travel as one";
 }
 
-TEST(ShardedEmbedding, KeepsWithinItsCapacity) {
+TEST(ShardedEmbedding, StaysWithinItsCapacity) {
   Owners owners(2);
   EmbeddingOptions options = zeros(2);
   options.capacity = 100;
@@ -225,7 +225,7 @@ TEST(ShardedEmbedding, ReportsErrors) {
             ErrorKind::invalid_argument);
 }
 
-TEST(ShardedEmbedding, OwnerLost) {
+TEST(ShardedEmbedding, ReportsALostOwner) {
   Owners owners(2);
   const ShardedEmbedding embedding(owners.trainer(), zeros(2), owners.peers(2));
   touch(owners.trainer(), embedding, torch::arange(10));
@@ -242,7 +242,7 @@ TEST(ShardedEmbedding, OwnerLost) {
   EXPECT_TRUE(torch::equal(left, torch::full_like(left, -2))) << "the other's rows were updated";
 }
 
-TEST(ShardedEmbedding, APassThatEndsTakesItsRowsAlong) {
+TEST(ShardedEmbedding, RowsOfAPassAreReleasedAtItsEnd) {
   Owners owners(1);
   const auto client =
       std::make_shared<EmbeddingClient>(owners.trainer().core(), 1, std::vector<EmbeddingShard::Ref>{});

@@ -1,5 +1,5 @@
-// A DistributedOptimizer over modules and embeddings: the rows step with the modules' parameters, or nothing
-// does.
+// A DistributedOptimizer over modules and embeddings: the rows step together with the modules' parameters, or
+// nothing steps.
 #include <torch/nn/utils/clip_grad.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
@@ -36,10 +36,11 @@ const std::vector<std::int64_t> row_ids{
     0,  1, 2, 3, -1, 1000, std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min(),
     17, 18};
 
-// The indices of a batch into row_ids, and its part of the head.
+// The indices of a batch into row_ids, and the factors of its loss.
 struct Batch {
   std::vector<std::int64_t> rows;
-  double rows_factor = 1, head_factor = 1;  // of their parts of the loss: infinity spoils one gradient alone
+  // factors of the two parts of the loss: an infinite factor makes one gradient infinite
+  double rows_factor = 1, head_factor = 1;
 };
 Batch batch(int i) {
   Batch made;
@@ -59,7 +60,7 @@ EmbeddingOptions options_of(RowOptimizer optimizer) {
   return {dimension, optimizer, {RowInitializer::Kind::normal, 0.3, 7}, 0};
 }
 
-// One process's table and head.
+// The table and the head in one process.
 struct Oracle {
   explicit Oracle(bool sparse, double row_rate = 0.1)
       : table(
@@ -135,7 +136,7 @@ std::optional<rpc::ErrorKind> kind_of(auto&& f) {
   return test::kind_of([&] { return f(), 0; });
 }
 
-// All on one owner, which decides a step itself, or on three.
+// All parts are on one owner, which decides a step itself, or on three.
 class EmbeddingStep : public testing::TestWithParam<std::size_t> {
  protected:
   World world{GetParam()};
@@ -217,7 +218,7 @@ TEST_P(EmbeddingStep, AScalerSkipsRowsAndModulesTogether) {
   EXPECT_EQ(scaler.factor(), 256);  // two steps were skipped
 }
 
-TEST_P(EmbeddingStep, AStepThatIsGivenUpLeavesRowsAndPassAsTheyWere) {
+TEST_P(EmbeddingStep, AnAbandonedStepDoesNotChangeRowsOrPass) {
   DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.head, model.embedding};
   Oracle oracle(true);
   Batch bad = batch(0);
@@ -226,7 +227,7 @@ TEST_P(EmbeddingStep, AStepThatIsGivenUpLeavesRowsAndPassAsTheyWere) {
   EXPECT_EQ(kind_of([&] { got(optimizer.step(pass, {.clip_norm = 1, .error_if_nonfinite = true})); }),
             rpc::ErrorKind::failed_precondition);
   model.expect_as(oracle);
-  // The pass may step again; here it ends without a change.
+  // The pass may step again. In this test it ends without a change.
   EXPECT_FALSE(got(optimizer.step(pass, {.loss_scale = 1})).applied);
   EXPECT_EQ(kind_of([&] { got(optimizer.step(pass)); }), rpc::ErrorKind::failed_precondition) << "twice";
   model.expect_as(oracle);
@@ -242,8 +243,8 @@ TEST_P(EmbeddingStep, AStepThatIsGivenUpLeavesRowsAndPassAsTheyWere) {
   model.expect_as(oracle);
 }
 
-TEST_P(EmbeddingStep, OneThatRefusesKeepsRowsFromStepping) {
-  // Adam takes no sparse gradients: a module with such a table refuses its part.
+TEST_P(EmbeddingStep, IfAModuleRefusesNoRowSteps) {
+  // Adam refuses sparse gradients, and therefore a module with such a table refuses the step.
   struct Table : torch::nn::Module {
     Table() {
       rows = register_module("rows", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 4).sparse(true)));
@@ -335,8 +336,8 @@ TEST_F(EmbeddingRound, AppliesTheSumOrTheMeanOnce) {
   for (const ShardStats& shard : got(models[0]->embedding.stats())) EXPECT_LE(shard.update_calls, 6u);
 }
 
-// In floats 1e8, -1e8 and 1 add up to 1 where 1 comes last, and else to 0.
-TEST_F(EmbeddingRound, AddsInTheOrderOfTheTrainersNames) {
+// In float, 1e8, -1e8 and 1 have the sum 1 if 1 is the last term, and otherwise 0.
+TEST_F(EmbeddingRound, SumsInTheOrderOfTheTrainersNames) {
   begin(synchronous(trainers), RowOptimizer::sgd(1));
   for (std::size_t with_one = 0; with_one < trainers; ++with_one) {
     double large = 1e8;
@@ -399,7 +400,7 @@ TEST_F(EmbeddingRound, ATrainerThatDiesFailsTheRoundForRowsToo) {
 
 // The first trainer reads rows; under bounded_staleness(0) the second one's lookup waits for the first one's
 // step.
-TEST(EmbeddingStale, LookupsKeepTheBound) {
+TEST(EmbeddingStale, LookupsObeyTheBound) {
   World world(2, 2);
   std::vector<std::unique_ptr<Model>> models;
   std::vector<std::unique_ptr<DistributedOptimizer>> optimizers;
@@ -421,8 +422,8 @@ TEST(EmbeddingStale, LookupsKeepTheBound) {
   EXPECT_TRUE(got(optimizers[1]->step(second)).applied);
 }
 
-// Without a DistributedOptimizer.
-TEST(ShardedEmbeddingOptions, StepsAloneWithThem) {
+// The step does not use a DistributedOptimizer.
+TEST(ShardedEmbeddingOptions, ApplyToAStepOfTheEmbeddingAlone) {
   World world(2);
   Model model(world, 2, RowOptimizer::adagrad(0.1));
   Oracle oracle(false);

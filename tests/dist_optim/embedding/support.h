@@ -1,4 +1,4 @@
-// Agents of one process that own and train an embedding, and how tests compare what became of it.
+// Agents of one process that own and train an embedding, and comparisons of the results.
 #pragma once
 
 #include <weft/dist_optim/embedding/sharded_embedding.h>
@@ -19,7 +19,7 @@ namespace weft::dist_optim::embedding_test {
 using dist_autograd::Pass;
 using test::got;
 
-// owner0 …, trainer0 …, all connected.
+// The agents are owner0 …, trainer0 …, all connected.
 struct Owners {
   explicit Owners(std::size_t owners, std::size_t trainers = 1,
                   std::function<void(rpc::AgentOptions&)> adjust = {})
@@ -47,7 +47,7 @@ inline EmbeddingOptions zeros(std::int64_t dimension, double rate = 1) {
 
 inline at::Tensor ids_of(const std::vector<std::int64_t>& ids) { return torch::tensor(ids, at::kLong); }
 
-// A step whose gradient is `gradient` for every occurrence of every id.
+// Makes a step whose gradient is `gradient` for every occurrence of every id.
 inline void touch(rpc::Agent& trainer, const ShardedEmbedding& embedding, const at::Tensor& ids,
                   double gradient = 1) {
   Pass pass{trainer};

@@ -1,4 +1,4 @@
-// The two-loop recursion on products against the one on vectors.
+// Compares the two-loop recursion on products with the recursion on vectors.
 #include <weft/dist_optim/lbfgs/gram.h>
 
 #include <gtest/gtest.h>
@@ -93,7 +93,7 @@ void expect_near(const Vector& got, const Vector& want) {
 TEST(LbfgsGram, EqualsTheRecursionOnVectors) {
   LbfgsGram gram(3);
   std::deque<Pair> history;
-  for (int i = 0; i < 8; ++i) {  // the oldest leave from the fourth pair on
+  for (int i = 0; i < 8; ++i) {  // from the fourth pair on, the oldest pair is removed
     const Vector g = numbers(0.4 * i);
     const Pair fresh(i);
     const LbfgsDirection direction = gram.update(products(history, i > 0 ? &fresh : nullptr, g));
@@ -107,7 +107,7 @@ TEST(LbfgsGram, EqualsTheRecursionOnVectors) {
   }
 }
 
-TEST(LbfgsGram, ProductsOfSlicesAddUp) {
+TEST(LbfgsGram, ProductsOfSlicesAreSummed) {
   const std::deque<Pair> history{Pair(1)};
   const Pair fresh(2);
   const Vector g = numbers(3);
@@ -122,7 +122,7 @@ TEST(LbfgsGram, ProductsOfSlicesAddUp) {
   EXPECT_NEAR(sum.g_g, whole.g_g, 1e-12);
 }
 
-TEST(LbfgsGram, APairWithoutCurvatureDoesNotJoin) {
+TEST(LbfgsGram, APairWithoutCurvatureIsNotAdded) {
   LbfgsGram gram(3);
   std::deque<Pair> history;
   gram.update(products(history, nullptr, numbers(0)));

@@ -1,4 +1,4 @@
-// StrongWolfe against the line search of torch::optim::LBFGS: the same trials on functions of one number.
+// StrongWolfe and the line search of torch::optim::LBFGS evaluate functions of one number at the same points.
 #include <weft/dist_optim/lbfgs/strong_wolfe.h>
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ Loss evaluate(const Function& function, double x) {
   return {value.item<double>(), t.grad().item<double>()};
 }
 
-// The points at which LBFGS's first step evaluates the function, and the point at which the step ends.
+// Returns the points at which the first step of LBFGS evaluates the function, and the end point of the step.
 std::pair<std::vector<double>, double> torch_trials(const Function& function) {
   at::Tensor x = torch::tensor({function.start}, at::kDouble).requires_grad_();
   torch::optim::LBFGS lbfgs(
@@ -53,7 +53,7 @@ bool expect_as_torch(const Function& function) {
   const double d = -start.slope;
   StrongWolfe search(std::min(1., 1 / std::abs(d)) * function.rate, start.value, start.slope * d,
                      std::abs(d));
-  // Rounded as LibTorch does: at a kink the last bit counts.
+  // The rounding is that of LibTorch: at a kink, the last bit is significant.
   const auto place = [&](double t) {
     return at::add(torch::tensor({function.start}, at::kDouble), torch::tensor({d}, at::kDouble), t)
         .item<double>();
@@ -64,7 +64,7 @@ bool expect_as_torch(const Function& function) {
     const auto kept = search.candidates();
     const Loss here = evaluate(function, trials.back());
     search.evaluated(here.value, here.slope * d);
-    // The chosen trial was kept, is this trial, or is the start.
+    // The chosen trial was kept, is the current one, or is the start.
     if (search.done() && search.best().number != 0 && search.best().number != search.evaluations()) {
       EXPECT_NE(std::find(kept.begin(), kept.end(), search.best().number), kept.end());
     }
@@ -81,26 +81,28 @@ bool expect_as_torch(const Function& function) {
 
 class StrongWolfeTrials : public testing::TestWithParam<Function> {};
 
-TEST_P(StrongWolfeTrials, EqualLibTorchs) { expect_as_torch(GetParam()); }
+TEST_P(StrongWolfeTrials, EqualThoseOfLibTorch) { expect_as_torch(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(
     Functions, StrongWolfeTrials,
     testing::Values(
         Function{"Parabola", [](auto& x) { return x * x; }, 3, 1},
-        Function{"ParabolaFromFar", [](auto& x) { return 1e-3 * x * x; }, 1000, 1},  // grows the step
-        Function{"LongStep", [](auto& x) { return x * x; }, 3, 1000},                // zooms
+        // the search increases the step
+        Function{"ParabolaFromFar", [](auto& x) { return 1e-3 * x * x; }, 1000, 1},
+        Function{"LongStep", [](auto& x) { return x * x; }, 3, 1000},  // the search zooms
         Function{"Wells", [](auto& x) { return (x * x - 1).square() + 0.3 * at::sin(5 * x); }, 2.5, 1},
         Function{"WellsLong", [](auto& x) { return (x * x - 1).square() + 0.3 * at::sin(5 * x); }, -2, 4},
         Function{"Waves", [](auto& x) { return at::sin(x) * at::exp(0.1 * x); }, 1, 30},
         Function{"Cosine", [](auto& x) { return at::cos(x); }, 0.1, 1},
-        Function{"Kink", [](auto& x) { return at::abs(x) + 0.01 * x; }, 0.7, 1},  // ends by the bracket
+        // the bracket ends the search
+        Function{"Kink", [](auto& x) { return at::abs(x) + 0.01 * x; }, 0.7, 1},
         Function{"Quartic", [](auto& x) { return x.pow(4); }, 0.05, 1},
-        Function{"Bottomless", [](auto& x) { return -x; }, 0, 1},  // ends by the most trials
+        Function{"Bottomless", [](auto& x) { return -x; }, 0, 1},  // the maximum of trials ends the search
         Function{"NotANumber", [](auto& x) { return at::log(x); }, 1, 2}),
     [](const auto& info) { return info.param.name; });
 
-// Waves on a slope, in a bowl, with a kink: brackets of every kind.
-TEST(StrongWolfeWaves, EqualLibTorchs) {
+// Waves on a slope, in a bowl, and with a kink: they produce every kind of bracket.
+TEST(StrongWolfeWaves, EqualThoseOfLibTorch) {
   int earlier = 0;
   for (int i = 0; i < 400; ++i) {
     const double frequency = 0.5 + 0.37 * (i % 20), slope = 0.3 * (i % 7 - 3), bowl = 0.02 * (i % 3);

@@ -1,4 +1,5 @@
-// Adadelta, Adamax and Rprop against the numbers of Python's torch.optim 2.15 (foreach=False), in double.
+// Compares Adadelta, Adamax and Rprop with numbers of Python's torch.optim 2.15 (foreach=False), in double
+// precision.
 #include <weft/dist_optim/local/adadelta.h>
 #include <weft/dist_optim/local/adamax.h>
 #include <weft/dist_optim/local/rprop.h>
@@ -32,7 +33,7 @@ void expect_after_six_steps(const OptimizerSpec& spec, const std::vector<double>
   expect_near(weight, expected);
 }
 
-TEST(Adadelta, steps_as_pythons) {
+TEST(Adadelta, steps_equal_those_of_python) {
   expect_after_six_steps(AdadeltaOptions(0.5), {0.41090014903402594, -0.76876187220290881,
                                                 -0.82146067078038543, 0.32861506866000195});
   expect_after_six_steps(
@@ -40,7 +41,7 @@ TEST(Adadelta, steps_as_pythons) {
       {0.42887796890057361, -0.72483413504905159, -0.83505296074255608, 0.29542608443304791});
 }
 
-TEST(Adamax, steps_as_pythons) {
+TEST(Adamax, steps_equal_those_of_python) {
   expect_after_six_steps(AdamaxOptions(0.1), {0.091029934509880159, -0.8757958152290819, -0.52059822572763925,
                                               0.53823138051786779});
   expect_after_six_steps(
@@ -48,7 +49,7 @@ TEST(Adamax, steps_as_pythons) {
       {0.74347653760951093, -0.63166550270572497, -1.135697762259996, 0.072931008920224277});
 }
 
-TEST(Rprop, steps_as_pythons) {
+TEST(Rprop, steps_equal_those_of_python) {
   expect_after_six_steps(RpropOptions(0.1), {0.36491848524175652, -0.9276858097635825, -0.77562859496870884,
                                              0.48747443913769301});
   expect_after_six_steps(
@@ -85,12 +86,12 @@ TEST(DenseOptimizers, only_read_the_gradient) {
     const at::Tensor weight = numbers(4, 9).requires_grad_(), gradient = numbers(4, 1);
     ShadowLeaves leaves({{"weight", weight}}, spec);
     leaves.step({{0, -gradient}});
-    leaves.step({{0, gradient}});  // every sign turns: Rprop takes it for zeros
+    leaves.step({{0, gradient}});  // every sign changes: Rprop treats the gradient as zeros
     EXPECT_TRUE(torch::equal(gradient, numbers(4, 1))) << spec.name;
   }
 }
 
-TEST(DenseOptimizers, refuse_what_pythons_refuse) {
+TEST(DenseOptimizers, refuse_the_options_that_python_refuses) {
   const at::Tensor sparse =
       torch::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), at::ones({1}, at::kDouble), {4});
   for (const OptimizerSpec& spec :
@@ -114,7 +115,7 @@ TEST(DenseOptimizers, refuse_what_pythons_refuse) {
     EXPECT_THROW(spec.make({}), rpc::Error) << to_string(spec);
 }
 
-// The optimizer that goes on and the one that has its state arrive at the same values.
+// The optimizer that continues and the one that loads its state compute the same values.
 TEST(DenseOptimizers, state_is_saved_and_restored) {
   for (const OptimizerSpec& spec : {OptimizerSpec(AdadeltaOptions(0.5)), OptimizerSpec(AdamaxOptions(0.1)),
                                     OptimizerSpec(RpropOptions(0.1))}) {
@@ -143,7 +144,7 @@ TEST(DenseOptimizers, refuse_archives) {
   EXPECT_THROW(optimizer->save(archive), c10::Error);
 }
 
-TEST(DenseOptimizers, have_groups) {
+TEST(DenseOptimizers, have_parameter_groups) {
   const at::Tensor weight = numbers(4, 9).requires_grad_(), bias = numbers(4, 9).requires_grad_();
   ShadowLeaves leaves({{"weight", weight}, {"bias", bias}},
                       OptimizerSpec(RpropOptions(0.1)).with_group("bias", {{"lr", 0.2}, {"maximize", 1}}));

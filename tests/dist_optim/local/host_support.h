@@ -7,7 +7,7 @@
 
 namespace weft::dist_optim {
 
-// A trainer's handle ends, and the round that it was missing from is applied.
+// Ends a trainer's handle. This applies the round that waited for it.
 inline void unregister_trainer(ParameterHost& host, const std::string& trainer, bool died) {
   host.strike_off(trainer, died);
   host.close_rounds();

@@ -36,7 +36,7 @@ std::string refusal(const std::function<void()>& code) {
   return "";
 }
 
-// Every option set to what is not its default: one that the spec forgot shows.
+// Every option has a value other than its default. If the spec omits an option, the test fails.
 template <typename Options>
 void expect_round_trip(const Options& options) {
   OptimizerSpec spec = options;
@@ -57,7 +57,7 @@ TEST(OptimizerSpec, carries_every_option) {
   expect_round_trip(RMSpropOptions(0.3).alpha(0.8).eps(1e-3).weight_decay(0.01).momentum(0.5).centered(true));
 }
 
-// The same of weft's own, whose options name themselves.
+// The same test for weft's own optimizers, whose options list their names.
 template <typename Options>
 void expect_named(Options options, std::map<std::string, double> expected) {
   const OptimizerSpec spec = options;
@@ -129,7 +129,7 @@ TEST(StepMode, is_plain_data) {
             "synchronoussynchronous(2)bounded_staleness(3)hogwild");
 }
 
-TEST(StepMode, refuses_what_means_nothing) {
+TEST(StepMode, refuses_invalid_values) {
   refusal([] { synchronous(0); });
   refusal([] { bounded_staleness(-1); });
   check(bounded_staleness(0));

@@ -1,4 +1,4 @@
-// An optimizer's state as tensors: what goes out comes back, and nothing else does.
+// The state of an optimizer as tensors: it is saved and restored, and other states are refused.
 #include <weft/dist_optim/local/optimizer_state.h>
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/rpc/core/error.h>
@@ -30,7 +30,7 @@ struct Trained {
   ShadowLeaves leaves;
 };
 
-TEST(OptimizerState, of_every_optimizer_continues_where_it_was) {
+TEST(OptimizerState, of_every_optimizer_is_saved_and_restored) {
   for (const OptimizerSpec& spec :
        {OptimizerSpec(SGDOptions(0.1)), OptimizerSpec(SGDOptions(0.1).momentum(0.9)),
         OptimizerSpec(AdamOptions(0.1).amsgrad(true)), OptimizerSpec(AdamWOptions(0.1)),
@@ -40,7 +40,7 @@ TEST(OptimizerState, of_every_optimizer_continues_where_it_was) {
     Trained one(spec), other(spec);
     for (int t = 0; t < 3; ++t) one.step(t);
     const OptimizerState state = one.leaves.state();
-    one.step(3);  // what was saved is a copy
+    one.step(3);  // the saved state is a copy
     Trained again(spec);
     again.leaves.set_state(state);
     for (int t = 0; t < 3; ++t) other.step(t);
@@ -51,7 +51,7 @@ TEST(OptimizerState, of_every_optimizer_continues_where_it_was) {
   }
 }
 
-TEST(OptimizerState, that_does_not_fit_is_refused_and_changes_nothing) {
+TEST(OptimizerState, of_another_optimizer_is_refused_and_changes_nothing) {
   Trained one(AdamOptions(0.1));
   one.step(0);
   const OptimizerState good = one.leaves.state();

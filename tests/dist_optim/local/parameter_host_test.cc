@@ -32,8 +32,8 @@ const bool one_thread = [] { return at::set_num_threads(1), true; }();
 constexpr double rate = 0.125;
 const PassKey pass_a{0, 1}, pass_b{0, 2}, pass_c{0, 3};
 
-// The layers of the trap: a convolution saves its weight itself, a linear layer a view of it, a batch norm
-// has buffers.
+// The layers of the trap: a convolution saves its weight, a linear layer saves a view of its weight, a batch
+// norm has buffers.
 struct Net : torch::nn::Module {
   torch::nn::Conv2d conv{register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3)))};
   torch::nn::BatchNorm2d norm{register_module("norm", torch::nn::BatchNorm2d(3))};
@@ -112,7 +112,7 @@ struct Outcome {
   std::uint64_t version = 0;
 };
 
-// A module with its host, and what the layer above does with it on behalf of passes.
+// A module with its host, and the operations of the layer above on behalf of passes.
 struct Served {
   explicit Served(StepMode mode, const std::vector<std::string>& trainers,
                   OptimizerSpec spec = SGDOptions(rate)) {
@@ -144,7 +144,7 @@ struct Served {
     });
     return outcome;
   }
-  // The parameters must be `before` less the rate times these gradients.
+  // Checks that the parameters are `before` less the rate times these gradients.
   void expect_stepped(const std::vector<at::Tensor>& before, const std::vector<Gradients>& gradients) {
     for (std::size_t i = 0; i < before.size(); ++i) {
       at::Tensor expected = before[i];
@@ -161,8 +161,8 @@ struct Served {
 // ---- the trap: A forward; B forward, backward, step; A backward
 
 // LibTorch's Adam (like AdamW, Adagrad and RMSprop) steps the parameters themselves, and A's backward fails.
-// Its SGD steps `p.data()`, which has no part in the version counter: A's backward goes through, with a
-// gradient that mixes two versions.
+// Its SGD steps `p.data()`, which does not change the version counter: A's backward succeeds with a gradient
+// that mixes two versions.
 TEST(Trap, catches_libtorchs_own_optimizers) {
   auto interleave = [](auto make_optimizer) {
     Net net;
@@ -194,7 +194,7 @@ TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
   auto gradients_b = served.backward(pass_b, loss_b);
   auto stepped_b = served.step("b", {{pass_b, gradients_b}});
   ASSERT_TRUE(stepped_b->done && !stepped_b->error);
-  served.expect_stepped(before, {gradients_b});  // the newest version is what the module shows
+  served.expect_stepped(before, {gradients_b});  // the module shows the newest version
   auto gradients_a = served.backward(pass_a, loss_a);
 
   EXPECT_TRUE(equal(gradients_a, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
@@ -209,7 +209,7 @@ TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
   EXPECT_EQ(stats.live_versions, 1u);
 }
 
-// A pass that reads an old version does so in its later forwards too, not only in its backward.
+// A pass that reads an old version reads it also in its later forwards, not only in its backward.
 TEST(Trap, stale_passes_keep_reading_their_version) {
   Served served(bounded_staleness(2), {"a", "b"});
   auto untouched = copy(*served.net);
@@ -222,7 +222,7 @@ TEST(Trap, stale_passes_keep_reading_their_version) {
   EXPECT_TRUE(equal(gradients_a, gradients_of(expected, parameters_of(*untouched))));
 }
 
-TEST(Trap, synchronous_applies_both_gradients_once_both_are_there) {
+TEST(Trap, synchronous_applies_both_gradients_after_both_arrived) {
   Served served(synchronous(2), {"a", "b"});
   auto untouched = copy(*served.net);
   auto before = values(served.host.parameters());
@@ -245,7 +245,7 @@ TEST(Trap, synchronous_applies_both_gradients_once_both_are_there) {
   EXPECT_EQ(served.host.stats().copied_bytes, 0u) << "nobody else reads: in place";
 }
 
-TEST(Trap, free_goes_through_with_a_gradient_of_mixed_weights) {
+TEST(Trap, free_applies_a_gradient_of_mixed_weights) {
   Served served(dist_optim::hogwild, {"a", "b"});
   auto old_net = copy(*served.net);
   auto loss_a = served.forward("a", pass_a, input(1));
@@ -330,7 +330,7 @@ TEST(ParameterHost, copies_only_versions_that_another_pass_reads_and_frees_unrea
   EXPECT_NE(weight.data_ptr(), first) << "nobody needs the old one any more";
   EXPECT_EQ(served.host.stats().live_versions, 1u);
 
-  // The next copy takes the freed storages over, unless something still refers to them.
+  // The next copy reuses the freed storages, unless something still refers to them.
   served.admit("b", pass_b);
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
@@ -410,7 +410,7 @@ TEST(ParameterHost, a_step_waits_for_the_readers_of_its_object_except_in_free) {
       auto reading = served.host.read(pass_b);
       inside.set_value();
       if (hogwild) return stepped.get_future().wait();
-      for (int i = 0; i < 5000; ++i) {  // time enough for a step that does not wait
+      for (int i = 0; i < 5000; ++i) {  // enough time for a step that does not wait
         std::this_thread::yield();
         ASSERT_EQ(served.host.stats().version, 0u);
       }
@@ -457,7 +457,7 @@ TEST(ParameterHost, admits_waiting_passes_as_others_step_or_end) {
   EXPECT_EQ(kind_of(orphan->error, "trainer b died"), rpc::ErrorKind::aborted);
   auto last = served.admit("a", pass_a);
   EXPECT_FALSE(last->done);
-  unregister_trainer(served.host, "c", true);  // its pass held the others up
+  unregister_trainer(served.host, "c", true);  // its pass blocked the others
   EXPECT_TRUE(last->done && !last->error);
   EXPECT_EQ(kind_of(served.admit("b", pass_a)->error, "belongs to trainer a"),
             rpc::ErrorKind::invalid_argument);
@@ -475,7 +475,8 @@ TEST(ParameterHost, refuses_another_optimizer_or_mode_naming_both) {
                     "bounded_staleness(3)"),
             rpc::ErrorKind::invalid_argument);
   refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), synchronous); }, "bounded_staleness(2)");
-  served.host.optimizer().set_learning_rate(0.05);  // a schedule's rate is not a different optimizer
+  // a rate that a schedule has changed is not a different optimizer
+  served.host.optimizer().set_learning_rate(0.05);
   served.host.register_trainer("b", SGDOptions(0.1), bounded_staleness(2));
   EXPECT_EQ(served.host.optimizer().learning_rate(), 0.05);
 }
@@ -505,7 +506,7 @@ TEST(ParameterHost, a_death_fails_the_pending_round_and_applies_nothing) {
   ASSERT_TRUE(b->done);
   EXPECT_EQ(kind_of(b->error, "trainer c died"), rpc::ErrorKind::aborted);
   served.expect_stepped(before, {});
-  // The passes are still good, and the two go on.
+  // The passes are still valid, and both trainers continue.
   a = served.step("a", {{pass_a, ones(served)}});
   b = served.step("b", {{pass_b, ones(served)}});
   EXPECT_TRUE(a->done && !a->error && b->done && !b->error);
@@ -543,7 +544,7 @@ TEST(ParameterHost, a_pass_opened_after_its_trainers_step_waits_for_the_round) {
   EXPECT_EQ(b->version, 2u);
 }
 
-TEST(ParameterHost, a_synchronous_pass_that_missed_its_round_reads_on_but_cannot_step) {
+TEST(ParameterHost, a_synchronous_pass_that_missed_its_round_may_read_but_not_step) {
   Served served(synchronous, {"a"});
   auto untouched = copy(*served.net);
   auto late_loss = served.forward("late", pass_b, input(1));
@@ -557,8 +558,8 @@ TEST(ParameterHost, a_synchronous_pass_that_missed_its_round_reads_on_but_cannot
   EXPECT_EQ(served.host.stats().version, 1u);
 }
 
-// The round that a alone completes is kept from closing by a reader; b then joins and steps. Either b was in
-// time for a's round, or its pass is too old for the next one and must be told so.
+// Trainer a alone completes a round, but a reader delays its end. Then b joins and steps. Either b took part
+// in a's round, or its pass is too old for the next round. In the second case b must get an error.
 TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_late) {
   bool too_late = false;
   for (int i = 0; i < 1000 && !too_late; ++i) {
@@ -581,7 +582,8 @@ TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_
     }
     first.join();
     second.join();
-    // b may have been in time, and the thread that closed for it may have been a's: both are done by now.
+    // b may have taken part, and the thread that closed the round for it may be a's. Both steps have ended by
+    // now.
     ASSERT_TRUE(a->done && !a->error);
     ASSERT_TRUE(b->done);
     if (b->error) {
@@ -595,8 +597,8 @@ TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_
 
 // ---- many threads
 
-// Each pass sees one version however often it reads; every step is applied exactly once (all figures are
-// exact in binary); no trainer is more than k steps behind.
+// Each pass sees one version however often it reads. Every step is applied exactly once (all numbers are
+// exact in binary). No trainer is more than k steps behind.
 TEST(ParameterHost, serves_many_threads_with_stale_versions) {
   torch::manual_seed(1);
   auto first = torch::zeros({16}, at::kDouble).requires_grad_(),
@@ -717,7 +719,7 @@ TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
   EXPECT_EQ(refusal([&] { bare.optimizer().set_learning_rate(1); }), rpc::ErrorKind::failed_precondition);
 }
 
-// One number, stepped by the rate 1, and the trainers' parts of one round.
+// One number that is stepped with the rate 1, and the trainers' parts of one round.
 struct OneNumber {
   at::Tensor w = torch::zeros({1}, at::kDouble).requires_grad_();
   ParameterHost host{{{"w", w}}};
@@ -783,7 +785,7 @@ TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
   EXPECT_EQ(one.value(), -5);
 }
 
-// Each step of Adam with a constant gradient moves the number by the rate.
+// Each step of Adam with a constant gradient changes the number by the rate.
 TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
   OneNumber one;
   one.host.register_trainer("a", torch::optim::AdamOptions(1), dist_optim::hogwild);
@@ -803,7 +805,7 @@ TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
   EXPECT_TRUE(same);
 }
 
-TEST(ParameterHost, the_first_trainer_after_all_have_gone_decides_anew) {
+TEST(ParameterHost, the_first_trainer_after_all_left_chooses_optimizer_and_mode) {
   OneNumber one;
   one.join("a", synchronous(3));
   unregister_trainer(one.host, "a", true);

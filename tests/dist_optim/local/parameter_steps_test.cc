@@ -1,4 +1,4 @@
-// ParameterHost's steps in two halves: prepared, then committed or aborted.
+// The two phases of a step of ParameterHost: prepare, then commit or abort.
 #include <weft/dist_optim/local/parameter_host.h>
 #include <weft/rpc/core/error.h>
 
@@ -33,7 +33,7 @@ void expect_refused(rpc::ErrorKind kind, const std::function<void()>& code) {
   }
 }
 
-// One parameter, of which every gradient is 1 and the rate is 1: a step subtracts 1.
+// One parameter. Every gradient and the rate are 1, so that a step subtracts 1.
 class Host : public testing::Test {
  protected:
   at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
@@ -85,7 +85,7 @@ TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
   }
 }
 
-TEST_F(Host, what_was_decided_is_done_with_the_gradients) {
+TEST_F(Host, the_decision_is_applied_to_the_gradients) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
   const StepPart part = prepare("a", 1, pass_1, 6, {.loss_scale = 2, .clip_norm = 1});
@@ -112,7 +112,7 @@ TEST_F(Host, an_aborted_pass_may_step_again) {
   open("a", pass_1);
   prepare("a", 1, pass_1);
   host.abort("a", 1);
-  host.abort("a", 1);  // harmless
+  host.abort("a", 1);  // no effect
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
   EXPECT_EQ(done, 0);
   prepare("a", 2, pass_1);
@@ -121,7 +121,7 @@ TEST_F(Host, an_aborted_pass_may_step_again) {
   expect_weight(-1);
 }
 
-TEST_F(Host, a_pass_is_in_one_step_and_steps_once) {
+TEST_F(Host, a_pass_belongs_to_one_step_and_steps_once) {
   join("a", bounded_staleness(5));
   open("a", pass_1);
   prepare("a", 1, pass_1);
@@ -129,12 +129,12 @@ TEST_F(Host, a_pass_is_in_one_step_and_steps_once) {
   commit("a", 1);
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 3, pass_1); });
   host.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error != nullptr); });
-  host.release(pass_1);  // its end: the host forgets it
+  host.release(pass_1);  // the end of the pass: the host forgets it
   open("a", pass_1);
   expect_weight(-1);
 }
 
-TEST_F(Host, a_pass_released_meanwhile_is_kept_until_its_step_is_over) {
+TEST_F(Host, a_pass_released_during_its_step_is_kept_until_the_step_ends) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
   prepare("a", 1, pass_1);
@@ -153,7 +153,7 @@ TEST_F(Host, a_pass_released_meanwhile_is_kept_until_its_step_is_over) {
   expect_weight(-1);
 }
 
-// Otherwise the second pass would be too old as soon as the first has stepped, and its step would be refused.
+// Otherwise the second pass would be too old after the step of the first one, and its step would be refused.
 TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
   for (StepMode mode : {StepMode(synchronous), bounded_staleness(0)}) {
     for (bool give_up : {false, true}) {
@@ -180,7 +180,7 @@ TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
   }
 }
 
-// A reader keeps the step from being made at once; the pass ends before it is.
+// A reader delays the step. The pass ends before the step is made.
 TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
@@ -237,7 +237,7 @@ TEST_F(Host, a_round_waits_for_commits_and_takes_one_step_a_trainer) {
   expect_weight(-1);
 }
 
-TEST_F(Host, a_death_between_the_halves_fails_the_second) {
+TEST_F(Host, a_death_between_prepare_and_commit_fails_the_commit) {
   join("a", synchronous(2));
   join("b", synchronous(2));
   open("a", pass_1);
@@ -257,7 +257,7 @@ TEST_F(Host, a_death_between_the_halves_fails_the_second) {
   expect_weight(-2);
 }
 
-// The gradient is made on one stream, the step runs on another, and a third reads.
+// One stream computes the gradient, the step runs on a second one, and a third one reads.
 TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_device) {
   auto& accelerator = test::FakeAccelerator::install();
   const c10::Device device = accelerator.device(0);
@@ -284,8 +284,8 @@ TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_d
   EXPECT_TRUE(weight.detach().cpu().equal(at::full({2}, -3.)));
 }
 
-// Two trainers make their gradients and commit on a stream each. A third one leaves, on a third stream: there
-// the round is closed.
+// Two trainers compute their gradients and commit, each on its own stream. A third trainer leaves on a third
+// stream, where the round is closed.
 TEST(HostOnAnAccelerator, a_round_waits_for_the_gradients_of_every_trainer) {
   auto& accelerator = test::FakeAccelerator::install();
   const c10::Device device = accelerator.device(0);

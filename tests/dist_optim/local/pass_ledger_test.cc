@@ -68,7 +68,7 @@ TEST(PassLedger, stale_0_lets_one_trainer_at_a_time_read) {
   EXPECT_EQ(ledger.waiting(), 0u);
 }
 
-TEST(PassLedger, the_slowest_trainer_is_passed_by_at_most_k_steps) {
+TEST(PassLedger, other_trainers_are_at_most_k_steps_ahead_of_the_slowest) {
   auto ledger = ledger_of(bounded_staleness(2), {"slow", "fast"});
   ledger.admit("slow", key(0));
   std::uint64_t steps = 0;
@@ -133,7 +133,7 @@ TEST(PassLedger, synchronous_passes_never_wait_and_old_ones_cannot_step) {
   EXPECT_NE(message.find("1 step old"), std::string::npos) << message;
 }
 
-TEST(PassLedger, a_held_trainer_waits_and_delays_no_other_trainer) {
+TEST(PassLedger, a_trainer_that_waits_does_not_delay_others) {
   auto ledger = ledger_of(synchronous, {"a", "b"});
   ledger.hold("a");
   EXPECT_EQ(ledger.admit("a", key(1)), Admission::waiting);
@@ -143,7 +143,7 @@ TEST(PassLedger, a_held_trainer_waits_and_delays_no_other_trainer) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(1)});
 }
 
-TEST(PassLedger, a_prepared_step_is_owed_in_addition_to_open_passes) {
+TEST(PassLedger, a_prepared_step_counts_in_addition_to_open_passes) {
   auto ledger = ledger_of(bounded_staleness(2), {"a", "b", "c"});
   ledger.admit("a", key(1));
   ledger.admit("a", key(2));
@@ -161,7 +161,7 @@ TEST(PassLedger, a_prepared_step_is_owed_in_addition_to_open_passes) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(5)});
 }
 
-TEST(PassLedger, a_prepared_step_that_is_given_up_leaves_its_passes_open) {
+TEST(PassLedger, an_abandoned_prepared_step_leaves_its_passes_open) {
   auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.prepare_step("a", {key(1)});
@@ -173,7 +173,7 @@ TEST(PassLedger, a_prepared_step_that_is_given_up_leaves_its_passes_open) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
 }
 
-TEST(PassLedger, refuses_passes_that_are_unknown_twice_or_anothers) {
+TEST(PassLedger, refuses_unknown_repeated_and_foreign_passes) {
   auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   ledger.admit("a", key(1));
   refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(9)}); });
@@ -191,7 +191,7 @@ TEST(PassLedger, reports_versions_that_others_read_and_versions_without_readers)
   ledger.admit("b", key(2));
   EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
   EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
-  ledger.retain(0);  // a reader that is inside
+  ledger.retain(0);  // a reader in the gate
   EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
   step(ledger, "a", {key(1)});
   ledger.release(key(2));
@@ -201,7 +201,7 @@ TEST(PassLedger, reports_versions_that_others_read_and_versions_without_readers)
   EXPECT_TRUE(ledger.take_dropped().empty());
 }
 
-TEST(PassLedger, a_trainer_that_ends_frees_what_waited_for_it) {
+TEST(PassLedger, the_end_of_a_trainer_admits_passes_that_waited_for_it) {
   auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
@@ -282,10 +282,10 @@ TEST(PassLedger, only_the_newest_version_may_be_named_in_synchronous_mode_and_no
   EXPECT_NE(refused(1).find("hogwild"), std::string::npos);
 }
 
-// Random trainers with random passes. For any sequence: a whole step is neither refused (so none waits) nor a
-// step that could be prepared; no step is older than k; passes that the bound keeps waiting are admitted in
-// FIFO order; a version is dropped only if no pass reads it; and at the end, when all open passes have
-// stepped or were released, no pass waits.
+// Random trainers with random passes. For any sequence: a whole step is never refused, and no step that could
+// be prepared waits. No step is older than k. Passes that wait for the bound are admitted in FIFO order. A
+// version is dropped only if no pass reads it. At the end, when all open passes have stepped or were
+// released, no pass waits.
 class StaleBound : public testing::Test {
  protected:
   void run(unsigned seed) {
@@ -303,7 +303,7 @@ class StaleBound : public testing::Test {
     std::map<std::string, std::deque<std::vector<PassKey>>> prepared;  // steps, in their order
     std::map<PassKey, std::uint64_t> pins;
     std::map<PassKey, std::string> owner;
-    std::vector<PassKey> line;  // those that wait, in order of arrival
+    std::vector<PassKey> line;  // waiting passes, in order of arrival
     std::uint64_t next = 0;
     std::set<std::uint64_t> dropped;
     auto opened = [&](PassKey pass) {
@@ -315,7 +315,7 @@ class StaleBound : public testing::Test {
       for (PassKey pass : ledger.admit_waiting()) {
         auto place = std::find(line.begin(), line.end(), pass);
         ASSERT_NE(place, line.end());
-        // Only a trainer that is open already, or whom a prepared step holds, may have been overtaken.
+        // Only a trainer with an open pass or a prepared step may be admitted before an earlier one.
         if (open[owner[pass]].empty()) {
           ASSERT_TRUE(std::all_of(line.begin(), place,
                                   [&](PassKey earlier) { return !prepared[owner[earlier]].empty(); }));
@@ -338,7 +338,7 @@ class StaleBound : public testing::Test {
       const auto passes = prepared[trainer].front();
       prepared[trainer].pop_front();
       ASSERT_LE(ledger.check_step(trainer, passes),
-                static_cast<std::uint64_t>(k));  // throws where it is refused
+                static_cast<std::uint64_t>(k));  // throws if the ledger refuses it
       ledger.step({{trainer, passes}});
       ledger.end_prepared(trainer, passes);
       settle();
@@ -350,7 +350,7 @@ class StaleBound : public testing::Test {
       } else {
         std::uint64_t oldest = ledger.newest();
         for (PassKey pass : passes) oldest = std::min(oldest, pins[pass]);
-        std::uint64_t staleness = ledger.check_step(trainer, passes);  // throws where the rule is not enough
+        std::uint64_t staleness = ledger.check_step(trainer, passes);  // throws if the rule does not suffice
         ASSERT_EQ(staleness, ledger.newest() - oldest);
         ASSERT_LE(staleness, static_cast<std::uint64_t>(k));
         ledger.step({{trainer, passes}});
@@ -369,7 +369,7 @@ class StaleBound : public testing::Test {
       if (choice < 5) {
         PassKey pass = key(next++);
         owner[pass] = trainer;
-        if (below(4) == 0) {  // at a version that may not be kept, or not be allowed
+        if (below(4) == 0) {  // at a version that may not be kept, or may not be permitted
           try {
             ledger.admit_at(trainer, pass, ledger.newest() - std::min(ledger.newest(), below(4)));
             opened(pass);
@@ -384,7 +384,7 @@ class StaleBound : public testing::Test {
         if (!open[trainer].empty()) step_or_release(trainer, false);
       } else if (choice == 8) {
         if (!open[trainer].empty()) step_or_release(trainer, true);
-      } else if (open[trainer].size() > 1) {  // a part of them, which may be refused
+      } else if (open[trainer].size() > 1) {  // some of them, which may be refused
         std::vector<PassKey> part{open[trainer][below(open[trainer].size())]};
         try {
           ASSERT_LE(ledger.check_step(trainer, part), static_cast<std::uint64_t>(k));

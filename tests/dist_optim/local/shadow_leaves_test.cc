@@ -92,8 +92,8 @@ std::vector<Case> all_cases() {
           make_case<RMSprop>(RMSpropOptions(0.05).centered(true).momentum(0.5))};
 }
 
-// The oracle is LibTorch's own optimizer on a copy of the parameters; some steps leave a parameter without
-// gradient.
+// The oracle is LibTorch's own optimizer on a copy of the parameters. Some steps have no gradient for a
+// parameter.
 TEST(ShadowLeaves, step_like_libtorchs_optimizers) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
@@ -118,7 +118,7 @@ TEST(ShadowLeaves, step_like_libtorchs_optimizers) {
   }
 }
 
-TEST(ShadowLeaves, touch_neither_version_counter_nor_grad) {
+TEST(ShadowLeaves, change_neither_version_counter_nor_grad) {
   auto parameters = some_parameters();
   parameters[0].tensor.mutable_grad() = torch::ones_like(parameters[0].tensor);
   auto before = copies(parameters);
@@ -139,7 +139,7 @@ TEST(ShadowLeaves, keep_a_gradient_for_one_step_only) {
   expect_equal(parameters, before);
 }
 
-TEST(ShadowLeaves, take_gradients_that_have_a_graph) {
+TEST(ShadowLeaves, accept_gradients_that_have_a_graph) {
   auto parameters = some_parameters();
   ShadowLeaves leaves(parameters, SGDOptions(0.1).momentum(0.9));
   auto gradient = torch::ones_like(parameters[1].tensor).requires_grad_() * 2;
@@ -148,7 +148,7 @@ TEST(ShadowLeaves, take_gradients_that_have_a_graph) {
   EXPECT_TRUE(gradient.requires_grad());
 }
 
-TEST(ShadowLeaves, refuse_gradients_that_do_not_fit_and_apply_nothing) {
+TEST(ShadowLeaves, refuse_mismatched_gradients_and_apply_nothing) {
   auto parameters = some_parameters();
   auto before = copies(parameters);
   ShadowLeaves leaves(parameters, AdamOptions(0.1));
@@ -169,7 +169,7 @@ TEST(ShadowLeaves, refuse_gradients_that_do_not_fit_and_apply_nothing) {
   expect_equal(parameters, before);
 }
 
-TEST(ShadowLeaves, take_sparse_gradients_where_libtorch_does) {
+TEST(ShadowLeaves, accept_sparse_gradients_where_libtorch_does) {
   auto sparse = [] {
     return torch::sparse_coo_tensor(torch::tensor({{0, 2, 0}}), torch::randn({3, 3}, at::kDouble), {4, 3});
   };
@@ -188,8 +188,8 @@ TEST(ShadowLeaves, take_sparse_gradients_where_libtorch_does) {
     }
     EXPECT_TRUE(torch::allclose(parameters[0].tensor, expected[0].tensor, 0, 1e-12));
   }
-  // ShadowLeaves refuses what LibTorch refuses: the table in OptimizerSpec is LibTorch's behaviour, not a
-  // guess.
+  // ShadowLeaves refuses the gradients that LibTorch refuses: the table in OptimizerSpec is LibTorch's
+  // behaviour.
   for (const Case& test :
        {make_case<SGD>(SGDOptions(0.1).weight_decay(0.1)), make_case<Adam>(AdamOptions(0.1)),
         make_case<AdamW>(AdamWOptions(0.1)), make_case<RMSprop>(RMSpropOptions(0.1)),
@@ -257,7 +257,7 @@ TEST(ShadowLeaves, save_and_load_their_state) {
   }
 }
 
-TEST(ShadowLeaves, refuse_a_state_that_is_not_theirs_and_keep_their_own) {
+TEST(ShadowLeaves, refuse_the_state_of_others_and_keep_their_own) {
   auto parameters = some_parameters(), expected = copies(parameters);
   ShadowLeaves leaves(parameters, AdamOptions(0.1)), reference(expected, AdamOptions(0.1));
   auto step_both = [&] {

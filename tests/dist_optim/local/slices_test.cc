@@ -1,4 +1,4 @@
-// Slices of a parameter that step apart: parity with LibTorch's optimizers over the whole.
+// Slices of a parameter that step separately equal LibTorch's optimizers over the whole parameter.
 #include <weft/dist_optim/local/adadelta.h>
 #include <weft/dist_optim/local/adamax.h>
 #include <weft/dist_optim/local/rowwise_adagrad.h>
@@ -41,7 +41,7 @@ struct Mlp : torch::nn::Module {
 
 at::Tensor input(int seed) { return at::cos(at::arange(21) * 0.3 + seed).reshape({3, 7}); }
 
-// An MLP whose parameters are views of one flat tensor, and their gradients too, as in a bucket.
+// An MLP whose parameters and gradients are views of flat tensors, as in a bucket.
 struct Bucket {
   Bucket() {
     at::NoGradGuard no_grad;
@@ -101,7 +101,7 @@ std::string refusal(const std::function<void()>& code) {
   return "";
 }
 
-// Each is an optimizer over one slice, as one rank of ZeRO-1 has it.
+// Each optimizer steps one slice, as one rank of ZeRO-1 does.
 struct Rank {
   Rank(const Bucket& bucket, const OptimizerSpec& spec, std::int64_t begin, std::int64_t end)
       : slice(slice_of({"bucket", bucket.flat}, begin, end)), leaves({slice}, spec), begin(begin), end(end) {}
@@ -111,7 +111,7 @@ struct Rank {
   std::int64_t begin, end;
 };
 
-TEST(Slices, that_step_apart_equal_libtorchs_optimizer_over_the_whole) {
+TEST(Slices, that_step_separately_equal_libtorchs_optimizer_over_the_whole) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
     Mlp whole;
@@ -158,7 +158,7 @@ TEST(Slices, continue_with_the_state_of_other_slices) {
       for (Rank* rank : {&left, &right}) rank->step(gradient);
     }
     EXPECT_TRUE(torch::equal(bucket.flat, other.flat));
-    // Of all slices one state, as an optimizer over the whole parameter has it.
+    // Merges the states of all slices into one state, as an optimizer over the whole parameter has.
     const Parameter flat{"bucket", other.flat};
     const OptimizerState joined = reslice({left.leaves.state(), right.leaves.state()}, {flat});
     ShadowLeaves of_flat({flat}, test.spec);
@@ -202,7 +202,7 @@ TEST(Slices, that_do_not_exist_are_refused) {
             std::string::npos);
 }
 
-TEST(Slices, refuse_states_that_do_not_fit_together) {
+TEST(Slices, refuse_inconsistent_states) {
   Bucket bucket;
   const OptimizerSpec spec = AdamOptions(0.1);
   Rank a(bucket, spec, 0, 50), b(bucket, spec, 50, 100);

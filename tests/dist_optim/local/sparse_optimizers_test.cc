@@ -1,4 +1,4 @@
-// SparseAdam and RowwiseAdagrad against the same formulas written row by row.
+// Compares SparseAdam and RowwiseAdagrad with the same formulas, computed row by row.
 #include <weft/dist_optim/local/row_update.h>
 #include <weft/dist_optim/local/rowwise_adagrad.h>
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -19,7 +19,7 @@ at::Tensor numbers(at::IntArrayRef shape, double phase) {
   return at::sin(at::arange(c10::multiply_integers(shape), at::kDouble) * 1.3 + phase).reshape(shape);
 }
 
-// Gradient of step t: rows t and t+2 (mod 5), the first one in two parts.
+// Returns the gradient of step t: rows t and t+2 (mod 5), the first one in two parts.
 struct Step {
   std::vector<std::int64_t> touched;
   at::Tensor dense, sparse;
@@ -35,7 +35,7 @@ Step step_number(int t) {
   return step;
 }
 
-// A weight under one of these optimizers, and the rows that the formula gives.
+// A weight that one of these optimizers steps, and the rows that the formula gives.
 struct Case {
   explicit Case(const OptimizerSpec& spec)
       : weight(numbers({rows, width}, 9).requires_grad_()), leaves({{"weight", weight}}, spec) {
@@ -82,7 +82,7 @@ TEST(SparseAdam, a_dense_gradient_is_one_of_every_row_and_an_empty_one_counts) {
   }
 }
 
-TEST(RowwiseAdagrad, keeps_one_accumulator_a_row) {
+TEST(RowwiseAdagrad, keeps_one_accumulator_per_row) {
   Case one(RowwiseAdagradOptions(0.1).eps(1e-6).initial_accumulator_value(0.5));
   at::Tensor sum = at::full({rows}, 0.5, at::kDouble);
   for (int t = 1; t <= 8; ++t) {
@@ -99,7 +99,7 @@ TEST(RowwiseAdagrad, keeps_one_accumulator_a_row) {
   }
 }
 
-TEST(RowwiseAdagrad, a_vector_has_an_accumulator_an_element) {
+TEST(RowwiseAdagrad, a_vector_has_one_accumulator_per_element) {
   at::Tensor bias = numbers({4}, 1).requires_grad_();
   ShadowLeaves leaves({{"bias", bias}}, RowwiseAdagradOptions(0.1));
   const at::Tensor before = bias.detach().clone(), g = numbers({4}, 2);
@@ -107,7 +107,7 @@ TEST(RowwiseAdagrad, a_vector_has_an_accumulator_an_element) {
   EXPECT_LE((bias.detach() - (before - 0.1 * g / (g.abs() + 1e-10))).abs().max().item<double>(), 1e-12);
 }
 
-// An embedding updates single floats, SparseAdam whole tensors.
+// An embedding updates single floats. SparseAdam updates whole tensors.
 TEST(RowUpdate, gives_single_floats_what_it_gives_tensors) {
   using Float = AdamStep<float>;
   using Double = AdamStep<double>;
@@ -138,7 +138,7 @@ TEST(SparseOptimizers, refuse_options_that_they_do_not_have) {
   EXPECT_THROW(OptimizerSpec(RowwiseAdagradOptions(-1)).make({}), rpc::Error);
 }
 
-// The optimizer that goes on and the one that has its state arrive at the same values.
+// The optimizer that continues and the one that loads its state compute the same values.
 TEST(SparseOptimizers, state_is_saved_and_restored) {
   for (const OptimizerSpec& spec : {OptimizerSpec(adam_options), OptimizerSpec(RowwiseAdagradOptions(0.1))}) {
     Case one(spec);

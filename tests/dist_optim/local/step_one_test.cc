@@ -1,4 +1,4 @@
-// Steps in parts: each parameter as soon as its gradient is ready.
+// Steps in parts: each parameter steps as soon as its gradient is ready.
 #include <weft/dist_optim/local/adadelta.h>
 #include <weft/dist_optim/local/adamax.h>
 #include <weft/dist_optim/local/rowwise_adagrad.h>
@@ -95,7 +95,7 @@ TEST(StepOne, of_each_parameter_equals_one_step_of_all) {
       Gradients all = gradients(step);
       if (step % 3 == 1) all.erase(0);
       whole.leaves.step(all);
-      for (std::size_t i = shapes.size(); i-- > 0;)  // as a backward reaches them
+      for (std::size_t i = shapes.size(); i-- > 0;)  // in the order of a backward
         if (all.contains(i)) parts.leaves.step_one(i, all[i]);
       parts.leaves.end_round();
       expect_equal(whole, parts);
@@ -118,7 +118,7 @@ TEST(StepOne, changes_that_parameter_alone_and_keeps_no_gradient) {
   expect_equal(model, before);
 }
 
-TEST(StepOne, of_an_undefined_gradient_leaves_the_parameter_alone) {
+TEST(StepOne, with_an_undefined_gradient_does_not_change_the_parameter) {
   Model model(AdamOptions(0.1)), before(AdamOptions(0.1));
   model.leaves.step_one(0, {});
   refusal(rpc::ErrorKind::failed_precondition, [&] { model.leaves.step_one(0, gradients(0)[0]); });
@@ -127,7 +127,7 @@ TEST(StepOne, of_an_undefined_gradient_leaves_the_parameter_alone) {
   EXPECT_TRUE(model.leaves.state().tensors.empty());
 }
 
-TEST(StepOne, refuses_a_second_step_in_a_round_and_gradients_that_do_not_fit) {
+TEST(StepOne, refuses_a_second_step_in_a_round_and_mismatched_gradients) {
   Model model(AdamOptions(0.1)), expected(AdamOptions(0.1));
   model.leaves.step_one(1, gradients(0)[1]);
   const auto twice =

@@ -29,15 +29,16 @@ TEST(StepOptions, norms_combine_as_one_norm_over_all) {
   EXPECT_DOUBLE_EQ(combine_norms({3, 4}, 2), 5);
   EXPECT_DOUBLE_EQ(combine_norms({3, 4}, 1), 7);
   EXPECT_DOUBLE_EQ(combine_norms({3, 4}, infinity), 4);
-  EXPECT_DOUBLE_EQ(combine_norms({3e200, 4e200}, 2), 5e200);  // squares that are no double
+  EXPECT_DOUBLE_EQ(combine_norms({3e200, 4e200}, 2), 5e200);  // the squares exceed a double
   EXPECT_EQ(combine_norms({}, 2), 0);
   EXPECT_EQ(combine_norms({0, 0}, 2), 0);
   EXPECT_EQ(combine_norms({1, infinity}, 2), infinity);
   EXPECT_TRUE(std::isnan(combine_norms({1, std::nan(""), infinity}, 2)));
 }
 
-TEST(StepOptions, decisions) {
-  EXPECT_EQ(decide({{true, 1}}, {}).action, Action::apply);  // without a loss scale nobody asked
+TEST(StepOptions, the_decision_follows_from_all_parts) {
+  // without a loss scale, infinite gradients are not checked
+  EXPECT_EQ(decide({{true, 1}}, {}).action, Action::apply);
   EXPECT_EQ(decide({{false, 1}, {true, 1}}, {.loss_scale = 2}).action, Action::skip);
   const StepDecision clipped = decide({{false, 3}, {false, 4}}, {.clip_norm = 2});
   EXPECT_EQ(clipped.action, Action::apply);
@@ -49,7 +50,7 @@ TEST(StepOptions, decisions) {
             Action::give_up);
 }
 
-TEST(StepOptions, a_pass_whose_backward_was_not_seen_needs_a_gradient) {
+TEST(StepOptions, a_pass_whose_backward_is_unknown_needs_a_gradient) {
   const StepPart none{.none = true}, first{.found = {0}}, second{.found = {1}};
   EXPECT_EQ(decide({none, none}, {}).action, Action::skip);
   EXPECT_EQ(decide({none, none}, {}, 1).action, Action::give_up);
@@ -60,7 +61,7 @@ TEST(StepOptions, a_pass_whose_backward_was_not_seen_needs_a_gradient) {
 }
 
 TEST(StepOptions, sparse_gradients_count_an_index_once) {
-  // Row 1 is there twice: 3 and 4 are 7.
+  // Row 1 occurs twice: 3 and 4 have the sum 7.
   const at::Tensor sparse =
       torch::sparse_coo_tensor(at::tensor({1, 1, 2}, at::kLong).unsqueeze(0),
                                at::tensor({3.0, 4.0, -5.0}, at::kDouble).unsqueeze(1), {4, 1});
@@ -70,7 +71,8 @@ TEST(StepOptions, sparse_gradients_count_an_index_once) {
   prepare_gradients(treated, 2, {.mean = true, .clip_value = 3});
   EXPECT_TRUE(torch::equal(treated[0].to_dense().flatten(), at::tensor({0.0, 3.0, -2.5, 0.0}, at::kDouble)));
   EXPECT_TRUE(torch::equal(treated[1], at::tensor({1.0}, at::kDouble)));
-  EXPECT_TRUE(torch::equal(gradients[0].to_dense(), sparse.to_dense()));  // the passes' own are untouched
+  // the gradients of the passes do not change
+  EXPECT_TRUE(torch::equal(gradients[0].to_dense(), sparse.to_dense()));
   scale_gradients(treated, 0.5);
   EXPECT_TRUE(torch::equal(treated[0].to_dense().flatten(), at::tensor({0.0, 1.5, -1.25, 0.0}, at::kDouble)));
 }

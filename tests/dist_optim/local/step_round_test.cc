@@ -89,7 +89,7 @@ TEST(StepRound, continues_without_a_trainer_that_left) {
   }
 }
 
-TEST(StepRound, a_newcomer_takes_the_seat_of_one_that_left) {
+TEST(StepRound, a_new_trainer_takes_the_seat_of_one_that_left) {
   StepRound round(2);
   round.join("a");
   round.join("b");
@@ -118,7 +118,7 @@ TEST(StepRound, a_death_fails_the_round_once_for_each_survivor) {
   for (const char* name : {"a", "b", "c"}) round.join(name);
   round.arrive("a");
   EXPECT_EQ(round.die("c"), std::vector<std::string>{"a"});
-  round.arrive("a");  // has heard, tries again
+  round.arrive("a");  // the trainer got the error and tries again
   EXPECT_FALSE(round.complete());
   EXPECT_NE(refusal(rpc::ErrorKind::aborted, [&] { round.arrive("b"); }).find("trainer c died"),
             std::string::npos);

@@ -36,7 +36,7 @@ void wait_in_line(const VersionGate& gate, std::size_t threads) {
   while (gate.waiting() < threads) std::this_thread::yield();
 }
 
-TEST(VersionGate, readers_of_the_loaded_version_are_inside_together) {
+TEST(VersionGate, readers_of_the_loaded_version_enter_concurrently) {
   VersionGate gate(7, [](auto) { FAIL() << "no other version was asked for"; });
   std::barrier both(2);
   auto reader = [&] {
@@ -66,22 +66,22 @@ TEST(VersionGate, another_version_is_loaded_when_no_thread_is_inside) {
   EXPECT_EQ(gate.loads(), 1u);
 }
 
-TEST(VersionGate, an_exclusive_section_waits_until_no_thread_is_inside_and_admits_none) {
+TEST(VersionGate, an_exclusive_section_excludes_all_other_threads) {
   Tensors tensors{0};
   VersionGate gate(0, [&](auto version) { tensors.value = version; });
   std::vector<std::string> order;  // guarded by the gate itself
   gate.enter(0);
   std::jthread writer([&] {
     gate.exclusive([&]() -> std::optional<std::uint64_t> {
-      wait_in_line(gate, 2);  // both readers stand behind
+      wait_in_line(gate, 2);  // both readers are in the queue after the writer
       order.push_back("writer");
       tensors.value = 1;
       return 1;
     });
   });
   wait_in_line(gate, 1);
-  // Of the loaded version, but after the writer: otherwise a stream of readers would exclude the writer
-  // without limit.
+  // It reads the loaded version, but enters after the writer. Otherwise a stream of readers would exclude the
+  // writer without limit.
   std::jthread reader([&] {
     gate.enter(0);
     order.push_back("reader of " + std::to_string(tensors.value));
@@ -100,7 +100,7 @@ TEST(VersionGate, an_exclusive_section_waits_until_no_thread_is_inside_and_admit
   EXPECT_EQ(order, (std::vector<std::string>{"writer", "reader of 0", "reader of 1"}));
 }
 
-TEST(VersionGate, all_that_wait_for_a_version_go_in_when_it_is_loaded) {
+TEST(VersionGate, all_threads_that_wait_for_a_version_enter_when_it_is_loaded) {
   VersionGate gate(0, [](auto) {});
   gate.enter(0);
   std::barrier both(2);
@@ -119,7 +119,7 @@ TEST(VersionGate, all_that_wait_for_a_version_go_in_when_it_is_loaded) {
   EXPECT_EQ(gate.loads(), 2u);
 }
 
-TEST(VersionGate, an_exclusive_section_makes_the_newest_version) {
+TEST(VersionGate, an_exclusive_section_creates_the_newest_version) {
   Tensors tensors{0};
   VersionGate gate(0, [&](auto version) { tensors.value = version; });
   gate.exclusive([&]() -> std::optional<std::uint64_t> {
@@ -154,7 +154,7 @@ TEST(VersionGate, a_thread_that_is_inside_may_enter_again_but_not_wait_for_itsel
   VersionGate gate(0, [](auto) {});
   gate.enter(0);
   std::jthread writer([&] { gate.exclusive([]() -> std::optional<std::uint64_t> { return 1; }); });
-  wait_in_line(gate, 1);  // the nested entries must not queue up behind it
+  wait_in_line(gate, 1);  // the nested entries must not wait for it in the queue
   gate.enter(0);
   gate.enter_newest();
   expect_refused([&] { gate.enter(1); });

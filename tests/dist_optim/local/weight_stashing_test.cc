@@ -1,5 +1,5 @@
-// Passes that name the version that they read, as the stages of a pipeline use them. Every gradient is
-// compared with that of a copy of the model at this version.
+// Passes that name the version that they read, as the stages of a pipeline do. Every gradient is compared
+// with that of a copy of the model at this version.
 #include <weft/dist_optim/local/parameter_host.h>
 #include <weft/rpc/core/error.h>
 
@@ -57,7 +57,7 @@ std::string refusal(const std::exception_ptr& error) {
   return "";
 }
 
-// One stage of a pipeline, and for each of its versions a copy of what the parameters were.
+// One stage of a pipeline, and a copy of its parameters at each version.
 struct Stage {
   explicit Stage(StepMode mode) {
     host.register_trainer("driver", torch::optim::SGDOptions(0.125), mode);
@@ -89,7 +89,7 @@ struct Stage {
     const auto reading = host.read(pass_of(microbatch));
     losses[microbatch] = layer->loss(microbatch);
   }
-  // Its gradient must be that of this version.
+  // The gradient must be that of this version.
   void backward(int microbatch, std::size_t version) {
     {
       const auto reading = host.read(pass_of(microbatch));
@@ -121,8 +121,8 @@ struct Stage {
   std::map<int, Gradients> gradients;
 };
 
-// PipeDream's 1F1B with three microbatches in flight: each steps alone, and its backward reads what its
-// forward read.
+// PipeDream's 1F1B with three microbatches in flight: each microbatch steps alone, and its backward reads the
+// version of its forward.
 TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
   Stage stage(bounded_staleness(2));
   for (int i = 0; i < 3; ++i) stage.forward(i);
@@ -135,8 +135,8 @@ TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
   EXPECT_EQ(stage.host.stats().max_staleness(), 2U);
 }
 
-// PipeDream-2BW with two microbatches a batch: all microbatches of a batch read the version of one batch
-// before, although the batch before steps between their forwards.
+// PipeDream-2BW with two microbatches per batch: all microbatches of a batch read the version of the previous
+// batch, although the previous batch steps between their forwards.
 TEST(WeightStashing, the_microbatches_of_a_batch_read_the_same_version) {
   Stage stage(bounded_staleness(1));
   stage.forward(0, 0);

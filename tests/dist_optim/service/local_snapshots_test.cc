@@ -1,4 +1,4 @@
-// Snapshots of several objects of one owner next to steps over several of them.
+// Snapshots of several objects of one owner, concurrent with steps over several of these objects.
 #include <weft/dist_optim/layers.h>
 #include <weft/dist_optim/service/local_snapshots.h>
 #include <weft/dist_optim/service/optimizer_layer.h>
@@ -14,8 +14,8 @@ namespace {
 
 using Versions = std::vector<std::uint64_t>;
 
-// Two objects, which two trainers step. One thread runs the agent's handlers, in the order in which
-// they are posted.
+// Two objects that two trainers step. One thread runs the agent's handlers, in the order in which they are
+// posted.
 class LocalSnapshotsTest : public testing::Test {
  protected:
   LocalSnapshotsTest() {
@@ -36,7 +36,7 @@ class LocalSnapshotsTest : public testing::Test {
     return std::make_shared<HostGuard>(std::vector<Parameter>{{"weight", weight}}, number);
   }
 
-  // The trainer's step over the first `objects` objects.
+  // Makes the trainer's step over the first `objects` objects.
   void step(const std::string& trainer, std::size_t objects, std::function<void()> after_first = nullptr) {
     for (std::size_t i = 0; i < objects; ++i) {
       const PassKey pass{trainer == "t" ? 0U : 1U, i};
@@ -80,7 +80,7 @@ class LocalSnapshotsTest : public testing::Test {
   test::Event ended;
 };
 
-TEST_F(LocalSnapshotsTest, AStepThatIsAppliedToOneObjectIsWaitedFor) {
+TEST_F(LocalSnapshotsTest, WaitsForAStepThatIsAppliedToSomeObjects) {
   step("t", 2, [this] {
     EXPECT_EQ(versions(), (Versions{1, 0}));
     snapshot(7);
@@ -108,7 +108,7 @@ TEST_F(LocalSnapshotsTest, StepsOverSeveralObjectsWaitForTheRelease) {
   EXPECT_EQ(read, (Versions{2, 1}));
 }
 
-TEST_F(LocalSnapshotsTest, ASnapshotThatIsGivenUpFails) {
+TEST_F(LocalSnapshotsTest, AnAbandonedSnapshotFails) {
   std::exception_ptr failed;
   snapshots->arrive({"t", 3}, 2,
                     {guards[0], [] {}, [&](const std::exception_ptr& error) { failed = error; }});
