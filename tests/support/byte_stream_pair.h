@@ -47,7 +47,7 @@ class ManualLoop final : public rpc::Loop {
     }
     return count;
   }
-  bool step() {  // one job; false: there was none
+  bool step() {  // runs one job; false: there was none
     if (jobs_.empty()) return false;
     rpc::Callback job = std::move(jobs_.front());
     jobs_.pop_front();
@@ -154,7 +154,7 @@ class PairedStream final : public rpc::ByteStream {
     in_->bytes.clear();
     in_->writer.wake();
   }
-  // Both directions fail from here on, on both sides.
+  // From now on, both directions fail on both sides.
   void break_down(std::error_code error) {
     for (const auto& pipe : {in_, out_}) {
       std::lock_guard lock(pipe->mutex);
@@ -183,7 +183,7 @@ class PairedStream final : public rpc::ByteStream {
     std::mutex mutex;  // guards what follows
     std::string bytes;
     bool ended = false;  // by its writer
-    bool deaf = false;   // its reader is gone
+    bool deaf = false;   // its reader was destroyed
     std::error_code broken;
     Waiter reader, writer;
   };
@@ -214,8 +214,8 @@ class PairedStream final : public rpc::ByteStream {
   std::shared_ptr<void> alive_ = std::make_shared<char>();
 };
 
-// A user of a stream: sends what it is given, receives in spans of random sizes, and ends its direction on
-// request. All on the stream's loop.
+// A user of a stream: sends the given bytes, receives in spans of random sizes, and ends its direction on
+// request. All members run on the stream's loop.
 class Talker {
  public:
   Talker(std::unique_ptr<rpc::ByteStream> stream, std::string to_send, bool end_after = false,
@@ -240,7 +240,7 @@ class Talker {
   const std::error_code& write_error() const { return write_error_; }
   const std::string& explained() const { return explained_; }  // the first error that is not eof
   std::size_t wake_ups() const { return wake_ups_; }
-  rpc::UniqueFunction<void()> when_done;  // once reading ended, for whatever reason
+  rpc::UniqueFunction<void()> when_done;  // called when reading has ended, for whatever reason
 
  private:
   void read() {

@@ -87,7 +87,7 @@ class ByteStreamTest : public testing::Test {
     on(loop(side), [&] { stream(side).when_writable([event] { event->set(); }); });
     event->wait();
   }
-  // Writes until nothing more is taken; how much that was.
+  // Writes until the stream accepts no more bytes. Returns the number of bytes.
   std::size_t fill(int side, const Pattern& pattern) {
     std::size_t total = 0;
     on(loop(side), [&] {
@@ -120,7 +120,7 @@ class ByteStreamTest : public testing::Test {
 
 TYPED_TEST_SUITE_P(ByteStreamTest);
 
-TYPED_TEST_P(ByteStreamTest, WhatIsWrittenIsRead) {
+TYPED_TEST_P(ByteStreamTest, WrittenBytesAreRead) {
   EXPECT_EQ(this->write(0, "hello").bytes, 5U);
   EXPECT_EQ(this->await_read(1).text, "hello");
   EXPECT_EQ(this->write(1, "and back").bytes, 8U);
@@ -128,14 +128,14 @@ TYPED_TEST_P(ByteStreamTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(this->await_read(0).text, " back");
 }
 
-TYPED_TEST_P(ByteStreamTest, NothingToReadWouldBlock) {
+TYPED_TEST_P(ByteStreamTest, AReadWithoutBytesWouldBlock) {
   const auto moved = this->read(0);
   EXPECT_EQ(moved.bytes, 0U);
   EXPECT_EQ(moved.error, asio::error::would_block);
   EXPECT_EQ(this->read(0).error, asio::error::would_block);
 }
 
-TYPED_TEST_P(ByteStreamTest, AReaderIsNotifiedOfLaterAndOfPresentBytes) {
+TYPED_TEST_P(ByteStreamTest, AReaderIsNotifiedOfPresentAndOfLaterBytes) {
   auto later = std::make_shared<Event>();
   on(this->loop(1), [&] { this->stream(1).when_readable([later] { later->set(); }); });
   this->write(0, "x");
@@ -144,7 +144,7 @@ TYPED_TEST_P(ByteStreamTest, AReaderIsNotifiedOfLaterAndOfPresentBytes) {
   EXPECT_EQ(this->read(1).text, "x");
 }
 
-TYPED_TEST_P(ByteStreamTest, JobsRunOnTheLoopAndNotWithinTheCallThatAsks) {
+TYPED_TEST_P(ByteStreamTest, CallbacksRunOnTheLoopAndNotWithinTheCall) {
   this->write(0, "x");
   this->await_readable(1);
   Event both;
@@ -161,7 +161,7 @@ TYPED_TEST_P(ByteStreamTest, JobsRunOnTheLoopAndNotWithinTheCallThatAsks) {
   both.wait();
 }
 
-TYPED_TEST_P(ByteStreamTest, AFullStreamTakesMoreOnceItHasBeenRead) {
+TYPED_TEST_P(ByteStreamTest, AFullStreamAcceptsMoreBytesAfterARead) {
   const Pattern pattern(1);
   const std::size_t first = this->fill(0, pattern);
   ASSERT_GT(first, 0U);
@@ -178,7 +178,7 @@ TYPED_TEST_P(ByteStreamTest, AFullStreamTakesMoreOnceItHasBeenRead) {
   EXPECT_EQ(this->await_read(1).text, "more");
 }
 
-TYPED_TEST_P(ByteStreamTest, ManySmallPiecesAreOneStream) {
+TYPED_TEST_P(ByteStreamTest, ManySmallWritesFormOneStream) {
   std::vector<std::span<const std::byte>> pieces;
   const Pattern pattern(1);
   for (std::size_t i = 0; i < 200; ++i) pieces.push_back(pattern.at(i * 3, 3));
@@ -203,8 +203,8 @@ TYPED_TEST_P(ByteStreamTest, ManySmallPiecesAreOneStream) {
 }
 
 TYPED_TEST_P(ByteStreamTest, HundredMegabytesOfAllSizes) { this->through(0, 100'000'000, 150'000, 200'000); }
-TYPED_TEST_P(ByteStreamTest, SmallWritesToLargeReads) { this->through(1, 3'000'000, 100, 100'000); }
-TYPED_TEST_P(ByteStreamTest, LargeWritesToSmallReads) { this->through(0, 3'000'000, 200'000, 100); }
+TYPED_TEST_P(ByteStreamTest, SmallWritesAndLargeReads) { this->through(1, 3'000'000, 100, 100'000); }
+TYPED_TEST_P(ByteStreamTest, LargeWritesAndSmallReads) { this->through(0, 3'000'000, 200'000, 100); }
 TYPED_TEST_P(ByteStreamTest, AnEmptyStreamEnds) { this->through(0, 0, 1, 1); }
 
 TYPED_TEST_P(ByteStreamTest, BothDirectionsAtOnce) {
@@ -220,7 +220,7 @@ TYPED_TEST_P(ByteStreamTest, BothDirectionsAtOnce) {
   EXPECT_EQ(at_0.received, total);
 }
 
-TYPED_TEST_P(ByteStreamTest, EndOfOneDirectionLeavesTheOther) {
+TYPED_TEST_P(ByteStreamTest, TheEndOfOneDirectionDoesNotAffectTheOther) {
   this->write(0, "last words");
   on(this->loop(0), [&] {
     std::error_code error;
@@ -237,14 +237,14 @@ TYPED_TEST_P(ByteStreamTest, EndOfOneDirectionLeavesTheOther) {
   EXPECT_TRUE(late.error && late.error != asio::error::would_block) << late.error.message();
 }
 
-TYPED_TEST_P(ByteStreamTest, TheOtherSidesCloseIsReadAfterWhatItWrote) {
+TYPED_TEST_P(ByteStreamTest, TheOtherSidesCloseIsReadAfterItsBytes) {
   this->write(0, "last words");
   on(this->loop(0), [&] { this->stream(0).close(); });
   EXPECT_EQ(this->await_read(1).text, "last words");
   EXPECT_EQ(this->await_read(1).error, asio::error::eof);
 }
 
-TYPED_TEST_P(ByteStreamTest, CloseWakesAReaderAndAWriterThatWait) {
+TYPED_TEST_P(ByteStreamTest, CloseWakesAWaitingReaderAndWriter) {
   this->fill(1, Pattern(1));
   Event readable, writable;
   on(this->loop(1), [&] {
@@ -259,12 +259,12 @@ TYPED_TEST_P(ByteStreamTest, CloseWakesAReaderAndAWriterThatWait) {
     if (moved.error == asio::error::would_block) {
       this->await_writable(1);
     } else if (moved.error) {
-      break;  // said at last that nobody reads any more
+      break;  // finally reports that nobody reads any more
     }
   }
 }
 
-TYPED_TEST_P(ByteStreamTest, CloseDropsTheJobs) {
+TYPED_TEST_P(ByteStreamTest, CloseDropsTheCallbacks) {
   auto held = std::make_shared<int>();
   this->fill(0, Pattern(1));
   on(this->loop(0), [&] {
@@ -274,11 +274,11 @@ TYPED_TEST_P(ByteStreamTest, CloseDropsTheJobs) {
     this->stream(0).close();
   });
   this->destroy(0);
-  on(this->loop(0), [] {});  // what was cancelled has been told
+  on(this->loop(0), [] {});  // the cancelled operations have been notified
   EXPECT_EQ(held.use_count(), 1);
 }
 
-TYPED_TEST_P(ByteStreamTest, CloseDropsAJobThatIsDueAlready) {
+TYPED_TEST_P(ByteStreamTest, CloseDropsACallbackThatIsAlreadyDue) {
   this->write(1, "x");
   this->await_readable(0);
   on(this->loop(0), [&] {
@@ -290,7 +290,7 @@ TYPED_TEST_P(ByteStreamTest, CloseDropsAJobThatIsDueAlready) {
   on(this->loop(0), [] {});
 }
 
-TYPED_TEST_P(ByteStreamTest, AJobMayDestroyTheStream) {
+TYPED_TEST_P(ByteStreamTest, ACallbackMayDestroyTheStream) {
   Event destroyed;
   on(this->loop(0), [&] {
     this->stream(0).when_readable([&] {
@@ -303,7 +303,7 @@ TYPED_TEST_P(ByteStreamTest, AJobMayDestroyTheStream) {
   EXPECT_NE(this->await_read(1).error, asio::error::would_block);
 }
 
-TYPED_TEST_P(ByteStreamTest, DestroyedInAnyState) {
+TYPED_TEST_P(ByteStreamTest, MayBeDestroyedInAnyState) {
   for (int state = 0; state < 8; ++state) {
     if (state != 0) this->streams_ = this->kind_->connect();
     const int side = state & 1;
@@ -325,14 +325,14 @@ TYPED_TEST_P(ByteStreamTest, DescribesItself) {
   EXPECT_FALSE(this->stream(1).describe().empty());
 }
 
-REGISTER_TYPED_TEST_SUITE_P(ByteStreamTest, WhatIsWrittenIsRead, NothingToReadWouldBlock,
-                            AReaderIsNotifiedOfLaterAndOfPresentBytes,
-                            JobsRunOnTheLoopAndNotWithinTheCallThatAsks,
-                            AFullStreamTakesMoreOnceItHasBeenRead, ManySmallPiecesAreOneStream,
-                            HundredMegabytesOfAllSizes, SmallWritesToLargeReads, LargeWritesToSmallReads,
-                            AnEmptyStreamEnds, BothDirectionsAtOnce, EndOfOneDirectionLeavesTheOther,
-                            TheOtherSidesCloseIsReadAfterWhatItWrote, CloseWakesAReaderAndAWriterThatWait,
-                            CloseDropsTheJobs, CloseDropsAJobThatIsDueAlready, AJobMayDestroyTheStream,
-                            DestroyedInAnyState, DescribesItself);
+REGISTER_TYPED_TEST_SUITE_P(ByteStreamTest, WrittenBytesAreRead, AReadWithoutBytesWouldBlock,
+                            AReaderIsNotifiedOfPresentAndOfLaterBytes,
+                            CallbacksRunOnTheLoopAndNotWithinTheCall, AFullStreamAcceptsMoreBytesAfterARead,
+                            ManySmallWritesFormOneStream, HundredMegabytesOfAllSizes,
+                            SmallWritesAndLargeReads, LargeWritesAndSmallReads, AnEmptyStreamEnds,
+                            BothDirectionsAtOnce, TheEndOfOneDirectionDoesNotAffectTheOther,
+                            TheOtherSidesCloseIsReadAfterItsBytes, CloseWakesAWaitingReaderAndWriter,
+                            CloseDropsTheCallbacks, CloseDropsACallbackThatIsAlreadyDue,
+                            ACallbackMayDestroyTheStream, MayBeDestroyedInAnyState, DescribesItself);
 
 }  // namespace weft::test

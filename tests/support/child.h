@@ -1,4 +1,4 @@
-// A process of a test's own.
+// A child process of a test.
 #pragma once
 
 #include <signal.h>
@@ -24,9 +24,9 @@ inline std::string line_of(int pipe) {  // empty once the other side has ended
   return text;
 }
 
-// Runs `body` until it is killed. `body` gets a pipe to write to and, if it has a second parameter, one to
-// read from. The child ends with its parent. Create it before the parent has threads: a process that is
-// forked from one with threads may not create any.
+// Runs `body` until the child is killed. `body` gets a pipe to write to and, if it has a second parameter,
+// one to read from. The child ends with its parent. Create it before the parent has threads, because a child
+// of a process with threads may not create any.
 class Child {
  public:
   template <class Body>
@@ -58,14 +58,14 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  std::string line() { return line_of(from_); }  // that it wrote
+  std::string line() { return line_of(from_); }  // the line that the child wrote
   void tell(const std::string& text) { say(to_, text); }
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
     ::waitpid(std::exchange(pid_, -1), nullptr, 0);
   }
-  void stop() {  // until go_on(); it stands when this returns
+  void stop() {  // until go_on(); the child has stopped when this returns
     ::kill(pid_, SIGSTOP);
     ::waitpid(pid_, nullptr, WUNTRACED);
   }

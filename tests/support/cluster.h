@@ -10,7 +10,7 @@
 
 namespace weft::test {
 
-// Asks until the condition holds; one that never does fails the test, and says which it was.
+// Polls until the condition holds. If it does not hold in time, the test fails with its name.
 template <class Condition>
 void eventually(const std::string& what, Condition condition) {
   const auto end = rpc::Clock::now() + too_long / 2;
@@ -23,7 +23,7 @@ void eventually(const std::string& what, Condition condition) {
   }
 }
 
-// Keeps the loop of an agent that has one from doing anything, for as long as this lives.
+// Blocks the loop of an agent for the lifetime of this object.
 class HeldLoop {
  public:
   explicit HeldLoop(rpc::Agent& agent) {

@@ -10,7 +10,7 @@
 
 namespace weft::test {
 
-// Runs f on the loop and returns when it has.
+// Runs f on the loop, and returns after f has returned.
 template <class F>
 void on(rpc::Loop& loop, F f) {
   Event done;
@@ -21,14 +21,14 @@ void on(rpc::Loop& loop, F f) {
   done.wait();
 }
 
-// Keeps what the connection delivers.
+// Keeps the frames that the connection delivers.
 class End final : public rpc::ConnectionObserver {
  public:
   explicit End(std::shared_ptr<rpc::Connection> connection) : connection_(std::move(connection)) {}
 
   rpc::Connection& connection() { return *connection_; }
   rpc::Loop& loop() { return *connection_->loop(); }
-  std::function<void(const rpc::InboundFrame&)> react;  // on the loop, before the frame is kept
+  std::function<void(const rpc::InboundFrame&)> react;  // called on the loop, before the frame is kept
 
   void on_frame(rpc::InboundFrame&& frame) override {
     if (react) react(frame);
@@ -53,7 +53,8 @@ class End final : public rpc::ConnectionObserver {
     frames_.pop_front();
     return frame;
   }
-  // Why it closed; whatever it delivered before may still be taken.
+  // Waits until the connection has closed and returns the reason. The frames delivered before may still be
+  // taken.
   rpc::Error closed() {
     std::unique_lock lock(mutex_);
     wait(lock, [this] { return !reasons_.empty(); });

@@ -1,5 +1,5 @@
-// All decoders of what comes over the wire, run over any bytes: what tests of mutated frames and the fuzzers
-// share.
+// All decoders of bytes from the wire, run over any bytes. Tests of mutated frames and the fuzzers share
+// them.
 #pragma once
 
 #include <weft/rpc/transport/frame_reader.h>
@@ -11,10 +11,10 @@
 
 namespace weft::rpc::probe {
 
-// Called with the rule that a decoder has broken.
+// Called with the rule that a decoder has violated.
 using Wrong = std::function<void(const std::string& what)>;
 
-// Runs f, which may only throw what a decoder says of bytes from outside. False where it threw.
+// Runs f, which may only throw the errors that decoders have for invalid bytes. Returns false if it threw.
 template <class F>
 bool reads(const Wrong& wrong, F f) {
   try {
@@ -31,8 +31,8 @@ bool reads(const Wrong& wrong, F f) {
   return false;
 }
 
-// Reads every byte of a value; the first few values also by every reader that does not fit, and beyond the
-// end.
+// Reads every byte of a value. The first few values are also read by every reader of another type, and beyond
+// their end.
 class Walk {
  public:
   explicit Walk(const Wrong& wrong) : wrong_(wrong) {}
@@ -123,7 +123,8 @@ class Decoders {
 
   std::size_t frames = 0, refused = 0, rendered = 0, decoded = 0;
 
-  // A connection's bytes, `piece` at a time, until one is refused; as a trusted peer's and as any peer's.
+  // Feeds the bytes of a connection, `piece` bytes at a time, until a piece is refused. Does so once as a
+  // trusted peer and once as another peer.
   void stream(std::span<const std::byte> bytes, std::size_t piece = SIZE_MAX) {
     stream(bytes, piece, false);
     stream(bytes, piece, true);
@@ -164,7 +165,7 @@ class Decoders {
     if (!whole) ++refused;
   }
 
-  // An error's payload is read, or is nothing.
+  // Reads the payload of an error, if it has one.
   void failure(const std::optional<FailureInfo>& found) {
     if (!found || found->payload == nullptr) return;
     if (found->payload->type.size() + found->payload->bytes.size() > max_error_payload)
@@ -174,7 +175,7 @@ class Decoders {
     (void)payload<Small>(error);
   }
 
-  // A reader each, as Cap'n Proto counts what one reads.
+  // Each f gets its own reader, because Cap'n Proto counts the bytes that a reader reads.
   template <class F>
   bool with(const InboundFrame& frame, F f) {
     return reads(wrong_, [&] {
@@ -187,7 +188,7 @@ class Decoders {
     ++frames;
     if (frame.header.size() + frame.prefix.body_bytes > small_limits().header + small_limits().message)
       wrong_("a frame above the limits");
-    // Of whatever kind it is: what is not there reads as its default, or is refused.
+    // Reads the frame as every kind. A missing field reads as its default, or the reader refuses the frame.
     with(frame, [&](IncomingMessage& message) {
       reads(wrong_, [&] { (void)message.goodbye(); });
       reads(wrong_, [&] { failure(message.failure()); });

@@ -1,5 +1,5 @@
-// The behaviour of elastic worlds with any store: INSTANTIATE_TEST_SUITE_P(Stores, ElasticWorld, …) with the
-// kinds of store.
+// The behaviour of elastic worlds with any store. INSTANTIATE_TEST_SUITE_P(Stores, ElasticWorld, …) runs the
+// suite with the kinds of store.
 #pragma once
 
 #include <weft/rpc/endpoint/agent_core.h>
@@ -94,7 +94,7 @@ TEST_P(ElasticWorld, WatchersAreNotifiedOfJoinsAndLeaves) {
     return kind_of([&] { return got(b.peer("a").call<&Worker::who>()); }) == rpc::ErrorKind::not_found;
   });
 
-  got(rpc::Job(start("a")).wait_for(3));  // at once: members that have left are not waited for
+  got(rpc::Job(start("a")).wait_for(3));  // at once: nobody waits for members that have left
   EXPECT_EQ(seen.until(5).back().member.id(), agent("a").id());
   EXPECT_NE(agent("a").id(), was);
   EXPECT_EQ(seen.text(), "worker0 joined, a joined, b joined, a left, a joined");
@@ -103,7 +103,7 @@ TEST_P(ElasticWorld, WatchersAreNotifiedOfJoinsAndLeaves) {
   EXPECT_EQ(late.text(), "a joined, b joined, worker0 joined");
 }
 
-// Between members of which neither hosts the store: they have no connection before.
+// Neither of the two members hosts the store. They have no connection to each other before the first call.
 TEST_P(ElasticWorld, PresentAndLaterMembersCallEachOther) {
   got(rpc::Job(start("a")).wait_for(2));
   got(rpc::Job(start("b")).wait_for(3));
@@ -129,11 +129,11 @@ TEST_P(ElasticWorld, ADeathIsReported) {
   EXPECT_EQ(seen.text(), "a joined, b joined, worker0 joined, a lost");
   EXPECT_EQ(names(b), "b, worker0");
   EXPECT_EQ(kind_of([&] { return got(b.peer("a").call<&Worker::who>()); }), rpc::ErrorKind::not_found);
-  EXPECT_EQ(got(b.peer("worker0").call<&Worker::who>()), "worker0");  // the job goes on
+  EXPECT_EQ(got(b.peer("worker0").call<&Worker::who>()), "worker0");  // the job continues
   for (rpc::Agent* agent : {&b, &host()}) EXPECT_EQ(agent->core()->world_failure(), std::nullopt);
 }
 
-TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
+TEST_P(ElasticWorld, ARestartedPeerIsANewIncarnation) {
   rpc::Agent& b = start("b");
   got(rpc::Job(b).wait_for(2));
   got(rpc::Job(start_mortal("a")).wait_for(3));
@@ -144,7 +144,7 @@ TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
   const rpc::Peer by_name = b.peer("a"), bound = by_name.only(first);
   EXPECT_EQ(got(bound.call<&Worker::who>()), "a");
   job_->end("a");
-  got(rpc::Job(start_mortal("a")).wait_for(3));  // once its earlier incarnation is known to have ended
+  got(rpc::Job(start_mortal("a")).wait_for(3));  // after the end of its earlier incarnation is known
   const rpc::AgentId second = agent("a").id();
   EXPECT_NE(second, first);
   EXPECT_EQ(seen.until(5)[3].member.id(), first);
@@ -155,7 +155,7 @@ TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
   EXPECT_EQ(kind_of([&] { return got(bound.call<&Worker::who>()); }), rpc::ErrorKind::peer_lost);
 }
 
-// The agent sends nothing for the duration of its lease, while its connections stay open: as if it was
+// The agent sends nothing for the duration of its lease, while its connections stay open: as if it were
 // stopped, or behind a network that drops its messages.
 TEST_P(ElasticWorld, AMemberThatWasDeclaredDeadGetsAnError) {
   rpc::Agent& b = start("b");
@@ -175,14 +175,14 @@ TEST_P(ElasticWorld, AMemberThatWasDeclaredDeadGetsAnError) {
   held.release();
   expect_error(std::move(wait), rpc::ErrorKind::lease_lost, "this agent was declared dead");
   expect_error(own.watch().next(), rpc::ErrorKind::lease_lost, "this agent was declared dead");
-  // No agent accepts it as a member again.
+  // No agent accepts it as a member any more.
   eventually("b refuses it", [&] {
     return kind_of([&] { return got(a.peer("b").call<&Worker::who>()); }) == rpc::ErrorKind::lease_lost;
   });
   EXPECT_EQ(names(b), "b, worker0");
 }
 
-TEST_P(ElasticWorld, ANameIsOneAgentsAtATime) {
+TEST_P(ElasticWorld, ANameBelongsToOneAgentAtATime) {
   got(rpc::Job(start("a")).wait_for(2));
   got(rpc::Job(host()).wait_for(2));
   auto twin = job_->make(no_rank, "a");
@@ -212,12 +212,12 @@ TEST_P(ElasticWorld, AServingMemberEndsWhenTheOthersHaveLeft) {
   got(rpc::Job(host()).wait_for(3));
   std::thread server([&] { rpc::Job(host()).serve_until_shutdown(); });
   got(agent("a").leave());
-  job_->end("b");  // a loss, which ends nothing
+  job_->end("b");  // a loss, which does not end the job
   server.join();
   EXPECT_EQ(host().core()->world_failure(), std::nullopt);
 }
 
-TEST_P(ElasticWorld, AWatchIsWaitedForOnceAndEndsWithItsAgent) {
+TEST_P(ElasticWorld, AWatchHasOneWaiterAndEndsWithItsAgent) {
   rpc::Agent& a = start("a");
   auto early = a.watch_members();
   expect_error(early->next(), rpc::ErrorKind::failed_precondition, "has not joined its job");

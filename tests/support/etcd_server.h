@@ -47,7 +47,7 @@ class EtcdServer {
   std::string url(const std::string& prefix) const { return "etcd://" + server() + "/" + prefix; }
   bool running() const { return process_ != 0; }
 
-  // On the same ports, over what it had stored; returns when it does its work.
+  // Starts etcd on the same ports, with its stored data. Returns when etcd serves clients.
   void start() {
     const std::string client = "http://" + server();
     const std::string peer = "http://" + host_ + ":" + std::to_string(peer_);
@@ -98,7 +98,7 @@ class EtcdServer {
       if (::access(path, X_OK) == 0) return path;
     return "";
   }
-  void choose_ports() {  // two different ones: both are held meanwhile
+  void choose_ports() {  // two different ports: both are bound at the same time
     asio::io_context context;
     const asio::ip::tcp::endpoint any(asio::ip::make_address(host_), 0);
     const asio::ip::tcp::acceptor client(context, any), peer(context, any);

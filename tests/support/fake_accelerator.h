@@ -1,10 +1,10 @@
 // An accelerator for machines without one: LibTorch's PrivateUse1 devices "fake:0" to "fake:3". Their memory
 // is the host's, and their streams are queues that no thread executes. A job on a stream runs when a thread
-// waits for it (for the stream, an event, or a copy that blocks). A missing wait therefore shows every time,
-// as the pattern with which fresh memory is filled.
+// waits for it (for the stream, an event, or a copy that blocks). A missing wait is therefore always
+// detected: the test reads the pattern with which fresh memory is filled.
 //
-// LibTorch registers devices for the whole process, so there is one; install() makes it. Kernels run on the
-// CPU, after what their device's current stream still holds. Thread-safe.
+// LibTorch registers devices for the whole process, so there is one; install() creates it. Kernels run
+// on the CPU, after the remaining jobs of their device's current stream. Thread-safe.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -43,27 +43,28 @@ class FakeAccelerator {
   static constexpr int pooled = 8;  // streams of a device, in addition to its default one
 
   static FakeAccelerator& install() {
-    static auto* accelerator = new FakeAccelerator;  // for ever, as LibTorch keeps what is registered
+    // never destroyed, because LibTorch keeps the registered pointers
+    static auto* accelerator = new FakeAccelerator;
     return *accelerator;
   }
   static c10::Device device(int index) { return {type, static_cast<c10::DeviceIndex>(index)}; }
 
   using Job = std::function<void()>;
 
-  // A kernel of one's own on the current stream of `device`.
+  // Launches a custom kernel on the current stream of `device`.
   void launch(c10::Device device, Job job) { launch(current(device), std::move(job)); }
-  // Jobs that are put on the stream from now on wait until ready() is true.
+  // Jobs that are added to the stream from now on wait until ready() is true.
   void block(const c10::Stream& stream, std::function<bool()> ready) {
     launch(stream, [] {}, std::move(ready));
   }
-  // One that fills the tensor, later.
+  // Launches a kernel that fills the tensor later.
   void fill_later(const at::Tensor& tensor, double value) {
     launch(tensor.device(), [on_cpu = seen_from_cpu(tensor), value] { on_cpu.fill_(value); });
   }
   c10::Stream current(c10::Device device) {
     return c10::Stream(c10::Stream::UNSAFE, device, current_ids()[static_cast<std::size_t>(device.index())]);
   }
-  // As a backend's own handle of a stream.
+  // Represents the stream as a handle of the backend.
   static void* handle(const c10::Stream& stream) {
     return reinterpret_cast<void*>(
         static_cast<std::uintptr_t>(1 + stream.id() * devices + stream.device_index()));
@@ -77,7 +78,8 @@ class FakeAccelerator {
     const std::uint64_t until = queues_[key(stream)].launched;
     wait_until(lock, [&] { return run(queues_[key(stream)], until); });
   }
-  // Runs what the stream can run now. A stream that waits for an event may have to wait for other ranks.
+  // Runs the jobs that the stream can run now. If the stream waits for an event, the event may depend on
+  // other ranks.
   void advance(const c10::Stream& stream) {
     std::lock_guard lock(mutex_);
     Queue& queue = queues_[key(stream)];
@@ -108,14 +110,14 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return device_waits_;
   }
-  // A condition for which an event waits in addition to the jobs on its stream. It is requested of a stream
+  // A condition for which an event waits in addition to the jobs on its stream. It is requested for a stream
   // when the event is recorded. Null: none.
   void set_pending_work(std::function<std::function<bool()>(const c10::Stream&)> ended) {
     std::lock_guard lock(mutex_);
     work_ended_ = std::move(ended);
   }
-  // The queries of events: with another device than theirs as the current one; by which threads since they
-  // were taken.
+  // The queries of events: their number while another device was the current one, and the threads that made
+  // them since the last take.
   std::size_t queries_without_the_device() {
     std::lock_guard lock(mutex_);
     return queries_without_the_device_;
@@ -124,7 +126,7 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return std::exchange(querying_threads_, {});
   }
-  // The threads that asked how many devices there are, since they were taken.
+  // Takes the threads that asked for the number of devices since the last take.
   std::set<std::thread::id> take_counting_threads() {
     std::lock_guard lock(mutex_);
     return std::exchange(counting_threads_, {});
@@ -163,7 +165,7 @@ class FakeAccelerator {
     queue.jobs.push_back({std::move(job), std::move(ready)});
     ++queue.launched;
   }
-  // Under mutex_. False: a job waits for an event that has not happened.
+  // Caller holds mutex_. Returns false if a job waits for an event that has not occurred.
   bool run(Queue& queue, std::uint64_t until) {
     while (queue.done < until) {
       if (queue.jobs.front().ready && !queue.jobs.front().ready()) return false;
@@ -186,7 +188,7 @@ class FakeAccelerator {
     }
   }
 
-  // Keeps the storage: the tensor may get another one.
+  // Keeps the storage alive, because the tensor may get another one.
   static at::Tensor seen_from_cpu(const at::Tensor& tensor) {
     return at::from_blob(
         tensor.data_ptr(), tensor.sizes(), tensor.strides(), [keep = tensor.storage()](void*) {},
@@ -271,7 +273,7 @@ class FakeAccelerator {
     return to;
   }
   static at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-    if (to.sizes() != from.sizes()) {  // the result of an operator that makes it before it knows its size
+    if (to.sizes() != from.sizes()) {  // an operator creates its result before it knows the size
       const at::Tensor resized = at::empty(from.sizes(), to.options());
       to.unsafeGetTensorImpl()->set_storage_keep_dtype(resized.storage());
       to.unsafeGetTensorImpl()->set_sizes_contiguous(from.sizes());
@@ -285,7 +287,7 @@ class FakeAccelerator {
   static at::Tensor view(const at::Tensor& self, c10::IntArrayRef sizes) {
     return at::native::view(self, sizes);
   }
-  // On a copy on the CPU, which is contiguous, the strides would be wrong.
+  // A copy on the CPU is contiguous, and the strides would be wrong for it.
   static at::Tensor reshape_alias(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
     return at::native::_reshape_alias(self, sizes, strides);
   }
@@ -293,7 +295,7 @@ class FakeAccelerator {
     at::native::cpu_fallback(op, stack);
   }
 
-  // --- As LibTorch sees it ---
+  // --- Registrations with LibTorch ---
 
   class Guard final : public c10::impl::DeviceGuardImplInterface {
    public:
@@ -421,7 +423,7 @@ class FakeAccelerator {
     kernels_.impl("as_strided", &as_strided);
     kernels_.impl("view", &view);
     kernels_.impl("_reshape_alias", &reshape_alias);
-    // LibTorch's own, of which each device's library registers what it has.
+    // LibTorch's own operators, which the library of each device must register.
     sparse_.impl("_sparse_coo_tensor_with_dims_and_tensors",
                  &at::native::new_with_dims_and_tensor_sparse_symint);
     sparse_.impl("_indices", &at::native::_indices_sparse);

@@ -32,16 +32,16 @@ struct FakeWork;
 namespace weft::collectives::nccl {
 struct Comm {
   std::shared_ptr<test::FakeClique> clique;
-  int rank = 0, origin = 0;  // origin: its rank in the first communicator, by which faults are planted
+  int rank = 0, origin = 0;  // origin: its rank in the first communicator, which selects the planted faults
   Result error = Result::success;
-  bool settling = true;  // NCCL is at it: made, split, closed
+  bool settling = true;  // NCCL still creates, splits or closes it
   bool dead = false, finalized = false;
-  int polls = 0;  // that still find it in progress
+  int polls = 0;  // number of further polls that return in_progress
   std::uint64_t collectives = 0, splits = 0;
   std::thread::id inside;
-  int depth = 0;  // of calls inside
+  int depth = 0;  // nested calls inside
   std::vector<std::shared_ptr<test::FakeWork>> works;
-  std::map<int, double> factors;  // of operators made
+  std::map<int, double> factors;  // operators of this communicator
 };
 }  // namespace weft::collectives::nccl
 
@@ -60,18 +60,18 @@ struct FakeOp {
   void* out;
   std::size_t count;
   collectives::nccl::DataType type;
-  int op = 0, peer = 0;  // peer: root, or the other side
+  int op = 0, peer = 0;  // peer: the root, or the other rank
   Comm* comm = nullptr;
   collectives::nccl::Stream stream = nullptr;
   std::uint64_t sequence = 0;
   double factor = 1;
   std::shared_ptr<FakeWork> work = nullptr;
-  std::vector<char> read{};  // what was in `in` when the stream came to it
+  std::vector<char> read{};  // the contents of `in` when the stream reached the operation
 };
 
 struct FakeClique {
   int size = 0;
-  std::vector<Comm*> members;  // by rank; null: has not come
+  std::vector<Comm*> members;  // by rank; null: has not arrived
   std::map<std::uint64_t, std::vector<FakeOp>> collectives;
   std::map<std::pair<int, int>, std::deque<FakeOp>> sends, recvs;  // by from, to
   struct Split {
@@ -83,7 +83,7 @@ struct FakeClique {
   std::map<std::vector<int>, std::vector<Split>> shrinks;
   std::vector<Split> grows;
   std::string grow_id;
-  // An aborted communicator reads and writes no memory.
+  // An aborted communicator does not access memory.
   void forget(const Comm* comm) {
     const auto of_it = [comm](const FakeOp& op) { return op.comm == comm; };
     for (auto& [sequence, ops] : collectives) std::erase_if(ops, of_it);
@@ -102,14 +102,14 @@ class FakeNccl {
   using UniqueId = collectives::nccl::UniqueId;
   using Job = std::function<void()>;
 
-  // Of one rank of the first communicator, and of those made of it.
+  // The faults of one rank of the first communicator, and of the communicators created from it.
   struct Faults {
-    Result init = Result::success;    // what making one gives
-    bool init_hangs = false;          // never done
-    int init_polls = 2;               // that find it in progress
-    Result launch = Result::success;  // what the end of a group gives
-    int launch_polls = 0;             // that find it in progress, after a group
-    bool never_ends = false;          // what it launches
+    Result init = Result::success;    // result of creating one
+    bool init_hangs = false;          // never completes
+    int init_polls = 2;               // polls that return in_progress
+    Result launch = Result::success;  // result of the end of a group
+    int launch_polls = 0;             // polls that return in_progress after a group
+    bool never_ends = false;          // its operations never end
     bool never_closes = false;
   };
 
@@ -117,23 +117,23 @@ class FakeNccl {
   FakeNccl(const FakeNccl&) = delete;
   FakeNccl& operator=(const FakeNccl&) = delete;
 
-  // Lives longer than the table.
+  // Outlives the table.
   std::shared_ptr<const Api> api();
 
-  Faults& faults(int rank) { return faults_[rank]; }  // before threads begin
-  std::function<void(Stream, Job)> enqueue;           // empty: at once
-  // Called after the calls of a group are enqueued: the stream runs no further until the function is true.
-  // Empty: only events wait for what was launched.
+  Faults& faults(int rank) { return faults_[rank]; }  // set before threads start
+  std::function<void(Stream, Job)> enqueue;           // empty: runs at once
+  // Called after the calls of a group are enqueued. The stream stops until the function returns true. Empty:
+  // only events wait for the operations.
   std::function<void(Stream, std::function<bool()>)> block;
   std::string last_error = "an error of the fake";
 
-  // All communicators of the rank get the error, as what is polled for.
+  // All communicators of the rank get the error, and polls return it.
   void fail(int rank, Result error) {
     std::lock_guard lock(mutex_);
     for (const auto& comm : comms_)
       if (comm->origin == rank && !comm->dead) comm->error = error;
   }
-  // The rank's process is gone: others that it has a communicator with get remote_error.
+  // The process of the rank has ended: the other ranks of its communicators get remote_error.
   void kill(int rank) {
     std::lock_guard lock(mutex_);
     for (const auto& comm : comms_) {
@@ -143,7 +143,7 @@ class FakeNccl {
       if (concerned) comm->error = Result::remote_error;
     }
   }
-  // The next group of that rank stays inside NCCL until it is released.
+  // The next group of that rank stays inside NCCL until the test releases it.
   void hold(int rank) {
     std::lock_guard lock(mutex_);
     held_.insert(rank);
@@ -158,7 +158,7 @@ class FakeNccl {
     changed_.wait(lock, [&] { return holding_.contains(rank); });
   }
 
-  // Says whether what is on the stream by now has ended, as an event does.
+  // Returns a function that tells whether the current operations of the stream have ended, as an event does.
   std::function<bool()> mark(Stream stream) {
     std::lock_guard lock(mutex_);
     return [this, works = streams_[stream]] {
@@ -171,8 +171,7 @@ class FakeNccl {
     std::lock_guard lock(mutex_);
     return misuse_;
   }
-  std::vector<std::string> calls(
-      int rank) const {  // "all_reduce 4", in the order in which they were launched
+  std::vector<std::string> calls(int rank) const {  // "all_reduce 4", in the order of the launches
     std::lock_guard lock(mutex_);
     const auto found = calls_.find(rank);
     return found == calls_.end() ? std::vector<std::string>{} : found->second;
@@ -195,11 +194,11 @@ class FakeNccl {
     std::lock_guard lock(mutex_);
     return memory_;
   }
-  bool idle_threads() const {  // none has a group open
+  bool idle_threads() const {  // no thread has an open group
     std::lock_guard lock(mutex_);
     return std::all_of(groups_.begin(), groups_.end(), [](const auto& one) { return one.second.depth == 0; });
   }
-  int operators() const {  // made and not destroyed
+  int operators() const {  // created and not destroyed
     std::lock_guard lock(mutex_);
     return operators_;
   }
@@ -214,7 +213,7 @@ class FakeNccl {
 
   void note(const std::string& what) { misuse_.push_back(what); }
 
-  // A call inside NCCL with a communicator; false: it must not be.
+  // Enters a call inside NCCL with a communicator. Returns false if the call is misuse.
   bool enter(Comm* comm, const char* what) {
     if (comm->dead) {
       note(std::string(what) + " after its end");
@@ -302,10 +301,10 @@ class FakeNccl {
   mutable std::recursive_mutex mutex_;  // guards what follows
   std::condition_variable_any changed_;
   std::map<int, Faults> faults_;
-  std::vector<std::unique_ptr<Comm>> comms_;  // for ever, so that use after the end is seen
+  std::vector<std::unique_ptr<Comm>> comms_;  // never destroyed, to detect use after the end
   std::map<std::string, std::shared_ptr<FakeClique>> forming_;
   std::map<std::string, std::pair<FakeClique*, std::map<int, Comm**>>>
-      growing_;  // by id: by whom, and who joins
+      growing_;  // by id: the parent clique, and the joining ranks
   std::map<std::thread::id, Group> groups_;
   std::map<Stream, std::vector<std::shared_ptr<FakeWork>>> streams_;
   std::map<int, std::vector<std::string>> calls_;
@@ -321,7 +320,7 @@ class FakeNccl {
 
 // --- Data ---
 
-// Of what was sent, which may be nothing, to a buffer that then may be null.
+// Copies the sent bytes. If no bytes were sent, the buffer may be null.
 inline void copy_read(const std::vector<char>& read, void* to) {
   if (!read.empty()) std::memcpy(to, read.data(), read.size());
 }
@@ -367,13 +366,13 @@ inline void FakeNccl::reduce_any(std::vector<FakeOp>& ops, std::size_t from, std
     case DataType::uint8:
       return reduce<std::uint8_t>(ops, from, count, out);
     default:
-      std::terminate();  // what no test needs
+      std::terminate();  // not needed by any test
   }
 }
 
-// Otherwise the library waits for a message that no rank sends, until it is aborted.
+// Without this check the library waits for a message that no rank sends, until it is aborted.
 inline bool agree(const std::vector<FakeOp>& ops) {
-  static constexpr int made = 5;  // the first operator that a communicator makes; each rank has its own
+  static constexpr int made = 5;  // the first operator that a communicator creates; each rank has its own
   const auto meaning = [](const FakeOp& op) {
     return std::tuple(op.kind, op.count, op.type, std::min(op.op, made), op.peer);
   };
@@ -403,7 +402,7 @@ inline void FakeNccl::finish(std::vector<FakeOp>& ops) {
 inline void FakeNccl::arrive(FakeOp op) {
   using Kind = FakeOp::Kind;
   std::lock_guard lock(mutex_);
-  if (op.work->ended || faults_[op.comm->origin].never_ends) return;  // ended: by an abort
+  if (op.work->ended || faults_[op.comm->origin].never_ends) return;  // ended by an abort
   FakeClique& clique = *op.comm->clique;
   if (op.kind != Kind::recv) {
     const std::size_t parts = op.kind == Kind::reduce_scatter ? static_cast<std::size_t>(clique.size) : 1;

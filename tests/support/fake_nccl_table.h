@@ -1,4 +1,4 @@
-// The functions of FakeNccl, as weft's table of NCCL's holds them. Included by fake_nccl.h alone.
+// The functions of FakeNccl as a table of NCCL functions in weft. Only fake_nccl.h includes this file.
 #pragma once
 
 namespace weft::test {

@@ -1,7 +1,7 @@
-// FrameMutator: what a number makes of a frame. It knows the frame's structure (the prefix's fields, the
-// segment table, Cap'n Proto's pointers, the attachments), and breaks it at one to three places; even numbers
-// put the checksum right again, so that what is behind it is reached. The same number does the same
-// everywhere. Thread-safety: none.
+// FrameMutator: mutates a frame by a seed number. It knows the structure of frames (the fields of the prefix,
+// the segment table, Cap'n Proto's pointers, the attachments), and damages it at one to three places. Even
+// seeds correct the checksum, so that the checks after it are reached. The same seed makes the same mutation
+// on every machine. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/wire/prefix.h>
@@ -29,7 +29,7 @@ class FrameMutator {
     return from[below(from.size())];
   }
 
-  // Never the frame itself. `other` is what may be spliced into it.
+  // Returns a frame that differs from the given one. `other` is a frame whose parts may be spliced in.
   Bytes mutate(const Bytes& frame, const Bytes& other) {
     for (;;) {
       bytes_ = frame;
@@ -58,7 +58,7 @@ class FrameMutator {
   std::uint64_t one_of(std::initializer_list<std::uint64_t> values) {
     return *(values.begin() + below(values.size()));
   }
-  // A length or a count: what checks of it are likely to get wrong.
+  // A length or a count: values at which checks of it are likely to fail.
   std::uint64_t near(std::uint64_t n) {
     return one_of({0,
                    1,
@@ -86,7 +86,7 @@ class FrameMutator {
     const std::size_t choice = below(20);
     if (choice == 0) return cut();
     if (choice == 1) return splice(other);
-    if (bytes_.size() < head_) return;  // cut before
+    if (bytes_.size() < head_) return;  // already cut
     if (choice <= 4) return prefix();
     if (choice <= 6) return segment_table();
     if (choice == 7) return length();
@@ -132,7 +132,7 @@ class FrameMutator {
     if (at + 4 <= bytes_.size()) put(at, static_cast<std::uint32_t>(near(take<std::uint32_t>(at))));
   }
 
-  // Words more or fewer than there were, anywhere in the header.
+  // Inserts or removes words anywhere in the header.
   void length() {
     const std::size_t at = prefix_size + 8 * below(words() + 1);
     const auto place = bytes_.begin() + static_cast<std::ptrdiff_t>(at);
@@ -153,7 +153,8 @@ class FrameMutator {
     flip(head_ * 8 + below((bytes_.size() - head_) * 8));
   }
 
-  // One word of the header, taken for what it might be: a pointer, a list's tag, a union's tag, a size, text.
+  // Changes one word of the header as if it were a pointer, the tag of a list, the tag of a union, a size, or
+  // text.
   void word() {
     const std::size_t n = one_in(2) ? std::min<std::size_t>(words(), 24) : words();
     const std::size_t at = prefix_size + 8 * below(n);
@@ -173,44 +174,44 @@ class FrameMutator {
         put(at, take<std::uint64_t>(to));
         return put(to, word);
       }
-      case 4:  // a pointer's kind
+      case 4:  // the kind of a pointer
         return put_low((low & ~std::uint64_t{3}) | below(4));
-      case 5:  // where it leads to
+      case 5:  // the target of a pointer
       case 6:
         return put_low((low & 3) | (one_of({0, 1, ~std::uint64_t{0}, (low >> 2) + 1, (low >> 2) - 1, words(),
                                             std::uint64_t{0} - words(), random_()})
                                     << 2));
-      case 7:  // a list's count
+      case 7:  // the number of elements of a list
         return put_high((high & 7) | near(high >> 3) << 3);
-      case 8:  // and its elements' size
+      case 8:  // and the size of its elements
         return put_high((high & ~std::uint64_t{7}) | below(8));
-      case 9: {  // a struct's sizes
+      case 9: {  // the sizes of a struct
         const std::size_t lane = 2 * below(2);
         return put(at + 4 + lane, static_cast<std::uint16_t>(near(high & 0xffff)));
       }
-      case 10: {  // a far pointer, perhaps by way of a second one
+      case 10: {  // a far pointer, perhaps a double-far one
         const std::uint64_t doubled = below(2);
         const std::uint64_t offset = below(words() + 2);
         return put(at, 2 | doubled << 2 | offset << 3 | one_of({0, 1, 2, 0xffffffff}) << 32);
       }
-      case 11:  // a union's tag
+      case 11:  // the tag of a union
       case 12: {
         const std::size_t lane = 2 * below(4);
         return put(at + lane, static_cast<std::uint16_t>(below(20)));
       }
-      case 13: {  // the tag of a list of structs, or of none
+      case 13: {  // the tag of a list of structs, or of no list
         const std::uint64_t count = near(words());
         const std::uint64_t data = below(4);
         const std::uint64_t pointers = below(4);
         return put(at, (count << 2 & 0xffffffff) | data << 32 | pointers << 48);
       }
-      case 14:  // an attachment's size, or any number
+      case 14:  // the size of an attachment, or any number
         return put(at, near(word));
       case 15: {
         const std::size_t byte = below(8);
         return put(at + byte, static_cast<std::uint8_t>(random_()));
       }
-      default:  // itself, or one near it, as a list's or struct's content
+      default:  // the word itself or one near it, as the content of a list or struct
         return put(at, (word & ~std::uint64_t{0xfffffffc}) | (std::uint64_t{0x3fffffff - below(3)} << 2));
     }
   }
@@ -218,7 +219,7 @@ class FrameMutator {
   void flip(std::size_t bit) { bytes_[bit / 8] ^= std::byte(1U << bit % 8); }
   std::size_t words() const { return (head_ - prefix_size) / 8; }
 
-  // Puts the checksum right, and half of the time the prefix's sizes before it.
+  // Corrects the checksum, and in half of the cases first the sizes in the prefix.
   void reseal() {
     if (bytes_.size() < prefix_size) return;
     if (one_in(2) && bytes_.size() >= head_) {
@@ -237,7 +238,7 @@ class FrameMutator {
   rpc::Limits limits_;
   bool reseals_;
   Bytes bytes_;
-  std::size_t head_ = 0;  // bytes of the prefix and what stands in the header's place
+  std::size_t head_ = 0;  // size of the prefix and of the bytes in the place of the header
 };
 
 }  // namespace weft::test

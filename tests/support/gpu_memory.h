@@ -10,7 +10,7 @@
 
 namespace weft::test {
 
-// Why no kernel can run here; empty where one can.
+// Returns why no kernel can run on this machine, or an empty string if one can.
 inline std::string no_gpu() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -18,7 +18,7 @@ inline std::string no_gpu() {
   return count > 0 ? "" : "there is no GPU";
 }
 
-// A copy of bytes, on the current device. Not copied itself.
+// A copy of bytes on the current device. Not copyable.
 class GpuMemory {
  public:
   explicit GpuMemory(std::span<const std::byte> bytes) : size_(bytes.size()) {

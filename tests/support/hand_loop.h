@@ -52,7 +52,7 @@ class HandLoop final : public rpc::Loop {
     }
     return any;
   }
-  // Destroys what has not run, which may own this loop.
+  // Destroys the jobs that have not run. They may own this loop.
   void drop() {
     for (bool any = true; any;) {
       std::unique_lock lock(mutex_);
@@ -89,7 +89,7 @@ class HandLoop final : public rpc::Loop {
   asio::io_context context_;  // never run
 };
 
-// Loops that are turned together.
+// Runs several loops together.
 inline bool run_until(const std::vector<HandLoop*>& loops, const std::function<bool()>& holds,
                       std::chrono::nanoseconds at_most = std::chrono::seconds{2}) {
   for (std::chrono::nanoseconds passed{0}; !holds(); passed += std::chrono::milliseconds{1}) {

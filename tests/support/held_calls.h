@@ -1,5 +1,5 @@
-// HeldCalls: keeps the calls of one method from beginning at an agent until the test releases them. Given
-// with AgentOptions::interceptors. Thread-safe.
+// HeldCalls: delays the calls of one method at an agent until the test releases them. Passed in
+// AgentOptions::interceptors. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/interceptor.h>
@@ -22,7 +22,7 @@ class HeldCalls final : public rpc::Interceptor {
     co_await std::move(released);
   }
   void wait() { held_.wait(); }  // until a call is held
-  void release() {               // these calls, and all that arrive later
+  void release() {               // releases these calls and all later ones
     std::vector<rpc::Promise<void>> waiting;
     {
       std::lock_guard lock(mutex_);

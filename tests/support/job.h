@@ -1,4 +1,4 @@
-// Jobs of several agents in one process that meet by a store, whichever it is.
+// Jobs of several agents in one process that meet by a store of any kind.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -23,23 +23,24 @@
 
 namespace weft::test {
 
-// Of members whose silence is noticed: longer than a busy machine keeps one from renewing it.
+// The lease of members whose silence a test expects to be detected. It is longer than a busy machine delays
+// its renewal.
 inline constexpr std::chrono::seconds short_lease{3};
 
-// The store of a job: one for each test.
+// The store of a job. Each test has its own.
 struct JobStore {
   virtual ~JobStore() = default;
   std::string url;
-  bool with_host = false;                   // kept by rank 0, which listens at its address
-  std::shared_ptr<rpc::InProcess> network;  // where that is how agents reach each other
-  std::string path;                         // of a file
+  bool with_host = false;                   // rank 0 keeps it and listens at its address
+  std::shared_ptr<rpc::InProcess> network;  // set if agents reach each other by it
+  std::string path;                         // path of the file
 };
 
 struct TcpJobStore : JobStore {
   TcpJobStore() {
     with_host = true;
     rpc::Agent probe(rpc::AgentOptions{.name = "probe", .listen = {"tcp://" + own_loopback() + ":0"}});
-    url = probe.addresses().front();  // nobody takes it until the host does
+    url = probe.addresses().front();  // no other process takes it before the host does
   }
 };
 struct InProcessJobStore : JobStore {
@@ -62,7 +63,7 @@ struct FileJobStore : JobStore {
 struct JobKind {
   const char* name;
   std::unique_ptr<JobStore> (*make)();
-  const char* (*missing)() = [] { return ""; };  // why this machine lacks it
+  const char* (*missing)() = [] { return ""; };  // why this machine does not support it
 };
 inline void PrintTo(const JobKind& kind, std::ostream* out) { *out << kind.name; }
 template <class S>
@@ -99,7 +100,7 @@ class Job {
  public:
   using Adjust = std::function<void(rpc::AgentOptions&)>;
 
-  // world_size 0: it is not fixed.
+  // world_size 0: the size is not fixed.
   explicit Job(const JobKind& kind, std::size_t world_size = 0)
       : store_(kind.make()), world_size_(world_size) {}
   ~Job() { agents_.clear(); }
@@ -147,7 +148,7 @@ class Job {
   rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
   Worker& worker(std::size_t rank) { return worker("worker" + std::to_string(rank)); }
   Worker& worker(const std::string& name) { return *workers_.at(name); }
-  // The others may be in use on other threads meanwhile.
+  // Other threads may use the other agents at the same time.
   void end(std::size_t rank) { end("worker" + std::to_string(rank)); }
   void end(const std::string& name) { agents_.at(name).reset(); }
   const JobStore& store() const { return *store_; }

@@ -14,7 +14,7 @@ class Leaks {
  public:
   Leaks() {  // counts
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-      std::error_code gone;  // the iterator's own
+      std::error_code gone;  // the descriptor of the iterator
       const std::string target = std::filesystem::read_symlink(entry.path(), gone);
       if (!gone && target.find("/proc/") != 0) ++descriptors_[target.substr(0, target.find(':'))];
     }
@@ -37,7 +37,7 @@ class Leaks {
   }
 
  private:
-  std::map<std::string, std::size_t> descriptors_;  // by what they are: a socket's number is its own
+  std::map<std::string, std::size_t> descriptors_;  // by kind, because the number of a socket is unique
   std::map<std::string, std::size_t> mappings_;     // of memfds
 };
 

@@ -1,4 +1,4 @@
-// A loopback address of a process's own.
+// A loopback address that only this process uses.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Connections that are lost while their agents live, as by a reset on the way.
+// Connections that are lost while their agents live, as by a reset in the network.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -7,7 +7,7 @@
 
 namespace weft::test {
 
-// Closes the agent's connections to others, without a goodbye. Its connection to itself stays:
+// Closes the agent's connections to other agents, without a goodbye. Its connection to itself stays, because
 // that one has no session.
 inline void lose_connections(rpc::Agent& agent) {
   for (const auto& link : agent.core()->links().all())

@@ -1,4 +1,4 @@
-// Frames without a connection: what was sealed, as bytes or as the message that arrives.
+// Frames without a connection: the sealed message, as bytes or as an incoming message.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
@@ -9,7 +9,7 @@
 
 namespace weft::test {
 
-// A frame as it travels, attachments padded.
+// A frame in its wire format, with padded attachments.
 inline std::vector<std::byte> bytes_of(const rpc::OutboundFrame& frame) {
   std::vector<std::byte> bytes(frame.head.bytes().begin(), frame.head.bytes().end());
   for (const rpc::Buffer& attachment : frame.attachments) {
@@ -19,7 +19,7 @@ inline std::vector<std::byte> bytes_of(const rpc::OutboundFrame& frame) {
   return bytes;
 }
 
-// As a connection delivers it: checked.
+// The message that a connection delivers after its checks.
 inline rpc::InboundFrame inbound(const rpc::OutboundFrame& frame, const rpc::Limits& limits = {}) {
   const auto prefix = frame.head.bytes().first<rpc::Prefix::size>();
   rpc::InboundFrame in;

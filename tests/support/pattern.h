@@ -1,4 +1,4 @@
-// A stream of bytes that a test sends and knows again.
+// A stream of bytes that a test sends and verifies.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace weft::test {
 
-// Bytes that differ from place to place, so that one which is lost, doubled or moved shows.
+// The bytes differ between positions, so that a lost, repeated or moved byte is detected.
 class Pattern {
  public:
   explicit Pattern(unsigned seed) : bytes_(3 * period) {

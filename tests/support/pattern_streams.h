@@ -94,7 +94,7 @@ class PatternReceiver {
   }
 
   Event done;
-  std::uint64_t received = 0;  // to be looked at when it is done
+  std::uint64_t received = 0;  // valid once `done` is set
 
  private:
   rpc::ByteStream& stream_;

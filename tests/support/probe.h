@@ -1,5 +1,5 @@
 // Shared by the tests of mutated frames: a service with arguments of every kind, valid frames of every kind
-// to begin from, and the numbers from which each mutation can be repeated.
+// as a starting point, and the seed numbers that reproduce each mutation.
 #pragma once
 
 #include <weft/rpc/codec/capnp_codec.h>
@@ -36,7 +36,7 @@ inline std::pair<std::uint64_t, std::uint64_t> numbers(std::uint64_t n) {
 
 inline std::atomic<std::uint64_t> running_first{0}, running_last{0};
 
-// Says what was running when the process ends of it.
+// Prints the running seeds if the process dies.
 inline void print_running() {
   char line[96];
   const int n = std::snprintf(line, sizeof line, "mutated frames: died with WEFT_SEED from %llu to %llu\n",
@@ -81,7 +81,7 @@ class Running {
   void (*segv_before_)(int) = SIG_DFL;
 };
 
-// --- What is served ---
+// --- The service ---
 
 enum class Color : std::uint8_t { red, green };
 struct Small {
@@ -110,7 +110,7 @@ struct Everything {
 };
 WEFT_CODEC(Everything, flag, tiny, count, ratio, color, text, bytes, reals, floats, ints, uints, three,
            shelves, marks, twice, triple, choice)
-struct ValueTree {  // as deep as its sender chooses
+struct ValueTree {  // the sender chooses the depth
   std::int64_t number = 0;
   std::vector<ValueTree> below;
 };
@@ -147,7 +147,7 @@ struct Probe {
   std::uint64_t digest(Foreign message, Buffer bytes) {
     return crc32c(bytes.bytes()) + message.reader().getName().size();
   }
-  // Until the caller or its connection goes.
+  // Waits until the caller or its connection ends.
   Future<void> wait(CallContext& call) {
     auto promise = std::make_shared<Promise<void>>();
     auto future = promise->future();
@@ -159,7 +159,7 @@ struct Probe {
                                Method<"wait", &Probe::wait>>;
 };
 
-// --- The frames that are recorded ---
+// --- Recorded frames ---
 
 inline Limits small_limits() {
   Limits limits;
@@ -195,7 +195,7 @@ inline Bytes hello(const std::string& name) {
       OutgoingMessage::hello({1, 1, 0, name, 77, {"tcp://127.0.0.1:1", "unix:///nowhere"}}));
 }
 
-// Valid frames of a kind, in every shape that it has.
+// Valid frames of one kind, in all its shapes.
 inline std::vector<Bytes> recorded(FrameKind kind) {
   std::vector<Bytes> frames;
   switch (kind) {
@@ -285,8 +285,8 @@ inline const std::vector<Bytes>& samples(FrameKind kind) {
 }
 inline const Bytes& any_sample(FrameMutator& random) { return random.pick(samples(random.pick(all_kinds))); }
 
-// A number's bytes for a connection: a mutated frame of the kind, perhaps twice, perhaps with valid ones
-// before, after or between (a frame less, more or out of order).
+// The bytes of a connection for a seed: a mutated frame of the kind, perhaps twice, perhaps with valid frames
+// before, after or between (a missing frame, an additional frame or a wrong order).
 inline Bytes stream_of(FrameMutator& random, FrameKind kind) {
   const Bytes& whole = random.pick(samples(kind));
   const Bytes mutated = random.mutate(whole, any_sample(random));

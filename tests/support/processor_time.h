@@ -1,5 +1,4 @@
-// The cost of some work in processor time of the calling thread, which other load of the machine hardly
-// changes.
+// The cost of work in processor time of the calling thread, which other load of the machine hardly changes.
 #pragma once
 
 #include <time.h>

@@ -1,4 +1,4 @@
-// A peer whose bytes are written by hand, and an agent that is watched for what it keeps of such peers.
+// A peer whose bytes a test writes, and an agent that reports its resources for such peers.
 #pragma once
 
 #include <weft/rpc/testing/wait.h>
@@ -27,7 +27,7 @@ __attribute__((weak)) void __sanitizer_purge_allocator();
 
 namespace weft::rpc::probe {
 
-// --- The wire, by hand ---
+// --- The wire ---
 
 [[noreturn]] inline void fail_call(const char* what) {
   throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
@@ -53,8 +53,8 @@ class Socket {
     if (::connect(socket.fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) fail_call("connect");
     return socket;
   }
-  // receive_buffer: of those that are accepted, in bytes, or the least that the system gives; 0: the system's
-  // own.
+  // receive_buffer: size in bytes for accepted connections; the system may use a larger minimum. 0: the
+  // system's default.
   static Socket listening(int receive_buffer = 0) {
     Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (receive_buffer != 0)
@@ -75,7 +75,7 @@ class Socket {
     return Socket(::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC));
   }
 
-  // As much as the other side takes; false where it has closed.
+  // Sends as much as the other side accepts. Returns false if it has closed.
   bool send(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const auto n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -85,7 +85,7 @@ class Socket {
     return true;
   }
   void end_sending() { ::shutdown(fd_, SHUT_WR); }
-  void accept_lanes() { reader_.accept_lanes(); }  // what is on them is left there
+  void accept_lanes() { reader_.accept_lanes(); }  // their bytes are not read
   // The next frame; none once the other side has closed.
   std::optional<InboundFrame> next() {
     for (;;) {
@@ -129,7 +129,7 @@ class Socket {
   FrameReader reader_{Limits{}};
 };
 
-// --- What an agent still has ---
+// --- Resources of an agent ---
 
 inline std::size_t open_files() {
   std::size_t n = 0;
@@ -142,14 +142,14 @@ inline std::size_t open_files() {
 inline std::size_t allocated_bytes() {
   if (__sanitizer_get_current_allocated_bytes != nullptr) {
     if (__sanitizer_purge_allocator != nullptr)
-      __sanitizer_purge_allocator();  // what ASan keeps of the freed
+      __sanitizer_purge_allocator();  // the freed memory that ASan keeps
     return __sanitizer_get_current_allocated_bytes();
   }
   const auto info = ::mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-// An agent whose connections are counted as they end.
+// An agent that counts its connections when they end.
 class Watched {
  public:
   explicit Watched(const std::string& name) {
@@ -157,9 +157,9 @@ class Watched {
     options.name = name;
     options.listen = {"tcp://127.0.0.1:0"};
     options.limits = small_limits();
-    options.receive_pool = 0;  // what is kept for later would be taken for what stays behind
+    options.receive_pool = 0;  // memory kept for reuse would be counted as a leak
     options.handler_threads = 2;
-    options.connect_backoff = {};  // a handshake that was broken on purpose delays no later one
+    options.connect_backoff = {};  // a handshake that the test broke does not delay a later one
     options.log = [this](const LogRecord& record) {
       if (record.message.find(": closed: ") == std::string_view::npos) return;
       std::lock_guard lock(mutex_);

@@ -12,9 +12,9 @@ namespace weft::test {
 
 struct RawOptions {
   bool server = false;
-  int highest = 0;                   // version: 0 is the highest there is
+  int highest = 0;                   // version; 0: the highest supported one
   std::string application = "weft";  // "": ALPN is not spoken
-  std::string certificate, key;      // PEM; none where empty
+  std::string certificate, key;      // PEM; empty: none
 };
 
 class RawTls {
@@ -141,7 +141,7 @@ class RawTls {
   std::string received_, error_;
 };
 
-// Ours against that.
+// Our side against that side.
 struct RawPair {
   static constexpr const char* message = "from weft";
 

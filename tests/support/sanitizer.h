@@ -1,4 +1,4 @@
-// The sanitizer under which a test runs: each makes the test about ten times as slow.
+// The sanitizer under which a test runs. Each one makes the test about ten times as slow.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline constexpr bool under_asan = false, under_tsan = false;
 #endif
 inline constexpr bool sanitized = under_asan || under_tsan;
 
-// The number of repetitions in a test with one thread, in which TSan has nothing to find.
+// The number of repetitions in a test with one thread, in which TSan cannot find a race.
 constexpr std::uint64_t times(std::uint64_t often) { return under_tsan ? (often + 9) / 10 : often; }
 
 }  // namespace weft::test

@@ -72,7 +72,7 @@ class ScriptedHttpServer {
   void close_connections() const {
     on_loop([](State& state) { return state.close_all(), 0; });
   }
-  // To every connection that is open: more of an answer that goes on.
+  // Sends more of an unfinished reply to every open connection.
   void send(const std::string& bytes) const {
     on_loop([&](State& state) {
       for (const auto& socket : state.open) {

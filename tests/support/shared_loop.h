@@ -44,7 +44,7 @@ class SharedLoop {
   }
   rpc::Executor& handlers() { return *handlers_; }
 
-  // Does it on the thread, and waits.
+  // Runs the function on the thread, and waits for it.
   template <class F>
   void run(F job) {
     auto done = std::make_shared<Event>();

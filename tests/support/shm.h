@@ -21,7 +21,7 @@ inline std::array<int, 2> socket_pair() {
   return ends;
 }
 
-// Begins a handshake on its loop over a connected socket; what becomes of it is handed over.
+// Starts a handshake on its loop over a connected socket, and passes the result on.
 inline std::shared_ptr<Handover<rpc::Result<std::unique_ptr<rpc::ByteStream>>>> greet(
     int socket, const std::shared_ptr<rpc::Loop>& loop, const rpc::ShmOptions& options = {}) {
   auto made = std::make_shared<Handover<rpc::Result<std::unique_ptr<rpc::ByteStream>>>>();

@@ -16,11 +16,11 @@
 
 namespace weft::test {
 
-// The numbers of events in a simulation, over all seeds: a simulation that reaches only the easy cases proves
+// The numbers of events in a simulation, over all seeds. A simulation that reaches only the easy cases proves
 // little.
 class SimTally : public std::map<std::string, std::uint64_t> {
  public:
-  // Each at least 50 times, where as many seeds were run as a test runs by itself.
+  // Expects each event at least 50 times if the default number of seeds was run.
   void expect(std::initializer_list<const char*> events) {
     if (std::getenv("WEFT_SIM_TALLY") != nullptr)
       for (const auto& [what, times] : *this)
@@ -30,10 +30,10 @@ class SimTally : public std::map<std::string, std::uint64_t> {
   }
 };
 
-// The faults of a world.
+// The faults of a simulated world.
 enum class Troubles : std::uint8_t {
-  any,     // or nothing
-  resets,  // connections are reset at any time, and nothing else: then nothing may fail
+  any,     // any fault, or none
+  resets,  // connections are reset at any time, and no other fault occurs: no operation may fail
 };
 
 struct SimFate {
@@ -59,14 +59,14 @@ class SimJob {
   const std::vector<std::string>& names() const { return names_; }
   const std::map<std::string, Program*>& programs() const {
     return programs_;
-  }  // the present incarnation of each
+  }  // the current incarnation of each
   std::vector<Program*> running() const {
     std::vector<Program*> running;
     for (const auto& [name, program] : programs_)
       if (program->runs()) running.push_back(program);
     return running;
   }
-  Program* anybody() {  // who runs; nullptr where nobody does
+  Program* anybody() {  // any running program; nullptr: none
     const auto all = running();
     return all.empty() ? nullptr : random_.pick(all);
   }
@@ -81,7 +81,7 @@ class SimJob {
     });
   }
 
-  // One of those that a program cannot help.
+  // Injects a fault that a program cannot prevent.
   void fault() {
     Program* victim = anybody();
     if (victim == nullptr) return;
@@ -116,7 +116,7 @@ class SimJob {
     }
   }
 
-  // The network works from now on, and agents that end are not started again.
+  // From now on the network works, and agents that end are not restarted.
   void calm() {
     resting_ = true;
     world_.network().calm();
@@ -144,8 +144,8 @@ class SimJob {
   std::map<std::string, Program*> programs_;
 };
 
-// The peer of that name, once it answers. A connection may be lost in its handshake: a program whose network
-// does nothing worse asks again.
+// Returns the peer of that name after it has replied. A connection may be lost in its handshake. If this is
+// the only fault of the network, the program retries.
 inline rpc::Task<rpc::Peer> reach(rpc::Agent* agent, std::string name, bool again) {
   const rpc::Peer peer = agent->peer(name);
   for (int attempt = 0;; ++attempt) {
@@ -158,7 +158,7 @@ inline rpc::Task<rpc::Peer> reach(rpc::Agent* agent, std::string name, bool agai
   }
 }
 
-// A fault that is planted on purpose makes some seed say `found`, and that seed says the same again.
+// With a planted fault, some seed must report `found`, and a repetition of that seed must report the same.
 inline void expect_found_and_replayed(const char* found, std::uint64_t seeds,
                                       const std::function<void(SimWorld&)>& body) {
   const auto run = [&](std::uint64_t seed) {

@@ -1,11 +1,11 @@
-// Loops that wait in every way there is, for what behaves otherwise on each.
+// Loops with every way to wait, for tests of behaviour that depends on it.
 #pragma once
 
 #include <weft/rpc/core/asio_loop.h>
 
 namespace weft::test {
 
-enum class Wait { sleep, spin, doze };  // doze: spins so briefly that it falls asleep all the time
+enum class Wait { sleep, spin, doze };  // doze: spins so briefly that it always falls asleep
 
 inline std::shared_ptr<rpc::Loop> make_loop(Wait wait) {
   switch (wait) {

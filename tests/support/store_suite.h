@@ -21,20 +21,21 @@ namespace weft::test {
 struct StoreBackend {
   virtual ~StoreBackend() = default;
   std::shared_ptr<rpc::Store> mine, theirs;
-  // One more client; it dies with the last reference.
+  // Returns another client. It ends with its last reference.
   virtual std::shared_ptr<rpc::Store> client() = 0;
-  virtual void end() = 0;                                             // of the store, not of its clients
-  virtual std::shared_ptr<rpc::Store> impatient() { return theirs; }  // a client that soon notices that
-  std::string missing;                                                // why this machine lacks it
+  virtual void end() = 0;  // ends the store, not its clients
+  // a client that soon detects the end of the store
+  virtual std::shared_ptr<rpc::Store> impatient() { return theirs; }
+  std::string missing;  // why this machine does not support it
 };
 
 template <class Backend>
 class StoreSuite : public testing::Test {
  protected:
-  // A test that would hang fails instead.
+  // The timeout of a test that would otherwise hang.
   static constexpr rpc::CallOptions bounded{.timeout = std::chrono::seconds{40}};
-  // Of leases that end: longer than a busy machine may keep a test or a keeper from its work. Etcd grants
-  // none that is shorter.
+  // The lease that a test lets expire. It is longer than a busy machine delays a test or a keeper. Etcd
+  // grants no shorter one.
   static constexpr std::chrono::seconds ttl{2};
 
   void SetUp() override {
@@ -49,7 +50,7 @@ class StoreSuite : public testing::Test {
     EXPECT_TRUE(kind) << "no error";
     return kind.value_or(rpc::ErrorKind::internal);
   }
-  // Watches until the key is gone.
+  // Watches until the key is removed.
   void await_removal(rpc::Store& store, const std::string& key) {
     std::map<std::string, std::string> copy;
     std::uint64_t version = 0;
@@ -65,7 +66,7 @@ class StoreSuite : public testing::Test {
 
 TYPED_TEST_SUITE_P(StoreSuite);
 
-TYPED_TEST_P(StoreSuite, GivesBackWhatWasSet) {
+TYPED_TEST_P(StoreSuite, ReturnsStoredValues) {
   this->mine().set("key", "value").get();
   EXPECT_EQ(this->theirs().get("key").get(), "value");
   this->mine().set("key", "other").get();
@@ -79,14 +80,14 @@ TYPED_TEST_P(StoreSuite, ValuesHoldAnyBytes) {
   for (const std::string& value :
        {bytes, std::string(), std::string("a\0b", 3), std::string("\xff\xfe"), std::string("\"\\\n")}) {
     this->mine().set("key", value).get();
-    EXPECT_TRUE(this->theirs().get("key").get() == value) << value.size();  // 1 MiB is no message
+    EXPECT_TRUE(this->theirs().get("key").get() == value) << value.size();  // 1 MiB exceeds a message
     EXPECT_TRUE(this->theirs().list("k").get().entries.at("key") == value) << value.size();
     EXPECT_TRUE(this->theirs().watch("k", 0).get().entries.at("key") == value) << value.size();
     EXPECT_TRUE(this->theirs().compare_set("key", value, value).get().stored) << value.size();
   }
 }
 
-TYPED_TEST_P(StoreSuite, KeysMayBeOdd) {
+TYPED_TEST_P(StoreSuite, KeysMayHoldAnyBytes) {
   const std::set<std::string> keys{"",
                                    " ",
                                    "/",
@@ -147,11 +148,11 @@ TYPED_TEST_P(StoreSuite, AddCountsAcrossClients) {
   for (auto& thread : threads) thread.join();
   std::set<std::int64_t> all;
   for (const auto& some : sums) all.insert(some.begin(), some.end());
-  EXPECT_EQ(all.size(), 100U);  // each sum once
+  EXPECT_EQ(all.size(), 100U);  // each sum occurs once
   EXPECT_EQ(this->mine().add("sum", 0).get(), 100);
 }
 
-TYPED_TEST_P(StoreSuite, AddRefusesWhatIsNoNumber) {
+TYPED_TEST_P(StoreSuite, AddRefusesValuesThatAreNotNumbers) {
   this->mine().set("text", "12 monkeys").get();
   EXPECT_EQ(this->kind_of(this->theirs().add("text", 1)), rpc::ErrorKind::invalid_argument);
   this->mine().set("large", "9223372036854775807").get();
@@ -159,7 +160,7 @@ TYPED_TEST_P(StoreSuite, AddRefusesWhatIsNoNumber) {
   EXPECT_EQ(this->theirs().try_get("large").get(), "9223372036854775807");
 }
 
-TYPED_TEST_P(StoreSuite, CompareSetStoresOnlyWhereTheKeyHoldsWhatIsExpected) {
+TYPED_TEST_P(StoreSuite, CompareSetStoresOnlyIfTheKeyHasTheExpectedValue) {
   auto exchange = this->mine().compare_set("key", std::nullopt, "a").get();
   EXPECT_TRUE(exchange.stored);
   EXPECT_EQ(exchange.actual, "a");
@@ -216,7 +217,7 @@ TYPED_TEST_P(StoreSuite, RemoveReportsWhetherTheKeyExisted) {
   EXPECT_EQ(value.get(), "new");
 }
 
-TYPED_TEST_P(StoreSuite, ListGivesTheKeysWithAPrefix) {
+TYPED_TEST_P(StoreSuite, ListReturnsTheKeysWithAPrefix) {
   const auto empty = this->theirs().list("").get();
   EXPECT_TRUE(empty.entries.empty());
   EXPECT_NE(empty.version, 0U);
@@ -227,10 +228,11 @@ TYPED_TEST_P(StoreSuite, ListGivesTheKeysWithAPrefix) {
   EXPECT_EQ(this->mine().list("").get().entries.size(), 5U);
 }
 
-TYPED_TEST_P(StoreSuite, AWatchTellsWhatHasChangedSinceAVersion) {
+TYPED_TEST_P(StoreSuite, AWatchReportsChangesSinceAVersion) {
   using Entries = std::map<std::string, std::optional<std::string>>;
   rpc::Store& theirs = this->theirs();
-  rpc::StoreChanges changes = theirs.watch("a/", 0, this->bounded).get();  // at once, though there is nothing
+  // at once, although there are no keys
+  rpc::StoreChanges changes = theirs.watch("a/", 0, this->bounded).get();
   EXPECT_TRUE(changes.whole);
   EXPECT_EQ(changes.entries, Entries{});
   this->mine().set("a/1", "x").get();
@@ -248,7 +250,7 @@ TYPED_TEST_P(StoreSuite, AWatchTellsWhatHasChangedSinceAVersion) {
   EXPECT_FALSE(changes.whole);
   EXPECT_EQ(changes.entries, (Entries{{"a/3", "z"}}));
   EXPECT_GT(changes.version, before);
-  // Changes before there is a watch: a value that was overwritten, a key that was removed.
+  // Changes before the watch starts: an overwritten value, and a removed key.
   this->mine().remove("a/2").get();
   changes = theirs.watch("a/", changes.version, this->bounded).get();
   EXPECT_EQ(changes.entries, (Entries{{"a/2", std::nullopt}}));
@@ -257,8 +259,8 @@ TYPED_TEST_P(StoreSuite, AWatchTellsWhatHasChangedSinceAVersion) {
   this->mine().remove("a/1").get();
   changes = change.get();
   EXPECT_EQ(changes.entries, (Entries{{"a/1", std::nullopt}}));
-  // All that is newer than a version, of each key the last; a later version than there is tells of
-  // everything.
+  // A watch returns the last change of each key after the given version. With a version that does not exist
+  // yet, it returns all keys.
   this->mine().set("a/1", "again").get();
   EXPECT_EQ(theirs.list("a/").get().entries,
             (std::map<std::string, std::string>{{"a/1", "again"}, {"a/3", "z"}}));
@@ -321,7 +323,7 @@ TYPED_TEST_P(StoreSuite, AWaitEndsAtItsDeadline) {
             rpc::ErrorKind::deadline_exceeded);
 }
 
-TYPED_TEST_P(StoreSuite, WhatIsChainedMayUseTheStore) {
+TYPED_TEST_P(StoreSuite, AContinuationMayUseTheStore) {
   rpc::Promise<std::string> promise;
   auto future = promise.future();
   this->mine()
@@ -356,7 +358,7 @@ TYPED_TEST_P(StoreSuite, AnUnrenewedLeaseEndsWithItsKeys) {
   this->mine().revoke(lease.id).get();
 }
 
-TYPED_TEST_P(StoreSuite, ALeaseThatIsKeptStays) {
+TYPED_TEST_P(StoreSuite, ARenewedLeaseStays) {
   const rpc::StoreLease kept = this->mine().grant(this->ttl).get();
   const rpc::StoreLease alone = this->mine().grant(this->ttl).get();
   auto loop = std::make_shared<rpc::AsioLoop>();
@@ -373,7 +375,7 @@ TYPED_TEST_P(StoreSuite, ALeaseThatIsKeptStays) {
   loop->stop();
 }
 
-TYPED_TEST_P(StoreSuite, AKeeperLearnsThatItsLeaseIsLost) {
+TYPED_TEST_P(StoreSuite, AKeeperIsNotifiedThatItsLeaseIsLost) {
   const rpc::StoreLease lease = this->mine().grant(this->ttl).get();
   auto loop = std::make_shared<rpc::AsioLoop>();
   Handover<rpc::ErrorKind> lost;
@@ -386,7 +388,7 @@ TYPED_TEST_P(StoreSuite, AKeeperLearnsThatItsLeaseIsLost) {
   loop->stop();
 }
 
-TYPED_TEST_P(StoreSuite, ARevokedLeaseTakesItsKeysAtOnce) {
+TYPED_TEST_P(StoreSuite, ARevokedLeaseRemovesItsKeysAtOnce) {
   const rpc::StoreLease lease = this->mine().grant(std::chrono::hours{1}).get();
   this->mine().set("a/1", "", lease.id).get();
   this->mine().set("a/2", "", lease.id).get();
@@ -426,7 +428,7 @@ TYPED_TEST_P(StoreSuite, ALeaseNeedsATimeToLive) {
   EXPECT_EQ(this->mine().try_get("key").get(), std::nullopt);
 }
 
-TYPED_TEST_P(StoreSuite, AClientsDeathFreesWhatItsLeaseHeld) {
+TYPED_TEST_P(StoreSuite, AClientsDeathRemovesTheKeysOfItsLease) {
   auto loop = std::make_shared<rpc::AsioLoop>();
   auto client = this->backend_.client();
   const rpc::StoreLease lease = client->grant(this->ttl).get();
@@ -435,16 +437,16 @@ TYPED_TEST_P(StoreSuite, AClientsDeathFreesWhatItsLeaseHeld) {
   EXPECT_EQ(this->mine().get("alive", this->bounded).get(), "");
   keeper.reset();
   Event let_go;
-  loop->post([&] { let_go.set(); });  // after what the keeper has posted
+  loop->post([&] { let_go.set(); });  // after the posts of the keeper
   let_go.wait();
   client.reset();
   this->await_removal(this->theirs(), "alive");
   loop->stop();
 }
 
-// --- The end ---
+// --- The end of the store ---
 
-TYPED_TEST_P(StoreSuite, NoCallWaitsForAStoreThatHasEnded) {
+TYPED_TEST_P(StoreSuite, CallsFailAfterTheStoreHasEnded) {
   const auto gone = [](rpc::ErrorKind kind) {
     return kind == rpc::ErrorKind::shut_down || kind == rpc::ErrorKind::peer_lost ||
            kind == rpc::ErrorKind::unavailable;
@@ -463,16 +465,16 @@ TYPED_TEST_P(StoreSuite, NoCallWaitsForAStoreThatHasEnded) {
   EXPECT_PRED1(gone, this->kind_of(store->watch("never", version)));
 }
 
-REGISTER_TYPED_TEST_SUITE_P(StoreSuite, GivesBackWhatWasSet, ValuesHoldAnyBytes, KeysMayBeOdd,
+REGISTER_TYPED_TEST_SUITE_P(StoreSuite, ReturnsStoredValues, ValuesHoldAnyBytes, KeysMayHoldAnyBytes,
                             GetWaitsForTheKey, ManyMayWaitForOneKey, AddCountsAcrossClients,
-                            AddRefusesWhatIsNoNumber, CompareSetStoresOnlyWhereTheKeyHoldsWhatIsExpected,
-                            CompareSetHasOneWinner, WaitEndsWhenAllKeysExist,
-                            RemoveReportsWhetherTheKeyExisted, ListGivesTheKeysWithAPrefix,
-                            AWatchTellsWhatHasChangedSinceAVersion, AWatcherSeesEachKeysValuesInOrder,
-                            AWaitIsCancelled, AWaitEndsAtItsDeadline, WhatIsChainedMayUseTheStore,
-                            AnUnrenewedLeaseEndsWithItsKeys, ALeaseThatIsKeptStays,
-                            AKeeperLearnsThatItsLeaseIsLost, ARevokedLeaseTakesItsKeysAtOnce,
+                            AddRefusesValuesThatAreNotNumbers,
+                            CompareSetStoresOnlyIfTheKeyHasTheExpectedValue, CompareSetHasOneWinner,
+                            WaitEndsWhenAllKeysExist, RemoveReportsWhetherTheKeyExisted,
+                            ListReturnsTheKeysWithAPrefix, AWatchReportsChangesSinceAVersion,
+                            AWatcherSeesEachKeysValuesInOrder, AWaitIsCancelled, AWaitEndsAtItsDeadline,
+                            AContinuationMayUseTheStore, AnUnrenewedLeaseEndsWithItsKeys, ARenewedLeaseStays,
+                            AKeeperIsNotifiedThatItsLeaseIsLost, ARevokedLeaseRemovesItsKeysAtOnce,
                             AKeyBelongsToTheLeaseOfItsLastChange, ALeaseNeedsATimeToLive,
-                            AClientsDeathFreesWhatItsLeaseHeld, NoCallWaitsForAStoreThatHasEnded);
+                            AClientsDeathRemovesTheKeysOfItsLease, CallsFailAfterTheStoreHasEnded);
 
 }  // namespace weft::test

@@ -1,5 +1,5 @@
-// Two sides of TLS over a pair in memory, for tests: credentials of a few kinds, and a handshake run to its
-// end.
+// Two sides of TLS over a pair of streams in memory, for tests: several kinds of credentials, and a complete
+// handshake.
 #pragma once
 
 #include <weft/rpc/testing/test_authority.h>
@@ -20,7 +20,7 @@ inline rpc::CredentialOptions secret_options(std::string id, std::string bytes) 
   return {.secrets = {{.id = std::move(id), .bytes = std::move(bytes)}}};
 }
 
-// A client and a server, each of which sends something at once, as agents do with their hellos.
+// A client and a server. Each sends a message at once, as agents send their hellos.
 struct TlsPair {
   static constexpr const char* from_client = "hello, server";
   static constexpr const char* from_server = "hello, client";

@@ -1,4 +1,4 @@
-// A peer over TLS whose frames are written by hand: OpenSSL alone on a socket.
+// A TLS peer whose frames a test writes, by OpenSSL over a socket.
 #pragma once
 
 #include <openssl/pem.h>
@@ -11,7 +11,7 @@ namespace weft::test {
 
 class TlsSocket {
  public:
-  // Completes the handshake, but keeps its last flight, which leaves with the first send().
+  // Completes the handshake, but keeps its last flight, which is sent with the first send().
   TlsSocket(const std::string& address, const TestAuthority::Issued& who)
       : socket_(rpc::probe::Socket::connected(address)), context_(SSL_CTX_new(TLS_client_method())) {
     const auto in_memory = [](const std::string& pem) { return BIO_new_mem_buf(pem.data(), -1); };
@@ -75,7 +75,7 @@ class TlsSocket {
   rpc::probe::Socket socket_;
   std::unique_ptr<SSL_CTX, Free> context_;
   std::unique_ptr<SSL, Free> ssl_;
-  BIO *in_ = nullptr, *out_ = nullptr;  // which the SSL owns
+  BIO *in_ = nullptr, *out_ = nullptr;  // owned by the SSL
   rpc::FrameReader reader_{rpc::Limits{}};
 };
 

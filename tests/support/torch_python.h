@@ -1,4 +1,5 @@
-// A Python that has PyTorch, whose results tests compare with weft's: $WEFT_TORCH_PYTHON, else that of .venv.
+// A Python with PyTorch, whose results tests compare with those of weft: $WEFT_TORCH_PYTHON, otherwise the
+// Python of .venv.
 #pragma once
 
 #include <sys/prctl.h>
@@ -14,8 +15,9 @@
 
 namespace weft::test {
 
-// Runs a script of this source tree: SCRIPT ARGUMENTS... Empty, or the reason why this machine cannot: there
-// is no such Python, or the script has ended with status 77. Any other status is an exception.
+// Runs a script of this source tree: SCRIPT ARGUMENTS... Returns an empty string, or the reason why this
+// machine cannot run it: there is no such Python, or the script ended with status 77. Any other status is an
+// exception.
 inline std::string run_torch_python(const std::string& source_dir, const std::string& script,
                                     const std::vector<std::string>& arguments) {
   const char* const chosen = std::getenv("WEFT_TORCH_PYTHON");
@@ -41,7 +43,7 @@ inline std::string run_torch_python(const std::string& source_dir, const std::st
   return "";
 }
 
-// Removed with what is in it.
+// The destructor removes the folder and its files.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

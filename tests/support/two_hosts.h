@@ -24,8 +24,8 @@ class TwoHosts {
   static constexpr const char* here_address = "tcp://10.99.7.2:0";
   static constexpr const char* there_address = "tcp://10.99.7.1:0";
 
-  // serve: what the other host does; it returns one line about itself, and what it made goes on. Without
-  // hosts missing() says why.
+  // serve: the function of the other host. It returns one line about that host, and the objects that it
+  // created live on. If the hosts cannot be created, missing() returns the reason.
   explicit TwoHosts(std::function<std::string()> serve) {
     if (!run_command("ip -V")) {
       missing_ = "there is no `ip` here to make hosts with";
@@ -34,7 +34,7 @@ class TwoHosts {
     other_ = std::make_unique<Child>([serve = std::move(serve)](int pipe, int orders) {
       if (::unshare(CLONE_NEWNET) != 0) return say(pipe, "no");
       say(pipe, std::to_string(::getpid()));
-      line_of(orders);  // its end of the cable is there
+      line_of(orders);  // its end of the cable exists
       if (!connect_cable("weft1", "10.99.7.1/24")) return say(pipe, "no");
       say(pipe, serve());
       for (;;) say(pipe, run_command(line_of(orders)) ? "yes" : "no");
@@ -52,14 +52,15 @@ class TwoHosts {
     }
   }
 
-  const std::string& missing() const { return missing_; }  // empty: the hosts are there
-  const std::string& said() const { return said_; }        // by the other host
+  const std::string& missing() const { return missing_; }  // empty: the hosts exist
+  const std::string& said() const { return said_; }        // run by the other host
   bool there(const std::string& command) {
     other_->tell(command);
     return other_->line() == "yes";
   }
   static bool here(const std::string& command) { return run_command(command); }
-  // Every TCP connection of this host, as an administrator or a firewall ends them. false: the kernel cannot.
+  // Resets every TCP connection of this host, as an administrator or a firewall does. Returns false if the
+  // kernel does not support this.
   static bool reset_connections() { return run_command("ss -K -t state established dst 10.99.7.1"); }
 
  private:
