@@ -38,7 +38,7 @@ struct Tree {
 };
 WEFT_CODEC(Tree, value, children)
 
-// A tensor of which only the record is known here: this agent is built without LibTorch.
+// A tensor of which this agent knows only the record, because it is built without LibTorch.
 struct Tensor {
   std::string dtype;
   std::vector<std::int64_t> shape;
@@ -150,7 +150,7 @@ struct Created {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  sigset_t end;  // before there are threads, which inherit it
+  sigset_t end;  // before any thread starts, because threads inherit it
   sigemptyset(&end);
   sigaddset(&end, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &end, nullptr);

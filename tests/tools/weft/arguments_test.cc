@@ -10,7 +10,7 @@
 namespace weft::tool::arguments_test {
 namespace {
 
-// The arguments as they arrive, or the error.
+// The arguments in the form in which they arrive, or the error.
 std::string arguments(std::vector<std::string> parameters, const std::vector<GivenArgument>& given,
                       std::string name = "m") {
   rpc::MethodInfo info;
@@ -36,7 +36,7 @@ std::string words(std::vector<std::string> parameters, const std::vector<std::st
   return arguments(std::move(parameters), all);
 }
 
-TEST(Arguments, AreOneEachOrOneListOfAll) {
+TEST(Arguments, AreOneTextEachOrOneListOfAll) {
   EXPECT_EQ(words({}, {}), "");
   EXPECT_EQ(words({}, {"[]"}), "");
   EXPECT_EQ(words({"i8", "str"}, {"1", "\"x\""}), "1 1\"x\"");
@@ -45,7 +45,7 @@ TEST(Arguments, AreOneEachOrOneListOfAll) {
   EXPECT_EQ(words({"[i8]", "i8"}, {"[[1], 2]"}), "[1] 2");
 }
 
-TEST(Arguments, AListAloneMayBeTheOnlyOne) {
+TEST(Arguments, ASingleListMayBeTheOnlyArgument) {
   EXPECT_EQ(words({"[i8]"}, {"[1, 2]"}), "[1,2]");
   EXPECT_EQ(words({"[i8]"}, {"[[1, 2]]"}), "[1,2]");
   EXPECT_EQ(words({"[[i8]]"}, {"[[1, 2]]"}), "[[1,2]]");
@@ -59,7 +59,7 @@ TEST(Arguments, AListAloneMayBeTheOnlyOne) {
   EXPECT_EQ(words({"P{x:i8}"}, {"[{\"x\": 1}]"}), "{x:1}");
 }
 
-TEST(Arguments, TrailingOptionalOnesMayBeMissing) {
+TEST(Arguments, TrailingOptionalArgumentsMayBeMissing) {
   EXPECT_EQ(words({"i8", "str?", "i8?"}, {"1"}), "1");
   EXPECT_EQ(words({"i8", "str?", "i8?"}, {"[1]"}), "1");
   EXPECT_EQ(words({"i8", "str?", "i8?"}, {"1", "null"}), "1 nil");
@@ -73,7 +73,7 @@ TEST(Arguments, TrailingOptionalOnesMayBeMissing) {
   EXPECT_EQ(arguments({"i8", "i8"}, {{"1", false}}, "aten::add.Tensor"), "1");
 }
 
-TEST(Arguments, TextsNeedNoQuotationMarks) {
+TEST(Arguments, StringsNeedNoQuotationMarks) {
   EXPECT_EQ(words({"str"}, {"WEFT"}), "4\"WEFT\"");
   EXPECT_EQ(words({"str"}, {"12"}), "2\"12\"");
   EXPECT_EQ(words({"str"}, {"null"}), "4\"null\"");
@@ -94,7 +94,7 @@ TEST(Arguments, TextsNeedNoQuotationMarks) {
   EXPECT_EQ(words({"str"}, {"\xff"}), "1\"\xff\"");  // any bytes
 }
 
-TEST(Arguments, ErrorsNameThemAndShowTheSignature) {
+TEST(Arguments, ErrorsNameTheArgumentAndShowTheSignature) {
   EXPECT_EQ(words({"i8", "[f64]"}, {"1", "[1, \"x\"]"}),
             "usage: argument 2[1]: expected f64, found \"x\"\n  m(i8, [f64]) -> void");
   EXPECT_EQ(words({"i8", "P{x:f64}"}, {"[1, {\"x\": \"y\"}]"}),

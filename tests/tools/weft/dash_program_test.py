@@ -141,7 +141,7 @@ class DashTest(unittest.TestCase):
         self.assertIn(self.agent.address, page)
         self.assertRegex(page, r'<svg[^>]* aria-label="loss">.*?<polyline[^>]* points="[\d., ]+"')
         self.assertNotIn("not updated", page)
-        self.assertNotIn("<b>odd</b>", page)  # a name from a peer is text
+        self.assertNotIn("<b>odd</b>", page)  # a name from a peer is untrusted text
         self.assertIn(html.escape("<b>odd</b>"), page)
 
 

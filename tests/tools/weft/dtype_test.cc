@@ -27,7 +27,7 @@ std::uint32_t written(const char* dtype, double value) {
 
 // Known values: the formats' definitions (IEEE 754; bfloat16; "FP8 formats for deep learning"; ONNX's
 // float8).
-TEST(Dtype, FormatsAreThoseOfTheirDefinitions) {
+TEST(Dtype, ValuesEqualTheDefinitionsOfTheFormats) {
   EXPECT_EQ(read("float16", 0x3c00), 1);
   EXPECT_EQ(read("float16", 0x7bff), 65504);
   EXPECT_NEAR(read("float16", 0x0001), 0x1p-24, 1e-9);  // printed with one digit
@@ -50,7 +50,7 @@ TEST(Dtype, FormatsAreThoseOfTheirDefinitions) {
   EXPECT_TRUE(std::isnan(read("float8_e4m3fnuz", 0x80)));
 }
 
-TEST(Dtype, EveryNumberReadsBackAsItsBits) {
+TEST(Dtype, EveryPrintedNumberIsReadBackExactly) {
   for (const char* name :
        {"float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "float16", "bfloat16"}) {
     const std::uint32_t end = Dtype::find(name)->bytes() == 1 ? 1 << 8 : 1 << 16;
@@ -64,11 +64,11 @@ TEST(Dtype, EveryNumberReadsBackAsItsBits) {
 }
 
 TEST(Dtype, RoundsToTheNearestAndTiesToEven) {
-  EXPECT_EQ(written("float16", 1 + 0x1p-11), 0x3c00U);  // half way to the next: the even one
+  EXPECT_EQ(written("float16", 1 + 0x1p-11), 0x3c00U);  // half way to the next number: the even one
   EXPECT_EQ(written("float16", 1 + 3 * 0x1p-11), 0x3c02U);
   EXPECT_EQ(written("float16", 1 + 0x1.02p-11), 0x3c01U);
-  EXPECT_EQ(written("float16", 2 - 0x1p-12), 0x4000U);  // into the next exponent
-  EXPECT_EQ(written("float16", 0x1p-25), 0U);           // half of the least: zero is even
+  EXPECT_EQ(written("float16", 2 - 0x1p-12), 0x4000U);  // rounds up to the next exponent
+  EXPECT_EQ(written("float16", 0x1p-25), 0U);           // half of the smallest number: zero is even
   EXPECT_EQ(written("float16", 0x1.8p-24), 2U);
   EXPECT_EQ(written("float16", -0x1p-26), 0x8000U);
   EXPECT_EQ(written("float16", 0x1.ffcp-15), 0x0400U);  // a subnormal becomes normal
@@ -80,7 +80,7 @@ TEST(Dtype, RoundsToTheNearestAndTiesToEven) {
   EXPECT_EQ(test::kind_of([] { return written("float32", 1e39); }), rpc::ErrorKind::invalid_argument);
 }
 
-TEST(Dtype, FloatsAreWrittenAsTheCompilerDoes) {
+TEST(Dtype, FloatsAreEncodedAsByTheCompiler) {
   for (const double value : {0.1, 1e-40, 3.4028234e38, -1.0 / 3, 16777217.0, 1e-46}) {
     const float expected = static_cast<float>(value);
     std::uint32_t bits;

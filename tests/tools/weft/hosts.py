@@ -6,7 +6,7 @@ import subprocess
 
 from processes import Program
 
-_numbers = itertools.count()  # a namespace goes some time after it was deleted, and its interfaces with it
+_numbers = itertools.count()  # a deleted namespace and its interfaces vanish with a delay
 
 
 def _ip(*arguments):
@@ -35,7 +35,7 @@ class Hosts:
         self._own = f"{os.getpid()}n{next(_numbers)}"
         self.names = [f"weft{self._own}h{host}" for host in range(number)]
         self.addresses = [f"10.98.7.{host + 1}" for host in range(number)]
-        self._switch = f"weft{self._own}"  # with the bridge, so that nothing appears among this host's interfaces
+        self._switch = f"weft{self._own}"  # created with the bridge, so that this host gets no other interface
         _ip("netns", "add", self._switch)
         _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", self._switch, "link", "set", "bridge", "up")

@@ -65,7 +65,7 @@ std::string random_type(Random& random, int depth, std::size_t& names) {
   }
 }
 
-// JSON of that type, as it is printed.
+// Random JSON of that type, in its printed form.
 PrintedJson random_json(Random& random, const rpc::Type& type, int depth) {
   const auto part = [&](std::size_t i) { return random_json(random, *type.parts[i], depth - 1); };
   const std::size_t length = depth <= 0 ? 0 : random.below(4);
@@ -147,7 +147,7 @@ PrintedJson random_json(Random& random, const rpc::Type& type, int depth) {
   }
 }
 
-// A value of any form, tensors' records and deep nesting among them.
+// A value of any form, including records of tensors and deep nesting.
 void random_value(Random& random, rpc::ValueWriter writer, int depth) {
   const std::size_t length = depth <= 0 ? 0 : random.below(4);
   switch (random.below(depth <= 0 ? 12 : 16)) {
@@ -232,7 +232,7 @@ void random_value(Random& random, rpc::ValueWriter writer, int depth) {
 
 class JsonRandom : public testing::Test {
  protected:
-  // Runs `one` with every number, or with that of the environment.
+  // Runs `one` with every seed, or with the seed in the environment.
   template <class F>
   void each(std::uint64_t rounds, F&& one) {
     const char* only = std::getenv("WEFT_SEED");
@@ -252,12 +252,12 @@ TEST_F(JsonRandom, IsPrintedAsGiven) {
     const std::string type = random_type(random, 4, names);
     const auto parsed = rpc::ParsedType::parse(type);
     const std::string json = on_one_line(random_json(random, *parsed, 4));
-    // Compared as JSON: an object's fields may have changed places.
+    // The test compares JSON, because the fields of an object may be in another order.
     EXPECT_EQ(parse_json(again(type, json)), parse_json(json)) << type;
   });
 }
 
-TEST_F(JsonRandom, OfAnotherTypeIsRefusedOrSent) {
+TEST_F(JsonRandom, ForAnotherTypeIsRefusedOrSent) {
   std::size_t refused = 0, accepted = 0;
   each(4000, [&](Random& random) {
     std::size_t names = 0;
@@ -287,14 +287,14 @@ TEST_F(JsonRandom, ValuesOfAnyFormArePrinted) {
     for (const rpc::Type* declared : {static_cast<const rpc::Type*>(nullptr), &*type})
       for (const std::size_t most : {all, std::size_t{1}}) {
         const PrintedJson json = json_of_value(incoming->argument(0), declared, most);
-        // The output is JSON, on one line and on several.
+        // The output must be JSON, on one line and on several lines.
         EXPECT_EQ(GivenJson::parse(on_one_line(json)), GivenJson::parse(on_lines(json, 30)));
       }
   });
 }
 
-// Bytes changed at random in JSON that was good.
-TEST_F(JsonRandom, SpoiltJsonIsRefused) {
+// Changes random bytes of valid JSON.
+TEST_F(JsonRandom, DamagedJsonIsRefused) {
   each(4000, [](Random& random) {
     std::size_t names = 0;
     const std::string type = random_type(random, 3, names);

@@ -1,4 +1,4 @@
-// JSON through a message: what is sent of it, and what is printed of what arrives.
+// Sends JSON in a message, and prints the values of received messages as JSON.
 #pragma once
 
 #include <weft/rpc/wire/render.h>
@@ -21,26 +21,26 @@ inline std::shared_ptr<rpc::IncomingMessage> sent(const rpc::Type& type, const s
   return test::with_argument([&](rpc::ValueWriter writer) { write(writer, value); });
 }
 
-// The value of a parameter of that type for some JSON, as weft::rpc::render shows it.
+// Returns the value of a parameter of that type for some JSON, as weft::rpc::render shows it.
 inline std::string wire(const std::string& type, const std::string& json) {
   const auto parsed = rpc::ParsedType::parse(type);
   return rpc::render(sent(*parsed, json)->argument(0));
 }
-// The error, where it is refused.
+// Returns the error if the JSON is refused.
 inline std::string refusal(const std::string& type, const std::string& json) {
   const auto error = test::error_of([&] { return wire(type, json); });
   if (!error) return "(no error)";
   EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
   return error->what();
 }
-// The JSON that is printed for that value.
+// Returns the JSON that is printed for that value.
 inline std::string again(const std::string& type, const std::string& json, std::size_t most = all) {
   const auto parsed = rpc::ParsedType::parse(type);
   const auto message = sent(*parsed, json);
   return on_one_line(json_of_value(message->argument(0), &*parsed, most));
 }
 
-// A value of C++, printed.
+// Returns a printed C++ value.
 template <class T>
 std::string printed(const T& value, bool typed = true, std::size_t most = all) {
   const auto type = rpc::ParsedType::parse(rpc::type_text<T>());
@@ -48,7 +48,7 @@ std::string printed(const T& value, bool typed = true, std::size_t most = all) {
       test::with_argument([&](rpc::ValueWriter writer) { rpc::Codec<T>::encode(writer, value); });
   return on_one_line(json_of_value(message->argument(0), typed ? &*type : nullptr, most));
 }
-// One written by hand, with the type's text or "".
+// Returns the JSON for a value that `encode` writes, with the given type or "".
 template <class Encode>
 std::string printed_of(Encode encode, const std::string& type = {}, std::size_t most = all) {
   const auto message = test::with_argument(encode);

@@ -35,13 +35,13 @@ struct Record {
   std::string wire() const { return rpc::render(test::with_argument(*this)->argument(0)); }
 };
 
-TEST(JsonTensor, TravelsAsItsRecord) {
+TEST(JsonTensor, IsSentAsItsRecord) {
   const Record floats{"float32", {2, 2}, bytes_of({1.0F, 2.5F, -3.0F, 0.1F})};
   const std::string json = R"({"dtype": "float32", "shape": [2, 2], "data": [[1.0, 2.5], [-3.0, 0.1]]})";
   EXPECT_EQ(wire("tensor", json), floats.wire());
-  EXPECT_EQ(printed_of(floats), json);  // also without its type
+  EXPECT_EQ(printed_of(floats), json);  // also without the type
   EXPECT_EQ(printed_of(floats, "tensor"), json);
-  // In other words.
+  // The same tensor in other forms.
   EXPECT_EQ(wire("tensor", R"({"shape": [2, 2], "data": [1, 2.5, -3, 0.1]})"), floats.wire());
   EXPECT_EQ(wire("tensor", R"({"data": [[1, 2.5], [-3, 0.1]]})"), floats.wire());
   EXPECT_EQ(wire("tensor", "[[1, 2.5], [-3, 0.1]]"), floats.wire());
@@ -50,7 +50,7 @@ TEST(JsonTensor, TravelsAsItsRecord) {
             floats.wire());
 }
 
-TEST(JsonTensor, OfListsAloneHasTheTypeOfItsNumbers) {
+TEST(JsonTensor, OfPlainListsHasTheTypeOfItsNumbers) {
   EXPECT_EQ(wire("tensor", "[1, 2]"), (Record{"int64", {2}, bytes_of<std::int64_t>({1, 2})}.wire()));
   EXPECT_EQ(wire("tensor", "[true]"), (Record{"bool", {1}, bytes_of<bool>({true})}.wire()));
   EXPECT_EQ(wire("tensor", "[1, 2.0]"), (Record{"float32", {2}, bytes_of({1.0F, 2.0F})}.wire()));
@@ -93,7 +93,7 @@ TEST(JsonTensor, OfEveryTypeIsPrintedAsGiven) {
     EXPECT_EQ(GivenJson::parse(again("tensor", json)), GivenJson::parse(json)) << again("tensor", json);
 }
 
-TEST(JsonTensor, SparseOnesTravel) {
+TEST(JsonTensor, SparseTensorsAreSentAndPrinted) {
   for (
       const char* json :
       {R"({"dtype": "float32", "shape": [3, 3], "layout": "coo", "indices": {"dtype": "int64", "shape": [2, 1], "data": [[0], [2]]}, "values": {"dtype": "float32", "shape": [1], "data": [5.0]}, "coalesced": true})",
@@ -107,7 +107,7 @@ TEST(JsonTensor, SparseOnesTravel) {
             "a tensor without values");
 }
 
-TEST(JsonTensor, OfManyElementsIsElided) {
+TEST(JsonTensor, WithManyElementsIsElided) {
   const Record ten{"uint8", {2, 5}, std::vector<std::byte>(10, std::byte{7})};
   EXPECT_EQ(printed_of(ten, "tensor", 3),
             R"({"dtype": "uint8", "shape": [2, 5], "data": [7, 7, 7], "elided": 7})");
@@ -158,7 +158,7 @@ TEST(JsonTensor, ReportsErrors) {
 }
 
 // A malformed tensor is printed as a plain record.
-TEST(JsonTensor, MalformedOnesArePrintedAsRecords) {
+TEST(JsonTensor, MalformedTensorsArePrintedAsRecords) {
   const auto is_record = [](const Record& record) {
     return printed_of(record, "tensor").find("base64") != std::string::npos;
   };
@@ -176,7 +176,7 @@ TEST(JsonTensor, MalformedOnesArePrintedAsRecords) {
   EXPECT_TRUE(is_record({"uint8", {4}, std::vector<std::byte>(1), std::vector<std::int64_t>{0, 0}}));
   EXPECT_FALSE(is_record({"uint8", {4}, std::vector<std::byte>(1), std::vector<std::int64_t>{0}}));
   EXPECT_FALSE(is_record({"uint8", std::vector<std::int64_t>(64, 1), std::vector<std::byte>(1)}));
-  // Sparse within sparse, which no agent sends.
+  // A sparse tensor in a sparse tensor. No agent sends this.
   const auto coo = [](auto&& self, ValueWriter writer, int depth) -> void {
     RecordWriter record = writer.set_record(5);
     record.field(0, "dtype").set_text("uint8");
@@ -188,13 +188,13 @@ TEST(JsonTensor, MalformedOnesArePrintedAsRecords) {
   };
   EXPECT_EQ(printed_of([&](ValueWriter writer) { coo(coo, writer, 2); }, "tensor").find("elided"),
             std::string::npos);
-  // A dtype, but nothing else of a tensor.
+  // The record has a dtype, but no other field of a tensor.
   EXPECT_EQ(printed_of([](ValueWriter writer) { writer.set_record(1).field(0, "dtype").set_text("uint8"); }),
             "{\"dtype\": \"uint8\"}");
 }
 
-// Few bytes may claim any shape.
-TEST(JsonTensor, ItsSizeIsThatOfItsBytes) {
+// A record of few bytes may have any shape.
+TEST(JsonTensor, ShapesLargerThanTheBytesArePrinted) {
   const Record expanded{
       "uint8", {1 << 30, 1 << 30}, std::vector<std::byte>(1), std::vector<std::int64_t>{0, 1}};
   EXPECT_EQ(printed_of(expanded),

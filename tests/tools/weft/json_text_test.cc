@@ -13,7 +13,7 @@ std::string lines(const std::string& json, std::size_t width) {
   return on_lines(PrintedJson::parse(json), width);
 }
 
-TEST(JsonText, ErrorsSayWhere) {
+TEST(JsonText, ErrorsStateThePosition) {
   EXPECT_EQ(message_of([] { return parse_json("{\"a\": }"); }),
             "not JSON, at line 1, column 7: syntax error while parsing value - unexpected '}'; expected '[', "
             "'{', or "
@@ -28,7 +28,7 @@ TEST(JsonText, ErrorsSayWhere) {
   EXPECT_EQ(parse_json("{\"a\": {\"a\": [{\"a\": 1}, {\"a\": 2}]}}")["a"]["a"][1]["a"], 2);
 }
 
-TEST(JsonText, OnOneLineHasBlanks) {
+TEST(JsonText, OneLineHasBlanksAfterCommasAndColons) {
   EXPECT_EQ(on_one_line(PrintedJson::parse("{\"b\":[1,{}],\"a\":null,\"c\":[]}")),
             "{\"b\": [1, {}], \"a\": null, \"c\": []}");
 }
@@ -42,14 +42,14 @@ TEST(JsonText, ControlCharactersAreEscaped) {
   EXPECT_EQ(printable("\n"), "\n");
 }
 
-TEST(JsonText, BreaksWhatDoesNotFitALine) {
+TEST(JsonText, BreaksValuesThatDoNotFitALine) {
   const std::string json = "{\"name\": \"x\", \"rows\": [[1, 2, 3], [4, 5, 6]], \"none\": {}}";
   EXPECT_EQ(lines(json, 80), json);
   EXPECT_EQ(lines(json, 57), json);
   EXPECT_EQ(lines(json, 56), "{\n  \"name\": \"x\",\n  \"rows\": [[1, 2, 3], [4, 5, 6]],\n  \"none\": {}\n}");
   EXPECT_EQ(lines(json, 25),
             "{\n  \"name\": \"x\",\n  \"rows\": [\n    [1, 2, 3],\n    [4, 5, 6]\n  ],\n  \"none\": {}\n}");
-  // The comma counts.
+  // The comma counts as a character of the line.
   EXPECT_EQ(lines("[{\"a\":1},{\"a\":1}]", 10), "[\n  {\n    \"a\": 1\n  },\n  {\"a\": 1}\n]");
   EXPECT_EQ(lines("[[]]", 1), "[\n  []\n]");
 }
@@ -59,7 +59,7 @@ TEST(JsonText, FillsLinesWithNumbers) {
   EXPECT_EQ(lines("[\"a long text\",2]", 8), "[\n  \"a long text\",\n  2\n]");
 }
 
-TEST(JsonText, ExcerptsEndAtACharacter) {
+TEST(JsonText, ExcerptsEndAtAWholeCharacter) {
   EXPECT_EQ(excerpt(std::string(100, 'x')), std::string(60, 'x') + "…");
   EXPECT_EQ(excerpt(std::string(59, 'x') + "éé"), std::string(59, 'x') + "…");
   EXPECT_EQ(excerpt(GivenJson(std::vector<int>(1'000'000, 7))),
@@ -69,7 +69,8 @@ TEST(JsonText, ExcerptsEndAtACharacter) {
 
 TEST(JsonText, AddFieldKeepsTheOrderAndDoesNotSearch) {
   PrintedJson json;
-  for (int i = 100'000; i > 0; --i) add_field(json, std::to_string(i), i);  // with a search it takes minutes
+  // with a search it would take minutes
+  for (int i = 100'000; i > 0; --i) add_field(json, std::to_string(i), i);
   EXPECT_EQ(json.size(), 100'000U);
   EXPECT_EQ(json.begin().key(), "100000");
 }

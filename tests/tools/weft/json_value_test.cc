@@ -33,7 +33,7 @@ struct Tree {
 };
 WEFT_CODEC(Tree, value, children)
 
-// JSON is sent as Codec<T> sends the value, and printed again as it was given.
+// JSON is sent as Codec<T> sends the value, and printed again in its original form.
 template <class T>
 void both_ways(const std::string& json, const T& value) {
   SCOPED_TRACE(type_text<T>() + " " + json);
@@ -45,13 +45,13 @@ void both_ways(const std::string& json, const T& value) {
   EXPECT_EQ(printed(value), json);
 }
 
-TEST(JsonValue, IsSentAsCodecsSendIt) {
+TEST(JsonValue, IsSentAsByTheCodecs) {
   both_ways<bool>("true", true);
   both_ways<std::int8_t>("-128", -128);
   both_ways<std::int64_t>("-9223372036854775808", std::numeric_limits<std::int64_t>::min());
   both_ways<std::int64_t>("9223372036854775807", std::numeric_limits<std::int64_t>::max());
   both_ways<std::uint64_t>("18446744073709551615", ~std::uint64_t{0});
-  both_ways<std::uint64_t>("9007199254740993", 9007199254740993);  // which no double is
+  both_ways<std::uint64_t>("9007199254740993", 9007199254740993);  // not representable as a double
   both_ways<std::uint8_t>("255", 255);
   both_ways<double>("0.1", 0.1);
   both_ways<double>("-0.0", -0.0);
@@ -98,7 +98,7 @@ TEST(JsonValue, LargeBytesAreSentAsAttachments) {
             "bytes(2:" + std::to_string(rpc::crc32c(std::as_bytes(std::span("aa", 2)))) + ")");
 }
 
-TEST(JsonValue, NumbersMayBeWrittenOtherwise) {
+TEST(JsonValue, NumbersMayHaveOtherSpellings) {
   EXPECT_EQ(wire("i32", "3.0"), "3");
   EXPECT_EQ(wire("u8", "2e2"), "200");
   EXPECT_EQ(wire("f64", "3"), "3");
@@ -106,14 +106,14 @@ TEST(JsonValue, NumbersMayBeWrittenOtherwise) {
   EXPECT_EQ(wire("f64", "18446744073709551616"), "18446744073709551616");
 }
 
-TEST(JsonValue, MissingFieldsAreLeftOut) {
+TEST(JsonValue, MissingFieldsAreOmitted) {
   EXPECT_EQ(wire(type_text<Quote>(), "{\"price\": 2}"), "{price:2}");
   EXPECT_EQ(wire(type_text<Quote>(), "{}"), "{}");
   const auto type = rpc::ParsedType::parse(type_text<Quote>());
   EXPECT_EQ(rpc::Codec<Quote>::decode(sent(*type, "{\"size\": 4}")->argument(0)), (Quote{"", 0, 4}));
 }
 
-TEST(JsonValue, MapsMayBeObjectsOrPairs) {
+TEST(JsonValue, MapsMayBeObjectsOrListsOfPairs) {
   EXPECT_EQ(wire("{str:i8}", "[[\"a\", 1]]"), wire("{str:i8}", "{\"a\": 1}"));
   EXPECT_EQ(wire("{i32:bool}", "{\"-1\": true}"), wire("{i32:bool}", "[[-1, true]]"));
   EXPECT_EQ(wire("{(i8,str):void}", "{\"[1, \\\"x\\\"]\": null}"),
@@ -125,7 +125,7 @@ TEST(JsonValue, MapsMayBeObjectsOrPairs) {
   EXPECT_EQ(refusal("{i32:bool}", "3"), "expected {i32:bool}, found 3");
 }
 
-TEST(JsonValue, AnAlternativeMayBeGuessed) {
+TEST(JsonValue, AnAlternativeIsChosenByItsValue) {
   const std::string number = "<i64|f64|bool>";
   EXPECT_EQ(wire(number, "2"), "<0:2>");
   EXPECT_EQ(wire(number, "2.5"), "<1:2.5>");
@@ -150,12 +150,12 @@ TEST(JsonValue, NullIsDistinguishedFromAnOptionalThatHoldsIt) {
       EXPECT_EQ(again(type, json), json) << type;
   EXPECT_EQ(again("i8???", "{\"index\": 1, \"value\": {\"index\": 1, \"value\": null}}"),
             "{\"index\": 1, \"value\": {\"index\": 1, \"value\": null}}");
-  // Of a struct with such fields it is that struct, and of a variant its alternative.
+  // For a struct with such fields the JSON is that struct, and for a variant it is the alternative.
   EXPECT_EQ(wire("S{index:i8,value:str?}?", "{\"index\": 1, \"value\": null}"), "<1:{index:1,value:nil}>");
   EXPECT_EQ(wire("<str|i8>?", "{\"index\": 1, \"value\": 5}"), "<1:<1:5>>");
 }
 
-TEST(JsonValue, ReportsMismatchesWithTheirPlace) {
+TEST(JsonValue, ReportsMismatchesWithTheirPosition) {
   EXPECT_EQ(refusal("i8", "128"), "expected i8, found 128");
   EXPECT_EQ(refusal("i64", "9223372036854775808"), "expected i64, found 9223372036854775808");
   EXPECT_EQ(refusal("u64", "-1"), "expected u64, found -1");
@@ -195,14 +195,14 @@ TEST(JsonValue, NestingIsLimited) {
   EXPECT_NE(refusal("tensor", nested(300)).find("nested too deeply"), std::string::npos);
 }
 
-// A type of an agent that means harm: every level is three ways to fail.
-TEST(JsonValue, GuessingIsLimited) {
+// A type of a malicious agent: every level has three alternatives that fail.
+TEST(JsonValue, ChoosingAlternativesIsLimited) {
   std::string json = "{\"a\": 1}";
   for (int i = 0; i < 40; ++i) json = "{\"a\": " + json + "}";
   EXPECT_NE(refusal("S{a:<S|S|S>}", json).find("too many possible alternatives"), std::string::npos);
 }
 
-// --- Printed ---
+// --- Printed values ---
 
 TEST(JsonValue, IsPrintedWithoutAType) {
   EXPECT_EQ(printed(Quote{"X", 0.5, 3}, false),
@@ -213,7 +213,7 @@ TEST(JsonValue, IsPrintedWithoutAType) {
   EXPECT_EQ(printed(std::map<std::string, int>{{"\xff", 1}}), "[[{\"base64\": \"/w==\"}, 1]]");
 }
 
-TEST(JsonValue, WhatDoesNotFitItsTypeIsPrintedAsItIs) {
+TEST(JsonValue, AValueThatDoesNotMatchItsTypeIsPrintedUntyped) {
   const auto quote = [](ValueWriter writer) {
     auto record = writer.set_record(3);
     record.field(0, "price").set_text("?");
@@ -230,7 +230,7 @@ TEST(JsonValue, WhatDoesNotFitItsTypeIsPrintedAsItIs) {
             "[1]");
 }
 
-TEST(JsonValue, TextsThatAreNoUtf8ArePrintedAsBytes) {
+TEST(JsonValue, StringsThatAreNotUtf8ArePrintedAsBytes) {
   EXPECT_EQ(printed("\xff\x00z"s), "{\"base64\": \"/wB6\"}");
   for (const std::string& bad :
        {"\xc0\xaf"s, "\xed\xa0\x80"s, "\xf4\x90\x80\x80"s, "a\x80"s, "\xe2\x82"s, "\xf0\x80\x80\x80"s}) {
@@ -243,7 +243,7 @@ TEST(JsonValue, TextsThatAreNoUtf8ArePrintedAsBytes) {
     EXPECT_EQ(printed(good).find("base64"), std::string::npos) << good;
 }
 
-TEST(JsonValue, ManyBytesAreElidedWhereAsked) {
+TEST(JsonValue, ManyBytesAreElidedOnRequest) {
   EXPECT_EQ(printed(std::vector<std::byte>(5, std::byte{'a'}), true, 3),
             "{\"base64\": \"YWFh\", \"elided\": 2}");
   EXPECT_EQ(printed(std::vector<std::byte>(3, std::byte{'a'}), true, 3), "{\"base64\": \"YWFh\"}");
@@ -258,8 +258,8 @@ TEST(JsonValue, AnObjectOfCapnpIsPrintedByItsId) {
             "{\"capnp\": 12345678901234567890}");
 }
 
-// A message of a few words may name its one large attachment a million times.
-TEST(JsonValue, AnAttachmentNamedAgainAndAgainIsNotPrinted) {
+// A message of a few words may refer to its one large attachment a million times.
+TEST(JsonValue, ARepeatedlyNamedAttachmentIsNotPrinted) {
   const auto naming_it = [](std::size_t times) {
     return test::with_argument([&](ValueWriter writer) {
       auto list = writer.set_list(times);

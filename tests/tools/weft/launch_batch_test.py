@@ -34,7 +34,7 @@ class OpenMPI(unittest.TestCase):
         hosts = Hosts(2)
         self.addCleanup(hosts.close)
         with tempfile.TemporaryDirectory() as folder:
-            # In the place of ssh, and with a name for each host, since OpenMPI tells hosts apart by their names.
+            # Replaces ssh, with a name for each host, because OpenMPI identifies hosts by their names.
             agent = pathlib.Path(folder) / "agent"
             cases = "".join(f"{address}) name={name};;\n" for address, name in zip(hosts.addresses, hosts.names))
             agent.write_text(f'#!/bin/sh\ncase $1 in\n{cases}esac\nshift\n'

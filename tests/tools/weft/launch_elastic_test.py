@@ -90,7 +90,7 @@ class Elastic(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.done = self.folder / "done"
-        # ssh to hosts a, b, ..., all of which are this one.
+        # Replaces ssh to hosts a, b, ..., all of which are this host.
         self.rsh = self.script("rsh", 'FAKE_HOST=$1 exec sh -c "$2"')
 
     def script(self, name, text):

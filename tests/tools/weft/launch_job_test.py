@@ -154,9 +154,9 @@ class SeveralHosts(unittest.TestCase):
             for host in (0, 1, 0):
                 if not self.hosts.reset_connections(host):
                     self.skipTest("`ss -K` is missing, or the kernel cannot end connections")
-                time.sleep(1)  # a second reset of one connection would prove nothing
+                time.sleep(1)  # a second reset of one connection would test nothing new
             self.hosts.cable(1, up=False)
-            time.sleep(5)  # how long the cable is pulled is what this test is about
+            time.sleep(5)  # the test measures the time during which the cable is disconnected
             self.hosts.cable(1, up=True)
             self.assertFalse(any(map(is_gone, pids)), programs[0].output() + programs[1].output())
             end.touch()

@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 from processes import PATIENCE, Program, is_gone, main, wait_until_gone  # noqa: E402
 
-# A worker that has started another process, which has left its group and session, and is an orphan.
+# A worker that has started another process. That process has left its group and session, and is an orphan.
 WITH_DAEMON = """
 import os, signal, sys, time
 reader, writer = os.pipe()
@@ -141,7 +141,7 @@ signal.signal(signal.SIGTERM, lambda *_: (print("told to end", flush=True), os._
 print("up", flush=True)
 time.sleep(3600)
 """
-        # Rank 2 may exit before the others have installed their handlers. They are terminated nevertheless.
+        # Rank 2 may exit before the others have installed their handlers. The launcher terminates them nevertheless.
         status, output, errors = launch("-n", "3", code=code)
         self.assertEqual(status, 1)
         self.assertEqual(errors.splitlines()[1:], ["weft: first failure: rank 2 ended with status 1; its last errors:",
@@ -161,7 +161,7 @@ time.sleep(3600)
                 match = program.wait_for(r"\[(\d)\] up (\d+)")
                 up[match[1]] = int(match[2])
             os.kill(below(program), signal.SIGSTOP)
-            for rank in "120":  # each has ended before the next one, and the launcher has seen none
+            for rank in "120":  # each has ended before the next one starts, and the launcher has seen none of them
                 os.kill(up[rank], signal.SIGKILL)
                 wait_until_gone([up[rank]], PATIENCE)
             os.kill(below(program), signal.SIGCONT)
@@ -453,7 +453,7 @@ for _ in range(20000): written += os.write(1, b"x" * 999 + b"\\n")
         program, reader = self.start("--plain", code=code)
         program.wait_for("up")
         before, written = -1, 0
-        while written == 0 or written != before:  # until it gets no further
+        while written == 0 or written != before:  # until the pipe is full
             before = written
             program.signal(signal.SIGUSR1)
             written = int(program.wait_for(r"written (\d+)")[1])
@@ -490,11 +490,11 @@ class LaunchersOwnDeath(unittest.TestCase):
     def test_of_both_at_the_same_time(self):
         program, up, daemons = self.running()
         own = below(program)
-        for pid in (own, program.process.pid):  # neither hears of the other's end
+        for pid in (own, program.process.pid):  # neither detects the end of the other
             os.kill(pid, signal.SIGSTOP)
         for pid in (own, program.process.pid):
             os.kill(pid, signal.SIGKILL)
-        wait_until_gone(up, PATIENCE)  # the workers; what they have started is not promised
+        wait_until_gone(up, PATIENCE)  # the workers; for processes that they started there is no guarantee
         for daemon in daemons:
             os.kill(daemon, signal.SIGKILL)
 

@@ -1,10 +1,10 @@
 // A worker of the tests of `weft launch`, mpirun, srun: an agent by rpc::from_environment().
 //
-//   weft_launched meet [RANK]     a fixed world: all meet, and tell who they are; RANK then ends with status
-//   9 weft_launched train PUSHES    an open one, of servers and trainers: ends when every server has had so
-//   many pushes
-//   weft_launched elastic DONE      an open one: tells of the members that come and go, until the file DONE
-//   exists, or SIGTERM
+//   weft_launched meet [RANK]     fixed world: all agents meet and print their names; RANK ends with status 9
+//   weft_launched train PUSHES    elastic world of servers and trainers: ends when every server has got this
+//                                 number of pushes
+//   weft_launched elastic DONE    elastic world: prints the members that join and leave, until the file DONE
+//                                 exists, or until SIGTERM
 #include <weft/rpc/membership/environment.h>
 #include <weft/rpc/membership/job.h>
 #include <weft/rpc/rpc.h>
@@ -85,7 +85,7 @@ int train(std::size_t pushes) {
   if (serves) job.agent().serve(server);
   job.wait_for(1).get();
   if (serves) {
-    job.wait_for(2).get();  // a server that came first would be alone, and leave
+    job.wait_for(2).get();  // a server that joined first would be alone, and would leave
     server->trained().get();
     job.serve_until_shutdown();
     return 0;
@@ -107,7 +107,7 @@ int elastic(const std::string& done) {
   sigset_t term;
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &term, nullptr);  // also of the agent's threads
+  ::pthread_sigmask(SIG_BLOCK, &term, nullptr);  // also used by the agent's threads
   rpc::Job job = rpc::Job::from_environment();
   job.join().get();
   std::thread watching([&job] {

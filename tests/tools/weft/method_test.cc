@@ -35,7 +35,7 @@ TEST(Method, IsShownReadably) {
   EXPECT_EQ(Method(listed("m", {"capnp(7)", "tensor"}, "()")).signature(), "(capnp(7), tensor) -> ()");
 }
 
-TEST(Method, WhatCannotBeReadIsShownAsItIs) {
+TEST(Method, UnreadableSignaturesAreShownUnchanged) {
   const Method method(listed("m", {"i8", "matrix<<"}, "\x1b[2J"));
   EXPECT_TRUE(method.parameters[0]);
   EXPECT_FALSE(method.parameters[1]);
@@ -47,13 +47,13 @@ TEST(Method, StructsAreShownOnce) {
   std::vector<Method> methods;
   methods.emplace_back(listed("a", {"Line{from:Point{x:f64,y:f64},to:Point{x:f64,y:f64}}"}));
   methods.emplace_back(listed("b", {"[Point{x:f64,y:f64}]"}, "Tree{children:[Tree],at:Point{x:f64,y:f64}?}"));
-  methods.emplace_back(listed("c", {"Point{x:i8}"}));  // another one of that name
+  methods.emplace_back(listed("c", {"Point{x:i8}"}));  // another method of that name
   EXPECT_EQ(struct_texts(methods),
             (std::vector<std::string>{"Line {from: Point, to: Point}", "Point {x: f64, y: f64}",
                                       "Tree {children: [Tree], at: Point?}", "Point {x: i8}"}));
 }
 
-TEST(Method, IsFoundByItsNameOrOneLikeItIsNamed) {
+TEST(Method, AnUnknownNameGetsSuggestions) {
   EXPECT_EQ(not_found("market.last"), "market.last");
   EXPECT_EQ(not_found("market.lst"), "the agent serves no method 'market.lst': did you mean market.last?");
   EXPECT_EQ(not_found("convert"), "the agent serves no method 'convert': did you mean market.convert?");
@@ -64,7 +64,7 @@ TEST(Method, IsFoundByItsNameOrOneLikeItIsNamed) {
   EXPECT_EQ(not_found(std::string(100'000, 'x')).substr(0, 12), "the agent se");
 }
 
-TEST(Method, PatternsAreOfTheShellOrPartsOfTheName) {
+TEST(Method, PatternsAreShellPatternsOrPartsOfTheName) {
   EXPECT_TRUE(matches("market.last", ""));
   EXPECT_TRUE(matches("market.last", "ket.l"));
   EXPECT_FALSE(matches("market.last", "lost"));

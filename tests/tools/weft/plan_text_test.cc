@@ -41,7 +41,7 @@ TEST(PlanText, TheCommandHasTheOutermostDimensionFirst) {
             "weft launch -n 4 ./gpt --data 4 --pipeline 1 --tensor 1 --microbatches 1 --batch-size 4");
 }
 
-TEST(PlanText, ShowsTheFullestRankAndWhatIsImpossible) {
+TEST(PlanText, ShowsTheFullestRankAndTheReasonsOfRefusals) {
   planner::Plans plans{.plans = {plan()}, .global_batch = 96};
   plans.refused.push_back({{.data = 8}, "memory", planner::Memory{.parameters = 0x1p31}});
   plans.refused.push_back({{.tensor = 8}, "no layer is split over tensor ranks", std::nullopt});

@@ -25,7 +25,7 @@ rref::ReferenceListing listing() {
   return all;
 }
 
-TEST(RRefsText, NamesWhatThereIs) {
+TEST(RRefsText, ListsObjectsAndReferences) {
   const std::string text = rrefs_text(listing());
   EXPECT_EQ(text.find("owner  3 objects, "), 0U) << text;
   for (const auto* words : {"4 forks elsewhere", "references  7 to objects elsewhere", "2.0 KiB", "  live",
@@ -33,7 +33,7 @@ TEST(RRefsText, NamesWhatThereIs) {
     EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
 }
 
-TEST(RRefsText, WhatIsNotKnownIsMarked) {
+TEST(RRefsText, UnknownValuesAreMarked) {
   auto all = listing();
   all.objects[0].bytes.reset();
   all.objects[0].users.clear();
@@ -42,7 +42,7 @@ TEST(RRefsText, WhatIsNotKnownIsMarked) {
   EXPECT_NE(rrefs_text(all).find("-  box  0001:0002  -\n"), std::string::npos) << rrefs_text(all);
 }
 
-TEST(RRefsText, APeersTextsDoNotSteerTheTerminal) {
+TEST(RRefsText, StringsOfAPeerDoNotControlTheTerminal) {
   auto all = listing();
   all.objects[0].type = "box\x1b[2J";
   all.objects[0].users = {"an\x07na"};

@@ -5,7 +5,7 @@
 namespace weft::tool {
 namespace {
 
-TEST(Shell, WordsAreQuotedWhereTheyMustBe) {
+TEST(Shell, WordsAreQuotedIfNecessary) {
   EXPECT_EQ(shell_word("a/b-c=1:2"), "a/b-c=1:2");
   EXPECT_EQ(shell_word(""), "''");
   EXPECT_EQ(shell_word("$HOME `x`"), "'$HOME `x`'");

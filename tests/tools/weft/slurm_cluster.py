@@ -9,7 +9,7 @@ import time
 
 from processes import PATIENCE
 
-# Slurm starts a requeued job again after cred_expire, and at the next sched_interval.
+# Slurm restarts a requeued job after cred_expire, and at the next sched_interval.
 CONFIG = """
 ClusterName=weft
 SlurmctldHost={host}(127.0.0.1)

@@ -40,7 +40,7 @@ rpc::AgentStats later() {
   return stats;
 }
 
-TEST(TopText, RatesAreByTheAgentsOwnClock) {
+TEST(TopText, RatesUseTheClockOfTheAgent) {
   EXPECT_EQ(top_text(earlier(), later(), wide, 0),
             "bert  up 102 s  3 connections, 5 made, 0 refused\n"
             "served        250.0/s       4 in flight  0 denied, 7 shed\n"
@@ -52,7 +52,7 @@ TEST(TopText, RatesAreByTheAgentsOwnClock) {
             "       2.0       0.5         3           24  market.slow\n");
 }
 
-TEST(TopText, WhatLayersTellWhereItIsNotZero) {
+TEST(TopText, ShowsNonZeroNumbersOfLayers) {
   rpc::AgentStats now = later();
   now.layers = {{"rref.forks", 0}, {"rref.objects", 2}, {"x\x1b", 1}};
   const std::string text = top_text(earlier(), now, wide, 0);
@@ -60,7 +60,7 @@ TEST(TopText, WhatLayersTellWhereItIsNotZero) {
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }
 
-TEST(TopText, GaugesOfTheProgram) {
+TEST(TopText, ShowsTheGaugesOfTheProgram) {
   rpc::AgentStats now = later();
   now.gauges = {{"loss", 0.3125}, {"rate\x1b", 1e-5}};
   const std::string text = top_text(earlier(), now, wide, 0);
@@ -72,14 +72,14 @@ TEST(TopText, FitsTheTerminal) {
   rpc::AgentStats now = later();
   for (int i = 0; i < 30; ++i) now.methods.push_back({"m" + std::to_string(i), 1, 1, 0});
   const std::string text = top_text(earlier(), now, 30, 12);
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 11);  // the last line is left for the cursor
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 11);  // the last line is reserved for the cursor
   EXPECT_NE(text.find("28 more\n"), std::string::npos);
   std::size_t begin = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
     EXPECT_LE(end - begin, 30U);
 }
 
-TEST(TopText, OfAPeersTextsNothingSteersTheTerminal) {
+TEST(TopText, StringsOfAPeerDoNotControlTheTerminal) {
   rpc::AgentStats now = later();
   now.name = "\x1b[2J";
   now.methods[0].name = "m\x07";
@@ -88,7 +88,7 @@ TEST(TopText, OfAPeersTextsNothingSteersTheTerminal) {
   EXPECT_EQ(text.find('\x07'), std::string::npos);
 }
 
-TEST(TopText, NumbersThatMakeNoSense) {
+TEST(TopText, DecreasingCountersShowARateOfZero) {
   rpc::AgentStats now = later();
   now.uptime = -1;
   now.calls_served = 0;

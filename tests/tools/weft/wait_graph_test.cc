@@ -18,7 +18,7 @@ CallsInFlight agent(const std::string& name, std::uint64_t threads = 1) {
   return agent;
 }
 
-// `a` calls f on b, whose handler calls g on c in its name.
+// `a` calls f on b. The handler of f calls g on c on behalf of that call.
 std::vector<CallsInFlight> chain() {
   CallsInFlight a = agent("a"), b = agent("b"), c = agent("c");
   a.made.push_back({1, "f", "b", 9, "sent", 30, {}});
@@ -36,7 +36,7 @@ TEST(WaitGraph, FollowsACallThroughItsAgents) {
             "  b#4 g on c, 8.00 s, running on the handlers\n");
 }
 
-TEST(WaitGraph, ACallThatComesBackToATakenAgentIsACycle) {
+TEST(WaitGraph, ACallBackToABusyAgentIsACycle) {
   auto agents = chain();
   agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
   agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
@@ -54,7 +54,7 @@ TEST(WaitGraph, ACallThatComesBackToATakenAgentIsACycle) {
             "  a#1: a deadlock, if it persists\n");
 }
 
-TEST(WaitGraph, IsJsonAsWell) {
+TEST(WaitGraph, IsAlsoPrintedAsJson) {
   auto agents = chain();
   agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
   agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
@@ -68,7 +68,7 @@ TEST(WaitGraph, IsJsonAsWell) {
       R"("waits_for":[2]})");
 }
 
-TEST(WaitGraph, WhileAThreadIsFreeNothingIsAhead) {
+TEST(WaitGraph, NoCallWaitsWhileAThreadIsFree) {
   auto agents = chain();
   agents[1].handler_threads = 2;
   agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
@@ -76,7 +76,7 @@ TEST(WaitGraph, WhileAThreadIsFreeNothingIsAhead) {
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
-TEST(WaitGraph, OneObjectsCallsWaitForEachOtherHoweverManyThreadsThereAre) {
+TEST(WaitGraph, CallsOfOneObjectWaitForEachOtherWithAnyNumberOfThreads) {
   auto agents = chain();
   agents[1].handler_threads = 64;
   agents[1].served[0].on = "object";
@@ -87,7 +87,7 @@ TEST(WaitGraph, OneObjectsCallsWaitForEachOtherHoweverManyThreadsThereAre) {
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
-TEST(WaitGraph, OneThatItsMethodsLimitHoldsBackWaitsForThoseThatAreIn) {
+TEST(WaitGraph, ACallAtTheLimitOfItsMethodWaitsForTheRunningOnes) {
   auto agents = chain();
   agents[1].handler_threads = 64;
   agents[1].served[0].state = "suspended";
@@ -98,11 +98,11 @@ TEST(WaitGraph, OneThatItsMethodsLimitHoldsBackWaitsForThoseThatAreIn) {
   EXPECT_EQ(graph.cycles[0].size(), 3U);
   EXPECT_NE(text_of(graph).find("c#9 f on b, 7.00 s, queued for the limit\n"), std::string::npos)
       << text_of(graph);
-  agents[1].served[1].method = "h";  // of another method
+  agents[1].served[1].method = "h";  // a call of another method
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
-TEST(WaitGraph, HandlersThatAreSuspendedTakeNoThread) {
+TEST(WaitGraph, SuspendedHandlersOccupyNoThread) {
   auto agents = chain();
   agents[1].served[0].state = "suspended";
   agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
@@ -110,7 +110,7 @@ TEST(WaitGraph, HandlersThatAreSuspendedTakeNoThread) {
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
-TEST(WaitGraph, CallsThatAreYoungAreLeftOut) {
+TEST(WaitGraph, RecentCallsAreOmitted) {
   auto agents = chain();
   const WaitGraph graph = wait_graph(agents, 8.9);
   ASSERT_EQ(graph.calls.size(), 1U);
@@ -130,13 +130,13 @@ TEST(WaitGraph, ReportsUnknownStates) {
             "a#2 f on tcp://h:1, 2.00 s, not sent: no connection\n");
 }
 
-TEST(WaitGraph, ServedCallsOfACallerThatWasNotAsked) {
+TEST(WaitGraph, ServedCallsMayHaveAnUnqueriedCaller) {
   CallsInFlight b = agent("b");
   b.served.push_back({call("x", 3), "f", 2, "preparing", "", 0});
   EXPECT_EQ(text_of(wait_graph({b}, 0)), "x#3 f on b, 2.00 s, preparing\n");
 }
 
-TEST(WaitGraph, TwoCyclesAreTwo) {
+TEST(WaitGraph, TwoCyclesAreReportedSeparately) {
   CallsInFlight a = agent("a", 64);
   for (const std::uint64_t i : {1, 2}) {  // a call that waits for a nested call to its own object
     a.made.push_back({10 * i, "f", "a", 5, "sent", -1, {}});
@@ -149,7 +149,7 @@ TEST(WaitGraph, TwoCyclesAreTwo) {
   EXPECT_EQ(graph.cycles[0].size(), 2U);
 }
 
-TEST(WaitGraph, ALongChainAndAWideOne) {
+TEST(WaitGraph, LongAndWideChainsAreWalked) {
   CallsInFlight a = agent("a", 1'000'000);
   constexpr std::uint64_t n = 3000;
   for (std::uint64_t i = 1; i <= n; ++i) {

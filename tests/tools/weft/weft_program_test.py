@@ -199,7 +199,7 @@ class Calls(WeftTest):
     def test_a_notification(self):
         self.assertEqual(self.call("ends.told", "once", "--notify"), (0, "", ""))
         self.agent.wait_for("^told once$")
-        # The caller gets no error of a notification.
+        # The caller gets no error for a notification.
         self.assertEqual(self.call("ends.refuse", "x", "--notify"), (0, "", ""))
 
     def test_over_a_unix_socket(self):
@@ -257,7 +257,7 @@ class Errors(WeftTest):
             self.assertRegex(output, "ARGUMENT" if "call" in arguments else r"\d\.\d|ping")
 
     def test_of_the_way(self):
-        with socket.socket() as taken:  # bound, but nobody listens
+        with socket.socket() as taken:  # bound, but no process listens
             taken.bind(("127.0.0.1", 0))
             dead = f"127.0.0.1:{taken.getsockname()[1]}"
             for command in (["list"], ["ping"], ["health"], ["call"]):
@@ -278,7 +278,7 @@ class Errors(WeftTest):
             self.assertEqual(process.returncode, 3, errors)
 
     def test_no_agent_answers(self):
-        with socket.create_server(("127.0.0.1", 0)) as server:  # connects, and says nothing
+        with socket.create_server(("127.0.0.1", 0)) as server:  # connects, and sends nothing
             address = f"127.0.0.1:{server.getsockname()[1]}"
             self.refused(3, "^weft: deadline_exceeded: ", "list", address, "--timeout", "200ms")
 
@@ -350,7 +350,7 @@ class Looking(WeftTest):
         with Program(WEFT, "call", address, "ends.hang", "--timeout", "0"):
             agent.wait_for("hanging")
             end = time.monotonic() + PATIENCE
-            while True:  # the handler says so before it suspends
+            while True:  # the handler reports this before it suspends
                 status, output, errors = weft("hang", address, self.address, "--older", "0")
                 if output.endswith(", suspended\n") or time.monotonic() > end:
                     break
@@ -365,7 +365,7 @@ class Looking(WeftTest):
             nobody = "tcp://127.0.0.1:1"
             status, again, errors = weft("hang", address, nobody, "--older", "0")
             self.assertEqual(status, 3)
-            self.assertIn("ends.hang", again)  # what the others tell
+            self.assertIn("ends.hang", again)  # the data of the others
             self.assertNotEqual(errors, "")
 
     def test_traces(self):

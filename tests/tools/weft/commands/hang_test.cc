@@ -1,5 +1,5 @@
-// A deadlock between objects on two agents, from what the agents themselves tell of it (weft.pending) to what
-// `weft hang` prints.
+// A deadlock between objects on two agents: from the data of the agents (weft.pending) to the output of `weft
+// hang`.
 #include <weft/rpc/agent/calls_in_flight.h>
 #include <weft/rref/rref.h>
 
@@ -18,7 +18,7 @@ using rref::RRef;
 using test::eventually;
 using test::got;
 
-// Its plain handlers keep their thread, and the object's turn, while they wait for others.
+// While its plain handlers wait for other objects, they keep their thread and the object's turn.
 struct Desk {
   explicit Desk(std::string) {}
   std::string ask(rpc::CallContext& call, RRef<Desk> other, RRef<Desk> back) {
@@ -41,7 +41,7 @@ class HangTest : public testing::Test {
     cluster.peer("berlin", "paris");
     cluster.peer("paris", "berlin");
   }
-  // As `weft hang` asks them.
+  // Queries the agents as `weft hang` does.
   std::vector<rpc::CallsInFlight> ask_all() {
     std::vector<rpc::CallsInFlight> all;
     for (const char* name : {"berlin", "paris", "clerk"})
@@ -104,7 +104,7 @@ TEST_F(HangTest, ADeadlockOfObjectsOnTwoAgentsIsNamedAsACycle) {
   eventually("no call is in flight", [&] { return wait_graph(ask_all(), 0).calls.empty(); });
 }
 
-TEST_F(HangTest, ChainsThatEndAreNoCycle) {
+TEST_F(HangTest, AChainThatEndsIsNotACycle) {
   std::vector<rpc::Future<std::string>> done;
   for (int i = 0; i < 20; ++i) done.push_back(paris.call<&Desk::relay>(berlin));
   while (true) {

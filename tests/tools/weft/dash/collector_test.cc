@@ -24,7 +24,7 @@ struct Desk {
   using Service = rpc::Service<"desk", rpc::Constructor<int>, rpc::Method<"sign", &Desk::sign>>;
 };
 
-// As an agent with collectives serves it, which need LibTorch.
+// An agent with collectives serves this method. Collectives need LibTorch.
 struct Groups {
   std::vector<std::string> flight(std::uint64_t latest) {
     collectives::FlightDump dump = collectives::FlightDump::here();
@@ -37,7 +37,7 @@ struct Groups {
 
 std::string address_of(rpc::Agent& agent) { return agent.addresses().front(); }
 
-TEST(CollectorTest, AsksEachAgentForWhatItServes) {
+TEST(CollectorTest, AsksEachAgentOnlyForItsServices) {
   const auto gauges = std::make_shared<rpc::Gauges>();
   const auto tracer = std::make_shared<rpc::Tracer>();
   test::Cluster cluster{{.tcp = true}};
@@ -74,7 +74,7 @@ TEST(CollectorTest, AsksEachAgentForWhatItServes) {
     EXPECT_TRUE(agent.calls.served.empty());
 }
 
-TEST(CollectorTest, AnAgentThatRefusesAQuestionAnswersTheOthers) {
+TEST(CollectorTest, ARefusedQueryDoesNotAffectOtherQueries) {
   test::Cluster cluster{{.tcp = true}, {"a"}};
   struct Refusing {
     std::vector<std::string> flight(std::uint64_t) {
@@ -112,7 +112,7 @@ TEST(CollectorTest, AnAgentThatHasEndedIsSilentAndItsNextIncarnationIsAskedAgain
   });
 }
 
-TEST(CollectorTest, FindsTheMembersOfAJobByTheAgentThatKeepsTheStore) {
+TEST(CollectorTest, FindsTheMembersOfAJobByTheAgentWithTheStore) {
   test::TcpJobStore store;
   std::vector<std::unique_ptr<rpc::Job>> jobs;
   for (std::size_t rank = 0; rank < 3; ++rank)

@@ -35,7 +35,7 @@ JobSample sample(double time, std::vector<AgentSample> agents,
   return {static_cast<std::int64_t>(time * second) + 100 * second, std::move(members), std::move(agents)};
 }
 
-// "0 anna alive; 1 bert lost: why": by rank.
+// Returns "0 anna alive; 1 bert lost: why", in the order of the ranks.
 std::string members_of(const Picture& picture) {
   std::string text;
   const PrintedJson json = picture.json();
@@ -56,7 +56,7 @@ TEST(Picture, OfNoAgents) {
   EXPECT_EQ(json["time"], 0.0);
 }
 
-TEST(Picture, AMemberHasWhatTheStoreAndTheAgentSayOfIt) {
+TEST(Picture, AMemberHasDataOfTheStoreAndOfTheAgent) {
   Picture picture;
   picture.add(sample(0, {agent("bert", 18'000'000'000'000'000'002U, 2.5)},
                      {{record("bert", 18'000'000'000'000'000'002U, 1), record("anna", 1, 0)}}));
@@ -71,7 +71,7 @@ TEST(Picture, AMemberHasWhatTheStoreAndTheAgentSayOfIt) {
   EXPECT_EQ(bert["address"], "tcp://host:18000000000000000002");
 }
 
-TEST(Picture, AMemberWhoseRecordVanishesIsLostAndOneThatLeftIsNot) {
+TEST(Picture, AMemberIsLostIfItsRecordVanishesWithoutALeave) {
   Picture picture;
   const auto agents = [] {
     return std::vector{agent("anna", 1, 1), agent("bert", 2, 1), agent("carl", 3, 1)};
@@ -97,7 +97,7 @@ TEST(Picture, AnAgentThatDoesNotAnswerIsShownWithTheReason) {
   picture.add(sample(2, {agent("anna", 1, 3), agent("bert", 2, 3)}));
   EXPECT_EQ(members_of(picture), "anna alive; bert alive");
 
-  Picture of_strangers;  // it never answered, so it has no name
+  Picture of_strangers;  // it never replied, and its name is unknown
   of_strangers.add(sample(0, {silent}));
   EXPECT_EQ(members_of(of_strangers), " no answer: refused");
 }
@@ -119,7 +119,7 @@ TEST(Picture, KeepsTheLatestHundredMembers) {
   EXPECT_EQ(json["members"][0]["incarnation"], "51");
 }
 
-TEST(Picture, RatesAreByTheAgentsOwnClock) {
+TEST(Picture, RatesUseTheClockOfTheAgent) {
   AgentSample before = agent("anna", 1, 10), after = agent("anna", 1, 12);
   before.stats.calls_served = 100;
   after.stats.calls_served = 150;
@@ -157,7 +157,7 @@ TEST(Picture, GaugesAreSeriesOfEachAgent) {
   EXPECT_EQ(loss["lines"][0]["points"], (PrintedJson{{0.0, 1.0}, {1.0, 0.5}, {2.0, 1.0 / 3}}));
 }
 
-TEST(Picture, ASeriesIsThinnedAndKeepsItsWholeTime) {
+TEST(Picture, ASeriesIsThinnedAndKeepsItsTimeRange) {
   Series series;
   for (int i = 0; i < 10'000; ++i) series.add(i, 2 * i);
   const PrintedJson points = series.json();
@@ -172,7 +172,7 @@ TEST(Picture, ASeriesIsThinnedAndKeepsItsWholeTime) {
   }
 }
 
-TEST(Picture, NamesThatAProgramMakesUpWithoutEndAreLimited) {
+TEST(Picture, TheNumberOfNamesIsLimited) {
   Picture picture;
   for (int i = 0; i < 500; ++i) {
     AgentSample anna = agent("anna", 1, i);
@@ -191,7 +191,7 @@ rpc::Span span(const std::string& name, double begin, double end) {
   return span;
 }
 
-TEST(Picture, SpansOfTheLastTenSecondsAreInLanesByThisClock) {
+TEST(Picture, SpansOfTheLastTenSecondsAreInLanesByTheLocalClock) {
   AgentSample anna = agent("anna", 1, 1);
   anna.spans =
       rpc::AgentSpans{"anna", 1, {}, 2, {span("old", 0, 1), span("a", 18, 19), span("b", 18.5, 19.5)}};
@@ -244,7 +244,7 @@ TEST(Picture, OperationsOfGroupsByRank) {
   EXPECT_EQ(rank["operations"][0]["age"], 2.0);
 }
 
-TEST(Picture, CallsInFlightFollowThoseThatWaitForThem) {
+TEST(Picture, CallsInFlightFollowTheCallsThatWaitForThem) {
   AgentSample anna = agent("anna", 1, 1), bert = agent("bert", 2, 1);
   bert.calls.served = {{{"anna", 1, 7}, "desk.ask", 3, "running", "handlers", 0}};
   bert.calls.made = {{4, "desk.sign", "carl", 1, "sent", -1, {"anna", 1, 7}}};
@@ -272,7 +272,7 @@ TEST(Picture, ObjectsBehindRRefs) {
   EXPECT_EQ(json["references"][0]["list"][0]["users"], PrintedJson{"bert"});
 }
 
-// Names come from peers: whatever they are, the data is one line of valid JSON.
+// Peers choose these names. For any name, the data is one line of valid JSON.
 TEST(Picture, AnyNameIsValidJson) {
   Picture picture;
   picture.add(sample(0, {agent("</script>\n\xff\"", 1, std::numeric_limits<double>::infinity())}));

@@ -53,7 +53,7 @@ TEST(JobPlan, HasTheVariablesOfTorchrun) {
                                                {"WEFT_ROLE", ""}}));
 }
 
-TEST(JobPlan, RanksAreThoseOfAllHostsTogether) {
+TEST(JobPlan, RanksAreUniqueOverAllHosts) {
   const std::vector<HostShare> hosts{
       {{"server", 1}, {"trainer", 2}}, {{"trainer", 3}}, {{"server", 2}, {"trainer", 1}}};
   std::set<std::size_t> ranks;
@@ -84,7 +84,7 @@ TEST(JobPlan, AWorkerThatJoinsHasNoRank) {
   EXPECT_FALSE(workers[1].rank);
   EXPECT_EQ(workers[1].title(), "trainer1");
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "WEFT_NAME"})
-    EXPECT_EQ(workers[1].environment.at(name), "") << name;  // also not the launcher's own
+    EXPECT_EQ(workers[1].environment.at(name), "") << name;  // also not those of the launcher
   EXPECT_EQ(workers[1].environment.at("WEFT_STORE"), "tcp://10.0.0.1:20000");
   EXPECT_EQ(workers[1].environment.at("WEFT_ELASTIC_WORLD"), "1");
   EXPECT_EQ(workers[1].environment.at("WEFT_ROLE"), "trainer");
@@ -98,7 +98,7 @@ TEST(JobPlan, ThreadsAreAPartOfTheProcessors) {
   EXPECT_EQ(threads(settings), "2");
   settings.processors = 2;  // a quota
   EXPECT_EQ(threads(settings), "1");
-  settings.own_threads = "5";  // the user's wish
+  settings.own_threads = "5";  // the user's choice
   EXPECT_EQ(threads(settings), "5");
   settings.threads = 6;
   EXPECT_EQ(threads(settings), "6");

@@ -40,7 +40,7 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
-TEST(OutputQueue, WritesInOrderToWhicheverFile) {
+TEST(OutputQueue, WritesInOrderToSeveralFiles) {
   Pipe pipe;
   const int second = ::dup(pipe.in());
   OutputQueue queue([] {});
@@ -85,12 +85,12 @@ TEST(OutputQueue, IsClosedWithoutAReader) {
   EXPECT_FALSE(queue.full());
 }
 
-TEST(OutputQueue, ItsEndWaitsForNoReader) {
+TEST(OutputQueue, DestructionWaitsForNoReader) {
   Pipe pipe;
   {
     OutputQueue queue([] {});
     queue.add(pipe.in(), std::string(OutputQueue::most, 'x'));
-    EXPECT_EQ(pipe.read(1), "x");  // it is being written
+    EXPECT_EQ(pipe.read(1), "x");  // the text is being written
     queue.close();
     EXPECT_TRUE(queue.empty());
   }

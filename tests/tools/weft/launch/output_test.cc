@@ -18,12 +18,12 @@ Lines lines_of(const std::vector<std::string>& pieces) {
   return lines;
 }
 
-TEST(LineCutter, CutsWhereverThePiecesDo) {
+TEST(LineCutter, CutsLinesAcrossPieces) {
   EXPECT_EQ(lines_of({"one\ntw", "o\n", "\nthree"}), (Lines{"one", "two", "", "three"}));
   EXPECT_EQ(lines_of({}), Lines{});
 }
 
-TEST(LineCutter, ACarriageReturnBeginsTheLineAnew) {
+TEST(LineCutter, ACarriageReturnStartsTheLineAgain) {
   EXPECT_EQ(lines_of({"1%\r", "50%\r100%", "\ndone\r\nwell", "\r", "\n"}), (Lines{"100%", "done", "well"}));
 }
 
@@ -34,7 +34,7 @@ TEST(LineCutter, ALineWithoutAnEndIsCut) {
   EXPECT_EQ(lines[1], "xxx");
 }
 
-TEST(LastLines, KeepsTheLast) {
+TEST(LastLines, KeepsTheLastOnes) {
   LastLines last;
   EXPECT_EQ(last.text(), "");
   for (int line = 0; line < 25; ++line) last.take("line " + std::to_string(line)), last.take("  ");

@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 const BlacklistOptions options{.failures = 2, .healthy_after = 60s, .cooldown = 10s, .max_cooldown = 100s};
 
-TEST(Blacklist, AHostIsHeldAfterSeveralFailuresInARow) {
+TEST(Blacklist, AHostIsBlacklistedAfterConsecutiveFailures) {
   Blacklist list(options, 1);
   EXPECT_FALSE(list.fail("a", 0s, 0s));
   EXPECT_FALSE(list.fail("b", 0s, 0s));
@@ -20,7 +20,7 @@ TEST(Blacklist, AHostIsHeldAfterSeveralFailuresInARow) {
   EXPECT_FALSE(list.fail("a", 2s, 0s)) << "blacklisted already";
 }
 
-TEST(Blacklist, AFailureAfterAHealthyTimeBeginsANewRow) {
+TEST(Blacklist, AFailureAfterAHealthyTimeStartsANewCount) {
   Blacklist list(options, 1);
   for (int i = 0; i < 10; ++i) EXPECT_FALSE(list.fail("a", 100s * i, 60s));
   EXPECT_TRUE(list.fail("a", 1001s, 1s));
@@ -61,7 +61,7 @@ TEST(Blacklist, AHealthyTimeEndsTheDoubling) {
   EXPECT_LE(*list.until("a"), 20s);
 }
 
-TEST(Blacklist, WithoutACooldownItIsForGood) {
+TEST(Blacklist, WithoutACooldownAHostIsBlacklistedForever) {
   Blacklist list({.failures = 1, .cooldown = 0s}, 1);
   EXPECT_TRUE(list.fail("a", 0s, 0s));
   EXPECT_FALSE(list.until("a"));

@@ -1,10 +1,10 @@
-// The driver in jobs whose hosts, workers and discovery fail at random, for many seeds; and faults that are
-// planted.
+// The driver in jobs whose hosts, workers and discovery fail at random, for many seeds. Further tests plant
+// faults.
 //
 // A simulated job executes the driver's actions: workers become ready, fail, hang and stop after random
 // times; hosts appear, vanish, die and change their slots; discovery is late or fails. The driver itself dies
-// after it has saved its state and before it has executed all of its actions; another one takes over. Each
-// seed then lets the trouble end, and checks that the job reaches its size, and its success. WEFT_SIM_SEED=n
+// after it has saved its state and before it has executed all of its actions; another one takes over. Then
+// the faults end, and the test checks that the job grows to its size and succeeds. WEFT_SIM_SEED=n
 // replays a seed, WEFT_SIM_SEEDS=n runs more.
 #include "tools/weft/launch/elastic/driver.h"
 
@@ -31,8 +31,8 @@ using weft::test::SimWorld;
 enum class Fault : std::uint8_t {
   none,
   exits_are_lost,           // the driver does not learn that a worker has ended
-  wakes_are_lost,           // nor woken
-  hosts_are_reported_late,  // an old list of hosts is reported after the trouble, for good
+  wakes_are_lost,           // the driver is not woken
+  hosts_are_reported_late,  // after the faults, discovery reports an old list of hosts, permanently
   state_is_saved_late       // a driver that takes over has the state before the last event
 };
 
@@ -156,7 +156,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
 
   void discover() {
     if (down_) {
-      // No process asks.
+      // No event arrives from a process.
     } else if (!calm_ && known_ && !fixed_ && random_.chance(100)) {
       pass(DiscoveryFailed{"a simulated reason"});
     } else if (!(fault_ == Fault::hosts_are_reported_late && calm_)) {
@@ -194,7 +194,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     live(start.worker);
   }
 
-  // A worker gets ready, or hangs; it fails, or works on.
+  // A worker gets ready or hangs. Then it fails or continues.
   void live(WorkerId id) {
     const bool sick = !calm_ && random_.chance(150);
     if (sick && random_.coin()) {
@@ -287,7 +287,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     for (const char* why : {"fewer than", "all hosts are blacklisted", "no worker is left", "reset limit"})
       if (says(why)) ++tally_[why];
     if (must_succeed_) violation("the job fails although nothing goes wrong any more: " + end.why);
-    // If all workers were asked to stop before, nothing shows when the driver gave up. Stops take 5 s at
+    // If all workers had already been asked to stop, a late end of the job is not visible. Stops take 5 s at
     // most.
     if (!given_up_ && now() - reported_since_ > 6s) hosts_at_the_end_ = reported_;
     if (says("fewer than") || says("all hosts are blacklisted"))
@@ -295,7 +295,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
         if (end.why.find(host + " (") == std::string::npos) violation("the error does not name " + host);
   }
 
-  // --- What must hold at any time ---
+  // --- Invariants ---
 
   std::size_t ready() const {
     return static_cast<std::size_t>(
@@ -314,7 +314,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
                                       [](const auto& entry) { return entry.second.stopping; });
     if (short_since_ && now() - *short_since_ > options_.timeout && (!all_stop || processes_.empty()))
       violation("fewer workers than the minimum for longer than the timeout");
-    // In a large job not after each event: it takes long.
+    // In a large job the check does not follow each event, because it takes long.
     const bool look = options_.max_workers <= 100 || ++checks_ % 50 == 0;
     if (look && started_ && !finishing_ && (!all_stop || processes_.empty())) check_that_no_slot_is_idle();
   }
@@ -333,7 +333,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     return until != held_until_.end() && now() < until->second;
   }
 
-  // --- Trouble ---
+  // --- Faults ---
 
   void trouble() {
     if (calm_) return;
@@ -344,7 +344,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
           present_.push_back({"h" + std::to_string(next_host_++), random_.spread(1, 4)});
           ++tally_["host added"];
           break;
-        case 1:  // its workers get the order to stop, and may die before
+        case 1:  // its workers are ordered to stop, and may die before
           if (!present_.empty()) remove(random_.below(present_.size()), random_.coin());
           break;
         case 2:
@@ -382,7 +382,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
            3 * options_.start_timeout + 60s;
   }
 
-  // From here on nothing fails. Either the job has failed already, or it grows to its size and succeeds.
+  // From here on no fault occurs. Either the job has already failed, or it grows to its size and succeeds.
   void calm_down() {
     calm_ = true;
     for (const WorkerId id : hung_)
@@ -395,7 +395,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
           !processes_.empty() && std::all_of(processes_.begin(), processes_.end(),
                                              [](const auto& entry) { return entry.second.stopping; });
       ++tally_["calm"];
-      // Otherwise it ends by its timeout. Workers whose host is gone count as long as they continue.
+      // Otherwise the timeout ends the job. Workers whose host has vanished count as long as they continue.
       if (fails || std::max(wanted(), ready()) < options_.min_workers) return;
       if (ready() < wanted()) violation("the job has not grown to its size");
       must_succeed_ = true;
@@ -403,7 +403,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
         if (process.ready && !process.stopping) later(random_.up_to(40s), [this, id = id] { die(id, 0); });
     });
   }
-  // Hosts that are blacklisted for good get no worker; those that have some keep them.
+  // Hosts that are blacklisted permanently get no new worker, and keep the workers that they have.
   std::size_t wanted() const {
     std::size_t slots = 0;
     for (const HostSlots& host : present_) {
@@ -423,8 +423,8 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   SimRandom& random_;
   DriverOptions options_;
   std::unique_ptr<ElasticDriver> driver_;
-  std::vector<HostSlots> present_;               // as they are
-  std::map<std::string, std::size_t> reported_;  // as the driver knows them
+  std::vector<HostSlots> present_;               // the actual hosts
+  std::map<std::string, std::size_t> reported_;  // the hosts that the driver knows
   std::map<WorkerId, Process> processes_;        // until the driver learns of their exit
   std::map<std::string, ElasticDriver::Time> held_until_;
   ElasticDriver::Time reported_since_{0};
@@ -433,7 +433,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   std::size_t next_host_ = 0;
   std::uint64_t wakes_ = 0, checks_ = 0;
   std::optional<ElasticDriver::Time> short_since_;
-  std::uint64_t mortal_ = 0;                // of 1,000 events, how many kill the driver
+  std::uint64_t mortal_ = 0;                // the driver dies in this many of 1,000 events
   std::map<WorkerId, WorkerExited> exits_;  // while no driver runs
   bool down_ = false;                       // no driver runs
   bool fixed_ = false;                      // discovery reports the hosts once, as --hosts does
@@ -470,7 +470,7 @@ TEST(ElasticDriverSimulation, KeepsItsPromisesToAThousandWorkers) {
 struct Planted {
   const char* name;
   Fault fault;
-  const char* found;  // what the simulation says
+  const char* found;  // the report of the simulation
 };
 
 class PlantedInTheDriver : public testing::TestWithParam<Planted> {};

@@ -1,5 +1,5 @@
-// The driver's behaviours by name, many of them those of Horovod's and torchelastic's tests
-// (docs/parity_elastic.md). driver_simulation_test.cc has what must hold whatever happens.
+// The driver's behaviours by name. Many of them are those of Horovod's and torchelastic's tests
+// (docs/parity_elastic.md). driver_simulation_test.cc checks the invariants.
 #include "tools/weft/launch/elastic/driver.h"
 
 #include <weft/rpc/codec/packed.h>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Executes a driver's actions without processes, as the test says.
+// Executes a driver's actions without processes, as the test orders.
 class Job {
  public:
   explicit Job(DriverOptions options) : options_(options), driver_(std::in_place, options, now) {}
@@ -26,12 +26,12 @@ class Job {
   }
   void fail(std::size_t rank) { exit(rank, 137, "was killed by signal 9 (Killed)"); }
   void succeed(std::size_t rank) { exit(rank, 0, "ended with status 0"); }
-  // Workers that were requested to stop exit.
+  // Lets the workers that were requested to stop exit.
   void stopped_exit() {
     for (const std::size_t rank : std::exchange(stopping, {}))
       exit(rank, 143, "was killed by signal 15 (Terminated)");
   }
-  // Time passes, and the driver is woken when it wants to be.
+  // Advances the time, and wakes the driver when it requested this.
   void wait(std::chrono::nanoseconds time) {
     const auto until = now + time;
     for (auto next = driver_->next_wake(); next && *next <= until; next = driver_->next_wake()) {
@@ -42,7 +42,7 @@ class Job {
     pass(TimePassed{});
   }
 
-  // Another driver takes over, from what this one has stored.
+  // Another driver takes over from the stored state of this one.
   void take_over(std::chrono::nanoseconds after = 0s) {
     now += after;
     const DriverState state = rpc::unpack<DriverState>(rpc::pack(driver_->save()));
@@ -54,7 +54,7 @@ class Job {
   void leave(std::size_t rank) { exit(rank, 143, "has left the job", true); }
   void interrupt() { pass(Interrupted{"an interrupt"}); }
 
-  // "0=a/0 1=a/1": the ranks that run and are not asked to stop.
+  // Returns "0=a/0 1=a/1": the ranks that run and are not asked to stop.
   std::string places() const {
     std::string text;
     for (const auto& [rank, start] : running)
@@ -63,7 +63,7 @@ class Job {
                 std::to_string(start.slot);
     return text;
   }
-  // None: the job goes on. "": it has succeeded.
+  // None: the job continues. "": it has succeeded.
   std::optional<std::string> end() const {
     if (!ended) return std::nullopt;
     return ended->success ? "" : ended->why;
@@ -123,7 +123,7 @@ DriverOptions from_to(std::size_t min, std::size_t max) {
   return options;
 }
 
-// As Horovod: each failure blacklists its host for good, and stops the host's workers.
+// Options as in Horovod: each failure blacklists its host permanently, and stops the host's workers.
 DriverOptions strict(std::size_t min, std::size_t max) {
   DriverOptions options = from_to(min, max);
   options.blacklist.failures = 1;
@@ -134,7 +134,7 @@ DriverOptions strict(std::size_t min, std::size_t max) {
 
 // --- The start ---
 
-TEST(ElasticDriver, RanksGoFromHostToHost) {
+TEST(ElasticDriver, RanksAreAssignedHostByHost) {
   Job job(from_to(2, 4));
   job.find(two_hosts);
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
@@ -153,7 +153,7 @@ TEST(ElasticDriver, NoMoreThanTheMaximumStart) {
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0");
 }
 
-TEST(ElasticDriver, NothingStartsBeforeTheMinimumOfSlotsIsThere) {
+TEST(ElasticDriver, NoWorkerStartsBeforeTheMinimumOfSlotsExists) {
   Job job(from_to(8, 20));
   job.find({});
   job.find({{"a", 4}});
@@ -178,7 +178,7 @@ TEST(ElasticDriver, ALaterDiscoveryThatFailsChangesNothing) {
   EXPECT_EQ(job.notes.size(), 1U) << "told once";
 }
 
-// --- Hosts come and go ---
+// --- Hosts join and leave ---
 
 TEST(ElasticDriver, WorkersStartOnAHostThatIsAdded) {
   Job job(from_to(2, 4));
@@ -209,7 +209,7 @@ TEST(ElasticDriver, WorkersOfAHostThatIsRemovedAreStoppedAndTheOthersKeepTheirRa
   EXPECT_EQ(job.end(), "");
 }
 
-// The survivors learn from the departures that they are too few, and wait (elastic::run).
+// The survivors detect by the departures that they are too few, and wait (elastic::run).
 TEST(ElasticDriver, WorkersAreStoppedAlsoIfTooFewSlotsForTheMinimumAreLeft) {
   Job job(from_to(8, 12));
   job.find({{"a", 8}, {"b", 4}});
@@ -235,7 +235,7 @@ TEST(ElasticDriver, FewerSlotsStopTheLastWorkersOfAHost) {
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=a/2");
 }
 
-TEST(ElasticDriver, OneWorkerKeepsTheStateUntilAnotherHostHasTakenOver) {
+TEST(ElasticDriver, OneWorkerKeepsTheStateUntilAWorkerOnAnotherHostIsReady) {
   Job job(from_to(2, 4));
   job.find({{"a", 2}});
   job.all_ready();
@@ -267,7 +267,7 @@ TEST(ElasticDriver, ASingleWorkerMovesToAnotherHost) {
   EXPECT_EQ(job.places(), "0=b/0");
 }
 
-TEST(ElasticDriver, TheOrderOfHostsIsThatOfTheirAge) {
+TEST(ElasticDriver, HostsAreOrderedByTheirAge) {
   Job job(from_to(1, 3));
   job.find({{"a", 1}, {"b", 1}, {"c", 1}});
   job.all_ready();
@@ -305,7 +305,7 @@ TEST(ElasticDriver, AWorkerThatDiesOnAHealthyHostIsReplacedThere) {
   EXPECT_EQ(job.notes.back(), "rank 1 on a was killed by signal 9 (Killed)");
 }
 
-TEST(ElasticDriver, ASingleFailureBlacklistsItsHostIfOneIsEnough) {
+TEST(ElasticDriver, OneFailureBlacklistsItsHostIfTheLimitIsOne) {
   Job job(strict(2, 4));
   job.find(two_hosts);
   job.all_ready();
@@ -330,7 +330,7 @@ TEST(ElasticDriver, ABlacklistedHostsWorkersContinueUnlessTheyAreEvicted) {
   }
 }
 
-TEST(ElasticDriver, AWorkerThatHasLeftIsReplacedAndItsHostIsNotBlamed) {
+TEST(ElasticDriver, AWorkerThatLeftIsReplacedWithoutAFailureOfItsHost) {
   Job job(strict(1, 2));
   job.find({{"a", 2}});
   job.all_ready();
@@ -361,7 +361,7 @@ TEST(ElasticDriver, AHostWhoseWorkersFailBeforeTheyAreReadyIsBlacklisted) {
   EXPECT_FALSE(job.end());
 }
 
-TEST(ElasticDriver, AllWorkersFail) {
+TEST(ElasticDriver, IfAllWorkersFailTheJobFails) {
   Job job(from_to(2, 4));
   job.find(two_hosts);
   job.all_ready();
@@ -371,7 +371,7 @@ TEST(ElasticDriver, AllWorkersFail) {
   EXPECT_EQ(job.end(), "no worker is left; the last one: rank 3 on b was killed by signal 9 (Killed)");
 }
 
-TEST(ElasticDriver, ThatAllWorkersFailMayBeSurvived) {
+TEST(ElasticDriver, WithARestartTheJobSurvivesTheFailureOfAllWorkers) {
   DriverOptions options = from_to(2, 2);
   options.restarts = 1;
   options.blacklist.failures = 100;
@@ -390,7 +390,7 @@ TEST(ElasticDriver, ThatAllWorkersFailMayBeSurvived) {
   EXPECT_NE(job.end().value_or("").find("no worker is left"), std::string::npos);
 }
 
-TEST(ElasticDriver, AFailureBeforeTheJobHasFormedIsOneOfItsHost) {
+TEST(ElasticDriver, AFailureBeforeTheJobHasFormedDoesNotEndTheJob) {
   Job job(from_to(4, 4));
   job.find(two_hosts);
   job.ready(0);
@@ -398,7 +398,7 @@ TEST(ElasticDriver, AFailureBeforeTheJobHasFormedIsOneOfItsHost) {
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
 }
 
-TEST(ElasticDriver, AllHostsBlacklisted) {
+TEST(ElasticDriver, IfAllHostsAreBlacklistedTheJobFails) {
   Job job(strict(2, 4));
   job.find(two_hosts);
   job.fail(0);
@@ -424,7 +424,7 @@ TEST(ElasticDriver, AFailureOfWorkersOnTwoHostsAtOnceIsSurvived) {
   EXPECT_EQ(job.end(), "");
 }
 
-TEST(ElasticDriver, AHostThatIsLostForGoodLeavesASmallerJob) {
+TEST(ElasticDriver, APermanentlyLostHostLeavesASmallerJob) {
   Job job(from_to(1, 4));
   job.find(two_hosts);
   job.all_ready();
@@ -451,9 +451,9 @@ TEST(ElasticDriver, TheWorkersThatRemainAreStoppedAtOnceWhenTheJobFails) {
   EXPECT_TRUE(job.end());
 }
 
-// --- Limits of time and number ---
+// --- Limits of time and of numbers ---
 
-TEST(ElasticDriver, TheMinimumIsNotReachedInTime) {
+TEST(ElasticDriver, TheJobEndsIfTheMinimumIsNotReachedInTime) {
   Job job(strict(4, 4));
   job.find(two_hosts);
   job.all_ready();
@@ -467,7 +467,7 @@ TEST(ElasticDriver, TheMinimumIsNotReachedInTime) {
             "fewer than 4 workers for 10 min 0 s: 2 ready, b (2 slots), a (2 slots, blacklisted for good)");
 }
 
-TEST(ElasticDriver, SlotsThatNeverComeEndTheJob) {
+TEST(ElasticDriver, MissingSlotsEndTheJobAfterTheTimeout) {
   Job job(from_to(8, 8));
   job.find({{"a", 4}});
   job.wait(10min);
@@ -478,7 +478,7 @@ TEST(ElasticDriver, SlotsThatNeverComeEndTheJob) {
   EXPECT_EQ(none.end(), "fewer than 8 workers for 10 min 0 s: 0 ready, no hosts");
 }
 
-TEST(ElasticDriver, TheTimeBelowTheMinimumCountsAnewAfterAnInterruption) {
+TEST(ElasticDriver, TheTimeBelowTheMinimumStartsAgainAfterAnInterruption) {
   Job job(strict(3, 4));
   job.find(two_hosts);
   job.wait(9min);
@@ -522,7 +522,7 @@ TEST(ElasticDriver, WithoutAStartTimeoutAWorkerIsReadyAtOnce) {
   EXPECT_EQ(job.places(), "0=a/0 1=a/1");
 }
 
-TEST(ElasticDriver, TheResetLimit) {
+TEST(ElasticDriver, TheResetLimitEndsTheJob) {
   for (const std::size_t limit : {1, 2}) {
     DriverOptions options = from_to(2, 4);
     options.reset_limit = limit;
@@ -563,7 +563,7 @@ TEST(ElasticDriver, TheDeathOfAHostIsOneReset) {
   EXPECT_TRUE(job.end());
 }
 
-TEST(ElasticDriver, ABlacklistedHostReturnsAfterItsCooldownAndThatGrows) {
+TEST(ElasticDriver, ABlacklistedHostReturnsAfterAGrowingCooldown) {
   DriverOptions options = from_to(2, 4);
   options.blacklist.failures = 1;
   options.blacklist.cooldown = 1s;
@@ -689,7 +689,7 @@ TEST(ElasticDriver, ADriverThatTakesOverRepeatsStopsAndTheEnd) {
   EXPECT_EQ(job.end(), "");
 }
 
-TEST(ElasticDriver, TimeoutsBeginAgainForADriverThatTakesOver) {
+TEST(ElasticDriver, TimeoutsStartAgainForADriverThatTakesOver) {
   DriverOptions options = from_to(2, 2);
   options.timeout = 60s;
   options.start_timeout = 50s;
@@ -704,7 +704,7 @@ TEST(ElasticDriver, TimeoutsBeginAgainForADriverThatTakesOver) {
   EXPECT_EQ(job.end(), std::nullopt);
 }
 
-TEST(ElasticDriver, WorkersThatWereNeverStartedAreNotTheirHostsFault) {
+TEST(ElasticDriver, WorkersThatWereNeverStartedAreNotFailuresOfTheirHost) {
   DriverOptions options = from_to(2, 2);
   options.blacklist.failures = 1;
   Job job(options);

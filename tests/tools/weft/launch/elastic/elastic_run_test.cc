@@ -5,7 +5,7 @@
 namespace weft::tool::launch::elastic::elastic_run_test {
 namespace {
 
-TEST(ElasticRun, AWorkerGetsItsPlace) {
+TEST(ElasticRun, AWorkerGetsItsEnvironment) {
   ElasticJob job;
   job.id = "job7";
   job.store = "tcp://10.0.0.1:7000";

@@ -52,7 +52,7 @@ class StoreOfAJob : public ::testing::Test, protected testing::StoreOnLoop {
   int closed = 0;
 };
 
-TEST_F(StoreOfAJob, TellsWhichIncarnationsHaveJoined) {
+TEST_F(StoreOfAJob, ReportsTheIncarnationsThatHaveJoined) {
   member("worker0", 11, MemberState::joined);
   member("worker1", 12, MemberState::claimed);
   member("worker2", 13, MemberState::left);
@@ -92,7 +92,7 @@ TEST_F(StoreOfAJob, AWorkerThatHasEndedIsLost) {
   EXPECT_EQ(ends, " 11 12 13 left 0") << "once";
 }
 
-TEST_F(StoreOfAJob, AStoreThatDoesNotAnswerHoldsNothingUp) {
+TEST_F(StoreOfAJob, AStoreThatDoesNotReplyDelaysNothing) {
   member("worker0", 11, MemberState::joined);
   open();
   store->trouble = Trouble::unreachable;
@@ -110,7 +110,7 @@ TEST_F(StoreOfAJob, AStoreThatDoesNotAnswerHoldsNothingUp) {
   EXPECT_EQ(ends, " 0 0") << "once each";
 }
 
-TEST_F(StoreOfAJob, ALateAnswerDoesNotEndASuccessor) {
+TEST_F(StoreOfAJob, ALateReplyDoesNotEndASuccessor) {
   member("worker0", 11, MemberState::joined);
   open();
   store->trouble = Trouble::late;
@@ -124,7 +124,7 @@ TEST_F(StoreOfAJob, ALateAnswerDoesNotEndASuccessor) {
   EXPECT_EQ(state_of("worker0"), MemberState::joined);
 }
 
-TEST_F(StoreOfAJob, CallsBackNoMoreOnceItIsClosed) {
+TEST_F(StoreOfAJob, RunsNoCallbackAfterItIsClosed) {
   member("worker0", 11, MemberState::joined);
   open();
   end("worker0");

@@ -15,7 +15,7 @@ const std::string order = takeover_keys::order("job/7"), record_key = takeover_k
 
 class Keeping : public ::testing::Test, protected testing::StoreOnLoop {
  protected:
-  // A worker that has nothing but a keeper.
+  // Starts the keeper of a worker without a process.
   void keep(std::chrono::nanoseconds orphan_wait = 1h) {
     keeper.emplace(
         loop, store, "job/7", orphan_wait,
@@ -47,7 +47,7 @@ TEST_F(Keeping, AWorkerHasOneKeeper) {
   EXPECT_THROW(keep(), UsageError);
 }
 
-TEST_F(Keeping, TheEndOfAWorkerIsStoredForGood) {
+TEST_F(Keeping, TheEndOfAWorkerIsStoredWithoutALease) {
   keep();
   loop->turn();
   keeper->ended({"", "was killed by signal 9", "no memory\n", 137});
@@ -81,7 +81,7 @@ TEST_F(Keeping, AnOrderStopsTheWorker) {
   EXPECT_EQ(record().status, 3);
 }
 
-TEST_F(Keeping, AWorkerThatIsOrderedToEndBeforeDoesNotStart) {
+TEST_F(Keeping, AWorkerThatIsOrderedToEndBeforeItsStartDoesNotStart) {
   store->set(order, "stop", {}).get();
   keep();
   loop->turn();
@@ -100,7 +100,7 @@ TEST_F(Keeping, AWorkerOutlivesItsDriverForTheOrphanWait) {
   driver_goes();
   pass(59s);
   EXPECT_EQ(stops.size(), 0U);
-  driver_comes();  // another one
+  driver_comes();  // another driver
   pass(10min);
   EXPECT_EQ(stops.size(), 0U);
   driver_goes();
@@ -110,7 +110,7 @@ TEST_F(Keeping, AWorkerOutlivesItsDriverForTheOrphanWait) {
   EXPECT_TRUE(record().orphaned);
 }
 
-TEST_F(Keeping, AWorkerWhoseDriverIsGoneAlreadyWaitsForAnother) {
+TEST_F(Keeping, AWorkerWithoutADriverWaitsForAnotherDriver) {
   keep(1min);
   pass(59s);
   EXPECT_EQ(stops.size(), 0U);
@@ -129,12 +129,12 @@ TEST_F(Keeping, AWorkerContinuesWhileTheStoreCannotBeReached) {
   }
 }
 
-// The store has counted the time, and the driver has another worker in its place.
+// The lease has expired in the store, and the driver has replaced the worker.
 TEST_F(Keeping, AWorkerEndsWithItsKeepersLease) {
   driver_comes();
   keep(1min);
   loop->turn();
-  store->trouble = Trouble::unreachable;  // nothing is renewed
+  store->trouble = Trouble::unreachable;  // no lease is renewed
   pass(1min);
   store->trouble = Trouble::none;
   EXPECT_FALSE(value(record_key));
@@ -142,7 +142,7 @@ TEST_F(Keeping, AWorkerEndsWithItsKeepersLease) {
   EXPECT_EQ(stops, std::vector<std::string>{"its keeper's lease in the store has ended"});
 }
 
-TEST_F(Keeping, AReportThatIsNotAnsweredIsGivenUp) {
+TEST_F(Keeping, AReportWithoutAReplyIsAbandoned) {
   keep();
   loop->turn();
   store->trouble = Trouble::silent;

@@ -22,7 +22,7 @@ TEST(Remote, TheCommandSetsTheFolderTheVariablesAndTheProgram) {
             "-- ./train --name 'two words'");
 }
 
-TEST(Remote, AShellIsReachedAsItsProgramWantsIt) {
+TEST(Remote, AShellGetsTheArgumentsOfItsProgram) {
   EXPECT_EQ(rsh_words("./rsh.sh -q", "b", "cd / && x"), (Words{"./rsh.sh", "-q", "b", "cd / && x"}));
   const Words ssh = rsh_words("ssh", "b", "x");
   EXPECT_EQ(Words(ssh.end() - 3, ssh.end()), (Words{"--", "b", "x"}));

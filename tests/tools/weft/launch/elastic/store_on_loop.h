@@ -1,4 +1,4 @@
-// A store in memory, which can be made to fail, and the loop of its users, in a time of the test's own.
+// A store in memory that can fail on request, and the loop of its users, whose time the test sets.
 #pragma once
 
 #include <weft/rpc/store/memory_store.h>
@@ -16,8 +16,8 @@ namespace weft::tool::launch::elastic::testing {
 enum class Trouble : std::uint8_t {
   none,
   unreachable,  // each operation fails with `unavailable`
-  silent,       // no operation is answered
-  late          // reads are answered by answer_late()
+  silent,       // no operation gets a reply
+  late          // reads get their reply from answer_late()
 };
 
 class TroubledStore final : public rpc::Store {
@@ -59,7 +59,7 @@ class TroubledStore final : public rpc::Store {
   }
   rpc::Future<rpc::StoreChanges> watch(std::string prefix, std::uint64_t after,
                                        rpc::CallOptions options) override {
-    // Its deadline is one of the system's clock.
+    // The deadline is a time of the system's clock.
     options.timeout = options.timeout.value() + (loop_->now() - rpc::Clock::now());
     return answer<rpc::StoreChanges>([&] { return memory_.watch(prefix, after, options); });
   }
@@ -72,7 +72,7 @@ class TroubledStore final : public rpc::Store {
   rpc::Future<void> revoke(rpc::LeaseId lease) override {
     return answer<void>([&] { return memory_.revoke(lease); });
   }
-  void abandon() { unanswered_.clear(); }  // the operations that are not answered fail after all
+  void abandon() { unanswered_.clear(); }  // the operations without a reply fail
   void answer_late() {
     for (const auto& read : std::exchange(late_, {})) read();
   }
@@ -104,7 +104,7 @@ struct StoreOnLoop {
   bool until(const std::function<bool()>& holds) {
     return test::run_until({loop.get()}, holds, std::chrono::minutes{10});
   }
-  // Runs what is due within this time.
+  // Runs everything that is due within this time.
   void pass(std::chrono::nanoseconds time) {
     const auto end = loop->now() + time;
     until([&] { return loop->now() >= end; });

@@ -22,7 +22,7 @@ class StoreWatching : public ::testing::Test, protected testing::StoreOnLoop {
   std::optional<StoreWatch> watch_;
 };
 
-TEST_F(StoreWatching, TellsOfAllKeysAndThenOfEachChange) {
+TEST_F(StoreWatching, ReportsAllKeysAndThenEachChange) {
   store->set("a/1", "x", {}).get();
   store->set("b/1", "x", {}).get();
   watch();
@@ -36,7 +36,7 @@ TEST_F(StoreWatching, TellsOfAllKeysAndThenOfEachChange) {
   EXPECT_EQ(told, " a/1=x a/2=y a/1=none");
 }
 
-TEST_F(StoreWatching, ContinuesIfNothingChangesForLong) {
+TEST_F(StoreWatching, ContinuesAfterALongTimeWithoutChanges) {
   watch();
   pass(1min);
   store->set("a/1", "x", {}).get();
@@ -44,7 +44,7 @@ TEST_F(StoreWatching, ContinuesIfNothingChangesForLong) {
   EXPECT_EQ(told, " a/1=x");
 }
 
-TEST_F(StoreWatching, AsksAgainIfTheStoreCannotBeReached) {
+TEST_F(StoreWatching, RetriesIfTheStoreCannotBeReached) {
   store->trouble = testing::Trouble::unreachable;
   watch();
   pass(1min);
@@ -54,7 +54,7 @@ TEST_F(StoreWatching, AsksAgainIfTheStoreCannotBeReached) {
   EXPECT_EQ(told, " a/1=x");
 }
 
-TEST_F(StoreWatching, LeavesNothingBehind) {
+TEST_F(StoreWatching, LeavesNoRequestBehind) {
   watch();
   loop->turn();
   EXPECT_EQ(store->waiting(), 1U);
@@ -71,7 +71,7 @@ TEST_F(StoreWatching, LeavesNothingBehind) {
   EXPECT_EQ(loop->timers() + 1, timers) << "the pause";
 }
 
-TEST_F(StoreWatching, MayBeEndedByItsFunction) {
+TEST_F(StoreWatching, MayBeEndedByItsCallback) {
   watch_.emplace(loop, store, "a/", [this](const rpc::StoreChanges&) {
     told += " once";
     watch_.reset();

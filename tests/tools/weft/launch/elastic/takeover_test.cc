@@ -22,7 +22,7 @@ class TakingOver : public ::testing::Test, protected testing::StoreOnLoop {
     bool drives = false;
     std::optional<SavedJob> found;
     std::string lost;
-    std::string told;  // of the records of keepers
+    std::string told;  // the records of keepers
 
     void die() { takeover.reset(); }
   };
@@ -104,9 +104,9 @@ TEST_F(TakingOver, ADriverGivesUpIfTheStoreCannotBeReached) {
   EXPECT_EQ(first.lost, "the store cannot be reached");
 }
 
-TEST_F(TakingOver, AnAnswerThatWasLostIsFoundOut) {
+TEST_F(TakingOver, ALostReplyIsDetected) {
   acquire(first);
-  loop->turn();  // it has the lease now, and does not know
+  loop->turn();  // it has the lease now, but does not know it
   first.drives = false;
   first.takeover->acquire();
   ASSERT_TRUE(until([&] { return first.drives; }));
@@ -248,7 +248,7 @@ TEST_F(TakingOver, ReleaseWaitsForFiveSecondsAtMost) {
   EXPECT_EQ(first.lost, "");
 }
 
-TEST_F(TakingOver, NothingIsLeftBehind) {
+TEST_F(TakingOver, NoRequestOrTimerIsLeftBehind) {
   drive(first);
   first.takeover->watch("job");
   acquire(second);
