@@ -27,7 +27,7 @@ def lines(report):
         skips = [f"{layer}.{one}: {reason}" for reason, one in SKIPPED.findall(output)]
         skips += [f"{name}: {one}" for one in PYTHON.findall(output)]
         if status == "run":
-            # Of a long output the middle is missing.
+            # The middle of a long output is omitted.
             passed += max(len(PASSED.findall(output)), 0 if skips and begun else 1)
             skipped += skips
         elif status == "notrun" and case.find("skipped").get("message", "").startswith("SKIP_"):

@@ -7,7 +7,7 @@ import sys
 
 from sources import ROOT, cxx_files
 
-MAJOR = "19"  # releases differ in their output, so another one would find fault with good files
+MAJOR = "19"  # releases differ in their output, and another one would report errors in correct files
 
 
 def clang_format():

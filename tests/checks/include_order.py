@@ -23,7 +23,8 @@ RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rp
        "rpc/rendezvous", "rpc/agent", "rpc/trace", "rpc/membership", "rpc"]
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
 DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
-# The inner folders of parallel/collectives/ are one library too: plans (no LibTorch), what an operation is, and the backends side by side.
+# The inner folders of parallel/collectives/ are also one library: plans (no LibTorch), the definition of operations,
+# and the backends, which are independent of each other.
 COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("plan", "operation", "backend", "messages", "shm", "hosts", "nccl")]
 OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
 BACKEND = [*OPERATION, "parallel/collectives/backend"]

@@ -11,7 +11,7 @@ from sources import ROOT, cxx_files
 
 PICTURE = ROOT / "docs" / "images" / "layers.svg"
 
-# Layer -> its left and right edge in percent, its floor, and what it holds. The folders of one library count as one layer.
+# Layer -> its left and right edge in percent, its floor, and its contents. The folders of one library count as one layer.
 PLACES = {
     "rpc": (0, 100, 0, "agents, typed methods, futures, streams, transports, membership", "Asio, Cap'n Proto, OpenSSL"),
     "rpc/testing": (0, 15, 1, "simulated agents", "and networks"),
@@ -34,7 +34,7 @@ PLACES = {
     "parallel/elastic/pipeline": (80, 100, 6, "stages of pipelines;", "also on pipeline"),
     "parallel/pipeline": (62, 80, 6, "models in stages;", "also on partition"),
 }
-# Used, but not below: there is no room in the plane. The box says it in words.
+# Layers that are used but not below: the plane has no room. The box names them.
 ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"},
              "parallel/elastic/sharded": {"parallel/sharded"}, "parallel/elastic/pipeline": {"parallel/pipeline"}}
 

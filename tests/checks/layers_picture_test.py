@@ -4,7 +4,7 @@ import unittest
 
 from layers_picture import PLACES, problems_of, used_directly
 
-# c uses b and a, and b uses a: so c lies on b alone.
+# c uses b and a, and b uses a: therefore c is drawn on b only.
 USES = used_directly({"rpc": [], "a": [], "b": ["a"], "c": ["a", "b"]}, {"a", "b", "c"})
 RIGHT = {"a": (0, 100, 0), "b": (0, 50, 1), "c": (0, 50, 2)}
 

@@ -18,7 +18,7 @@ FENCE = re.compile(r"^( *)(```+).*?^\1\2 *$", re.M | re.S)
 LINK = re.compile(r"""\]\(([^()\s]*)\)|<img[^>]*?\ssrc="([^"]*)"|<a[^>]*?\shref="([^"]*)\"""")
 HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)? *$", re.M)
 NAMED = re.compile(r"""\bdocs/([\w/]+\.md)\b(?:`?\)?,? "([^"]+)")?""")
-CONTINUED = re.compile(r"\n[ \t]*(?://|#)?[ \t]*")  # a sentence that goes on in the next line, of a comment too
+CONTINUED = re.compile(r"\n[ \t]*(?://|#)?[ \t]*")  # a sentence that continues on the next line, also in a comment
 
 
 def pages(root=ROOT):

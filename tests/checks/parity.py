@@ -16,7 +16,7 @@ import sys
 from sources import ROOT, cxx_files
 
 SUITES = pathlib.Path("testing/_internal/distributed")
-PAGES = {  # by page: the files of the wheel, by the name that the page has for them; None: a file that it lacks
+PAGES = {  # by page: the files of the wheel, by their name on the page; None: a file that the wheel lacks
     "parity_pytorch.md": {
         "rpc_test.py": "rpc/rpc_test.py",
         "dist_autograd_test.py": "rpc/dist_autograd_test.py",

@@ -51,12 +51,12 @@ if [ "$kind" = deb ]; then
   read -ra flags <<<"$(pkg-config --cflags --libs weft-rref)"
   g++ -std=c++20 -O1 "$source/examples/starter/main.cc" -o "$work/main" "${flags[@]}"
   LD_LIBRARY_PATH=$libdir "$work/main"
-  if [ -n "$observe" ]; then  # as docs/embedding.md says
+  if [ -n "$observe" ]; then  # as docs/embedding.md states
     read -ra flags <<<"$(pkg-config --cflags --libs weft-observe)"
     g++ -std=c++20 -O0 "$source"/examples/embedded_service/*.cc -o "$work/service" "${flags[@]}"
     if readelf -d "$work/service" | grep -E 'NEEDED.*lib(torch|c10)'; then echo 'the service links LibTorch'; exit 1; fi
   fi
-  "$work/system/usr/bin/weft" --version  # finds its libraries by itself
+  "$work/system/usr/bin/weft" --version  # finds its libraries without further options
   exit
 fi
 for component in "${components[@]}"; do
@@ -76,7 +76,7 @@ if [ "$kind" = torch ]; then
   run starter_train | sort | tee "$work/trained"
   printf 'rank %d: the sum of the weights is 3.0000\n' 0 1 | diff - <(grep rank "$work/trained")
 else
-  # No LibTorch here, neither installed nor linked.
+  # LibTorch is neither installed nor linked.
   if find "$work/weft" | grep -E 'tensor|autograd|optim'; then echo 'these files need LibTorch'; exit 1; fi
   if ldd "$work/project/build/starter" | grep -E 'lib(torch|c10)'; then echo 'starter links LibTorch'; exit 1; fi
 fi

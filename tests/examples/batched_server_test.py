@@ -23,7 +23,7 @@ class BatchedServer(unittest.TestCase):
     def test_many_requests_share_a_forward(self):
         requests, forwards, largest = self.served("--window", 100_000)
         self.assertEqual(requests, CLIENTS * REQUESTS)
-        self.assertLess(forwards, requests / 4)  # those of one client alone, 250 rows, fill 4 forwards
+        self.assertLess(forwards, requests / 4)  # the 250 rows of one client fill 4 forwards
         self.assertGreater(largest, 4)
         self.assertLessEqual(largest, 64)
 

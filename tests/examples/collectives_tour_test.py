@@ -33,9 +33,9 @@ class CollectivesTour(unittest.TestCase):
         ])
         learnt = losses(lines)
         self.assertEqual(learnt.keys(), self.alone.keys())
-        for step, loss in self.alone.items():  # the same but for the order in which gradients are added
+        for step, loss in self.alone.items():  # equal except for the order in which gradients are summed
             self.assertAlmostEqual(learnt[step], loss, delta=1e-3, msg=f"step {step}")
-        self.assertGreater(learnt[0], 0.6)  # ln 2 = 0.69: knows nothing yet
+        self.assertGreater(learnt[0], 0.6)  # ln 2 = 0.69: the loss of an untrained model
         self.assertLess(learnt[max(learnt)], learnt[0] / 4)
 
     def test_four_ranks(self):

@@ -46,13 +46,13 @@ class Slurm(unittest.TestCase):
 
         try:
             await_text("step 50 ")
-            self.slurm("scancel", "--signal=TERM", "--batch", job)  # as --signal does before the end of its time
+            self.slurm("scancel", "--signal=TERM", "--batch", job)  # as --signal does before the time limit
             await_text("leaves after step")
             eventually("the requeue", lambda: self.slurm("squeue", "--noheader", "--jobs", job, "--format=%t") == "PD")
             self.assertTrue(list(folder.glob("step-*.pt")))
             await_text("resumes after step")
             await_text("steps=300 ", "test_accuracy=")
-            # slurmd stops late while a job of its ends.
+            # If a job ends on its node, slurmd stops late.
             eventually("the end of the job", lambda: self.slurm("squeue", "--noheader", "--format=%t") == "")
         except BaseException:
             print(output.read_text() if output.exists() else "no output", self.slurm("scontrol", "show", "job"), sep="\n", file=sys.stderr)

@@ -80,7 +80,7 @@ class ElasticTrain(unittest.TestCase):
 
     def check_log(self, losses, number_of_images=IMAGES, number_of_epochs=EPOCHS):
         """Of each step the last generation counts: each image is there once in an epoch, and the losses are those of the table."""
-        steps = collections.defaultdict(dict)  # by step and generation: by rank
+        steps = collections.defaultdict(dict)  # by step and generation: the lines by rank
         for path in (self.folder / "log").iterdir():
             for line in path.read_text().splitlines():
                 step, epoch, generation, rank, ranks, loss, *images = line.split()

@@ -70,7 +70,7 @@ class Operations(unittest.TestCase):
 
         traffic()
         self.until(lambda: self.query('weft_served_failures_total{method="market.convert"}'))
-        traffic()  # so that the counters grow while Prometheus looks
+        traffic()  # so that the counters grow while Prometheus scrapes
         missing = {target["expr"] for panel in json.loads((OPERATIONS / "grafana.json").read_text())["panels"]
                    for target in panel["targets"]} - {'weft_layer{agent=~"$agent"}'}  # this program has only the RPC layer
 

@@ -101,7 +101,7 @@ class Gpt(unittest.TestCase):
         self.assertEqual(status, 0, lines)
         for name in "profile.txt", "profile.txt.kept":
             text = (self.folder / name).read_text()
-            self.assertEqual(len(re.findall(r"(?m)^\w+ -- .* -- forward_compute_time=", text)), 1 + 1 + 8 + 1, text)  # the input too
+            self.assertEqual(len(re.findall(r"(?m)^\w+ -- .* -- forward_compute_time=", text)), 1 + 1 + 8 + 1, text)  # also the input
 
     def test_splits_that_do_not_divide_are_refused(self):
         for options, reason in [

@@ -15,7 +15,7 @@ class HybridEmbedding(unittest.TestCase):
             pattern = rf"trainer{trainer} step=\d+ loss=([\d.]+)"
             losses = [float(m[1]) for line in lines if (m := re.fullmatch(pattern, line))]
             self.assertEqual(len(losses), 5, lines)
-            self.assertGreater(losses[0], 2.5)  # ln 20 = 3.0: knows nothing yet
+            self.assertGreater(losses[0], 2.5)  # ln 20 = 3.0: the loss of an untrained model
             self.assertLess(losses[-1], 1.0, losses)
         ends = [m for line in lines if (m := re.fullmatch(r"trainer\d unseen=([\d.]+) head=(\S+)", line))]
         self.assertEqual(len(ends), 2, lines)

@@ -7,7 +7,7 @@ import unittest
 
 from processes import Program, main, run, wait_until_gone
 
-SECONDS = 25  # less than the heartbeat's timeout, 30 s: silence is not what ends the run. Usually a fraction of one
+SECONDS = 25  # less than the heartbeat timeout, 30 s: silence must not end the run. Usually a fraction of one
 
 
 class Failure(unittest.TestCase):
@@ -15,7 +15,7 @@ class Failure(unittest.TestCase):
         self.job = Program(PROGRAM, "--epochs", 1000)
         self.addCleanup(self.job.__exit__)
         for trainer in ("trainer1", "trainer2"):
-            # The first line of a trainer comes with its first step. Theirs come in either order.
+            # The first line of a trainer is printed at its first step. The two lines are printed in either order.
             if not any(line.startswith(trainer) for line in self.job.lines):
                 self.job.wait_for(rf"^{trainer} \[")
         self.processes = self.job.children()

@@ -63,7 +63,7 @@ class Resume(unittest.TestCase):
         self.assertLessEqual(len(list((self.folder / "whole" / "steps").iterdir())), 2, "old ones are removed")
 
         self.kill_all("killed", after=30)
-        self.kill_all("killed", after=60)  # of 200: a busy machine may look late
+        self.kill_all("killed", after=60)  # of 200: on a busy machine the test may read the file late
         newest = max(self.whole_steps("killed"))
         status, lines = run(*self.command("killed"))
         self.assertEqual(status, 0, lines)

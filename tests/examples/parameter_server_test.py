@@ -26,7 +26,7 @@ class ParameterServer(unittest.TestCase):
             rows = list(csv.DictReader(table))
         for trainer in trainers:
             losses = [float(row["loss"]) for row in rows if row["trainer"] == trainer]
-            self.assertLess(losses[-1], 2.0, f"{trainer}: {losses}")  # ln 10 = 2.3: knows nothing
+            self.assertLess(losses[-1], 2.0, f"{trainer}: {losses}")  # ln 10 = 2.3: the loss of an untrained model
         picture = xml.parse(self.out / "loss.svg").getroot()
         self.assertEqual(len(picture.findall("{http://www.w3.org/2000/svg}polyline")), len(trainers))
         self.assertIn("prefers-color-scheme: dark", picture.find("{http://www.w3.org/2000/svg}style").text)

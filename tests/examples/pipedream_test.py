@@ -35,7 +35,7 @@ class PipeDream(unittest.TestCase):
             self.assertRegex(text, rf"stage {stage}: .*, 1 of 3 workers")
 
     def test_replicated_stages(self):
-        # With links that are fast enough, all workers are replicas of one stage.
+        # If the links are fast enough, all workers are replicas of one stage.
         losses, text = self.train("--workers", 2, "--bandwidth", 1e15)
         self.assertLess(losses[-1], losses[0])
         self.assertRegex(text, r"stage 0: input0 to .*, 2 of 2 workers")

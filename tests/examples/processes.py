@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-PATIENCE = 60  # seconds until something that does not happen fails a test; nothing waits this long where all is well
+PATIENCE = 60  # seconds until a test fails because something did not happen; successful tests never wait this long
 
 
 class Program:

@@ -19,7 +19,7 @@ class ReinforcementLearning(unittest.TestCase):
         rewards = self.rewards("--rounds", ROUNDS)
         self.assertEqual(len(rewards), ROUNDS)
         begin, end = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
-        self.assertLess(begin, 40, rewards)  # as who pushes at random
+        self.assertLess(begin, 40, rewards)  # the result of random pushes
         self.assertGreater(end, 2 * begin, rewards)
 
     def test_does_the_same_again(self):

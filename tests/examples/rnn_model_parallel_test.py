@@ -13,8 +13,8 @@ class RnnModelParallel(unittest.TestCase):
         self.assertEqual(status, 0, lines)
         losses = [float(m[1]) for line in lines if (m := re.fullmatch(r"step=\d+ loss=([\d.]+)", line))]
         self.assertEqual(len(losses), 7, lines)
-        self.assertGreater(losses[0], 4)  # ln 76 = 4.33: knows nothing yet
-        self.assertLess(losses[-1], 2.8)  # how often each character occurs is worth 3.2
+        self.assertGreater(losses[0], 4)  # ln 76 = 4.33: the loss of an untrained model
+        self.assertLess(losses[-1], 2.8)  # a model that knows only the frequencies of characters has a loss of 3.2
         self.assertTrue(any(line.startswith("it writes: GNU GENERAL PUBLIC L") for line in lines), lines)
 
     def test_a_text_that_is_not_there_is_an_error(self):

@@ -51,7 +51,7 @@ class RRefPipeline(unittest.TestCase):
         self.assertEqual(piped.keys(), alone.keys())
         for step, loss in alone.items():
             self.assertAlmostEqual(piped[step], loss, delta=1e-5, msg=f"step {step}")
-        self.assertGreater(piped[0], 4)  # ln 97 = 4.57: knows nothing yet
+        self.assertGreater(piped[0], 4)  # ln 97 = 4.57: the loss of an untrained model
         self.assertLess(piped[max(piped)], piped[0] / 4)
 
 

@@ -1,9 +1,9 @@
 // Runs a fuzz target without libFuzzer: its corpus, and mutations of it drawn from a seed.
 //
-//   fuzz_NAME [--runs=N] [--seed=S] PATH...   each file, those of a folder too; then N mutations of them
-//   fuzz_NAME --write-seeds=FOLDER            the inputs that the target itself begins from
+//   fuzz_NAME [--runs=N] [--seed=S] PATH...   runs each file or all files of a folder, then N mutations
+//   fuzz_NAME --write-seeds=FOLDER            writes the target's own seeds
 //
-// Where the program dies, the input is in crash-NAME; `fuzz_NAME crash-NAME` runs it again.
+// If the program dies, the input is in crash-NAME; `fuzz_NAME crash-NAME` runs it again.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@
 
 #include "tests/fuzz/target.h"
 
-// Of the sanitizers' runtime, where there is one.
+// A function of the sanitizers' runtime, if the program is linked with one.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace weft::fuzz {
@@ -34,7 +34,7 @@ constexpr std::size_t max_bytes = 8192;
 std::string crash_file;
 Bytes running;
 
-// With what a signal handler may call.
+// Uses only functions that a signal handler may call.
 void keep_input() {
   const int file = ::open(crash_file.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
   [[maybe_unused]] auto written = ::write(file, running.data(), running.size());
@@ -54,7 +54,7 @@ void run(Bytes input) {
   LLVMFuzzerTestOneInput(running.data(), running.size());
 }
 
-// Changes one to four things, as a fuzzer without knowledge does.
+// Makes one to four random changes, without knowledge of the format.
 Bytes mutate(Bytes bytes, const Bytes& other, std::mt19937_64& random) {
   const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(random() % bound); };
   const auto at = [&](std::size_t place) { return bytes.begin() + static_cast<std::ptrdiff_t>(place); };
@@ -69,7 +69,7 @@ Bytes mutate(Bytes bytes, const Bytes& other, std::mt19937_64& random) {
       case 1:
         bytes[place] = static_cast<std::uint8_t>(random());
         break;
-      case 2: {  // a number that is likely to matter, of any width
+      case 2: {  // a number that checks are likely to handle wrongly, of any width
         static constexpr std::uint64_t numbers[] = {
             0,      1,        2,          7,          8,
             64,     0x7f,     0x80,       0xff,       0x7fff,
@@ -89,7 +89,7 @@ Bytes mutate(Bytes bytes, const Bytes& other, std::mt19937_64& random) {
       case 5:
         bytes.insert(at(place), size, static_cast<std::uint8_t>(below(4) == 0 ? random() : bytes[place]));
         break;
-      case 6: {  // some of itself, somewhere else
+      case 6: {  // copies some bytes of the input to another place
         const Bytes copy(at(place), at(place + size));
         bytes.insert(at(below(bytes.size() + 1)), copy.begin(), copy.end());
         break;
@@ -117,7 +117,7 @@ std::vector<std::filesystem::path> files_of(const std::vector<std::filesystem::p
     for (const auto& entry : std::filesystem::directory_iterator(path))
       if (entry.is_regular_file()) files.push_back(entry.path());
   }
-  std::sort(files.begin(), files.end());  // so that mutation numbers are reproducible
+  std::sort(files.begin(), files.end());  // so that the numbers of mutations are reproducible
   return files;
 }
 

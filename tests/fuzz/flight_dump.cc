@@ -1,5 +1,5 @@
-// Dumps of flight recorders, as `weft flight` reads them: several, each with a zero byte at its end. A dump
-// that is read is written again with equal contents, and has a verdict.
+// Dumps of flight recorders, as `weft flight` reads them: several dumps, each with a zero byte at its end. A
+// dump that was read is written again with equal contents, and gets a verdict.
 #include <weft/parallel/collectives/flight/flight_verdict.h>
 #include <weft/rpc/core/error.h>
 

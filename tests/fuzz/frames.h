@@ -11,7 +11,7 @@
 
 namespace weft::fuzz {
 
-// Two bytes that say how, then a stream of frames. Without `resealed` few mutations come past the checksum.
+// Two bytes of options, then a stream of frames. Without `resealed` few mutations pass the checksum.
 struct FrameInput {
   FrameInput(const std::uint8_t* data, std::size_t size) {
     how = size > 0 ? data[0] : 0;
@@ -26,11 +26,11 @@ struct FrameInput {
   static constexpr std::uint8_t resealed = 1;
 
   std::uint8_t how;
-  std::size_t piece;  // bytes that come at a time
+  std::size_t piece;  // number of bytes that arrive together
   std::vector<std::byte> stream;
 
  private:
-  // Puts the checksum of each frame right, as far as their lengths lead from one to the next.
+  // Corrects the checksum of each frame, as far as the lengths lead from frame to frame.
   void reseal() {
     using rpc::Prefix;
     for (std::span<std::byte> rest(stream); rest.size() > Prefix::size;) {

@@ -1,7 +1,7 @@
-// A peer that sends any bytes, to an agent that serves and to one that calls: in a simulated world, so that
-// an input is one run without real time.
+// A peer sends any bytes to an agent that serves and to an agent that calls. The world is simulated, so that
+// the run of an input needs no real time.
 //
-// No agent may crash or spin; the connection ends, all calls end, and no state is left.
+// No agent may crash or spin. The connection ends, all calls end, and no state is left.
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include <asio/error.hpp>
@@ -18,11 +18,11 @@ namespace {
 using namespace std::chrono_literals;
 using rpc::probe::Probe;
 
-constexpr std::uint8_t greets = 2;  // a good Hello comes first
+constexpr std::uint8_t greets = 2;  // a valid Hello is sent first
 constexpr std::uint8_t is_called = 4;
-constexpr std::uint8_t closes = 8;  // or else it only ends its direction
+constexpr std::uint8_t closes = 8;  // or else it ends only its direction
 
-// Says what the input holds, and reads whatever comes, until the other side has closed.
+// Sends the bytes of the input and reads all replies, until the other side has closed.
 class Peer : public std::enable_shared_from_this<Peer> {
  public:
   Peer(std::shared_ptr<rpc::ByteStream> stream, const FrameInput& input) : stream_(std::move(stream)) {
@@ -87,7 +87,7 @@ class Handshake {
     } else {
       calls();
     }
-    // A peer that ends only its direction may be told things for as long as a handshake may take.
+    // If a peer ends only its direction, the agent may send to it until the timeout of a handshake.
     if (!world_.run_until_idle(1h)) fail("does not come to rest");
     if (calls_in_flight_ != 0) fail("a call did not end");
     if (world_.network().open_streams(node_) != 0) fail("a connection stays open");

@@ -1,4 +1,5 @@
-// Frames and all that is read of them: segment table, header, values of every type, attachments' places.
+// Frames and all parts that decoders read of them: the segment table, the header, values of every type, the
+// places of attachments.
 #include "tests/fuzz/frames.h"
 #include "tests/support/decoders.h"
 
@@ -17,7 +18,7 @@ Corpus seeds() {
           input({FrameInput::resealed, 0}, frame);
     }
   }
-  // Two frames, of which the second comes in pieces.
+  // Two frames. The second one arrives in pieces.
   auto two = rpc::probe::hello("someone");
   const auto call = rpc::probe::sealed(rpc::probe::request(std::string("hello")), "probe.echo", 1);
   two.insert(two.end(), call.begin(), call.end());

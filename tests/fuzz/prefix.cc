@@ -1,4 +1,4 @@
-// The 32 bytes before every frame.
+// The prefix of 32 bytes of every frame.
 #include <weft/rpc/wire/prefix.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The handshake before shared memory is used: see shm_hello.h.
+// The handshake of shared memory: see shm_hello.h.
 #include "tests/fuzz/shm_hello.h"
 
 #include "tests/fuzz/target.h"

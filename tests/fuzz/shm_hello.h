@@ -1,4 +1,4 @@
-// The messages of the handshake before shared memory is used.
+// The messages of the handshake that sets up shared memory.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -11,8 +11,8 @@
 
 namespace weft::fuzz {
 
-// Aborts where a message is taken that cannot be, refused with another error than protocol_error, or does not
-// read as what it is written as.
+// Aborts if an invalid message is accepted, if a message is refused with another error than protocol_error,
+// or if a message that was written reads differently.
 inline int fuzz_shm_hello(const std::uint8_t* data, std::size_t size) {
   rpc::ShmHello::Bytes bytes{};
   if (size != 0) std::memcpy(bytes.data(), data, std::min(size, bytes.size()));

@@ -1,4 +1,4 @@
-// A ring whose other side writes what it likes into the shared page: see shm_ring.h.
+// A ring whose other side writes any values into the shared page: see shm_ring.h.
 #include "tests/fuzz/shm_ring.h"
 
 #include "tests/fuzz/target.h"
@@ -7,7 +7,7 @@ namespace weft::fuzz {
 
 Corpus seeds() {
   Corpus corpus;
-  // Bytes are written and read; then each of the deeds once, and both again.
+  // Bytes are written and read. Then each operation is done once, and bytes are written and read again.
   const std::vector<std::uint8_t> both{15, 128, 100, 0, 50, 0, 14, 128, 100, 0, 50, 0};
   corpus["honest"] = both;
   for (std::uint8_t deed = 0; deed < 14; ++deed) {

@@ -18,7 +18,7 @@ class NoBell final : public rpc::Doorbell {
   void ring() override {}
 };
 
-// Takes numbers off the input; zeros once it is used up.
+// Takes numbers from the input. After its end, the numbers are zero.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
@@ -58,7 +58,7 @@ inline int fuzz_ring(const std::uint8_t* data, std::size_t size) {
 
   for (Input input(data, size); !input.empty();) {
     const std::uint64_t what = input.number(1);
-    const std::uint64_t near = input.number(1) - 128;  // a step from where the position is
+    const std::uint64_t near = input.number(1) - 128;  // an offset from the current position
     switch (what % 16) {
       case 0:
         control.writer.position = input.number(8);
@@ -99,7 +99,7 @@ inline int fuzz_ring(const std::uint8_t* data, std::size_t size) {
       case 12:
         reader.acknowledge();
         break;
-      case 13: {  // rarely, since nothing is new after it
+      case 13: {  // rarely, because the ring has nothing new after it
         if (near == 0) reader.abandon();
         break;
       }

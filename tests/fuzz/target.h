@@ -1,6 +1,6 @@
-// The functions that every fuzz target FILE.cc defines: the run of one input, and inputs to begin from.
+// The functions that every fuzz target FILE.cc defines: the run of one input, and seed inputs.
 //
-// A target aborts if the code under test does something that it must not do; sanitizers find the rest. The
+// A target aborts if the code under test violates its contract; sanitizers find other errors. The
 // target is linked with libFuzzer if the tree is built by clang with WEFT_FUZZ, and with driver.cc otherwise.
 #pragma once
 
@@ -21,7 +21,7 @@ using Corpus = std::map<std::string, std::vector<std::uint8_t>>;  // by the name
 // --write-seeds=FOLDER`.
 Corpus seeds();
 
-// Aborts, and says why.
+// Prints the reason and aborts.
 [[noreturn]] void fail(const std::string& why);
 
 inline std::vector<std::uint8_t> input(std::initializer_list<std::uint8_t> first,

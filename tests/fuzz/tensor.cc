@@ -1,7 +1,7 @@
-// A tensor's metadata: dtype, shape, layout, indices, and how much data there is of it.
+// A tensor's metadata: dtype, shape, layout, indices, and the size of its data.
 //
-// Either a frame whose arguments are taken for tensors, or a record that the input makes up field by field,
-// so that mutations reach the checks behind one another.
+// The input is either a frame whose arguments are decoded as tensors, or a description of a record, field by
+// field, so that mutations reach every check.
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <ATen/ATen.h>
@@ -56,7 +56,7 @@ void write_data(rpc::ValueWriter writer, Fields& fields, std::size_t size) {
   writer.set_attachment(rpc::Buffer::copy(bytes));
 }
 
-// Mostly what fits together, up to three levels deep: a sparse tensor has tensors in it.
+// Mostly consistent fields, up to three levels deep, because a sparse tensor contains tensors.
 void write_tensor(rpc::ValueWriter writer, Fields& fields, int depth) {
   static constexpr const char* dtypes[] = {"float32",  "int64", "bool",   "complex64",
                                            "bfloat16", "uint8", "float64"};

@@ -1,4 +1,4 @@
-// TLS with somebody on the wire: see tls_fuzz.h.
+// TLS with an attacker on the wire: see tls_fuzz.h.
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/tls_fuzz.h"
 
@@ -8,7 +8,7 @@ Corpus seeds() {
   Corpus corpus;
   for (std::uint8_t setting = 0; setting < 9; ++setting)
     corpus["honest" + std::to_string(setting)] = {setting};
-  // Lets all through, and then does one deed of each kind.
+  // Passes all bytes on, and then attacks once in each way.
   for (std::uint8_t deed = 8; deed < 16; ++deed) {
     std::vector<std::uint8_t> bytes{static_cast<std::uint8_t>(deed % 2 == 0 ? 0 : 4)};
     for (std::uint8_t direction : {0, 1, 0})

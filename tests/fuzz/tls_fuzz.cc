@@ -14,7 +14,7 @@ void must(bool holds, const char* what) {
   std::abort();
 }
 
-// The input, taken apart from its beginning. Zeros after its end.
+// Reads numbers from the input. After its end, the numbers are zero.
 class Choices {
  public:
   Choices(const std::uint8_t* data, std::size_t size) : left_(data, size) {}
@@ -35,11 +35,11 @@ class Choices {
   std::span<const std::uint8_t> left_;
 };
 
-// One of the wire's directions, seen from the middle.
+// One direction of the wire, as the attacker has it.
 struct Direction {
   rpc::ByteStream& from;
   rpc::ByteStream& to;
-  std::string held, last;  // that came and has not gone; that went
+  std::string held, last;  // bytes that arrived and were not passed on; bytes that were passed on
   bool ended = false;
 
   void take() {
@@ -58,7 +58,7 @@ struct Direction {
     last = bytes;
     std::error_code error;
     const std::span<const std::byte> out[] = {std::as_bytes(std::span(bytes))};
-    to.write(out, error);  // nobody sends as much as a pair holds
+    to.write(out, error);  // the pair's capacity exceeds what a side sends
   }
   std::string cut(std::size_t size) {
     std::string piece = held.substr(0, size);
@@ -82,7 +82,7 @@ struct Kinds {
 }  // namespace
 
 int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size) {
-  static const Kinds kinds;  // keys take longer than all the rest
+  static const Kinds kinds;  // the generation of keys takes longer than the rest
   const rpc::Credentials* const all[] = {&kinds.certificate, &kinds.secret, &kinds.both};
   Choices choices(data, size);
   const std::uint8_t setting = choices.next();
@@ -98,7 +98,8 @@ int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size) {
   client.start();
   server.start();
 
-  // While there are choices, each three are one deed in the middle; then everything goes through as it comes.
+  // While the input has bytes, three of them are one action of the attacker. Then all bytes are passed on
+  // unchanged.
   bool honest = true;
   for (bool moved = true; moved || !choices.empty();) {
     loop->run(100'000);
@@ -115,7 +116,7 @@ int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size) {
     Direction& other = deed & 1 ? there : back;
     std::string piece;
     switch (deed >> 1 & 15) {
-      default:  // lets some through
+      default:  // passes some bytes on
         piece = one.cut(first * (deed >> 5));
         break;
       case 8:  // changes a byte
@@ -129,15 +130,15 @@ int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size) {
       case 9:  // drops some
         honest = one.cut(1 + first % 64).empty() && honest;
         break;
-      case 10:  // makes some up
+      case 10:  // invents some bytes
         piece = choices.bytes(1 + first % 64);
         honest = false;
         break;
-      case 11:  // says the same again
+      case 11:  // repeats the last bytes
         piece = one.last;
         honest = honest && piece.empty();
         break;
-      case 12:  // gives a side its own words back
+      case 12:  // sends a side its own bytes
         piece = other.last;
         honest = honest && piece.empty();
         break;
@@ -147,7 +148,7 @@ int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size) {
         honest = false;
         break;
       }
-      case 14:  // a record of any kind, well formed outside
+      case 14:  // a record of any kind with a valid header
         piece = choices.bytes(second % 64);
         piece = std::string(1, static_cast<char>(0x14 + first % 4)) + "\x03\x03" + '\0' +
                 static_cast<char>(piece.size()) + piece;

@@ -1,4 +1,4 @@
-// Fuzzing of TLS: what one input does to a handshake and what follows it.
+// Fuzzing of TLS: the effect of one input on a handshake and on the connection after it.
 #pragma once
 
 #include <cstddef>
