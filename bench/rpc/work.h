@@ -21,7 +21,8 @@ enum class Kind {
   allocations,   // tiny calls, and what they take from malloc
   flow,          // like bulk, and tiny calls at the same time, between hosts with a limit for each connection
 };
-// Whether the work is that of one server and one client over one connection, which every peer can do.
+// Returns whether the work is that of one server and one client over one connection, which every peer
+// supports.
 inline constexpr bool is_plain(Kind kind) { return kind <= Kind::echo; }
 enum class Wire {
   tcp,

@@ -59,7 +59,7 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Of a process with one idle agent, which has used its connections.
+// Measures a process with one idle agent, which has used its connections before.
 Contender idle(const Way& way, std::size_t connections) {
   return contender(way.name, {},
                    {.serve =

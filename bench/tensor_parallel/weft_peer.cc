@@ -24,8 +24,8 @@ namespace {
 
 using collectives::Group;
 
-// As long as it lives: how long the backward of column-parallel layers on this thread does not compute. They
-// then start the all-reduces of the input's gradients, and wait for these.
+// Measures, during its lifetime, the time in which the backward of column-parallel layers on this thread does
+// not compute. In this time the layers start the all-reduces of the input's gradients and wait for them.
 class Waits {
  public:
   Waits() {

@@ -1,4 +1,4 @@
-// Memory after many passes: what one holds is gone when it ends, however it ends. WEFT_PASSES says how many
+// Memory after many passes: when a pass ends in any way, its memory is freed. WEFT_PASSES sets the number
 // (./dev test --full: 100,000).
 #include "tests/dist_autograd/pass_support.h"
 #include "tests/support/cluster.h"

@@ -43,7 +43,7 @@ struct Planted {
   const char* name;
   Fault fault;
   Misuse misuse;
-  const char* found;  // what the simulation says
+  const char* found;  // the report of the simulation
 };
 
 class PlantedInRRefs : public testing::TestWithParam<Planted> {};

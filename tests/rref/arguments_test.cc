@@ -59,7 +59,7 @@ std::int64_t take_shelf_of_boxes(std::vector<RRef<Box>> boxes) {
 }
 using CountBoxes = rpc::Function<"count_boxes", &take_shelf_of_boxes>;
 
-// Blocks until the test lets it go on.
+// Blocks until the test releases it.
 std::shared_ptr<test::Event> gate;
 std::int64_t slow(std::int64_t x) {
   gate->wait();

@@ -63,7 +63,7 @@ TEST(RRefJob, LeaveReportsAllReleases) {
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
 }
 
-// As in a plain main(), which destroys its handles after the agent has left.
+// The handles are destroyed after the agent has left, as in a plain main().
 TEST(RRefJob, LeaveReleasesTheReferencesOfTheAgent) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> owners_log, users_log;

@@ -1,5 +1,5 @@
 // Shared by the tests of RRefs: a counted object, agents that keep RRefs for others, and a check that all
-// objects are gone.
+// objects are destroyed.
 #pragma once
 
 #include <weft/rref/rref.h>

@@ -24,7 +24,7 @@ struct DerivedBox : Padding, Box {
   using Box::Box;
 };
 
-// Its constructor waits until the test lets it go on.
+// The constructor waits until the test releases it.
 struct SlowBox : Counted {
   explicit SlowBox(std::int64_t v) : value(v) {
     gate->wait();

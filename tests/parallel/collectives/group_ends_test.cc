@@ -281,7 +281,7 @@ TEST_P(GroupEnds, AHangIsRecordedBeforeARankGetsTheError) {
   std::filesystem::remove_all(folder);
 }
 
-// As `weft dash` does.
+// An agent outside the group asks, as `weft dash` does.
 TEST_P(GroupEnds, MissingRanksAreReportedToAnyAgentWithTheLatestOperations) {
   for (int i = 0; i < 6; ++i) together(groups, [](const Group& group) { return group.barrier(); });
   Futures waiting = but(2, [](const Group& group) { return group.barrier(); });
@@ -381,7 +381,7 @@ TEST_F(EarlyMessages, UpToTheLimitAreKept) {
   for (int round = 0; round < 3; ++round) {
     Futures ahead = begin(groups[1], 8, 4);
     auto last = groups[1].send(at::ones({1}), 0);
-    got(groups[0].recv(at::zeros({1}), 1));  // what was sent before has arrived
+    got(groups[0].recv(at::zeros({1}), 1));  // earlier messages have arrived
     got(std::move(last));
     Futures behind = begin(groups[0], 8, 4);
     for (auto* futures : {&ahead, &behind})

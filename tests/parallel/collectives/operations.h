@@ -59,7 +59,7 @@ struct GroupOperation {
 
 inline bool all_are(const at::Tensor& tensor, float value) { return tensor.eq(value).all().item<bool>(); }
 
-// Whether each part i, that of rank i, has the value value(i).
+// Returns whether each part i, that of rank i, has the value value(i).
 template <class Parts, class F>
 bool each_is(const Parts& parts, std::int64_t count, F value) {
   for (std::int64_t i = 0; i < count; ++i)

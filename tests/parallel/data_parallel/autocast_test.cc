@@ -51,7 +51,7 @@ TEST(Autocast, TheNextGuardSeesAStepBetweenGuards) {
   }
 }
 
-// As one process does that computes the parts of both ranks, with a scaled loss.
+// One process computes the parts of both ranks, with a scaled loss, as the reference.
 TEST(Autocast, ADistributedTrainingEqualsTheAlgorithmInOneProcess) {
   constexpr double scale = 1024;
   const auto loss_of = [](auto& forward, const Batch& batch) {

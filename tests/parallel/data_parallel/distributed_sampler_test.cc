@@ -108,8 +108,8 @@ void load(DistributedSampler& sampler, const std::string& text) {
   sampler.load(archive);
 }
 
-// The loader fetches ahead; what it has not delivered is not lost. The epoch goes on with any number of
-// ranks.
+// The loader fetches in advance. Batches that it has not delivered are not lost. The epoch continues with any
+// number of ranks.
 TEST(DistributedSampler, ResumesAfterTheBatchesThatWereDelivered) {
   constexpr std::size_t n = 48;
   for (const std::size_t workers : {0, 2}) {

@@ -42,7 +42,7 @@ TEST(LearningRateScale, AChangeWithinAWarmUpBeginsAnotherOne) {
   EXPECT_EQ(next(scale, 2, 1), (Factors{2}));
 }
 
-// As in Goyal et al.: the rate of one worker at first, and that of all after the warm-up.
+// As in Goyal et al., the rate is that of one worker at first, and that of all workers after the warm-up.
 TEST(LearningRateScale, WarmsUpAtTheBeginningOfTraining) {
   LearningRateScale scale{.warm_up = 2};
   EXPECT_EQ(next(scale, 8, 3), (Factors{1, 4.5, 8}));

@@ -42,8 +42,8 @@ struct DeviceWorker {
       over = true;
     });
   }
-  // Whether two steps with three workers have followed the death of a worker. A ready worker joins at one of
-  // the next commits, not necessarily at the first one.
+  // Returns whether two steps with three workers have followed the death of a worker. A ready worker joins at
+  // one of the next commits, not necessarily at the first one.
   bool is_done() const {
     const auto of_three = [this](std::size_t i) { return sums[i] == 3 * static_cast<double>(i + 1); };
     return sums.size() >= 8 && of_three(sums.size() - 1) && of_three(sums.size() - 2);

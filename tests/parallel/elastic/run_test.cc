@@ -173,7 +173,7 @@ TEST_F(ElasticRun, ADepartureCausesNoSync) {
   EXPECT_EQ(workers[2]->changes.back().synced_from, std::nullopt);
 }
 
-// As after a SIGTERM that a worker receives while it waits to join the job.
+// The worker leaves before it starts, as after a SIGTERM while it waits to join the job.
 TEST_F(ElasticRun, AWorkerThatStopsBeforeItTrainsDoesNotTrain) {
   Worker& anna = worker("anna");
   anna.training.state.leave();

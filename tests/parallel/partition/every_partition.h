@@ -34,7 +34,7 @@ class EveryPartition {
   Set all() const { return (Set{1} << profile_.layers.size()) - 1; }
   static bool has(Set set, std::size_t layer) { return (set >> layer & 1) != 0; }
 
-  // Whether no layer of the set reads a layer outside of it.
+  // Returns whether no layer of the set reads a layer outside of it.
   bool closed(Set set) const {
     return std::none_of(profile_.edges.begin(), profile_.edges.end(),
                         [&](const Edge& edge) { return has(set, edge.to) && !has(set, edge.from); });

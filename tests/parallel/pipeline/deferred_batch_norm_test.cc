@@ -222,8 +222,8 @@ TEST(DeferredBatchNorm, StepsOfAPipelineAreMiniBatches) {
       }
 }
 
-// As in torchgpipe's test_conv_bn and test_optimize: the statistics of the first step are those of the whole
-// batch, and training continues with the norms.
+// torchgpipe's test_conv_bn and test_optimize: the statistics of the first step are those of the whole batch,
+// and training continues with the norms.
 TEST(DeferredBatchNorm, TrainsBehindAConvolution) {
   Pair pair;
   LocalPipeline pipeline{

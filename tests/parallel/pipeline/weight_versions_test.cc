@@ -402,7 +402,7 @@ TEST(StageOptimizers, AFailedStepLeavesTheNewestWeights) {
   ASSERT_TRUE(error);
   EXPECT_EQ(std::string(error->what()), "pipeline step: stage 1, micro-batch 2, F: out of order");
   EXPECT_FALSE(at::equal(graph.parameters()[0], before[0]));  // stage 0 has stepped
-  // The weights go on from there: the next step equals that of a model with these weights.
+  // The training continues with these weights: the next step equals that of a model with these weights.
   fails = false;
   StageGraph other = cut(blocks(1), {});
   other.add({std::make_shared<torch::nn::LinearImpl>(1, 1), [](const Values& x) { return x; }, {Source{0}}});

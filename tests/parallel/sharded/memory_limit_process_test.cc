@@ -22,7 +22,7 @@ constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr std::int64_t width = 1024, blocks = 24;  // 96 MiB of parameters; with gradients and AdamW 384 MiB
 constexpr std::size_t limit = 256 * MiB;           // of address space, in addition to that of the program
 
-// As `ulimit -v` does.
+// Limits the address space, as `ulimit -v` does.
 void set_limit() {
   mallopt(M_ARENA_MAX, 1);  // each additional arena reserves 64 MiB of addresses
   std::size_t pages = 0;

@@ -97,8 +97,8 @@ TEST(SerialExecutor, MayBeDestroyedWithJobsQueued) {
   EXPECT_EQ(ran, 3);
 }
 
-// As for an object's executor when its agent ends: the jobs, which hold the executor, are destroyed with the
-// threads.
+// When an agent ends, the jobs of an object's executor are destroyed with the threads. The jobs hold the
+// executor.
 TEST(SerialExecutor, DropsItsJobsIfTheThreadsHaveEnded) {
   HandlerPool pool(1);
   pool.join();

@@ -1,4 +1,4 @@
-// As many agents in one process as a large machine has workers. membership_process_test.cc has the same
+// One process has as many agents as a large machine has workers. membership_process_test.cc has the same
 // number of processes.
 #include <weft/rpc/agent/agent.h>
 

@@ -414,7 +414,7 @@ TEST(Membership, OnlyTheHostMayReportALoss) {
   Agent liar(AgentOptions{.name = "liar"});
   auto peer = liar.connect(job[1].addresses().front());
   auto call = peer.make_call("weft.membership.lost", 2);
-  // As a program in another language would call the method: by name.
+  // The test calls the method by name, as a program in another language would.
   call.begin();
   Codec<std::string>::encode(call.message().argument(0), "worker0");
   Codec<std::string>::encode(call.message().argument(1), "because");

@@ -36,8 +36,8 @@ class Plant {
   Plant(Fault fault, std::uint64_t seed) : fault_(fault), random_(seed) {}
 
   Fault fault() const { return fault_; }
-  // Whether the fault occurs now. per_mille: higher for a fault that has few occasions or that is often
-  // harmless.
+  // Returns whether the fault occurs now. per_mille: higher for a fault that has few occasions or that is
+  // often harmless.
   bool bears(Fault fault, std::uint64_t per_mille = 200) {
     return fault == fault_ && random_.chance(per_mille);
   }

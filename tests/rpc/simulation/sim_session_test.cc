@@ -1,5 +1,5 @@
-// Resumable calls outlive connections: each runs once, in the caller's order, until its peer is found to be
-// gone.
+// Resumable calls survive the loss of connections: each call runs once, in the caller's order, until the
+// death of its peer is detected.
 #include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/rpc.h>

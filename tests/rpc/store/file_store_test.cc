@@ -11,7 +11,7 @@
 
 namespace weft::test {
 
-// A file that no other test uses, gone at the end.
+// A file that no other test uses. It is removed at the end.
 class TemporaryFile {
  public:
   TemporaryFile() {

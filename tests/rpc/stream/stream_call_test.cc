@@ -246,7 +246,7 @@ TEST_P(StreamCallTest, AnEndlessWriterStopsAtTheWindow) {
               }),
               ErrorKind::cancelled);
   });
-  struct Joining {  // whatever is thrown here
+  struct Joining {  // joins the thread also if an exception is thrown
     ~Joining() {
       items.close();
       thread.join();

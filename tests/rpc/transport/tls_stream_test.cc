@@ -328,7 +328,7 @@ TEST_F(TlsStreamTest, a_truncated_stream_is_an_error) {
     EXPECT_EQ(talker.read_error(), TlsError::truncated) << talker.explained();
     EXPECT_EQ(talker.explained(), "the stream was cut off: it ended without the peer's TLS close");
     EXPECT_FALSE(talker.ended());
-    EXPECT_TRUE(pair.met());  // what had come was delivered
+    EXPECT_TRUE(pair.met());  // the bytes that had arrived were delivered
     EXPECT_EQ(write_error(talker.stream(), "x"), TlsError::truncated);
     talker.stream().shut_down_writing(error);
     EXPECT_EQ(error, TlsError::truncated);
@@ -411,7 +411,7 @@ TEST_F(TlsStreamTest, a_failed_write_reports_why_the_peer_closed) {
   const Credentials theirs(options);
   Bare pair(theirs, server_);
   std::error_code error;
-  EXPECT_EQ(write_error(*pair.client, "x"), asio::error::would_block);  // says hello
+  EXPECT_EQ(write_error(*pair.client, "x"), asio::error::would_block);  // starts the handshake
   read_once(*pair.server, error);
   EXPECT_EQ(error, asio::error::would_block);
   EXPECT_EQ(write_once(*pair.client, "is done, as far as it knows", error), 27u);

@@ -11,7 +11,7 @@
 namespace weft::collectives::nccl::testing {
 namespace abi_gpu_test {
 
-// Whether a call passes both types in the same way: equal size, and both are pointers, numbers or structs.
+// True if a call passes both types in the same way: equal size, and both are pointers, numbers or structs.
 template <class Ours, class Theirs>
 constexpr bool alike =
     sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&

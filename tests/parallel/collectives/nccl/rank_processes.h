@@ -1,9 +1,9 @@
 // Two ranks on one GPU, in a process each: each is this program again, since CUDA does not survive a fork.
 //
-//   TEST(Suite, DISABLED_Rank) {            // what a rank does
+//   TEST(Suite, DISABLED_Rank) {            // the program of a rank
 //     const auto rank = RankProcess::here();
 //     if (!rank) GTEST_SKIP() << "started by another test";
-//     rank->run([&] { ... });               // says "passed", or "failed: " and why
+//     rank->run([&] { ... });               // prints "passed", or "failed: " and the reason
 //   }
 //   TEST(Suite, TwoRanks) {
 //     RankProcesses ranks("Suite.DISABLED_Rank");

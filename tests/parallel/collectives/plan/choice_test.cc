@@ -22,7 +22,7 @@ const std::vector<std::pair<const char*, MakePlan>>& collectives() {
       {"scatter", [](Party me, std::size_t n) { return plan_scatter(me, 1, even_blocks(n, me.ranks)); }},
       {"all_to_all",
        [](Party me, std::size_t n) {
-         // what each rank sends to another one
+         // bytes that each rank sends to another one
          const auto blocks = even_blocks(n / me.ranks * me.ranks, me.ranks);
          return plan_all_to_all(me, blocks, blocks);
        }},

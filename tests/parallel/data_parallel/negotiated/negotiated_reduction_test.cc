@@ -177,7 +177,7 @@ TEST(NegotiatedReduction, AppliesFactors) {
   });
 }
 
-// As Horovod, computes in float64 and rounds toward zero. float32 cannot represent 3,000,000,001.
+// Like Horovod, weft computes in float64 and rounds toward zero. float32 cannot represent 3,000,000,001.
 TEST(NegotiatedReduction, AppliesFactorsToIntegers) {
   Ranks ranks(2);
   on_ranks(ranks.groups, [&](const Group& group) {

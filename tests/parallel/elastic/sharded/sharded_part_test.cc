@@ -281,7 +281,7 @@ TEST_P(ElasticShards, TwoCopiesSurviveTwoDeaths) {
 }
 
 // Rank 0 learns that all ranks have staged the second commit. The others do not, and rank 2 dies: rank 1
-// gives what it has staged, also of rank 2.
+// provides its staged parts, including those of rank 2.
 TEST_P(ElasticShards, ARankProvidesAStagedCommitThatItHasNotConfirmed) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);

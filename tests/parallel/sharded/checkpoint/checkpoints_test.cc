@@ -391,7 +391,7 @@ TEST_F(ShardedCheckpoints, DamagedFilesAreRefused) {
   }
 }
 
-// Of the files' elements, only the blocks that are wanted are read.
+// A load reads only the blocks of the files that have requested elements.
 TEST_F(ShardedCheckpoints, OnlyTheNeededBlocksAreRead) {
   const Whole whole{{"x", at::arange(4'000'000, at::kInt)}};
   Job job(2, path());
