@@ -1,5 +1,5 @@
 // ./dev bench elastic: seconds until training resumes after a worker has died or joined, weft's next to
-// torchelastic's, and what a commit costs.
+// torchelastic's, and the cost of a commit.
 #include "bench/elastic/work.h"
 
 int main(int argc, char** argv) {

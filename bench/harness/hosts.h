@@ -18,7 +18,7 @@ class Hosts {
   Hosts& operator=(const Hosts&) = delete;
 
   static std::string address(int host) { return "10.98.7." + std::to_string(host + 1); }
-  // The calling thread, and what it starts and opens from now on, is on that host.
+  // Moves the calling thread to that host, with the threads and sockets that it creates from now on.
   void enter(int host) const;
 
  private:

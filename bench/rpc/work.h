@@ -18,7 +18,7 @@ enum class Kind {
   self,          // calls to oneself
   growth,        // 64 calls at a time from each of several peers
   idle,          // connections that have been used once
-  allocations,   // tiny calls, and what they take from malloc
+  allocations,   // tiny calls, and their allocations by malloc
   flow,          // like bulk, and tiny calls at the same time, between hosts with a limit for each connection
 };
 // Returns whether the work is that of one server and one client over one connection, which every peer

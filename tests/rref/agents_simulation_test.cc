@@ -1,5 +1,5 @@
-// RRefs between agents under every fault, for many seeds; and faults that are planted, each found by what it
-// breaks.
+// RRefs between agents under every fault, for many seeds. Further tests plant a fault and require that the
+// simulation finds it.
 //
 // WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Groups of agents of one process, as each backend has them, and what their tests have in common.
+// Groups of agents of one process, with each backend, and helpers that their tests share.
 #pragma once
 
 #include <weft/parallel/collectives/collectives_layer.h>

@@ -1,4 +1,4 @@
-// Ranks of a data parallel job as threads of one process, and what their tests have in common.
+// Ranks of a data parallel job as threads of one process, and helpers that their tests share.
 #pragma once
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>

@@ -1,5 +1,5 @@
-// A small training that logs its samples, its replay in one process, and what tests of elastic training
-// share.
+// A small training that logs its samples, its replay in one process, and helpers that tests of elastic
+// training share.
 #pragma once
 
 #include <weft/parallel/collectives/collectives_layer.h>

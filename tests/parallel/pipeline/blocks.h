@@ -1,4 +1,4 @@
-// A model of equal blocks with a skip connection, and what tests of pipelines on groups have in common.
+// A model of equal blocks with a skip connection, and helpers that tests of pipelines on groups share.
 #pragma once
 
 #include <weft/parallel/pipeline/layer_graph.h>

@@ -1,4 +1,4 @@
-// Pipelines on agents in one process: a model of blocks, the agents, and what a pipeline's stages have.
+// Pipelines on agents in one process: a model of blocks, the agents, and the contents of a pipeline's stages.
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>

@@ -1,4 +1,4 @@
-// The model of the tests of sharded training, and what they compare.
+// The model of the tests of sharded training, and the values that they compare.
 #pragma once
 
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>

@@ -1,4 +1,4 @@
-// Options and metadata of calls: what handles accumulate, and what reaches the callee.
+// Options and metadata of calls: the options that handles accumulate, and the metadata that the callee gets.
 #include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/rpc.h>

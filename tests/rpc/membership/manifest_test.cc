@@ -1,6 +1,6 @@
-// The manifests of examples/k8s: what started_by() and from_environment() make of the variables that they
-// and the operators of Kubernetes and Kubeflow give to each pod. The operators' part is written here as
-// their sources have it (training-operator 1.x: pkg/controller.v1/pytorch/envvar.go and
+// The manifests of examples/k8s: the results of started_by() and from_environment() for the variables that
+// the manifests and the operators of Kubernetes and Kubeflow set in each pod. The test repeats the operators'
+// part from their sources (training-operator 1.x: pkg/controller.v1/pytorch/envvar.go and
 // pkg/controller.v1/tensorflow/tensorflow.go).
 #include <weft/rpc/membership/environment.h>
 #include <weft/rpc/membership/job_place.h>

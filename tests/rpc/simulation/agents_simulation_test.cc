@@ -1,4 +1,5 @@
-// Agents under every fault, for many seeds; and faults that are planted, each found by what it breaks.
+// Agents under every fault, for many seeds. Further tests plant a fault and require that the simulation finds
+// it.
 //
 // WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
 #include <gtest/gtest.h>
