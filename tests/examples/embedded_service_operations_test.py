@@ -26,11 +26,22 @@ def free_port():
 
 
 class Operations(unittest.TestCase):
-    def setUp(self):
-        if shutil.which("prometheus") is None:
-            self.skipTest("prometheus is not installed; ./dev test --full installs it")
+    def need(self, program):
+        if shutil.which(program) is None:
+            self.skipTest(f"{program} is not installed; ./dev test --full installs it")
+
+    def test_systemd_accepts_the_unit(self):
+        self.need("systemd-analyze")
+        with tempfile.TemporaryDirectory() as folder:
+            unit = pathlib.Path(folder, "market.service")
+            # systemd-analyze rejects a program that does not exist.
+            unit.write_text((OPERATIONS / "market.service").read_text().replace("/usr/local/bin/embedded_service", PROGRAM))
+            checked = subprocess.run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit],
+                                     capture_output=True, text=True)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
 
     def test_promtool_accepts_the_files(self):
+        self.need("promtool")
         subprocess.run(["promtool", "check", "config", OPERATIONS / "prometheus.yml"], check=True, stdout=subprocess.DEVNULL)
 
     def service(self, *arguments, env=None):
@@ -38,10 +49,14 @@ class Operations(unittest.TestCase):
         self.addCleanup(service.__exit__)
         return service.wait_for(r"listens at (\S+?),? ?(?:probes and metrics at (\S+))?$")
 
-    def query(self, expression):
-        address = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+    def ask(self, path, **parameters):
+        address = f"http://127.0.0.1:{self.port}/api/v1/{path}?" + urllib.parse.urlencode(parameters)
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-            return json.load(answer)["data"]["result"]
+            return json.load(answer)["data"]
+
+    def query(self, expression):
+        """The labels of each series that has a value."""
+        return [series["metric"] for series in self.ask("query", query=expression)["result"] if series["value"][1] != "NaN"]
 
     def until(self, condition):
         end = time.monotonic() + PATIENCE
@@ -50,6 +65,7 @@ class Operations(unittest.TestCase):
             time.sleep(0.2)
 
     def test_every_panel_of_the_dashboard_has_data(self):
+        self.need("prometheus")
         rates = self.service("rates", "tcp://127.0.0.1:0")[1]
         market, http = self.service("market", "tcp://127.0.0.1:0", rates, env={"WEFT_METRICS": "127.0.0.1:0"}).groups()
         folder = tempfile.TemporaryDirectory()
@@ -71,18 +87,27 @@ class Operations(unittest.TestCase):
         traffic()
         self.until(lambda: self.query('weft_served_failures_total{method="market.convert"}'))
         traffic()  # so that the counters grow while Prometheus scrapes
-        missing = {target["expr"] for panel in json.loads((OPERATIONS / "grafana.json").read_text())["panels"]
-                   for target in panel["targets"]} - {'weft_layer{agent=~"$agent"}'}  # this program has only the RPC layer
+        dashboard = json.loads((OPERATIONS / "grafana.json").read_text())
+        legends = {target["expr"]: target["legendFormat"] for panel in dashboard["panels"] for target in panel["targets"]}
+        del legends['weft_layer{agent=~"$agent"}']  # this program has only the RPC layer
+        found = {}
 
         def complete():
-            missing.difference_update([e for e in missing if self.query(
-                e.replace("$agent", "market").replace("$__rate_interval", "1m"))])
-            return not missing
+            for expression in set(legends) - set(found):
+                if series := self.query(expression.replace("$agent", "market").replace("$__rate_interval", "1m")):
+                    found[expression] = series
+            return len(found) == len(legends)
 
         try:
             self.until(complete)
         except AssertionError:
-            self.fail("no data for: " + "; ".join(sorted(missing)))
+            self.fail("no data for: " + "; ".join(sorted(set(legends) - set(found))))
+        for expression, series in found.items():
+            for labels in series:
+                self.assertLessEqual(set(re.findall(r"{{(\w+)}}", legends[expression])), set(labels), expression)
+        choices = next(variable for variable in dashboard["templating"]["list"] if variable["name"] == "agent")
+        metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", choices["query"]).groups()
+        self.assertEqual(self.ask(f"label/{label}/values", **{"match[]": metric}), ["market"])
 
     def test_the_alerts_name_metrics_that_exist(self):
         page = pathlib.Path(__file__).parents[2] / "docs/observability.md"
