@@ -2,7 +2,7 @@
 # starter_test.sh no_torch|shared|torch|deb BUILD LIBTORCH: installs weft from the build tree BUILD into a folder, copies
 # examples/starter next to it as a user would, builds it against that installation alone, and runs it. `deb` unpacks the
 # Debian packages of the shared libraries instead, and builds that and examples/embedded_service without CMake, by
-# pkg-config. tools/packages_check.sh installs the packages on a bare Debian.
+# pkg-config. `./dev test --full` installs the packages on a bare Debian.
 set -euo pipefail
 kind=$1 build=$2 libtorch=${3:-}
 source=$(cd "$(dirname "$0")/../.." && pwd)
