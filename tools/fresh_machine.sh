@@ -70,6 +70,7 @@ clean_up() {
 }
 trap clean_up EXIT
 tar -C "$guest" -xf "$base"
+chmod 755 "$guest"  # mktemp made it for root only
 
 # An installer, or a container's runtime, writes this; debootstrap does not.
 printf '127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n' >"$guest/etc/hosts"
