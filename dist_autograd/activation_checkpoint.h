@@ -5,12 +5,13 @@
 //   auto out = dist_autograd::activation_checkpoint(
 //       [&](const std::vector<at::Tensor>& in) { return run(in); }, {x, mask}, block->parameters());
 //
-// It is one node of the graph, with edges to the inputs and to the parameters. So it works in a pass and
-// under LibTorch's engine, and each gradient is accumulated as it would be without it. The second run has the
-// autocast state of the first. If the first run drew random numbers, the second draws the same ones: the
-// generators of the process, of the inputs' devices, and the given ones are reset for it, so no other thread
-// may draw from them meanwhile. The forward runs on one worker: calls of a pass within it are refused in the
-// second run. Thread-safety: as the operators within.
+// The whole forward is one node of the graph, with edges to the inputs and to the parameters. So it works in
+// a pass and under LibTorch's engine, and the gradients are accumulated as without activation_checkpoint. The
+// second run has the autocast state of the first. If the first run drew random numbers, the second draws the
+// same ones: before the second run, the generators of the process, of the inputs' devices and the given ones
+// are reset. No other thread may draw from them until that run has completed. The forward must not call
+// another worker in a pass: the second run refuses such calls. As thread-safe as the operators that the
+// forward calls.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -24,19 +25,19 @@
 
 namespace weft::dist_autograd {
 
-// The outputs for the inputs; called once in the forward and once in the backward.
+// Returns the outputs for the inputs. It is called once in the forward and once in the backward.
 using CheckpointedForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 // parameters: all leaves that the forward uses, other than its inputs. generators: generators of the program
 // from which the forward draws. The forward must give the same results each time. The backward fails with
-// failed_precondition if the forward used another leaf, and with unsupported if it is itself recorded
-// (create_graph).
+// failed_precondition if the forward used another leaf, and with unsupported if the backward is itself
+// recorded (create_graph).
 WEFT_EXPORT std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward,
                                                           std::vector<at::Tensor> inputs,
                                                           std::vector<at::Tensor> parameters,
                                                           const std::vector<at::Generator>& generators = {});
 
-// For a module: its own parameters. The graph keeps the module.
+// The same for a module's forward() and parameters. The graph keeps the module alive.
 template <class Module>
   requires requires(Module& module, at::Tensor input) {
     { module.forward(input) } -> std::convertible_to<at::Tensor>;

@@ -10,27 +10,30 @@
 
 namespace weft::dist_autograd {
 
-// The messages of the pass that take part. Both modes give the same gradients if fast succeeds.
-//   smart: those that the roots depend on. Others cost nothing, and need not have ended.
-//   fast:  all. backward first waits for all calls of the pass, on every worker. A message that was not used
-//          is an error that names it (torch.distributed.autograd's FAST mode waits for it for ever).
+// Selects the messages of the pass that take part in the backward. If fast succeeds, both modes give the same
+// gradients.
+//   smart: the messages on which the roots depend. Other messages cost nothing, and their calls need not have
+//          completed.
+//   fast:  all messages. The backward first waits for all calls of the pass, on every worker. If the roots do
+//          not depend on a message, the backward fails with an error that names the message (in
+//          torch.distributed.autograd's FAST mode, the backward waits for ever).
 enum class BackwardMode : std::uint8_t { smart, fast };
 
 // How one backward runs.
 struct BackwardOptions {
-  // Keep the saved tensors of the forward: another backward may follow over the same graph.
+  // Keep the saved tensors of the forward, so that another backward can run over the same graph.
   bool retain_graph = false;
-  // Record the backward itself, including its messages between workers: gradients can be differentiated, by
-  // another backward of this pass. Keeps the graph as well. Not in fast mode.
+  // Record the backward itself, including its messages between workers, so that another backward of this pass
+  // can differentiate the gradients. The graph is also kept. Not in fast mode.
   bool create_graph = false;
   BackwardMode mode = BackwardMode::smart;
   // Each worker runs two parts, one after the other: first the nodes whose gradients leave the worker, then
-  // those that lead only to its leaves (engine/node_executor.h). The second part runs once the first has run
-  // on every worker. If a pipeline stage holds the pass, it runs at PassTurns::run_weights(). Not with
-  // create_graph.
+  // those that lead only to its leaves (engine/node_executor.h). The second part runs when the first part has
+  // run on every worker or, if a pipeline stage holds the pass, when the stage calls
+  // PassTurns::run_weights(). Not with create_graph.
   bool defer_weights = false;
-  // Starts at the call of backward(). After the timeout, the pass ends on every worker with
-  // deadline_exceeded, also if a worker does not answer.
+  // Starts at the call of backward(). When it expires, the pass ends on every worker with deadline_exceeded,
+  // even if a worker does not answer.
   std::chrono::nanoseconds timeout = rpc::no_timeout;
 
   // Whether nodes keep what the forward saved.
@@ -41,13 +44,13 @@ WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode,
 
 // One backward of a pass. A pass may have several, one after another, started by different workers.
 struct BackwardId {
-  std::uint64_t initiator = 0;  // incarnation
-  std::uint64_t number = 0;     // its n-th of this pass
+  std::uint64_t initiator = 0;  // the initiator's incarnation
+  std::uint64_t number = 0;     // counts the initiator's backwards of this pass
   friend auto operator<=>(const BackwardId&, const BackwardId&) = default;
 };
 WEFT_CODEC(BackwardId, initiator, number)
 
-// The backward that a message starts at its receiver.
+// The backward to which a message belongs; the message starts it at its receiver.
 struct Backward {
   BackwardId id;
   BackwardOptions options;
@@ -58,10 +61,10 @@ WEFT_CODEC(Backward, id, options)
 // acknowledged (termination.h).
 //   run:     every node for which all gradients have arrived
 //   explore: find the messages on which the waiting nodes depend: they are live
-//   resume:  no gradients will arrive for the other messages: run the nodes that waited for them
-//   finalize: no gradient can arrive any more, on any worker: run the finalize hooks (pass_hooks.h), and wait
-//             for the work that hooks have started. Only if some worker has hooks
-//   weights: before finalize, with defer_weights: run the deferred nodes
+//   resume:  no gradients will arrive for messages that are not live: run the nodes that waited for them
+//   weights: with defer_weights, before finalize: run the deferred nodes
+//   finalize: if some worker has hooks: no gradient can arrive any more, on any worker. Run the finalize
+//             hooks (pass_hooks.h), and wait for the work that hooks have started
 enum class Stage : std::uint8_t { run, explore, resume, finalize, weights };
 
 // Gradients of a message's tensors, for its sender.

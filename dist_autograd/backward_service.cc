@@ -85,10 +85,12 @@ rpc::Future<void> BackwardService::root(rpc::CallContext& call, PassId pass, Bac
                                         at::Tensor gradient) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "a root is called on an RRef to a tensor");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "backward: the call `root` names no tensor behind an RRef");
   const rpc::KeptValue& value = target->object->value();
   if (value.type->name != "tensor")
-    throw rpc::Error(rpc::ErrorKind::type_mismatch, "a root must be a tensor, not " + value.type->name);
+    throw rpc::Error(rpc::ErrorKind::type_mismatch,
+                     "backward: a root must be a tensor, not an object of type " + value.type->name);
   tensor::wait_for_arguments(call);
   return layer->find(pass)->add_root(backward, *static_cast<const at::Tensor*>(value.value.get()),
                                      std::move(gradient));

@@ -1,20 +1,22 @@
 // BackwardService: the messages between workers during the backward of a pass. docs/dist_autograd.md has the
 // protocol.
 //
-//   close     fast: accept no new calls; wait until calls in flight have ended here, then close the workers
-//             that this worker met; the reply lists all participants below it
-//   root      of a tensor behind an RRef: the backward also starts there
-//   cancel    the backward was refused before any of its nodes ran: the pass is as before it. In fast mode
-//             the worker forwards this to all workers that it met
+//   close     fast mode: accept no new calls of the pass; wait until the calls in flight here have completed;
+//             then send `close` to the workers with which this worker exchanged calls. The reply lists this
+//             worker's participants and those of the workers that it closed
+//   root      the backward also starts at a tensor of this worker, behind an RRef
+//   cancel    the backward was refused before any of its nodes ran: the pass is unchanged. In fast mode the
+//             worker forwards `cancel` to all workers with which it exchanged calls
 //   begin     a stage of the backward (backward.h), from its initiator
-//   gradients of one message's tensors, from its receiver to its sender; some are sent in a reply instead
-//             (Report::returned)
-//   discover  the roots depend on these messages, from their receiver to their sender
+//   gradients the gradients of one message's tensors, from the receiver of the message to its sender; some
+//             are sent in a reply instead (Report::returned)
+//   discover  the roots depend on these messages; from the receiver of the messages to their sender
 //   finish    the backward is complete; the reply lists the messages that were never reached
 //   release   the pass has ended
 //   graph     this worker's part of the pass's graph, for drawing
 //
-// begin, gradients and discover are answered when all work that they started has completed (termination.h).
+// The replies to begin, gradients and discover are sent when all work that the message started has completed
+// (termination.h).
 #pragma once
 
 #include <weft/dist_autograd/pass_graph.h>
@@ -56,8 +58,8 @@ rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Au
                                                         const std::shared_ptr<PassState>& pass,
                                                         Backward backward, bool initiator);
 
-// Ends this worker's share in a backward of which no node has run and, in fast mode, those of all workers
-// that it met.
+// Ends this worker's share in a backward in which no node has run. In fast mode, also ends the shares of all
+// workers with which it exchanged calls.
 rpc::Future<void> cancel_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                     const std::shared_ptr<PassState>& pass, Backward backward);
 

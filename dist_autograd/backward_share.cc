@@ -94,13 +94,16 @@ void BackwardShare::take(const MessageId& message, std::vector<at::Tensor> gradi
   const auto found = sends_.find(message);
   if (found == sends_.end() || found->second.delivered)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     to_string(pass_.id()) + ": gradients of a message that was not sent");
+                     to_string(pass_.id()) +
+                         ": gradients arrived for a message that this worker has not sent, or twice for one");
   Send& send = found->second;
   send.live = send.delivered = true;
   plan();
   if (gradients.size() > send.node->num_inputs())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     to_string(pass_.id()) + ": more gradients than the message had tensors");
+                     to_string(pass_.id()) + ": " + std::to_string(gradients.size()) +
+                         " gradients arrived for a message with " + std::to_string(send.node->num_inputs()) +
+                         " tensors");
   // Trailing tensors that received nothing may be missing; LibTorch gives undefined gradients for them.
   gradients.resize(send.node->num_inputs());
   tensor::use_on_current_streams(gradients);
@@ -114,7 +117,7 @@ void BackwardShare::discover(const std::vector<MessageId>& messages, const Asked
       const auto found = sends_.find(message);
       if (found == sends_.end())
         throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         to_string(pass_.id()) + ": a message was discovered that was not sent");
+                         to_string(pass_.id()) + ": discover names a message that this worker has not sent");
       found->second.live = true;
       executor_->visit_from(found->second.node, [this](torch::autograd::Node& node) { note(node); });
     }
@@ -249,7 +252,8 @@ void BackwardShare::enter(Stage stage) {
       pass_.turns().inputs_ran();
       return run_weights();
   }
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, "unknown stage of a backward");
+  throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                   "backward: unknown stage " + std::to_string(static_cast<int>(stage)));
 }
 
 // All workers of the pass enter this stage, notified by those with which they exchanged calls. This includes

@@ -1,8 +1,8 @@
 // BackwardShare: one worker's share of one backward of a pass: the executor of its nodes, the messages that
-// wait for gradients, and whether all work that it started has completed.
+// wait for gradients, and the detection that all work that the share started has completed.
 //
-// Owned by the PassState. Only that pass's serial executor uses it: not thread-safe. A failure ends it: all
-// waits fail with that error, and so does all further use.
+// Owned by the PassState. Only that pass's serial executor uses it: not thread-safe. A failure ends the
+// share: all waits, and all later calls that can fail, then fail with the same error.
 #pragma once
 
 #include <weft/dist_autograd/backward.h>
@@ -37,8 +37,8 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   // gradient: of the root's shape; may be undefined for a scalar. Throws error() if the share has failed.
   void add_root(const at::Tensor& root, at::Tensor gradient);
 
-  // For the initiator: starts a stage on these workers, possibly including this one; completes when the stage
-  // has completed everywhere. trace: the trace of the work.
+  // Called at the initiator. Starts a stage on these workers, which may include this one, and calls `done`
+  // when the stage has completed on all workers. trace: the trace of the work.
   void lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace, Done done);
   // Requests of other workers; each is acknowledged as described in termination.h.
   struct Asked {
@@ -50,13 +50,14 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
                Done acknowledge);
   void discover(const std::vector<MessageId>& messages, const Asked& asked, Done acknowledge);
 
-  // From a node that runs here: the gradients of the tensors that arrived with a message. Gradients for the
-  // worker whose message started this one are sent in its acknowledgement, if that is due at once: one
-  // message instead of two. back: the devices of the gradients at `to`; empty: as for any call to it.
+  // A node that runs here calls it with the gradients of the tensors that arrived with a message. If `to` is
+  // the worker that engaged this one and its acknowledgement is due at once, the acknowledgement contains the
+  // gradients: one message instead of two. back: the devices of the gradients at `to`; empty: those of any
+  // call to `to`.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
                       const tensor::DeviceMap& back);
 
-  // From a hook or a node that runs here: the share's last stage lasts until this work has completed.
+  // A hook or a node that runs here calls it. The last stage of the share lasts until `work` has completed.
   void complete_after(rpc::Future<void> work);
 
   // Runs the nodes that PassTurns now permits.
@@ -69,7 +70,8 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   }
   // Ends the share with this error, unless it has ended.
   void fail(const std::exception_ptr& error);
-  // Before any node has run: returns the messages with which the share was created. Last use.
+  // Returns the messages with which the share was created. Call it before any node has run; no other call may
+  // follow.
   std::map<MessageId, NodePtr> take_sends();
 
  private:
@@ -79,11 +81,11 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
     bool delivered = false;  // or abandoned
   };
 
-  // Accepts a message: `work` executes its request; then it is acknowledged, now or later.
+  // Accepts a message: calls `work`, which executes the request, and acknowledges the message now or later.
   template <class Work>
   void take_in(const std::optional<rpc::AgentId>& by, const Trace& trace, Done acknowledge, Work work);
-  // Sends a message of this backward, to be acknowledged. way: the device map of its arguments; null: as they
-  // are.
+  // Sends a message of this backward, which the receiver acknowledges. way: the device map of its arguments;
+  // null: no map.
   template <auto Method, class... Given>
   void tell(const rpc::AgentId& worker, const rpc::CallModifier* way, Given&&... given);
   void acknowledged(rpc::Result<Report> report);
@@ -94,10 +96,9 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void run();
   void run_weights();
   void run_nodes(const std::function<void(rpc::ContextSwitch*)>& run);
-  void
-  after_turn();  // once all is settled: records the nodes that have run, and runs the weight part on request
-  void note(torch::autograd::Node& node);  // found by exploring
-  void announce();                         // notifies the senders of the messages that were found
+  void after_turn();  // after all work: records the nodes that have run, and runs the weight part on request
+  void note(torch::autograd::Node& node);  // exploring has reached the node
+  void announce();                         // notifies the senders of the messages in found_
   void finalize();
   void settle();  // acknowledges, if all work that was started has completed
 
@@ -108,15 +109,15 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   bool planned_ = false;
   bool finalized_ = false;
   bool run_held_ = false, weights_held_ = false;  // run() and run_weights() wait for their turns
-  std::vector<rpc::Future<void>> work_;           // for which the last stage waits
+  std::vector<rpc::Future<void>> work_;           // the last stage waits for it
   std::exception_ptr error_;
-  std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, to be announced to their senders
+  std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, with their senders; for announce()
   Termination<Done> termination_;
-  std::optional<rpc::AgentId> engaged_by_;  // none: by this worker itself, or not engaged
-  std::vector<Returned> held_;              // for the worker that engaged it
-  std::set<rpc::AgentId> workers_;          // whose shares were started, to be reported
-  bool waiting_ = false;                    // some worker below waited
-  Trace trace_;                             // the trace of the present work
+  std::optional<rpc::AgentId> engaged_by_;  // none: not engaged, or by this worker itself
+  std::vector<Returned> held_;              // gradients for the worker that engaged this one
+  std::set<rpc::AgentId> workers_;          // workers whose shares were started, for the report
+  bool waiting_ = false;                    // some worker that this one engaged waits for gradients
+  Trace trace_;                             // of the work that runs now
 };
 
 }  // namespace weft::dist_autograd

@@ -1,6 +1,7 @@
 // The trace of a backward: at the initiator one span "backward" from its start to its end; under it the
-// messages of all stages (backward_methods); under those, on every worker, a span "backward nodes" for each
-// run of the nodes that a message started, in which an OperatorTrace records the nodes and their operators.
+// messages of all stages (backward_methods); under these messages, on every worker, a span "backward nodes"
+// for each run of the nodes that a message started, in which an OperatorTrace records the nodes and their
+// operators.
 //
 // Enabled by TracerOptions::own_methods = backward_methods(). A worker without a tracer passes the trace on.
 // Thread-safety: each object is used by one thread at a time.
@@ -19,17 +20,17 @@ namespace weft::dist_autograd {
 
 using Trace = std::optional<rpc::TraceContext>;  // none: not traced
 
-// The methods with which workers start work of a backward, for TracerOptions::own_methods.
+// The methods by which workers start work of a backward, for TracerOptions::own_methods.
 WEFT_EXPORT std::vector<std::string> backward_methods();
 
-// The trace of a served message of a backward.
+// The trace of a message of a backward that this agent serves.
 Trace trace_of_message(rpc::CallContext& call);
 
-// A piece of work of this agent's part in a backward; recorded when it ends. Nothing without a tracer, or for
-// a backward that is not traced.
+// A span of this agent's work in a backward, recorded when it is destroyed. If the agent has no tracer, or
+// the backward is not traced, nothing is recorded.
 class BackwardSpan {
  public:
-  // The initiator's, of the whole backward. parent: none starts a trace.
+  // The span of the whole backward, at the initiator. parent: nullopt: the span starts a trace.
   static BackwardSpan of_backward(rpc::AgentCore& core, const Trace& parent);
   // A run of nodes.
   static BackwardSpan of_nodes(rpc::AgentCore& core, const Trace& parent);
@@ -38,7 +39,8 @@ class BackwardSpan {
 
   const Trace& context() const { return context_; }  // for the work within it
   void failed(const std::exception_ptr& error);      // marks the span as failed
-  // Entered while operators run in it; null: operators are not recorded.
+  // The context that the caller enters while it runs operators of this span; null: operators are not
+  // recorded.
   std::unique_ptr<rpc::ContextSwitch> operators(rpc::AgentCore& core) const;
 
  private:

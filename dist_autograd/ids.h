@@ -1,4 +1,4 @@
-// Ids of passes and of the messages within them that carry gradients back. Unique over all agents.
+// Ids of passes, and of the messages of a pass whose tensors get gradients. They are unique over all agents.
 // Thread-safety: values.
 #pragma once
 
@@ -20,9 +20,9 @@ struct PassId {
 };
 WEFT_CODEC(PassId, origin, number)
 
-// A message whose tensors require grad. Its SendBackward is at its sender, its RecvBackward at its receiver.
+// A message whose tensors require grad. Its sender has a SendBackward for it, its receiver a RecvBackward.
 struct MessageId {
-  std::uint64_t sender = 0;  // incarnation
+  std::uint64_t sender = 0;  // the sender's incarnation
   std::uint64_t number = 0;
   friend auto operator<=>(const MessageId&, const MessageId&) = default;
 };

@@ -47,7 +47,9 @@ class MessagePart::Joiner final : public tensor::TensorHook {
   at::Tensor received(at::Tensor tensor, std::uint64_t mark) override {
     if (mark >= tensors_)
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "a tensor beyond the number that its message states");
+                       "a message of a pass states " + std::to_string(tensors_) +
+                           " tensors that require grad, but contains one with the mark " +
+                           std::to_string(mark));
     return node_->join(node_, std::move(tensor), mark);
   }
 
@@ -102,10 +104,13 @@ void MessagePart::read(rpc::IncomingMessage& message) {
   if (!value) return;
   const auto section = rpc::Codec<PassSection>::decode(*value);
   if (section.pass != pass_->id())
-    throw rpc::Error(rpc::ErrorKind::protocol_error, "the reply belongs to another pass than its call");
+    throw rpc::Error(rpc::ErrorKind::protocol_error,
+                     "a call of " + to_string(pass_->id()) + " got a reply of " + to_string(section.pass));
   if (section.wants_finalize) pass_->hooks().note_wants_finalize();
   if (section.tensors > message.bytes())
-    throw rpc::Error(rpc::ErrorKind::protocol_error, "the message states more tensors than it has bytes");
+    throw rpc::Error(rpc::ErrorKind::protocol_error, "a message of " + std::to_string(message.bytes()) +
+                                                         " bytes states " + std::to_string(section.tensors) +
+                                                         " tensors that require grad");
   if (section.tensors != 0)
     message.slots().put<tensor::TensorHook>(
         std::make_shared<Joiner>(pass_, section, *peer_, tensor::device_map_back(message)));

@@ -2,7 +2,7 @@
 // ones.
 //
 // Each message with tensors that require grad gets a SendBackward where it is written and a RecvBackward
-// where it is read, paired by its MessageId. Thread-safety: as CallPart.
+// where it is read, paired by its MessageId. As thread-safe as CallPart.
 #pragma once
 
 #include <weft/dist_autograd/autograd_layer.h>
@@ -14,8 +14,7 @@ namespace weft::dist_autograd {
 
 class MessagePart final : public rpc::CallPart {
  public:
-  // peer: the caller, on the callee's side; none on the caller's side, where the message knows its
-  // destination.
+  // peer: at the callee, the caller. At the caller: nullopt, because the message has its destination.
   MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer, bool backward);
   ~MessagePart() override;
 
@@ -31,7 +30,7 @@ class MessagePart final : public rpc::CallPart {
   std::shared_ptr<PassState> pass_;
   std::optional<rpc::AgentId> peer_;
   const bool backward_;  // a message of a backward that is recorded
-  bool counted_;         // the caller's side: the call counts as one of the pass until it ends
+  bool counted_;         // at the caller: the pass counts the call as outstanding
   std::shared_ptr<Recorder> recorder_;
   std::optional<MessageId> sent_;
 };

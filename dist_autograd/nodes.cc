@@ -36,10 +36,13 @@ RecvBackward::RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId m
 at::Tensor RecvBackward::join(const NodePtr& self, at::Tensor tensor, std::uint64_t mark) {
   if (!torch::autograd::isDifferentiableType(tensor.scalar_type()))
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "a tensor that cannot require grad was sent as one that does");
+                     std::string("a message of a pass sends a tensor of type ") +
+                         c10::toString(tensor.scalar_type()) +
+                         " as one that requires grad: expected a floating-point or complex type");
   const bool ascending = marks_.empty() || mark > marks_.back();  // as weft itself writes them
   if (!ascending && std::find(marks_.begin(), marks_.end(), mark) != marks_.end())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "two tensors of a message have the same mark");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "two tensors of a message of a pass have the mark " + std::to_string(mark));
   torch::autograd::impl::set_gradient_edge(tensor, torch::autograd::Edge(self, add_input_metadata(tensor)));
   marks_.push_back(mark);
   return tensor;

@@ -1,9 +1,9 @@
 // SendBackward and RecvBackward: the nodes at which a pass's graph crosses from one worker to another.
 //
-// SendBackward is at the sender of a message, with an edge to every sent tensor; its inputs arrive from the
-// receiver. RecvBackward is at the receiver, as the grad_fn of the received tensors. If the pass runs it, it
-// sends its gradients. If anything else reaches it (a local .backward()), it fails with an error that
-// explains this.
+// The sender of a message has a SendBackward with an edge to every sent tensor; the gradients that are its
+// inputs arrive from the receiver. The receiver has a RecvBackward, which is the grad_fn of the received
+// tensors. If a backward of the pass runs the RecvBackward, it sends its gradients to the sender. If a local
+// .backward() reaches it, it fails with an error that explains this.
 #pragma once
 
 #include <weft/dist_autograd/engine/make_node.h>
@@ -30,13 +30,14 @@ class SendBackward final : public torch::autograd::Node {
 
 class RecvBackward final : public torch::autograd::Node {
  public:
-  // back: the devices of its gradients at the sender; empty: as for any call to it.
+  // back: the devices of its gradients at the sender; empty: those of any call to the sender.
   RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender,
                tensor::DeviceMap back);
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override { return "RecvBackward(from " + sender_.name + ")"; }
 
-  // The tensor that was sent with `mark`, as this node's next output.
+  // Makes this node the grad_fn of `tensor` and returns the tensor; its gradient is the node's next input.
+  // mark: the number by which the sender marked the tensor in the message.
   at::Tensor join(const NodePtr& self, at::Tensor tensor, std::uint64_t mark);
   const PassId& pass_id() const { return id_; }
   const MessageId& message() const { return message_; }

@@ -1,5 +1,5 @@
 // The errors of a pass after the loss of a participant: all of them are peer_lost and name the pass and the
-// agent, whether the end of its connection was detected or had happened before. Thread-safety: functions.
+// agent, whether the connection ended during the call or before it. Thread-safety: functions.
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
@@ -8,10 +8,10 @@
 
 namespace weft::dist_autograd {
 
-// The error of a pass that has lost `agent`. why: what was observed.
+// The error of a pass that has lost `agent`. why: the observation that proves the loss, as text.
 std::exception_ptr participant_lost(const PassId& pass, const rpc::AgentId& agent, const std::string& why);
 
-// The error of a call to a participant, in terms of its pass.
+// Converts the error of a call to a participant into the error of its pass.
 std::exception_ptr explain_participant(const PassId& pass, const rpc::AgentId& agent,
                                        std::exception_ptr error);
 

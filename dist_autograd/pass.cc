@@ -296,11 +296,13 @@ class Limited final : public std::enable_shared_from_this<Limited> {
 
 rpc::Future<void> begin(const std::shared_ptr<AutogradLayer>& layer, const std::shared_ptr<PassState>& pass,
                         std::vector<Root> roots, BackwardOptions options, const Trace& trace) {
-  if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
+  if (roots.empty())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "backward: expected at least one root");
   if (options.create_graph && options.mode == BackwardMode::fast)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "create_graph needs BackwardMode::smart");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "backward: create_graph needs BackwardMode::smart");
   if (options.create_graph && options.defer_weights)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "defer_weights cannot record (create_graph)");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "backward: defer_weights and create_graph exclude each other");
   const auto progress = std::make_shared<Progress>();
   std::shared_ptr<Initiator> initiator;
   const auto begun = rpc::capture([&] {
@@ -346,7 +348,9 @@ Pass::Pass(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> stat
 
 Pass Pass::of(rpc::CallContext& call) {
   const auto* in = call.slots().find<InPass>();
-  if (in == nullptr) throw rpc::Error(rpc::ErrorKind::failed_precondition, "this call belongs to no pass");
+  if (in == nullptr)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "Pass::of: the call belongs to no pass: the caller must give it one");
   Pass pass(AutogradLayer::of(*call.host()), in->pass, false);
   pass.trace_under(rpc::trace_of(call));
   return pass;
@@ -402,7 +406,9 @@ rpc::Future<void> Pass::backward(rref::RRef<at::Tensor> root, at::Tensor gradien
 rpc::Future<void> Pass::backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
                                  BackwardOptions options) {
   if (gradients.size() > roots.size())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "more gradients than roots");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "backward: " + std::to_string(gradients.size()) +
+                                                           " gradients for " + std::to_string(roots.size()) +
+                                                           " roots");
   gradients.resize(roots.size());
   std::vector<Root> all;
   for (std::size_t i = 0; i < roots.size(); ++i)

@@ -1,10 +1,11 @@
-// Pass: one forward over many workers, and its backward. The argument that makes a call differentiable.
+// Pass: one forward over many workers, and its backward (torch.distributed.autograd's context). A call with a
+// pass as an argument is differentiable.
 //
 //   dist_autograd::Pass pass{agent};
 //   auto features = co_await shared.call<&Shared::forward>(pass, images);
 //   auto loss = torch::cross_entropy_loss(head(features), targets);
 //   co_await pass.backward(loss);                   // on every worker that took part
-//   at::Tensor g = pass.gradient(head->weight);     // gradients stay in the pass, each where its leaf lives
+//   at::Tensor g = pass.gradient(head->weight);     // gradients stay in the pass, on the worker of the leaf
 //
 // A backward runs on the workers that the roots depend on (BackwardMode::smart). BackwardMode::fast is the
 // algorithm of torch.distributed.autograd, in which every sent tensor takes part. Destroying the Pass
@@ -25,8 +26,8 @@ namespace weft::dist_autograd {
 class AutogradLayer;
 class PassState;
 
-// The layers of distributed autograd, for the agent's constructor, with those that it needs: RRefs and
-// tensors.
+// The layers of distributed autograd, with the layers that they need (RRefs and tensors), for the agent's
+// constructor.
 WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
 
 // A root of a backward: a tensor on this worker, or one on another worker.
@@ -35,8 +36,8 @@ struct Root {
   Root(rref::RRef<at::Tensor> r, at::Tensor g = {}) : reference(std::move(r)), gradient(std::move(g)) {}
 
   at::Tensor tensor;
-  rref::RRef<at::Tensor> reference;  // or a tensor of another worker
-  at::Tensor gradient;               // of the root's shape; may be left out for a scalar
+  rref::RRef<at::Tensor> reference;  // instead of `tensor`: a tensor of another worker
+  at::Tensor gradient;               // of the root's shape; may be undefined for a scalar
 };
 
 class WEFT_EXPORT Pass final : public rpc::CallModifier {
@@ -54,8 +55,8 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   // Waits for this worker's outstanding calls of the pass (new ones then fail), runs backward on all workers
   // that take part, and completes when it has completed everywhere. A failure on any worker (a node, a lost
   // worker, a release) ends the pass on every worker with that error. Roots may be on several workers. A
-  // backward with an invalid local root, next to another one, or after one that used up the graph is refused:
-  // the future fails and the pass is unchanged.
+  // backward is refused if a local root is invalid, if another backward of the pass is running, or if an
+  // earlier backward has freed the graph: the future then fails and the pass is unchanged.
   rpc::Future<void> backward(std::vector<Root> roots, BackwardOptions options = {});
   rpc::Future<void> backward(Root root, BackwardOptions options = {});
   rpc::Future<void> backward(at::Tensor root, at::Tensor gradient, BackwardOptions options = {});
@@ -63,25 +64,27 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   rpc::Future<void> backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
                              BackwardOptions options = {});
 
-  // On this worker, for its part of the pass (pass_hooks.h): before the backward, for example in the handler
-  // of a call of the pass. complete_after() is for these hooks, and for nodes of the backward.
+  // Add hooks to this worker's part of the pass (pass_hooks.h). Call them before the backward, for example in
+  // the handler of a call of the pass. The hooks, and nodes of the backward, may call complete_after(): the
+  // backward then completes after `work`.
   void on_gradient(const at::Tensor& leaf, PassHooks::OnGradient hook);
   void on_finalize(PassHooks::OnFinalize hook);
   void complete_after(rpc::Future<void> work);
 
-  // The trace of its backwards, if they are traced (backward_trace.h); none: each starts a trace. For the
-  // pass of a call: that call's trace. Call it before the backward.
+  // Sets the trace to which the backwards of this pass belong, if they are traced (backward_trace.h); none:
+  // each backward starts a trace. The default for Pass::of() is the trace of the call. Call it before the
+  // backward.
   void trace_under(std::optional<rpc::TraceContext> context) { trace_ = std::move(context); }
 
-  // The whole graph of the pass, on every worker that it met, in Graphviz' language; on this worker with the
-  // graph behind these roots. Before a backward, or after one that retains the graph.
+  // The graph of the pass on every worker that took part, in Graphviz' language. On this worker it includes
+  // the graph behind `roots`. Call it before a backward, or after one that retained the graph.
   rpc::Future<std::string> dot(std::vector<at::Tensor> roots = {});
 
-  // On this worker: the gradient of a leaf, undefined if it has none; all gradients.
+  // The gradient of one leaf of this worker, undefined if it has none, and the gradients of all its leaves.
   at::Tensor gradient(const at::Tensor& leaf) const;
   std::vector<LeafGradient> gradients() const;
 
-  void release();  // as the destructor; later calls and backwards fail
+  void release();  // ends the pass, as the destructor does; later calls and backwards fail
 
   const std::shared_ptr<PassState>& state() const { return state_; }  // for layers above
 

@@ -30,11 +30,12 @@ struct WorkerGraph {
 };
 WEFT_CODEC(WorkerGraph, worker, met, nodes)
 
-// The nodes behind these messages and roots.
+// The nodes that can be reached from these messages and roots.
 WEFT_EXPORT std::vector<GraphNode> describe_graph(const std::map<MessageId, NodePtr>& sends,
                                                   const std::vector<NodePtr>& roots);
 
-// In Graphviz' language: a box for each worker, gradients along the arrows, dashed between workers.
+// Draws the graph in Graphviz' language: a box for each worker, and arrows in the direction of the gradients,
+// dashed between workers.
 WEFT_EXPORT std::string to_dot(const PassId& pass, const std::vector<WorkerGraph>& workers);
 
 }  // namespace weft::dist_autograd

@@ -1,11 +1,12 @@
-// An ATen operator on a peer that allows it (rpc/tensor/operators.h). Its result stays there.
+// remote_operator: calls an ATen operator on a peer that allows it (rpc/tensor/operators.h). The result stays
+// on the peer.
 //
 //   auto product = dist_autograd::remote_operator(peer, "aten::mm", pass, a, b);  // RRef<Tensor>, at once
 //   auto sum = tensor::call_operator(product.owner_peer(), "aten::sum", pass, product);
 //
-// RRefs among the arguments represent their tensors, here and in call_operator: call an operator on a tensor
-// behind an RRef at its owner. Modifiers (a pass) precede the arguments. A failure is the RRef's error:
-// `not_found` if the peer does not allow the operator.
+// An argument may be an RRef, here and in call_operator, and stands for its tensor: call the operator on the
+// owner of that tensor. Modifiers (a pass) precede the arguments. If the operator fails, the RRef has the
+// error; `not_found`: the peer does not allow the operator.
 #pragma once
 
 #include <weft/rpc/tensor/operators.h>
@@ -13,7 +14,7 @@
 
 namespace weft::dist_autograd {
 
-// Operators with one result, which is a tensor.
+// The operator must have one result, a tensor. name: such as "aten::mm".
 template <class... Given>
 rref::RRef<at::Tensor> remote_operator(rref::detail::Place place, std::string_view name, Given&&... given) {
   auto text = std::make_shared<const std::string>(name);  // the call refers to it

@@ -4,7 +4,8 @@
 // The first message that reaches an idle worker engages it, and is acknowledged only when that worker is idle
 // again and all its messages are acknowledged. Every other message is acknowledged at once. So when the first
 // worker is idle, all are, whatever cycles the messages ran in. Here a message is a call, and its reply is
-// the acknowledgement. Thread-safety: none; one per worker and backward, on its serial executor.
+// the acknowledgement. Each worker has one object for each backward and uses it on the pass's serial
+// executor. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -28,12 +29,13 @@ class Termination {
   void acknowledged() { --unacknowledged_; }
   bool awaits() const { return unacknowledged_ != 0; }  // its messages are not all acknowledged
 
-  // Call when the worker has nothing to do: true once it may disengage, with the acknowledgement to send.
+  // Call it when the worker has nothing to do. Returns true, and sets `ack` to the acknowledgement to send,
+  // if the worker was engaged and has now disengaged.
   bool idle(Ack& ack) {
     if (!engaged_ || unacknowledged_ != 0) return false;
     return disengage(ack);
   }
-  // Disengages at once, for a failure.
+  // Disengages at once, after a failure. Sets `ack` as idle() does.
   bool disengage(Ack& ack) {
     if (!engaged_) return false;
     engaged_ = false;

@@ -9,14 +9,14 @@
 
 namespace weft::dist_autograd {
 
-// Whether no other tensor uses the gradient's memory. A view keeps its base alive, which then counts as part
-// of the view.
+// Whether no other tensor uses the gradient's memory. If the gradient is a view, its base counts as part of
+// it, unless something else refers to the base.
 WEFT_EXPORT bool owns_memory(const at::Tensor& gradient);
 
-// Adds `gradient` to `sum`, of the gradients of `leaf`, as LibTorch adds to `.grad`: sparse or dense. An
-// undefined sum takes the gradient's memory if nothing else uses it. LibTorch looks at the gradient's own
-// references only: views of one gradient for two leaves would share memory. references: as for
-// GradientSink::accumulate().
+// Adds `gradient` to `sum`, the sum of the gradients of `leaf`, as LibTorch adds to `.grad`. Both may be
+// sparse or dense. If the sum is undefined, it takes the gradient's memory, provided that
+// owns_memory(gradient). LibTorch checks the references to the gradient only, so that views of one gradient
+// for two leaves would share memory. references: as for GradientSink::accumulate().
 WEFT_EXPORT void accumulate_gradient(const at::Tensor& leaf, at::Tensor& sum, const at::Tensor& gradient,
                                      std::size_t references);
 

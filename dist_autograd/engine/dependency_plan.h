@@ -3,9 +3,9 @@
 // A node runs once, when all its expected arrivals have happened: one for each edge from a node of the plan,
 // and one for each time that it was added as a source. This is Kahn's topological order with two differences:
 // the graph is explored from its sources only, and arrivals at the sources come from outside, in any order.
-// plan_parts() splits a backward that defers its weight gradients. All are generic over the node (a cheap
-// handle that hashes and compares: a pointer, a number) and do not include LibTorch, so planning runs in
-// simulations and under ThreadSanitizer.
+// plan_parts() splits a backward that defers its weight gradients. All three are generic over the node type
+// (a cheap handle that hashes and compares: a pointer, a number). They do not include LibTorch, so planning
+// runs in simulations and under ThreadSanitizer.
 //
 // Owned by the object that runs the nodes. Not thread-safe.
 #pragma once
@@ -53,8 +53,9 @@ class DependencyPlan {
     add_source(source, std::forward<Next>(next), [](Node) {});
   }
 
-  // One arrival at `node`: `put(payload)` stores the data. True for the last one, so that the node may run;
-  // std::logic_error if the node is not in the plan (any more) or no arrival is due there.
+  // Counts one arrival at `node`; `put(payload)` stores the data. Returns true for the last expected arrival:
+  // the node may then run. Throws std::logic_error if the node is not in the plan (any more) or expects no
+  // arrival.
   template <class Put>
   bool arrive(Node node, Put&& put) {
     auto found = entries_.find(node);
@@ -70,7 +71,8 @@ class DependencyPlan {
     return arrive(node, [](Payload&) {});
   }
 
-  // Removes a node at which everything has arrived: it runs now. std::logic_error if an arrival is still due.
+  // Removes a node whose arrivals have all happened, and returns its payload: the caller runs it now. Throws
+  // std::logic_error if the node still expects an arrival.
   Payload take(Node node) {
     auto found = entries_.find(node);
     if (found == entries_.end() || found->second.pending != 0) {
@@ -81,7 +83,7 @@ class DependencyPlan {
     return payload;
   }
 
-  // The data that has arrived at a node that waits for more.
+  // The data that has arrived so far at a node of the plan.
   const Payload& payload(Node node) const { return entries_.at(node).payload; }
   // Calls `visit(node, payload)` for each node that was not taken yet, in no particular order.
   template <class Visit>
@@ -104,9 +106,9 @@ class DependencyPlan {
   std::unordered_map<Node, Entry> entries_;
 };
 
-// Highest sequence number first: the last operation of the forward runs first in the backward, so that saved
-// tensors are freed early. Equal numbers leave in the order of their arrival, so that a run can be repeated
-// exactly.
+// The nodes that may run, highest sequence number first: the last operation of the forward runs first in the
+// backward, so that saved tensors are freed early. Nodes with equal numbers are popped in the order in which
+// they were pushed, so that a run can be repeated exactly.
 template <class Node>
 class ReadyQueue {
  public:
@@ -140,10 +142,10 @@ class ReadyQueue {
   std::uint64_t pushed_ = 0;
 };
 
-// The parts of a backward that defers its weight gradients: the input part computes the gradients that leave,
-// the weight part the others.
-//   input:    an exit can be reached from the node, by each of its edges
-//   boundary: by some of its edges: the others lead to nodes of the weight part
+// The parts of a backward that defers its weight gradients: the input part computes the gradients that reach
+// an exit, the weight part computes the others. An exit is a node that sends its gradients elsewhere.
+//   input:    an exit can be reached by each edge of the node
+//   boundary: an exit can be reached by some of its edges; the other edges lead to nodes of the weight part
 //   weight:   no exit can be reached from the node
 enum class NodePart : std::uint8_t { input, boundary, weight };
 

@@ -17,7 +17,7 @@ namespace weft::dist_autograd {
 
 class WEFT_EXPORT GeneratorStates {
  public:
-  // The current states. tensors: what the forward uses. others: generators of the program.
+  // The current states. tensors: the tensors that the forward uses. others: generators of the program.
   static GeneratorStates of(const std::vector<at::Tensor>& tensors,
                             const std::vector<at::Generator>& others = {});
   GeneratorStates now() const;  // of the same generators
@@ -29,7 +29,8 @@ class WEFT_EXPORT GeneratorStates {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// While it lives, draws repeat those that followed `states`. The destructor restores the current states.
+// The constructor sets the generators to `states`, so that the same random numbers are drawn again. The
+// destructor restores the states that the generators had at construction.
 class DrawsAgain {
  public:
   explicit DrawsAgain(const GeneratorStates& states) : now_(states.now()) { states.restore(); }

@@ -1,5 +1,6 @@
-// make_node<T>(arguments...): a node of a higher layer, where T derives from torch::autograd::Node, owned as
-// this LibTorch version owns nodes. Converts to NodePtr and can be used in an Edge.
+// make_node<T>(arguments...): creates a node of type T, which derives from torch::autograd::Node. The result
+// has the pointer type by which this LibTorch version owns nodes: it converts to NodePtr and can be used in
+// an Edge.
 #pragma once
 
 #include <weft/dist_autograd/engine/node_executor.h>
@@ -12,7 +13,8 @@
 
 namespace weft::dist_autograd {
 
-// `Base` is never given: it makes the call of deleteNode, which newer versions lack, depend on a parameter.
+// Callers do not set `Base`: it makes the call of deleteNode, which newer versions of LibTorch lack, depend
+// on a template parameter.
 template <class T, class... Arguments, class Base = torch::autograd::Node>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Base>>) {

@@ -2,11 +2,11 @@
 // within a node or its hooks.
 //
 // A custom function or a hook may run LibTorch's engine: over leaves that it makes, to return their
-// gradients, or over parameters (checkpointing). The gradients of the latter would miss the pass. LibTorch
-// reports each node that it runs to the thread's observers (at::RecordFunction), also on the threads of its
-// engine. A leaf that outlives the function and the hooks is a parameter. In a recorded backward
-// (create_graph) the graph of the node's results may keep leaves that the function made: leaves of that graph
-// do not count.
+// gradients, or over parameters (checkpointing). Gradients of parameters would then be added to `.grad`
+// instead of the pass. LibTorch reports each node that it runs to the thread's observers
+// (at::RecordFunction), also on the threads of its engine. A leaf that still exists after the function and
+// the hooks have returned counts as a parameter. In a recorded backward (create_graph), the graph of the
+// node's results may keep leaves that the function made: leaves of that graph do not count.
 //
 // Lives on the stack, around a node and its hooks. Thread-safety: one thread.
 #pragma once

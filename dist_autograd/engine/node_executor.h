@@ -9,14 +9,15 @@
 //
 // With defer_weights a backward has two parts, for schedules that fill waiting times with weight gradients
 // (Qi et al., Zero Bubble Pipeline Parallelism, 2024). run() is the input part: all nodes from which an exit
-// (a node without successors that is not a leaf) can be reached. run_weights() runs the others, which lead
-// only to leaves, and gives all leaves their gradients. A node at the boundary has edges of both kinds. If it
-// is one of LibTorch's, it computes in each part only the gradients of that part. Any other boundary node,
-// and one with hooks, runs once, in the input part. The gradients have the same bits as without
-// defer_weights, because all of them are added in the same order. Kept until run_weights(): the incoming
-// gradients of boundary nodes and their saved tensors (for those that run once, their gradients for the
-// weight part instead), and the gradients and saved tensors of nodes of the weight part. An operator whose
-// backward computes all of its gradients at once (a fused RNN) computes them twice.
+// (a node without successors that is not a leaf) can be reached. run_weights() runs the other nodes, which
+// lead only to leaves, and passes the gradients of all leaves to the sink. A node at the boundary has edges
+// of both kinds. If it is one of LibTorch's nodes and has no hooks, it runs in both parts, and computes in
+// each part only the gradients of that part. Any other boundary node runs once, in the input part. The
+// gradients have the same bits as without defer_weights, because all of them are added in the same order. The
+// executor keeps until run_weights(): the incoming gradients and saved tensors of boundary nodes that run
+// twice; the gradients that the other boundary nodes computed for the weight part; and the gradients and
+// saved tensors of nodes of the weight part. An operator whose backward computes all of its gradients at once
+// (a fused RNN) computes them twice.
 //
 // Threads: one for each pass and worker, driven by one serial executor. Not thread-safe, but successive calls
 // may come from different threads. As in LibTorch's engine, nodes run under the thread-local state of the
@@ -42,7 +43,8 @@
 namespace weft::dist_autograd {
 
 // The type by which LibTorch owns nodes, which is the type of Edge::function: an intrusive_ptr since 2.15, a
-// shared_ptr before. Taken from Tensor, because the headers of the autograd engine take seconds to compile.
+// shared_ptr before. It is derived from Tensor::grad_fn(), because the headers of the autograd engine take
+// seconds to compile.
 using NodePtr = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
 
 // How the executor runs its graph.
@@ -57,9 +59,10 @@ struct ExecutorOptions {
   bool defer_weights = false;
 };
 
-// Errors: wrong use throws an rpc::Error, invalid_argument for a value and failed_precondition for the state,
-// and changes nothing. An exception of a node, a hook, the sink or Reached is passed on, and the executor has
-// failed: it holds neither graph nor gradients, and all further use is failed_precondition.
+// Errors: a call with an invalid argument throws invalid_argument, a call at the wrong time throws
+// failed_precondition, and both change nothing. If a node, a hook, the sink or Reached throws, the exception
+// is passed on and the executor has failed: it holds neither graph nor gradients, and all further use throws
+// failed_precondition.
 class WEFT_EXPORT NodeExecutor {
  public:
   // Called once for each node that becomes part of the plan, from within expect() and add_root(). A higher
@@ -73,47 +76,52 @@ class WEFT_EXPORT NodeExecutor {
   NodeExecutor(const NodeExecutor&) = delete;
   NodeExecutor& operator=(const NodeExecutor&) = delete;
 
-  // Before plan(). Adds a node that will receive its gradients from outside, by one deliver(), and all that
-  // is reachable from it. The executor keeps the graph alive until it is complete.
+  // Adds a node that will receive its gradients from outside, by one deliver(), and all nodes that are
+  // reachable from it. Call it before plan(). The executor keeps the graph alive until it is complete.
   void expect(const NodePtr& source);
 
-  // Throws invalid_argument if add_root() would.
+  // Throws invalid_argument if add_root() would throw it for these arguments.
   static void check_root(const at::Tensor& root, const at::Tensor& gradient);
-  // Before plan(). Starts the backward at `root` with `gradient`, of its shape; undefined means one, for a
-  // scalar. A root may lie inside the graph of another, and may be added again: the gradients add up.
+  // Starts the backward at `root` with `gradient`, of the root's shape; undefined: 1, for a scalar. Call it
+  // before plan(). A root may be part of the graph of another root, and may be added again: the gradients add
+  // up.
   void add_root(const at::Tensor& root, at::Tensor gradient = {});
 
   // Closes the plan: no source and no root may be added afterwards.
   void plan();
 
-  // The gradients of all of `source`'s inputs, undefined for an input without one. They must be ready on the
-  // current streams of the calling thread. Runs nothing. May be called from within a node that run() runs.
+  // Adds the gradients of all of `source`'s inputs; the gradient of an input may be undefined. They must be
+  // ready on the current streams of the calling thread. deliver() runs no node. A node that run() runs may
+  // call it.
   void deliver(const NodePtr& source, std::vector<at::Tensor> gradients);
 
-  // No gradients will arrive for `source`: the nodes behind it run with the gradients from elsewhere, and a
-  // node without gradients does not run at all. Runs nothing itself.
+  // Declares that no gradients will arrive for `source`. The nodes behind it run with the gradients from
+  // elsewhere; a node that gets no gradients does not run. abandon() itself runs no node.
   void abandon(const NodePtr& source);
 
-  // Runs every node that is ready or becomes ready, and returns when none is left; nothing, once complete.
-  // Results are ready on the current streams of the calling thread. Not re-entrant, but nodes may run
-  // LibTorch's engine inside. within: entered around the nodes, in their thread-local state; null: none.
+  // Runs every node that is ready or becomes ready, and returns when none is left. If the executor is
+  // complete, it does nothing. Results are ready on the current streams of the calling thread. Not
+  // re-entrant, but nodes may run LibTorch's engine. within: a context that is entered around the nodes, in
+  // their thread-local state; null: none.
   void run(rpc::ContextSwitch* within = nullptr);
   // The same for the nodes that run() has deferred so far.
   void run_weights(rpc::ContextSwitch* within = nullptr);
 
-  // Some node has part of its gradients and waits for the others.
+  // Whether some node has received only a part of its gradients.
   bool waiting() const;
-  // Visits every node that has part of its gradients, or is `source`, and all that is reachable from it; each
-  // node once in the executor's life.
+  // visit_waiting() visits the nodes that have received only a part of their gradients, and all nodes that
+  // are reachable from them. visit_from() does the same from `source`. The two together visit a node at most
+  // once in the executor's lifetime.
   void visit_waiting(const Reached& visit);
   void visit_from(const NodePtr& source, const Reached& visit);
 
-  // Planned, and every node of the plan has run: the graph is no longer held.
+  // Whether plan() was called and every node of the plan has run. The executor then no longer holds the
+  // graph.
   bool complete() const;
-  // The same, except for deferred nodes.
+  // The same for all nodes except the deferred ones.
   bool inputs_complete() const;
   bool failed() const;
-  // Sorted names of the sources that still wait for gradients, for the report if a pass ends too early.
+  // Sorted names of the sources that still wait for gradients, for the error if a pass ends too early.
   std::vector<std::string> blocked() const;
 
  private:

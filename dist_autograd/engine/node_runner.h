@@ -1,10 +1,10 @@
 // run_node: one node of an autograd graph, run as LibTorch's engine runs it.
 //
-// Order: hooks on tensors, hooks that retain gradients, pre-hooks, the node, its post-hooks, each once and on
-// the full gradient. `inputs` are the node's accumulated gradients, undefined where none arrived. Returns a
-// checked gradient for each outgoing edge. A leaf's AccumulateGrad is not run; its gradient is passed to
-// `sink`, with the same hooks around. The caller sets grad mode, thread-local state and streams. Exceptions
-// of the node or a hook are passed on.
+// Order: hooks on tensors, hooks that retain gradients, pre-hooks, the node, its post-hooks. Each runs once,
+// on the full gradient. `inputs` are the node's accumulated gradients, undefined where no gradient arrived.
+// Returns a gradient for each outgoing edge, after checking its shape and type. A leaf's AccumulateGrad is
+// not run: its gradient is passed to `sink`, before and after which the same hooks run. The caller sets grad
+// mode, thread-local state and streams. Exceptions of the node or a hook are passed on.
 #pragma once
 
 #include <weft/dist_autograd/engine/gradient_sink.h>
@@ -21,8 +21,9 @@ torch::autograd::variable_list run_node(torch::autograd::Node& node, torch::auto
 // twice, and no hook needs all of its gradients at once.
 bool runs_in_parts(torch::autograd::Node& node);
 
-// Runs such a node only for its edges to the functions of `wanted`; the other gradients are undefined. last:
-// the node's saved tensors may be released. Thread-safe as run_node() is: the node is not changed.
+// Runs a node for which runs_in_parts() is true, and computes only the gradients of its edges to the
+// functions of `wanted`; the other gradients are undefined. last: the node's saved tensors may be released.
+// As thread-safe as run_node(), because it does not change the node.
 torch::autograd::variable_list run_part(torch::autograd::Node& node, torch::autograd::variable_list inputs,
                                         torch::autograd::edge_list wanted, bool last,
                                         const ExecutorOptions& options);

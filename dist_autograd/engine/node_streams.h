@@ -1,8 +1,8 @@
 // Streams of a backward on an accelerator; on CPU these functions have no effect.
 //
-// A node runs on the stream of its forward. InputBuffer::add records when each gradient is ready. The node's
-// stream waits for that before the node runs, and the caller finally waits for the streams on which leaves
-// ran. Used by NodeExecutor only, on the thread that runs.
+// A node runs on the stream of its forward. InputBuffer::add records an event when each gradient is ready.
+// The node's stream waits for these events before the node runs. At the end, the caller's streams wait for
+// the streams on which leaves ran. Used by NodeExecutor only, on the thread that runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -31,18 +31,21 @@ struct Asked {
   void refuse_while_optimized(const std::string& what) const {
     if (target->object->guard() == nullptr) return;
     throw refused(rpc::ErrorKind::failed_precondition,
-                  what + ": an optimizer is attached to this module, and has its parameters as they are");
+                  what +
+                      ": an optimizer is attached to this module, and its parameters must keep their device, "
+                      "dtype and requires_grad");
   }
 };
 
 Asked asked(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr)
-    throw refused(rpc::ErrorKind::invalid_argument, std::string(call.method()) + " is about an object");
+    throw refused(rpc::ErrorKind::invalid_argument,
+                  std::string(call.method()) + ": the call names no object behind an RRef");
   auto* module = target->object->as<torch::nn::Module>();
   if (module == nullptr)
     throw refused(rpc::ErrorKind::invalid_argument,
-                  std::string(call.method()) + " is about a torch::nn module, not an object of type " +
+                  std::string(call.method()) + ": expected a torch::nn::Module, not an object of type " +
                       target->object->value().type->name);
   return {target, module};
 }
@@ -142,7 +145,9 @@ void ModuleService::to(rpc::CallContext& call, std::optional<std::string> device
   }
   if (dtype) what = tensor::dtype_from_name(*dtype);
   if (what && !at::isFloatingType(*what) && !at::isComplexType(*what))
-    throw refused(rpc::ErrorKind::invalid_argument, "a module's parameters cannot be of type " + *dtype);
+    throw refused(rpc::ErrorKind::invalid_argument, "to: the parameters of a module cannot have the dtype " +
+                                                        *dtype +
+                                                        ": expected a floating-point or complex type");
   if (where && what) {
     one.module->to(*where, *what);
   } else if (where) {

@@ -1,5 +1,6 @@
-// ModuleService: the methods `weft.module.*` that RemoteModule calls. Each concerns an object behind an RRef,
-// which must be a torch::nn::Module, and runs in that object's turn. Served by the layer.
+// ModuleService: the methods `weft.module.*` that RemoteModule calls. Each method works on an object behind
+// an RRef, which must be a torch::nn::Module, and runs in that object's turn. The AutogradLayer registers
+// them.
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
@@ -9,7 +10,7 @@
 namespace weft::dist_autograd {
 
 struct WEFT_EXPORT ModuleService {
-  // The methods of RemoteModule that have these names. gradients(): those of the pass, by parameter.
+  // Each serves the function of RemoteModule with the same name, whose comment describes it.
   void train(rpc::CallContext& call, bool on);
   bool is_training(rpc::CallContext& call);
   void to(rpc::CallContext& call, std::optional<std::string> device, std::optional<std::string> dtype);
@@ -48,13 +49,13 @@ struct CheckedState {
   LoadedState loaded;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
 
-  // guarded: the object's guard runs this, and graphs keep the tensors that they have read.
+  // guarded: the object's guard calls copy(), and graphs keep the tensors that they have read.
   WEFT_EXPORT void copy(bool guarded) const;
 };
-// Changes nothing. Errors: those of load_state_dict().
+// Checks `state` and changes nothing. Errors: those of load_state_dict().
 WEFT_EXPORT CheckedState check_state(const torch::nn::Module& module, const StateDict& state, bool strict);
 
-// Reports the sizes of tensors and modules to listings.
+// Adds functions that compute the sizes of tensors and modules, for listings of objects.
 void add_sizers(rref::ObjectSizes& sizes);
 
 }  // namespace weft::dist_autograd

@@ -6,13 +6,13 @@
 //   const auto state = co_await module.state_dict();        // by value, with names
 //   co_await dist_autograd::RemoteModule{other}.load_state_dict(state);
 //
-// A handle on the RRef, cheap to create and to copy. Every call runs in the object's turn and belongs to no
-// pass. Tensors are sent by value under their names, never as an archive. While an optimizer is attached to
-// the module (dist_optim), values that are read are those of the newest version of its parameters, and a load
-// is a separate step: passes that have read the previous version keep it, and `to` and `requires_grad` fail
-// with failed_precondition. Without an optimizer, a load under an open pass fails that pass's backward
-// (LibTorch's "modified by an inplace operation"). Errors: invalid_argument if the object is no module.
-// Thread-safe.
+// It is a handle on the RRef, cheap to create and to copy. Every call runs in the object's turn and belongs
+// to no pass. Tensors are sent by value under their names, never as an archive. While an optimizer is
+// attached to the module (dist_optim), a read returns the newest version of its parameters, and a load makes
+// a new version, as a step does: passes that have read the previous version keep it. `to` and `requires_grad`
+// then fail with failed_precondition. Without an optimizer, a load during an open pass makes that pass's
+// backward fail (LibTorch's "modified by an inplace operation"). Errors: invalid_argument if the object is
+// not a module. Thread-safe.
 #pragma once
 
 #include <weft/rpc/tensor/tensor_codec.h>
@@ -58,44 +58,47 @@ class WEFT_EXPORT RemoteModule {
     requires std::is_base_of_v<torch::nn::Module, T>
   RemoteModule(const rref::RRef<T>& module) : module_(module.reference()) {}
   explicit RemoteModule(rref::ReferencePtr module) : module_(std::move(module)) {}
-  // Handles whose calls have these options or this metadata, which merge as those of a Peer.
+  // with() and with_metadata() return handles whose calls use these options or this metadata. They merge with
+  // those of this handle, as for a Peer.
   RemoteModule with(rpc::CallOptions options) const;
   RemoteModule with_metadata(rpc::Metadata metadata) const;
 
-  // As the functions of Module: the training mode of the module and its submodules.
+  // The counterparts of Module's functions: the training mode of the module and its submodules.
   rpc::Future<void> train(bool on = true) const;
   rpc::Future<void> eval() const { return train(false); }
   rpc::Future<bool> is_training() const;
 
-  // A device or dtype of the owner: "cpu", "cuda:1"; "float64" (dtype.h). As Module::to, including buffers.
-  // invalid_argument if the owner has no such device, or was not given it (DeviceOptions::devices).
+  // Moves or converts the parameters and buffers, as Module::to does. device: a device of the owner, such as
+  // "cpu" or "cuda:1". dtype: a name such as "float64" (dtype.h). invalid_argument: the owner has no such
+  // device, or its DeviceOptions::devices does not contain it.
   rpc::Future<void> to(std::optional<std::string> device, std::optional<std::string> dtype = {}) const;
 
-  // RRefs to the tensors themselves, which share the module's turn and its optimizer's guard, and keep it
-  // alive. A parameter that is fetched in a pass (to_here(pass), or as an argument) gets its gradient there.
+  // RRefs to the tensors themselves. They share the module's turn and its optimizer's guard, and keep the
+  // module alive. If a pass fetches a parameter (to_here(pass), or as an argument), its gradient is
+  // accumulated on the owner.
   rpc::Future<std::vector<NamedReference>> remote_parameters() const;
   rpc::Future<std::vector<NamedReference>> remote_buffers() const;
 
-  // Copies of the pass's gradients of the module's parameters, without parameters that have no gradient
-  // there. not_found: the pass has not reached the owner, or has ended.
+  // Copies of the pass's gradients of the module's parameters. Parameters without a gradient are left out.
+  // not_found: the pass has not reached the owner, or has ended.
   rpc::Future<StateDict> gradients(const Pass& pass) const;
 
-  // Copies.
+  // Copies of the parameters, of the buffers, and of both.
   rpc::Future<StateDict> named_parameters() const;
   rpc::Future<StateDict> named_buffers() const;
-  rpc::Future<StateDict> state_dict() const;  // both: parameters, then buffers
-  // Copies the values into the module's tensors, which keep their storage; dtypes may differ as far as
-  // LibTorch casts. strict: the names must be those of the module. invalid_argument, which names the tensor:
-  // then nothing has changed.
+  rpc::Future<StateDict> state_dict() const;  // parameters, then buffers
+  // Copies the values into the module's tensors, which keep their storage. dtypes may differ if LibTorch can
+  // cast them. strict: the names must equal those of the module. If a tensor does not fit, the call fails
+  // with invalid_argument, which names the tensor, and nothing has changed.
   rpc::Future<LoadedState> load_state_dict(const StateDict& state, bool strict = true) const;
 
   rpc::Future<void> zero_grad(
       bool set_to_none = true) const;              // of `.grad`; a pass keeps its gradients itself
   rpc::Future<void> requires_grad(bool on) const;  // of all floating parameters
-  // LibTorch's generator of the owner's whole process.
+  // Seeds LibTorch's generators in the owner's process, which all its modules share.
   rpc::Future<void> manual_seed(std::uint64_t seed) const;
 
-  // The module's object. For layers.
+  // The reference to the module's object, for higher layers.
   const rref::ReferencePtr& reference() const { return module_; }
 
  private:
@@ -107,9 +110,9 @@ class WEFT_EXPORT RemoteModule {
   rpc::Metadata metadata_;
 };
 
-// Creates a module on its owner, as rref::create does, and moves it to a device there, such as "cuda:1",
-// before anything else has it. Completes when it is there; the error is that of the constructor, or of
-// RemoteModule::to.
+// Creates a module on its owner, as rref::create does, and moves it to a device of the owner, such as
+// "cuda:1", before any other call can use it. Completes when the module is on the device. Errors: those of
+// the constructor and of RemoteModule::to.
 template <class T, class... Given>
   requires std::is_base_of_v<torch::nn::Module, T>
 rpc::Future<rref::RRef<T>> create_module(rref::detail::Place owner, const std::string& device,

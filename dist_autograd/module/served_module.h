@@ -1,4 +1,5 @@
-// ServedModule: one of LibTorch's modules behind RRefs, by a name, without a class in the program.
+// ServedModule: a class with which a program serves one of LibTorch's modules behind RRefs under a name,
+// without declaring its own class.
 //
 //   using Relu = dist_autograd::ServedModule<"nn.relu", torch::nn::ReLUImpl>;
 //   agent.allow_create<Relu>();                       // on the owner
@@ -6,9 +7,9 @@
 //   at::Tensor y = co_await relu.call<&Relu::forward>(pass, x);
 //
 // Impl: a torch::nn::Module with forward(Tensor) -> Tensor, such as torch::nn::LinearImpl (torch::nn::Linear
-// is a holder of one). Parameters: those of the constructor that peers use. Peers use the same type, whose
-// name is that of the service. RemoteModule and optimizers accept it like any module. Thread-safety, errors:
-// those of Impl; one call runs at a time.
+// is a holder of one). Parameters: the parameter types of the constructor that peers call. Peers use the same
+// ServedModule type; Name is the name of its service. RemoteModule and optimizers accept it like any module.
+// One call on a module runs at a time. Errors: those of Impl.
 #pragma once
 
 #include <weft/rpc/rpc.h>

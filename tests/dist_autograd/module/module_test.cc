@@ -202,7 +202,8 @@ TEST_F(ModuleTest, MovesToAnotherType) {
   EXPECT_EQ(find(module.state_dict().get(), "linear.weight").scalar_type(), at::kDouble);
   net.call<&Net::forward>(torch::randn({4, 3}, at::kDouble)).get();
   expect_error(ErrorKind::invalid_argument, "not a device: 'moon'", [&] { module.to("moon").get(); });
-  expect_error(ErrorKind::invalid_argument, "cannot be of type int64", [&] { module.to({}, "int64").get(); });
+  expect_error(ErrorKind::invalid_argument, "cannot have the dtype int64",
+               [&] { module.to({}, "int64").get(); });
   expect_error(ErrorKind::unsupported, "", [&] { module.to({}, "float7").get(); });
 }
 
@@ -271,7 +272,7 @@ TEST_F(ModuleTest, AnObjectOfAnotherTypeIsRefused) {
   const auto none = rref::create<NoModule>(workers.peer(0, 1));
   expect_error(ErrorKind::invalid_argument, "not an object of type module_test.none",
                [&] { RemoteModule{none.reference()}.state_dict().get(); });
-  expect_error(ErrorKind::invalid_argument, "is about an object",
+  expect_error(ErrorKind::invalid_argument, "names no object",
                [&] { workers.peer(0, 1).call<&ModuleService::train>(true).get(); });
 }
 
