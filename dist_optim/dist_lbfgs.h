@@ -12,9 +12,9 @@
 //   model}; co_await optimizer.step([&] { return evaluate(agent, model, x); });
 //
 // Parameters, gradients and the history stay on their owners; only numbers are sent (lbfgs/gram.h). The steps
-// equal those of torch::optim::LBFGS over all parameters in one process. One DistLBFGS at a time uses an
-// object: other optimizers are refused while it is attached, and it is refused while others are. It has no
-// state that could be saved: its history ends with it. Thread-safe; steps run one after the other.
+// equal those of torch::optim::LBFGS over all parameters in one process. While a DistLBFGS is attached to an
+// object, the owner refuses other optimizers of that object; while another optimizer is attached, the owner
+// refuses the DistLBFGS. Its history cannot be saved. Thread-safe; steps run one after the other.
 // docs/dist_optim.md states the guarantees and the cost of a step.
 #pragma once
 
@@ -30,30 +30,31 @@ struct LBFGSOptions;
 
 namespace weft::dist_optim {
 
-// What one step did.
+// The result of one step.
 struct LBFGSResult {
   double loss = 0;  // at the beginning of the step
   std::int64_t iterations = 0;
-  std::int64_t evaluations = 0;  // of the closure
+  std::int64_t evaluations = 0;  // calls of the closure
 };
 
 class WEFT_EXPORT DistLBFGS {
  public:
-  // Passes whose backward has completed, with gradients of `loss` that add up. The optimizer ends them.
+  // The result of the closure: passes whose backward has completed. The sum of their gradients is the
+  // gradient of `loss`. The optimizer ends the passes.
   struct Evaluation {
     Evaluation(dist_autograd::Pass pass, double loss) : loss(loss) { passes.push_back(std::move(pass)); }
     Evaluation(std::vector<dist_autograd::Pass> passes, double loss)
         : passes(std::move(passes)), loss(loss) {}
 
-    // loss: at the parameters that the passes have read.
+    // loss: its value at the parameters that the passes have read.
     std::vector<dist_autograd::Pass> passes;
     double loss;
   };
   // Runs on the agent's handler threads, which must not be blocked.
   using Closure = std::function<rpc::Task<Evaluation>()>;
 
-  // `invalid_argument` if the options are invalid. The parameters of one object have one dtype and one
-  // device.
+  // All parameters of one object must have the same dtype and device. `invalid_argument`: the options are
+  // invalid.
   template <class... T>
   DistLBFGS(rpc::Agent& agent, const torch::optim::LBFGSOptions& options, const rref::RRef<T>&... modules)
       : DistLBFGS(agent, options, std::vector{modules.reference()...}) {}
@@ -63,15 +64,15 @@ class WEFT_EXPORT DistLBFGS {
   DistLBFGS(const DistLBFGS&) = delete;
   DistLBFGS& operator=(const DistLBFGS&) = delete;
 
-  // At most max_iter iterations. A step that fails is undone: the parameters are as before, and the history
-  // is dropped. The error is then that of the closure, or else a StepError with the objects in not_stepped().
-  // An owner that was lost, or did not answer, is in unknown(). stepped() has the objects that had ended the
-  // step when another owner was lost. If one of these is not empty, all further steps fail with
-  // `failed_precondition`: create another optimizer of the remaining objects. Every step reports errors of
-  // attaching.
+  // Runs at most max_iter iterations. If a step fails, the owners restore the parameters and drop the
+  // history. If the closure failed, the future has its error; otherwise it has a StepError with these objects
+  // in not_stepped(). unknown() has the objects whose owner was lost or did not answer, and stepped() has the
+  // objects that had completed the step when another owner was lost. If unknown() or stepped() is not empty,
+  // all further steps fail with `failed_precondition`: create another optimizer of the remaining objects. If
+  // attaching failed, every step fails with its error.
   rpc::Future<LBFGSResult> step(Closure closure);
 
-  rpc::Future<void> attached();  // every owner has accepted this optimizer; ordered with the steps
+  rpc::Future<void> attached();  // completes, in order with the steps, when every owner has accepted this
 
  private:
   struct Core;

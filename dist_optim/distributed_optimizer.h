@@ -118,8 +118,8 @@ class WEFT_EXPORT DistributedOptimizer {
   // than that of the attached trainers.
   rpc::Future<void> set_mode(StepMode mode);
 
-  // The state of the modules' optimizers after all earlier steps of this handle, without the parameters. All
-  // of it is of one moment only if no other trainer steps meanwhile.
+  // The state of the modules' optimizers after all earlier steps of this handle, without the parameters. If
+  // other trainers step meanwhile, the states of different modules may be of different moments.
   rpc::Future<DistributedOptimizerState> save_state();
   // The state of the handle's optimizers, and the parameters and buffers of `modules`. If one of `modules` is
   // also a module of the handle, its parameters and its optimizer's state are of one version, even if other

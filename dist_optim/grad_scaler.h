@@ -6,8 +6,8 @@
 //   auto result = co_await optimizer.step(pass, {.loss_scale = scaler.factor()});
 //   scaler.update(result.applied);
 //
-// The owners divide the gradients by the factor. If one of them is not finite, on any owner, the step is
-// skipped on all owners. The scaler itself belongs to the trainer. Thread-safety: a value.
+// The owners divide the gradients by the factor. If a gradient is not finite on any owner, all owners skip
+// the step. The trainer owns the scaler. Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -28,7 +28,7 @@ struct GradScalerOptions {
 
 class WEFT_EXPORT GradScaler {
  public:
-  // Its state for a checkpoint.
+  // The scaler's state for a checkpoint.
   struct State {
     double factor = 0;
     std::int64_t growth_tracker = 0;
@@ -41,8 +41,9 @@ class WEFT_EXPORT GradScaler {
   double factor() const { return state_.factor; }
   at::Tensor scale(const at::Tensor& loss) const;
 
-  // Call once for each step. If it was skipped, the factor backs off. If it was applied, the factor grows
-  // after growth_interval consecutive applied steps, unless it would exceed a float.
+  // Call it once for each step. If the step was skipped, the factor is multiplied by backoff_factor. After
+  // growth_interval consecutive applied steps, the factor is multiplied by growth_factor, unless it would
+  // exceed the range of float.
   void update(bool applied);
 
   const State& state() const { return state_; }  // for a checkpoint

@@ -12,8 +12,8 @@
 // DistributedOptimizer::snapshot() reads modules of other agents in the same way. Its result has the states
 // of that handle's optimizers, and no versions.
 //
-// Thread-safe. Errors are those of the future. `invalid_argument`: a reference is to an object of another
-// agent or to an object that is no module, or an object occurs twice.
+// Thread-safe. The futures have the errors. `invalid_argument`: a reference is to an object of another agent
+// or to an object that is not a module, or an object occurs twice.
 #pragma once
 
 #include <weft/dist_optim/service/optimizer_service.h>
@@ -37,10 +37,10 @@ WEFT_EXPORT rpc::Future<tensor::OnStreams<OwnerSnapshot>> take_owner_snapshot(
 
 // Restores the whole snapshot or, with an error, changes nothing. Each module then has the version in the
 // snapshot, even if it had a later version before. A handle of the optimizer need not exist yet: the first
-// handle with the same options continues with the state. If a pass asks to read a module meanwhile, it waits.
-// `failed_precondition`: a pass over one of the modules is open, or a step of it is in flight.
-// `invalid_argument`: the numbers of modules, names, shapes or the optimizer's state do not fit, or attached
-// handles have other options.
+// handle with the same options continues with the state. If a pass requests to read a module during the
+// restore, the pass waits. `failed_precondition`: a pass over one of the modules is open, or a step of it is
+// in flight. `invalid_argument`: the numbers of modules, names, shapes or the optimizer's state do not fit,
+// or attached handles have other options.
 WEFT_EXPORT rpc::Future<void> restore_owner_snapshot(rpc::Agent& agent,
                                                      std::vector<rref::ReferencePtr> modules,
                                                      OwnerSnapshot snapshot);

@@ -1,7 +1,8 @@
-// StepParticipant: objects that a DistributedOptimizer steps in addition to modules, and whose gradients the
-// trainer has, such as the shards of a ShardedEmbedding, whose rows are leaves of the trainer's passes.
+// StepParticipant: a group of objects that a DistributedOptimizer steps in addition to modules, and whose
+// gradients are on the trainer. An example is a ShardedEmbedding: its rows are leaves of the trainer's
+// passes.
 //
-// Shared with the handles that step it. Thread-safe.
+// The DistributedOptimizers that step it share it. Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -19,7 +20,7 @@ struct StepRows;
 
 class StepParticipant {
  public:
-  // Admit: has a pass admitted before it first reads; see PassAdmission.
+  // Admit: requests the admission of a pass before its first read (PassAdmission).
   using Ptr = std::shared_ptr<StepParticipant>;
   using Admit = std::function<rpc::Future<void>(const dist_autograd::PassId&)>;
 

@@ -1,4 +1,4 @@
-// CheckedFile: a file that is written or read from its beginning to its end, and the CRC-32C of its bytes.
+// CheckedFile: a file that is written or read from its beginning to its end, with a CRC-32C over its bytes.
 // write_whole() gives a file its name only when it is completely on the disk.
 //
 // Errors: failed_precondition for files that cannot be read or written, or that are too short;
@@ -21,7 +21,8 @@ class WEFT_EXPORT CheckedFile {
   CheckedFile(const CheckedFile&) = delete;
   CheckedFile& operator=(const CheckedFile&) = delete;
 
-  // write() and read() continue where the last one stopped, and count in crc(). count: elements to read.
+  // write() and read() continue at the end of the previous call's bytes, and crc() includes their bytes.
+  // count: elements to read.
   void write(const void* data, std::size_t bytes);
   void read(void* data, std::size_t bytes);
   template <class T>
@@ -33,22 +34,23 @@ class WEFT_EXPORT CheckedFile {
     values.resize(count);
     read(values.data(), count * sizeof(T));
   }
-  // At another position than that of write() and read(); not part of crc().
+  // Write or read at `offset` bytes from the beginning. They do not change the position of write() and
+  // read(), and crc() does not include their bytes.
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   void read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
-  void sync();
+  void sync();  // fsync(2)
   // Locks the file for this writer until it is closed. False: another writer has it, or the path now names
   // another file (the opened one has been renamed or removed).
   bool claim();
 
   std::uint64_t size() const;  // bytes
-  // The CRC-32C of what was written or read since the last restart_crc().
+  // The CRC-32C of the bytes that write() and read() have processed since the last restart_crc().
   std::uint32_t crc() const { return crc_; }
   void restart_crc(std::uint32_t crc = 0) { crc_ = crc; }
 
-  // fail_with_errno() adds the reason in errno. Both throw.
+  // Throw failed_precondition with the file's name; fail_with_errno() also adds the reason in errno.
   const std::filesystem::path& path() const { return path_; }
-  [[noreturn]] void fail(const std::string& what) const;  // failed_precondition, with the file's name
+  [[noreturn]] void fail(const std::string& what) const;
   [[noreturn]] void fail_with_errno(const std::string& what) const;
 
  private:
@@ -60,9 +62,9 @@ class WEFT_EXPORT CheckedFile {
   std::uint32_t crc_ = 0;
 };
 
-// Calls `body` to write path + ".part", syncs that file and renames it to `path`, replacing a file there.
-// Creates the directory. failed_precondition if another writer is writing `path` now. If the process dies,
-// `path` is unchanged.
+// Calls `body` to write path + ".part", syncs that file and renames it to `path`; an existing file is
+// replaced. Creates the directory of `path` if it does not exist. failed_precondition: another writer is
+// writing `path` now. If the process dies before the rename, `path` is unchanged.
 WEFT_EXPORT void write_whole(const std::filesystem::path& path,
                              const std::function<void(CheckedFile&)>& body);
 

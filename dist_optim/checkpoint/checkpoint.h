@@ -5,19 +5,21 @@
 //   co_await dist_optim::save("run/latest", modules, optimizer, notes);
 //   notes = co_await dist_optim::load("run/latest", modules, optimizer);
 //
-// The caller writes the file, and all its data pass through the caller's memory. It names no owner: the same
-// modules, in the same order, may live on other owners when it is loaded, and on more or fewer of them. It is
-// a tensor file (tensor_file.h), written atomically: if the program dies while it saves, the previous file
-// remains.
+// The caller writes the file, and all its data pass through the caller's memory. The file names no owner:
+// when it is loaded, the same modules, in the same order, may live on other owners, and on more or fewer of
+// them. It is a tensor file (tensor_file.h), written atomically: if the program dies while it saves, the
+// previous file remains.
 //
-// Each module and its optimizer's state are of one version, and the modules of one owner are of one moment:
-// the owner copies them together. Between owners the versions differ if other trainers step meanwhile.
-// Loading also gives each owner both together. Loading is no step of the optimizer: its state is that of the
-// file. Rows of a ShardedEmbedding have separate files (its save()).
+// Each module and its optimizer's state are of one version, and the modules of one owner are read at one
+// moment: the owner copies them together. If other trainers step during save(), modules of different owners
+// may have different versions. load() sets a module and its optimizer's state together. It is not a step of
+// the optimizer: the state afterwards is that of the file. ShardedEmbedding::save() writes the rows of an
+// embedding to separate files.
 //
-// Errors of save: those of write_tensor_file(), and the owners'. Errors of load: those of read_tensor_file();
-// `invalid_argument` if the file is of other modules, or of another optimizer. Then the modules that did not
-// refuse are loaded, parameters and optimizer's state; the others are unchanged.
+// Errors of save(): those of write_tensor_file() and of the calls to the owners. Errors of load(): those of
+// read_tensor_file() and of the calls; `invalid_argument` if the file has other modules or the state of
+// another optimizer. If some modules refuse their part of the file, these are unchanged, and the other
+// modules have the parameters and the optimizer's state of the file.
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>
@@ -30,12 +32,12 @@
 
 namespace weft::dist_optim {
 
-// State that the program needs to continue, as text: its step, its seed. Names that begin with "weft." are
-// refused.
+// State that the program needs to continue, as text: for example its step and its seed. save() refuses names
+// that begin with "weft.".
 using Notes = std::map<std::string, std::string>;
 using Modules = std::vector<dist_autograd::RemoteModule>;
 
-// The handle must live until the future completes; its modules may differ from those that are saved.
+// The optimizer's handle must live until the future completes. Its modules may differ from `modules`.
 WEFT_EXPORT rpc::Future<void> save(std::filesystem::path path, Modules modules,
                                    DistributedOptimizer& optimizer, Notes notes = {});
 WEFT_EXPORT rpc::Future<void> save(std::filesystem::path path, Modules modules, Notes notes = {});

@@ -7,8 +7,8 @@
 // a part of a tensor can be checked without the rest; "weft.crc32c" is the CRC-32C of the JSON with that note
 // in it.
 //
-// Dense tensors of real and integer types; CUDA tensors are written as their values, and read as CPU tensors.
-// Blocks; used by one thread.
+// Tensors must be dense and of a real or integer type. CUDA tensors are written as their values, and read as
+// CPU tensors. Calls block. One thread at a time may use a reader.
 #pragma once
 
 #include <weft/dist_optim/checkpoint/checked_file.h>
@@ -29,26 +29,27 @@ namespace weft::dist_optim {
 struct TensorFile {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> notes;
-  bool proven = false;  // when read: its checksum is right; files of other programs have none
+  bool proven = false;  // set by a read: the checksum was found and is right (other programs write none)
 };
 
-// Atomic: after a crash the file is the new or the old one. invalid_argument, which names the tensor, if the
-// format cannot hold it; also the errors of write_whole(). Returns the file's "weft.crc32c"; a file with
-// other contents is unlikely to have the same.
+// Atomic: after a crash the file is the new or the old one. Returns the file's "weft.crc32c"; a file with
+// other contents is unlikely to have the same value. Errors: invalid_argument, which names the tensor, if the
+// format cannot store it; those of write_whole().
 WEFT_EXPORT std::uint32_t write_tensor_file(const std::filesystem::path& path, const TensorFile& contents);
 
-// failed_precondition if the file is damaged or not of this format. A length in it is trusted only as far as
-// the file is long.
+// failed_precondition: the file is damaged or not of this format. Lengths in the file are checked against its
+// size before memory is allocated.
 WEFT_EXPORT TensorFile read_tensor_file(const std::filesystem::path& path);
 
-// A tensor of a file without its elements.
+// The type and shape of a tensor in a file.
 struct TensorForm {
   at::ScalarType dtype;
   std::vector<std::int64_t> sizes;
 };
 
-// The same for tensors that are not all in memory: calls `values` for each name, in their order, and drops
-// the tensor before the next call. invalid_argument if a tensor differs from its form in `forms`.
+// The same for tensors that do not fit into memory together: calls `values` for each name, in the order of
+// the names, writes the tensor and drops it before the next call. invalid_argument if a tensor differs from
+// its form in `forms`.
 WEFT_EXPORT std::uint32_t write_tensor_file(const std::filesystem::path& path,
                                             const std::map<std::string, TensorForm>& forms,
                                             const std::map<std::string, std::string>& notes,
@@ -59,16 +60,16 @@ class WEFT_EXPORT TensorFileReader {
  public:
   explicit TensorFileReader(const std::filesystem::path& path);  // reads the header and checks it
 
-  // What the header says: dtype, shape and place of each tensor; the notes; whether the checksum is right.
+  // Contents of the header: the dtype and shape of each tensor, the notes, and whether the checksum is right.
   const std::map<std::string, TensorForm>& tensors() const { return forms_; }
   const std::map<std::string, std::string>& notes() const { return notes_; }
   bool proven() const { return proven_; }
-  std::uint32_t crc() const { return crc_; }  // as write_tensor_file() returned it; 0 if it was not checked
+  std::uint32_t crc() const { return crc_; }  // the result of write_tensor_file(); 0: not proven
 
   // Fills `to` (of the tensor's dtype, on any device) with the elements of the flattened tensor from `begin`
   // on. std::out_of_range if no tensor has that name, invalid_argument if it has fewer elements or another
-  // dtype. Reads and checks the blocks that contain these elements, and copies nothing if `to` is contiguous
-  // in host memory.
+  // dtype. Only the blocks that contain these elements are read and, if proven(), checked. If `to` is
+  // contiguous in host memory, whole blocks are read into it without a copy.
   void read(const std::string& name, std::int64_t begin, const at::Tensor& to);
 
  private:
@@ -77,12 +78,12 @@ class WEFT_EXPORT TensorFileReader {
 
   CheckedFile file_;
   std::map<std::string, TensorForm> forms_;
-  std::map<std::string, std::uint64_t> places_;  // bytes from the first element of all tensors
+  std::map<std::string, std::uint64_t> places_;  // bytes from the start of the first tensor
   std::map<std::string, std::string> notes_;
   bool proven_ = false;
   std::uint32_t crc_ = 0;
   std::uint64_t elements_at_ = 0, elements_bytes_ = 0;
-  std::string blocks_;           // eight digits for each block
+  std::string blocks_;           // the CRC-32C of each block, in eight hexadecimal digits
   std::vector<std::byte> last_;  // the last block that was read in part: the next tensor is often in it
   std::uint64_t last_block_ = ~std::uint64_t{0};
 };

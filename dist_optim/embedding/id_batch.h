@@ -1,4 +1,5 @@
-// Preparation of a batch of ids before it is sent: each id once, and those of one owner together. Pure.
+// Preparation of a batch of ids before it is sent: duplicates are removed, and the ids are grouped by owner.
+// Pure functions.
 #pragma once
 
 #include <weft/dist_optim/embedding/partition.h>
@@ -20,9 +21,9 @@ WEFT_EXPORT UniqueIds unique_ids(std::span<const std::int64_t> given);
 // The ids of one owner.
 struct OwnerBatch {
   std::vector<std::int64_t> ids;
-  std::vector<std::size_t> positions;  // the position of each among all
+  std::vector<std::size_t> positions;  // the position of each id among the ids of all owners
 };
-// Of ids[positions[i]], one batch for each owner; some may be empty.
+// Splits the ids at these positions of `ids` into one batch for each owner. Batches may be empty.
 WEFT_EXPORT std::vector<OwnerBatch> split_by_owner(std::span<const std::int64_t> ids,
                                                    std::span<const std::size_t> positions,
                                                    std::uint32_t owners);
@@ -32,7 +33,7 @@ class WEFT_EXPORT GradientSums {
  public:
   explicit GradientSums(std::size_t dimension) : dimension_(dimension) {}
   void add(std::span<const std::int64_t> ids, const float* gradients);  // ids.size() × dimension
-  // All added gradients, each id once. Empties this.
+  // take() returns each id once with the sum of its gradients, and empties this object.
   struct Sums {
     std::vector<std::int64_t> ids;
     std::vector<float> gradients;

@@ -1,8 +1,7 @@
-// Partition: selects the one of n owners that keeps the row of an id. Pure.
+// Partition: selects which of n owners keeps the row of an id. A pure function.
 //
 // Jump consistent hash (Lamping and Veach 2014, "A Fast, Minimal Memory, Consistent Hash Algorithm") over a
-// mixed id: owners 0 … n-1 get equal shares, and when owner n is added one id in n+1 moves, always to it,
-// never between old owners.
+// mixed id. Owners 0 … n-1 get equal shares. When owner n is added, one of n+1 ids moves, always to owner n.
 #pragma once
 
 #include <weft/rpc/core/split_mix.h>

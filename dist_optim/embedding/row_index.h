@@ -1,8 +1,8 @@
-// RowIndex: maps the hash of an id to the number of its row, by open addressing with linear probing; five
-// bytes a slot (the row and eight bits of the hash), 62 to 80 % of them in use, so 6 to 8 bytes a row. The
-// owner stores the ids: lookups compare through `is_row(row)`.
+// RowIndex: maps the hash of an id to the number of its row, by open addressing with linear probing. A slot
+// has five bytes (the row and eight bits of the hash), and 62 to 80 % of the slots are in use, so a row needs
+// 6 to 8 bytes. The index's owner stores the ids: lookups compare them through `is_row(row)`.
 //
-// It is split into segments, each of which grows alone, by three tenths. They start with different sizes, so
+// It is split into segments, each of which grows separately, by 30 %. They start with different sizes, so
 // segments that fill evenly grow one after the other, and no call waits for a whole table to grow. Removal
 // shifts back (Knuth, TAOCP 3, 6.4 R), so there are no tombstones. Not thread-safe.
 #pragma once
@@ -21,7 +21,7 @@ class RowIndex {
   using Row = std::uint32_t;
   static constexpr Row none = ~Row{0};
 
-  // Fetches what find() reads for this hash into the caches.
+  // Prefetches the memory that find() reads for this hash.
   void prefetch(std::uint64_t hash) const {
     const Segment& segment = segment_of(hash);
     if (segment.tags.empty()) return;
@@ -29,7 +29,8 @@ class RowIndex {
     __builtin_prefetch(&segment.tags[at]);
     __builtin_prefetch(&segment.rows[at]);
   }
-  // The first candidate row; for prefetching the data that find() will compare.
+  // The first row whose eight bits equal those of the hash, or `none`: for prefetching the id that find()
+  // will compare.
   Row candidate(std::uint64_t hash) const {
     return find(hash, [](Row) { return true; });
   }
@@ -43,7 +44,7 @@ class RowIndex {
     return none;
   }
 
-  // The hash and row must not be in the index. hash_of(row): of any row in the index.
+  // The hash and row must not be in the index. hash_of(row) returns the hash of any row in the index.
   template <class HashOf>
   void insert(std::uint64_t hash, Row row, HashOf hash_of) {
     Segment& segment = segments_[hash >> shift];
@@ -71,7 +72,7 @@ class RowIndex {
     --segment.used;
   }
 
-  std::size_t bytes() const {  // of memory
+  std::size_t bytes() const {  // memory in use
     std::size_t all = sizeof *this;
     for (const Segment& segment : segments_) all += segment.tags.capacity() * (1 + sizeof(Row));
     return all;

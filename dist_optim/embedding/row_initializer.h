@@ -1,5 +1,6 @@
-// RowInitializer: the values of a row that was never updated: a function of (seed, id, column) only. They do
-// not depend on the owner that creates the row, the time, or repetition. A plain value; pure.
+// RowInitializer: computes the initial values of a row, as a function of (seed, id, column) only. They do not
+// depend on the owner that creates the row or on the time, and a row that is created again gets the same
+// values. A plain value; its functions are pure.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>

@@ -1,13 +1,13 @@
-// RowOptimizer: updates one row of an embedding from its gradient, independently, with a separate state.
+// RowOptimizer: updates one row of an embedding from the row's gradient. Each row has a separate state.
 //
 //   sgd               w -= lr g
 //   adagrad           s += g²;        w -= lr g / (√s + eps)     (Duchi, Hazan, Singer 2011)
-//   row_wise_adagrad  s += mean(g²);  the same with one s a row  (as FBGEMM and TorchRec do)
+//   row_wise_adagrad  s += mean(g²);  w as adagrad, one s a row  (as FBGEMM and TorchRec do)
 //   adam              lazily: a row's moments and its count of steps change only when it is updated
 //
-// The formulas are those of local/row_update.h, as in SparseAdam and RowwiseAdagrad. weight_decay adds
-// weight_decay·w to g, also only when the row is updated. A dense LibTorch optimizer gives the same rows if
-// every row is updated in every step. A plain value; pure.
+// local/row_update.h has the formulas, which SparseAdam and RowwiseAdagrad also use. weight_decay adds
+// weight_decay·w to g, and applies only when the row is updated. If every row is updated in every step, a
+// dense LibTorch optimizer gives the same rows. A plain value; its functions are pure.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -25,7 +25,7 @@ struct WEFT_EXPORT RowOptimizer {
   Kind kind = Kind::sgd;              // which rule
   double learning_rate = 0.01;        // at least 0
   double beta1 = 0.9, beta2 = 0.999;  // adam
-  double eps = 1e-8;                  // all but sgd
+  double eps = 1e-8;                  // all kinds except sgd
   double initial_accumulator = 0;     // both kinds of adagrad
   double weight_decay = 0;
 
@@ -36,7 +36,9 @@ struct WEFT_EXPORT RowOptimizer {
 
   void check() const;  // invalid_argument for an invalid number
 
-  // Floats of state in addition to a row of `dimension` floats; their meaning is private to this optimizer.
+  // state_size(): the number of floats of a row's state, whose meaning is private to the optimizer. begin()
+  // initializes the state of a new row. update() changes the row and its state by one step. `row` and
+  // `gradient` have `dimension` floats.
   std::size_t state_size(std::size_t dimension) const;
   void begin(float* state, std::size_t dimension) const;
   void update(float* row, float* state, const float* gradient, std::size_t dimension) const;

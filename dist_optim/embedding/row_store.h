@@ -1,15 +1,16 @@
-// RowStore: the rows of an embedding that one owner keeps: created on first use, updated one by one, evicted
-// by their last use, and tracked by their last change.
+// RowStore: the rows of an embedding that one owner keeps. Rows are created on first use and evicted by their
+// last use. The store records when each row last changed.
 //
 // A row consists of `dimension` floats and its optimizer's state, next to each other in a chunk of rows that
 // never moves: growth copies no row. It needs 16 more bytes (id, last use, last change) and 6 to 8 in the
 // index. Erased rows leave space for later ones; memory is not returned.
 //
-// Two clocks. Use: tick() is called once for each batch of updates; a row's age is the number of ticks since
-// its last use. Change: close_epoch() ends an epoch; later changes, rows and erasures, can be listed. An
-// incremental checkpoint writes this list.
+// There are two clocks. For use: tick() is called once for each batch of updates, and a row's age is the
+// number of ticks since its last use. For changes: close_epoch() ends an epoch, and the rows that were
+// changed or erased after an epoch can be listed. An incremental checkpoint writes this list.
 //
-// Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted beyond 2^32 - 2 rows.
+// Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted if it would have more than 2^32 - 2
+// rows.
 #pragma once
 
 #include <weft/dist_optim/embedding/row_index.h>
@@ -33,8 +34,7 @@ struct RowBlock {
 
 class WEFT_EXPORT RowStore {
  public:
-  // A row's number; it may be reused after the row was erased. Epochs count from 1, and close_epoch() ends
-  // one.
+  // Row: a row's number, which may be reused after the row was erased. Epoch: the number of an epoch, from 1.
   using Row = RowIndex::Row;
   using Epoch = std::uint32_t;
 
@@ -44,14 +44,15 @@ class WEFT_EXPORT RowStore {
   std::size_t dimension() const { return dimension_; }  // floats of a row's values
   std::size_t record_size() const { return record_; }   // floats: values and state
   std::size_t size() const { return size_; }            // rows
-  std::size_t bytes() const;                            // all memory that it holds
-  // The rule with its options; a new rate applies from the next update on.
+  std::size_t bytes() const;                            // of all memory that the store holds
+  // The optimizer of the rows. A new learning rate applies from the next update on.
   const RowOptimizer& optimizer() const { return optimizer_; }
   void set_learning_rate(double rate) { optimizer_.learning_rate = rate; }
 
   // --- Use ---
-  // values: ids.size() × dimension. make: missing rows are created, and all count as used now; otherwise
-  // missing rows read as they would be created, and nothing changes.
+  // Writes ids.size() × dimension floats to `values`. make true: creates missing rows, and marks all these
+  // rows as used now. make false: changes nothing, and a missing row has the values with which it would be
+  // created.
   void lookup(std::span<const std::int64_t> ids, float* values, bool make);
   // gradients: ids.size() × dimension. An id that occurs twice is updated twice.
   void update(std::span<const std::int64_t> ids, const float* gradients);
@@ -60,13 +61,14 @@ class WEFT_EXPORT RowStore {
 
   // --- Removal ---
   bool erase(std::int64_t id);
-  std::size_t evict_older(std::uint32_t age);  // of this age or older; returns their number
-  // Evicts the least recently used, until at most `rows` are left; ties in any order.
+  std::size_t evict_older(std::uint32_t age);  // rows of this age or older; returns their number
+  // Evicts the least recently used rows until at most `rows` are left. Rows of equal age are evicted in any
+  // order.
   std::size_t evict_to(std::size_t rows);
 
   // --- Rows as blocks ---
-  // Existing rows with numbers in [from, from + count) that changed after `since`, and are wanted; numbers
-  // end at end().
+  // take_out() copies the rows with numbers in [from, from + count) that exist, changed after `since` and are
+  // wanted. end(): one more than the largest number of a row.
   Row end() const { return end_; }
   using Wanted = std::function<bool(std::int64_t id)>;
   RowBlock take_out(Row from, Row count, Epoch since, const Wanted& wanted) const;
@@ -74,11 +76,11 @@ class WEFT_EXPORT RowStore {
 
   // --- Changes ---
   Epoch close_epoch() { return epoch_++; }
-  // False: some erasures after `since` have been forgotten; only a list of all rows would be complete.
+  // Whether the store has all erasures after `since`. If not, only a full checkpoint is complete.
   bool remembers(Epoch since) const { return since >= remembered_; }
-  // Erased after `since`; may have been created again.
+  // The ids that were erased after `since`. Some of these rows may have been created again.
   std::vector<std::int64_t> erased(Epoch since) const;
-  // From now on erasures are remembered; those before `since` no longer.
+  // From now on the store records erasures. It drops the records of erasures up to `since`.
   void remember(Epoch since);
 
  private:

@@ -1,10 +1,11 @@
 // RowTarget: the rows of an embedding's shard as the target of a ParameterHost: each row steps by its own
-// gradient, with the RowOptimizer with which the embedding was created.
+// gradient, with the RowOptimizer of the embedding.
 //
-// The gradient is one sparse tensor of row_gradient() (shard_tensors.h). A step of several trainers is their
-// coalesced sum: one update of the shard.
+// The gradient is one sparse tensor, made by row_gradient() (local/row_tensors.h). If several trainers step
+// together, the gradient is the coalesced sum of theirs, and the shard is updated once.
 //
-// Owner: the ParameterHost of the shard's HostGuard; it keeps the shard. Thread-safety: StepTarget's.
+// Owner: the ParameterHost of the shard's HostGuard. The target keeps the shard alive. As thread-safe as
+// StepTarget.
 #pragma once
 
 #include <weft/dist_optim/embedding/shard.h>

@@ -8,13 +8,14 @@
 //   co_await pass.backward(loss(rows));
 //   co_await embedding.step(pass);                        // each row by its own gradient, on its owner
 //
-// Owners must have allow_create<EmbeddingShard>(). With a name, the shards live until their owners' agents
-// end, and all trainers that give the same name, options and owners work on the same rows. Without a name
-// they live as long as RRefs to them exist. docs/sharded_embedding.md states the guarantees.
+// Owners must have allow_create<EmbeddingShard>(). If the embedding has a name, its shards live as long as
+// their owners' agents, and all trainers that give the same name, options and owners work on the same rows.
+// Otherwise the shards live as long as RRefs to them exist. docs/sharded_embedding.md states the guarantees.
 //
-// Ids are read and gradients collected before lookup() and step() return. The futures have the errors:
+// lookup() reads the ids, and step() collects the gradients, before the call returns. Errors of the futures:
 // invalid_argument for ids or offsets that are not int64 on the CPU; failed_precondition for a step of a pass
-// without gradients; owner_lost. Thread-safe. It may be destroyed while its work is in flight.
+// without gradients; owner_lost. Thread-safe. A ShardedEmbedding may be destroyed while its calls are in
+// flight.
 #pragma once
 
 #include <weft/dist_optim/embedding/client.h>
@@ -36,30 +37,31 @@ struct EmbeddingOptions {
 
 class WEFT_EXPORT ShardedEmbedding {
  public:
-  // One owner's part; how lookup_bags() combines the rows of a bag.
+  // Shard: one owner's part. Bag: the operation by which lookup_bags() combines the rows of a bag.
   using Shard = EmbeddingShard::Ref;
   enum class Bag : std::uint8_t { sum, mean };
 
-  // Connects to owners that are not known yet, and waits for that.
+  // Creates the shards, or finds those of this name. Blocks until the agent is connected to all owners.
   ShardedEmbedding(rpc::Agent& agent, const EmbeddingOptions& options, const std::vector<rpc::Peer>& owners,
                    const std::optional<std::string>& name = {});
-  // Over all shards of another one, in their order.
+  // An embedding over existing shards: the shards() of another ShardedEmbedding.
   ShardedEmbedding(rpc::Agent& agent, std::int64_t dimension, std::vector<Shard> shards);
 
-  rpc::Future<void> ready() const;  // all shards are created, or the error of one
+  rpc::Future<void> ready() const;  // completes when all shards are created, or with the error of one
   std::vector<Shard> shards() const { return client_->shards(); }  // of all owners, in their order
 
   // --- Training ---
-  // Each distinct id is requested once. The rows' gradients stay in the pass, on this agent.
+  // ids: int64, of any shape. Returns [ids' shape …, dimension]. Each distinct id is requested once. The
+  // gradients of the rows stay in the pass, on this agent.
   rpc::Future<at::Tensor> lookup(const dist_autograd::Pass& pass, const at::Tensor& ids) const;
-  // As torch::nn::EmbeddingBag: bag i is the sum or mean of the rows of ids[offsets[i]] …
-  // ids[offsets[i+1]-1].
+  // The counterpart of torch::nn::EmbeddingBag: row i of the result is the sum or mean of the rows of
+  // ids[offsets[i]] … ids[offsets[i+1]-1].
   rpc::Future<at::Tensor> lookup_bags(const dist_autograd::Pass& pass, const at::Tensor& ids,
                                       const at::Tensor& offsets, Bag mode) const;
-  // The gradients of all lookups of the pass (of all the passes), summed for each id, in one call to each
-  // owner. Once for each pass. The options are those of DistributedOptimizer::step, over the rows of this
-  // embedding only. To step it together with modules, give it to a DistributedOptimizer; while one steps it,
-  // this fails with failed_precondition.
+  // Updates the rows with the gradients of all lookups of the pass or passes, summed for each id, in one call
+  // to each owner. A pass can step once. The options are those of DistributedOptimizer::step, over the rows
+  // of this embedding only. To step the embedding together with modules, give it to a DistributedOptimizer;
+  // while a DistributedOptimizer is attached, step() fails with failed_precondition.
   rpc::Future<StepResult> step(const dist_autograd::Pass& pass, const StepOptions& options = {}) const {
     return step(std::span(&pass, 1), options);
   }
@@ -68,25 +70,28 @@ class WEFT_EXPORT ShardedEmbedding {
   rpc::Future<void> set_learning_rate(double rate) const;
 
   // --- Reading ---
-  // Without gradient. Creates no rows and does not count as use: missing rows read as they would be created.
+  // Reads rows without gradients. It creates no rows and does not count as use. A missing row has the values
+  // with which it would be created.
   rpc::Future<at::Tensor> read(const at::Tensor& ids) const;
   rpc::Future<std::vector<ShardStats>> stats() const;
 
   // --- Rows ---
-  // Evicts the rows that were not used for that number of updates of their owner; returns their number.
+  // Evicts the rows that were not used in the last `updates` updates of their owner; returns the number of
+  // rows.
   rpc::Future<std::uint64_t> evict_unused(std::uint32_t updates) const;
-  // Adds one owner, while training continues. failed_precondition if one is being added already.
+  // Adds one owner, while training continues. failed_precondition: another owner is being added.
   rpc::Future<void> grow(const rpc::Peer& owner) const;
 
   // --- Checkpoints ---
-  // Saves into a directory on each owner. incremental: the changes since this owner's last file in it; an
-  // owner without a file there writes all rows. Complete once the future completes.
+  // Saves into a directory on each owner. incremental: an owner writes the changes since its last file in the
+  // directory; an owner that has no file there writes all rows. The checkpoint is complete when the future
+  // completes.
   rpc::Future<SavedRows> save(const std::string& directory, bool incremental = false) const;
-  // Loads the newest complete checkpoint of any number of owners, into an embedding without rows. not_found
-  // if no checkpoint is complete. Returns the number of rows.
+  // Loads the newest complete checkpoint in the directory into an embedding without rows. Any number of
+  // owners may have written it. Returns the number of rows. not_found: no checkpoint is complete.
   rpc::Future<std::uint64_t> load(const std::string& directory) const;
 
-  // To step it with a DistributedOptimizer.
+  // Converts to a participant of a DistributedOptimizer.
   operator std::shared_ptr<dist_optim::StepParticipant>() const { return client_; }
 
  private:

@@ -3,11 +3,12 @@
 //
 // The history consists of pairs, oldest first: s, the change of the parameters by a step, and y, the change
 // of the gradient. The direction is a combination of these and of the gradient g; its coefficients follow
-// from the products s·y, y·y, s·g, y·g and g·g (s·s is not needed). A new gradient needs its products with
-// all others and those of the newest pair; the rest is known.
+// from the products s·y, y·y, s·g, y·g and g·g (s·s is not needed). After each evaluation, the owners send
+// the products of the new gradient and of the newest pair with all vectors; the other products are known from
+// earlier evaluations.
 //
-// As in torch::optim::LBFGS: a pair enters the history if s·y > 1e-10, the oldest then leaves a full history,
-// and the initial Hessian is that of the last pair that entered, y·y/s·y.
+// As in torch::optim::LBFGS, a pair enters the history if s·y > 1e-10, and a full history then drops its
+// oldest pair. The initial Hessian is y·y/s·y of the last pair that entered.
 //
 // Pure data. Owner: the trainer, one for all modules. Thread-safety: none.
 #pragma once
@@ -19,9 +20,9 @@
 
 namespace weft::dist_optim {
 
-// For the gradient g, and for the pair that leads to it if a step was made, with the k pairs of the history.
-// The last entry of each is that of the new pair. Without such a pair s_y, y_s and y_y are empty, and s_g and
-// y_g end with the history.
+// The products of the gradient g, and of the new pair if a step led to g, with the k pairs of the history.
+// The last entry of s_y, y_y, s_g and y_g is for the new pair. If there is no new pair, s_y, y_s and y_y are
+// empty, and s_g and y_g have k entries.
 struct LbfgsProducts {
   std::vector<double> s_y;       // the new s with every y: k + 1
   std::vector<double> y_s;       // the new y with the history's s: k
@@ -29,13 +30,13 @@ struct LbfgsProducts {
   std::vector<double> s_g, y_g;  // every s and y with g: k + 1 each
   double g_g = 0;
 
-  // Products over disjoint slices of the vectors add up. `internal` if they are of other histories.
+  // Adds the products over another slice of the vectors. `internal`: `more` has another number of pairs.
   WEFT_EXPORT void add(const LbfgsProducts& more);
 };
 
 // d = scale · (-g - Σ y_weights[i] y_i) + Σ s_weights[i] s_i, over the history after the update.
 struct LbfgsDirection {
-  bool joins = false;  // the new pair is in the history from now on
+  bool joins = false;  // the new pair enters the history
   double scale = 1;
   std::vector<double> y_weights, s_weights;
 };
@@ -45,7 +46,7 @@ class WEFT_EXPORT LbfgsGram {
   // history_size: the maximum number of pairs, at least 1.
   explicit LbfgsGram(std::size_t history_size) : history_size_(history_size) {}
 
-  // A new gradient, and the direction from it. `internal` if the products are of another history.
+  // Returns the direction for the new gradient of `products`. `internal`: they have another number of pairs.
   LbfgsDirection update(const LbfgsProducts& products);
   double slope() const { return slope_; }  // g·d of the last direction
   std::size_t pairs() const { return sy_.size(); }

@@ -1,5 +1,5 @@
 // LbfgsService: the requests of a DistLBFGS to the owners of its parameters. Every call concerns an object
-// behind an RRef and runs in the object's turn. `number`: the number of the DistLBFGS on the calling agent.
+// behind an RRef and runs in the object's turn. number: the number of the DistLBFGS on the calling agent.
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
@@ -15,21 +15,23 @@ WEFT_CODEC(LbfgsProducts, s_y, y_s, y_y, s_g, y_g, g_g)
 WEFT_CODEC(LbfgsDirection, joins, scale, y_weights, s_weights)
 WEFT_CODEC(LbfgsMeasures, largest, sum, slope, products)
 
-// The loss was evaluated at the present parameters.
+// An evaluation of the loss at the present parameters.
 struct LbfgsEvaluation {
-  std::vector<dist_autograd::PassId> passes;  // whose gradients add up
+  std::vector<dist_autograd::PassId> passes;  // their gradients add up
   std::uint64_t point = 1;
-  std::vector<std::uint64_t> keep;  // of the previous points
-  bool settle = false;              // continue from here
+  std::vector<std::uint64_t> keep;  // the earlier points whose gradients are kept
+  bool settle = false;              // the step continues from this point
 };
 WEFT_CODEC(LbfgsEvaluation, passes, point, keep, settle)
 
 struct WEFT_EXPORT LbfgsService {
-  // Claims the object's parameters for a DistLBFGS, and gives them up. Errors: those of LbfgsHost.
+  // attach() reserves the object's parameters for a DistLBFGS; detach() releases them. Errors: those of
+  // LbfgsHost.
   void attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size);
   void detach(rpc::CallContext& call, std::uint64_t number);
 
-  // Takes the passes' gradients; the passes then end here. Returns the products if the point is settled.
+  // Takes the passes' gradients; the passes then end on this owner. The result has products if
+  // evaluation.settle.
   LbfgsMeasures take(rpc::CallContext& call, std::uint64_t number, LbfgsEvaluation evaluation);
   double direct(rpc::CallContext& call, std::uint64_t number, LbfgsDirection direction, double t, bool stay);
   void move(rpc::CallContext& call, std::uint64_t number, double t);

@@ -1,11 +1,11 @@
 // StrongWolfe: a line search for a step t along a direction d that satisfies the strong Wolfe conditions:
-// sufficient decrease (c1 = 1e-4) and a sufficiently small slope (c2 = 0.9). It returns the t at which the
-// loss must be evaluated next, and receives the result.
+// sufficient decrease (c1 = 1e-4) and a sufficiently small slope (c2 = 0.9). trial() is the t at which the
+// caller must evaluate the loss next; evaluated() receives the result.
 //
 // Bracketing with growing steps, then zooming, both by cubic interpolation (Nocedal and Wright, Numerical
 // Optimization, algorithms 3.5 and 3.6, in the form of minFunc), with torch::optim::LBFGS's limits: 25 trials
-// beyond the first; it ends if the remaining bracket changes no parameter by 1e-9. It may end without having
-// satisfied the conditions, with the lowest point that it knows.
+// after the first, and the search is done if the remaining bracket changes no parameter by 1e-9. If no trial
+// satisfied the conditions by then, best() is the lowest known point.
 //
 // Pure data. Thread-safety: none.
 #pragma once
@@ -21,25 +21,25 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT StrongWolfe {
  public:
-  // An evaluation along the direction.
+  // One evaluation along the direction.
   struct Point {
     double t = 0;
     double loss = 0;
     double slope = 0;          // the directional derivative g·d
-    std::uint64_t number = 0;  // of its evaluation, from 1; 0: the start of the search
+    std::uint64_t number = 0;  // of the evaluation, from 1; 0: the start of the search
   };
 
-  // t: the first to try, positive. slope: at t = 0, negative. largest: max |d|.
+  // t: the first trial, positive. loss, slope: at t = 0; the slope is negative. largest: max |d|.
   StrongWolfe(double t, double loss, double slope, double largest);
 
-  // False: evaluate trial() and report the result to evaluated().
+  // Whether the search is done. If not, evaluate the loss at trial() and call evaluated().
   bool done() const { return done_; }
-  double trial() const { return t_; }  // to be evaluated, while not done
+  double trial() const { return t_; }
   // slope: the directional derivative at trial().
   void evaluated(double loss, double slope);
 
-  std::uint64_t evaluations() const { return evaluations_; }  // so far, without the one at 0
-  // The earlier points that may still become best(), whose gradients must be kept; without 0.
+  std::uint64_t evaluations() const { return evaluations_; }  // so far, without the one at t = 0
+  // The numbers of the earlier points that may still become best(), without 0. Keep their gradients.
   std::vector<std::uint64_t> candidates() const;
   const Point& best() const { return bracket_[low_]; }  // when done
 
@@ -58,7 +58,7 @@ class WEFT_EXPORT StrongWolfe {
   bool zooming_ = false, done_ = false;
   Point previous_;                // while bracketing
   std::array<Point, 2> bracket_;  // while zooming
-  std::size_t low_ = 0;           // the lower point of it
+  std::size_t low_ = 0;           // the index in bracket_ of the point with the lower loss
   bool little_progress_ = false;  // the last trial was close to an end of the bracket
 };
 

@@ -5,7 +5,7 @@
 //   u = rho u + (1 - rho) d²;  p -= lr · d
 // `maximize` steps by -g. A complex parameter's two parts step as independent reals.
 //
-// Thread-safety and errors: as LocalOptimizer; a sparse gradient is refused.
+// Thread-safety and errors are those of LocalOptimizer. A sparse gradient is refused.
 #pragma once
 
 #include <weft/dist_optim/local/local_optimizer.h>
@@ -32,7 +32,7 @@ struct WEFT_EXPORT AdadeltaOptions : LocalOptions<AdadeltaOptions> {
   }
 };
 
-// Of one parameter, in its shape.
+// The state of one parameter. The tensors have its shape.
 struct WEFT_EXPORT AdadeltaParamState : LocalParamState<AdadeltaParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, square_avg);  // v

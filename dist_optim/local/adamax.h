@@ -5,7 +5,7 @@
 //   p -= lr / (1 - beta1^t) · m / n, with t the step
 // `maximize` steps by -g. A complex parameter's two parts step as independent reals.
 //
-// Thread-safety and errors: as LocalOptimizer; a sparse gradient is refused.
+// Thread-safety and errors are those of LocalOptimizer. A sparse gradient is refused.
 #pragma once
 
 #include <weft/dist_optim/local/local_optimizer.h>
@@ -34,7 +34,7 @@ struct WEFT_EXPORT AdamaxOptions : LocalOptions<AdamaxOptions> {
   }
 };
 
-// Of one parameter, in its shape.
+// The state of one parameter. The tensors have its shape.
 struct WEFT_EXPORT AdamaxParamState : LocalParamState<AdamaxParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, exp_avg);  // m

@@ -9,7 +9,7 @@
 
 namespace weft::dist_optim {
 
-// Counters since the host was made; passes and versions are those of now.
+// Counters since the creation of the host. The numbers of passes and live versions are the present ones.
 struct WEFT_EXPORT HostStats {
   std::uint64_t version = 0;                         // steps that changed the parameters
   std::map<std::uint64_t, std::uint64_t> staleness;  // number of steps by their staleness
@@ -20,7 +20,8 @@ struct WEFT_EXPORT HostStats {
   std::uint64_t version_loads =
       0;  // number of times that a reader needed another version than the previous one
 
-  // Steps between the version that a step's passes have read and the newest one.
+  // The largest staleness of a step and the mean over all steps. A step's staleness is the number of steps
+  // between the version that its oldest pass read and the version that it changed.
   std::uint64_t max_staleness() const { return staleness.empty() ? 0 : staleness.rbegin()->first; }
   double mean_staleness() const;
 };

@@ -5,7 +5,7 @@
 // An optimizer's options type has `Fields fields()` over its values and derives from LocalOptions; the type
 // of its state does the same with LocalParamState.
 //
-// Thread-safety: none, as all of LibTorch's optimizers. Errors: c10::Error, as theirs.
+// Not thread-safe, like all of LibTorch's optimizers. Errors: c10::Error, as in LibTorch.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -67,7 +67,7 @@ class LocalOptimizer : public torch::optim::Optimizer {
     }
     return loss;
   }
-  // LibTorch's archives are not supported. LibTorch's default would write an empty one.
+  // Throw c10::Error: LibTorch's archives are not supported. The base class would write an empty archive.
   void save(torch::serialize::OutputArchive&) const override { no_archives(); }
   void load(torch::serialize::InputArchive&) override { no_archives(); }
 
@@ -79,7 +79,7 @@ class LocalOptimizer : public torch::optim::Optimizer {
                       State& state) const = 0;
 };
 
-// For an optimizer that LibTorch's Python calls `name`: a sparse gradient is a c10::Error, as there.
+// Throws c10::Error for a sparse gradient, as torch.optim does. name: the optimizer's name in torch.optim.
 WEFT_EXPORT void require_dense(const at::Tensor& gradient, const char* name);
 // A complex tensor as its real and imaginary parts, which step as independent reals; other tensors unchanged.
 WEFT_EXPORT at::Tensor real_parts(const at::Tensor& tensor);

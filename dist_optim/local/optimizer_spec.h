@@ -6,8 +6,8 @@
 // and handles to one object with different specs are refused.
 //
 // Parameter groups: parameters whose names begin with a group's prefix (a whole name or up to a dot: "conv"
-// includes conv.weight, not conv2.weight; the longest prefix applies) have the group's options instead of
-// these. A slice of a parameter (slices.h) is in the group of the parameter.
+// includes conv.weight, not conv2.weight; the longest prefix applies) have the group's options instead of the
+// spec's. A slice of a parameter (slices.h) is in the group of the parameter.
 //
 // Thread-safety: a value.
 #pragma once
@@ -41,10 +41,10 @@ struct AdadeltaOptions;
 struct AdamaxOptions;
 struct RpropOptions;
 
-// The parameters whose names begin with `prefix`, and the options that differ for them.
+// The parameters whose names begin with `prefix`, and their options.
 struct ParameterGroup {
   std::string prefix;
-  std::map<std::string, double> options;  // those that differ
+  std::map<std::string, double> options;  // only those that differ from the spec's
 
   friend bool operator==(const ParameterGroup&, const ParameterGroup&) = default;
 };
@@ -82,9 +82,9 @@ struct WEFT_EXPORT OptimizerSpec {
   // The prefix of the group that a parameter is in.
   std::string group_of(const std::string& parameter) const;
 
-  // The optimizer over `parameters`, with the options outside groups. A spec may come from a peer: an unknown
-  // name, a missing or unknown option or a value that LibTorch refuses is `invalid_argument`. Include
-  // <torch/optim/optimizer.h> to use the result.
+  // Creates the optimizer over `parameters`, with the options outside groups. A spec may come from a peer:
+  // `invalid_argument` for an unknown name, a missing or unknown option, or a value that LibTorch refuses.
+  // Include <torch/optim/optimizer.h> to use the result.
   std::unique_ptr<torch::optim::Optimizer> make(std::vector<at::Tensor> parameters) const;
 
   // Whether a step outside groups accepts sparse (COO) gradients. Adam, AdamW, RMSprop, Adadelta, Adamax and

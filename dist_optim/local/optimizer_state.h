@@ -1,5 +1,5 @@
-// OptimizerState: the state of an optimizer for one object's parameters, as plain tensors by name, so that it
-// may come from a peer (LibTorch's own archives are TorchScript files, which must not).
+// OptimizerState: the state of an optimizer for one object's parameters, as plain tensors by name. A state
+// may come from a peer; LibTorch's own archives are TorchScript files, which must not be read from a peer.
 //
 // Tensors are named PARAMETER/FIELD ("conv.weight/exp_avg"), with the fields of LibTorch's ...ParamState; a
 // count ("step") is a 0-d tensor of int64. Learning rates are stored by the prefix of their parameter group,
@@ -28,11 +28,13 @@ struct OptimizerState {
 };
 WEFT_CODEC(OptimizerState, optimizer, learning_rates, tensors)
 
-// Adds copies of the state of `from` (an optimizer of that name) for the tensor `leaf`.
+// Adds to `to`, under the name `parameter`, copies of the state that the optimizer `from` has for the tensor
+// `leaf`. name: OptimizerSpec's name of `from`.
 WEFT_EXPORT void read_state(const std::string& name, const torch::optim::Optimizer& from,
                             const at::Tensor& leaf, const std::string& parameter, OptimizerState& to);
-// Copies the state to `to`; returns the number of tensors of the parameter. `invalid_argument` if a field is
-// missing or has another shape, dtype or layout than this optimizer uses.
+// Copies the state of `parameter` in `from` to the optimizer `to`, as the state of the tensor `leaf`. Returns
+// the number of tensors of that state. `invalid_argument`: a field is missing, or has another shape, dtype or
+// layout than the optimizer uses.
 WEFT_EXPORT std::size_t write_state(const OptimizerState& from, const std::string& parameter,
                                     const at::Tensor& leaf, torch::optim::Optimizer& to);
 

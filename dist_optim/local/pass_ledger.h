@@ -5,30 +5,30 @@
 // trainer opens between two of its steps share the pin of the first. A pin ends with its pass's step or
 // release. The staleness of a step is the number of steps since the oldest pin among its passes.
 //
-// Admission under bounded_staleness(k). A trainer with open passes owes one step. In the worst case all
-// others step before it does. The bound holds with certainty, and no step ever has to wait, exactly if for
-// every such trainer
-//    (newest − its oldest pin) + (steps that the others owe) ≤ k.
-// A pass is admitted if this holds with it, otherwise it waits, in the order of arrival. A further pass of a
-// trainer with open passes changes neither term and is admitted at once. Without open passes the left side is
-// 0: if every open pass ends eventually, every waiting one is admitted eventually. A step that leaves some of
-// its trainer's passes open adds a step that was not counted. It is refused if it would break the bound for a
-// pass that stays.
+// Admission under bounded_staleness(k). A trainer with open passes owes one step. In the worst case all other
+// trainers step before it. No step can then exceed the bound, and none has to wait, exactly if for every
+// trainer with open passes
+//    (newest − its oldest pin) + (steps that the other trainers owe) ≤ k.
+// A pass is admitted if the inequality still holds with it. Otherwise it waits, in the order of arrival. A
+// further pass of a trainer with open passes changes neither term and is admitted at once. If no pass is
+// open, the left side is 0: so if every open pass ends eventually, every waiting pass is admitted eventually.
+// A step that leaves some of its trainer's passes open adds a step that was not counted. It is refused if it
+// would break the bound for a pass that stays open.
 //
-// A step may be prepared first and made later. Meanwhile it is owed separately, before the step of the passes
-// that its trainer keeps open (the steps of one trainer count for its later ones), and its trainer opens no
-// further pass, except at a given version. So a step that is allowed when it is prepared is allowed when it
-// is made, if a trainer makes its steps in the order in which it prepared them.
+// A step may be prepared first and made later. In between, its trainer owes it in addition to the step of the
+// passes that stay open, and the trainer's passes wait, except passes that name a version. So if a trainer
+// makes its steps in the order in which it prepared them, a step that was allowed when it was prepared is
+// allowed when it is made.
 //
 // A pass may name the version that it reads (weight stashing and vertical sync of PipeDream, Narayanan et al.
-// 2019; 2BW, Narayanan et al. 2021). It is admitted at once or refused: a pin or a reader must keep the
-// version, and the bound must hold with it. Such a pass shares its pin with no other pass.
+// 2019; 2BW, Narayanan et al. 2021). Such a pass is admitted at once or refused: a pin or a reader must keep
+// the version, and the bound must hold with the pass. It shares its pin with no other pass.
 //
-// The ledgers of different objects are independent: passes that are admitted to several objects in different
-// orders could wait for one another in a cycle. The code that serves passes over several objects admits them
-// in one order for all.
+// The ledgers of different objects are independent. If passes were admitted to several objects in different
+// orders, they could wait for one another in a cycle. PassAdmission therefore admits the passes in the same
+// order on all objects.
 //
-// Passes of a trainer that is not registered also pin, but owe no step and never wait.
+// Passes of a trainer that is not registered also pin a version, but they owe no step and never wait.
 //
 // Pure data: no clock, no thread, no tensor. Owner: ParameterHost, under its mutex.
 #pragma once
@@ -61,39 +61,41 @@ WEFT_EXPORT std::string to_string(const PassKey& pass);
 
 class WEFT_EXPORT PassLedger {
  public:
-  // Numbers of versions; the open passes by their trainers.
+  // Version: the number of a version. PassesOfTrainers: open passes by their trainer.
   using Version = std::uint64_t;
   using PassesOfTrainers = std::map<std::string, std::vector<PassKey>>;
   enum class Admission { admitted, waiting };
 
-  // Until the mode is known, passes pin and never wait.
+  // Until it is called, passes pin a version and never wait.
   void set_mode(StepMode mode) { mode_ = mode; }
   // name: the trainer's name in messages; empty: its key.
   void add_trainer(const std::string& trainer, const std::string& name = {});
-  // Ends all its passes; returns those that waited.
+  // Ends all passes of the trainer; returns those that waited.
   std::vector<PassKey> remove_trainer(const std::string& trainer);
 
-  // Calling it again changes nothing. `invalid_argument` for a pass of another trainer.
+  // Admits the pass, or lets it wait. A second call for the same pass changes nothing. `invalid_argument`:
+  // the pass belongs to another trainer.
   Admission admit(const std::string& trainer, PassKey pass);
-  // The same at a version. `failed_precondition` if the version is not kept or is older than the mode allows,
-  // if the pass reads or waits for another one, or if the trainer's step waits for its round.
+  // Admits the pass at the given version. `failed_precondition`: the version is not kept or is older than the
+  // mode allows, the pass reads or waits for another version, or the trainer's step waits for its round.
   void admit_at(const std::string& trainer, PassKey pass, Version version);
-  // Admits the passes that may now read, and returns them in order. Call it after every end of a pin or a
-  // hold.
+  // Admits the waiting passes that may now read, and returns them in order. Call it whenever a pin or a hold
+  // has ended.
   std::vector<PassKey> admit_waiting();
-  // A trainer whose passes wait for the end of its synchronous round: what they read now would then be old.
-  // Needs as many ends as holds; its end as a trainer ends all.
+  // Makes the trainer's passes wait until its synchronous round ends, because the parameters that they would
+  // read now would then be old. Each hold() needs one end_hold(); remove_trainer() ends all holds of the
+  // trainer.
   void hold(const std::string& trainer) { ++held_[trainer]; }
   void end_hold(const std::string& trainer);
 
-  // For an open or waiting pass.
+  // The trainer of an open or waiting pass.
   std::optional<std::string> trainer_of(PassKey pass) const;
   // The version that an open pass reads.
   std::optional<Version> pin(PassKey pass) const;
   // Ends the pass, open or waiting. True if it was waiting.
   bool release(PassKey pass);
 
-  // Keeps a version in addition to its pins, for a reader that is inside or about to enter.
+  // Keeps a version, in addition to its pins, for a reader that uses the parameters or is about to.
   void retain(Version version) { ++references_[version]; }
   void unretain(Version version);
 
@@ -102,34 +104,34 @@ class WEFT_EXPORT PassLedger {
   // open.
   std::uint64_t check_step(const std::string& trainer, const std::vector<PassKey>& passes) const;
 
-  // The same for the open ones of these passes, without the bound of the mode.
+  // The staleness of a step of those of these passes that are open. The mode's bound is not checked.
   std::uint64_t staleness(const PassesOfTrainers& passes) const;
 
-  // A step that check_step() allowed is prepared, and its trainer held. The end comes before or after the
-  // step is made, or when it is given up. Passes may end meanwhile.
+  // prepare_step() records a step that check_step() allowed, and holds its trainer. Call end_prepared() when
+  // the step has been made, shortly before, or when it is given up. In between, passes of the step may end.
   void prepare_step(const std::string& trainer, const std::vector<PassKey>& passes);
   void end_prepared(const std::string& trainer, const std::vector<PassKey>& passes);
 
-  // Whether a pass or reader other than these passes still needs the newest version: their step must not
-  // change it in place.
+  // Whether a reader, or a pass other than these, still needs the newest version. If so, the step of these
+  // passes must not change it in place.
   bool read_by_others(const PassesOfTrainers& passes) const;
-  // A step: ends the passes and makes a new version.
+  // Records a step: ends the passes and makes a new version.
   void step(const PassesOfTrainers& passes);
   // The same without a new version, for a step that has no gradients here.
   void end_without_step(const std::string& trainer, const std::vector<PassKey>& passes);
 
-  // From now on passes wait, and none is admitted at a version, until resume(). False, without an effect, if
-  // a pass is open or a reader is inside.
+  // Until resume(), passes wait, and passes that name a version are refused. Returns false, without an
+  // effect, if a pass is open or a reader uses the parameters.
   bool pause();
   void resume() { paused_ = false; }
   bool paused() const { return paused_; }
   // While it is paused: sets the number of the newest version.
   void renumber(Version newest) { newest_ = newest; }
 
-  // Old versions that are not needed any more, each returned once.
+  // The old versions that became unnecessary since the last call.
   std::vector<Version> take_dropped() { return std::exchange(dropped_, {}); }
 
-  // The newest version's number, and how many passes are admitted and wait to be admitted.
+  // The number of the newest version, and the numbers of open and of waiting passes.
   Version newest() const { return newest_; }
   std::size_t open() const { return open_.size(); }
   std::size_t waiting() const { return waiting_.size(); }

@@ -5,7 +5,7 @@
 
 namespace weft::dist_optim {
 
-// `invalid_argument` with this text unless the condition holds.
+// Throws `invalid_argument` with the text `otherwise` unless the condition holds.
 inline void require(bool holds, const char* otherwise) {
   if (!holds) throw rpc::Error(rpc::ErrorKind::invalid_argument, otherwise);
 }

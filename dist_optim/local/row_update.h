@@ -1,8 +1,8 @@
-// The updates of Adam and Adagrad, once for all optimizers of rows: SparseAdam, RowwiseAdagrad, and the
+// The formulas of Adam and Adagrad that all optimizers of rows use: SparseAdam, RowwiseAdagrad, and the
 // RowOptimizer of embeddings.
 //
-// X is float for one element of a row, or at::Tensor for many rows at once, on any device. S is the type of
-// the numbers of a step: float for float, so that nothing is converted to double and back; double for
+// X is float for one element of a row, or at::Tensor for many rows at once, on any device. S is the type of a
+// step's constants: float if X is float, so that no value is converted to double and back; double if X is
 // at::Tensor. The caller applies weight decay, and computes the mean of a row's squares. Thread-safety: pure
 // functions.
 #pragma once
@@ -18,8 +18,8 @@ struct AdamStep {
   // Where eps is added: to √v (torch.optim.SparseAdam), or to the corrected √v̂ (torch.optim.Adam).
   enum class Eps : std::uint8_t { to_root, to_corrected_root };
 
-  // t: the number of the step, from 1. The fields hold what is computed once for all elements; rest1 is 1 -
-  // beta1.
+  // t: the number of the step, from 1. The constructor computes the values that are the same for all
+  // elements.
   AdamStep(double rate, double beta1, double beta2, double eps, double t, Eps place)
       : beta1(static_cast<S>(beta1)),
         beta2(static_cast<S>(beta2)),
@@ -47,8 +47,9 @@ X adam_change(X& m, X& v, const X& g, const AdamStep<S>& step) {
   return step.size * m / (sqrt(v) / step.root + step.eps);
 }
 
-// Adagrad (Duchi, Hazan and Singer 2011): the factor by which a gradient is multiplied to give the decrease
-// of the parameter. sum: of the squared gradients, of one element or of a row, including those of this step.
+// Adagrad (Duchi, Hazan and Singer 2011): returns the factor by which the gradient is multiplied to give the
+// decrease of the parameter. sum: the sum of the squared gradients of one element or row, including this
+// step's.
 template <class X, class S>
 X adagrad_rate(const X& sum, S rate, S eps) {
   using std::sqrt;

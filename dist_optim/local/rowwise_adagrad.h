@@ -6,7 +6,7 @@
 // A row is an index of the first dimension; in a parameter with fewer than two dimensions every element is a
 // row. A dense gradient is a gradient of every row.
 //
-// Thread-safety and errors: as LocalOptimizer.
+// Thread-safety and errors are those of LocalOptimizer.
 #pragma once
 
 #include <weft/dist_optim/local/local_optimizer.h>
@@ -27,7 +27,7 @@ struct WEFT_EXPORT RowwiseAdagradOptions : LocalOptions<RowwiseAdagradOptions> {
   }
 };
 
-// Of one parameter.
+// The state of one parameter.
 struct WEFT_EXPORT RowwiseAdagradParamState : LocalParamState<RowwiseAdagradParamState> {
   TORCH_ARG(torch::Tensor, sum);  // one element a row
 

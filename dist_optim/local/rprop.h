@@ -8,7 +8,7 @@
 // `lr` is the first s of a parameter, and has no effect from its second step on. `maximize` steps by -g. A
 // complex parameter's two parts step as independent reals.
 //
-// Thread-safety and errors: as LocalOptimizer; a sparse gradient is refused.
+// Thread-safety and errors are those of LocalOptimizer. A sparse gradient is refused.
 #pragma once
 
 #include <weft/dist_optim/local/local_optimizer.h>
@@ -37,7 +37,7 @@ struct WEFT_EXPORT RpropOptions : LocalOptions<RpropOptions> {
   }
 };
 
-// Of one parameter, in its shape.
+// The state of one parameter. The tensors have its shape.
 struct WEFT_EXPORT RpropParamState : LocalParamState<RpropParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, prev);       // g'

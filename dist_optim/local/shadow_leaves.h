@@ -1,11 +1,11 @@
 // ShadowLeaves: one of LibTorch's optimizers (one for each parameter group), which steps tensors that share
 // storage with a module's parameters.
 //
-// Stepping a parameter itself increments its version counter. The backward of every pass whose forward ran
-// before then fails with "modified by an inplace operation" (except that LibTorch's SGD steps `.data()` and
-// lets it continue silently with mixed versions). A shadow (`variable_data()`) has a separate version counter
-// and a separate `.grad`: a step disturbs no graph and changes no user's `.grad`. ParameterHost, not this
-// class, determines what a pass then reads.
+// If an optimizer steps a parameter itself, the parameter's version counter increases. The backward of every
+// pass whose forward ran before the step then fails with "modified by an inplace operation". (LibTorch's SGD
+// steps `.data()`: the backward then continues silently with mixed versions.) A shadow (`variable_data()`)
+// has a separate version counter and a separate `.grad`: a step affects no graph and changes no user's
+// `.grad`. ParameterHost, not this class, determines which values a pass then reads.
 //
 // The optimizer's state (such as momentum) belongs to the shadows and stays when they move to a new storage.
 //
@@ -37,19 +37,19 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
 
   // A step in parts, for gradients that become ready one after another (an optimizer that runs within the
   // backward, a bucket of ZeRO): step_one() for each parameter, then end_round(). Together they have the
-  // result of one step() with all these gradients: an undefined gradient, or no call, leaves a parameter
-  // unchanged. Errors of step_one(): those of check(); `failed_precondition` for a parameter that has stepped
-  // in this round. Until end_round(), every other call that steps, moves, saves or changes fails with
-  // `failed_precondition`: rates and states apply once per round.
+  // result of one step() with all these gradients. A parameter with an undefined gradient, or without a call
+  // of step_one(), is unchanged. Errors of step_one(): those of check(); `failed_precondition` if the
+  // parameter has stepped in this round. Until end_round(), every other call that steps, moves, saves or
+  // changes fails with `failed_precondition`: rates and states apply once per round.
   void step_one(std::size_t index, const at::Tensor& gradient);
   void end_round() { stepped_.clear(); }
 
   void move_to(const std::vector<at::Tensor>& storages) override;
 
-  // Of a parameter group, by its prefix; "": the parameters in no group. `not_found` if there is no such
-  // group.
+  // The learning rate of a parameter group, by its prefix; "": of the parameters in no group. `not_found`: no
+  // group has this prefix.
   double learning_rate(const std::string& group = {}) const override;
-  // Sets the rate of a learning-rate schedule, for one group or for all. `invalid_argument` unless finite and
+  // Sets the learning rate of one group or of all groups. `invalid_argument` unless the rate is finite and
   // not negative.
   void set_learning_rate(double rate, const std::optional<std::string>& group = {}) override;
 
@@ -61,7 +61,7 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   const OptimizerSpec& spec() const override { return spec_; }
 
  private:
-  // By the prefix of their parameter group; "" always exists.
+  // The optimizers by the prefix of their parameter group. The entry "" always exists.
   using Optimizers = std::map<std::string, std::unique_ptr<torch::optim::Optimizer>>;
 
   Optimizers make_optimizers() const;

@@ -9,7 +9,7 @@
 // bit for bit; ShadowLeaves refuses others. A slice's state has the slice's size and the name
 // PARAMETER[BEGIN:END]/FIELD.
 //
-// Thread-safety: plain functions over values. The tensors of a slice share the parameter's storage.
+// Plain functions over values. The tensor of a slice shares the parameter's storage.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -21,15 +21,16 @@
 
 namespace weft::dist_optim {
 
-// The elements [begin, end) of the flattened parameter, as a parameter of one dimension. `invalid_argument`
-// if the parameter is not contiguous, or has no such elements. begin = end: an empty slice, which may step.
+// The elements [begin, end) of the flattened parameter, as a parameter with one dimension. If begin = end,
+// the slice is empty, and may step. `invalid_argument`: the parameter is not contiguous, or the range exceeds
+// it.
 WEFT_EXPORT Parameter slice_of(const Parameter& parameter, std::int64_t begin, std::int64_t end);
 
-// The state for the parameters `to` (whole ones, slices, or both), made of the states of other slices or
-// whole parameters of the same names: after the number of ranks has changed, or to save one state for all
-// ranks. A parameter without any state gets none. `invalid_argument` if the states are of several optimizers
-// or of one that is not elementwise, if learning rates or step counts differ, or if only a part of a
-// parameter in `to` has a state.
+// Returns the state for the parameters `to` (whole ones, slices, or both), made of the states of other slices
+// or whole parameters of the same names. Use it after the number of ranks has changed, or to save one state
+// for all ranks. A parameter that has no state in `from` has none in the result. `invalid_argument` if the
+// states are of several optimizers or of one that is not elementwise, if learning rates or step counts
+// differ, or if only a part of a parameter in `to` has a state.
 WEFT_EXPORT OptimizerState reslice(const std::vector<OptimizerState>& from, const std::vector<Parameter>& to);
 
 }  // namespace weft::dist_optim

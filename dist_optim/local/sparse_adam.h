@@ -7,9 +7,9 @@
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²;
 //   p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) · m / (sqrt(v) + eps)
 // A dense gradient is a gradient of every element, so a module may mix embeddings and dense layers. A
-// gradient without any entry changes no row, but its step counts.
+// gradient without entries changes no row, but t increases.
 //
-// Thread-safety and errors: as LocalOptimizer.
+// Thread-safety and errors are those of LocalOptimizer.
 #pragma once
 
 #include <weft/dist_optim/local/local_optimizer.h>
@@ -29,7 +29,7 @@ struct WEFT_EXPORT SparseAdamOptions : LocalOptions<SparseAdamOptions> {
   Fields fields() { return {{"lr", &lr_}, {"beta1", &beta1_}, {"beta2", &beta2_}, {"eps", &eps_}}; }
 };
 
-// Of one parameter, in its shape.
+// The state of one parameter. The tensors have its shape.
 struct WEFT_EXPORT SparseAdamParamState : LocalParamState<SparseAdamParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, exp_avg);

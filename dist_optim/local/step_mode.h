@@ -11,8 +11,8 @@
 // time.
 //
 // `hogwild`: each step applies at once, in place, and no trainer waits (Hogwild, Recht et al. 2011). A pass
-// may read parameters in the middle of a step, and its backward other values than its forward: its gradient
-// then belongs to no single version.
+// may read parameters while a step changes them, and its backward may read other values than its forward: its
+// gradient then belongs to no single version.
 //
 // Thread-safety: values.
 #pragma once
@@ -29,7 +29,7 @@ struct StepMode {
   enum class Kind : std::uint8_t { synchronous, bounded_staleness, hogwild };
 
   Kind kind = Kind::synchronous;  // which mode
-  // synchronous: the number of trainers, 0 for every one that is registered. bounded_staleness: the bound k.
+  // synchronous: the number of trainers; 0: every trainer that is registered. bounded_staleness: the bound k.
   // hogwild: 0.
   std::int32_t count = 0;
   bool mean = false;  // synchronous: the mean over the round's trainers instead of their sum
@@ -40,7 +40,8 @@ struct StepMode {
 // The type of `synchronous`.
 struct Synchronous {
   bool mean = false;
-  // The mode for every trainer that is registered, or for this number of them (invalid_argument: below 1).
+  // The mode for all registered trainers, or for a given number of trainers. invalid_argument: it is less
+  // than 1.
   constexpr operator StepMode() const { return {StepMode::Kind::synchronous, 0, mean}; }
   constexpr StepMode operator()(std::int32_t trainers) const {
     if (trainers < 1) {
@@ -51,8 +52,9 @@ struct Synchronous {
   }
 };
 inline constexpr Synchronous synchronous{};
-// With the mean of the trainers' gradients, as in torch.nn.parallel.DistributedDataParallel and Horovod:
-// divided by the number of trainers whose steps are in the round, including trainers without gradients.
+// Synchronous mode with the mean of the trainers' gradients, as in torch.nn.parallel.DistributedDataParallel
+// and Horovod. The sum is divided by the number of trainers whose steps are in the round, including trainers
+// without gradients.
 inline constexpr Synchronous synchronous_mean{true};
 
 constexpr StepMode bounded_staleness(std::int32_t steps) {
@@ -63,7 +65,7 @@ constexpr StepMode bounded_staleness(std::int32_t steps) {
 
 inline constexpr StepMode hogwild{StepMode::Kind::hogwild, 0, false};
 
-// As a program writes it: "bounded_staleness(2)".
+// The mode as a program writes it: "bounded_staleness(2)".
 inline std::string to_string(const StepMode& mode) {
   switch (mode.kind) {
     case StepMode::Kind::synchronous:
@@ -77,7 +79,7 @@ inline std::string to_string(const StepMode& mode) {
   return "unknown(" + std::to_string(static_cast<int>(mode.kind)) + ")";
 }
 
-// A mode that came from a peer: `invalid_argument` unless it is one of the above.
+// Checks a mode that came from a peer. `invalid_argument`: it is none of the modes above.
 inline void check(const StepMode& mode) {
   bool known = mode.kind == StepMode::Kind::synchronous || mode.kind == StepMode::Kind::bounded_staleness ||
                (mode.kind == StepMode::Kind::hogwild && mode.count == 0);

@@ -3,9 +3,9 @@
 //
 // The order is that of a training loop in PyTorch: sum or mean over the passes, division by the loss scale,
 // then clipping by value or by the global norm (Pascanu et al. 2013), as torch.nn.utils.clip_grad_value_ and
-// clip_grad_norm_ do over the union of all parameters. An object reports a StepPart of its own gradients;
-// decide() computes from all parts what every object then does. Both are pure functions. The agent that has
-// all parts decides: the trainer or, if all objects live on one owner, that owner.
+// clip_grad_norm_ do over the union of all parameters. For each object, its owner computes a StepPart, the
+// measurements of its gradients. decide() computes from all parts the action of every object. Both are pure
+// functions. The trainer calls decide() or, if all objects live on one owner, that owner.
 //
 // Thread-safety: values.
 #pragma once
@@ -20,10 +20,11 @@
 namespace weft::dist_optim {
 
 struct WEFT_EXPORT StepOptions {
-  // The mean over the step's passes instead of their sum. A pass counts whether it used an object or not.
+  // Use the mean over the step's passes instead of the sum. The mean includes passes that did not use an
+  // object.
   bool mean = false;
-  // The factor of the losses (GradScaler). The gradients are divided by it. If any of them, on any owner, is
-  // not finite, the step is skipped on all owners.
+  // The factor by which the losses were multiplied (GradScaler). The gradients are divided by it. If a
+  // gradient is not finite on any owner, all owners skip the step.
   std::optional<double> loss_scale;
   // At most one of the two. Both apply to this trainer's gradients, not to the sum over a synchronous round.
   std::optional<double> clip_value;
@@ -40,12 +41,13 @@ struct StepPart {
   bool nonfinite = false;  // known with a loss scale
   double norm = 0;         // known if the norm is clipped
   bool none = false;       // no parameter has a gradient
-  // The passes, by index, whose backward the trainer has not seen begin, and that have a gradient here.
+  // Passes that have a gradient on this object although the trainer does not know that their backward has
+  // begun. By index in StepRequest::unseen.
   std::vector<std::uint32_t> found;
 };
 
 struct StepDecision {
-  // What every object does.
+  // The action of every object.
   enum class Action : std::uint8_t {
     apply,
     skip,     // the passes end as in a step, and nothing changes
@@ -54,8 +56,8 @@ struct StepDecision {
   Action action = Action::apply;
   double scale = 1;       // of the gradients, for clipping by norm
   double total_norm = 0;  // before clipping, if the norm is clipped
-  // The passes, by index, whose backward the trainer has not seen begin, and that have no gradient on any
-  // object. The step is given up because of them.
+  // Passes that have no gradient on any object, and of which the trainer does not know that their backward
+  // has begun: the step is given up because of them. By index in StepRequest::unseen.
   std::vector<std::uint32_t> missing;
 };
 
@@ -64,15 +66,16 @@ struct StepResult {
   // false: nothing has changed, because a gradient was not finite or no module had one
   bool applied = false;
   double total_norm = 0;  // over all objects and before clipping; known if the norm is clipped
-  // Of each object after the step: the modules, then the shards of the embeddings. Empty for a
-  // ShardedEmbedding that steps by itself.
+  // The version of each object after the step: the modules, then the shards of the embeddings. Empty for
+  // ShardedEmbedding::step().
   std::vector<std::uint64_t> versions;
 };
 
-// With the same p as the measurements of the parts.
+// The norm of all gradients, from the norms of the parts. norm_type: the p with which these were computed.
 WEFT_EXPORT double combine_norms(const std::vector<double>& norms, double norm_type);
-// unseen: the number of passes whose backward the trainer has not seen begin. If one of these has no gradient
-// on any object, the step is given up. Otherwise a step without gradients is skipped.
+// unseen: the number of passes of which the trainer does not know that their backward has begun. If one of
+// these has no gradient on any object, the step is given up. Otherwise, if no object has a gradient, the step
+// is skipped.
 WEFT_EXPORT StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options,
                                 std::size_t unseen = 0);
 

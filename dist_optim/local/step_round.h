@@ -1,11 +1,11 @@
-// StepRound: the trainers for which a synchronous round waits, and the effect of a trainer that leaves or
-// dies.
+// StepRound: the trainers for which a synchronous round waits, and the effect on the round if a trainer
+// leaves or dies.
 //
-// A round is complete when every trainer has arrived with its step. If the number of trainers is given, there
-// are as many seats, and the round also waits for seats that were never taken. A trainer that leaves removes
-// its seat until a newcomer brings one, so the others continue without it. A death fails the round: each
-// survivor gets the error exactly once, at its step in flight or else at its next one. While the seat of a
-// dead trainer is empty, every step fails, because the round could not complete.
+// A round is complete when every trainer has arrived with its step. If the mode gives the number of trainers,
+// the round has as many seats, and also waits for seats that no trainer has taken yet. If a trainer leaves,
+// the round has one seat fewer until a new trainer joins, so the other trainers continue. A death fails the
+// round: each survivor gets the error exactly once, at its step in flight or else at its next one. While the
+// seat of a dead trainer is empty, every step fails, because the round could not complete.
 //
 // Pure data: no thread, no callback. Owner: ParameterHost, under its mutex.
 #pragma once
@@ -29,12 +29,12 @@ class WEFT_EXPORT StepRound {
   void join(const std::string& trainer, const std::string& name = {});
   // A step of this trainer that has arrived stays in the round.
   void leave(const std::string& trainer);
-  // Returns the trainers that had arrived: their steps have failed, and the round starts again.
+  // Fails the round, which then starts again. Returns the trainers that had arrived: their steps have failed.
   std::vector<std::string> die(const std::string& trainer);
 
-  // `failed_precondition` for a trainer whose step is in flight, `aborted`, which names the dead trainer, for
-  // one that has not got this error yet; it then has got it. expect() performs the same checks without
-  // arriving.
+  // arrive() adds the trainer's step to the round; expect() only performs its checks. `failed_precondition`:
+  // a step of the trainer is in flight. `aborted`, which names the dead trainer: another trainer has died,
+  // and this one has not received the error yet.
   void expect(const std::string& trainer);
   void arrive(const std::string& trainer);
 
@@ -42,7 +42,7 @@ class WEFT_EXPORT StepRound {
   bool in_flight() const { return !arrived_.empty() || !closing_.empty(); }
   // False also while a round is being closed.
   bool complete() const;
-  // The complete round is about to be applied; trainers that arrive from now on are in the next one.
+  // The complete round is about to be applied; trainers that arrive from now on are in the next round.
   void close();
   // A trainer's step has completed or failed: it may arrive again.
   void finish(const std::string& trainer);

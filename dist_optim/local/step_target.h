@@ -1,8 +1,8 @@
 // StepTarget: the object that a ParameterHost steps, with its optimizer: a module's parameters
 // (ShadowLeaves), or the rows of an embedding's shard (RowTarget).
 //
-// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: none; the owner serializes all calls, and
-// runs step() while nothing reads.
+// Owner: ParameterHost, or a stage of a pipeline. Not thread-safe: the owner serializes all calls, and calls
+// step() only while no thread reads the parameters.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -24,13 +24,14 @@ class WEFT_EXPORT StepTarget {
   virtual const OptimizerSpec& spec() const = 0;
   // The errors of step(): `invalid_argument`, which names the parameter.
   virtual void check(const Gradients& gradients) const = 0;
-  // One step with exactly these gradients; a parameter without one is unchanged. Checks first, so that a
-  // refused step has changed nothing.
+  // One step with exactly these gradients; a parameter without a gradient is unchanged. It checks the
+  // gradients first, so that a refused step has changed nothing.
   virtual void step(const Gradients& gradients) = 0;
-  // The next steps change these tensors, which replace the parameters' (same shapes).
+  // The next steps change these tensors instead of the parameters. They have the parameters' shapes.
   virtual void move_to(const std::vector<at::Tensor>&) {}
 
-  // The optimizer's rates and state. `failed_precondition` if the target saves and loads its own.
+  // The optimizer's rates and state. `failed_precondition`: the target's rate and state are set and saved
+  // elsewhere, as for the rows of an embedding.
   virtual double learning_rate(const std::string&) const { refuse(); }
   virtual void set_learning_rate(double, const std::optional<std::string>&) { refuse(); }
   virtual OptimizerState state() const { refuse(); }

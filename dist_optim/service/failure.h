@@ -8,7 +8,7 @@
 
 namespace weft::dist_optim {
 
-// `internal` for what is not a weft error.
+// `internal` for an exception that is not an rpc::Error.
 inline rpc::ErrorKind kind_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -51,9 +51,9 @@ struct WEFT_EXPORT OptimizerService {
   std::uint64_t attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks, Trainer trainer);
   void detach(rpc::CallContext& call, Trainer trainer);
 
-  // The caller has created the pass, or one of its trainers steps the pass here. admit() completes when the
-  // pass may read the object, or at once if the pass has already stepped it. version: the version that the
-  // pass reads, if it is set. release() ends the admission.
+  // admit() completes when the pass may read the object, or at once if the pass has already stepped it.
+  // version: the version that the pass reads; nullopt: the newest. release() ends the admission. The caller
+  // must have created the pass, or have a trainer that steps the pass here.
   rpc::Future<void> admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer trainer,
                           std::optional<std::uint64_t> version);
   void release(rpc::CallContext& call, dist_autograd::PassId pass);

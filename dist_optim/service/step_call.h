@@ -1,11 +1,12 @@
 // StepCall: one step of a DistributedOptimizer, from the trainer's side.
 //
-// For objects of one owner: one call each, and the owner decides (LocalSteps). For several owners: a
-// two-phase commit (Gray 1978) with the trainer as coordinator: all prepare, and only when all are prepared,
-// the trainer asks them to commit. A refusal, or an owner lost before, aborts on all. Some failures are still
-// possible in the second phase (a lost owner, a trainer of the synchronous round that died, memory). They
-// leave some objects stepped and others not; StepError lists them. Steps are not logged: a trainer that dies
-// between its commits leaves the objects as they are.
+// If one owner has all objects, the trainer sends one call for each object, and the owner decides
+// (LocalSteps). If the objects have several owners, the step is a two-phase commit (Gray 1978) with the
+// trainer as coordinator: all objects prepare, and only when all are prepared, the trainer asks the owners to
+// commit. If an owner refuses or is lost before that, the step is aborted on all objects. Some failures are
+// still possible in the second phase: an owner is lost, another trainer of the synchronous round dies, memory
+// is exhausted. Then only some of the objects may have stepped; StepError lists them. Steps are not logged:
+// if a trainer dies between its commits, only some of the objects have stepped.
 #pragma once
 
 #include <weft/dist_optim/service/owner_call.h>
@@ -19,13 +20,13 @@ class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
  public:
   // Receives the result of the step, or a StepError.
   using Done = rpc::UniqueFunction<void(rpc::Result<StepResult>)>;
-  // decided: runs once, when the next step over these objects may be sent.
-  // modules: kept until all data of the step about them is released; some may be shards of embeddings.
-  // rows: of each module, none if it is no shard; may be shorter.
+  // modules: the objects; some may be shards of embeddings. Kept until all data of the step that refers to
+  // them is released. rows: the gradients of each object that is a shard, nullopt for a module; may be
+  // shorter than `modules`. decided: called once, when the next step over these objects may be sent.
   using Modules = std::shared_ptr<const std::vector<rref::ReferencePtr>>;
   using Rows = std::vector<std::optional<StepRows>>;
   static void start(Modules modules, StepRequest request, Rows rows, rpc::Callback decided, Done done);
-  // Whether one agent owns all of them.
+  // Whether one agent owns all modules.
   static bool one_owner(const std::vector<rref::ReferencePtr>& modules);
 
  private:

@@ -1,9 +1,10 @@
-// StepError: a step that did not happen on all objects, with the objects that stepped. Thread-safety: a
-// value.
+// StepError: the error of a step that did not change all its objects. It lists the objects that stepped.
+// Thread-safety: a value.
 //
-// Its kind is that of the first failure. Objects are numbered in the order of the DistributedOptimizer's
+// Its kind is the kind of the first failure. Objects are numbered in the order of the DistributedOptimizer's
 // modules. If stepped() and unknown() are empty, nothing has changed and the passes may step again. Otherwise
-// the modules' parameters are those of different steps, and training continues from a checkpoint or as it is.
+// the objects may have made different numbers of steps: the program loads a checkpoint or continues with
+// these parameters.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -23,8 +24,8 @@ class WEFT_EXPORT StepError : public rpc::Error {
         unknown_(std::move(unknown)) {}
 
   const Objects& stepped() const { return stepped_; }
-  const Objects& not_stepped() const { return not_stepped_; }  // nothing has changed there
-  // Their owners were lost with the step in flight, or LibTorch failed in the middle of it.
+  const Objects& not_stepped() const { return not_stepped_; }  // unchanged objects
+  // Objects whose owners were lost with the step in flight, or on which LibTorch failed during the step.
   const Objects& unknown() const { return unknown_; }
 
  private:

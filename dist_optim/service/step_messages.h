@@ -14,9 +14,9 @@ WEFT_CODEC(StepOptions, mean, loss_scale, clip_value, clip_norm, norm_type, erro
 WEFT_CODEC(StepPart, nonfinite, norm, none, found)
 WEFT_CODEC(StepDecision, action, scale, total_norm, missing)
 
-// A trainer's step, as one object gets it.
+// A trainer's step, as sent to one object.
 struct StepRequest {
-  std::uint64_t number = 0;  // of the trainer's agent's steps
+  std::uint64_t number = 0;  // counts the steps of the trainer's agent
   std::vector<dist_autograd::PassId> passes;
   StepOptions options;
   std::vector<dist_autograd::PassId> unseen;  // passes of which the trainer has not seen a backward begin
@@ -32,11 +32,11 @@ struct StepRows {
 };
 WEFT_CODEC(StepRows, passes, ids, gradients)
 
-// The result of a step on one object, if its owner decided. Given up: another object's part was refused, or
-// the options' conditions do not hold.
+// The result of a step on one object, if its owner decided. The action is give_up if another object's part
+// was refused, or if the options' conditions do not hold.
 struct StepOutcome {
   StepDecision decision;
-  std::uint64_t version = 0;  // of the parameters, after it
+  std::uint64_t version = 0;  // of the parameters after the step
 };
 WEFT_CODEC(StepOutcome, decision, version)
 

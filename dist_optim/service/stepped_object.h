@@ -20,7 +20,8 @@ class WEFT_EXPORT SteppedObject {
 
 // The spec that trainers register for a SteppedObject, which has its own optimizer.
 WEFT_EXPORT OptimizerSpec own_optimizer();
-// For the ParameterHost of the object: `invalid_argument` for another spec.
+// Returns the function with which the object's ParameterHost makes its target. The function throws
+// `invalid_argument` for any other spec.
 WEFT_EXPORT ParameterHost::MakeTarget target_maker(std::shared_ptr<SteppedObject> object);
 
 }  // namespace weft::dist_optim
