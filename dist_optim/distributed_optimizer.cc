@@ -481,8 +481,8 @@ rpc::Future<void> DistributedOptimizer::restore(std::vector<rref::ReferencePtr> 
     core_->check_count(snapshot.optimizer);
     if (snapshot.modules.size() != modules.size())
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "the snapshot is that of " + std::to_string(snapshot.modules.size()) +
-                           " modules, not of " + std::to_string(modules.size()));
+                       "restore: the snapshot has " + std::to_string(snapshot.modules.size()) +
+                           " modules, expected " + std::to_string(modules.size()));
   } catch (const rpc::Error&) {
     return rpc::Future<void>::made(std::current_exception());
   }
@@ -494,9 +494,9 @@ rpc::Future<void> DistributedOptimizer::restore(std::vector<rref::ReferencePtr> 
 
 void DistributedOptimizer::Core::check_count(const DistributedOptimizerState& state) const {
   if (state.modules.size() != own_modules)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the state is that of " +
-                                                           std::to_string(state.modules.size()) +
-                                                           " modules, not of " + std::to_string(own_modules));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "the optimizer's state has " + std::to_string(state.modules.size()) +
+                         " modules, expected " + std::to_string(own_modules));
 }
 
 rpc::Future<void> DistributedOptimizer::load_state(DistributedOptimizerState state) {

@@ -7,10 +7,10 @@ namespace weft::dist_optim {
 
 GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
   require(std::isfinite(options.growth_factor) && options.growth_factor > 1,
-          "the growth factor must be above 1");
+          "GradScaler: growth_factor must be greater than 1");
   require(options.backoff_factor > 0 && options.backoff_factor < 1,
-          "the backoff factor must be between 0 and 1");
-  require(options.growth_interval >= 1, "the growth interval must be at least 1");
+          "GradScaler: backoff_factor must be between 0 and 1");
+  require(options.growth_interval >= 1, "GradScaler: growth_interval must be at least 1");
   set_state({options.init_scale, 0});
 }
 
@@ -29,8 +29,9 @@ void GradScaler::update(bool applied) {
 }
 
 void GradScaler::set_state(const State& state) {
-  require(std::isfinite(state.factor) && state.factor > 0, "the scale of losses must be finite and positive");
-  require(state.growth_tracker >= 0, "the growth tracker must not be negative");
+  require(std::isfinite(state.factor) && state.factor > 0,
+          "GradScaler: the scale must be finite and positive");
+  require(state.growth_tracker >= 0, "GradScaler: growth_tracker must not be negative");
   state_ = state;
 }
 

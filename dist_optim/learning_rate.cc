@@ -9,13 +9,17 @@ namespace weft::dist_optim {
 namespace {
 
 void check_rate(double rate) {
-  require(std::isfinite(rate) && rate >= 0, "a schedule's rate must be finite and not negative");
+  require(std::isfinite(rate) && rate >= 0,
+          "learning-rate schedule: the rate must be finite and not negative");
 }
 
-void check_steps(std::uint64_t steps) { require(steps > 0, "a schedule needs at least one step"); }
+void check_steps(std::uint64_t steps) {
+  require(steps > 0, "learning-rate schedule: expected at least one step");
+}
 
 void check_milestones(const std::vector<std::uint64_t>& milestones) {
-  require(std::is_sorted(milestones.begin(), milestones.end()), "a schedule's milestones must ascend");
+  require(std::is_sorted(milestones.begin(), milestones.end()),
+          "learning-rate schedule: the milestones must ascend");
 }
 
 double ratio(std::uint64_t step, std::uint64_t steps) {
@@ -90,7 +94,7 @@ Schedule cosine_restarts(double rate, std::uint64_t first, std::uint64_t multipl
   check_rate(rate);
   check_rate(minimum);
   check_steps(first);
-  require(multiplier > 0, "a cosine with restarts needs a multiplier of at least 1");
+  require(multiplier > 0, "cosine_restarts: the multiplier must be at least 1");
   return [=](std::uint64_t step) {
     std::uint64_t length = first;
     if (multiplier == 1) {
@@ -107,7 +111,8 @@ Schedule one_cycle(const OneCycle& shape) {
   check_steps(shape.steps);
   require(shape.rising >= 0 && shape.rising <= 1, "one_cycle: the rising part must be between 0 and 1");
   require(shape.start_divisor > 0 && shape.final_divisor > 0, "one_cycle: the divisors must be positive");
-  require(!shape.three_phases || shape.rising <= 0.5, "one_cycle: up and down again must fit in the steps");
+  require(!shape.three_phases || shape.rising <= 0.5,
+          "one_cycle: with three_phases, `rising` must be at most 0.5");
   const double start = shape.maximum / shape.start_divisor, end = start / shape.final_divisor;
   const auto steps = static_cast<double>(shape.steps);
   struct Phase {
@@ -134,7 +139,7 @@ Schedule one_cycle(const OneCycle& shape) {
 
 Schedule sequential(std::vector<Schedule> schedules, std::vector<std::uint64_t> milestones) {
   require(!schedules.empty() && schedules.size() == milestones.size() + 1,
-          "sequential schedules need one milestone fewer than there are schedules");
+          "sequential: expected at least one schedule, and one milestone fewer than schedules");
   check_milestones(milestones);
   return [schedules = std::move(schedules), milestones = std::move(milestones)](std::uint64_t step) {
     const auto next = std::upper_bound(milestones.begin(), milestones.end(), step);

@@ -96,8 +96,8 @@ void restore_all(std::span<Restoring> modules) {
 void restore_now(OptimizerLayer& layer, const Objects& objects, OwnerSnapshot snapshot) {
   if (objects.size() != snapshot.modules.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "restore: the snapshot is that of " + std::to_string(snapshot.modules.size()) +
-                         " modules, not of " + std::to_string(objects.size()));
+                     "restore: the snapshot has " + std::to_string(snapshot.modules.size()) +
+                         " modules, expected " + std::to_string(objects.size()));
   const at::NoGradGuard no_grad;
   std::vector<Restoring> modules;
   for (std::size_t i = 0; i < objects.size(); ++i) {

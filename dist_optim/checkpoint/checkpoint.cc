@@ -24,7 +24,8 @@ std::string prefix_of(const char* what, std::size_t index) {
 }
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, "this is not a checkpoint of these modules: " + why);
+  throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                   "load: the file is not a checkpoint of these modules: " + why);
 }
 
 TensorFile contents_of(std::vector<StateDict> modules, std::optional<DistributedOptimizerState> optimizer,
@@ -53,7 +54,9 @@ TensorFile contents_of(std::vector<StateDict> modules, std::optional<Distributed
   }
   for (const auto& [name, text] : notes)
     if (name.starts_with("weft."))
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a note cannot be named '" + name + "'");
+      throw rpc::Error(
+          rpc::ErrorKind::invalid_argument,
+          "save: the note '" + name + "' has a name that begins with 'weft.', which is reserved");
   file.notes = std::move(notes);
   file.notes[note_name] = about.dump();
   return file;
@@ -128,9 +131,9 @@ rpc::Task<void> save_modules(std::filesystem::path path, Modules modules, Notes 
 rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, DistributedOptimizer* optimizer) {
   Loaded loaded = taken_apart(read_tensor_file(path));
   if (loaded.modules.size() != modules.size())
-    refuse("it holds " + std::to_string(loaded.modules.size()) + " modules, not " +
+    refuse("it has " + std::to_string(loaded.modules.size()) + " modules, expected " +
            std::to_string(modules.size()));
-  if (optimizer != nullptr && !loaded.optimizer) refuse("it holds no optimizer's state");
+  if (optimizer != nullptr && !loaded.optimizer) refuse("it has no optimizer's state");
   if (optimizer != nullptr) {
     auto restored =
         optimizer->restore(references_of(modules), {std::move(loaded.modules), std::move(*loaded.optimizer)});
@@ -148,8 +151,8 @@ rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, Distribut
 template <class T>
 rpc::Future<T> start(const Modules& modules, rpc::Task<T> task) {
   if (modules.empty())
-    return rpc::Future<T>::made(
-        std::make_exception_ptr(rpc::Error(rpc::ErrorKind::invalid_argument, "a checkpoint of no modules")));
+    return rpc::Future<T>::made(std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::invalid_argument, "checkpoint: no modules, expected at least one")));
   return std::move(task).start(modules.front().reference()->layer()->core()->handlers());
 }
 

@@ -103,10 +103,10 @@ Parsed parse_entry(const CheckedFile& file, const std::string& name, const Json&
   const auto type_name = entry.at("dtype").get<std::string>();
   const auto* type =
       std::find_if(std::begin(types), std::end(types), [&](auto& one) { return one.name == type_name; });
-  if (type == std::end(types)) damaged("is of type " + type_name + ", which is not read");
+  if (type == std::end(types)) damaged("is of type " + type_name + ", which is not supported");
   const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > elements)
-    damaged("lies outside of the file");
+    damaged("has data_offsets outside of the file");
   const std::uint64_t bytes = offsets[1] - offsets[0], item = c10::elementSize(type->type);
   const auto shape = entry.at("shape").get<std::vector<std::uint64_t>>();
   std::uint64_t count = 1, strides = 1;  // if an extent is 0, the other extents determine the strides
@@ -115,7 +115,9 @@ Parsed parse_entry(const CheckedFile& file, const std::string& name, const Json&
     strides *= std::max<std::uint64_t>(extent, 1);
     count *= extent;
   }
-  if (count > bytes / item || count * item != bytes) damaged("is not as large as its place");
+  if (count > bytes / item || count * item != bytes)
+    damaged("has " + std::to_string(count) + " elements of " + std::to_string(item) + " bytes, but " +
+            std::to_string(bytes) + " bytes in the file");
   return {{type->type, {shape.begin(), shape.end()}}, offsets[0], offsets[1]};
 }
 
@@ -163,7 +165,8 @@ std::uint32_t write_tensor_file(const std::filesystem::path& path,
   for (const auto& [name, form] : forms) {
     if (name_of(form.dtype) == nullptr)
       refuse_tensor("'" + name + "' cannot be written: it is of type " + c10::toString(form.dtype));
-    if (name == metadata) refuse_tensor("'" + name + "' cannot be written: it is named as the notes are");
+    if (name == metadata)
+      refuse_tensor("'" + name + "' cannot be written: the name is reserved for the notes");
     const std::uint64_t begin = end;
     end += bytes_of(form);
     header[name] = {{"dtype", name_of(form.dtype)}, {"shape", form.sizes}, {"data_offsets", {begin, end}}};
@@ -175,7 +178,7 @@ std::uint32_t write_tensor_file(const std::filesystem::path& path,
   try {
     text = header.dump();
   } catch (const Json::exception&) {
-    refuse_tensor("names and notes of a file of tensors must be UTF-8");
+    refuse_tensor("a tensor file cannot be written: its names and notes must be UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
   std::uint32_t crc = 0;
@@ -188,8 +191,8 @@ std::uint32_t write_tensor_file(const std::filesystem::path& path,
       const at::Tensor tensor = values(name);
       const TensorForm has = form_of(name, tensor);
       if (has.dtype != form.dtype || has.sizes != form.sizes)
-        refuse_tensor("'" + name + "' cannot be written: it is " + c10::toString(has.dtype) +
-                      " of other sizes than " + c10::toString(form.dtype) + " in the header");
+        refuse_tensor("'" + name + "' cannot be written: its dtype (" + c10::toString(has.dtype) +
+                      ") or its sizes differ from those in the header (" + c10::toString(form.dtype) + ")");
       const at::Tensor dense = tensor.detach().cpu().contiguous();
       blocks.write(dense.const_data_ptr(), dense.nbytes());
     }
@@ -242,7 +245,8 @@ TensorFileReader::TensorFileReader(const std::filesystem::path& path) : file_(pa
     if (note->second != hexadecimal(crc_)) file_.fail("is damaged: the checksum of its header is wrong");
     blocks_ = notes_[blocks_note];
     if (blocks_.size() != digits_of_blocks(elements_bytes_))
-      file_.fail("is damaged: it has not one checksum for each block");
+      file_.fail("is damaged: it has " + std::to_string(blocks_.size()) + " digits of checksums, expected " +
+                 std::to_string(digits_of_blocks(elements_bytes_)));
     notes_.erase(checksum_note), notes_.erase(blocks_note);
     proven_ = true;
   }

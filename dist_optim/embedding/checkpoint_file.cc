@@ -91,7 +91,7 @@ std::uint64_t write_checkpoint(const std::filesystem::path& directory, const Che
                                const RowStore& rows, RowStore::Epoch since) {
   const std::filesystem::path path = directory / file.name();
   if (std::filesystem::exists(path))
-    throw rpc::Error(rpc::ErrorKind::already_exists, path.string() + " is there already");
+    throw rpc::Error(rpc::ErrorKind::already_exists, path.string() + ": the checkpoint file exists already");
   std::uint64_t count = 0;
   write_whole(path, [&](CheckedFile& to) { count = write_rows(to, rows, since); });
   return count;
@@ -107,9 +107,14 @@ void read_checkpoint(const std::filesystem::path& directory, const CheckpointFil
   if (header.dimension != rows.dimension() || header.record != rows.record_size() ||
       header.optimizer != static_cast<std::uint64_t>(rows.optimizer().kind))
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     file.path().string() + ": its rows have another dimension or optimizer");
+                     file.path().string() + ": the rows have dimension " + std::to_string(header.dimension) +
+                         " and optimizer kind " + std::to_string(header.optimizer) + ", expected " +
+                         std::to_string(rows.dimension()) + " and " +
+                         std::to_string(static_cast<int>(rows.optimizer().kind)));
   const auto check = [&](std::uint64_t count, std::uint64_t bytes) {
-    if (count > size / bytes) file.fail("is damaged: it counts more rows than it can hold");
+    if (count > size / bytes)
+      file.fail("is damaged: it states " + std::to_string(count) + " entries, more than its " +
+                std::to_string(size) + " bytes can hold");
   };
   check(header.erased, sizeof(std::int64_t));
   std::vector<std::int64_t> erased;

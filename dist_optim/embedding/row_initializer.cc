@@ -16,10 +16,13 @@ double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-
 }  // namespace
 
 void RowInitializer::check() const {
-  if (kind > Kind::normal) throw rpc::Error(rpc::ErrorKind::invalid_argument, "unknown row initializer");
-  if (!std::isfinite(scale) || scale < 0)
+  if (kind > Kind::normal)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "row initializer: the scale is negative or not finite");
+                     "row initializer: unknown kind " + std::to_string(static_cast<int>(kind)));
+  if (!std::isfinite(scale) || scale < 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "row initializer: the scale is " +
+                                                           std::to_string(scale) +
+                                                           ", expected a finite number of at least 0");
 }
 
 void RowInitializer::fill(std::int64_t id, float* row, std::size_t dimension) const {

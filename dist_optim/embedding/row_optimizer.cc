@@ -29,11 +29,13 @@ void RowOptimizer::check() const {
   const auto refuse = [](const std::string& what) {
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "row optimizer: " + what);
   };
-  if (kind > Kind::adam) refuse("unknown kind");
+  if (kind > Kind::adam) refuse("unknown kind " + std::to_string(static_cast<int>(kind)));
   for (const double number : {learning_rate, eps, initial_accumulator, weight_decay})
-    if (!std::isfinite(number) || number < 0) refuse("an option is negative or not finite");
+    if (!std::isfinite(number) || number < 0)
+      refuse("an option is " + std::to_string(number) + ", expected a finite number of at least 0");
   for (const double beta : {beta1, beta2})
-    if (!(beta >= 0 && beta < 1)) refuse("a beta is outside of [0, 1)");
+    if (!(beta >= 0 && beta < 1))
+      refuse("a beta is " + std::to_string(beta) + ", expected a number in [0, 1)");
 }
 
 std::size_t RowOptimizer::state_size(std::size_t dimension) const {

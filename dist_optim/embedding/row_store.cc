@@ -16,7 +16,8 @@ RowStore::RowStore(std::size_t dimension, RowOptimizer optimizer, RowInitializer
       initializer_(initializer) {
   optimizer_.check();
   initializer_.check();
-  if (dimension == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "an embedding of dimension 0");
+  if (dimension == 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: the dimension is 0, expected at least 1");
 }
 
 std::size_t RowStore::bytes() const {
@@ -183,7 +184,11 @@ RowBlock RowStore::take_out(Row from, Row count, Epoch since, const Wanted& want
 
 void RowStore::put(const RowBlock& block) {
   if (block.ages.size() != block.ids.size() || block.records.size() != block.ids.size() * record_)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "rows of an embedding that do not fit it");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "embedding: " + std::to_string(block.ids.size()) + " rows arrived with " +
+                         std::to_string(block.ages.size()) + " ages and " +
+                         std::to_string(block.records.size()) + " floats, expected " +
+                         std::to_string(record_) + " floats a row");
   for (std::size_t i = 0; i < block.ids.size(); ++i) {
     const std::uint64_t at = hash(block.ids[i]);
     Row row = find(block.ids[i], at);

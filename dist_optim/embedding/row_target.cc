@@ -10,7 +10,7 @@ void RowTarget::check(const Gradients& gradients) const {
     if (index != 0 || !gradient.is_sparse() || !gradient.is_coalesced() || gradient.sparse_dim() != 1 ||
         gradient.dense_dim() != 1)
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "an embedding's rows take one coalesced sparse gradient");
+                       "embedding: a step of rows needs one gradient, coalesced and sparse in its rows");
     shard_->check_gradient(gradient.indices().reshape(-1), gradient.values().contiguous());
   }
 }

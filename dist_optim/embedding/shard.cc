@@ -34,10 +34,11 @@ std::size_t dimension_of(const ShardOptions& options) {
   if (options.dimension < 1 || options.dimension > largest_dimension)
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
-        "embedding: a dimension from 1 to 2^20 is wanted, not " + std::to_string(options.dimension));
+        "embedding: the dimension is " + std::to_string(options.dimension) + ", expected 1 to 2^20");
   if (options.owners == 0 || options.index >= options.owners || (options.added && options.owners == 1))
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: shard " + std::to_string(options.index) +
-                                                           " of " + std::to_string(options.owners));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: invalid shard " +
+                                                           std::to_string(options.index) + " of " +
+                                                           std::to_string(options.owners));
   return static_cast<std::size_t>(options.dimension);
 }
 
@@ -207,7 +208,8 @@ void EmbeddingShard::require_settled(std::uint32_t owners) const {
     throw refused_state(
         "an owner is being added, or a checkpoint is being loaded; try again when that is done");
   if (owners != owners_)
-    throw refused_state("there are " + std::to_string(owners_) + " owners, not " + std::to_string(owners));
+    throw refused_state("the embedding has " + std::to_string(owners_) + " owners, but the call names " +
+                        std::to_string(owners));
 }
 
 rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
@@ -287,7 +289,9 @@ void EmbeddingShard::take(at::Tensor ids, at::Tensor ages, at::Tensor records) {
   const RowBlock block{
       {some.begin(), some.end()}, {used.begin(), used.end()}, {floats.begin(), floats.end()}};
   if (!owns(block.ids))
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: rows that belong to another shard");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: shard " + std::to_string(index_) + " of " +
+                                                           std::to_string(owners_) +
+                                                           " received rows that belong to another shard");
   rows_.put(block);
   keep_capacity();
 }
@@ -366,7 +370,7 @@ rpc::Task<std::uint64_t> EmbeddingShard::load_all(std::string directory,
   require_settled(static_cast<std::uint32_t>(shards.size()));
   if (readers.size() != chains.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: " + std::to_string(chains.size()) +
-                                                           " checkpoints of owners, but " +
+                                                           " chains of checkpoint files, but " +
                                                            std::to_string(readers.size()) + " readers");
   moving_ = true;
   std::vector<rpc::Future<LoadedRows>> parts;

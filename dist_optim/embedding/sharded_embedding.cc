@@ -32,8 +32,10 @@ at::Tensor read_offsets(const at::Tensor& offsets, std::int64_t ids) {
   const auto all = ids_in(own);
   if (own.dim() != 1 || (!all.empty() && all.front() != 0) || !std::is_sorted(all.begin(), all.end()) ||
       (!all.empty() && all.back() > ids))
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "embedding: offsets begin with 0, do not fall and do not exceed the number of ids");
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "embedding: lookup_bags: expected offsets that begin with 0, do not decrease and do not exceed " +
+            std::to_string(ids) + ", the number of ids");
   return own;
 }
 
@@ -207,7 +209,9 @@ ShardedEmbedding::ShardedEmbedding(rpc::Agent& agent, const EmbeddingOptions& op
 
 ShardedEmbedding::ShardedEmbedding(rpc::Agent& agent, std::int64_t dimension, std::vector<Shard> shards) {
   if (shards.empty() || dimension < 1)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "an embedding needs an owner and a dimension");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "embedding: " + std::to_string(shards.size()) + " owners and dimension " +
+                         std::to_string(dimension) + ", expected at least 1 of each");
   client_ =
       std::make_shared<EmbeddingClient>(agent.core(), static_cast<std::size_t>(dimension), std::move(shards));
 }

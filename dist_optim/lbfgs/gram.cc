@@ -46,7 +46,7 @@ bool LbfgsGram::take_pair(const LbfgsProducts& products) {
       products.y_y.size() != fresh * (k + 1) || products.s_g.size() != k + fresh ||
       products.y_g.size() != k + fresh)
     throw rpc::Error(rpc::ErrorKind::internal,
-                     "an owner's history is not of " + std::to_string(k) + " pairs");
+                     "L-BFGS: an owner has a history of another length than " + std::to_string(k) + " pairs");
   sg_ = products.s_g;
   yg_ = products.y_g;
   gg_ = products.g_g;

@@ -15,11 +15,11 @@ LbfgsOptions::LbfgsOptions(const torch::optim::LBFGSOptions& from)
       tolerance_change(from.tolerance_change()),
       history_size(static_cast<std::uint64_t>(from.history_size())),
       line_search(from.line_search_fn().has_value()) {
-  require(std::isfinite(rate) && rate >= 0, "the learning rate must be finite and not negative");
-  require(max_iterations > 0, "max_iter must be positive");
-  require(from.history_size() > 0, "history_size must be positive");
+  require(std::isfinite(rate) && rate >= 0, "L-BFGS: the learning rate must be finite and not negative");
+  require(max_iterations > 0, "L-BFGS: max_iter must be positive");
+  require(from.history_size() > 0, "L-BFGS: history_size must be positive");
   require(from.line_search_fn().value_or("strong_wolfe") == "strong_wolfe",
-          "L-BFGS has one line search, strong_wolfe");
+          "L-BFGS: unknown line search, expected strong_wolfe or none");
 }
 
 }  // namespace weft::dist_optim

@@ -32,14 +32,15 @@ void LbfgsMeasures::add(const LbfgsMeasures& more) {
 
 LbfgsVectors::LbfgsVectors(ParameterHost& host, std::size_t history_size)
     : host_(host), history_size_(history_size) {
-  require(history_size > 0, "L-BFGS needs a history of at least one pair");
+  require(history_size > 0, "L-BFGS: history_size must be positive");
   const auto& parameters = host.parameters();
   for (const Parameter& parameter : parameters) {
     const at::Tensor& first = parameters.front().tensor;
-    require(parameter.tensor.is_floating_point(), "L-BFGS steps real parameters only");
+    require(parameter.tensor.is_floating_point(),
+            "L-BFGS: all parameters must be of a real floating-point type");
     require(
         parameter.tensor.scalar_type() == first.scalar_type() && parameter.tensor.device() == first.device(),
-        "L-BFGS needs an object's parameters to be of one dtype and on one device");
+        "L-BFGS: the parameters of an object must have one dtype and one device");
   }
 }
 

@@ -36,7 +36,7 @@ void check_gradient(const Parameter& parameter, const at::Tensor& gradient, bool
   if (gradient.layout() == at::kStrided || (sparse && gradient.layout() == at::kSparse)) return;
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "the gradient of parameter " + parameter.name +
                                                          " has layout " + text(gradient.layout()) +
-                                                         ", which its optimizer does not take");
+                                                         ", which its optimizer does not support");
 }
 
 // A sparse gradient's entries count once each: if an index occurs twice, their sum.

@@ -87,7 +87,7 @@ class Loader {
     const at::Tensor tensor = find(field);
     require(tensor.defined() && tensor.scalar_type() == at::kLong && tensor.dim() == 0 &&
                 tensor.layout() == at::kStrided && tensor.item<std::int64_t>() >= 0,
-            field, "is not a count");
+            field, "is not a count: expected a 0-d int64 tensor of at least 0");
     value = tensor.item<std::int64_t>();
   }
   void elementwise(const char* field, at::Tensor& tensor) {
@@ -113,7 +113,7 @@ class Loader {
     if (!found.defined()) return;
     require(found.sizes() == shape && found.scalar_type() == leaf_.scalar_type() &&
                 (found.layout() == at::kStrided || (sparse && found.layout() == at::kSparse)),
-            field, "does not fit its parameter");
+            field, "does not fit its parameter: another shape, dtype or layout");
     tensor = found.detach().to(leaf_.device(), leaf_.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }
   void require(bool holds, const char* field, const char* otherwise) const {

@@ -137,7 +137,9 @@ double ShadowLeaves::learning_rate(const std::string& group) const {
 void ShadowLeaves::set_learning_rate(double rate, const std::optional<std::string>& group) {
   require_no_round("set_learning_rate");
   if (!std::isfinite(rate) || rate < 0)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the learning rate must be finite and not negative");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "set_learning_rate: the rate is " +
+                                                           std::to_string(rate) +
+                                                           ", expected a finite number of at least 0");
   const auto set = [rate](torch::optim::Optimizer& optimizer) {
     optimizer.param_groups().front().options().set_lr(rate);
   };
@@ -159,7 +161,7 @@ void ShadowLeaves::set_state(const OptimizerState& state) {
   require_no_round("set_state");
   auto refuse = [](const std::string& why) { throw rpc::Error(rpc::ErrorKind::invalid_argument, why); };
   if (state.optimizer != spec_.name)
-    refuse("the state is that of " + state.optimizer + ", not of " + spec_.name);
+    refuse("the state belongs to the optimizer " + state.optimizer + ", expected " + spec_.name);
   Optimizers loaded = make_optimizers();
   std::size_t taken = 0;
   for (std::size_t i = 0; i < shadows_.size(); ++i)
@@ -168,7 +170,9 @@ void ShadowLeaves::set_state(const OptimizerState& state) {
   for (const auto& [group, rate] : state.learning_rates) {
     if (!loaded.contains(group))
       refuse("the state has a parameter group " + group + ", which this optimizer does not have");
-    if (!std::isfinite(rate) || rate < 0) refuse("the state's learning rate is not finite, or negative");
+    if (!std::isfinite(rate) || rate < 0)
+      refuse("the state's learning rate is " + std::to_string(rate) +
+             ", expected a finite number of at least 0");
     loaded.at(group)->param_groups().front().options().set_lr(rate);
   }
   optimizers_ = std::move(loaded);

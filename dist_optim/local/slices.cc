@@ -133,13 +133,14 @@ OptimizerState reslice(const std::vector<OptimizerState>& from, const std::vecto
       all.learning_rates = state.learning_rates;
     }
     if (state.optimizer != all.optimizer)
-      refuse("reslice: the states are those of " + all.optimizer + " and of " + state.optimizer);
+      refuse("reslice: the states belong to several optimizers: " + all.optimizer + " and " +
+             state.optimizer);
     if (state.learning_rates != all.learning_rates) refuse("reslice: the states' learning rates differ");
   }
   OptimizerSpec spec;
   spec.name = all.optimizer;
   if (!spec.is_elementwise())
-    refuse("reslice: the state of " + spec.name + " is one of rows, not of elements");
+    refuse("reslice: " + spec.name + " steps whole rows, expected an elementwise optimizer");
   const auto parameters = take_apart(from);
   for (const Parameter& parameter : to) {
     const Name name = parameter.slice ? parse(parameter.name) : Name{parameter.name, {}};

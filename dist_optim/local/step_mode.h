@@ -79,7 +79,7 @@ inline std::string to_string(const StepMode& mode) {
   return "unknown(" + std::to_string(static_cast<int>(mode.kind)) + ")";
 }
 
-// Checks a mode that came from a peer. `invalid_argument`: it is none of the modes above.
+// Checks a mode that came from a peer. `invalid_argument` unless it equals one of the modes above.
 inline void check(const StepMode& mode) {
   bool known = mode.kind == StepMode::Kind::synchronous || mode.kind == StepMode::Kind::bounded_staleness ||
                (mode.kind == StepMode::Kind::hogwild && mode.count == 0);

@@ -9,11 +9,11 @@ namespace weft::dist_optim {
 
 void StepOptions::check() const {
   require(!loss_scale || (std::isfinite(*loss_scale) && *loss_scale > 0),
-          "a step's loss scale must be finite and positive");
-  require(!clip_value || *clip_value >= 0, "clip_value must not be negative");
-  require(!clip_norm || *clip_norm >= 0, "clip_norm must not be negative");
-  require(!clip_value || !clip_norm, "a step clips by value or by norm, not by both");
-  require(norm_type > 0, "the norm's p must be positive");
+          "step: loss_scale must be finite and positive");
+  require(!clip_value || *clip_value >= 0, "step: clip_value must not be negative");
+  require(!clip_norm || *clip_norm >= 0, "step: clip_norm must not be negative");
+  require(!clip_value || !clip_norm, "step: clip_value and clip_norm exclude each other");
+  require(norm_type > 0, "step: norm_type must be positive");
 }
 
 double combine_norms(const std::vector<double>& norms, double norm_type) {

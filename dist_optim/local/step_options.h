@@ -30,9 +30,9 @@ struct WEFT_EXPORT StepOptions {
   std::optional<double> clip_value;
   std::optional<double> clip_norm;
   double norm_type = 2;             // p of the norm; infinity is the largest absolute value
-  bool error_if_nonfinite = false;  // a norm that is not finite refuses the step
+  bool error_if_nonfinite = false;  // refuse the step if the norm is not finite
 
-  // `invalid_argument` if these are invalid.
+  // `invalid_argument`: an option is out of range.
   void check() const;
 };
 

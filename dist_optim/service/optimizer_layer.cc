@@ -40,7 +40,8 @@ std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
   });
   auto host = std::dynamic_pointer_cast<HostGuard>(guard);
   if (host == nullptr)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, "another layer guards this object's calls");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "an optimizer cannot attach to this object: another layer guards its calls");
   if (fresh != nullptr) {
     std::lock_guard lock(mutex_);
     std::erase_if(hosts_, [](const auto& weak) { return weak.expired(); });
@@ -52,7 +53,8 @@ std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
 std::shared_ptr<HostGuard> OptimizerLayer::host_of(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "an optimizer's call is about an object");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     std::string(call.method()) + ": the call names no object behind an RRef");
   return host_of(*target->object);
 }
 
@@ -77,7 +79,8 @@ std::vector<dist_autograd::PassId> OptimizerLayer::may_step(
   std::vector<dist_autograd::PassId> ids;
   for (const auto& pass : passes) {
     if (pass.state() == nullptr)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition, "a pass that was released cannot step");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "step: a pass was released: its gradients no longer exist");
     if (autograd->find_if_known(pass.id()) == nullptr) {
       pass.state()->check_alive();  // throws its error, for example a lost worker
       throw rpc::Error(rpc::ErrorKind::failed_precondition,

@@ -251,7 +251,8 @@ std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallCon
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();
   if (module == nullptr)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "only a torch::nn::Module can be saved or loaded");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     std::string(call.method()) + ": expected an RRef to a torch::nn::Module");
   return {module, std::dynamic_pointer_cast<HostGuard>(target->object->guard())};
 }
 
@@ -320,7 +321,9 @@ void OptimizerService::restore(rpc::CallContext& call, dist_autograd::StateDict 
   const auto [to, guard] = module_of(call);
   const auto checked = dist_autograd::check_state(*to, module, true);
   if (guard == nullptr && optimizer)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, "no optimizer steps this module");
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "restore: the snapshot has an optimizer's state, but no optimizer is attached to the module");
   if (guard == nullptr) return checked.copy(false);
   guard->host().change([&] { checked.copy(true); }, optimizer ? &*optimizer : nullptr);
 }

@@ -169,7 +169,7 @@ TEST_F(OwnerSnapshots, ARestoreThatIsRefusedChangesNothing) {
     refused([&](auto& s) { s.modules[i].optimizer.tensors.erase("linear.bias/exp_avg"); }, "is missing");
     refused([&](auto& s) { s.modules[i].spec.options.erase("lr"); }, "lr");
   }
-  refused([&](auto& s) { s.modules.pop_back(); }, "of 1 modules, not of 2");
+  refused([&](auto& s) { s.modules.pop_back(); }, "has 1 modules, expected 2");
   train(1, 2, 3);  // its own versions and state
   restore(1, good);
   EXPECT_TRUE(equal(values(0), values(1)));

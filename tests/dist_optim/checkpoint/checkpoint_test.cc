@@ -113,7 +113,7 @@ TEST_F(Checkpoint, InvalidCheckpointsAreRefused) {
   Training other(agents, 0, 1, 40, torch::optim::SGDOptions(0.1));
   const auto before = got(other.a.call<&Layer::values>());
   EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), {other.a}, other.optimizer))
-                .find("2 modules, not 1"),
+                .find("2 modules, expected 1"),
             std::string::npos);
   auto table = rref::create<Table>(agents.peer(2, 0), std::int64_t{5});
   EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), {table, other.b})).find("rows.weight"),
