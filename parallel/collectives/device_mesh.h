@@ -4,8 +4,8 @@
 //   auto mesh = co_await DeviceMesh::create(world, grid);
 //   co_await mesh.group("data").all_reduce(gradient);
 //
-// Ranks are counted along the last dimension first, as rows of a matrix. A value: copies are the same groups.
-// Thread-safety: as a Group's.
+// Ranks are numbered in row-major order: the coordinate of the last dimension changes fastest. A value:
+// copies refer to the same groups. As thread-safe as Group.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -19,16 +19,17 @@ class WEFT_EXPORT DeviceMesh {
     int size = 1;
   };
 
-  // Call it on all members of the group. The mesh's groups have the options of that group, and the names of
-  // their dimensions. At most 16 dimensions. invalid_argument if the product of the sizes is not the group's
-  // size, if a name occurs twice, or if the members give different meshes.
+  // Call it on all members of the group. The mesh's groups have the options of `group`, and the names of
+  // their dimensions. At most 16 dimensions. invalid_argument: the product of the sizes differs from the
+  // group's size, a name occurs twice, or the members give different meshes.
   static rpc::Future<DeviceMesh> create(const Group& group, std::vector<Dimension> dimensions,
                                         Group::Site site = Group::Site::current());
 
-  // As given to create(). Constant.
+  // The dimensions that were given to create(). Constant.
   const std::vector<Dimension>& dimensions() const { return dimensions_; }
-  // By dimension: the group of the ranks that differ from this one only in that coordinate, and this rank's
-  // coordinate, which is its rank in that group. Throws invalid_argument if no dimension has that name.
+  // group(): the group of the ranks that differ from this one only in the coordinate of `dimension`.
+  // coordinate(): this rank's coordinate, which is its rank in that group. Throw invalid_argument if no
+  // dimension has that name.
   const Group& group(const std::string& dimension) const { return groups_[index_of(dimension)]; }
   int coordinate(const std::string& dimension) const { return coordinates_[index_of(dimension)]; }
 

@@ -4,20 +4,21 @@
 //   co_await group.all_reduce(gradient, ReduceOp::avg);
 //
 // Every rank calls the same collectives of a group in the same order; several may be in flight. The ranks'
-// shapes, dtypes, roots and operations are compared. If they differ, each rank gets invalid_argument, which
-// lists the operation and source location of each rank, and the group remains usable. All other errors end
-// the group on all its ranks, with one error: deadline_exceeded, which names the ranks that have not started
-// the collective; peer_lost or shut_down, which names the member that died or left while it was needed;
-// aborted, which names the member that cancelled a future or called abort(). All further collectives fail
-// with it. Outputs are unspecified after an error.
+// shapes, dtypes, roots and operations are compared. If they differ, the collective fails on each rank with
+// invalid_argument, which lists the operation and source location of each rank, and the group remains usable.
+// Any other error ends the group on all its ranks, and all further collectives fail with the same error:
+// deadline_exceeded, which names the ranks that have not started the collective; peer_lost or shut_down,
+// which names the member that died or left while it was needed; aborted, which names the member that
+// cancelled a future or called abort(). Outputs are unspecified after an error.
 //
-// Tensors may have any dtype (reductions: reduction.h), be contiguous or not, and be empty; inputs may be
-// expanded. They are borrowed until the future completes: do not write to an input or access an output
-// before. Tensors of a GPU use NCCL, on the current stream, and must be contiguous (docs/internals/nccl.md).
-// Autograd does not record these collectives (functional.h has those that it records). Results have the same
-// bits on every rank and in every run. Collectives run and their futures complete on threads of the agent and
-// of the group, except those of inlined(); cancel() aborts. A group is a handle: copies refer to the same
-// group. Thread-safe; the program must order the collectives of different threads, equally on all ranks.
+// Tensors may have any dtype (reduction.h lists those of reductions), be contiguous or not, and be empty;
+// inputs may be expanded. A collective borrows its tensors until its future completes: do not write to an
+// input or access an output before. Tensors of a GPU use NCCL, on the current stream, and must be contiguous
+// (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has collectives that
+// autograd records. Results have the same bits on every rank and in every run. Collectives run, and their
+// futures complete, on threads of the agent and of the group, except for inlined(). cancel() of a future
+// aborts the group. A Group is a handle: copies refer to the same group. Thread-safe, but if several threads
+// call collectives, the program must ensure the same order on all ranks.
 #pragma once
 
 #include <weft/parallel/collectives/operation/point_to_point.h>
@@ -40,14 +41,14 @@ namespace weft::collectives {
 class CollectivesLayer;
 struct CollectiveCall;
 class GroupCore;
-// How its members access each other's tensors.
+// How the members of a group access each other's tensors.
 enum class GroupBackend : std::uint8_t {
   messages,
-  memory,  // shared by all
-  hosts,   // in memory on each host, by messages between hosts
+  memory,  // that all members share
+  hosts,   // shared memory within each host, messages between hosts
 };
 struct Rendezvous;
-// From the call of an operation. None: GroupOptions::timeout.
+// The timeout of an operation, from its call. nullopt: GroupOptions::timeout.
 using Timeout = std::optional<std::chrono::nanoseconds>;
 
 namespace detail {
@@ -64,59 +65,66 @@ rpc::Result<std::vector<T>> unpack_all(rpc::Result<std::vector<rpc::Buffer>>&& a
 // create() fails unless name, members, wire_dtype and bounds are equal on all members. The other options may
 // differ between members.
 struct GroupOptions {
-  std::string name = "world";        // the same on all members; a name may be used again
+  std::string name = "world";        // several groups may have one name
   std::vector<std::string> members;  // by rank; empty: all members of a fixed world, by their ranks
-  // The default of collectives, and the timeout of the members' rendezvous in create(). Starts when a rank
-  // starts the operation.
+  // The timeout of the rendezvous in create(), and the default timeout of collectives. It starts when this
+  // member calls the operation.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
-  // float16 or bfloat16: the type in which all_reduce sends float32, except for small tensors
-  // (plan/choice.h). It halves the bytes. Results are rounded once for each rank, and have that precision;
-  // they have the same bits on all ranks. No effect if ranks share memory, or for float64.
+  // float16 or bfloat16: the type in which all_reduce sends float32 tensors, except small ones
+  // (plan/choice.h). It halves the bytes. Each rank rounds once, so results have the precision of that type;
+  // they have the same bits on all ranks. No effect on ranks that share memory, or on other dtypes than
+  // float32.
   std::optional<at::ScalarType> wire_dtype = {};
-  Bounds bounds = {};  // where messages change the algorithm; must be equal on all members
-  // Whether members on one host, of one user, use shared memory; and the number of bytes of addresses that
-  // each has there for tensors of empty(). Members of a host with different values do not share memory.
+  Bounds bounds = {};  // the sizes at which collectives by messages change the algorithm
+  // shared_memory: whether members on one host and of one user use shared memory. shared_bytes: the size of
+  // each member's range of addresses for tensors of empty(); only used pages need memory. If members on a
+  // host have different values, they do not share memory.
   bool shared_memory = true;
   std::size_t shared_bytes = std::size_t{16} << 30;
-  // If members are on several hosts, and at least two of them on one, members of a host use memory, and hosts
-  // exchange messages. A name for a part of what the operating system calls one host: members with different
-  // names count as members of different hosts (for example sockets of a machine).
+  // A name for a part of the machine, for example one of its sockets: members with different names count as
+  // members of different hosts. If members are on several hosts, and at least two of them on one, the members
+  // of a host use shared memory, and the hosts exchange messages (GroupBackend::hosts).
   std::string host = {};
   // A folder into which each member writes its latest operations and its waits when the group fails; `weft
-  // flight FOLDER` analyses them. Empty: $WEFT_FLIGHT_RECORDER_DIR; if that is not set, nothing is written.
+  // flight FOLDER` analyses the files. Empty: $WEFT_FLIGHT_RECORDER_DIR; if the variable is not set, nothing
+  // is written.
   std::filesystem::path flight_recorder_dir = {};
-  // Limits of the data that this member keeps for collectives that other members have started and it has not.
-  // Beyond a limit the group fails with resource_exhausted.
+  // Limits of the data that this member keeps for collectives that other members have started and this one
+  // has not. If a limit is exceeded, the group fails with resource_exhausted.
   std::size_t max_early_messages = 64 << 10;
   std::size_t max_early_bytes = std::size_t{1} << 30;
 };
 
 class WEFT_EXPORT Group {
  public:
-  // Where the program calls an operation. Leave the parameter at its default: the location is part of errors
-  // and of the flight recorder.
+  // The source location of a call. Leave the parameter at its default: errors and the flight recorder show
+  // it.
   using Site = std::source_location;
 
-  // Call it on all members. The agent has collectives::layer(), has joined its job, and outlives the future.
-  // Errors: those of Job::all_gather; invalid_argument if this agent is no member, or if a member occurs
-  // twice. To grow a group, create a new one, of its members and those that have joined.
+  // Creates a group. Call it on all members. The agent must have collectives::layer(), must have joined its
+  // job, and must outlive the future. Errors: those of Job::all_gather; invalid_argument if this agent is not
+  // a member, or if a member occurs twice. A group cannot grow: create a new group of its members and the
+  // agents that have joined.
   static rpc::Future<Group> create(rpc::Agent& agent, GroupOptions options);
-  // With the default options. An overload: g++ 12 destroys a default argument twice in a co_await expression.
+  // The same with the default options. It is an overload because g++ 12 destroys a default argument twice in
+  // a co_await expression.
   static rpc::Future<Group> create(rpc::Agent& agent) { return create(agent, GroupOptions{}); }
 
-  // Call it on all members, in one order with all other operations: the members with one color form a group,
-  // ordered by their keys, then by their ranks here. A member without a color gets no group. The default of
-  // the options is that of this group, and the default of the name is this group's name with the color.
+  // Divides the group: the members with the same color form a new group, ordered by their keys, then by their
+  // ranks in this group. A member without a color gets no group. Call it on all members, in the same order
+  // relative to all other operations. options: by default those of this group, with the color appended to its
+  // name.
   rpc::Future<std::optional<Group>> split(std::optional<int> color, int key = 0,
                                           std::optional<GroupOptions> options = {},
                                           Site site = Site::current()) const;
-  // A group of the members that still live, in their order here. Call it on all of them, after a loss has
-  // ended this group, in a world that is not fixed. It has the options of this group.
+  // Creates a group of the members that are still alive, in the order of this group and with its options.
+  // Call it on all of these members, after the loss of a member has ended this group, in a world that is not
+  // fixed.
   rpc::Future<Group> shrink(rpc::Agent& agent) const;
 
-  // The name; the options with which the group was created; this member's rank; the number of members.
-  // Constant, also after the group has ended. After split(), options().members is not the list of members:
-  // use members().
+  // The name, the options with which the group was created, this member's rank, and the number of members.
+  // They are constant, also after the group has ended. For a group from split(), options().members is not the
+  // list of its members: use members().
   const std::string& name() const;
   const GroupOptions& options() const;
   int rank() const;
@@ -124,72 +132,77 @@ class WEFT_EXPORT Group {
 
   std::vector<std::string> members() const;  // names, by rank
 
-  // The same group, whose collectives start to run on the calling thread: for a caller that waits for the
-  // result at once. In shared memory the caller runs up to 1 MiB, as long as the other ranks arrive within 50
-  // µs each. By messages it runs all work that can run without waiting, and first the work that other threads
-  // have started.
+  // A handle to the same group whose collectives start on the calling thread, for a caller that waits for the
+  // result at once. In shared memory, the calling thread executes collectives of up to 1 MiB, as long as each
+  // other rank arrives within 50 µs. With messages, it does all work that needs no waiting, after the work
+  // that other threads have started.
   Group inlined() const;
 
-  // A tensor in the members' shared memory, where collectives need not copy it; in ordinary memory if they
-  // share none, or if the shared memory is used up. Throws resource_exhausted if the host has no memory left.
-  // The tensor outlives the group. An output of a failed collective must not be used any more.
+  // Allocates a tensor in the members' shared memory, where collectives need not copy it. If they share none,
+  // or if the shared memory is used up, it is in ordinary memory. Throws resource_exhausted if the host has
+  // no memory left. The tensor may outlive the group. Do not use it after a collective with this tensor as an
+  // output has failed.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options = {}) const;
-  // How the members access each other's tensors. Constant: create() determines it.
+  // How the members access each other's tensors. create() determines it; constant.
   GroupBackend backend() const;
 
-  // Call it on all members: creates the resources of collectives on that device of this member; a group uses
-  // one device. Completes when all members have them; unsupported, on all, if one member cannot. Without it
-  // the first collective does this, and blocks its thread. Messages between devices need it.
+  // Creates the resources for collectives on that device of this member. Call it on all members. A group uses
+  // one device. Completes when all members have the resources; if one member cannot create them, it fails
+  // with unsupported on all members. If it is not called, the first collective creates the resources and
+  // blocks its thread meanwhile. Messages between devices require the call.
   rpc::Future<void> prepare(c10::Device device, Timeout timeout = {}, Site site = Site::current()) const;
 
-  // tensor: of one shape on all ranks; the result is the reduction of all.
+  // tensor: input and output, of one shape on all ranks. It becomes the reduction of the tensors of all
+  // ranks.
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                                Site site = Site::current()) const;
-  // For several tensors, of one dtype, in one collective; the same applies below. Tensors that are adjacent
-  // in one storage, contiguous and in the given order, are not copied.
+  // Reduces several tensors of one dtype in one collective. The same applies to the other functions with
+  // lists of tensors below. Tensors are not copied if they are contiguous and adjacent in one storage, in the
+  // given order.
   rpc::Future<void> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op = ReduceOp::sum,
                                Timeout timeout = {}, Site site = Site::current()) const;
-  // The same at the root only: the tensors of other ranks do not change.
+  // As all_reduce, but only the root's tensor changes.
   rpc::Future<void> reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                            Site site = Site::current()) const;
-  // tensor: of one shape on all ranks; the tensors of all ranks become the root's.
+  // tensor: of one shape on all ranks. Copies the root's tensor to the tensors of all ranks.
   rpc::Future<void> broadcast(at::Tensor tensor, int root, Timeout timeout = {},
                               Site site = Site::current()) const;
   rpc::Future<void> broadcast(std::vector<at::Tensor> tensors, int root, Timeout timeout = {},
                               Site site = Site::current()) const;
-  // output: size() × as many elements as input, rank after rank. In place: input is exactly part rank() of
-  // the output's memory, which is then not copied; the same applies below, with this rank's part of the
-  // output. Any other overlap of inputs and outputs is invalid_argument.
+  // output: size() times as many elements as input; it receives the inputs of all ranks, rank after rank. In
+  // place: if input is exactly part rank() of the output's memory, it is not copied. The same applies to the
+  // functions below, with this rank's part of the output. Any other overlap of inputs and outputs is
+  // invalid_argument.
   rpc::Future<void> all_gather(at::Tensor output, at::Tensor input, Timeout timeout = {},
                                Site site = Site::current()) const;
   // outputs[i] gathers inputs[i].
   rpc::Future<void> all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                Timeout timeout = {}, Site site = Site::current()) const;
-  // outputs: one for each rank, of sizes that may differ but are equal on all ranks; input: as large as
+  // outputs: one for each rank. Their sizes may differ, but all ranks give the same sizes. input: as large as
   // outputs[rank()].
   rpc::Future<void> all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Timeout timeout = {},
                                  Site site = Site::current()) const;
-  // input: size() × as many elements as output, which becomes this rank's part of the reduction of all. In
-  // place: output is exactly part rank() of the input's memory; the same applies below. Any other overlap is
-  // invalid_argument.
+  // input: size() times as many elements as output. The output becomes part rank() of the reduction of all
+  // inputs. In place: output may be exactly part rank() of the input's memory; the same applies below. Any
+  // other overlap is invalid_argument.
   rpc::Future<void> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum,
                                    Timeout timeout = {}, Site site = Site::current()) const;
-  // outputs[i] becomes this rank's part of the reduction of all inputs[i].
+  // outputs[i] becomes part rank() of the reduction of inputs[i] of all ranks.
   rpc::Future<void> reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                    ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                                    Site site = Site::current()) const;
-  // inputs: one for each rank, of sizes that may differ but are equal on all ranks; output: as large as
-  // inputs[rank()], becomes the reduction of these inputs of all ranks.
+  // inputs: one for each rank. Their sizes may differ, but all ranks give the same sizes. output: as large as
+  // inputs[rank()]; it becomes the reduction of inputs[rank()] of all ranks.
   rpc::Future<void> reduce_scatter_v(at::Tensor output, std::vector<at::Tensor> inputs,
                                      ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                                      Site site = Site::current()) const;
-  // Both of one size on all ranks, divided into size() equal parts: part i of the input becomes part rank()
-  // of rank i's output.
+  // output, input: of one size on all ranks, divided into size() equal parts. Part i of the input becomes
+  // part rank() of rank i's output.
   rpc::Future<void> all_to_all(at::Tensor output, at::Tensor input, Timeout timeout = {},
                                Site site = Site::current()) const;
-  // One for each rank, of any sizes: rank i's outputs[rank()] must be as large as this rank's inputs[i]. If
-  // two ranks differ in a size, the group fails with invalid_argument, which names both. Ranks that agree
-  // with all others may have completed the operation.
+  // outputs, inputs: one tensor for each rank, of any sizes. Rank i's outputs[rank()] must be as large as
+  // this rank's inputs[i]. If two ranks differ in a size, the group fails with invalid_argument, which names
+  // both. On ranks whose sizes agree with those of all other ranks, the operation may have completed.
   rpc::Future<void> all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                  Timeout timeout = {}, Site site = Site::current()) const;
   // outputs, inputs: one for each rank, all of one shape, at the root; empty elsewhere. gather() copies the
@@ -198,43 +211,46 @@ class WEFT_EXPORT Group {
                            Site site = Site::current()) const;
   rpc::Future<void> scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root, Timeout timeout = {},
                             Site site = Site::current()) const;
-  // Completes when all ranks have called it; after the deadline the error names those that have not.
+  // Completes when all ranks have called it. If the timeout expires, the error names the ranks that have not.
   rpc::Future<void> barrier(Timeout timeout = {}, Site site = Site::current()) const;
 
   // For collectives that become ready in different orders on different ranks. All ranks call launch() with
-  // the same names, in any order and on any threads. `begin` starts collectives of this group. It runs once
-  // all ranks have called launch() with that name, and all ranks run the functions in one order. They run one
-  // at a time on a thread of the agent, with the caller's LibTorch thread state, and must not block; on a
-  // device they set the stream. A name may be used again once its function has run. Other collectives of the
-  // group keep the program's order only if no launch is in flight. Completes with the future that `begin`
-  // returns. deadline: for all ranks to be ready; the error names those that are not.
+  // the same names, in any order and on any threads. `begin` starts collectives of this group. It runs when
+  // all ranks have called launch() with that name, and all ranks run the functions in the same order. The
+  // functions run one at a time on a thread of the agent, with the caller's LibTorch thread state. They must
+  // not block, and on a device they must set the stream. A name may be used again once its function has run.
+  // While a launch is in flight, do not call other collectives of the group: their order would differ between
+  // ranks. The future of launch() completes with the future that `begin` returns. timeout: for all ranks to
+  // call launch(); the error names the ranks that have not.
   using LaunchFunction = rpc::UniqueFunction<rpc::Future<void>()>;
   rpc::Future<void> launch(const std::string& name, LaunchFunction begin, Timeout timeout = {},
                            Site site = Site::current()) const;
 
-  // Between two ranks, independent of collectives. The tensors must have one dtype and shape; otherwise both
-  // ranks get invalid_argument. Messages of one sender and tag are received in the order in which they were
-  // sent. Completes when the receiver has the tensor.
+  // send() and recv() move a tensor between two ranks, independently of collectives. If the tensors of the
+  // two ranks differ in dtype or shape, both calls fail with invalid_argument. Messages with the same sender
+  // and tag are received in the order in which they were sent. Both futures complete when the receiver has
+  // the tensor.
   rpc::Future<void> send(at::Tensor tensor, int to, std::uint64_t tag = 0, Timeout timeout = {},
                          Site site = Site::current()) const;
   rpc::Future<void> recv(at::Tensor tensor, int from, std::uint64_t tag = 0, Timeout timeout = {},
                          Site site = Site::current()) const;
-  // Receives a tensor of any dtype and shape, in the host's memory, in order with tensors of known shape. Its
-  // size is bounded as that of every message (rpc::Limits). It does not receive a send on a device: use
-  // recv() with a tensor there.
+  // Receives a tensor of any dtype and shape in host memory, in the same order as recv() with that sender and
+  // tag. rpc::Limits bounds its size, as for every message. It cannot receive a tensor that is sent from a
+  // device: use recv() with a tensor on the device.
   rpc::Future<at::Tensor> recv_tensor(int from, std::uint64_t tag = 0, Timeout timeout = {},
                                       Site site = Site::current()) const;
   // Receives the first message with that tag; returns its sender's rank. unsupported on a device.
   rpc::Future<int> recv_any(at::Tensor tensor, std::uint64_t tag = 0, Timeout timeout = {},
                             Site site = Site::current()) const;
 
-  // Starts all of them together, in any order; completes when all have completed, with the first error in the
-  // given order. On one device, or none.
+  // Starts all messages together; their order has no effect. Completes when all have completed. If several
+  // fail, the future has the error of the first in the given order. All tensors are on one device or all in
+  // host memory.
   rpc::Future<void> batch(std::vector<PointToPoint> messages, Timeout timeout = {},
                           Site site = Site::current()) const;
 
-  // For small values of a program's own types: they are sent through rank 0, and compared as tensors are. Of
-  // one type on all ranks.
+  // Exchange small values of the program's own types through rank 0. The type must be the same on all ranks;
+  // the ranks' types and operations are compared as for tensors.
   template <rpc::Transferable T>
   rpc::Future<std::vector<T>> all_gather_object(const T& value, Timeout timeout = {},
                                                 Site site = Site::current()) const;
@@ -256,7 +272,7 @@ class WEFT_EXPORT Group {
   template <rpc::Transferable T, class F>
   rpc::Future<T> all_reduce_object(const T& value, F f, Timeout timeout = {},
                                    Site site = Site::current()) const;
-  // Between two ranks, as send and recv: of one type on both, of any size.
+  // Move a value of any size between two ranks, as send() and recv() do. Both ranks must use the same type.
   template <rpc::Transferable T>
   rpc::Future<void> send_object(const T& value, int to, std::uint64_t tag = 0, Timeout timeout = {},
                                 Site site = Site::current()) const;
@@ -264,12 +280,13 @@ class WEFT_EXPORT Group {
   rpc::Future<T> recv_object(int from, std::uint64_t tag = 0, Timeout timeout = {},
                              Site site = Site::current()) const;
 
-  // Writes the file of GroupOptions::flight_recorder_dir now, into that folder; returns its path.
-  // failed_precondition if it cannot be written.
+  // Writes this member's flight recorder into `folder` now, as a failure of the group does
+  // (GroupOptions::flight_recorder_dir). Returns the file's path. failed_precondition: the file cannot be
+  // written.
   std::filesystem::path write_flight(const std::filesystem::path& folder) const;
 
-  // Ends the group, and the groups that were split from it, on all their ranks. If the group has ended
-  // before, only those of the latter that this rank is a member of.
+  // Ends the group, and the groups that were split from it, on all their ranks. If the group has already
+  // ended, only the split groups with this rank as a member end.
   void abort(const std::string& reason) const;
 
   const std::shared_ptr<rpc::AgentCore>& agent() const;  // for higher layers
@@ -281,7 +298,7 @@ class WEFT_EXPORT Group {
                                    const GroupOptions& options);
   static void try_to_shrink(rpc::Agent& agent, const Group& old,
                             const std::shared_ptr<rpc::Promise<Group>>& promise);
-  // In two rounds of values: the given number and the next one.
+  // Uses two rounds of values: the round with the given number and the next one.
   rpc::Future<std::optional<Group>> split_in(std::uint64_t rounds, std::optional<int> color, int key,
                                              const GroupOptions& options, const Site& site) const;
   rpc::Future<void> run(const CollectiveCall& call) const;

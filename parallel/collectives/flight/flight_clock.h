@@ -1,10 +1,10 @@
-// FlightClock: timestamps that cost some ten nanoseconds: the system's clock takes two to three times as
-// long.
+// FlightClock: timestamps that take about ten nanoseconds; reading the system's clock takes two to three
+// times as long.
 //
-// Ticks are of the processor's counter, which is synchronous on all cores (x86-64), or elsewhere of the
-// system's clock. They are converted to times when they are read, between two readings of both clocks:
-// whatever the counter does, the times lie between these. Thread-safety: a value; constant after
-// construction.
+// On x86-64, ticks are values of the processor's counter, which is synchronous on all cores; on other
+// processors they are values of the system's clock. A Scale converts ticks to times by interpolation between
+// two readings of both clocks, so the times are always between these two readings. Thread-safety: a value;
+// constant after construction.
 #pragma once
 
 #include <algorithm>
@@ -26,12 +26,13 @@ class FlightClock {
 #endif
   }
 
-  // For ticks since this clock was created. Nanoseconds since 1970.
+  // Converts ticks since this clock's creation to times in nanoseconds since 1970.
   class Scale {
    public:
     // The time of the call of scale().
     std::int64_t taken() const { return last_.time; }
-    // The time of these ticks. Ticks before the clock's creation or after scale() count as these.
+    // The time of these ticks. Ticks before the clock's creation have the time of the creation, and ticks
+    // after the call of scale() have the time of that call.
     std::int64_t time_of(Ticks ticks) const {
       if (last_.ticks <= first_.ticks || last_.time <= first_.time) return last_.time;
       const double part = static_cast<double>(std::clamp(ticks, first_.ticks, last_.ticks) - first_.ticks) /

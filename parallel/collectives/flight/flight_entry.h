@@ -1,7 +1,7 @@
 // FlightEntry: one operation of a group on one rank, as its flight recorder recorded it.
 //
-// Times are nanoseconds since 1970 by the host's clock, so those of several ranks can be compared as far as
-// their clocks agree; 0: it has not reached this state. A value.
+// Times are nanoseconds since 1970 by the host's clock: times of several hosts are comparable only as far as
+// their clocks agree. 0: the operation has not reached this state. A value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -13,20 +13,20 @@
 
 namespace weft::collectives {
 
-// The type of a receive of a tensor of any type.
+// The text of a receive that accepts a tensor of any dtype and shape.
 inline constexpr std::string_view any_tensor = "any tensor";
 
 // The kind of an operation: a collective of tensors, a round of values, or one side of a message.
 enum class FlightKind : std::uint8_t {
   collective,
-  values,  // a round in which ranks exchange values that are no tensors
+  values,  // a round in which ranks exchange values other than tensors
   send,
   recv,
 };
 // The progress of an operation. It may skip `moving`.
 enum class FlightState : std::uint8_t {
-  begun,   // here; which other ranks have started is unknown
-  moving,  // all have arrived: data moves
+  begun,   // this rank has started it; which other ranks have is unknown
+  moving,  // all ranks have started it: data moves
   done,
   failed,
 };
@@ -37,7 +37,7 @@ WEFT_EXPORT std::string_view name_of(FlightState state);  // "begun", …
 struct WEFT_EXPORT FlightEntry {
   FlightKind kind = FlightKind::collective;
   FlightState state = FlightState::begun;
-  std::uint64_t number = 0;  // of all operations of this rank in the group, in the order of their start
+  std::uint64_t number = 0;  // counts all operations of this rank in the group, in the order of their start
   std::uint64_t sequence =
       0;             // of a collective, of a round of values: operations with the same number belong together
   std::string text;  // "all_reduce(sum, float32[4, 8])"; for a message its type, "float32[4]"
@@ -46,7 +46,7 @@ struct WEFT_EXPORT FlightEntry {
   int peer = -1;  // for a message: the other rank; -1: any
   std::uint64_t tag = 0;
   std::int64_t begun = 0, moved = 0, ended = 0;
-  std::string error;           // why it failed
+  std::string error;           // the reason of a failure
   std::vector<int> waits_for;  // ranks whose data had not arrived
 
   // is_open(): not done. A failed operation counts as open: when a group fails, the operations that are in

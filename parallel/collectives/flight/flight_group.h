@@ -1,7 +1,8 @@
 // FlightGroup: the combined information of the dumps of one group's ranks.
 //
-// For collectives of one sequence it knows which ranks have the same signature, and for every rank what it
-// has not completed. Points into the dumps, which outlive it. Thread-safety: a value.
+// It has the collectives of each rank by their number, the numbers at which signatures differ, and the
+// operations that each rank has not completed. It points into the dumps, which must outlive it.
+// Thread-safety: a value.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -16,12 +17,12 @@ namespace weft::collectives {
 // Entries of dumps, not owned.
 using FlightEntries = std::vector<const FlightEntry*>;
 
-// A meeting of all ranks, as one number: that of a collective, or that of a round of values after those of
-// all collectives.
+// The number of an operation of all ranks, a collective or a round of values. Rounds of values have larger
+// ordinals than all collectives.
 using FlightOrdinal = std::uint64_t;
 // The ordinals of rounds of values begin here.
 constexpr FlightOrdinal first_round = FlightOrdinal{1} << 63;
-// Of an entry that is no message.
+// The ordinal of an entry that is not a message.
 inline FlightOrdinal ordinal_of(const FlightEntry& entry) {
   return entry.kind == FlightKind::values ? first_round + entry.sequence : entry.sequence;
 }
@@ -29,19 +30,18 @@ inline FlightOrdinal ordinal_of(const FlightEntry& entry) {
 struct WEFT_EXPORT FlightGroup {
   std::string label;  // its name; "NAME@MEMBER0.NUMBER" if several groups have that name
   std::vector<std::string> members;
-  std::vector<const FlightDump*> dumps;                                 // by rank; null: none
+  std::vector<const FlightDump*> dumps;                                 // by rank; null: the rank has none
   std::vector<std::map<FlightOrdinal, const FlightEntry*>> by_ordinal;  // by rank
-  std::set<FlightOrdinal> mismatches;  // at which ranks have different signatures
-  std::vector<FlightEntries>
-      open;  // by rank: not completed, and no mismatches; meetings in order, then messages
+  std::set<FlightOrdinal> mismatches;  // ordinals at which the ranks' signatures differ
+  std::vector<FlightEntries> open;  // by rank: not completed, without mismatches; by ordinal, then messages
 
   // The number of ranks, and the dump of one; null: that rank has none.
   int size() const { return static_cast<int>(members.size()); }
   const FlightDump* dump(int rank) const { return dumps[static_cast<std::size_t>(rank)]; }
 
-  const FlightEntry* entry(int rank, FlightOrdinal ordinal) const;  // null: not in its dump
-  bool has_begun(int rank, FlightOrdinal ordinal) const;            // false without a dump
-  // The ranks without a dump, and those with one, in ascending order.
+  const FlightEntry* entry(int rank, FlightOrdinal ordinal) const;  // null: not in the rank's dump
+  bool has_begun(int rank, FlightOrdinal ordinal) const;            // false if the rank has no dump
+  // The ranks without a dump, and the ranks with a dump, in ascending order.
   std::vector<int> without_dump() const;
   std::vector<int> with_dump() const;
 
@@ -49,21 +49,22 @@ struct WEFT_EXPORT FlightGroup {
   std::string describe(const std::vector<int>& ranks) const;  // "ranks 0, 1, 4-7"; one rank as above
 };
 
-// If a rank has two dumps, the later one counts. Among groups of the same name and members in which rank 0
-// was another process, the last counts; `notes` lists the ignored ones.
+// Combines dumps by group. If a rank has two dumps, the later one is used. If several groups have the same
+// name and members but another process as rank 0, the last of them is used; `notes` lists the ignored groups.
 WEFT_EXPORT std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
                                                    std::vector<std::string>& notes);
 
-// The relation of one rank's operations to another's from a place on where they differ.
+// A likely reason why the operations of two ranks differ from some operation on.
 enum class FlightShift : std::uint8_t {
-  none,      // none of those below
-  left_out,  // as if it had left out the other's operation there
-  one_more,  // as if its own operation there were an additional one
-  swapped    // as if it had done that and the next in the other order
+  none,      // none of the reasons below
+  left_out,  // the rank has left out the other rank's operation
+  one_more,  // the rank's operation is an additional one
+  swapped    // the rank has called this operation and the next in the other order
 };
-// Whether two entries, of different ranks, are of the same operation.
+// Whether two entries of different ranks are the same operation.
 using SameFlight = std::function<bool(const FlightEntry&, const FlightEntry&)>;
-// sequence: the ordinal at which rank and other differ first. same: compares entries of later ordinals, too.
+// sequence: the first ordinal at which `rank` and `other` differ. same: also called for entries with larger
+// ordinals.
 WEFT_EXPORT FlightShift flight_shift(const FlightGroup& group, int rank, int other, std::uint64_t sequence,
                                      const SameFlight& same);
 

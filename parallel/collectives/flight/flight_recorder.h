@@ -1,10 +1,10 @@
-// FlightRecorder: records the last operations of one group on one rank, to diagnose one that does not
+// FlightRecorder: records the last operations of one group on one rank, to diagnose operations that do not
 // complete.
 //
-// A ring of the last `most` operations, and in addition older ones that have not completed: a hanging
-// operation is never dropped. An operation's signature is kept as bytes and becomes text only when it is
-// read, so recording takes less than 100 ns and, once the ring's buffers have grown, no memory. Owned by its
-// group. Thread-safe.
+// It keeps the last `most` operations in a ring, and in addition the older operations that have not
+// completed: a hanging operation is never dropped. It stores an operation's signature as bytes, and converts
+// it to text only in records(), so recording takes less than 100 ns and, once the ring's buffers have grown,
+// allocates no memory. Owned by its group. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_clock.h>
@@ -26,8 +26,8 @@ struct FlightOperation {
   // See FlightEntry for the fields of the same names.
   FlightKind kind = FlightKind::collective;
   std::uint64_t sequence = 0;  // of a collective, of a round of values
-  std::string_view meaning;    // copied
-  Render render = nullptr;     // makes its text; null: it is text
+  std::string_view meaning;    // begin() copies it
+  Render render = nullptr;     // converts `meaning` to text; null: it is text
   std::source_location site{};
   std::uint64_t bytes = 0;
   int peer = -1;  // for a message; -1: any
@@ -38,33 +38,32 @@ struct FlightOperation {
 // A snapshot of a recorder.
 struct FlightRecords {
   std::int64_t taken = 0;            // the time of the snapshot
-  std::uint64_t begun = 0;           // collectives: those below this number have started
-  std::uint64_t begun_values = 0;    // rounds of values, likewise
-  std::uint64_t dropped = 0;         // operations that completed and are no longer here
+  std::uint64_t begun = 0;           // collectives with smaller numbers have started
+  std::uint64_t begun_values = 0;    // rounds of values with smaller numbers have started
+  std::uint64_t dropped = 0;         // the number of completed operations that are no longer kept
   std::vector<FlightEntry> entries;  // in the order of their start
 };
 
 class WEFT_EXPORT FlightRecorder {
  public:
-  using Ticket = std::uint64_t;  // of an operation; one that has been dropped since is ignored
+  using Ticket = std::uint64_t;  // of an operation; calls for a dropped operation have no effect
 
   explicit FlightRecorder(std::size_t most = 1024);  // rounded up to a power of two
 
   // Records the start of an operation. The functions below record its progress, with the current time; once
   // it has completed or failed, they have no effect.
   Ticket begin(const FlightOperation& operation);
-  void moving(Ticket ticket);  // all have arrived
+  void moving(Ticket ticket);  // all ranks have arrived
   void done(Ticket ticket);
-  void received(Ticket ticket, int from);  // completed, for a receive: from that rank
+  void received(Ticket ticket, int from);  // done() for a receive: the message came from that rank
   void failed(Ticket ticket, std::string_view error);
-  // Data that is read only after an error.
+  // Sets the ranks whose data has not arrived. Call it before a dump, or when the operation fails.
   void waits_for(Ticket ticket, std::vector<int> ranks);
 
-  // Records an operation that has already completed; for operations that take no time in which a snapshot
-  // could be taken.
+  // Records an operation that has already completed. For operations that are too short to be seen in flight.
   void note(const FlightOperation& operation);
 
-  // A snapshot. It creates the operations' texts, without delaying threads that record meanwhile.
+  // Returns a snapshot. It creates the operations' texts outside of the lock, so it does not delay recording.
   FlightRecords records() const;
 
  private:
@@ -76,7 +75,7 @@ class WEFT_EXPORT FlightRecorder {
   struct Slot {
     Ticket ticket = none;
     FlightState state = FlightState::done;
-    FlightOperation operation;  // without its signature:
+    FlightOperation operation;  // except its `meaning`, which the next member has
     std::string meaning;
     FlightClock::Ticks moved = 0, ended = 0;
     std::unique_ptr<Trouble> trouble;
@@ -88,9 +87,9 @@ class WEFT_EXPORT FlightRecorder {
   void keep(Slot& slot);
 
   const FlightClock clock_;
-  mutable SpinLock lock_;  // guards what follows
+  mutable SpinLock lock_;  // guards the members below
   std::vector<Slot> ring_;
-  std::map<Ticket, Slot> kept_;  // that had not completed when their places were needed
+  std::map<Ticket, Slot> kept_;  // operations in flight whose place in the ring was needed
   Ticket next_ = 0;
   std::uint64_t begun_ = 0, begun_values_ = 0;
 };

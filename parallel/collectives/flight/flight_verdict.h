@@ -1,9 +1,10 @@
 // FlightVerdict: the findings about a job, from the dumps of its ranks: a pure function.
 //
-// For each group: the first collective on which ranks differ; the first that has not completed, with the
-// ranks that have not started it and the source location of every rank; ranks without a dump; messages with
-// one side only. Across groups: cycles of waits. The dumps of a job that continues are taken one after the
-// other: operations in flight in them need not hang. Thread-safety: values.
+// For each group it has the first collective on which ranks differ; the first collective that has not
+// completed, with the ranks that have not started it and the source location of every rank; the ranks without
+// a dump; and the messages with one side only. Across groups it has the cycles of waits. If the job continues
+// while its dumps are taken, operations that the dumps show in flight do not necessarily hang. Thread-safety:
+// values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -14,17 +15,17 @@ namespace weft::collectives {
 
 // One problem of a job.
 struct FlightFinding {
-  // What it is. For each kind: the meaning of `ranks`, and their order.
+  // The kind of the problem. The comments state the meaning and order of `ranks`.
   enum class Kind : std::uint8_t {
     cycle,       // members wait for each other
     mismatch,    // ranks differ: `ranks` are the minority
-    no_dump,     // of `ranks`, which may be dead
-    missing,     // `ranks` have not started a collective in which others wait
+    no_dump,     // `ranks` have no dump; they may be dead
+    missing,     // `ranks` have not started a collective in which other ranks wait
     under_way,   // all have started a collective, and `ranks` have not completed it
     unreceived,  // a send, `ranks` {sender, receiver}, that has not been received
     unsent,      // a receive, `ranks` {receiver, sender or none}, of a message that was not sent
     unlike,      // a send and a receive, `ranks` {sender, receiver}, of different types
-    in_transit,  // a send and a receive, likewise, of the same type
+    in_transit,  // a send and a receive, `ranks` {sender, receiver}, of the same type
   };
 
   // ranks: of the group; for a cycle: empty.
@@ -53,9 +54,9 @@ struct FlightVerdict {
   std::vector<std::string> notes;
 };
 
-// Dumps must be those of flight_dump_of(): their numbers are within their ranges.
+// dumps: results of flight_dump_of(), which checks their numbers.
 WEFT_EXPORT FlightVerdict flight_verdict(const std::vector<FlightDump>& dumps);
-// As lines. Texts of dumps are included unchanged.
+// The verdict as lines of text. Texts of dumps are included unchanged.
 WEFT_EXPORT std::string text_of(const FlightVerdict& verdict);
 
 }  // namespace weft::collectives

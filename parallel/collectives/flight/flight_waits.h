@@ -1,9 +1,9 @@
 // FlightWaits: the waits between members, across the groups of a job, and their cycles.
 //
-// An operation waits for the ranks that have not started theirs: a collective for ranks that have not called
-// it, a send for a rank that does not receive, a receive for a rank that has not sent. A rank without a dump
-// counts as not arrived. A receive from any rank waits for no particular rank. Members of different groups
-// are the same if their names are equal. Points into the groups. Thread-safety: values.
+// A collective waits for the ranks that have not called it, a send for a rank that does not receive, a
+// receive for a rank that has not sent. A rank without a dump counts as not arrived. A receive from any rank
+// waits for no particular rank. Members of different groups are the same if their names are equal. Points
+// into the groups. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_group.h>
@@ -26,7 +26,7 @@ WEFT_EXPORT std::vector<FlightWait> flight_waits(const std::vector<FlightGroup>&
 // One wait of a cycle.
 struct FlightLink {
   const FlightWait* wait = nullptr;
-  int awaited = 0;  // one of those that it waits for: by name, the rank of the next link
+  int awaited = 0;  // one of wait->awaited: the member of the next link
 };
 using FlightCycle = std::vector<FlightLink>;  // the last waits for the first
 // No member is in two cycles; a long cycle is reported only if none of its members is in a shorter one.

@@ -8,7 +8,8 @@
 namespace weft::collectives {
 
 struct PointToPoint {
-  // Whether this rank sends the tensor to `peer`, or receives it from there, as Group::send() and recv().
+  // send: this rank sends the tensor to `peer`, as Group::send(). recv: it receives the tensor from `peer`,
+  // as Group::recv().
   enum class Kind : std::uint8_t { send, recv };
   Kind kind = Kind::send;
   at::Tensor tensor;

@@ -1,9 +1,8 @@
 // ReduceOp: combines the values of several ranks.
 //
 // sum, avg (the sum divided by the number of ranks; for integers, truncated towards zero), product, min and
-// max (NaN if any rank has NaN), bit_and, bit_or, bit_xor (for integers and bool), and the sum of values that
-// each rank first multiplies by its own factor (floating point and complex). For bool, sum and max are `or`,
-// product and min are `and`. A value.
+// max (NaN if any rank has NaN), bit_and, bit_or, bit_xor (for integers and bool), and premul_sum. For bool,
+// sum and max are `or`, product and min are `and`. A value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -14,14 +13,15 @@
 namespace weft::collectives {
 
 struct WEFT_EXPORT ReduceOp {
-  // See above. premul_sum: the sum of values that each rank first multiplies by `factor`.
+  // premul_sum: the sum of values that each rank first multiplies by `factor` (floating point and complex).
   enum class Kind : std::uint8_t { sum, avg, product, min, max, bit_and, bit_or, bit_xor, premul_sum };
 
   Kind kind = Kind::sum;  // equal on all ranks
   double factor = 1;      // of premul_sum; may differ between ranks
 
   static const ReduceOp sum, avg, product, min, max, bit_and, bit_or, bit_xor;
-  // factor: this rank's. For other types than floating point and complex the collective is `unsupported`.
+  // factor: of this rank. The collective fails with `unsupported` for types other than floating point and
+  // complex.
   static constexpr ReduceOp premul_sum(double factor) { return {Kind::premul_sum, factor}; }
 
   std::string name() const;  // "sum", "avg", …
