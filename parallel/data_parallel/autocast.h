@@ -7,12 +7,12 @@
 //   }
 //   loss.backward();   // outside of the guard
 //
-// LibTorch decides for each operator: products of matrices and convolutions in the narrow type, losses and
-// norms in float32, others in the type of their inputs. Parameters keep their type, and so do their
-// gradients. LibTorch keeps converted parameters until the outermost guard ends: an optimizer steps outside
-// of it.
+// LibTorch selects the type for each operator: matrix products and convolutions compute in the narrow type,
+// losses and norms in float32, other operators in the type of their inputs. Parameters keep their type, and
+// so do their gradients. LibTorch caches converted parameters until the outermost guard is destroyed, so
+// optimizers must step outside of the guards.
 //
-// The state belongs to the thread that creates the guard. Guards may be nested and end in reverse order.
+// A guard affects the thread that creates it. Guards may be nested; destroy them in reverse order.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -26,8 +26,8 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT Autocast {
  public:
-  // dtype: nullopt is LibTorch's type for the device (bfloat16 on the CPU, float16 on a GPU). enabled: false
-  // switches an outer guard off.
+  // dtype: the narrow type; nullopt: LibTorch's default for the device (bfloat16 on the CPU, float16 on a
+  // GPU). enabled: false disables autocast within an outer guard.
   explicit Autocast(at::DeviceType device, std::optional<at::ScalarType> dtype = std::nullopt,
                     bool enabled = true);
   ~Autocast();

@@ -1,5 +1,5 @@
-// BatchNormVariant: the base of batch norms with other statistics than those of their input, and their
-// conversion from LibTorch's.
+// BatchNormVariant: the base class of batch norms that normalize by other statistics than those of their
+// input, and functions that convert LibTorch's batch norms to them.
 //
 // SyncBatchNorm and pipeline::DeferredBatchNorm derive from it: modules for 1, 2 and 3 spatial dimensions,
 // which share the parameters and buffers of a torch::nn::BatchNorm. Not thread-safe.
@@ -56,15 +56,16 @@ class BatchNormVariant : public torch::nn::NormImplBase<1, Derived, torch::nn::B
 };
 
 // Replaces modules within torch::nn::Sequential containers, at any depth, and returns their names.
-// replacement: the module that takes the place of the given one; empty: it stays. failed_precondition if a
-// module to be replaced is a member of another module: its holder there cannot be exchanged from outside. The
-// error begins with `operation` and names `type`, with which the member could be declared.
+// replacement: returns the module that replaces the given one; empty: the module is kept.
+// failed_precondition: a module to be replaced is a member of another module, whose holder cannot be replaced
+// from outside. The error begins with `operation`, and names `type`, which the program can declare as the
+// member's type instead.
 WEFT_EXPORT std::vector<std::string> replace_in_sequentials(
     torch::nn::Module& module, const std::string& operation, const std::string& type,
     const std::function<torch::nn::AnyModule(const torch::nn::Module&)>& replacement);
 
-// Each BatchNorm1d, 2d and 3d, by what make(const BatchNorm&) returns: a pointer to a BatchNormVariant, null
-// if the batch norm stays.
+// Replaces each BatchNorm1d, 2d and 3d by the result of make(const BatchNorm&), a pointer to a
+// BatchNormVariant; null: the batch norm is kept.
 template <class Make>
 std::vector<std::string> replace_batch_norms(torch::nn::Module& module, const std::string& operation,
                                              const std::string& type, const Make& make) {

@@ -1,9 +1,9 @@
 // broadcast_parameters(), broadcast_optimizer_state(): give all ranks the parameters of one rank, and the
 // state of its optimizer: momenta, step counts, options.
 //
-// At the start of training; after a join, whose ranks made different numbers of steps; or after a checkpoint
-// that only one rank has read. All ranks of the group call these functions, and those
-// that return no future block.
+// Call them at the start of training, after a join in which the ranks made different numbers of steps, or
+// after only one rank has read a checkpoint. All ranks of the group call these functions. Functions that
+// return no future block.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -16,20 +16,22 @@
 
 namespace weft::data_parallel {
 
-// In place, one collective for each dtype and device. The tensors have the same shapes, strides and order on
-// all ranks; shapes are compared (invalid_argument).
+// Copies the tensors of rank `source` into the tensors of all ranks, with one collective for each dtype and
+// device. The tensors must have the same shapes, strides and order on all ranks. invalid_argument: the shapes
+// differ.
 WEFT_EXPORT rpc::Future<void> broadcast_tensors(const collectives::Group& group,
                                                 const std::vector<at::Tensor>& tensors, int source);
 
-// Parameters and buffers of the module. The names are compared first: failed_precondition on all ranks, with
-// the first difference.
+// Broadcasts the parameters and buffers of the module. If their names differ between ranks, the call fails on
+// all ranks with failed_precondition, which names the first difference.
 WEFT_EXPORT void broadcast_parameters(const collectives::Group& group, const torch::nn::Module& module,
                                       int source);
 // The same for named tensors, such as module.named_parameters().
 WEFT_EXPORT void broadcast_parameters(const collectives::Group& group,
                                       const torch::OrderedDict<std::string, at::Tensor>& tensors, int source);
 
-// The optimizers are of one type, for the same parameters.
+// Broadcasts the optimizer's state and options. All ranks must have the same type of optimizer, with the same
+// parameters.
 WEFT_EXPORT void broadcast_optimizer_state(const collectives::Group& group,
                                            torch::optim::Optimizer& optimizer, int source);
 

@@ -1,4 +1,4 @@
-// clip_gradients: scales gradients, of which each rank has a part, by the norm of all of them together.
+// clip_gradients: clips gradients that are distributed over ranks by their common norm.
 //
 //   const double norm = clip_gradients(gradients, gradients, {group}, 1.0);   // no gradient is on two ranks
 //
@@ -13,11 +13,13 @@
 
 namespace weft::data_parallel {
 
-// Scales `gradients` to max_norm if the norm of all ranks' `counted` exceeds it. Returns the norm before, the
-// same bits on all ranks. counted: those of `gradients` that no other rank counts. over: the norm is reduced
-// over one group after the other. norm_type: p, positive; infinity is the largest absolute value. A norm that
-// is not finite is returned, and multiplies the gradients, as in torch::nn::utils::clip_grad_norm_.
-// Undefined gradients are left out. Blocks; all ranks call it. invalid_argument: norm_type.
+// If the norm of the `counted` gradients of all ranks exceeds max_norm, scales `gradients` so that this norm
+// becomes max_norm. Returns the norm before scaling, with the same bits on all ranks. counted: the gradients
+// of this rank that count in the norm. If several ranks have a copy of a gradient, only one of them counts
+// it. over: the groups over which the norm is reduced, one after the other. norm_type: p, positive; infinity:
+// the largest absolute value. A norm that is not finite also scales the gradients, as in
+// torch::nn::utils::clip_grad_norm_. Undefined gradients are ignored. All ranks call it; it blocks.
+// invalid_argument: norm_type is not positive.
 WEFT_EXPORT double clip_gradients(const std::vector<at::Tensor>& counted,
                                   const std::vector<at::Tensor>& gradients,
                                   const std::vector<collectives::Group>& over, double max_norm,

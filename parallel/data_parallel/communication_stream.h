@@ -1,4 +1,5 @@
-// CommunicationStream: the stream of a device on which collectives run next to what other streams compute.
+// CommunicationStream: a stream of a device on which collectives run at the same time as computations on
+// other streams.
 //
 //   communication.note_writer();       // after a part of the tensor was written on the current stream
 //   communication.follow_writers();    // all parts are written
@@ -25,17 +26,17 @@ class WEFT_EXPORT CommunicationStream {
   // A stream of LibTorch's pool, unless the device is the CPU.
   explicit CommunicationStream(c10::Device device);
 
-  // The current stream of the device writes what collectives will read.
+  // Records that the current stream of the device writes data that collectives will read.
   void note_writer();
-  // Later work on this stream starts after what all writers have been given so far.
+  // Later work on this stream starts after all work that the writers have been given so far.
   void follow_writers();
-  // What the current stream of the device has been given so far, on any thread; none on the CPU. Later work
-  // on this stream starts after it.
+  // written(): an event after all work that the current stream of the device has been given so far; none on
+  // the CPU. Any thread may call it. follow(): later work on this stream starts after the event.
   static std::optional<c10::Event> written(c10::Device device);
   void follow(const c10::Event& written) const { written.block(*stream_); }
-  // Later work on the current stream starts after what this stream has been given so far.
+  // Later work on the current stream starts after all work that this stream has been given so far.
   void begin_reads() const;
-  // Waits until the device has done what the current stream has been given so far.
+  // Blocks until the device has completed all work that the current stream has been given so far.
   void synchronize_current() const;
 
   // Calls f with this stream as the current one of its device.
@@ -49,7 +50,7 @@ class WEFT_EXPORT CommunicationStream {
   c10::Stream current() const;
 
   std::optional<c10::Stream> stream_;
-  std::optional<c10::Stream> writer_;  // the latest one; those before it are followed
+  std::optional<c10::Stream> writer_;  // the latest writer; this stream follows the earlier ones already
 };
 
 }  // namespace weft::data_parallel

@@ -7,12 +7,12 @@
 // Each forward splits its inputs along the first dimension, runs the parts at the same time, and joins the
 // outputs on the first device. Backward adds the gradients of all parts to those of the module's parameters.
 // The module itself runs the first part, so its buffers, such as the running statistics of a batch norm, are
-// updated as by a forward of that part. The other parts run on clones, which take over parameters and buffers
-// before each forward; on the module's own device the clones share its parameters' memory.
+// updated as by a forward of that part. The other parts run on clones. Before each forward, the clones get
+// the module's parameters and buffers; clones on the module's own device share the memory of its parameters.
 //
-// The backward of parts on one device runs on one thread, since LibTorch's engine has one for each device. To
-// use all cores, or several hosts, train with DistributedDataParallel, one process for each core or device.
-// The module implements clone() (torch::nn::Cloneable). Not thread-safe.
+// The backward of all parts on one device runs on one thread, because LibTorch's engine has one thread for
+// each device. To use all cores, or several hosts, train with DistributedDataParallel, one process for each
+// core or device. The module must implement clone() (torch::nn::Cloneable). Not thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -41,13 +41,14 @@ class WEFT_EXPORT Clones {
   }  // own one first
   const std::vector<at::Device>& devices() const { return devices_; }
 
-  // Before a forward of this number of parts: the clones take over parameters and buffers.
+  // Copies the module's parameters and buffers to the clones of the first `parts` parts. Call it before each
+  // forward.
   void update(std::size_t parts);
   // The parts of an input, at most one for each device, on their devices.
   std::vector<at::Tensor> scatter(const at::Tensor& input) const;
   at::Tensor gather(std::vector<at::Tensor> outputs) const;
-  // Runs f(part) for each part at the same time, the first one on this thread, with this thread's LibTorch
-  // state. Rethrows the first error in the order of parts, when all have ended.
+  // Runs f(part) for all parts at the same time, with this thread's LibTorch state; the first part runs on
+  // this thread. When all parts have returned, rethrows the error of the first part that failed.
   void run(std::size_t parts, const std::function<void(std::size_t)>& f);
 
  private:
@@ -61,10 +62,10 @@ class WEFT_EXPORT Clones {
 template <class Module>
 class DataParallel {
  public:
-  // devices: one for each part; not empty. The module is moved to the first one.
+  // devices: one for each part; not empty. Moves the module to the first device.
   DataParallel(std::shared_ptr<Module> module, std::vector<at::Device> devices)
       : clones_(std::move(module), std::move(devices)) {}
-  // Of a module holder: torch::nn::Linear, torch::nn::Sequential.
+  // For a module holder, such as torch::nn::Linear or torch::nn::Sequential.
   template <class Holder>
     requires std::is_base_of_v<torch::nn::ModuleHolder<Module>, Holder>
   DataParallel(const Holder& module, std::vector<at::Device> devices)
@@ -73,8 +74,8 @@ class DataParallel {
   // The module on the first device, which has the parameters.
   Module& module() const { return static_cast<Module&>(*clones_.modules().front()); }
 
-  // Tensors of one size in the first dimension. An output that is a scalar becomes a vector with an element
-  // for each part.
+  // The inputs must have the same size in the first dimension. If the module's output is a scalar, the result
+  // is a vector with one element for each part.
   template <class... Tensors>
   at::Tensor forward(const at::Tensor& input, const Tensors&... further) {
     const std::vector<std::vector<at::Tensor>> inputs{clones_.scatter(input), clones_.scatter(further)...};

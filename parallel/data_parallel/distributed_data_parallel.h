@@ -12,10 +12,11 @@
 //
 // The parameters start as those of rank 0, and stay equal if the ranks' optimizers are equal. Each rank calls
 // forward() and backward() equally often. The ranks may use different parts of the module: a parameter that
-// only other ranks use gets their gradients. Outputs may be tensors, and tuples, containers, optionals and
-// structs (WEFT_CODEC) of tensors; backward starts at an output. Errors of the group are thrown by
-// backward(), or by forward() for buffers. Not with create_graph. Not thread-safe, except that calls of
-// forward(pass, ...) may run at the same time. After PyTorch's class of that name (Li et al., 2020).
+// only other ranks use gets their gradients. An output may be a tensor, or a tuple, container, optional or
+// struct (WEFT_CODEC) of tensors; backward starts at an output. backward() throws the errors of the group,
+// and forward() those of the broadcast of buffers. create_graph is not supported. Not thread-safe, except
+// that calls of forward(pass, ...) may run at the same time. The algorithm is that of PyTorch's class of the
+// same name (Li et al., 2020).
 //
 // In a dist_autograd::Pass, gradients are averaged in the pass:
 //
@@ -58,7 +59,8 @@ constexpr bool shows_tensors() {
   }
 }
 
-// Whether the tensors of a copy of a T can be replaced without a change of the original: not those of views.
+// Whether the tensors of a copy of a T can be replaced without a change of the original. Views do not own
+// their tensors.
 template <class T>
 constexpr bool owns_tensors() {
   if constexpr (!std::is_copy_constructible_v<T>) {
@@ -113,7 +115,7 @@ class DistributedDataParallel : public Replica {
   DistributedDataParallel(const collectives::Group& group, std::shared_ptr<Module> module,
                           Options options = {})
       : Replica(group, detail::as_module(module), std::move(options)), module_(std::move(module)) {}
-  // Of a module holder: torch::nn::Linear, torch::nn::Sequential.
+  // For a module holder, such as torch::nn::Linear or torch::nn::Sequential.
   template <class Holder>
     requires std::is_base_of_v<torch::nn::ModuleHolder<Module>, Holder>
   DistributedDataParallel(const collectives::Group& group, const Holder& module, Options options = {})
@@ -131,8 +133,8 @@ class DistributedDataParallel : public Replica {
     after_forward();
     return output;
   }
-  // In a pass, whose backward then averages the gradients that it has of this module (attach()). The module's
-  // forward gets the pass too, if it takes one.
+  // Runs the module in a pass, whose backward then averages the pass's gradients of this module (attach()).
+  // If the module's forward has a Pass parameter, it gets the pass.
   template <class GivenPass, class... Arguments>
     requires std::is_same_v<std::remove_cvref_t<GivenPass>, dist_autograd::Pass>
   auto forward(GivenPass&& pass, Arguments&&... arguments) {

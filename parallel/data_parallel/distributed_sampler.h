@@ -7,10 +7,10 @@
 //     for (auto& batch : sampler.batches(*loader)) ...
 //   }
 //
-// All ranks permute the indices in the same way, which depends on the seed and the epoch, and take every P-th
-// of them. A handle: the copy inside the loader shares its state. save() and load() resume within an epoch,
-// also on another number of ranks, after the batches that batches() has delivered: those that the loader has
-// only fetched ahead are not counted. The loader keeps its batches in order
+// All ranks permute the indices in the same way, which depends on the seed and the epoch; each of P ranks
+// takes every P-th index. A sampler is a handle: the copy in the loader shares its state. save() and load()
+// resume within an epoch after the batches that batches() has delivered, also with another number of ranks;
+// batches that the loader has only prefetched do not count. The loader must keep its batches in order
 // (DataLoaderOptions::enforce_ordering, the default). Thread-safe.
 #pragma once
 
@@ -28,16 +28,17 @@
 
 namespace weft::data_parallel {
 
-// The same on all ranks.
+// The options must be equal on all ranks.
 struct SamplerOptions {
   bool shuffle = true;  // a new order in each epoch
-  // The last indices that do not suffice for all ranks are left out. Off: indices from the beginning fill up,
-  // so that all ranks have equally many.
+  // If the number of indices is not a multiple of the number of ranks: true leaves out the last indices;
+  // false repeats indices from the beginning, so that all ranks have equally many.
   bool drop_last = false;
-  std::uint64_t seed = 0;  // the same on all ranks
+  std::uint64_t seed = 0;
 };
 
-// The indices of one rank, without those that all ranks together have `consumed` of `order`. A pure function.
+// The indices of one rank in `order`, without the first `consumed` indices of `order`, which the ranks have
+// processed already. A pure function.
 WEFT_EXPORT std::vector<std::size_t> indices_of_rank(const std::vector<std::size_t>& order, int rank,
                                                      int ranks, std::size_t consumed, bool drop_last);
 
@@ -47,12 +48,13 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
   DistributedSampler(std::size_t size, const collectives::Group& group, SamplerOptions options = {})
       : DistributedSampler(size, group.rank(), group.size(), options) {}
 
-  // Before an epoch: its number, which chooses the permutation. Nothing if it is the present epoch.
+  // Sets the number of the epoch, which selects the permutation. Call it before the epoch. It has no effect
+  // if the number is that of the present epoch.
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const;
   std::size_t samples() const;  // of this rank in an epoch
 
-  // The batches of a loader with this sampler. A batch counts as delivered when the loop gets it.
+  // The batches of a loader with this sampler. A batch counts as delivered when the loop receives it.
   template <class Loader>
   class Batches;
   template <class Loader>
@@ -64,8 +66,9 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
   // Of the loader.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
-  // Epoch, seed and the number of indices that all ranks have consumed. The ranks have delivered equally many
-  // batches. After load() the loader continues there.
+  // The state is the epoch, the seed and the number of indices that all ranks together have consumed. Call
+  // save() when all ranks have delivered equally many batches. After load() the loader continues with the
+  // next index.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -81,7 +84,7 @@ class DistributedSampler::Batches {
   // The loader's.
   using Iterator = decltype(std::declval<Loader&>().begin());
 
-  // Both outlive the range.
+  // The sampler and the loader must outlive the range.
   Batches(DistributedSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
 
   // The end of the range, and its iterator.

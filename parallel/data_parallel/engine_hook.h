@@ -1,4 +1,4 @@
-// call_before: a function that LibTorch's engine calls before it runs a node of a graph.
+// call_before: sets a function that LibTorch's engine calls before it runs a node of a graph.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -8,7 +8,7 @@
 
 namespace weft::data_parallel {
 
-// f: on the engine's thread, each time that the node runs. As long as the node exists.
+// The engine calls f on its thread before each run of the node, as long as the node exists.
 template <class F>
 void call_before(torch::autograd::Node& node, F f) {
   class Hook final : public torch::autograd::FunctionPreHook {

@@ -1,8 +1,8 @@
 // GradientBuckets: memory for the gradients of a bucket plan, and the steps in which each bucket is reduced.
 //
 // The gradients of a bucket are views of one tensor, in memory of the group, so that collectives do not copy
-// them. A sparse gradient has a bucket to itself, without memory. On a device the steps run on a stream of
-// their own, next to backward. Not thread-safe.
+// them. A sparse gradient has a bucket to itself, without memory. On a device, the steps run on a separate
+// stream, at the same time as the backward. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
@@ -24,7 +24,7 @@ struct NamedParameter {
   bool sparse = false;  // its gradients are sparse tensors
 };
 
-// In the order of the parameters.
+// The names in the order of the parameters.
 std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters);
 
 class WEFT_EXPORT GradientBuckets {
@@ -44,27 +44,27 @@ class WEFT_EXPORT GradientBuckets {
   at::ScalarType dtype(std::size_t bucket) const {  // of its gradients
     return parameters_[plan_[bucket].front()].tensor.scalar_type();
   }
-  // Undefined for a parameter with sparse gradients.
+  // The place of the parameter's gradient in its bucket. Undefined for a parameter with sparse gradients.
   const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 
-  // A dense gradient that was computed becomes the view; an undefined one becomes zero. failed_precondition:
-  // the gradient is sparse, or was recorded by autograd.
+  // Copies a computed dense gradient into the bucket, and replaces it by the view; an undefined gradient
+  // becomes a view of zeros. failed_precondition: the gradient is sparse, or autograd has recorded it.
   void move_in(std::size_t parameter, at::Tensor& gradient) const;
-  // After the last write to a bucket, or after its sparse gradient was computed, on the same thread: the next
-  // step starts when the device has done these writes.
+  // Call it after the last write to a bucket, or after its sparse gradient was computed, on the same thread.
+  // The next step then starts when the device has completed these writes.
   void end_writes(std::size_t bucket) const;
-  // Before the averages of a bucket are read, on the thread that reads them.
+  // Call it before the averages of a bucket are read, on the thread that reads them.
   void begin_reads(std::size_t bucket) const { streams_[bucket]->begin_reads(); }
-  // Waits until the devices have done what the current streams have been given so far.
+  // Blocks until the devices have completed all work that the current streams have been given so far.
   void synchronize() const;
 
-  // Starts a step of the reduction of a bucket, as CommunicationHook::run() does. Step 0 of a sparse bucket
-  // takes the gradient that this rank contributes; undefined is a zero.
+  // Starts a step of the reduction of a bucket, as CommunicationHook::run() does. sparse: for step 0 of a
+  // sparse bucket, the gradient that this rank contributes; undefined: zero.
   std::optional<rpc::Future<void>> run(const collectives::Group& group, CommunicationHook* hook,
                                        std::size_t bucket, int step, const at::Tensor& sparse = {});
-  // After the last step of a sparse bucket: the sum over the ranks. Once.
+  // Returns the sum over the ranks, after the last step of a sparse bucket. Call it once.
   at::Tensor take_sparse_sum(std::size_t bucket);
-  // After the last step: multiplies the averages of a bucket.
+  // Multiplies the averages of a bucket, after the last step.
   void scale(std::size_t bucket, double factor);
 
  private:
@@ -81,7 +81,7 @@ class WEFT_EXPORT GradientBuckets {
   std::vector<std::optional<SparseGather>> gathers_;           // by bucket
 };
 
-// Whether the gradient is this view of a bucket.
+// Whether the gradient uses the memory of this view of a bucket.
 bool is_alias(const at::Tensor& gradient, const at::Tensor& view);
 
 }  // namespace weft::data_parallel

@@ -1,7 +1,8 @@
-// GradientHooks: what LibTorch's engine reports about the gradients of a module's parameters.
+// GradientHooks: reports the gradients of a module's parameters that LibTorch's engine accumulates.
 //
-// Each parameter has a hook on its gradient accumulator, and one on that of its copy in low precision. The
-// hooks are removed with this object. Owned by a Reducer. Thread-safe: it does not change once it is made.
+// Each parameter has a hook on its gradient accumulator, and one on the accumulator of its copy in low
+// precision. The destructor removes the hooks. Owned by a Reducer. Thread-safe, because it does not change
+// after construction.
 #pragma once
 
 #include <weft/parallel/data_parallel/gradient_buckets.h>
@@ -14,8 +15,8 @@ namespace weft::data_parallel {
 
 class GradientHooks {
  public:
-  // On the engine's thread, each time that an accumulator has run. defined: it was given a gradient, and has
-  // added it.
+  // Called on the engine's thread each time that an accumulator has run. defined: the accumulator got a
+  // gradient and has added it.
   using Accumulated = std::function<void(std::size_t parameter, bool defined)>;
   // low_precision: null if the parameters are used in their own type.
   GradientHooks(std::vector<NamedParameter> parameters, const LowPrecision* low_precision,
@@ -26,7 +27,7 @@ class GradientHooks {
 
   // failed_precondition: a parameter has changed its dtype or device, and with it its accumulator.
   void check_unchanged() const;
-  // By parameter: how many gradients the backward that runs on this thread will compute.
+  // By parameter: the number of gradients that the backward on this thread will compute.
   std::vector<std::size_t> expected() const;
 
  private:
@@ -35,12 +36,14 @@ class GradientHooks {
     std::uintptr_t hook;
   };
   const std::vector<NamedParameter> parameters_;
-  std::vector<std::vector<Source>> sources_;  // by parameter; the first one is of the parameter itself
+  std::vector<std::vector<Source>> sources_;  // by parameter; the first is the parameter's own accumulator
 };
 
-// Whether a backward runs on this thread; not that of a dist_autograd::Pass.
+// Whether a backward of LibTorch's engine runs on this thread. Backwards of a dist_autograd::Pass do not
+// count.
 bool in_backward();
-// Whether it runs only for some tensors: torch::autograd::grad(), or backward() with `inputs`.
+// Whether that backward computes the gradients of some tensors only: torch::autograd::grad(), or backward()
+// with `inputs`.
 bool is_partial_backward();
 
 }  // namespace weft::data_parallel

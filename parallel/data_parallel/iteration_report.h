@@ -1,4 +1,4 @@
-// IterationReport: makes the iterations of a replica visible outside of the program.
+// IterationReport: reports the iterations of a replica as metrics, trace spans and log lines.
 //
 //   metrics   data_parallel.iterations, .bytes, .backward_us, .waited_us, .communication_us and
 //   .overlapped_us,
@@ -23,7 +23,7 @@ class IterationReport {
   // names: of the parameters, by index.
   explicit IterationReport(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  // age: how long ago backward began.
+  // age: the time since the start of backward.
   void add(const collectives::Group& group, const IterationStats& stats, std::chrono::nanoseconds age);
 
  private:

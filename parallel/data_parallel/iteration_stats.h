@@ -18,27 +18,27 @@ struct BucketStats {
   std::size_t bytes = 0;                 // 0: a sparse gradient
   std::string dtype = {};                // of the gradients
   std::size_t late = 0;                  // the parameter for whose gradient the bucket waited longest
-  std::chrono::nanoseconds delay{0};     // so long, after the gradient before; 0: the bucket has only one
-  std::chrono::nanoseconds launched{0};  // the reduction started
-  std::chrono::nanoseconds reduced{0};   // it was complete
+  std::chrono::nanoseconds delay{0};     // that wait, after the gradient before; 0: there is only one
+  std::chrono::nanoseconds launched{0};  // start of the reduction
+  std::chrono::nanoseconds reduced{0};   // end of the reduction
 };
 
 struct IterationStats {
   std::size_t iteration = 0;  // from 1
   std::chrono::nanoseconds forward{0};
   std::chrono::nanoseconds backward{0};  // from its first node until its last
-  std::chrono::nanoseconds waited{0};    // after that, for buckets
+  std::chrono::nanoseconds waited{0};    // for buckets, after the last node
   std::size_t skipped = 0;               // buckets that no rank reached
-  std::vector<BucketStats> buckets;      // that were reduced
+  std::vector<BucketStats> buckets;      // the reduced buckets
   std::vector<std::size_t> order;        // parameters in the order in which gradients became ready
   std::string hook;                      // CommunicationHook::name(); "all_reduce" without a hook
-  // On this rank each parameter got as many gradients as in the first iteration, in all iterations so far:
-  // Options::static_graph could be used.
+  // In all iterations so far, each parameter got as many gradients on this rank as in the first iteration:
+  // the program could use Options::static_graph.
   bool is_static = true;
 
   std::size_t bytes() const;                       // of all buckets
   std::chrono::nanoseconds communication() const;  // while at least one bucket was in flight
-  std::chrono::nanoseconds overlapped() const;     // the part of that before backward ended
+  std::chrono::nanoseconds overlapped() const;     // the part of communication() before backward ended
 };
 
 // One line for the iteration and one for each bucket. names: of the parameters, by index.

@@ -2,11 +2,12 @@
 //
 //   for (auto& batch : ddp.join(*loader)) { ... }
 //
-// The ranks tell each other before each forward whether they have a batch. A rank that has none left shadows
-// the collectives of the others, without gradients, until no rank has one. Then all ranks take
-// over the parameters, and unless they are local the buffers, of a rank that trained to the end. The state of
-// optimizers is not taken over. All collectives run within the loop, none in a destructor. A rank that leaves
-// the loop early lets the others wait until the group's timeout names it.
+// Before each forward, the ranks exchange whether they have a batch. A rank without a batch calls the
+// collectives of the other ranks too ("shadows" them), without gradients, until no rank has a batch. Then all
+// ranks get the parameters of a rank that trained to the end, and its buffers unless Options::buffers is
+// local. The state of optimizers is not copied. All collectives run within the loop, none in a destructor. If
+// a rank leaves the loop early, the other ranks wait until the group's timeout, and get an error that names
+// the rank.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -18,35 +19,35 @@
 
 namespace weft::data_parallel {
 
-// The same on all ranks.
+// The options must be equal on all ranks.
 struct JoinOptions {
-  // The mean of the ranks that still have batches. Off: of all ranks of the group, so that a batch
-  // has the same weight in every iteration.
+  // true: gradients are averaged over the ranks that still have batches. false: over all ranks of the group,
+  // so that a batch has the same weight in every iteration.
   bool divide_by_active = false;
-  // failed_precondition on all ranks as soon as one has no batch left.
+  // Fail with failed_precondition on all ranks as soon as one rank has no batch left.
   bool throw_early = false;
 };
 
-// Another user of collectives in each iteration, with its own group: the functions that a rank
-// without a batch calls instead.
+// An object that calls collectives of another group in each iteration. A rank without a batch calls these
+// functions instead of the object's forward, backward and step.
 class WEFT_EXPORT Joinable {
  public:
   virtual ~Joinable() = default;
   // source: a rank that has a batch.
   virtual void shadow_forward(int source) = 0;
   virtual void shadow_backward() = 0;
-  // After the gradients of an iteration that is reduced: an optimizer whose steps are collectives.
+  // Called after the gradients of a reduced iteration: for an optimizer whose steps are collectives.
   virtual void shadow_step(int source) { (void)source; }
-  // source: a rank that trained to the end. On all ranks.
+  // Called on all ranks when no rank has a batch. source: a rank that trained to the end.
   virtual void finish_join(int source) = 0;
 };
 
-// The ranks' exchange before each forward. Of a Replica.
+// The exchange of the ranks before each forward. Replica implements it.
 class WEFT_EXPORT Joining {
  public:
   virtual ~Joining() = default;
-  // begin_join() begins a join, on all ranks. leave_join() ends it on this rank, also where its loop stopped
-  // early.
+  // begin_join() begins a join; all ranks call it. leave_join() ends the join on this rank, also if its loop
+  // stopped early.
   virtual void begin_join(const JoinOptions& options, std::vector<Joinable*> others) = 0;
   virtual void drain_join() = 0;  // this rank has no batch left: blocks until no rank has one
   virtual void leave_join() noexcept = 0;
@@ -60,7 +61,7 @@ class JoinedRange {
   using Iterator = decltype(std::declval<Range&>().begin());
   using End = decltype(std::declval<Range&>().end());
 
-  // Both outlive this.
+  // Both arguments must outlive the range.
   JoinedRange(Joining& joining, Range& range) : joining_(&joining), range_(&range) {}
   JoinedRange(JoinedRange&& other) noexcept
       : joining_(std::exchange(other.joining_, nullptr)), range_(other.range_) {}

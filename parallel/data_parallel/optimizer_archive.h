@@ -1,7 +1,7 @@
 // The state of an optimizer as bytes: momenta, step counts, options. Plain functions over values.
 //
 // torch::optim::LBFGS cannot be saved while its history is not full: its memory of one iteration then has
-// undefined tensors. archive_of() drops that memory, which the next step makes anew.
+// undefined tensors. archive_of() drops that memory, and the next step allocates it again.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -13,10 +13,11 @@
 namespace weft::data_parallel {
 
 WEFT_EXPORT std::string archive_of(torch::optim::Optimizer& optimizer);
-// Into an optimizer of the same type, for the same parameters. States that the bytes do not have stay.
+// Loads the bytes into an optimizer of the same type with the same parameters. States that the bytes do not
+// contain are kept.
 WEFT_EXPORT void load_archive(const std::string& bytes, torch::optim::Optimizer& optimizer);
 
-// Also for a copy of its states.
+// Drops that memory from one state, for code that copies the states itself.
 WEFT_EXPORT void drop_scratch_memory(torch::optim::OptimizerParamState& state);
 
 }  // namespace weft::data_parallel

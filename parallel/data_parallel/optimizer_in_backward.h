@@ -9,14 +9,14 @@
 //
 // The steps of one bucket overlap with the reduction of the next ones, and gradients are not kept until the
 // end. The results are those of one optimizer for all parameters after backward, whose gradients are
-// undefined before each backward. Without synchronization (no_sync), in a pass, and for a rank without a
-// batch in a join, nothing is stepped. Gradients cannot be clipped or tested for infinite values: they are
-// used one by one. If a reduction fails, some parameters have been stepped: take over those of another rank
-// (set_group).
+// undefined before each backward. Parameters are not stepped within no_sync(), in a pass, and on a rank
+// without a batch in a join. The program cannot clip gradients by their norm or test them for infinite
+// values, because each gradient is used at once. If a reduction fails, some parameters have been stepped: get
+// the parameters of another rank by set_group().
 //
-// With a communication hook, MixedPrecision::parameters or sparse gradients, the steps are made at the end of
-// backward. Ignored parameters are not stepped. After PyTorch's _apply_optimizer_in_backward. Not
-// thread-safe.
+// With a communication hook, MixedPrecision::parameters or sparse gradients, all steps run at the end of
+// backward. Ignored parameters are not stepped. The counterpart of PyTorch's _apply_optimizer_in_backward.
+// Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/replica.h>
@@ -32,18 +32,19 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT OptimizerInBackward {
  public:
-  // make: an optimizer of the one parameter. On all ranks, between iterations. The replica outlives this
-  // object and has one of it.
+  // make: creates an optimizer of one parameter. All ranks construct the object, between iterations. The
+  // replica must outlive it, and can have only one OptimizerInBackward.
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const at::Tensor& parameter)>;
   OptimizerInBackward(Replica& replica, const Make& make, bool keeps_gradients = false);
   ~OptimizerInBackward();
   OptimizerInBackward(const OptimizerInBackward&) = delete;
   OptimizerInBackward& operator=(const OptimizerInBackward&) = delete;
 
-  // By the indices of Replica::parameter_names(): to change options, such as the learning rate.
+  // The optimizers in the order of Replica::parameter_names(). The program may change their options, such as
+  // the learning rate.
   const std::vector<std::unique_ptr<torch::optim::Optimizer>>& optimizers() const { return optimizers_; }
 
-  // Of all optimizers, between iterations.
+  // Save and load the states of all optimizers. Call these between iterations.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 

@@ -1,9 +1,9 @@
-// OverlapTrial: finds out whether buckets are better reduced during backward or after it.
+// OverlapTrial: measures whether it is faster to reduce buckets during backward or after it.
 //
-// With a free core for each rank's group, reduction during backward hides behind it. Without one, both
-// compete for the core, and the rank may lose more to cache misses and context switches than it hides. So the
-// first backwards use both ways in turn, and the faster one stays. The first two backwards do not count: the
-// buckets are planned anew after the first. A value; it reads no clock.
+// If each rank's group has a free core, the reduction overlaps with backward. Otherwise both compete for one
+// core, and cache misses and context switches may cost more than the overlap saves. So the first backwards
+// use the two modes in turn, and the faster mode is used from then on. The first two backwards do not count,
+// because the buckets are planned again after the first. A value; it reads no clock.
 #pragma once
 
 #include <weft/parallel/data_parallel/options.h>
@@ -18,12 +18,12 @@ class WEFT_EXPORT OverlapTrial {
  public:
   static constexpr std::size_t warm_up = 2, rounds = 5;
 
-  Overlap next() const;                         // of the next backward
+  Overlap next() const;                         // the mode of the next backward
   void add(std::chrono::nanoseconds duration);  // of the backward that used next()
-  // Both ways have had all their backwards.
+  // Whether both modes have been measured completely.
   bool complete() const { return backwards_ == warm_up + 2 * rounds; }
-  // Seconds of the two ways, `group` and `after`: medians. Added up over the ranks they say which one to
-  // keep.
+  // The median seconds of the modes `group` and `after` on this rank. faster() selects a mode from the sums
+  // of the medians over all ranks.
   std::array<double, 2> medians() const;
   static Overlap faster(const std::array<double, 2>& seconds);
 

@@ -21,38 +21,40 @@
 
 namespace weft::data_parallel {
 
-// Another way in which the ranks share the buffers of a module, in training, for iterations that are reduced.
+// A program's function that exchanges the buffers of a module between the ranks, in training, in iterations
+// that are reduced. It replaces Options::buffers.
 struct BufferHook {
   // By name.
   using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
-  // Starts collectives of the group, the same on all ranks, also on ranks without a batch in a join. source:
-  // the first rank that has a batch. In a pass it is one launch: the collectives are started before it
-  // returns.
+  // Starts the same collectives of the group on all ranks, also on ranks without a batch in a join. source:
+  // the first rank that has a batch. In a pass it runs as one launch (Group::launch), and must start all
+  // collectives before it returns.
   std::function<rpc::Future<void>(const collectives::Group& group, const Buffers& buffers, int source)> run;
-  // Off: before forward, which waits for the future. On: after forward; the end of backward waits for the
-  // future. In a pass always before.
+  // false: `run` is called before forward, which waits for the future. true: it is called after forward, and
+  // the end of backward waits for the future. In a pass it is always called before forward.
   bool after_forward = false;
 };
 
 class WEFT_EXPORT Replica : public Joining {
  public:
-  // All ranks of the group call it, and it blocks. Makes a group of its members for this replica alone
-  // (split()), so that other collectives of the program may run at any time. Compares the parameters and
-  // buffers of all ranks (failed_precondition with the first difference), and makes them those of rank 0.
+  // All ranks of the group call it, and it blocks. It splits a group of the same members for this replica
+  // alone, so that other collectives of the program may run at any time. It compares the parameters and
+  // buffers of all ranks, and sends those of rank 0 to all. failed_precondition, which names the first
+  // difference: names, shapes or types differ between ranks.
   Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
-  // If an exception destroys the replica, the group is aborted, so that no other rank waits for its timeout.
-  // That runs no collective.
+  // If an exception destroys the replica, the destructor aborts the group, so that no other rank waits for
+  // its timeout. The destructor runs no collective.
   ~Replica() override;
 
   const collectives::Group& group() const { return group_; }  // of this replica alone
   // The module that each rank has; DistributedDataParallel::module() has its type.
   const torch::nn::Module& replicated_module() const { return *module_; }
 
-  // The backward of a forward that runs while the guard lives accumulates into the gradients of this rank
-  // alone. All ranks use it for the same iterations. The next backward outside reduces the accumulated
-  // gradients.
+  // If a forward runs while the guard exists, its backward only accumulates into the gradients of this rank.
+  // All ranks must use the guard for the same iterations. The next backward without the guard reduces the
+  // accumulated gradients.
   class WEFT_EXPORT NoSync {
    public:
     explicit NoSync(Reducer& reducer);
@@ -66,7 +68,7 @@ class WEFT_EXPORT Replica : public Joining {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
 
-  // The elements of a range, whose number may differ between the ranks (join.h). others: in the order in
+  // The elements of a range, of which the ranks may have different numbers (join.h). others: in the order in
   // which they run collectives in forward.
   template <class Range>
   JoinedRange<Range> join(Range& range, const JoinOptions& options = {}, std::vector<Joinable*> others = {}) {
@@ -74,32 +76,35 @@ class WEFT_EXPORT Replica : public Joining {
     return JoinedRange<Range>(*this, range);
   }
 
-  // After a join: the rank whose parameters all ranks have. Its optimizer's state is that of most steps.
+  // After a join: the rank whose parameters all ranks now have. No rank's optimizer has made more steps.
   int join_source() const { return join_source_; }
-  // Within a join, of the present iteration. Empty outside.
+  // Within a join: the ranks without a batch in the present iteration. Outside of a join: empty.
   std::vector<int> ranks_without_batch() const { return join_ ? join_->without_batch : std::vector<int>(); }
 
-  // The backwards of the pass average the gradients that the pass has of this replica, and end afterwards.
-  // forward(pass, ...) calls it. All ranks call it once for each of their passes, before its backward; a
-  // further call does nothing. name: pairs the passes of the ranks, if passes reach the replicas in different
-  // orders: the pass's id, for example, if one pass reaches all replicas. Default: the ranks' first passes
-  // are reduced together, then their second ones, and so on. Blocks while the ranks share buffers.
-  // failed_precondition: a name within a join. unsupported: MixedPrecision::parameters.
+  // Makes the backwards of the pass average the pass's gradients of this replica; each backward completes
+  // after that. forward(pass, ...) calls attach(). All ranks call it once for each of their passes, before
+  // the pass's backward; a further call has no effect. name: passes with the same name on all ranks are
+  // reduced together, for example the pass's id if one pass reaches all replicas. Use it if passes reach the
+  // replicas in different orders. Default: the ranks' first passes are reduced together, then their second
+  // passes, and so on. Blocks while the ranks exchange buffers. failed_precondition: a name within a join.
+  // unsupported: MixedPrecision::parameters.
   void attach(const dist_autograd::Pass& pass, std::string name = {});
 
-  // On all ranks, between iterations. Null: all-reduce again.
+  // Sets the communication hook. All ranks call it, between iterations. hook: null: all-reduce without a
+  // hook.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
-  // Replaces Options::buffers, on all ranks, between iterations. Without `run`: Options::buffers again.
+  // Replaces Options::buffers. All ranks call it, between iterations. If `run` is empty, Options::buffers
+  // applies again.
   void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
   // See Reducer; an OptimizerInBackward uses it.
   void set_on_reduced(std::function<void(std::size_t parameter)> f) {
     reducer_->set_on_reduced(std::move(f));
   }
-  // If a rank cannot go on with an iteration, and keeps the replica: all ranks get an error with this rank
-  // and the reason, also those that wait already. Then set_group(). Does not block.
+  // Call it if this rank cannot complete an iteration but keeps the replica. All ranks get an error with this
+  // rank and the reason, including those that wait already. Then call set_group(). Does not block.
   void abort(const std::string& reason) const;
-  // On all ranks of the new group, between iterations: after the old group has failed, for example. Its rank
-  // 0 gives parameters and buffers to all.
+  // Replaces the group, for example after the old group has failed. All ranks of the new group call it,
+  // between iterations. Rank 0 of the new group sends its parameters and buffers to all ranks.
   void set_group(const collectives::Group& group);
 
   // The buckets of the next backward, and the durations of the last one.
@@ -107,7 +112,7 @@ class WEFT_EXPORT Replica : public Joining {
   IterationStats last() const { return reducer_->last(); }
   std::string last_table() const { return to_table(last(), parameter_names()); }
   Overlap overlap() const { return reducer_->overlap(); }  // of the next backward
-  // By the indices of a plan.
+  // The parameters in the order of the indices in a BucketPlan, and their names.
   std::vector<std::string> parameter_names() const;
   std::vector<at::Tensor> parameters() const;
 
@@ -123,7 +128,8 @@ class WEFT_EXPORT Replica : public Joining {
   void drain_join() override;
   void leave_join() noexcept override;
 
-  // Of the exchange before a forward. source: the first rank that has a batch; none: no rank has one.
+  // The result of the exchange before a forward. source: the first rank that has a batch; nullopt: no rank
+  // has one.
   struct Round {
     std::optional<int> source;
     bool reduces = false, shares_buffers = false, in_pass = false;  // in this iteration

@@ -1,9 +1,9 @@
-// SparseGather: adds up the sparse gradients of all ranks for one parameter.
+// SparseGather: adds the sparse gradients of all ranks for one parameter.
 //
 // The exchange has the steps of a CommunicationHook: step 0 exchanges the numbers of rows, step 1 their
-// indices and values, and step 2 starts nothing. If the ranks know each other's numbers of rows,
-// exchange_rows() is all of it. The steps start collectives, so all ranks run them in one
-// order with their other collectives of the group. Not thread-safe.
+// indices and values, and step 2 starts nothing. If the ranks already know each other's numbers of rows, call
+// only exchange_rows(). The steps start collectives, so all ranks must run them in the same order relative to
+// their other collectives of the group. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -25,11 +25,11 @@ WEFT_EXPORT std::vector<std::string> sparse_parameters(const torch::nn::Module& 
 
 class WEFT_EXPORT SparseGather {
  public:
-  // sizes, options: of the gradients of all ranks. gradient: sparse (COO); undefined is a zero.
+  // sizes, options: of the gradients, equal on all ranks. gradient: sparse (COO); undefined: zero.
   SparseGather(collectives::Group group, at::IntArrayRef sizes, const at::TensorOptions& options,
                const at::Tensor& gradient);
 
-  // Once the collective of the step before is complete.
+  // Runs a step. Call it when the collective of the previous step has completed.
   std::optional<rpc::Future<void>> run(int step);
   // counts: int64 [ranks, 2], the rows of each rank's coalesced gradient and its sparse dimensions. These are
   // equal on all ranks that have rows.

@@ -5,12 +5,12 @@
 //
 // In training, forward gathers each rank's count, mean and variance, and backward reduces two sums for each
 // channel. The ranks may have batches of different sizes. The result is that of a BatchNorm over the
-// concatenated batch. In evaluation it is a BatchNorm. Inputs have the shape [N, C] or [N, C, ...] and any
-// floating-point type; statistics are computed in float32, or in float64 for float64.
+// concatenated batch. In evaluation mode it computes the same as BatchNorm. Inputs have the shape [N, C] or
+// [N, C, ...] and any floating-point type; statistics are computed in float32, or in float64 for float64.
 //
-// The group is one that runs no other collectives, for example of `group.split(0)`: backward runs its
-// collectives between those of the gradients. Collectives block; their errors are thrown by forward() and
-// backward(). Not thread-safe. As a Joinable, see Replica::join.
+// The group must run no other collectives, because backward runs these collectives between those of the
+// gradients: use for example `group.split(0)`. Collectives block; forward() and backward() throw their
+// errors. Not thread-safe. For ranks with different numbers of batches, see SyncBatchNorms.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -22,8 +22,8 @@
 
 namespace weft::data_parallel {
 
-// SyncBatchNorm holds this. group: of the ranks whose statistics are joined; in training all of them call
-// forward.
+// The implementation that a SyncBatchNorm holds. group: the ranks whose statistics are combined; in training
+// all of them call forward.
 class WEFT_EXPORT SyncBatchNormImpl final : public BatchNormVariant<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, collectives::Group group);
@@ -31,8 +31,8 @@ class WEFT_EXPORT SyncBatchNormImpl final : public BatchNormVariant<SyncBatchNor
   at::Tensor forward(const at::Tensor& input);  // of the input's shape
   void pretty_print(std::ostream& stream) const override;
 
-  // An empty batch's part of the collectives of a forward and of a backward. The other ranks' inputs have the
-  // dtype and the device of the parameters or of the statistics.
+  // Take part in the collectives of a forward and of a backward with an empty batch. The other ranks' inputs
+  // must have the dtype and device of the parameters or, without parameters, of the running statistics.
   void shadow_forward();
   void shadow_backward();
 
@@ -44,10 +44,10 @@ class WEFT_EXPORT SyncBatchNormImpl final : public BatchNormVariant<SyncBatchNor
 TORCH_MODULE(SyncBatchNorm);
 
 // Replaces each BatchNorm1d, 2d and 3d within torch::nn::Sequential containers, at any depth, by a
-// SyncBatchNorm with its parameters and buffers, and returns the names of the replaced modules.
-// failed_precondition if a BatchNorm is a member of another module: its holder there cannot be exchanged from
-// outside, so declare it as a SyncBatchNorm. Before the optimizer and the DistributedDataParallel are
-// created.
+// SyncBatchNorm with its parameters and buffers, and returns the names of the replaced modules. Call it
+// before the optimizer and the DistributedDataParallel are created. failed_precondition: a BatchNorm is a
+// member of another module, whose holder cannot be replaced from outside: declare the member as a
+// SyncBatchNorm.
 WEFT_EXPORT std::vector<std::string> convert_sync_batch_norm(torch::nn::Module& module,
                                                              const collectives::Group& group);
 
@@ -55,7 +55,7 @@ WEFT_EXPORT std::vector<std::string> convert_sync_batch_norm(torch::nn::Module& 
 // collectives.
 class WEFT_EXPORT SyncBatchNorms final : public Joinable {
  public:
-  // In the order in which forward reaches them, which is that of registration unless given.
+  // in_order: the order in which forward reaches them. Default: the order of registration.
   explicit SyncBatchNorms(const torch::nn::Module& module);
   explicit SyncBatchNorms(std::vector<SyncBatchNorm> in_order) : norms_(std::move(in_order)) {}
 

@@ -7,8 +7,8 @@
 //   if (finite) optimizer.step();
 //   scaler.update(finite);      // all ranks skip the same steps, and have the same factor
 //
-// Without the agreement a rank whose own part of the gradients is finite would step alone: of parameters that
-// are not reduced, for example, or of a slice of the optimizer's state.
+// If ranks have different gradients (for example of parameters that are not reduced, or of slices), only some
+// of them may have values that are not finite. Without this agreement, the other ranks would step alone.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -23,8 +23,8 @@ class Optimizer;
 
 namespace weft::data_parallel {
 
-// Blocks; all ranks call it. Undefined gradients are left out. If a gradient is not finite on any rank, all
-// ranks get false, and the gradients' values are unspecified.
+// All ranks call it, and it blocks. Undefined gradients are ignored. If a gradient is not finite on any rank,
+// it returns false on all ranks, and the gradients' values are unspecified.
 WEFT_EXPORT bool unscale_gradients(const collectives::Group& group, const torch::optim::Optimizer& optimizer,
                                    double factor);
 WEFT_EXPORT bool unscale_gradients(const collectives::Group& group, std::vector<at::Tensor> gradients,

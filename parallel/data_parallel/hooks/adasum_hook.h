@@ -16,7 +16,7 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT AdasumHook final : public CommunicationHook {
  public:
-  // Throws invalid_argument if the number of ranks is not a power of two; run() does as well.
+  // Throws invalid_argument if the number of ranks is not a power of two. run() throws the same error.
   static void expect_ranks(int ranks);
   std::optional<rpc::Future<void>> run(const collectives::Group& group, GradientBucket& bucket,
                                        int step) override;

@@ -1,8 +1,8 @@
-// CommunicationHook: how the gradients of a bucket are averaged over a process group.
+// CommunicationHook: averages the gradients of a bucket over a process group.
 //
 // Without a hook, a DistributedDataParallel all-reduces each bucket with ReduceOp::avg. A hook replaces that:
-// it may compress the gradients, or add noise, or delay them. All ranks use the same hook. A hook is shared
-// by the iterations of one module and may keep state between them. It is called by one thread at a time.
+// it may compress the gradients, or add noise, or delay them. All ranks use the same hook. One hook serves
+// all iterations of a module, and may keep state between them. One thread at a time calls it.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -17,19 +17,19 @@
 
 namespace weft::data_parallel {
 
-// What a hook reduces.
+// A bucket of gradients that a hook reduces.
 struct WEFT_EXPORT GradientBucket {
   std::size_t index = 0;               // in the order of reduction
   bool last = false;                   // the last bucket of the backward
-  at::Tensor buffer;                   // all gradients, flat, with zeros between them; the result goes here
+  at::Tensor buffer;                   // all gradients, flat, with zeros between them; also the result
   std::vector<at::Tensor> gradients;   // views of the buffer with the parameters' shapes
   std::vector<at::Tensor> parameters;  // of these gradients
-  // Of these parameters, in the module's order. The reducer assigns the parameters to other buckets after the
-  // first backward and after set_group(): state that a hook keeps for longer is kept for each parameter.
+  // The indices of these parameters in the module's order. After the first backward and after set_group(),
+  // the reducer assigns the parameters to other buckets. A hook must therefore keep its state by parameter.
   std::vector<std::size_t> indices;
 
-  // Views of another flat tensor, which has at least as many elements as the buffer, at the gradients'
-  // places.
+  // Views of `flat` at the positions and with the shapes of the gradients. flat: one dimension, with at least
+  // as many elements as the buffer.
   std::vector<at::Tensor> views_of(const at::Tensor& flat) const;
   // The first element of a gradient in the buffer. A gradient's elements have no gaps.
   std::int64_t begin_of(std::size_t gradient) const;
@@ -43,8 +43,8 @@ class WEFT_EXPORT CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
 
-  // Called on every rank before the first bucket of each backward that is reduced. A hook that wraps another
-  // one forwards the call.
+  // Called on every rank in each backward that is reduced, before the first bucket. A hook that wraps another
+  // hook must forward the call.
   virtual void begin_iteration() {}
 
   // Runs a step of the reduction of one bucket and returns the collective that it has started. Step 0 runs as
@@ -54,7 +54,7 @@ class WEFT_EXPORT CommunicationHook {
   virtual std::optional<rpc::Future<void>> run(const collectives::Group& group, GradientBucket& bucket,
                                                int step) = 0;
 
-  // For IterationStats. Default: the name of the class.
+  // The name in IterationStats. Default: the name of the class.
   virtual std::string name() const;
 };
 

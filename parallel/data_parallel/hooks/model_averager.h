@@ -2,9 +2,10 @@
 //
 //   averager.step(model->parameters());  // on all ranks, after each optimizer.step()
 //
-// For ranks that train apart: local SGD, and post-local SGD with a PostLocalSgdHook. In the hierarchical form
-// small groups average often, and larger ones seldom. The state of optimizers is not averaged. After the last
-// step, average_parameters() makes all ranks equal. Not thread-safe.
+// It is for training in which the ranks step independently: local SGD, and post-local SGD with a
+// PostLocalSgdHook. In the hierarchical form, small groups average often, and larger groups seldom. The state
+// of optimizers is not averaged. After the last step, call average_parameters() to make all ranks equal. Not
+// thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -27,9 +28,9 @@ WEFT_EXPORT rpc::Future<void> average_tensors(const collectives::Group& group,
 
 class WEFT_EXPORT PeriodicModelAverager {
  public:
-  // By period, in steps: the group of this rank that averages then. If several periods divide a step, the
-  // largest one counts alone. warmup_steps: the first steps, which do not average; periods count from their
-  // end. invalid_argument: there is no group, a period < 1, or warmup_steps < 0.
+  // groups: by period, in steps, the group over which this rank averages. If several periods divide a step,
+  // only the group of the largest period averages. warmup_steps: the number of first steps without averaging;
+  // periods count from their end. invalid_argument: groups is empty, a period < 1, or warmup_steps < 0.
   explicit PeriodicModelAverager(std::map<std::int64_t, collectives::Group> groups,
                                  std::int64_t warmup_steps = 0);
 
@@ -37,7 +38,7 @@ class WEFT_EXPORT PeriodicModelAverager {
   bool step(const std::vector<at::Tensor>& parameters);
   std::int64_t steps() const { return steps_; }
 
-  // The number of steps.
+  // The state is the number of steps.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 

@@ -1,16 +1,17 @@
 // PowerSgdHook: sends the gradient of a matrix as the product of two narrow matrices.
 //
-// PowerSGD (Vogels, Karimireddy and Jaggi, 2019). A gradient of two or more dimensions is a matrix M of n
-// rows and m columns, where n is the first dimension. With an m x r matrix Q of the iteration before:
+// PowerSGD (Vogels, Karimireddy and Jaggi, 2019). A gradient of two or more dimensions is treated as a matrix
+// M of n rows and m columns, where n is the size of its first dimension. Each iteration starts with the m x r
+// matrix Q of the previous one:
 //   P = average of M Q, orthonormalized;  Q = average of M^H P;  the result is P Q^H, on all ranks.
 // The ranks send (n + m) r numbers instead of n m. The residual M - P Q^H is added to the next gradient.
-// Gradients of fewer dimensions, and those that would not become smaller by min_compression_rate, are
-// averaged as they are, in the same collective as P. Columns are orthonormalized by QR, in float32 or wider,
-// which is exact for columns that are zero or dependent.
+// Gradients of fewer dimensions, and gradients that compression would not make smaller by the factor
+// min_compression_rate, are averaged uncompressed, in the same collective as P. Columns are orthonormalized
+// by QR, in float32 or wider, which is exact for columns that are zero or dependent.
 //
-// Each rank computes P Q^H itself: ranks with the same hardware and libraries get the same bits. A result
-// depends on the bucket plan only with `batched`. If no rank reaches a parameter in an iteration,
-// the part of its residual that this iteration sends is lost. Not thread-safe.
+// Each rank computes P Q^H itself: ranks with the same hardware and libraries get the same bits. Only with
+// `batched` does a result depend on the bucket plan. If no rank computes a gradient of a parameter in an
+// iteration, the part of its residual that this iteration sends is lost. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
@@ -25,17 +26,18 @@
 
 namespace weft::data_parallel {
 
-// The same on all ranks.
+// The options must be equal on all ranks.
 struct PowerSgdOptions {
   std::int64_t rank = 1;                // r; at most n and m
-  std::int64_t start_iteration = 1000;  // number of first iterations, which average gradients as they are
+  std::int64_t start_iteration = 1000;  // number of first iterations, which do not compress
   double min_compression_rate = 2;      // compress if (n + m) r times this is less than n m
   bool use_error_feedback = true;       // add the residual to the next gradient
-  bool warm_start = true;               // start with the Q of the iteration before, else with a random one
-  // The first Q of parameter i is at::randn({m, r}) in float32 (complex64), of a CPU generator with the seed
-  // `seed + i + (t << 20)`. t is 0 with warm_start, else the number of iterations before this one.
+  bool warm_start = true;               // true: start with the previous Q; false: with a random Q
+  // A random Q of parameter i is at::randn({m, r}) in float32 (complex64), from a CPU generator with the seed
+  // `seed + i + (t << 20)`. With warm_start t is 0, otherwise the number of iterations before this one.
   std::uint64_t seed = 0;
-  // A whole bucket, flat, is one square matrix, padded with zeros. Faster, and less accurate if rank > 1.
+  // Treat a whole bucket as one square matrix, padded with zeros. This is faster, and less accurate if rank >
+  // 1.
   bool batched = false;
 };
 
@@ -48,15 +50,16 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
   std::optional<rpc::Future<void>> run(const collectives::Group& group, GradientBucket& bucket,
                                        int step) override;
 
-  // Elements of the gradients of the last iteration, and elements that a rank contributed to collectives.
+  // The number of elements of the gradients in the last iteration, and the number that this rank contributed
+  // to collectives.
   struct Volume {
     std::int64_t gradients = 0, sent = 0;
   };
   Volume volume() const { return volume_; }
 
-  // Between iterations. Residuals differ between the ranks: each rank saves and loads its own state. After
-  // load(), with the same options and module, the results are those of a run that was not interrupted (with
-  // `batched`: from the same bucket plan).
+  // Call these between iterations. Residuals differ between the ranks: each rank saves and loads its own
+  // state. After load() with the same options and module, the results equal those of a run that was not
+  // interrupted (with `batched`, if the bucket plan is the same).
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
@@ -65,7 +68,7 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
   struct Batch {
     std::int64_t count = 0, rows = 0, columns = 0, rank = 0;
     std::vector<std::size_t> members = {};     // their gradients, as places in the bucket
-    std::vector<std::int64_t> begins = {};     // of each member in `matrices`
+    std::vector<std::int64_t> begins = {};     // the index of each member's first matrix
     std::vector<std::size_t> parameters = {};  // by matrix: the parameter under which its Q is kept
     at::Tensor matrices = {};                  // count x rows x columns: gradients, later residuals
     std::vector<at::Tensor> sums = {};         // the parts of it, by member
@@ -77,7 +80,7 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
     std::vector<std::size_t> plain;  // gradients that are not compressed, as places in the bucket
     std::vector<at::Tensor> copies;  // of these, in `first`
     std::vector<Batch> batches;
-    at::Tensor first, second;  // what the two collectives reduce: plain gradients and all P; all Q
+    at::Tensor first, second;  // reduced by the two collectives: plain gradients and all P; all Q
     bool compresses = false;   // in this iteration
   };
 
@@ -89,7 +92,7 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
   void decompress(Batch& batch, const GradientBucket& content);
 
   const PowerSgdOptions options_;
-  std::int64_t iterations_ = 0;  // that have begun
+  std::int64_t iterations_ = 0;  // started so far
   Volume volume_;
   Residuals residuals_;
   std::map<std::size_t, at::Tensor> factors_;  // Q of the last iteration, by parameter

@@ -2,10 +2,11 @@
 //
 // Each rank splits a bucket into blocks and maps the values of a block linearly to 0...255, such that zero
 // stays zero. It gathers the integers of all ranks, with a scale and a zero point for each block, in one
-// all_gather, and averages them in the gradients' type. For R ranks a rank receives R - 1 bytes per element,
-// where a ring all-reduce of float32 receives 8 (R - 1) / R: 8 or more ranks receive more than with an
-// all-reduce. The error of an average is at most half a scale, (max - min) / 510 of the block. A block that
-// has an infinite or NaN value becomes NaN as a whole, so that GradScaler skips the step.
+// all_gather, and averages them in the gradients' type. With R ranks, a rank receives R - 1 bytes per
+// element; in a ring all-reduce of float32 it receives 8 (R - 1) / R bytes. So with more than 8 ranks, a rank
+// receives more bytes than in an all-reduce. The error of an average is at most half a scale, (max - min) /
+// 510 of the block. If a block has an infinite or NaN value, the whole block becomes NaN, so that a program
+// with a GradScaler skips the step.
 //
 // Complex gradients are quantized as pairs of real numbers. Stateless between iterations. Not thread-safe.
 #pragma once
@@ -17,10 +18,10 @@
 
 namespace weft::data_parallel {
 
-// The same on all ranks.
+// The options must be equal on all ranks.
 struct QuantizationOptions {
-  // Elements with one scale. 0: all of a bucket has one scale, which large gradients of one layer then make
-  // coarse for the others.
+  // The number of elements with one scale. 0: one scale for a whole bucket, so that large gradients of one
+  // layer reduce the precision of all others.
   std::int64_t block = 512;
 };
 
@@ -33,7 +34,7 @@ class WEFT_EXPORT QuantizationHook final : public CommunicationHook {
                                        int step) override;
 
  private:
-  // What the ranks gather: scales and zero points as float32, then a byte for each element.
+  // The ranks gather scales and zero points as float32, followed by one byte for each element.
   struct Bucket {
     at::Tensor of;             // the bucket's buffer, for which the memory was allocated
     at::Tensor padded;         // blocks x block: the gradients of this rank

@@ -14,14 +14,15 @@
 //   }
 //
 // The module may be used in any way: no forward is wrapped, and ranks may reach parameters in different
-// orders. A parameter that this rank does not reach contributes zero in step(), and gets the average; if no
-// rank reaches it, its gradient becomes zero. The parameters are in host memory or on the devices of the
-// reduction. A rank without further batches calls reduction->join() (negotiated_reduction.h).
-// (dist_optim::DistributedOptimizer is another class: it steps parameters of other agents behind RRefs.)
+// orders. For a parameter that this rank's backward does not reach, the rank contributes zero in step(), and
+// gets the average. If no rank reaches the parameter, its gradient becomes zero. The parameters are in host
+// memory or on the devices of the reduction. A rank without further batches calls reduction->join()
+// (negotiated_reduction.h). (dist_optim::DistributedOptimizer is another class: it steps parameters of other
+// agents behind RRefs.)
 //
-// All ranks make equal calls with equal options. The optimizer and the module's parameters outlive it. It is
-// used by one thread; hooks run on threads of the engine. Errors: those of NegotiatedReduction, and
-// failed_precondition as the functions below describe.
+// All ranks make the same calls with equal options. The wrapped optimizer and the module's parameters must
+// outlive the AllReduceOptimizer. One thread uses it; its hooks run on threads of the engine. Errors: those
+// of NegotiatedReduction, and failed_precondition as the functions below describe.
 #pragma once
 
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
@@ -39,36 +40,38 @@ namespace weft::data_parallel {
 // How gradients are accumulated and reduced.
 struct AllReduceOptimizerOptions {
   collectives::ReduceOp op = collectives::ReduceOp::avg;  // or sum
-  // Backwards whose gradients are accumulated on this rank before they are reduced. The gradient is their
-  // sum: the program scales the loss.
+  // The number of backwards whose gradients are accumulated on this rank before they are reduced. The
+  // gradient is the sum over these backwards: scale the loss if you need the mean.
   int backward_passes_per_step = 1;
-  // Splits the division of avg: gradients are divided by this factor before the sum over the ranks, and by
-  // size / factor after it.
+  // Splits the division of avg: gradients are divided by this factor before the sum over the ranks, and the
+  // sum is divided by size / factor.
   double gradient_predivide_factor = 1;
-  // Sparse gradients become dense before they are reduced. Off: their rows are gathered, and the sum is
-  // sparse. A parameter has sparse gradients on all ranks or on none. A rank that does not reach it knows
-  // this of Embedding and EmbeddingBag, and of a parameter that had a sparse gradient before.
+  // true: sparse gradients are converted to dense ones before the reduction. false: their rows are gathered,
+  // and the sum is sparse. A parameter must have sparse gradients on all ranks or on none. If a rank does not
+  // reach a parameter, it contributes a sparse zero if the parameter belongs to an Embedding or EmbeddingBag
+  // with the option `sparse`, or had a sparse gradient before.
   bool sparse_as_dense = false;
   // Parameters, by name, whose gradients are reduced in one launch each. Parameters that are not named are
   // reduced as the planner fuses them.
   std::vector<std::vector<std::string>> groups = {};
-  // Dense gradients are sent in this type: float16, bfloat16, or float32 for float64 (hooks/cast_hook.h).
-  // They keep their own.
+  // The type in which dense gradients are sent: float16, bfloat16, or float32 for float64
+  // (hooks/cast_hook.h). The gradients themselves keep their type.
   std::optional<at::ScalarType> compression = {};
-  // Adasum (hooks/adasum_hook.h) of the steps, instead of an average of the gradients: step() runs the
-  // optimizer with this rank's gradients, and then the ranks' changes of each parameter are combined. The
-  // gradients and the optimizer's state stay those of this rank: clip gradients before step(); synchronize()
-  // and skip_synchronize() are failed_precondition. The number of ranks is a power of two, all parameters are
-  // on one device, and op, gradient_predivide_factor and groups have their defaults. No rank joins.
+  // Combine the ranks' steps by Adasum (hooks/adasum_hook.h) instead of averaging their gradients: step()
+  // runs the optimizer with this rank's gradients, and then combines the ranks' changes of each parameter.
+  // The gradients and the optimizer's state stay those of this rank: clip gradients before step().
+  // synchronize() and skip_synchronize() then fail with failed_precondition. The number of ranks must be a
+  // power of two, all parameters must be on one device, op, gradient_predivide_factor and groups must have
+  // their defaults, and no rank may call join().
   bool adasum = false;
-  std::string prefix = "gradient.";  // of the names in the reduction: one for each optimizer that shares it
+  std::string prefix = "gradient.";  // of the names in the reduction; different for each optimizer on it
 };
 
 class WEFT_EXPORT AllReduceOptimizer {
  public:
-  // The parameters are those of the optimizer that require grad; the module gives their names.
-  // With `adasum` all ranks construct it at the same time; it makes a group. invalid_argument: the module has
-  // no name for one of them, or an option is out of range.
+  // Uses the optimizer's parameters that require grad; the module gives their names. With `adasum` the
+  // constructor creates a group, so all ranks must call it at the same time. invalid_argument: a parameter is
+  // not in the module, or an option is out of range.
   AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> reduction, torch::optim::Optimizer& optimizer,
                      const torch::nn::Module& module, AllReduceOptimizerOptions options);
   AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> reduction, torch::optim::Optimizer& optimizer,
@@ -78,8 +81,8 @@ class WEFT_EXPORT AllReduceOptimizer {
   AllReduceOptimizer& operator=(const AllReduceOptimizer&) = delete;
 
   // Reduces the gradients that are not in flight yet, and waits for all. Afterwards the gradients are the
-  // averages: the place to clip them, with skip_synchronize() around step(). failed_precondition: a gradient
-  // was replaced while it was reduced.
+  // averages. To clip them, call synchronize(), clip, and then step() within skip_synchronize().
+  // failed_precondition: a gradient was replaced while it was reduced.
   void synchronize();
   // synchronize(), then the step of the wrapped optimizer, without a closure. failed_precondition:
   // synchronize() was called since the last step, without skip_synchronize().
@@ -106,7 +109,7 @@ class WEFT_EXPORT AllReduceOptimizer {
   class Gradients;
   class Deltas;
   const std::shared_ptr<Gradients> gradients_;
-  const std::unique_ptr<Deltas> deltas_;  // of adasum; else null
+  const std::unique_ptr<Deltas> deltas_;  // null without adasum
   torch::optim::Optimizer& optimizer_;
   bool synchronizes_ = true, synchronized_ = false;
 };

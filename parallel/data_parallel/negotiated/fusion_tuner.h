@@ -1,11 +1,10 @@
 // FusionTuner: searches for the fusion threshold and the cycle time with the most bytes per second.
 //
-// A coordinate search over a grid. It measures each threshold with the present cycle time and keeps the best
-// one, then each cycle time with that threshold, and so on until a round changes neither. The score of a
-// point is the median of its windows; the first window after a change is a warm-up and does not count.
-// Deterministic: equal windows lead to equal settings. Pure of clocks. Not thread-safe.
-// The method is that of Horovod's parameter manager (Sergeev and Del Balso, 2018) without its Bayesian
-// search.
+// A coordinate search over a grid. It measures each threshold with the present cycle time and selects the
+// best one, then each cycle time with that threshold, and so on until a round changes neither. The score of a
+// point is the median of its windows; the first window after a change is a warm-up and does not count. It is
+// deterministic and reads no clock: equal windows lead to equal settings. Not thread-safe. Horovod's
+// parameter manager (Sergeev and Del Balso, 2018) uses the same method with a Bayesian search.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -20,11 +19,11 @@
 
 namespace weft::data_parallel {
 
-// What the tuner searches for.
+// The settings that the tuner optimizes.
 struct FusionSettings {
-  std::uint64_t bytes = std::uint64_t{64} << 20;  // the most that a launch of several requests has
-  // The longest time for which ready requests wait for others. They wait only while a launch is in flight or
-  // some ranks have made further requests.
+  std::uint64_t bytes = std::uint64_t{64} << 20;  // maximum size of a launch of several requests
+  // The longest time for which ready requests wait for others. They wait only while a launch is in flight, or
+  // while a request waits for some ranks.
   std::chrono::nanoseconds cycle = std::chrono::milliseconds{1};
   friend bool operator==(const FusionSettings&, const FusionSettings&) = default;
 };
@@ -35,7 +34,7 @@ struct FusionGrid {
                                       std::uint64_t{8} << 20, std::uint64_t{32} << 20};
   std::vector<std::chrono::nanoseconds> cycles = {std::chrono::milliseconds{1}, std::chrono::nanoseconds{0},
                                                   std::chrono::milliseconds{5}};
-  int windows = 3;  // that count, of a point
+  int windows = 3;  // the number of windows of a point that count
 };
 
 class WEFT_EXPORT FusionTuner {
@@ -43,9 +42,9 @@ class WEFT_EXPORT FusionTuner {
   // invalid_argument: an axis of the grid is empty, or windows < 1.
   explicit FusionTuner(FusionGrid grid);
 
-  FusionSettings settings() const;     // to be used now; after done() the best
+  FusionSettings settings() const;     // the settings to use now; if done(), the best ones
   bool done() const { return done_; }  // a round has changed nothing
-  // After each window: the bytes that were reduced in it with the present settings, and its duration.
+  // Call it after each window. bytes: reduced in the window with the present settings. seconds: its duration.
   void add(std::uint64_t bytes, double seconds);
 
   // A measured point: the median of its windows.

@@ -5,18 +5,18 @@
 //   auto bias = reduction->all_reduce("bias", bias_gradient);                  // another rank: bias first
 //   weight.get();
 //
-// The ranks tell rank 0 for which names they are ready. Rank 0 plans the launches (reduction_planner.h),
-// fuses small tensors into one collective, and sends the plan to all ranks. Nothing is sent while no rank
-// makes a request. Group::launch() agrees on an order too, one name at a time and without fusion.
+// Each rank sends rank 0 the names for which it is ready. Rank 0 plans the launches (reduction_planner.h),
+// fuses small tensors into one collective, and sends the plan to all ranks. While no rank makes a request, no
+// messages are sent. Group::launch() also orders collectives, but one name at a time and without fusion.
 //
-// Errors: invalid_argument on all ranks if they mean different things by a name; the text has the name, the
-// ranks and both meanings. Other names go on. failed_precondition: the name is in flight on this rank, or a
-// rank has destroyed its NegotiatedReduction. If a rank is lost, abort() is called, a collective fails or the
-// stall limit has passed, all pending and later requests fail with that error on all ranks. Tensors are
-// unspecified after an error.
+// Errors: if the ranks' requests of a name differ, the requests of this name fail on all ranks with
+// invalid_argument, whose text has the name, the ranks and both descriptions; other names are not affected.
+// failed_precondition: a request of the name is in flight on this rank, or a rank has destroyed its
+// NegotiatedReduction. If a rank is lost, abort() is called, a collective fails or the stall limit expires,
+// all pending and later requests fail with that error on all ranks. Tensors are unspecified after an error.
 //
-// The destructor does not block: requests in flight go on. The agent outlives them. Thread-safe. Futures
-// complete on threads of the agent, and continuations must not block.
+// The destructor does not block: requests in flight continue. The agent must outlive these requests.
+// Thread-safe. Futures complete on threads of the agent, and continuations must not block.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -34,33 +34,36 @@ namespace weft::data_parallel {
 
 // How requests are fused and checked.
 struct NegotiationOptions {
-  // Rank 0's values hold for all ranks.
+  // All ranks use the values of rank 0.
   FusionSettings fusion = {};
   // Searches for better settings while the program runs. The result is logged at level info as a table.
   std::optional<FusionGrid> tuning = {};
   std::chrono::nanoseconds tuning_window = std::chrono::seconds{1};
-  // A tensor that some ranks wait for so long is logged as a warning that names the missing ranks. 0: never.
+  // If ranks wait for this time for a request of another rank, a warning is logged that names the missing
+  // ranks. 0: never.
   std::chrono::nanoseconds stall_warning = std::chrono::seconds{60};
-  // After this time the reduction fails on all ranks with deadline_exceeded. 0: never.
+  // If ranks wait for this time, all requests fail on all ranks with deadline_exceeded. 0: never.
   std::chrono::nanoseconds stall_limit{0};
-  // This rank's devices whose tensors it reduces, in addition to those in host memory. Equally many on all
-  // ranks: NCCL reduces the tensors at one place of the lists together (docs/internals/nccl.md).
+  // The devices of this rank whose tensors are reduced, in addition to tensors in host memory. All ranks must
+  // have equally many: NCCL reduces the tensors on the i-th devices of all ranks together
+  // (docs/internals/nccl.md).
   std::vector<c10::Device> devices = {};
 };
 
 // Equal on all ranks for one name.
 struct ReductionCall {
   collectives::ReduceOp op = collectives::ReduceOp::avg;  // not premul_sum
-  // Each rank's tensor is multiplied by it before the reduction; integers in float64, rounded toward zero.
+  // The factor by which each rank's tensor is multiplied before the reduction. Integers are multiplied in
+  // float64 and rounded toward zero.
   double prescale = 1;
-  double postscale = 1;  // likewise the result
+  double postscale = 1;  // the factor by which the result is multiplied, in the same way
 };
 
 class WEFT_EXPORT NegotiatedReduction {
  public:
-  // All ranks of the group call it. Makes two groups of the same ranks for itself (Group::split). A tracer of
-  // the agent gets a span "all_reduce NAME" for each request, with its parts: NEGOTIATE until the plan
-  // arrives, FUSE while tensors are copied together, ALLREDUCE for the collective.
+  // All ranks of the group call it. It creates two groups of the same ranks for its own use (Group::split).
+  // If the agent has a tracer, each request has a span "all_reduce NAME" with three parts: NEGOTIATE until
+  // the plan arrives, FUSE while tensors are copied together, ALLREDUCE for the collective.
   static std::shared_ptr<NegotiatedReduction> make(rpc::Agent& agent, const collectives::Group& group,
                                                    const NegotiationOptions& options);
   static std::shared_ptr<NegotiatedReduction> make(rpc::Agent& agent, const collectives::Group& group);
@@ -71,35 +74,35 @@ class WEFT_EXPORT NegotiatedReduction {
   // This rank, and the number of ranks, of the group.
   int rank() const;
   int size() const;
-  // Another group of these ranks, for other collectives. All ranks call it; blocks.
+  // Creates another group of these ranks, for other collectives. All ranks call it; it blocks.
   collectives::Group split(const std::string& name) const;
 
-  // Reduces the tensor in place. It is of one shape on all ranks, in host memory or on one of the options'
-  // devices, and lent until the future completes. A name may be used again after that. On a device, the
-  // reduction starts after what the caller's current stream has been given, and when the future completes,
-  // the device has the result.
+  // Reduces the tensor in place. The tensor has the same shape on all ranks, and is in host memory or on one
+  // of NegotiationOptions::devices. Do not access it, and do not use the name again, until the future
+  // completes. On a device, the reduction starts after the work that the caller's current stream has been
+  // given so far; when the future completes, the device has the result.
   //
-  // sum and avg also of sparse tensors (COO) in host memory: the rows of all ranks are gathered and added up.
-  // Ranks may have different rows. Afterwards the tensor is coalesced and has the rows of all ranks.
+  // sum and avg also support sparse tensors (COO) in host memory: the rows of all ranks are gathered and
+  // added. Ranks may have different rows. Afterwards the tensor is coalesced and has the rows of all ranks.
   rpc::Future<void> all_reduce(const std::string& name, at::Tensor tensor, ReductionCall call = {});
-  // Several dense tensors of one dtype and device under one name: reduced together in one launch, whatever
-  // their size.
+  // Reduces several dense tensors of one dtype and device under one name, in one launch of any size.
   rpc::Future<void> all_reduce(const std::string& name, std::vector<at::Tensor> tensors,
                                ReductionCall call = {});
 
-  // This rank has no further requests until all ranks have joined: for ranks with different numbers of
-  // batches. Meanwhile it contributes zeros to the sums and averages of the others, and no rows to sparse
-  // ones; an average still divides by all ranks. Other operations of the others fail with
-  // failed_precondition. Completes when all ranks have joined, with the rank that joined last.
-  // failed_precondition: this rank has joined already, or a rank has destroyed its NegotiatedReduction.
+  // Declares that this rank makes no further requests until all ranks have joined. It is for ranks with
+  // different numbers of batches. Until then, this rank contributes zeros to sums and averages of the other
+  // ranks, and no rows to sparse tensors; averages still divide by the number of all ranks. Requests of other
+  // ranks with other operations fail with failed_precondition. Completes when all ranks have joined, with the
+  // rank that joined last. failed_precondition: this rank has joined already, or a rank has destroyed its
+  // NegotiatedReduction.
   rpc::Future<int> join();
 
   // Fails all requests on all ranks with `aborted`.
   void abort(const std::string& reason);
 
-  // The settings of the last plan that arrived; initially the options'.
+  // The settings of the last plan that arrived; initially those of the options.
   FusionSettings fusion() const;
-  // Launches of this rank so far, and the names reduced in them.
+  // The number of launches of this rank so far, and the number of names in these launches.
   struct Counts {
     std::size_t launches = 0, names = 0;
   };

@@ -1,12 +1,12 @@
 // ReductionPlanner: decides which named all-reduces start, in which order, and which are fused into one.
 //
 // The ranks of a group request all-reduces by name, in any order. A request is ready when all ranks have made
-// it. Ready requests are planned in the order in which they became ready. Requests of one kind are fused
-// into one launch up to a number of bytes; a larger request is launched alone. If the ranks mean
-// different things by one name, the launch carries the error for all of them. A rank that has joined counts
-// as ready for all names, and contributes zeros. Rank 0 of a NegotiatedReduction owns the planner and sends
-// its launches to all ranks, so that all ranks execute one plan. Pure of transport, LibTorch and clocks:
-// times are arguments. Not thread-safe.
+// it. Ready requests are planned in the order in which they became ready. Requests of one kind are fused into
+// one launch up to a number of bytes; a larger request is launched alone. If the ranks' requests of one name
+// differ, the launch has the error for all ranks. A rank that has joined counts as ready for all names, and
+// contributes zeros. Rank 0 of a NegotiatedReduction owns the planner and sends its launches to all ranks, so
+// that all ranks execute one plan. It uses no transport, LibTorch or clock: times are arguments. Not
+// thread-safe.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -26,13 +26,13 @@
 
 namespace weft::data_parallel {
 
-// What a rank that has joined needs to contribute zeros.
+// The form of a tensor, from which a rank that has joined creates zeros.
 struct ReductionForm {
   std::uint8_t dtype = 0;           // an at::ScalarType
   std::uint8_t op = 0;              // a ReduceOp::Kind
   std::uint8_t place = 0;           // 0: host memory; i: the device i - 1 of NegotiationOptions::devices
   std::int64_t sparse_dim = 0;      // 0: dense
-  std::vector<std::int64_t> sizes;  // of the sparse tensor; of dense ones, the number of all their elements
+  std::vector<std::int64_t> sizes;  // of a sparse tensor; for dense ones, the number of all elements
 };
 WEFT_CODEC(ReductionForm, dtype, op, place, sparse_dim, sizes)
 
@@ -47,8 +47,8 @@ struct ReductionRequest {
 };
 WEFT_CODEC(ReductionRequest, name, meaning, kind, bytes, form, rows)
 
-// What all ranks do next: one collective for all these names, or the gather of one sparse tensor; or each of
-// the names fails.
+// The next operation of all ranks: one collective for all these names, or the gather of one sparse tensor, or
+// the failure of all these names.
 struct ReductionLaunch {
   std::vector<std::string> names;
   std::string error = {};                 // empty: none
@@ -60,10 +60,10 @@ WEFT_CODEC(ReductionLaunch, names, error, kind, rows, forms)
 
 class WEFT_EXPORT ReductionPlanner {
  public:
-  // When a request came.
+  // The time of a request.
   using Time = rpc::Clock::time_point;
 
-  // ranks: their number.
+  // ranks: the number of ranks.
   explicit ReductionPlanner(int ranks) : ranks_(ranks) {}
 
   // A rank requests a name again only after its launch was planned.
@@ -77,30 +77,32 @@ class WEFT_EXPORT ReductionPlanner {
   // Whether some request of this rank is not planned yet.
   bool has_requests_of(int rank) const;
 
-  // Of requests that are ready and not planned.
+  // The bytes of the requests that are ready and not planned, and whether there are any.
   std::uint64_t ready_bytes() const { return ready_bytes_; }
   bool has_ready() const { return !ready_.empty() || join_end_; }
   bool has_waiting() const { return !waiting_.empty(); }  // for ranks
-  // Plans all ready requests. fusion_bytes: the most that a launch of several requests has. max_request: a
+  // Plans all ready requests. fusion_bytes: the maximum size of a launch of several requests. max_request: a
   // larger request in host memory is launched alone.
   std::vector<ReductionLaunch> plan(std::uint64_t fusion_bytes,
                                     std::uint64_t max_request = std::numeric_limits<std::uint64_t>::max());
 
-  // The end of a join, once; after plan(), which contains all requests that were made before it.
+  // Returns the end of a join once. Call it after plan(), whose launches contain all requests from before the
+  // end.
   struct JoinEnd {
     int last = 0;            // the rank that joined last
     std::string error = {};  // not empty: a rank has closed, and cannot join
   };
   std::optional<JoinEnd> take_join_end() { return std::exchange(join_end_, std::nullopt); }
 
-  // A request that some ranks have made `since` then, and that the missing ranks have not.
+  // A request that some ranks are ready for, the first of them since `since`, and that the missing ranks have
+  // not made.
   struct Stall {
     std::string name;
     Time since;
     std::vector<int> ready, missing;
     std::string text() const;  // "ready on ranks 0, 2; missing ranks 1, 3"
   };
-  // All that have waited for `limit` or longer at `now`, the oldest first.
+  // The requests that have waited for `limit` or longer at `now`, the oldest first.
   std::vector<Stall> stalled(Time now, std::chrono::nanoseconds limit) const;
   std::optional<Time> oldest() const;  // first request for a name that is not ready; none: no such name
 

@@ -1,4 +1,4 @@
-// PendingReduction: one request of this rank until it is complete, and what the ranks compare of it.
+// PendingReduction: one request of this rank until it is complete, and its properties that the ranks compare.
 #pragma once
 
 #include <weft/parallel/data_parallel/communication_stream.h>
@@ -21,19 +21,19 @@ struct PendingReduction {
   std::size_t place = 0;                   // as in ReductionForm
   at::Tensor sparse_result = {};           // the caller's tensor, if tensors has its coalesced values
   std::optional<c10::Event> written = {};  // on a device: when the caller's stream has the tensors
-  bool is_zero = false;                    // of a rank that has joined: nobody has requested it
+  bool is_zero = false;                    // zeros of a rank that has joined; no caller waits for it
 
   bool is_sparse() const { return tensors.front().is_sparse(); }
 };
 
-// Throws invalid_argument or unsupported if a NegotiatedReduction with these devices does not reduce these
-// tensors. Sets `place`.
+// Sets `place`. Throws invalid_argument or unsupported if a NegotiatedReduction with these devices cannot
+// reduce these tensors.
 void check_reduction(PendingReduction& pending, const std::vector<c10::Device>& devices);
-// Takes the tensors as they are now: coalesced and scaled. Then the message to rank 0.
+// Coalesces and scales the present values of the tensors. Returns the message to rank 0.
 ReductionRequest prepare_reduction(PendingReduction& pending, const std::vector<c10::Device>& devices);
 PendingReduction zeros_of(const std::string& name, const ReductionForm& form,
                           const std::vector<c10::Device>& devices);
-// Integers as Horovod does: in float64, rounded toward zero.
+// Multiplies the tensor by the factor. Integers are scaled in float64 and rounded toward zero, as in Horovod.
 void scale(const at::Tensor& tensor, double factor);
 
 }  // namespace weft::data_parallel

@@ -1,12 +1,12 @@
-// ReductionCoordinator: rank 0's part of a negotiation. It takes the requests of all ranks and decides when
-// each plan is sent.
+// ReductionCoordinator: rank 0's part of a negotiation. It receives the requests of all ranks and decides
+// when each plan is sent.
 //
 // Ready requests are planned at once if waiting for further ones gains nothing: no launch is in flight, and
-// no request waits for a rank. Else they are planned when that is so, when they reach the fusion threshold,
-// or after one cycle.
+// no request waits for a rank. Otherwise they are planned when this becomes the case, when they reach the
+// fusion threshold, or after one cycle.
 //
 // Owned by rank 0's NegotiatedReduction. Its functions run on the loop. It holds no group: `deliver` sends a
-// plan to a rank; of rank 0 itself, it executes the plan.
+// plan to another rank, and for rank 0 executes the plan.
 #pragma once
 
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
@@ -18,20 +18,21 @@
 
 namespace weft::data_parallel {
 
-// What the ranks of a NegotiatedReduction send each other: requests to rank 0, and rank 0's plans to all.
+// The messages between the ranks of a NegotiatedReduction: requests to rank 0, and rank 0's plans to all
+// ranks.
 struct NegotiationRequests {
   std::vector<ReductionRequest> requests;
-  bool closed = false;  // the last ones of this rank
-  bool joined = false;  // the last ones of this rank until all ranks have joined
+  bool closed = false;  // the rank makes no further requests
+  bool joined = false;  // the rank makes no further requests until all ranks have joined
 };
 WEFT_CODEC(NegotiationRequests, requests, closed, joined)
 
 struct NegotiationPlan {
   std::vector<ReductionLaunch> launches;
-  bool closed = false;  // the last one for this rank
+  bool closed = false;  // the last plan for this rank
   std::uint64_t fusion_bytes = 0;
   std::int64_t cycle_ns = 0;
-  std::string stalled = {};     // not empty: everything fails with deadline_exceeded and this text
+  std::string stalled = {};     // not empty: all requests fail with deadline_exceeded and this text
   std::int32_t joined = -1;     // the rank that joined last, if all have
   std::string join_error = {};  // not empty: the join fails
 };
@@ -46,7 +47,8 @@ class WEFT_EXPORT ReductionCoordinator : public std::enable_shared_from_this<Red
                        std::uint64_t max_fused_request, Deliver deliver, Log log);
 
   void take(int from, NegotiationRequests message);
-  // Launches of rank 0, also failed ones; the bytes of the others.
+  // launches: the number of rank 0's launches that have completed, including failed ones. bytes: of the
+  // launches that did not fail.
   void completed(std::size_t launches, std::uint64_t bytes);
   void stop() { over_ = true; }  // the reduction has failed: nothing is planned any more
 

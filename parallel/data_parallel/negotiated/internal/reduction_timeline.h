@@ -16,7 +16,7 @@ namespace weft::data_parallel {
 
 class ReductionTimeline {
  public:
-  // Of one request, by the tracer's clock. 0: not reached.
+  // The times of one request, by the tracer's clock. 0: not reached.
   struct Times {
     std::int64_t made = 0, planned = 0, fused = 0;
   };
@@ -24,7 +24,7 @@ class ReductionTimeline {
   explicit ReductionTimeline(std::shared_ptr<rpc::Tracer> tracer) : tracer_(std::move(tracer)) {}
 
   std::int64_t now() const { return tracer_ == nullptr ? 0 : tracer_->now(); }
-  // The request is complete now; null: without an error.
+  // Records a request that completes now. error: null if it succeeded.
   void add(const std::string& name, const Times& times, std::uint64_t bytes,
            const std::exception_ptr& error) const;
 
