@@ -1,5 +1,5 @@
 // ElasticSampler: gives each rank its part of a dataset, for LibTorch's data loader, while the number of
-// ranks changes. Each sample is processed once in an epoch, whatever changes (plan/epoch_plan.h).
+// ranks changes. Each sample is processed once in an epoch, even if the ranks change (plan/epoch_plan.h).
 //
 //   elastic::ElasticSampler sampler{dataset.size().value()};
 //   state.add("sampler", sampler);
@@ -14,9 +14,10 @@
 //     state.commit_every(50);
 //   }
 //
-// All ranks have equally many rounds in an epoch: DistributedDataParallel needs no join(). In the last round
-// their batches may differ in size, and some ranks may only have another rank's sample: see `weight`. A
-// handle: the copy inside the loader shares its state. The loader keeps its batches in order. Thread-safe.
+// A round is one batch on every rank. All ranks have equally many rounds in an epoch, so
+// DistributedDataParallel needs no join(). In the last round the batches may differ in size, and a rank may
+// get only a sample of another rank: multiply the loss by Round::weight. A sampler is a handle: the copy in
+// the loader shares its state. The loader must keep its batches in order. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -36,8 +37,8 @@ namespace weft::elastic {
 
 // The order of the samples: equal on all ranks.
 struct SamplerOptions {
-  bool shuffle = true;     // another order in each epoch; false: the order of the dataset in every epoch
-  std::uint64_t seed = 0;  // the same on all ranks
+  bool shuffle = true;  // another order in each epoch; false: the order of the dataset in every epoch
+  std::uint64_t seed = 0;
 };
 
 class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<> {
@@ -45,24 +46,24 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   // Throws invalid_argument if size is 0.
   explicit ElasticSampler(std::size_t size, SamplerOptions options = {});
 
-  // The ranks that process the rest of the epoch. A State that has the sampler calls it. Without it, next()
-  // throws failed_precondition.
+  // Sets the ranks that process the rest of the epoch. A State that contains the sampler calls it. Before the
+  // first call, next() throws failed_precondition.
   void set_group(const collectives::Group& group) { set_ranks(group.rank(), group.size()); }
   // resting: ranks that have no samples of their own in the first round.
   void set_ranks(int rank, int ranks, std::vector<int> resting = {});
 
-  // Before an epoch: its number, which determines the order. If it is the present epoch, this has no effect:
-  // the epoch continues after the samples that are processed.
+  // Sets the number of the epoch, which determines the order of its samples. Call it before the epoch. If it
+  // is the present epoch, the call has no effect, and the epoch continues after its processed samples.
   void set_epoch(std::uint64_t epoch);
-  // The epoch, and how many of its samples all ranks have processed. After set_progress() the epoch continues
-  // there; batches that were fetched and not recorded are dropped.
+  // The epoch, and the number of its samples that all ranks have processed. set_progress() continues the
+  // epoch at that sample; batches that were fetched and not recorded are dropped.
   std::uint64_t epoch() const { return progress().epoch; }
   EpochProgress progress() const;
   void set_progress(const EpochProgress& progress);
   std::vector<std::size_t> processed() const;  // of this epoch, by all ranks: indices, in their order
 
-  // The batches of a loader with this sampler. In the loop, round() is that of the batch. Its next step
-  // throws failed_precondition if the batch was not recorded.
+  // The batches of a loader with this sampler. In the loop, round() describes the present batch. If record()
+  // was not called for a batch, the next iteration throws failed_precondition.
   template <class Loader>
   class Batches;
   template <class Loader>
@@ -70,7 +71,7 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
     return {*this, loader};
   }
   // For programs that do not use batches(): delivers the oldest batch that next() has returned. Throws
-  // failed_precondition without such a batch, or if the batch before was not recorded.
+  // failed_precondition if there is no such batch, or if the batch before was not recorded.
   void deliver();
 
   Round round() const;  // of the batch that was delivered. Throws failed_precondition without one
@@ -79,8 +80,8 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   // Of the loader.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
-  // Seed, size, epoch and the number of samples that are processed. load() throws failed_precondition if the
-  // saved sampler has another order.
+  // The state is the seed, size, epoch and number of processed samples. load() throws failed_precondition if
+  // the saved sampler has another order.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

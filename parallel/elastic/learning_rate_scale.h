@@ -1,5 +1,5 @@
-// LearningRateScale: the factor of the learning rate in a training whose batch grows and shrinks with the
-// number of workers.
+// LearningRateScale: the factor of the learning rate in elastic training, in which the batch grows and
+// shrinks with the number of workers.
 //
 //   elastic::LearningRateScale scale{.workers = 4, .warm_up = 500};  // 0.1 is the rate of four workers
 //   state.add("scale", scale);
@@ -9,11 +9,11 @@
 //   optimizer.step();
 //
 // The linear scaling rule: N workers have N times the samples of one worker in a step, so the rate is N times
-// as high. A warm-up raises it gradually after workers have joined (Goyal et al., "Accurate, Large Minibatch
-// SGD", 2017). If workers have gone, the lower rate holds at once.
+// as high. After workers have joined, a warm-up raises the rate gradually (Goyal et al., "Accurate, Large
+// Minibatch SGD", 2017). After workers have left, the lower rate applies at once.
 //
-// A value: as a part of the State it is committed, restored and given to workers that join, so that all ranks
-// have the same factor, and steps that are made again have the factors of an undisturbed run.
+// A value. As a part of the State it is committed, restored and sent to workers that join. So all ranks have
+// the same factor, and repeated steps have the same factors as in a run without failures.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -23,8 +23,8 @@
 
 namespace weft::elastic {
 
-// In the step of this number, counted from 0, after a change: grows linearly from `from` to `to`, which it
-// has after `warm_up` steps. `to`, if that is not greater than `from`.
+// The factor in step number `step` (from 0) after a change. It grows linearly from `from`, and reaches `to`
+// after `warm_up` steps. If `to` is not greater than `from`, it is `to` at once.
 WEFT_EXPORT double warm_up_factor(double from, double to, std::uint64_t step, std::uint64_t warm_up);
 
 struct LearningRateScale {
@@ -37,7 +37,7 @@ struct LearningRateScale {
   double from = 1;          // the factor before their number has changed
   std::uint64_t steps = 0;  // since then
 
-  // The factor of the next step, which counts. All ranks call it once in each step; with State::step() in the
+  // Counts a step and returns its factor. All ranks call it once in each step; with State::step(), in the
   // function that applies the step. present_workers: the size of the generation's group. invalid_argument: a
   // number of workers below 1.
   WEFT_EXPORT double next(int present_workers);

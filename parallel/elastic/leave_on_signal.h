@@ -1,11 +1,11 @@
-// LeaveOnSignal: while it lives, a signal makes this worker leave at its next commit. Batch systems,
-// Kubernetes and `weft launch` stop workers with SIGTERM.
+// LeaveOnSignal: as long as the object exists, a signal makes this worker leave at its next commit. Batch
+// systems, Kubernetes and `weft launch` stop workers with SIGTERM.
 //
 //   const elastic::LeaveOnSignal leave(state);
 //   const auto outcome = elastic::run(job, state, body);
 //
-// The process handles the signal in a thread of the object, instead of being ended by it, until the object is
-// destroyed. The State outlives it. Several may exist. Throws std::system_error if the signal cannot be
+// A thread of the object handles the signal, which therefore does not end the process. The State must outlive
+// the object. Several objects may exist. The constructor throws std::system_error if the signal cannot be
 // handled.
 #pragma once
 

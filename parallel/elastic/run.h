@@ -6,16 +6,16 @@
 //   });
 //
 // The job is an elastic world (docs/membership.md). The workers that train together are a generation, with a
-// group. The body trains with it, from where the state is. It runs again, in the same process and on the same
-// objects, in each next generation:
+// group. The body trains with this group, starting from the state. In each further generation it runs again,
+// in the same process and on the same objects:
 //
-//   - If a collective fails, because a worker has died for example, the survivors restore the last commit and
-//     form the next generation. They stay in their order.
+//   - If a collective fails, for example because a worker has died, the survivors restore the last commit and
+//     form the next generation, in the same order.
 //   - If workers wait to join, or want to leave, commit() throws WorkersChanged on all ranks at the same
 //     step. The next generation includes them, or continues without them.
 //
-// At the beginning of a generation all ranks get the state of the rank with the most commits, unless all have
-// the same commit. docs/elastic.md describes the protocol.
+// At the beginning of a generation, all ranks get the state of the rank with the most commits, unless all
+// ranks have the same commit. docs/elastic.md describes the protocol.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -34,13 +34,13 @@
 
 namespace weft::elastic {
 
-// Why run() has returned.
+// The reason why run() has returned.
 enum class Outcome : std::uint8_t {
   finished,  // the body has returned on all ranks
-  left,      // State::leave() was called; the others train on
+  left,      // State::leave() was called; the other workers continue
 };
 
-// What a generation has changed for this worker.
+// The differences of a generation from this worker's previous one.
 struct Change {
   collectives::Group group;
   std::uint64_t generation = 0;
@@ -48,31 +48,32 @@ struct Change {
   std::optional<int> synced_from = {};  // the rank whose state all ranks have got; none: all had it
 };
 
-// The limits of `weft launch --min N --max N` (WEFT_MIN_WORKERS and WEFT_MAX_WORKERS); without that launcher
-// from one worker to any number. Throws invalid_argument if a variable is not a positive number.
+// The limits of `weft launch --min N --max N` (WEFT_MIN_WORKERS and WEFT_MAX_WORKERS). Without these
+// variables: at least one worker, and no maximum. Throws invalid_argument if a variable is not a positive
+// number.
 WEFT_EXPORT WorkerLimits launcher_limits();
 
 // The options of run(). `name` and `workers` are equal on all workers of a training.
 struct RunOptions {
-  std::string name = "train";  // of a job's trainings, each has its own name. Not used again
-  // Training waits below the minimum; beyond the maximum, workers are spares. A program that sets one field
-  // replaces all limits of the launcher.
+  std::string name = "train";  // each training of a job needs another name
+  // Below the minimum, training waits; workers above the maximum are spares. If a program sets one field, all
+  // limits of the launcher are replaced.
   WorkerLimits workers = launcher_limits();
-  // How long run() waits for workers while there are fewer than the minimum. Then it throws
+  // The time for which run() waits while there are fewer workers than the minimum. Then it throws
   // deadline_exceeded.
   std::chrono::nanoseconds patience = std::chrono::minutes{10};
-  // After a failure, a worker that does not answer within this time is left out.
+  // After a failure, the next generation excludes a worker that does not answer within this time.
   std::chrono::nanoseconds silence = std::chrono::seconds{5};
-  // A worker that joins receives modules and optimizers of LibTorch while all ranks make the next step, in
-  // which it has weight 0. For programs with State::step() and an ElasticSampler in the state
+  // A worker that joins receives modules and optimizers of LibTorch during the next step of all ranks, in
+  // which it has weight 0. Only for programs with State::step() and an ElasticSampler in the state
   // (docs/elastic.md).
   bool sync_later = false;
   // Throws resource_exhausted when a generation beyond this number of changes begins.
   std::optional<std::uint64_t> max_changes = {};
 
-  collectives::GroupOptions group = {};  // its name and members are run()'s
-  // Before the body, in every generation. Here objects that outlive the body get the new group
-  // (ddp->set_group(change.group)), on all ranks.
+  collectives::GroupOptions group = {};  // run() sets its name and members
+  // Called on all ranks before the body, in every generation. Give the new group to objects that outlive the
+  // body here (ddp->set_group(change.group)).
   std::function<void(const Change&)> on_change = {};
 };
 
@@ -83,16 +84,16 @@ WEFT_EXPORT Outcome run(rpc::Job& job, State& state, const std::function<void(co
 
 }  // namespace detail
 
-// Joins the job, and blocks until training is finished or this worker has left. If the training has finished
-// in the job's store before, logs a warning and returns at once. body: called with a collectives::Group,
-// returns void or Task<void>, which runs on the calling thread. The state was not committed before, or holds
-// what a checkpoint gave: then its commits count.
+// Joins the job, and blocks until training is finished or this worker has left. If the job's store says that
+// this training has finished already, logs a warning and returns at once. body: called with a
+// collectives::Group; returns void or Task<void>, which runs on the calling thread. state: new, or loaded
+// from a checkpoint, in which case its commits count.
 //
-// Throws failed_precondition in a job of fixed size; deadline_exceeded, as options.patience says; lease_lost
-// if the others consider this worker dead; unavailable if the host of the job's store is gone; what the body
-// throws, except the errors of groups and peers (peer_lost, unavailable, shut_down, aborted, cancelled,
-// deadline_exceeded). These are thrown too when three generations of the same workers have failed without a
-// commit between them.
+// Throws failed_precondition in a job with a fixed world; deadline_exceeded after options.patience;
+// lease_lost if the other workers consider this one dead; unavailable if the host of the job's store is gone;
+// and the exceptions of the body, except the errors of groups and peers (peer_lost, unavailable, shut_down,
+// aborted, cancelled, deadline_exceeded). After three failed generations of the same workers without a commit
+// between them, these errors are thrown too.
 template <class Body>
 Outcome run(rpc::Job& job, State& state, Body body, RunOptions options = {}) {
   const auto call = [&](collectives::Group group) {

@@ -1,5 +1,5 @@
-// State: the objects that training must not lose when the workers change. It refers to the program's objects
-// and keeps a copy of them in memory, the commit.
+// State: the objects that training must keep when the workers change. It refers to the program's objects and
+// keeps a copy of them in memory, the commit.
 //
 //   elastic::State state;
 //   state.add("model", model).add("optimizer", optimizer).add("sampler", sampler).add("epoch", epoch);
@@ -38,9 +38,9 @@
 
 namespace weft::elastic {
 
-// Thrown by commit(), commit_every() and check() on all ranks at the same step: workers join or leave. run()
-// catches it; the body of run() lets it pass. It is not an rpc::Error, so that it is not taken for the
-// failure of a collective.
+// commit(), commit_every(), check() and step() throw it on all ranks at the same step if workers join or
+// leave. run() catches it; the body of run() must not. It is not an rpc::Error, so that a program does not
+// handle it as the failure of a collective.
 class WEFT_EXPORT WorkersChanged : public std::runtime_error {
  public:
   WorkersChanged();
@@ -49,8 +49,8 @@ class WEFT_EXPORT WorkersChanged : public std::runtime_error {
 
 // Whether the ranks share the value of an object that is added to a State.
 enum class Scope : std::uint8_t {
-  job,   // synchronized: all ranks have the same
-  rank,  // committed and restored, but each rank has its own, and a new worker keeps what it begins with
+  job,   // synchronized: all ranks have the same value
+  rank,  // committed and restored, but not synchronized: a new worker keeps its initial value
 };
 
 namespace detail {
@@ -119,8 +119,8 @@ class StateAccess;
 
 // The vote of one rank at the end of a step, or the result over all ranks.
 struct Vote {
-  bool change = false;  // workers join or leave: one rank has said so
-  bool veto = false;    // the step is not applied: one rank has said so
+  bool change = false;  // some rank has detected that workers join or leave
+  bool veto = false;    // some rank is not ready: the step is not applied
 };
 
 class WEFT_EXPORT State {
@@ -129,46 +129,48 @@ class WEFT_EXPORT State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // A module (shared_ptr or holder: parameters and buffers), an optimizer of LibTorch, an ElasticSampler, a
-  // LocalSgd, a generator, a tensor or a vector of tensors (their contents), a value that travels, or a
-  // shared_ptr<StatePart>. Names and kinds are compared between the ranks. Throws already_exists for a name
-  // that was added before.
+  // Adds an object. object: a module (shared_ptr or holder: its parameters and buffers), an optimizer of
+  // LibTorch, an ElasticSampler, a LocalSgd, a generator, a tensor or a vector of tensors (their contents), a
+  // value that can be copied and serialized, or a shared_ptr<StatePart>. Names and kinds are compared between
+  // the ranks. Throws already_exists for a name that was added before.
   template <class T>
   State& add(std::string name, T& object, Scope scope = Scope::job) {
     return add_part(std::move(name), detail::part_of(object), scope);
   }
 
-  // At the end of a step: copies all parts, and then lets the ranks agree whether workers join or leave. The
-  // latter is one small collective within run(), and nothing outside of it. Throws WorkersChanged; the errors
-  // of the group.
+  // Copies all parts, and then lets the ranks agree whether workers join or leave. Call it at the end of a
+  // step. The agreement is one small collective within run(); outside of run() there is none. Throws
+  // WorkersChanged and the errors of the group.
   void commit();
-  // Every nth call commits, the others do nothing. All ranks count from the last commit.
+  // Commits in every nth call since the last commit; the other calls have no effect. All ranks call it
+  // equally often.
   void commit_every(std::uint64_t n);
-  // Lets the ranks agree as commit() does, without a copy unless workers join or leave.
+  // Lets the ranks agree as commit() does. It copies the parts only if workers join or leave.
   void check();
 
-  // The end of a step as a transaction, in two phases. The ranks vote in one small collective; nothing has
-  // changed a parameter since the step before. If all ranks are ready, each calls apply(), which steps the
-  // optimizer and counts the step, and which runs no collective. Otherwise none does. Each step that is
-  // applied counts as a commit. Returns whether it was applied. ready: false, for example, if this rank has
-  // gradients that are not finite.
+  // Ends a step as a transaction, in two phases. Until then, no code may change a parameter. The ranks vote
+  // in one small collective. If all ranks are ready, each rank calls apply(), which steps the optimizer and
+  // counts the step, and must run no collective. Otherwise no rank calls it. Each applied step counts as a
+  // commit. Returns whether the step was applied. ready: false, for example, if this rank has gradients that
+  // are not finite.
   //
-  // Throws WorkersChanged after apply(), on all ranks; the errors of the group, without a call of apply().
-  // Another rank may have applied the step nevertheless: run() then takes the state from there.
+  // If workers join or leave, it throws WorkersChanged after apply(), on all ranks. If the group fails, it
+  // throws the group's error without calling apply(). Another rank may have applied the step nevertheless:
+  // run() then uses that rank's state.
   bool step(const std::function<void()>& apply, bool ready = true);
 
-  // All parts become those of the last commit(). Throws failed_precondition before the first commit().
+  // Restores all parts from the last commit(). Throws failed_precondition before the first commit().
   void restore();
-  // All ranks of the group call it. All parts become those of the rank with the most commits, the lowest one
-  // of several, and are committed. Returns that rank; nothing, without any copy, if all ranks have the same
-  // commit already. Throws failed_precondition if the ranks have added different parts, naming the first
-  // difference; the errors of the group.
+  // Copies all parts of the lowest rank with the most commits to all ranks, and commits them. All ranks of
+  // the group call it. Returns that rank; if all ranks have the same commit already, copies nothing and
+  // returns nullopt. Throws failed_precondition, which names the first difference, if the ranks have added
+  // different parts; also the errors of the group.
   std::optional<int> sync(const collectives::Group& group);
 
-  // Commits and applied steps of training, also by workers before this one.
+  // The number of commits and applied steps of the training, including those before this worker joined.
   std::uint64_t commits() const { return standing_.commits; }
-  // This worker leaves at the next commit, check(), or step that is applied, where run() returns. Before
-  // run(): it returns at once, without training. Any thread.
+  // Makes this worker leave at the next commit, check() or applied step: run() then returns. If leave() is
+  // called before run(), run() returns at once, without training. Any thread may call it.
   void leave() { leaving_ = true; }
 
  private:
@@ -181,15 +183,15 @@ class WEFT_EXPORT State {
   };
   State& add_part(std::string name, std::shared_ptr<StatePart> part, Scope scope);
   void stage(std::uint64_t number);
-  void copy();        // all parts; those that are sharded are staged before
-  void copy_whole();  // those that are not sharded
+  void copy();        // all parts; sharded parts must be staged before
+  void copy_whole();  // the parts that are not sharded
   void mark();
   void recover();
   bool commit_all();
   void count_commit();
   void sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits);
   void receive();
-  bool take_received();  // the state that has arrived becomes that of this rank; false: none has
+  bool take_received();  // installs the state that has arrived; false: none has
   void end_body();
   Vote vote(Vote own);
   std::vector<ShardedPart*> sharded_parts() const;
@@ -197,13 +199,13 @@ class WEFT_EXPORT State {
   std::vector<Part> parts_;
   Standing standing_;
   std::uint64_t generation_ = 0;  // of run()
-  // Which state recover() gives. copied: the copy, of `copied_commits_`. marked: the live state, which
-  // rewind() makes that of `standing_.commits`. torn: the copy, since apply() has not returned.
+  // The state that recover() restores. copied: the copy, of `copied_commits_`. marked: the live state, after
+  // rewind(), of `standing_.commits`. torn: the copy, because apply() has not returned.
   enum class Live : std::uint8_t { copied, marked, torn } live_ = Live::copied;
-  std::optional<std::uint64_t> copied_commits_;         // none: add() was called since
+  std::optional<std::uint64_t> copied_commits_;         // none: add() was called after the copy
   std::uint64_t calls_ = 0;                             // of commit_every(), since the last commit
   bool sends_later_ = false;                            // RunOptions::sync_later
-  std::vector<std::function<void()>> in_transit_ = {};  // before the next vote
+  std::vector<std::function<void()>> in_transit_ = {};  // to be called before the next vote
   std::optional<std::uint64_t> receives_commits_;       // this rank is new: its state is in transit
   std::function<Vote(Vote)> votes_;                     // the agreement of the ranks; empty outside run()
   std::optional<collectives::Group> group_;             // of the latest sync(), within run()

@@ -1,12 +1,13 @@
-// StatePart: one object that training must not lose: a module, an optimizer, a value. A program derives its
-// own part from it for types that State::add() does not know.
+// StatePart: one object that training must keep: a module, an optimizer, a value. For types that State::add()
+// does not support, a program derives its own part.
 //
-// A part has the live object, and copies of it: the commit, and for State::step() the mark, of what a step
-// changes before it is applied. Calls come from the thread that trains.
+// A part has the live object and copies of it: the commit, and for State::step() the mark, which is a copy of
+// the data that a step changes before it is applied. The thread that trains makes all calls.
 //
-// ShardedPart: a part of which each rank has a shard, as of a sharded optimizer. A worker that dies takes its
-// shard with it, so a commit also keeps copies of other ranks' shards. It has two steps: all ranks stage
-// their copies, and commit() confirms them once all have done so. Until then the commit before is kept too.
+// ShardedPart: a part of which each rank has a shard, such as a sharded optimizer. The shard of a worker that
+// dies is lost, so a commit also keeps copies of other ranks' shards. A commit has two steps: all ranks stage
+// their copies, and commit() confirms them when all ranks have done so. Until then the previous commit is
+// kept too.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -24,39 +25,38 @@ class WEFT_EXPORT StatePart {
   virtual ~StatePart() = default;
 
   virtual std::string kind() const = 0;  // "module": compared between the ranks
-  virtual void commit() = 0;             // copies the live object, into the memory of the copy before
-  virtual void restore() = 0;            // makes the live object that of the last commit()
-  // For training with State::step(). mark() copies what forward and the loop around the steps change, such as
-  // buffers, generators and counters. rewind() makes that part of the live object what it was at the last
-  // mark(). By default nothing: the object changes only in functions that step() applies.
+  virtual void commit() = 0;             // copies the live object, into the memory of the previous copy
+  virtual void restore() = 0;            // restores the live object from the last commit()
+  // For training with State::step(). mark() copies the data that forward and the training loop change, such
+  // as buffers, generators and counters. rewind() restores these data from the last mark(). The defaults do
+  // nothing, for objects that change only in the function that step() applies.
   virtual void mark() {}
   virtual void rewind() {}
-  // A collective: makes the live objects of all ranks that of the source.
+  // A collective: copies the live object of the source to all ranks.
   virtual void sync(const collectives::Group& group, int source) = 0;
-  // In place of sync(), if plan.later is not empty: starts to send what only functions of step() change. It
-  // is not read by a new rank meanwhile, which takes part in the next step with weight 0. Returns what each
-  // rank calls before it votes on that step; an empty function: nothing.
+  // Called instead of sync() if plan.later is not empty: starts to send the data that only the function of
+  // step() changes. A new rank does not use these data yet: it takes part in the next step with weight 0.
+  // Returns a function that each rank calls before it votes on that step; it may be empty.
   virtual std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) {
     sync(group, plan.source);
     return {};
   }
-  // Training continues with these ranks. No collective.
+  // Sets the ranks with which training continues. Runs no collective.
   virtual void set_group(const collectives::Group& group) { (void)group; }
 };
 
 class WEFT_EXPORT ShardedPart : public StatePart {
  public:
-  // Copies the live shard for the commit of this number. With a group, a collective: the ranks give each
-  // other copies.
+  // Copies the live shard for the commit of this number. If a group is given, it is a collective in which the
+  // ranks exchange copies.
   virtual void stage(std::uint64_t number, const collectives::Group* group) = 0;
-  // The copies do not count any more: they are not of this training, or other workers have trained without
-  // this one.
+  // Invalidates the copies: they belong to another training, or other workers have trained without this one.
   virtual void forget() = 0;
-  // A collective, at the beginning of each generation: the ranks put the commit of this number together from
-  // the copies that they have, and divide it among them. That becomes the live object and the commit of each.
-  // failed_precondition on all ranks: no rank has some of it.
+  // A collective at the beginning of each generation: the ranks combine the commit of this number from their
+  // copies, and divide it among themselves. The result becomes each rank's live object and commit.
+  // failed_precondition on all ranks: no rank has a copy of some part.
   virtual void reshard(const collectives::Group& group, std::uint64_t number) = 0;
-  // Whether the live object has values: not after a reshard() that has failed.
+  // Whether the live object has values. False after a failed reshard().
   virtual bool has_values() const = 0;
   // Has no effect: reshard() gives each rank its shard.
   void sync(const collectives::Group& group, int source) final { (void)group, (void)source; }

@@ -34,9 +34,9 @@ class StateAccess {
     state_.votes_ = std::move(votes);
     if (!state_.votes_) state_.group_.reset();
   }
-  // The body has returned: what is still in transit arrives.
+  // Call it when the body has returned: receives the state that is still in transit.
   void end_body() { state_.end_body(); }
-  // After a failure: back to the last applied step or commit.
+  // After a failure: restores the last applied step or commit.
   void recover() { state_.recover(); }
   bool leaving() const { return state_.leaving_; }
   bool has_values() const {

@@ -1,4 +1,4 @@
-// TensorMemory: copies of tensors, in memory that is used again. Undefined tensors stay undefined. Not
+// TensorMemory: copies of tensors, in memory that later copies reuse. Undefined tensors stay undefined. Not
 // thread-safe.
 #pragma once
 
@@ -10,7 +10,8 @@
 
 namespace weft::elastic::detail {
 
-// The same sizes, strides, dtype and device: a copy from one to the other allocates nothing.
+// Whether both have the same sizes, strides, dtype and device: a copy from one to the other then allocates no
+// memory.
 bool same_form(const at::Tensor& a, const at::Tensor& b);
 // A copy of `from` in the memory of `memory`, if it has the same form, else in new memory.
 WEFT_EXPORT at::Tensor copy_into(at::Tensor memory, const at::Tensor& from);
@@ -18,7 +19,7 @@ WEFT_EXPORT at::Tensor copy_into(at::Tensor memory, const at::Tensor& from);
 class WEFT_EXPORT TensorMemory {
  public:
   void store(const std::vector<at::Tensor>& live);
-  // Writes the copies into the tensors, which are as many and of the same form.
+  // Writes the copies into the tensors. Their number and forms must equal those that were stored.
   void load(const std::vector<at::Tensor>& live) const;
 
  private:

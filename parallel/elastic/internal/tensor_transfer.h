@@ -1,4 +1,4 @@
-// transfer_tensors(): sends tensors to ranks that have none of their values yet, while training goes on.
+// transfer_tensors(): sends tensors to new ranks while training continues.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -9,9 +9,9 @@
 
 namespace weft::elastic::detail {
 
-// Begins the transfers of this rank; the senders' tensors do not change until the returned function has run.
-// On a receiver that function waits for the values, and writes them into the tensors. By way of the host's
-// memory.
+// Starts the transfers of this rank, through host memory. The senders' tensors must not change until the
+// returned function has run. On a receiver, that function waits for the values and writes them into the
+// tensors.
 std::function<void()> transfer_tensors(const collectives::Group& group,
                                        const std::vector<Transfer>& transfers,
                                        const std::vector<at::Tensor>& tensors);

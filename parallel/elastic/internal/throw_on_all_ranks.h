@@ -1,4 +1,4 @@
-// throw_on_all_ranks(): throws an error that each rank has found by itself, from equal data.
+// throw_on_all_ranks(): throws an error that each rank has detected itself, from equal data.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -7,7 +7,8 @@
 
 namespace weft::elastic::detail {
 
-// A rank that throws out of run() ends the group. So each waits until all have what they need for the error.
+// If a rank throws out of run(), its group ends. So each rank first waits until all ranks have the data from
+// which they detect the error.
 [[noreturn]] inline void throw_on_all_ranks(const collectives::Group& group, const rpc::Error& error) {
   (void)rpc::capture([&] { group.barrier().get(); });
   throw error;

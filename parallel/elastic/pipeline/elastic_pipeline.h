@@ -1,4 +1,5 @@
-// ElasticPipeline: as many pipelines of one model as there are workers for, while workers join and die.
+// ElasticPipeline: trains one model in pipelines while workers join and die. The number of pipelines depends
+// on the number of workers.
 //
 //   elastic::ElasticPipeline model{layers(), {.cuts = {3, 6}, .seed = 1}, schedule,
 //                                  {.loss = loss, .optimizer = torch::optim::AdamWOptions(3e-4)}};
@@ -13,8 +14,8 @@
 //
 // Every worker constructs it before run(), with all stages; in training it keeps those that it computes. At
 // the beginning of each generation the ranks form pipelines (plan/pipeline_places.h): survivors keep their
-// stages, and their GroupPipeline gets new groups in place. A rank that takes the place of a lost one, or
-// adds a pipeline, builds its stages, and all stages get the last commit. The ranks that compute the same
+// stages and their GroupPipeline, which gets new groups. A rank that replaces a lost one, or is in an
+// additional pipeline, builds its stages, and all stages get the last commit. The ranks that compute the same
 // stages in all pipelines are a GroupPipelineOptions::data_parallel group. Ranks for which no pipeline is
 // left are spares: they have no stages, and take part in commits.
 //
@@ -32,24 +33,25 @@ namespace weft::elastic {
 
 class WEFT_EXPORT ElasticPipeline {
  public:
-  // cut: without `built`. The values of the first generation are those of its rank 0. invalid_argument: the
-  // options have no optimizer, or groups or sharded stages; the errors of cut(). The constructor of
-  // GroupPipeline checks the rest, at the beginning of the first generation.
+  // cut: without `built`. The first generation starts with the parameters of its rank 0. invalid_argument:
+  // the options have no optimizer, or they have groups or sharded stages; also the errors of cut(). The
+  // constructor of GroupPipeline checks the other options at the beginning of the first generation.
   ElasticPipeline(const pipeline::LayerGraph& layers, pipeline::CutOptions cut, schedule::Schedule schedule,
                   pipeline::GroupPipelineOptions options);
   ~ElasticPipeline();
   ElasticPipeline(const ElasticPipeline&) = delete;
   ElasticPipeline& operator=(const ElasticPipeline&) = delete;
 
-  // For State::add(): parameters, buffers and optimizers of the stages. A generation with fewer ranks than a
-  // pipeline has ends run() with failed_precondition: set WorkerLimits::min.
+  // The parameters, buffers and optimizers of the stages, for State::add(). If a generation has fewer ranks
+  // than one pipeline, run() fails with failed_precondition: set WorkerLimits::min.
   std::shared_ptr<StatePart> part(ShardedPartOptions options = {});
 
-  // --- Of the present generation; the same until the next one begins ---
-  int pipelines() const;        // how many there are; 0 before the first generation
+  // --- The present generation; constant until the next one begins ---
+  int pipelines() const;        // their number; 0 before the first generation
   bool has_stages() const;      // false: a spare
   PipelinePlace place() const;  // of this rank. failed_precondition: a spare
-  // This rank's stages. Another object if they have changed. failed_precondition: a spare.
+  // This rank's stages. If the stages have changed, it is another object. failed_precondition: this rank is a
+  // spare.
   pipeline::GroupPipeline& pipeline() const;
 
  private:

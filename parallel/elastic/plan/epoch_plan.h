@@ -25,17 +25,16 @@ WEFT_EXPORT std::vector<std::size_t> epoch_order(std::size_t size, bool shuffle,
 // One rank's batch of a round.
 struct Round {
   std::vector<std::size_t> indices;  // never empty
-  // How many of these samples are this rank's own. All, or none: if a round has fewer samples than ranks,
-  // the ranks without one get the round's first sample, which counts for its owner alone.
+  // The number of these samples that belong to this rank: all or none. If a round has fewer samples than
+  // ranks, the ranks without a sample get the round's first sample, which belongs to another rank.
   std::size_t own = 0;
   std::size_t all = 0;  // samples of all ranks in this round
-  // The factor of this rank's mean loss. The average over the ranks of weight x mean is then the mean over
-  // the samples of the round. 1, unless the round has fewer samples than ranks x batch size; 0 without own
-  // samples.
+  // The factor of this rank's mean loss, with which the average of weight x mean over the ranks is the mean
+  // over the samples of the round. It is 1 if the round has ranks x batch size samples, and 0 if own is 0.
   double weight = 1;
 };
 
-// The progress of all ranks together: equal on all of them.
+// The progress of all ranks together, equal on all ranks.
 struct EpochProgress {
   std::uint64_t epoch = 0;      // the number of the epoch
   std::uint64_t processed = 0;  // samples, by all ranks
@@ -48,9 +47,9 @@ class WEFT_EXPORT EpochPlan {
   // Throws invalid_argument if size is 0.
   EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed);
 
-  // The rank of this process. Samples that were fetched and not recorded are fetched again, in other parts.
-  // resting: ranks that have no samples of their own in the next round that is recorded. Throws
-  // invalid_argument unless 0 <= rank < ranks and at least one rank does not rest.
+  // Sets the rank of this process and the number of ranks. Samples that were fetched and not recorded are
+  // divided and fetched again. resting: ranks that get no samples of their own in the rounds up to the next
+  // record(). Throws invalid_argument unless 0 <= rank < ranks and at least one rank does not rest.
   void set_ranks(int rank, int ranks, std::vector<int> resting = {});
   // Rank 0 of 1 before set_ranks().
   int rank() const { return rank_; }
@@ -64,10 +63,10 @@ class WEFT_EXPORT EpochPlan {
   std::size_t left() const { return order_.size() - progress_.processed; }
   std::size_t size() const { return order_.size(); }
 
-  // The next round with `batch_size` samples of each rank. Nothing at the end of the epoch.
+  // Returns the next round, with `batch_size` samples for each rank. nullopt: the end of the epoch.
   std::optional<Round> fetch(std::size_t batch_size);
-  // The oldest round that was fetched and not recorded has been processed by all ranks. Throws
-  // failed_precondition without such a round.
+  // Records that all ranks have processed the oldest round that was fetched and not recorded. Throws
+  // failed_precondition if there is no such round.
   void record();
 
   void rewind();  // samples that were fetched and not recorded are fetched again

@@ -1,6 +1,5 @@
-// Generation: which workers train together, by rank, until the next change. The decisions about it, as pure
-// functions: the members of the next generation, and the rank from which the others take the state. No
-// LibTorch.
+// Generation: the workers that train together, by rank, until the next change. Pure functions decide on the
+// members of the next generation, and on the rank that sends its state to the others. No LibTorch.
 //
 // Generations are numbered from 1. The job's store holds the latest one; it is replaced by compare-and-set,
 // so all workers see one sequence of generations (docs/elastic.md).
@@ -19,7 +18,7 @@
 namespace weft::elastic {
 
 struct Generation {
-  std::uint64_t number = 0;                // 0: there was none yet
+  std::uint64_t number = 0;                // 0: no generation has begun
   std::vector<rpc::AgentId> members = {};  // by rank
   bool finished = false;                   // its members have trained to the end: no generation follows
 
@@ -28,14 +27,15 @@ struct Generation {
   friend bool operator==(const Generation&, const Generation&) = default;
 };
 
-// The form in the job's store. generation_from_text() throws protocol_error for malformed text.
+// Convert to and from the text in the job's store. generation_from_text() throws protocol_error for malformed
+// text.
 WEFT_EXPORT std::string to_text(const Generation& generation);
 WEFT_EXPORT Generation generation_from_text(const std::string& text);
 
 // A worker that is ready to train.
 struct Candidate {
   rpc::AgentId id;
-  std::uint64_t order = 0;  // among workers that were not in the generation before
+  std::uint64_t order = 0;  // among the candidates that were not in the previous generation
 };
 
 // The number of workers in a generation.
@@ -45,8 +45,8 @@ struct WorkerLimits {
   std::size_t max = std::numeric_limits<std::size_t>::max();  // further candidates are spares
 };
 
-// The generation after `current`: those of its members that are candidates, in their order, then the other
-// candidates by their order, up to the maximum. Nothing, if there are too few candidates.
+// Returns the generation after `current`: its members that are candidates, in their order, then the other
+// candidates by Candidate::order, up to the maximum. nullopt: there are too few candidates.
 WEFT_EXPORT std::optional<Generation> next_generation(const Generation& current,
                                                       std::vector<Candidate> candidates,
                                                       const WorkerLimits& limits);
@@ -57,18 +57,18 @@ WEFT_EXPORT bool may_propose(const Generation& current, const std::vector<Candid
 
 // The state of a rank when a generation begins.
 struct Standing {
-  bool synced = false;  // its commits continue those of the generation before
+  bool synced = false;  // its commits continue those of the previous generation
   std::uint64_t commits = 0;
-  bool sends_later = false;  // it can send its state while the next step is made
-  // Numbers of generations: the last one that this rank began, and the one in which its last commit was made.
+  bool sends_later = false;  // it can send its state during the next step
+  // Numbers of generations: the last one that this rank began, and the one of its last commit.
   std::uint64_t began = 0, committed = 0;
-  std::uint64_t entered = 0;  // the last one whose group this rank was in; the ranks may not have begun it
+  std::uint64_t entered = 0;  // the last generation whose group this rank joined, even if none has begun it
 };
 
-// A rank does not count as synced if it took no part in a generation that has committed: the others
-// considered it dead, and have trained without it. is_sharded: each rank has a shard of a commit. Then a rank
-// does not count either if others have begun a generation without it, and have fewer commits: the other
-// shards of the commits that they lack are lost.
+// Clears `synced` of the ranks that were not in a generation that has committed: the other ranks considered
+// them dead and have trained without them. is_sharded: each rank has a shard of a commit. `synced` is then
+// also cleared for a rank if other ranks have begun a generation without it and have fewer commits: the other
+// shards of the later commits are lost.
 WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_sharded = false);
 
 struct Transfer {  // of the state, between two ranks
@@ -76,19 +76,18 @@ struct Transfer {  // of the state, between two ranks
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
-// Where the ranks get the state of a new generation.
+// The transfers of state at the beginning of a generation.
 struct SyncPlan {
   int source = 0;       // the rank whose commit all ranks have afterwards; set in any case
   bool needed = false;  // false: all ranks have the same commit
-  // The state is sent while the next step is made: from ranks that have it, in turn, to those that are new.
-  // Empty: the source sends it to all at once.
+  // Transfers during the next step, from the ranks that have the state, in turn, to the new ranks. Empty: the
+  // source sends the state to all ranks before the next step.
   std::vector<Transfer> later = {};
 };
 
-// The source is the rank with the most commits, among those that are synced if there are any; the lowest one
-// of several. All ranks compute this from the standings of all, so they agree on whether there is a sync. It
-// is later if the source allows that, and all ranks either have its commit or are not synced. ranks: of
-// without_abandoned().
+// The source is the lowest rank with the most commits, among the synced ranks if there are any. All ranks
+// compute the plan from the standings of all ranks, so they agree on it. `later` is used if the source has
+// sends_later and each rank either has its commit or is not synced. ranks: the result of without_abandoned().
 WEFT_EXPORT SyncPlan plan_sync(const std::vector<Standing>& ranks);
 
 }  // namespace weft::elastic

@@ -1,5 +1,5 @@
-// plan_exchange(): which rank sends which elements to which one, so that each rank gets the slices that it
-// wants of a state whose slices the ranks have. Pure data; the same on all ranks for equal arguments.
+// plan_exchange(): plans which elements of a sharded state each rank sends to each other rank, so that each
+// rank gets the slices that it wants. A pure function, with the same result on all ranks for equal arguments.
 #pragma once
 
 #include <weft/parallel/sharded/checkpoint/runs.h>
@@ -14,7 +14,7 @@
 
 namespace weft::elastic::detail {
 
-// What a rank has of one worker's shard.
+// The slices of one worker's shard that a rank has.
 struct ShardIndex {
   std::string owner;  // whose shard it is
   std::vector<sharded::SliceRange> slices;
@@ -23,7 +23,7 @@ WEFT_CODEC(ShardIndex, owner, slices)
 
 struct RankIndex {
   std::vector<ShardIndex> shards = {};
-  std::vector<std::string> workers = {};  // whose shards together are the whole state
+  std::vector<std::string> workers = {};  // their shards together are the whole state
   std::map<std::string, std::string> notes = {};
   std::vector<std::string> names = {};  // of all tensors of the whole state
 };
@@ -36,8 +36,8 @@ struct ExchangePiece {
   sharded::SharedElements elements;  // positions in the tensor, of the receiver and of the sender
 };
 
-// A rank that has elements itself gets them from no other one. failed_precondition: no rank has some of the
-// elements, naming the workers whose shards are missing, or the tensor if no shard is missing; ranks have
+// A rank gets no elements that it has itself. failed_precondition: no rank has some of the elements (the
+// error names the workers whose shards are missing, or the tensor if no shard is missing), or ranks have
 // different sizes or types for one name.
 WEFT_EXPORT std::vector<ExchangePiece> plan_exchange(
     const std::vector<RankIndex>& ranks, const std::vector<std::vector<sharded::SliceRange>>& wanted);

@@ -28,29 +28,34 @@
 namespace weft::elastic {
 
 struct ShardedPartOptions {
-  // A commit keeps each shard on as many other ranks, too: as many workers may die between two commits. 0 if
-  // ranks have equal shards anyway, as with the replicas of hybrid sharding. Equal on all ranks.
+  // The number of other ranks on which a commit keeps a copy of each shard. That many workers may die between
+  // two commits. Use 0 if several ranks have equal shards, as the replicas of hybrid sharding. It must be
+  // equal on all ranks.
   int copies = 1;
 };
 
-// What the part does with other objects that are split over the ranks: several modules, or a mesh.
+// The functions of a part for other objects that are split over the ranks: several modules, or a mesh.
 struct ShardedObjects {
-  // On all ranks of a generation's group: splits them over it. Their values do not matter then.
+  // Splits the objects over a generation's group; called on all its ranks. Their values are unspecified
+  // afterwards.
   std::function<void(const collectives::Group& group)> set_group;
-  // The live shard. Values are the objects' memory, except those of an optimizer.
+  // Adds the live shard to `to`. Its tensors use the objects' memory, except those of an optimizer.
   std::function<void(sharded::SlicedState& to)> add_to;
-  // The same with space for an optimizer's state, as far as it has these names. The part fills the values.
+  // The same with memory for those tensors of the optimizer's state that are in `names`. The part fills in
+  // the values.
   std::function<void(sharded::SlicedState& to, const std::vector<std::string>& names)> add_wanted_to;
-  // What is not the objects' memory, with the notes.
+  // Loads the values that do not use the objects' memory, and the notes.
   std::function<void(const sharded::SlicedState& from)> take_from;
 };
 
 WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(ShardedObjects objects, ShardedPartOptions options = {});
-// Parameters, buffers and optimizer. The module has no Options::replicas.
+// The part for a module's parameters and buffers, and its optimizer. Options::replicas of the module must not
+// be set.
 WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(sharded::ShardedModule& module,
                                                     sharded::FullyShardedOptimizer& optimizer,
                                                     ShardedPartOptions options = {});
-// The optimizer, and the groups of both. The module is a part by itself, which is added before.
+// The part for the optimizer. It also sets the groups of both objects. Add the module to the State before, as
+// a separate part.
 WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(data_parallel::Replica& replica,
                                                     sharded::ShardedOptimizer& optimizer,
                                                     ShardedPartOptions options = {});
