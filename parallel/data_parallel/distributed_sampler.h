@@ -61,9 +61,9 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
   Batches<Loader> batches(Loader& loader) {
     return {*this, loader};
   }
-  void delivered();  // one more batch, for programs that do not use batches()
+  void delivered();  // counts one more batch, for programs that do not use batches()
 
-  // Of the loader.
+  // The functions that the loader calls.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   // The state is the epoch, the seed and the number of indices that all ranks together have consumed. Call

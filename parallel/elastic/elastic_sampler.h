@@ -74,10 +74,10 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   // failed_precondition if there is no such batch, or if the batch before was not recorded.
   void deliver();
 
-  Round round() const;  // of the batch that was delivered. Throws failed_precondition without one
-  void record();        // that batch has been processed, as the batches of all other ranks
+  Round round() const;  // of the delivered batch; without one it throws failed_precondition
+  void record();        // all ranks have processed their batches of this round
 
-  // Of the loader.
+  // The functions that the loader calls.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   // The state is the seed, size, epoch and number of processed samples. load() throws failed_precondition if

@@ -28,14 +28,14 @@ namespace weft::elastic {
 WEFT_EXPORT double warm_up_factor(double from, double to, std::uint64_t step, std::uint64_t warm_up);
 
 struct LearningRateScale {
-  int workers = 1;            // for which the program's rate is meant: their factor is 1
+  int workers = 1;            // the number of workers for which the factor is 1
   std::uint64_t warm_up = 0;  // steps after workers have joined
 
-  // Of the steps until now; next() changes it.
+  // The state, which next() changes.
   double factor = 1;        // of the latest step
-  int present = 0;          // the number of workers in that step; 0: there was no step
-  double from = 1;          // the factor before their number has changed
-  std::uint64_t steps = 0;  // since then
+  int present = 0;          // the number of workers in the latest step; 0: there was no step
+  double from = 1;          // the factor before the last change of the number of workers
+  std::uint64_t steps = 0;  // since that change
 
   // Counts a step and returns its factor. All ranks call it once in each step; with State::step(), in the
   // function that applies the step. present_workers: the size of the generation's group. invalid_argument: a

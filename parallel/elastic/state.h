@@ -139,7 +139,7 @@ class WEFT_EXPORT State {
   }
 
   // Copies all parts, and then lets the ranks agree whether workers join or leave. Call it at the end of a
-  // step. The agreement is one small collective within run(); outside of run() there is none. Throws
+  // step. The agreement is one small collective within run(); outside of run() the ranks do not agree. Throws
   // WorkersChanged and the errors of the group.
   void commit();
   // Commits in every nth call since the last commit; the other calls have no effect. All ranks call it

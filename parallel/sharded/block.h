@@ -6,8 +6,9 @@
 //     at::Tensor forward(const at::Tensor& x) { return first->forward(x); }
 //   };
 //
-// A Block<M> is an M with the same constructors; within a FullyShardedDataParallel its forward is one of a
-// shard unit, else it is M's. Entries of a torch::nn::Sequential need no Block.
+// A Block<M> is an M with the same constructors. Within a FullyShardedDataParallel, its parameters are one
+// unit, and its forward gathers them; elsewhere its forward is that of M. Entries of a torch::nn::Sequential
+// need no Block.
 #pragma once
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
@@ -28,7 +29,7 @@ class BlockObserver {
   // Around the forward of the block with this number.
   virtual void before_forward(std::size_t unit) = 0;
   virtual void after_forward(std::size_t unit) = 0;
-  // An output of the forward that has just run. Before after_forward().
+  // Called for each output of a forward, before after_forward().
   virtual void watch(std::size_t unit, const at::Tensor& output) = 0;
 };
 
@@ -36,7 +37,7 @@ class BlockObserver {
 class ObservedForward {
  public:
   virtual ~ObservedForward() = default;
-  // From the next forward on. unit: the number of the block.
+  // Sets the observer of the next forwards. unit: the number of the block.
   void observe(std::weak_ptr<BlockObserver> observer, std::size_t unit) {
     observer_ = std::move(observer);
     unit_ = unit;

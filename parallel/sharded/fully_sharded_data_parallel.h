@@ -11,19 +11,20 @@
 //   fsdp.clip_grad_norm(1.0);
 //   optimizer.step();
 //
-// A rank has an equal part of each unit's parameters: of each block, and of what no block has. Whole
-// parameters are gathered for a unit's forward and again for its backward, the next unit's while one
-// computes. Gradients are averaged over the ranks and split as soon as a unit's backward has ended; gradients
-// of several backwards add up. Outside of this the elements of the module's parameters are not there, and a
-// use of them is an error. The parameters keep their identity. A gradient that no rank computes stays as it
-// is.
+// The parameters of each block are a unit; the parameters outside of all blocks are another unit. Each rank
+// has an equal part of each unit. The whole parameters of a unit are gathered for its forward and again for
+// its backward, while the previous unit computes. When a unit's backward has completed, its gradients are
+// averaged over the ranks and split; gradients of several backwards add up. At other times the module's
+// parameters have no elements, and a use of them is an error. The parameters keep their identity. A gradient
+// that no rank computes is unchanged.
 //
 // All ranks run the same blocks in the same order: the ranks compare it after each forward, and backward
-// fails with failed_precondition if it differs. A rank that runs fewer blocks, or fewer iterations, lets the
-// others wait for the group's timeout. The ranks may use different parameters of a block. The module's own
-// parameters get no gradients: give optimizers and clipping those of this object. Buffers are each rank's
-// own. If backward fails after its first block has begun, the groups are aborted with a text that names the
-// rank. Not in a dist_autograd::Pass; not with re-entrant checkpoints or create_graph. Not thread-safe.
+// fails with failed_precondition if it differs. If a rank runs fewer blocks, or fewer iterations, the other
+// ranks wait until the group's timeout. The ranks may use different parameters of a block. The module's
+// parameters get no gradients: pass parameters() of this object to optimizers and to clipping. Buffers are
+// not synchronized. If backward fails after its first block has begun, the groups are aborted with a text
+// that names the rank. A dist_autograd::Pass, re-entrant checkpoints and create_graph are not supported. Not
+// thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
@@ -42,7 +43,7 @@ class FullyShardedDataParallel : public ShardedModule {
   FullyShardedDataParallel(const collectives::Group& group, std::shared_ptr<Module> module,
                            Options options = {})
       : ShardedModule(group, module, std::move(options)), module_(std::move(module)) {}
-  // Of a module holder: torch::nn::Linear, torch::nn::Sequential.
+  // For a module holder, such as torch::nn::Linear or torch::nn::Sequential.
   template <class Holder>
     requires std::is_base_of_v<torch::nn::ModuleHolder<Module>, Holder>
   FullyShardedDataParallel(const collectives::Group& group, const Holder& module, Options options = {})

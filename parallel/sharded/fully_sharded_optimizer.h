@@ -7,9 +7,9 @@
 //   loss.backward();
 //   optimizer.step();
 //
-// A step changes what this rank has of the parameters, and runs no collective. Parameter groups are those of
-// the spec, by the names of the module's parameters. One of LibTorch's optimizers over fsdp.parameters() has
-// the same results, but no state that can be split anew. Not thread-safe.
+// A step changes this rank's parts of the parameters, and runs no collective. The spec's parameter groups
+// refer to the names of the module's parameters. One of LibTorch's optimizers over fsdp.parameters() has the
+// same results, but its state cannot be split over another number of ranks. Not thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -26,26 +26,26 @@ namespace weft::sharded {
 
 class WEFT_EXPORT FullyShardedOptimizer {
  public:
-  // The module outlives the optimizer. invalid_argument: an optimizer that does not step each element by
-  // itself, or a parameter group without a parameter.
+  // The module must outlive the optimizer. invalid_argument: the optimizer is not elementwise
+  // (OptimizerSpec::is_elementwise), or a parameter group has no parameter.
   FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec)
       : FullyShardedOptimizer(module.units(), std::move(spec)) {}
-  // Of the stages of a pipeline: GroupPipeline::sharded().
+  // For the stages of a pipeline: units is GroupPipeline::sharded().
   FullyShardedOptimizer(const ShardedUnits& units, dist_optim::OptimizerSpec spec);
 
-  // A parameter without a gradient is left alone.
+  // Steps the parameters that have a gradient.
   void step();
   void zero_grad(bool set_to_none = true);
 
-  // Of a parameter group, by its prefix; "" is all others. Without a group: of all groups. not_found: no such
-  // group.
+  // The learning rate of a parameter group, by its prefix; "": of the parameters in no group.
+  // set_learning_rate() with nullopt sets all groups. not_found: no group has this prefix.
   double learning_rate(const std::string& group = {}) const { return leaves_->learning_rate(group); }
   void set_learning_rate(double rate, const std::optional<std::string>& group = {}) {
     leaves_->set_learning_rate(rate, group);
   }
 
-  // After ShardedModule::set_group(): steps the new parts. Learning rates stay; momentum and the like start
-  // at zero, unless take_from() follows.
+  // Call it after ShardedModule::set_group(): the optimizer then steps the new parts. Learning rates are
+  // kept; the rest of the state starts at zero, unless take_from() follows.
   void set_group();
 
   // See training_state.h.

@@ -11,21 +11,23 @@
 namespace weft::sharded {
 
 struct Options {
-  // Modules that are blocks, by name: `*` is any text without a dot, as in "layers.*". They are entries of a
-  // torch::nn::Sequential that take one tensor and return one. Each Block<M> is a block in any case. What is
-  // in no block is gathered for all of forward and backward.
+  // A pattern for the names of the modules that are blocks, such as "layers.*": `*` matches any text without
+  // a dot. These modules must be entries of a torch::nn::Sequential that take and return one tensor. A
+  // Block<M> is always a block. Parameters outside of all blocks are whole during all of forward and
+  // backward.
   std::string block = {};
-  // Parameters and buffers that stay as they are, by their names or those of modules around them, as patterns
-  // like `block`: neither split nor broadcast nor converted, and the program reduces their gradients or not.
-  // A block within such a module is split nevertheless. The ranks may ignore different ones.
+  // Patterns, as for `block`, for the names of parameters and buffers, or of modules that contain them, that
+  // are neither split nor broadcast nor converted. Their gradients are not reduced. A block within such a
+  // module is split nevertheless. The ranks may have different patterns.
   std::vector<std::string> ignored = {};
-  // Off: parameters stay whole from a block's forward to the end of its backward (ZeRO-2), which saves half
-  // of the gathers. On: they are split in between (ZeRO-3).
+  // true: parameters are split again between a block's forward and its backward (ZeRO-3). false: they stay
+  // whole from the forward to the end of the backward (ZeRO-2), which saves half of the gathers.
   bool reshard_after_forward = true;
-  // As in DistributedDataParallel. The parts, their gradients and so the optimizer keep the parameters' type.
+  // As in DistributedDataParallel. The parts and their gradients, and therefore the optimizer, use the
+  // parameters' type.
   data_parallel::MixedPrecision mixed_precision = {};
-  // The ranks' parts, their gradients and so the optimizer's state are in the host's memory; parameters on a
-  // device are gathered there.
+  // true: the ranks' parts and their gradients, and therefore the optimizer's state, are in host memory.
+  // Whole parameters are still gathered on the module's device.
   bool offload = false;
   // Ranks that have the same parts (hybrid sharding): `mesh.group("replicate")`, if the sharding uses
   // `mesh.group("shard")`. Gradients are averaged over both.

@@ -1,5 +1,5 @@
-// ShardOptions: in which types the ranks compute with parameters that are split and reduce their gradients,
-// and where the parts are.
+// ShardOptions: the types in which ranks compute with split parameters and reduce their gradients, and the
+// memory of the parts.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,10 +8,10 @@
 
 namespace weft::sharded {
 
-// The parts, their gradients and so the optimizer keep the type of the parameters.
+// The parts and their gradients, and therefore the optimizer, use the type of the parameters.
 struct ShardOptions {
-  // Of floating-point parameters that are gathered, and of the gradients that are reduced; empty: as the
-  // parameters are, and as `compute`.
+  // compute: the type of gathered floating-point parameters; nullopt: their own type. reduction: the type in
+  // which gradients are reduced; nullopt: that of `compute`.
   std::optional<at::ScalarType> compute = {}, reduction = {};
   bool in_host_memory = false;  // the parts, while the module is on a device
 };

@@ -8,22 +8,23 @@
 //   loss.backward();       // averages the gradients
 //   optimizer.step();      // steps the part of this rank; the ranks exchange their parts
 //
-// The parameters are laid into flat buckets (flat_parameters.h). Each rank has the optimizer's state of its
-// part of each bucket, about 1/N of the whole. step() steps that part, and gathers the other parts from the
-// other ranks. The parameters have the same bits as with the same optimizer for whole parameters on every
-// rank. A parameter without a gradient is not stepped. Parameter groups are those of the OptimizerSpec.
+// The parameters are moved into flat buckets (flat_parameters.h). Each of N ranks has the optimizer's state
+// of its part of each bucket, about 1/N of the whole. step() steps that part, and gathers the other parts
+// from the other ranks. The resulting parameters have the same bits as if every rank stepped the whole
+// parameters. A parameter without a gradient is not stepped. Parameter groups are those of the OptimizerSpec.
 //
 // All ranks call step() equally often, with equal gradients. Collectives run in a group of this optimizer
-// alone. If a rank does not call step(), the others fail with deadline_exceeded, which names it. After a
-// failed step the parameters are unspecified, and each further step is failed_precondition: restore the
-// parameters, and call set_group().
+// alone. If a rank does not call step(), the other ranks fail with deadline_exceeded, which names that rank.
+// After a failed step the parameters are unspecified, and all further steps fail with failed_precondition:
+// restore the parameters, and call set_group().
 //
 // In a join (`ddp.join(range, {}, {&optimizer})`), each iteration whose gradients are reduced has one
-// step(). A rank without a batch steps its part with the gradients of a rank with one, as these are in that
-// rank's step(): also clipped ones.
+// step(). A rank without a batch steps its part with the gradients that a rank with a batch has in its
+// step(), for example after clipping.
 //
-// A step does not change the version counters of autograd: a backward whose forward came before the step uses
-// the new values without an error. Gradients of a dist_autograd::Pass are not stepped. Not thread-safe.
+// A step does not change the version counters of autograd: if a forward ran before the step and its backward
+// runs after it, the backward uses the new values without an error. Gradients of a dist_autograd::Pass are
+// not stepped. Not thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -42,76 +43,81 @@
 
 namespace weft::sharded {
 
-// The same on all ranks.
+// The options must be equal on all ranks.
 struct ShardedOptimizerOptions {
-  // A bucket is closed when it has at least as many. It is gathered while the next one is stepped.
+  // A bucket is closed when it has at least this many bytes. A bucket is gathered while the next one is
+  // stepped.
   std::size_t bucket_bytes = std::size_t{25} << 20;
   // Steps each parameter in backward, as soon as its gradient is averaged, and gathers a bucket as soon as
-  // all of its parameters have stepped. step() then waits for the rest. Off by default, since gradients
-  // cannot be clipped or tested for infinite values then: they are used one by one. step() follows each
-  // backward that is reduced. A parameter whose gradient no rank has computed is not stepped, also if it has
-  // one from before. A backward that fails is a failed step. Not with an OptimizerInBackward.
+  // all of its parameters have stepped. step() then waits for the remaining gathers. The default is false,
+  // because gradients are used at once and so cannot be clipped or tested for infinite values. Call step()
+  // after each backward that is reduced. A parameter whose gradient no rank has computed is not stepped, even
+  // if it has an earlier gradient. A failed backward counts as a failed step. Do not use it with an
+  // OptimizerInBackward.
   bool overlap = false;
 };
 
 class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
  public:
-  // For the replica's parameters that require grad. All ranks call it, and it blocks. The replica outlives
-  // the optimizer. invalid_argument on all ranks: the spec or a parameter is refused on some rank
-  // (OptimizerSpec::is_elementwise, FlatParameters::check), a parameter group has none, or the ranks have
-  // different ones; names the first difference. Tensors that autograd has saved before must not be used any
-  // more.
+  // Optimizes the replica's parameters that require grad. All ranks call it, and it blocks. The replica must
+  // outlive the optimizer. Do not use tensors that autograd has saved before. invalid_argument on all ranks:
+  // some rank refuses the spec or a parameter (OptimizerSpec::is_elementwise, FlatParameters::check), a
+  // parameter group has no parameter, or the ranks have different parameters or specs (the error names the
+  // first difference).
   ShardedOptimizer(data_parallel::Replica& replica, dist_optim::OptimizerSpec spec,
                    ShardedOptimizerOptions options = {});
-  // If an exception destroys it, its group is aborted, so that no other rank waits for the timeout.
+  // If an exception destroys the optimizer, its group is aborted, so that no other rank waits for the
+  // timeout.
   ~ShardedOptimizer() override;
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  // All ranks call it, and it blocks. invalid_argument: a gradient is sparse; nothing has changed then,
-  // except with `overlap`.
+  // All ranks call it, and it blocks. invalid_argument: a gradient is sparse. Without `overlap`, nothing has
+  // then changed.
   void step();
-  // Of all parameters of the optimizer. Off: gradients become zero.
+  // Resets the gradients of all parameters of the optimizer. set_to_none false: gradients become zero.
   void zero_grad(bool set_to_none = true);
 
-  // Of a parameter group, by its prefix; "" is all others. Without a group: of all groups. not_found: no such
-  // group. The ranks set equal rates.
+  // The learning rate of a parameter group, by its prefix; "": of the parameters in no group.
+  // set_learning_rate() with nullopt sets all groups. All ranks must set equal rates. not_found: no group has
+  // this prefix.
   double learning_rate(const std::string& group = {}) const { return leaves_->learning_rate(group); }
   void set_learning_rate(double rate, const std::optional<std::string>& group = {});
 
-  // A copy of what this rank has. Tensors are those of slices, PARAMETER[BEGIN:END]/FIELD.
+  // A copy of this rank's part of the state. The tensors belong to slices: PARAMETER[BEGIN:END]/FIELD.
   dist_optim::OptimizerState state() const;
-  // The state for whole parameters, in the host's memory: at the root, or on all ranks without one. On other
-  // ranks it has no tensors. The ranks exchange one parameter at a time, so that a rank needs memory for the
-  // result, its own part twice, and one parameter. All ranks call it, and it blocks. unsupported: a parameter
-  // is split over tensor ranks; add_to() saves such a state.
+  // Returns the state for whole parameters, in host memory, at the root; root = nullopt: on all ranks. On
+  // other ranks the result has no tensors. The ranks exchange one parameter at a time, so that a rank needs
+  // memory for the result, its own part twice, and one parameter. All ranks call it, and it blocks.
+  // unsupported: a parameter is split over tensor ranks; add_to() saves such a state.
   dist_optim::OptimizerState whole_state(std::optional<int> root = 0) const;
-  // The states together have that of the parameters: state() of any number of ranks, or a whole_state().
-  // This rank takes its part; runs no collective. invalid_argument: see dist_optim::reslice(), or a tensor is
-  // of an unknown parameter. The state is then as before.
+  // Loads this rank's part of the state; runs no collective. states: together they must contain the whole
+  // state, for example state() of all ranks of an earlier run, or one whole_state(). invalid_argument:
+  // dist_optim::reslice() fails, or a tensor belongs to an unknown parameter. The state is then unchanged.
   void set_state(const std::vector<dist_optim::OptimizerState>& states);
 
-  // See training_state.h. take_from() gives up the gradients of a backward that no step() has followed.
+  // See training_state.h. take_from() drops the gradients of a backward that was not followed by a step().
   void add_to(SlicedState& state, const std::string& prefix = "optimizer/") const;
   void add_wanted_to(SlicedState& state, const std::vector<std::string>& names,
                      const std::string& prefix = "optimizer/") const;
   void take_from(const SlicedState& state, const std::string& prefix = "optimizer/");
 
-  // After Replica::set_group(), on all ranks of the new group: plans anew. A rank that is new constructs its
-  // optimizer instead, and calls set_state(). states: as in set_state(). The state of a lost rank is lost, so
-  // states are saved before a loss. Empty: momentum and the like start at zero, and the learning rates stay.
+  // Splits the state over the new group. All ranks of the new group call it after Replica::set_group(). A new
+  // rank constructs its optimizer and calls set_state() instead. states: as in set_state(); a lost rank's
+  // part is lost, so they must have been saved before the loss. Empty: the learning rates are kept, and the
+  // rest of the state starts at zero.
   void set_group(const std::vector<dist_optim::OptimizerState>& states);
 
   const dist_optim::OptimizerSpec& spec() const { return spec_; }  // the optimizer, with its options
 
  private:
-  // What this rank has of a parameter.
+  // This rank's slice of a parameter.
   struct Slice {
     std::size_t index = 0;  // in leaves_
     std::int64_t begin = 0, end = 0, offset = 0;
     at::Tensor of(const at::Tensor& gradient) const;
   };
-  // Of one step.
+  // The progress of one step.
   struct Round {
     std::vector<std::uint8_t> arrived;  // by parameter: it has a gradient, and its slice has stepped
     std::vector<std::size_t> missing;   // by bucket: parameters that have not arrived

@@ -1,14 +1,15 @@
 // ShardedUnits: parameters that are split over the ranks of a group, in units. The owner calls it to gather a
 // unit, to split it again, and to reduce its gradients.
 //
-// A FullyShardedDataParallel does so before and after the blocks of a module, a pipeline where its schedule
-// has the actions. From finish_gather() to split() the parameters of a unit have their values; otherwise a
-// use of their elements is an error. Gradients are summed in a buffer of their unit until start_reduction();
-// then their averages over the ranks go to the `.grad` of the slices that this rank has.
+// A FullyShardedDataParallel does so before and after the blocks of a module, and a pipeline at the actions
+// of its schedule. From finish_gather() to split() the parameters of a unit have their values; otherwise a
+// use of their elements is an error. Gradients are summed in a buffer of their unit until start_reduction(),
+// which starts to average them over the ranks. publish() stores the averages in the `.grad` of this rank's
+// slices.
 //
-// All ranks have equal units, and start gathers and reductions of the same ones in the same order. The two
-// have a group each: a group runs its collectives in order, and a gather must not wait for the reductions
-// before it. Not thread-safe. If a collective fails, the owner calls abort() and drop().
+// All ranks have equal units, and start gathers and reductions of the same units in the same order. Gathers
+// and reductions use separate groups: a group runs its collectives in order, and a gather must not wait for
+// earlier reductions. Not thread-safe. If a collective fails, the owner calls abort() and drop().
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -31,46 +32,48 @@ namespace weft::sharded {
 
 // The groups of the ranks that share the parameters.
 struct ShardGroups {
-  collectives::Group gathers, reductions;           // the same ranks
+  collectives::Group gathers, reductions;           // two groups of the same ranks
   std::optional<collectives::Group> replicas = {};  // ranks with the same parts
 };
 
-// What the owner brings.
+// The owner's properties of its units.
 struct ShardSetup {
   std::string owner;  // for messages
   ShardGroups groups;
   ShardOptions options = {};
-  // Parameters that require grad in units of the owner on other ranks than these.
+  // The names of the parameters that require grad in units of the owner on ranks outside of `groups`.
   std::vector<std::string> names_elsewhere = {};
 };
 
-// Makes a group with the same ranks, which only the owner uses. Called by all of them.
+// Creates a group of the same ranks that only the owner uses. All ranks of the group call it.
 WEFT_EXPORT collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose,
                                              const collectives::GroupOptions& options);
 
 class WEFT_EXPORT ShardedUnits {
  public:
-  // Takes the parameters' values over, which are the same on all ranks. All are on one device.
+  // Takes the parameters' values, which must be equal on all ranks. All parameters are on one device.
   ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& units);
   ~ShardedUnits();
   ShardedUnits(const ShardedUnits&) = delete;
   ShardedUnits& operator=(const ShardedUnits&) = delete;
 
   const ShardSetup& setup() const { return setup_; }  // as given, with the present groups
-  // Between iterations, or after one has failed: splits the parameters anew over the ranks of these groups.
-  // Drops gradients. The slices are new ones, and their elements are zero: the owner fills them by add_to().
+  // Splits the parameters over the ranks of these groups, and drops gradients. Call it between iterations, or
+  // after an iteration has failed. The slices are new tensors with zeros: the owner sets their values by
+  // add_to().
   void set_groups(ShardGroups groups);
   std::size_t size() const { return units_.size(); }
-  // Those that required grad, in the order in which add_gradient() counts.
+  // The parameters that required grad at construction. Their order defines the index `parameter` of
+  // add_gradient().
   const std::vector<data_parallel::NamedParameter>& trained(std::size_t unit) const;
-  bool is_frozen_in_part(std::size_t unit) const;  // by the parameters as they are now
-  // failed_precondition: a parameter requires grad that did not, or has another type or device.
+  bool is_frozen_in_part(std::size_t unit) const;  // some trained() parameters do not require grad now
+  // failed_precondition: a parameter that did not require grad now does, or has another type or device.
   void check_unchanged() const;
 
   // --- Parameters ---
   void start_gather(std::size_t unit);   // no effect unless the unit is split
   void finish_gather(std::size_t unit);  // starts the gather if that has not been done
-  // Of a unit that is whole: this rank's part gets the elements that the program has changed.
+  // Copies the elements that the program has changed in a whole unit into this rank's part.
   void keep_changes(std::size_t unit);
   void split(std::size_t unit);
   bool is_gathering(std::size_t unit) const;
@@ -78,24 +81,25 @@ class WEFT_EXPORT ShardedUnits {
   // --- Gradients ---
   // unsupported: the gradient is sparse.
   void add_gradient(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
-  // Parameters without a gradient on this rank have zeros.
+  // Starts to reduce the gradients of a unit. Parameters without a gradient on this rank contribute zeros.
   void start_reduction(std::size_t unit);
-  // Instead of a reduction: the next one reduces the sum. On all ranks.
+  // Call it instead of start_reduction(), on all ranks: the next reduction of the unit reduces the sum.
   void keep_gradients(std::size_t unit);
   void finish_reductions(std::optional<std::size_t> unit = {});  // up to the last one of this unit
-  // On all ranks, for the same units: whether a rank has a gradient, by trained().
+  // Returns for each unit and each parameter in trained() whether any rank has a gradient. All ranks call it,
+  // for the same units.
   std::vector<std::vector<bool>> exchange_gradients(const std::vector<std::size_t>& units) const;
-  // After the reduction of the unit. has: of exchange_gradients().
+  // Stores the gradients of a unit after its reduction. has: the unit's entry of exchange_gradients().
   void publish(std::size_t unit, const std::vector<bool>& has);
 
-  // On a device, computations run on after a collective has failed. check_ended() throws the error of a
-  // collective that has ended; wait_for_all() waits for all collectives first.
+  // On a device, computations continue after a collective has failed. check_ended() throws the error of a
+  // collective that has completed; wait_for_all() first waits for all collectives.
   void check_ended();
   void wait_for_all();
   void abort(const std::string& reason) const;
-  void drop();  // what is in flight
+  void drop();  // the collectives in flight and the gradients
 
-  // --- What this rank has ---
+  // --- This rank's slices ---
   std::vector<ParameterSlice> slices() const;  // of parameters that require grad: leaves for an optimizer
   // The leaves of slices(), for tensor_parallel::clip_grad_norm(): list the units' group with all_differ.
   std::vector<tensor_parallel::Placement> placements() const;

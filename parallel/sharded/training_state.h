@@ -1,7 +1,7 @@
-// What Checkpoints save of a training run: modules and optimizers as a SlicedState.
+// Functions that add modules, optimizers and samplers of a training run to a SlicedState, for Checkpoints.
 //
 //   sharded::SlicedState state;
-//   fsdp.add_to(state);           // the values are the parts themselves
+//   fsdp.add_to(state);           // adds the parts themselves, without a copy
 //   optimizer.add_to(state);
 //   sharded::add_sampler(state, sampler);
 //   state.notes["loss"] = std::to_string(loss);
@@ -19,9 +19,9 @@
 // reported. Parameters are "model/NAME", states of optimizers "optimizer/NAME/FIELD"; the optimizer's name
 // and its learning rates are the notes "optimizer/name" and "optimizer/learning_rate/GROUP".
 //
-// Parameters of a tensor_parallel::SplitModule are saved as the ranks of its group have them, under the sizes
-// of the whole ones: a run continues with another number of ranks in that group, or with whole layers. All
-// ranks of the mesh save together: sharded::Checkpoints checkpoints(world, folder).
+// Parameters of a tensor_parallel::SplitModule are saved as slices of the whole parameters, so that a run can
+// continue with another number of ranks in its group, or with whole layers. All ranks of the mesh save
+// together: sharded::Checkpoints checkpoints(world, folder).
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -44,35 +44,35 @@ struct ParameterSlice {
   std::vector<std::int64_t> sizes;  // of the parameter as the module has it
   std::int64_t begin = 0, end = 0;
   dist_optim::Parameter leaf;  // as dist_optim::slice_of() names it
-  // How the module's parameter is a part of the whole one: of a tensor_parallel::SplitModule.
+  // For a parameter of a tensor_parallel::SplitModule: its place in the whole parameter.
   std::vector<tensor_parallel::Split> splits = {};
 };
 
-// A range of the elements of a parameter, from `begin` on, as elements of the whole one. sizes: of the
-// parameter as the module has it. unsupported: it is split along several dimensions.
+// Converts a range of the elements of a module's parameter, from `begin` on, to elements of the whole
+// parameter. sizes: of the module's parameter. unsupported: it is split along several dimensions.
 WEFT_EXPORT SlicedTensor slice_of_whole(const std::string& name, std::vector<std::int64_t> sizes,
                                         std::int64_t begin, at::Tensor values,
                                         const std::vector<tensor_parallel::Split>& splits);
 
-// The parameters and buffers of a module that each rank has, as of a DistributedDataParallel, and the parts
-// that this rank has of split parameters. The values are its tensors' memory.
+// Adds the parameters and buffers of a module that every rank has, such as that of a DistributedDataParallel,
+// and this rank's parts of split parameters. The values use the memory of the module's tensors.
 WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
                             const std::string& prefix = "model/");
 
-// The parameters of such a module that require grad, for the functions below. The optimizer is element-wise,
-// and each rank has it for all parameters, as GroupPipeline::optimizer() does.
+// The parameters of such a module that require grad, for the functions below, if each rank has an elementwise
+// optimizer for all of them, as GroupPipeline::optimizer() does.
 WEFT_EXPORT std::vector<ParameterSlice> slices_of(const torch::nn::Module& module);
 
-// Where a sampler is; the ranks have delivered equally many batches. After load(), take_sampler() continues
-// there, also on another number of ranks.
+// Adds the position of a sampler; all ranks must have delivered equally many batches. After load(),
+// take_sampler() continues at that position, also with another number of ranks.
 WEFT_EXPORT void add_sampler(SlicedState& to, const data_parallel::DistributedSampler& sampler,
                              const std::string& prefix = "sampler/");
 WEFT_EXPORT void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
                               const std::string& prefix = "sampler/");
 
-// Adds whole tensors. A tensor with several names has the first one. placements: of the module that has the
-// tensors, if some of its parameters are split. unsupported: a parameter is split over several groups.
-// invalid_argument: one that is not contiguous.
+// Adds whole tensors. A tensor with several names is added under the first one. placements: those of the
+// module, if some of its parameters are split. unsupported: a parameter is split over several groups.
+// invalid_argument: a tensor is not contiguous.
 WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
                              const std::string& prefix,
                              const std::vector<tensor_parallel::Placement>& placements = {});
@@ -81,15 +81,15 @@ WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::stri
 WEFT_EXPORT void expect_groups(const dist_optim::OptimizerSpec& spec,
                                const std::vector<std::string>& parameters);
 
-// The state of an optimizer of these slices.
+// Adds the state of an optimizer of these slices.
 WEFT_EXPORT void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
                                const std::vector<ParameterSlice>& slices, const std::string& prefix);
-// Space for the states that a checkpoint with these names has of the slices. Notes say which optimizer it is,
-// and its learning rates.
+// Adds memory for the optimizer's state of these slices, as far as a checkpoint with these names has it.
 WEFT_EXPORT void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec,
                                       const std::vector<ParameterSlice>& slices,
                                       const std::vector<std::string>& names, const std::string& prefix);
-// invalid_argument: the notes are missing, or name another optimizer.
+// Returns the optimizer's state that load() has filled in. invalid_argument: the notes of the optimizer are
+// missing, or name another optimizer.
 WEFT_EXPORT dist_optim::OptimizerState optimizer_in(const SlicedState& from, const std::string& optimizer,
                                                     const std::vector<ParameterSlice>& slices,
                                                     const std::string& prefix);

@@ -18,21 +18,22 @@ struct UnitParameters {
   std::string name = {};  // for messages: "block layers.0"
   std::vector<data_parallel::NamedParameter> parameters = {};
   std::vector<tensor_parallel::Placement> split = {};  // of these: parts over other groups
-  std::size_t buffers = 0;  // units with the same number use buffers of one size in turn
+  std::size_t buffers = 0;                             // units with the same number share buffers
 };
 
-// The module's parameters, each once. Unit i + 1 has those that only the submodule blocks[i] has, and its
-// name; unit 0 has the others. ignored: parameters that no unit has, by name. owner: of the units, for
-// messages. invalid_argument: no parameters, sparse ones, ones that are split already, or that share memory
-// with another one or a buffer. unsupported: parameters on several devices.
+// Divides the module's parameters into units; each parameter occurs once. Unit i + 1 has the parameters that
+// only the submodule blocks[i] has, and the submodule's name; unit 0 has the others. ignored: parameters that
+// are in no unit, by name. owner: for error messages. invalid_argument: there are no parameters, or a
+// parameter is sparse, is split already, or shares memory with another parameter or a buffer. unsupported:
+// parameters on several devices.
 WEFT_EXPORT std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::Module& module,
                                                  const std::vector<std::string>& blocks = {},
                                                  const torch::OrderedDict<std::string, at::Tensor>& ignored =
                                                      torch::OrderedDict<std::string, at::Tensor>());
 
-// On all ranks: compares the units, and other properties of the ranks. units: or why this rank has none.
-// Returns those of this rank. failed_precondition: the first difference, or the error of another rank; an
-// error of this rank as it is.
+// Compares the units and other properties of all ranks, and returns this rank's units. All ranks call it.
+// units: the units of this rank, or the error for which it has none. If this rank has an error, that error is
+// thrown. failed_precondition: the first difference, or the error of another rank.
 WEFT_EXPORT std::vector<UnitParameters> expect_equal_units(const collectives::Group& group,
                                                            const std::string& owner,
                                                            rpc::Result<std::vector<UnitParameters>> units,

@@ -7,11 +7,11 @@
 //
 // A folder step-N with a manifest is a complete checkpoint. complete() writes the manifest and gives the
 // folder this name, when all ranks have written and synced their files. Each attempt writes into a new
-// folder, so that a rank of an earlier job that still writes cannot write into a later one's. Removal first
-// renames a checkpoint, so that it is whole or gone.
+// folder, so that a rank of an earlier job that is still writing cannot change a later checkpoint. To remove
+// a checkpoint, rank 0 renames it first, so that it is either complete or no longer listed.
 //
-// Only rank 0 changes the folder itself. Errors: failed_precondition and resource_exhausted, naming the path.
-// Reading members are thread-safe; the others are called by one thread at a time.
+// Only rank 0 changes the folder itself. Errors: failed_precondition and resource_exhausted, which name the
+// path. Const functions that read are thread-safe; one thread at a time may call the other functions.
 #pragma once
 
 #include <weft/dist_optim/checkpoint/checked_file.h>
@@ -26,7 +26,7 @@
 
 namespace weft::sharded {
 
-// What a complete checkpoint says of itself.
+// The contents of the manifest of a complete checkpoint.
 struct Manifest {
   std::int64_t step = 0;
   std::vector<std::uint32_t> files;  // checksums, by rank
@@ -38,20 +38,20 @@ class WEFT_EXPORT CheckpointFolder {
   explicit CheckpointFolder(std::filesystem::path path) : path_(std::move(path)) {}
 
   std::vector<std::int64_t> steps() const;  // of the complete checkpoints, in their order
-  // The folder of a step, and what its manifest says. Errors: those of read_tensor_file().
+  // The folder of a step, and its manifest. Errors: those of read_tensor_file().
   std::filesystem::path of_step(std::int64_t step) const;
   Manifest manifest(std::int64_t step) const;
   // folder: of a checkpoint, complete or not.
   static std::filesystem::path file_of(const std::filesystem::path& folder, std::size_t rank,
                                        std::size_t ranks);
 
-  // Locks the folder for this object, makes it and removes what earlier jobs left over. Refuses a step that
-  // is not after the newest complete one. Gives a new folder for the ranks' files.
+  // Creates the folder, locks it for this object and removes incomplete checkpoints of earlier jobs. Returns
+  // a new folder for the ranks' files. failed_precondition: the step is not after the newest complete one.
   std::filesystem::path begin(std::int64_t step);
   void complete(const std::filesystem::path& unfinished, const Manifest& manifest);
   void abandon(const std::filesystem::path& unfinished) const noexcept;
-  void keep(std::size_t newest) const;   // removes the other complete ones
-  void remove_after(std::int64_t step);  // locks, too
+  void keep(std::size_t newest) const;   // removes all complete checkpoints except the newest ones
+  void remove_after(std::int64_t step);  // locks the folder, as begin() does
 
  private:
   void lock();

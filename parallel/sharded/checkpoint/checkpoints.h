@@ -7,12 +7,12 @@
 //   auto saved = checkpoints.save(step, state);  // returns when the state is copied; training goes on
 //
 // Each rank writes its slices into one file; rank 0 completes the checkpoint when all files are on the disk
-// (checkpoint_folder.h). A crash, a full disk or a lost rank at any moment leaves the earlier checkpoints as
-// they were. All checksums of what is read are checked.
+// (checkpoint_folder.h). A crash, a full disk or a lost rank at any time does not change the earlier
+// checkpoints. load() checks the checksums of all data that it reads.
 //
-// One per rank; save(), latest() and remove_after() are called on all ranks in the same order, as collectives
-// are. They block, and so are not for an agent's threads. The agent must live until the futures complete; if
-// it is closed before, they fail with its error. Not thread-safe.
+// Each rank has one object. All ranks call save(), latest() and remove_after() in the same order, as
+// collectives. These functions block: do not call them on an agent's threads. The agent must live until the
+// futures complete; if it is closed before, they fail with its error. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -36,46 +36,49 @@ namespace weft::sharded {
 struct SaveReport;   // of a rank to rank 0
 struct SaveVerdict;  // of rank 0 to a rank
 
-// The same on all ranks.
+// The options must be equal on all ranks.
 struct CheckpointOptions {
-  int keep = 2;  // complete checkpoints; a save that completes removes the older ones; at least 1
-  // For the other ranks, from when a rank has written its file (or calls latest()). They may be slower, or
-  // may not have called save() yet. Past it the group of these checkpoints fails.
+  int keep = 2;  // complete checkpoints to keep, at least 1; a completed save removes the older ones
+  // The time for which a rank that has written its file, or calls latest(), waits for slower ranks and for
+  // ranks that have not called save() yet. When it expires, the group of these checkpoints fails.
   std::chrono::nanoseconds timeout = std::chrono::hours{1};
 };
 
 class WEFT_EXPORT Checkpoints {
  public:
-  // On all ranks of the group, of which it splits off its own. The folder is on a file system that all ranks
-  // share; the first save makes it. One job at a time writes into it.
+  // All ranks of the group call it; it splits a group for its own use. folder: on a file system that all
+  // ranks share; the first save creates it. Only one job at a time may write into it.
   Checkpoints(const collectives::Group& group, std::filesystem::path folder, CheckpointOptions options = {});
   // Waits for a save in flight.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // Copies the state into host memory and returns; the caller may then change it. The memory is kept for the
-  // next save. A save in flight is waited for first. The future completes when the checkpoint is complete and
-  // durable; then it is complete on all ranks. It fails on all ranks with one error, which names the rank and
-  // the cause, and training may go on: invalid_argument for a state that cannot be saved (also one of which
-  // no rank has some elements), failed_precondition for a step that is not after the newest complete one,
-  // failed_precondition or resource_exhausted where a file cannot be written. If a rank is lost, or misses
-  // the timeout, it fails with the group's error, as do later saves.
+  // Copies the state into host memory and returns; the caller may then change the state. If another save is
+  // in flight, it first waits for that save. The memory is kept for the next save. The future completes when
+  // all ranks have written and synced their files and the checkpoint is complete. If the save fails, the
+  // futures of all ranks have the same error, which names the rank and the cause, and training may continue:
+  // invalid_argument if the state cannot be saved (for example if no rank has some of its elements),
+  // failed_precondition if the step is not after the newest complete one, failed_precondition or
+  // resource_exhausted if a file cannot be written. If a rank is lost, or misses the timeout, this save and
+  // all later ones fail with the group's error.
   rpc::Future<void> save(std::int64_t step, const SlicedState& state);
 
-  // The newest complete checkpoint, also of a save in flight; rank 0 looks for all. nullopt: none.
+  // The step of the newest complete checkpoint, after a save in flight has completed. Rank 0 reads the folder
+  // for all ranks. nullopt: there is no checkpoint.
   std::optional<std::int64_t> latest();
   // Removes the complete checkpoints after `step`, so that training can go back to it and save again.
   void remove_after(std::int64_t step);
 
   // The names of a checkpoint's tensors, in order. Reads the headers of its files.
   std::vector<std::string> names(std::int64_t step) const;
-  // Fills the values of `wanted`, whose names, sizes, begins, dtypes and memory the caller gives, and returns
-  // the notes. The ranks may want the same elements, or different ones, or not call it at all. Reads the
-  // headers of files, beginning with the one that this rank would have written, until it has all; of their
-  // elements it reads what is wanted, in blocks of 1 MiB. failed_precondition, naming the file: it is
-  // missing, damaged, or another than was written. invalid_argument, naming the tensor: the checkpoint does
-  // not have it, or lacks elements, or its sizes or dtype are others. Values are unspecified after an error.
+  // Fills the values of `wanted`, of which the caller sets the names, sizes, begins, dtypes and memory, and
+  // returns the notes. It is not a collective: ranks may load the same elements or different ones, or not
+  // call it. It reads the headers of files, starting with the file of this rank's number, until it has found
+  // all elements, and then reads only the wanted elements, in blocks of 1 MiB. failed_precondition, which
+  // names the file: the file is missing or damaged, or is not the one that was written. invalid_argument,
+  // which names the tensor: the checkpoint lacks the tensor or some of its elements, or has other sizes or
+  // another dtype. Values are unspecified after an error.
   std::map<std::string, std::string> load(std::int64_t step, SlicedState& wanted) const;
 
  private:

@@ -1,4 +1,4 @@
-// HostState: a copy of a rank's state in host memory, which is kept for the next copy.
+// HostState: a copy of a rank's state in host memory. The memory is kept for the next copy.
 //
 // Tensors of an accelerator are copied into pinned memory. Thread-safety: one thread at a time.
 #pragma once
@@ -13,8 +13,8 @@ namespace weft::sharded {
 
 class WEFT_EXPORT HostState {
  public:
-  // Returns when all is copied. invalid_argument, naming the tensor, where its values are not dense, or not
-  // of one dimension. Throws what the accelerator throws.
+  // Returns when all tensors are copied. invalid_argument, which names the tensor: its values are not dense,
+  // or do not have one dimension. Also throws the accelerator's errors.
   void copy(const std::map<std::string, SlicedTensor>& tensors);
 
   const std::map<std::string, SlicedTensor>& tensors() const { return tensors_; }  // of the last copy

@@ -3,7 +3,7 @@
 // A whole tensor has its name and its shape in the file. A slice is a tensor of one dimension named
 // NAME[BEGIN:END], of runs NAME[FIRST:LENGTH:DISTANCE][BEGIN:END]; the note "weft.slices" gives its name,
 // first element, runs and the whole tensor's sizes as JSON. Errors: those of tensor files; invalid_argument
-// where a tensor has another form than the caller wants. Used by one thread.
+// if a tensor has another shape or dtype than the caller wants. Used by one thread.
 #pragma once
 
 #include <weft/dist_optim/checkpoint/tensor_file.h>
@@ -35,7 +35,7 @@ class WEFT_EXPORT SliceFileReader {
     Runs runs;
   };
 
-  // failed_precondition where the file has another checksum, and so is not the one that was written.
+  // failed_precondition: the file has another checksum, so it is not the file that was written.
   SliceFileReader(const std::filesystem::path& path, std::uint32_t crc);
 
   const std::map<std::string, Slice>& slices() const { return slices_; }  // by the tensor's name
@@ -49,14 +49,14 @@ class WEFT_EXPORT SliceFileReader {
   std::map<std::string, Slice> slices_;
 };
 
-// Elements of a tensor that are wanted, read from one file after the other.
+// The wanted elements of a tensor, which are read from one file after the other.
 class WEFT_EXPORT SliceTarget {
  public:
-  // invalid_argument where the range is not in the tensor, or `values` are not as SlicedTensor says.
+  // invalid_argument: the range is not in the tensor, or `values` is not as SlicedTensor describes.
   SliceTarget(std::string name, SlicedTensor tensor);
 
   bool filled() const;                                                // no element is missing
-  void fill_from(SliceFileReader& file);                              // with what is still missing
+  void fill_from(SliceFileReader& file);                              // reads the missing elements
   void expect_filled(const std::filesystem::path& checkpoint) const;  // invalid_argument
 
  private:
@@ -67,7 +67,7 @@ class WEFT_EXPORT SliceTarget {
   SlicedTensor tensor_;
   Runs runs_;
   std::vector<Positions> missing_;  // of the runs
-  bool seen_ = false;               // in a file: all that can be wanted of a tensor without elements
+  bool seen_ = false;               // some file has the tensor; completes a tensor without elements
 };
 
 }  // namespace weft::sharded

@@ -1,8 +1,8 @@
 // SlicedState: the part of a training state that one rank has: slices of named tensors, and notes.
 //
-// A tensor may be whole on one rank, split over the ranks, or equal on several ranks; then any of the equal
-// copies is saved. It may be split twice: its columns over one group, and what that leaves over another one.
-// Thread-safety: values.
+// A tensor may be whole on one rank, split over the ranks, or equal on several ranks: one of the equal copies
+// is then saved. It may be split twice: its columns over one group, and each of these parts over another
+// group. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/sharded/checkpoint/runs.h>
@@ -27,8 +27,8 @@ struct SlicedTensor {
 
 struct SlicedState {
   std::map<std::string, SlicedTensor> tensors;
-  // For example the step, the epoch and the seed, as UTF-8. Those of rank 0 are saved. Names that begin with
-  // "weft." are refused.
+  // For example the step, the epoch and the seed, as UTF-8. The notes of rank 0 are saved. Names must not
+  // begin with "weft.".
   std::map<std::string, std::string> notes;
 };
 

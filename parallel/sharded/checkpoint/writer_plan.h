@@ -1,7 +1,7 @@
 // plan_writers: which rank writes which slices of a state.
 //
-// Where several ranks have the same range of a tensor, one of them writes it: the one with the least to write
-// so far. Pure data; the same result for equal arguments.
+// If several ranks have the same range of a tensor, the one that has the fewest bytes to write so far writes
+// it. A pure function; the same result for equal arguments.
 #pragma once
 
 #include <weft/parallel/sharded/checkpoint/runs.h>
@@ -15,7 +15,7 @@
 
 namespace weft::sharded {
 
-// What a rank has of a tensor.
+// The part of a tensor that a rank has.
 struct SliceRange {
   std::string name;
   std::vector<std::int64_t> sizes;  // of the whole tensor
@@ -25,9 +25,9 @@ struct SliceRange {
 };
 WEFT_CODEC(SliceRange, name, sizes, dtype, begin, end, runs)
 
-// ranks: the slices of each rank. Gives the names of the tensors that each rank writes. invalid_argument,
-// naming the tensor and the rank, where ranks have different sizes or dtypes for one name, or runs at
-// different distances, where a range is not in its tensor, or where no rank has some of a tensor's elements.
+// ranks: the slices of each rank. Returns the names of the tensors that each rank writes. invalid_argument,
+// which names the tensor and the rank: ranks have different sizes or dtypes for one name, or runs at
+// different distances; a range is not in its tensor; or no rank has some of a tensor's elements.
 WEFT_EXPORT std::vector<std::vector<std::string>> plan_writers(
     const std::vector<std::vector<SliceRange>>& ranks);
 

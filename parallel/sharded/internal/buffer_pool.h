@@ -1,7 +1,7 @@
-// BufferPool: buffers of a group's memory that are used again and again.
+// BufferPool: reusable buffers in a group's memory.
 //
-// All buffers of one type and device have the size of the largest that was announced for it, so that any two
-// of them can replace each other. A buffer is made when none is free. Not thread-safe.
+// All buffers of one type and device have the largest size that was announced for them, so that they are
+// interchangeable. A buffer is allocated when none is free. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -19,14 +19,14 @@ class BufferPool {
  public:
   explicit BufferPool(collectives::Group group) : group_(std::move(group)) {}
 
-  // Before the first take() of this type and device.
+  // Call it before the first take() of this type and device.
   void announce(const at::TensorOptions& options, std::int64_t elements);
-  // One dimension; its elements are any.
+  // Returns a tensor of one dimension; its values are unspecified.
   at::Tensor take(const at::TensorOptions& options, std::int64_t elements);
   void give_back(const at::Tensor& buffer);
 
   bool has_free(const at::TensorOptions& options) const;
-  std::size_t made(const at::TensorOptions& options) const;  // buffers, free or not
+  std::size_t made(const at::TensorOptions& options) const;  // number of allocated buffers
   std::size_t bytes() const;                                 // of all buffers
 
  private:

@@ -1,9 +1,9 @@
 // FlatParameters: moves parameters into flat buckets, which are split over the ranks of a group.
 //
-// The parameters of one dtype and device lie one after the other in a bucket, in the order given; a bucket is
-// closed when it has reached its cap. Buckets are in memory of the group, so that a collective over the parts
-// of a bucket copies nothing. A parameter stays the same tensor with the same storage: only the address of
-// the storage's memory changes, so that all tensors that share the storage see it. The version counters of
+// The parameters of one dtype and device are consecutive in a bucket, in the given order. A bucket is closed
+// when it has reached its cap. Buckets are in memory of the group, so that a collective over the parts of a
+// bucket copies nothing. A parameter stays the same tensor with the same storage: only the address of the
+// storage's memory changes, so that all tensors that share the storage see it. The version counters of
 // autograd do not change. The memory lives as long as a parameter, or this object, uses it. Not thread-safe.
 #pragma once
 
@@ -26,17 +26,18 @@ class WEFT_EXPORT FlatParameters {
   };
 
   FlatParameters() = default;
-  // While no forward or backward runs. The ranks give equal parameters.
+  // Call it while no forward or backward runs. All ranks must give equal parameters.
   FlatParameters(const collectives::Group& group, std::vector<dist_optim::Parameter> parameters,
                  std::size_t bucket_bytes);
 
-  // invalid_argument, naming the parameter, unless each parameter is contiguous and has a storage to itself.
+  // invalid_argument, which names the parameter, unless each parameter is contiguous and shares its storage
+  // with no other tensor.
   static void check(const std::vector<dist_optim::Parameter>& parameters);
 
   // A parameter without elements is in a bucket too.
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
-  // Moves the parameters out of the memory of the group. No buckets afterwards.
+  // Moves the parameters out of the memory of the group. There are no buckets afterwards.
   void leave();
 
  private:

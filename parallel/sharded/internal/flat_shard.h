@@ -1,4 +1,5 @@
-// FlatShard: one rank's part of parameters of one type, and what gives them their whole values for a while.
+// FlatShard: one rank's part of parameters of one type, and the functions that temporarily give the
+// parameters their whole values.
 //
 // The part is in the type that the parameters had. Its slices are leaves for an optimizer, which share its
 // memory. Between place() and displace() the parameters have whole values, in the type in which the module
@@ -20,18 +21,18 @@ namespace weft::sharded {
 
 class FlatShard {
  public:
-  // Of parameters of one type and device, which all require grad or all do not. Takes their values over;
-  // group: whose memory the part is in. owner: for messages.
+  // parameters: of one type and device; all require grad or none does. Takes their values. group: the part is
+  // in its memory. owner: a name for error messages.
   FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
             const ShardOptions& options, const std::string& owner);
 
-  // Splits the parameters anew over another group. The elements of the part are zero from then on.
+  // Splits the parameters over another group. The elements of the new part are zero.
   void set_group(const collectives::Group& group);
 
   bool trains() const { return part_gradients_.defined(); }
-  // By the parameters as they are now.
+  // Whether some of the parameters do not require grad now.
   bool is_frozen_in_part() const;
-  // failed_precondition: a parameter requires grad that did not, or has another type or device.
+  // failed_precondition: a parameter that did not require grad now does, or has another type or device.
   void check_unchanged() const;
   const std::vector<data_parallel::NamedParameter>& parameters() const { return parameters_; }
   const ShardLayout& layout() const { return layout_; }
@@ -47,20 +48,22 @@ class FlatShard {
            part_.scalar_type() == c10::typeMetaToScalarType(gathered_.dtype());
   }
   void place(const at::Tensor& buffer);
-  // The part gets the elements that differ from it in the buffer's type.
+  // Copies the elements of the buffer that differ from the part, compared in the buffer's type, into the
+  // part.
   void keep_changes(const at::Tensor& buffer);
   void displace();
 
   // --- Gradients ---
   const at::TensorOptions& gradients() const { return gradients_of_buffer_; }  // of the buffer for them
-  // A gradient that backward has computed goes to its place in the buffer: the first one of a backward
-  // replaces the elements there, later ones are added.
+  // Adds a gradient to the buffer: the first gradient of a parameter in a backward replaces the elements,
+  // later ones are added.
   void add_gradient(std::size_t parameter, const at::Tensor& gradient, const at::Tensor& buffer);
-  // Those that add_gradient() was not called for become zero.
+  // Sets the gradients for which add_gradient() was not called to zero.
   void complete(const at::Tensor& buffer);
-  // Where the reduction of this rank's part can go directly; undefined: it has to go to another buffer first.
+  // The tensor into which the reduction can write this rank's part directly; undefined: it needs another
+  // buffer.
   at::Tensor direct_output() const;
-  // Adds the reduced part to the gradients of the slices; those that have none yet get one by publish().
+  // Adds the reduced part to the gradients of the slices. Slices without a gradient get one in publish().
   void take_reduced(const at::Tensor& part);
   // has_gradient: by parameter, whether a rank has computed one.
   void publish(const std::vector<bool>& has_gradient);

@@ -1,5 +1,5 @@
-// Exchanges the memory of a parameter. Its TensorImpl and StorageImpl stay, so that optimizers, views, and
-// what autograd has saved see the memory that the parameter has at the time; version counters do not change.
+// Replaces the memory of a parameter. Its TensorImpl and StorageImpl are kept, so that optimizers, views and
+// tensors that autograd has saved use the parameter's present memory. Version counters do not change.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,13 +8,14 @@
 
 namespace weft::sharded {
 
-// Gives the parameter a storage that no other tensor has, without memory and with contiguous elements of this
-// type. A use of its elements is an error from then on that says `reason`.
+// Gives the parameter a separate storage without memory, for contiguous elements of this type. A use of its
+// elements then fails with an error that contains `reason`.
 void detach_memory(const at::Tensor& parameter, at::ScalarType dtype, const std::string& reason);
-// The parameter's elements are `elements` from now on, as many and of its type; it has a storage to itself.
+// Makes the memory of `elements` the parameter's memory. Both must have the same number and type of elements,
+// and the parameter must have a separate storage.
 void set_memory(const at::Tensor& parameter, const at::Tensor& elements);
 bool has_memory(const at::Tensor& parameter);
-// Takes the memory away again.
+// Removes the memory; `reason` as above.
 void remove_memory(const at::Tensor& parameter, const std::string& reason);
 
 }  // namespace weft::sharded

@@ -1,8 +1,8 @@
-// ShardLayout: where the elements of several parameters lie in one buffer that is split over the ranks.
+// ShardLayout: the positions of several parameters in one buffer that is split over the ranks.
 //
-// The parameters lie one after the other in the order given, and the buffer has one part for each rank; the
-// parts are equally long. A slice is what one part has of one parameter. Parameters and parts begin at
-// multiples of 16 elements, so that kernels find them aligned; the elements between them are padding. Pure
+// The parameters are consecutive in the given order. The buffer has one part for each rank, and all parts
+// have the same length. A slice is the range of one parameter in one part. Parameters and parts begin at
+// multiples of 16 elements, so that they are aligned for kernels; the elements between them are padding. Pure
 // data; the same on all ranks for equal arguments.
 #pragma once
 

@@ -1,14 +1,14 @@
-// UnitRunner: says when the units of a FullyShardedDataParallel are gathered, split and reduced.
+// UnitRunner: gathers, splits and reduces the units of a FullyShardedDataParallel at the right times.
 //
-// A unit is a block; unit 0 has the parameters that are in no block, and they are whole from the start of
-// forward to the end of backward. Before a unit's forward its parameters are gathered from all ranks, and
-// those of the next unit begin to be gathered; afterwards they are split again. When backward has computed
-// all gradients of a unit that it will compute, they are reduced to the ranks' parts.
+// Each block is a unit. Unit 0 has the parameters outside of all blocks, which are whole from the start of
+// forward to the end of backward. Before a unit's forward, its parameters are gathered from all ranks, and
+// the gather of the next unit starts; after the forward they are split again. When backward has computed all
+// expected gradients of a unit, they are reduced to the ranks' parts.
 //
-// A collective needs all ranks, and a rank may not reach all units. So backward has one sequence of units,
-// that of the forward, reversed, which the ranks have compared: each is gathered once and reduced once, in
-// this order, also on a rank that does not reach it. At the end the ranks exchange which parameters have
-// gradients.
+// A collective needs all ranks, but the backward of a rank may not reach all units. So the ranks agree on one
+// sequence of units, the reversed order of the forward, which they compare. Backward gathers and reduces each
+// unit once in this order, also on a rank that does not reach it. At the end the ranks exchange which
+// parameters have gradients.
 //
 // Owned by a ShardedModule. Hooks run on threads of LibTorch's engine; one backward at a time.
 #pragma once
@@ -33,19 +33,19 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   // Around each forward of the module.
   void begin_forward();
   void end_forward();
-  void leave_forward();  // an exception ends it
+  void leave_forward();  // instead of end_forward(), after an exception
   void before_forward(std::size_t unit) override;
   void after_forward(std::size_t unit) override;
   void watch(std::size_t unit, const at::Tensor& output) override;
 
-  // All units are whole in between, on all ranks; between iterations.
+  // Between these calls all units are whole. All ranks call them, between iterations.
   void keep_whole();
   void release_whole(bool keeps_changes);
 
   // failed_precondition: within gather(), forward or backward.
   void set_groups(ShardGroups groups);
 
-  // Whether the backwards of forwards that begin from now on reduce gradients. Returns the value before.
+  // Sets whether the backwards of later forwards reduce gradients. Returns the previous value.
   bool set_reduces(bool on);
 
   const ShardedUnits& units() const { return units_; }
@@ -86,7 +86,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   std::vector<Place> places_;
   std::optional<data_parallel::GradientHooks> hooks_;
 
-  mutable std::recursive_mutex mutex_;  // guards what follows
+  mutable std::recursive_mutex mutex_;  // guards the members below
   ShardedUnits units_;
   int kept_whole_ = 0;
   bool in_forward_ = false;
