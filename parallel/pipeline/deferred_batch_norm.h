@@ -1,17 +1,17 @@
-// DeferredBatchNorm: batch normalization whose running statistics are those of mini-batches, not of
+// DeferredBatchNorm: batch normalization whose running statistics are computed over mini-batches instead of
 // micro-batches (torchgpipe).
 //
 //   norm = register_module("norm", pipeline::DeferredBatchNorm(torch::nn::BatchNormOptions(64)));
 //
-// In training, forward() normalizes each micro-batch by itself, as a BatchNorm does. The running statistics
-// change once for each mini-batch, by the statistics of all its rows: they are those of a BatchNorm over the
-// whole mini-batch. The executors end the mini-batch when a step completes, whatever its number of
-// micro-batches is; a step that fails on this worker leaves the running statistics as they are. Other
-// training loops call end_minibatch(). In evaluation it is a BatchNorm.
+// In training, forward() normalizes each micro-batch separately, as a BatchNorm does. The running statistics
+// change once for each mini-batch, by the statistics of all its rows, as those of a BatchNorm over the whole
+// mini-batch. The pipeline executors end the mini-batch when a step completes; if a step fails on this
+// worker, the running statistics are unchanged. Other training loops must call end_minibatch(). In evaluation
+// mode it computes the same as BatchNorm.
 //
-// Inputs have the shape [N, C] or [N, C, ...]. The sums of the open mini-batch are a buffer, which is zero
-// between steps: a forward that is recomputed counts once. Without running statistics it is a BatchNorm. Not
-// thread-safe.
+// Inputs have the shape [N, C] or [N, C, ...]. The sums of the open mini-batch are a buffer of the module,
+// which is zero between steps: so a forward that is recomputed counts once. Without running statistics it
+// computes the same as BatchNorm. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/batch_norm_variant.h>
@@ -22,7 +22,7 @@
 
 namespace weft::pipeline {
 
-// DeferredBatchNorm holds this.
+// The implementation that a DeferredBatchNorm holds.
 class WEFT_EXPORT DeferredBatchNormImpl final
     : public data_parallel::BatchNormVariant<DeferredBatchNormImpl> {
  public:
@@ -36,7 +36,8 @@ class WEFT_EXPORT DeferredBatchNormImpl final
   }
 
   at::Tensor forward(const at::Tensor& input);  // of the input's shape
-  // Updates the running statistics by the micro-batches since the last call. Nothing without any.
+  // Updates the running statistics by the micro-batches since the last call. If there were none, it has no
+  // effect.
   void end_minibatch();
   void drop_minibatch();  // forgets these micro-batches
 
@@ -54,11 +55,11 @@ TORCH_MODULE(DeferredBatchNorm);
 // Replaces each BatchNorm1d, 2d and 3d that has running statistics, within torch::nn::Sequential containers,
 // at any depth, by a DeferredBatchNorm with its parameters and buffers, and returns the names of the replaced
 // modules. failed_precondition if such a BatchNorm is a member of another module: declare it as a
-// DeferredBatchNorm. Before the model is cut into stages and the optimizer is created.
+// DeferredBatchNorm. Call it before the model is cut into stages and the optimizer is created.
 WEFT_EXPORT std::vector<std::string> convert_deferred_batch_norm(torch::nn::Module& module);
 
-// Of all DeferredBatchNorms of the stages that are here. Executors call it after a step: completed: with
-// end_minibatch(), else with drop_minibatch().
+// Ends the mini-batch of all DeferredBatchNorms of the stages in this process. Executors call it after a
+// step. completed: true: calls end_minibatch(); false: calls drop_minibatch().
 WEFT_EXPORT void end_minibatch(const StageGraph& graph, bool completed);
 
 }  // namespace weft::pipeline

@@ -10,28 +10,26 @@
 //   auto step = pipeline.step({images}, {labels});   // on all ranks; gradients are in .grad
 //   optimizer.step();
 //
-// The form of torch.distributed.pipelining: all ranks run one program. A stage computes on the thread that
-// calls step(), which may block. Between ranks on GPUs values travel by NCCL, each edge and direction with a
-// separate communicator; all others as messages of the group, through the host's memory. The gradients are
-// those of LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks have computed
-// theirs.
+// As in torch.distributed.pipelining, all ranks run one program. A stage computes on the thread that calls
+// step(), which may block. Ranks on GPUs send values by NCCL, with a separate communicator for each edge and
+// direction; all other values are messages of the group, through host memory. The gradients are those of
+// LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks have computed theirs.
 //
-// With GroupPipelineOptions::optimizer the stages step their parameters, as in LocalPipeline: PipeDream runs
-// here, also with replicated stages. Replicas begin with the values of the first one and have the same
-// parameters from then on; buffers, such as the statistics of batch norms, are each replica's own. To train
-// several pipelines on different data, give each stage's counterparts a group:
-// GroupPipelineOptions::data_parallel. With GroupPipelineOptions::sharded each of these ranks has a part of
-// the stage's parameters:
+// With GroupPipelineOptions::optimizer the stages step their parameters, as in LocalPipeline. This supports
+// PipeDream's schedules, also with replicated stages. Replicas start with the values of the first replica and
+// keep equal parameters; their buffers, such as the statistics of batch norms, may differ. To train several
+// pipelines on different data, give each stage's counterparts a group: GroupPipelineOptions::data_parallel.
+// With GroupPipelineOptions::sharded each of these ranks has a part of the stage's parameters:
 //
 //   pipeline::GroupPipeline pipeline{
 //       mesh.group("pipeline"), graph, schedule,
 //       {.loss = loss, .data_parallel = mesh.group("data"), .sharded = sharded::ShardOptions{}}};
 //   sharded::FullyShardedOptimizer optimizer(pipeline.sharded(), torch::optim::AdamWOptions(3e-4));
 //
-// If a stage throws, a value does not come within the timeout, or a rank gives other data than the others
-// expect, the step fails on all ranks and aborts the group: the text names the stage, the micro-batch and the
-// action; give the pipeline new groups with set_groups(), and sharded stages values. Stages must not use
-// collectives of this group. Not thread-safe; one step at a time.
+// If a stage throws, a value does not arrive within the timeout, or a rank sends other data than another rank
+// expects, the step fails on all ranks and aborts the group. The error names the stage, the micro-batch and
+// the action. Then call set_groups() with new groups, and set the values of sharded stages. Stages must not
+// use collectives of this group. Not thread-safe; one step at a time.
 #pragma once
 
 #include <weft/dist_optim/local/step_target.h>
@@ -51,27 +49,29 @@ namespace weft::pipeline {
 struct GroupPipelineOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // Of each stage's parameters that require grad when the pipeline is made. Stages must not share parameters
-  // if it is set.
+  // The optimizer of each stage's parameters that require grad when the pipeline is created. If it is set,
+  // stages must not share parameters.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
-  // The ranks that compute the same stages as this one in other pipelines: their parameters and buffers begin
-  // with the values of its rank 0, and the gradients of a stage become the mean over it, after the stage's
-  // last backward; sparse ones become dense. A step that fails aborts this group too.
+  // A group of the ranks that compute the same stages as this rank in all pipelines. Their parameters and
+  // buffers start with the values of the group's rank 0. After a stage's last backward, its gradients are
+  // averaged over the group; sparse gradients become dense. A step that fails aborts this group too.
   std::optional<collectives::Group> data_parallel = {};
-  // Each rank of data_parallel has a part of the parameters, their gradients and the optimizer's state
-  // (FSDP), and an optimizer steps the parts: GroupPipeline::sharded(). A stage is whole from an UNSHARD of
-  // the schedule to the RESHARD; schedule::add_unsharding adds them to a schedule without. The modules'
-  // parameters have no elements at other times, and none after the pipeline is destroyed. With
-  // ShardOptions::compute, floating-point inputs of the step are converted, targets and buffers are not.
+  // If it is set, each rank of data_parallel has a part of the parameters, their gradients and the
+  // optimizer's state (FSDP). Create an optimizer of GroupPipeline::sharded(), which steps the parts. A stage
+  // is whole from an UNSHARD action of the schedule to the RESHARD action; schedule::add_unsharding() adds
+  // these actions. At other times, and after the pipeline is destroyed, the modules' parameters have no
+  // elements. With ShardOptions::compute, floating-point inputs of the step are converted, but not targets
+  // and buffers.
   std::optional<sharded::ShardOptions> sharded = {};
-  // Of this rank's stages; empty: where they are, and values travel through the host's memory.
+  // The device of this rank's stages; nullopt: they stay where they are, and values are sent through host
+  // memory.
   std::optional<c10::Device> device = {};
-  bool values_through_host = false;  // also between GPUs; the same on all ranks
-  // For a value that a stage waits for, a gather, and a reduction.
+  bool values_through_host = false;  // also between GPUs; equal on all ranks
+  // The timeout of a stage that waits for a value, of a gather, and of a reduction.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
-// On every rank.
+// The result of a step, on every rank.
 struct GroupStep {
   std::vector<at::Tensor> losses;  // by micro-batch, without their weights
   at::Tensor loss;                 // of the batch
@@ -80,13 +80,14 @@ struct GroupStep {
 
 class WEFT_EXPORT GroupPipeline {
  public:
-  // Called by all ranks. graph: this rank's stages are here. The schedule has a rank for each of the group's;
-  // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
-  // different cuts, schedules or optimizers, a stage of this rank has no module, stages of two ranks share a
-  // parameter (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there is
-  // no optimizer. unsupported: NCCL does not connect ranks on GPUs; ties, and an optimizer or replicated
-  // stages; replicated ones, or optimizer steps in the schedule, with GroupPipelineOptions::data_parallel.
-  // Of sharded stages, invalid_argument: data_parallel is not given, a stage is computed without an UNSHARD,
+  // All ranks call it. graph: must have the modules of this rank's stages. schedule: must have as many ranks
+  // as the group; it needs no messages. invalid_argument: the schedule does not fit the graph or the group;
+  // the ranks have different cuts, schedules or optimizers; a stage of this rank has no module; stages of two
+  // ranks share a parameter (tie copies: LayerGraph::tie); there is no loss; or the schedule has optimizer
+  // steps and there is no optimizer. unsupported: NCCL does not connect ranks on GPUs; ties together with an
+  // optimizer or with replicated stages; replicated stages, or optimizer steps in the schedule, together with
+  // GroupPipelineOptions::data_parallel.
+  // For sharded stages, invalid_argument: data_parallel is not given, a stage is computed without an UNSHARD,
   // two stages have a parameter of one name or the same one, or sharded::units_of() refuses it; unsupported:
   // ties, an optimizer in the options, or a rank's stages on several devices; failed_precondition: the ranks
   // of data_parallel have different stages.
@@ -96,25 +97,28 @@ class WEFT_EXPORT GroupPipeline {
   GroupPipeline(const GroupPipeline&) = delete;
   GroupPipeline& operator=(const GroupPipeline&) = delete;
 
-  // inputs: on ranks whose stages use them; targets: on the last stage's ranks; other ranks may leave them
-  // out. If there are fewer rows than micro-batches, each row is a micro-batch. invalid_argument: no rows,
-  // different numbers of rows, or a tensor that requires grad. failed_precondition: the schedule has no
-  // backward.
+  // inputs: needed on ranks whose stages use them. targets: needed on the last stage's ranks. Other ranks may
+  // leave them empty. If there are fewer rows than micro-batches, each row is a micro-batch.
+  // invalid_argument: no rows, different numbers of rows, or a tensor that requires grad.
+  // failed_precondition: the schedule has no backward.
   GroupStep step(const Values& inputs, const Values& targets);
-  // Between steps, or after one has failed: trains on with these groups, in place, after pipelines were lost
-  // or added. All ranks of all pipelines call it; a rank of a new pipeline constructs it instead, except with
-  // sharded stages: there it constructs it with a data_parallel group of one rank, and then calls this too.
-  // group: as many ranks as before, this one in its place. data_parallel: if and only if it was given before.
-  // Parameters and buffers become those of its rank 0; the parts of sharded stages are zero, and their
-  // gradients are dropped: give them values as after ShardedModule::set_group(). invalid_argument: a group
-  // does not fit, or the ranks differ as for the constructor.
+  // Continues with these groups, in place, after pipelines were lost or added. All ranks of all pipelines
+  // call it, between steps or after a step has failed. A rank of a new pipeline constructs the GroupPipeline
+  // instead; with sharded stages it constructs it with a data_parallel group of one rank, and then also calls
+  // set_groups(). group: must have as many ranks as before, with this rank in its previous place.
+  // data_parallel: set it if and only if it was set before. Parameters and buffers get the values of its rank
+  // 0. The parts of sharded stages are zero, and their gradients are dropped: set their values as after
+  // ShardedModule::set_group(). invalid_argument: a group does not fit, or the ranks differ as for the
+  // constructor.
   void set_groups(collectives::Group group, std::optional<collectives::Group> data_parallel = {});
 
-  // On the last stage's ranks its outputs of all rows, without gradients; other ranks get an empty list.
+  // Runs only forwards, without gradients. On the last stage's ranks, returns the outputs of all rows; on
+  // other ranks, an empty list.
   Values evaluate(const Values& inputs);
 
-  // Of a stage of this rank; for its learning rate and its state, between two steps, and on all replicas.
-  // Its step() and move_to() are the pipeline's. failed_precondition: no optimizer.
+  // The optimizer of a stage of this rank. Use it between steps, and equally on all replicas, to change its
+  // learning rate and state; do not call its step() and move_to(). failed_precondition: there is no
+  // optimizer.
   dist_optim::StepTarget& optimizer(int stage);
   // The parts that this rank has of its stages' parameters, for an optimizer and for checkpoints, with the
   // names that the stages' modules give them. failed_precondition: GroupPipelineOptions::sharded is not set.

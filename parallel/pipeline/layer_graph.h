@@ -9,9 +9,9 @@
 //     return model;
 //   }
 //
-// A layer may use the outputs of any layer before it, and the inputs of the step: skip connections need
-// nothing else. Layers may share weights: model.tie({"embedding.weight", "head.weight"}). cut() makes stages
-// of it. Data only; thread-safety: values.
+// A layer may use the outputs of any earlier layer, and the inputs of the step, so that skip connections are
+// possible. Layers may share weights: model.tie({"embedding.weight", "head.weight"}). cut() divides it into
+// stages. Data only; thread-safety: values.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -23,7 +23,7 @@
 
 namespace weft::pipeline {
 
-// A layer on its worker.
+// A layer that was built on its worker.
 struct BuiltLayer {
   std::shared_ptr<torch::nn::Module> module;
   StageForward forward;
@@ -38,11 +38,11 @@ struct Layer {
 
 class WEFT_EXPORT LayerGraph {
  public:
-  // Returns the number of the layer. invalid_argument: no function to build it, a name that is empty or there
-  // already, or an input that is not of a layer before.
+  // Adds a layer and returns its number. invalid_argument: it has no `build`, its name is empty or exists
+  // already, or an input is not an output of an earlier layer.
   int add(Layer layer);
   // make: returns a module, or a holder of one, with forward(Tensor) -> Tensor. Its input is the output of
-  // the layer before, of the first layer the step's first input.
+  // the previous layer; for the first layer, the step's first input.
   template <class Make>
     requires std::invocable<Make>
   int add(std::string name, Make make) {
@@ -61,9 +61,9 @@ class WEFT_EXPORT LayerGraph {
     return add({std::move(name), std::move(build), {input}});
   }
 
-  // Parameters, named LAYER.PARAMETER, that begin with the value of the first one and stay equal, on
-  // whichever workers they are. Each has separate memory. invalid_argument: fewer than two, one twice, an
-  // unknown layer, or a parameter of another tie.
+  // Ties parameters, named LAYER.PARAMETER: they start with the value of the first one and stay equal, even
+  // on different workers. Each has separate memory. invalid_argument: fewer than two parameters, a parameter
+  // twice, an unknown layer, or a parameter of another tie.
   void tie(std::vector<std::string> parameters);
   const std::vector<std::vector<std::string>>& ties() const { return ties_; }
 
@@ -85,14 +85,14 @@ class WEFT_EXPORT LayerGraph {
   std::vector<std::vector<std::string>> ties_;
 };
 
-// How a model becomes stages.
+// How cut() divides a model into stages.
 struct CutOptions {
   std::vector<int> cuts;  // ascending: each is the first layer of the next stage
-  // The stages that are built; the others have no module. Not given: all.
+  // The stages that are built; the others have no module. nullopt: all.
   std::optional<std::set<int>> built = {};
-  // Each layer draws its initial values from a generator with its own seed, made of this one, so that
-  // they do not depend on the cuts. It is the process's generator, whose state is restored: nothing else may
-  // draw from it meanwhile, such as another worker in the process. Empty: the generator as it is.
+  // If it is set, each layer draws its initial values from a seed that is derived from this one, so that the
+  // values do not depend on the cuts. cut() uses the process's generator and restores its state: no other
+  // thread may draw from it during the call. nullopt: layers draw from the generator's present state.
   std::optional<std::uint64_t> seed = {};
 };
 
@@ -102,8 +102,8 @@ WEFT_EXPORT std::set<int> stages_of(const schedule::Schedule& schedule, int rank
 // Stages of consecutive layers. The module of a stage has its layers as submodules, by their names. The
 // outputs of a stage are those that later stages use, in the order of (layer, output); those of the last
 // stage are the outputs of the last layer. invalid_argument: more stages than layers, cuts that are not
-// ascending layers, a parameter of a tie that a layer does not have, tied parameters of different shapes, or
-// ties of stages not all of which are built without CutOptions::seed.
+// ascending layers, a tie with an unknown parameter, tied parameters of different shapes, or, without
+// CutOptions::seed, a tie with a stage that is not built.
 WEFT_EXPORT StageGraph cut(const LayerGraph& layers, const CutOptions& options);
 
 }  // namespace weft::pipeline

@@ -1,7 +1,7 @@
 // LeafGradients: the gradients of a stage's parameters, summed over the micro-batches of a step.
 //
-// Not in `.grad`, so that a step that fails changes nothing, and so that stages on several threads can share
-// a parameter. Not thread-safe.
+// The gradients are not in `.grad`, so that a failed step changes nothing, and stages on several threads can
+// share a parameter. Not thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/engine/gradient_sink.h>
@@ -15,7 +15,7 @@ namespace weft::pipeline {
 class WEFT_EXPORT LeafGradients final : public dist_autograd::GradientSink {
  public:
   void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
-  // Adds them to `.grad`, or to another sink, and has none afterwards.
+  // Adds the gradients to `.grad`, or to another sink, and clears them.
   void publish();
   void publish(dist_autograd::GradientSink& to);
   // Removes and returns the sum of a leaf; undefined if it has none.

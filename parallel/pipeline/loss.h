@@ -1,4 +1,4 @@
-// Loss: what a pipeline's last stage computes of its outputs and the targets.
+// Loss: the function that a pipeline's last stage applies to its outputs and the targets.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -8,9 +8,10 @@
 
 namespace weft::pipeline {
 
-// The loss of a micro-batch: a scalar, of the last stage's outputs and the micro-batch's targets.
+// Returns the loss of a micro-batch, a scalar, for the last stage's outputs and the micro-batch's targets.
 using Loss = std::function<at::Tensor(const Values& outputs, const Values& targets)>;
-// Of one output and one target: loss_of([](auto output, auto target) { return mse_loss(output, target); }).
+// For a stage with one output and one target: loss_of([](auto output, auto target) { return mse_loss(output,
+// target); }).
 template <class F>
 Loss loss_of(F f) {
   return [f = std::move(f)](const Values& outputs, const Values& targets) {

@@ -1,4 +1,5 @@
-// Microbatches: the data of a step in parts, along the first dimension. Plain data and pure functions.
+// Microbatches: the data of a step, split into parts along the first dimension. Plain data and pure
+// functions.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -15,17 +16,18 @@ struct Microbatches {
   std::size_t count() const { return weights.size(); }  // micro-batches
 };
 
-// The number of rows that all defined tensors have. invalid_argument: no inputs, a tensor without rows or
-// with another number of them, or one that requires grad.
+// The number of rows of all defined tensors. invalid_argument: there are no inputs, a tensor has no rows or
+// another number of rows, or a tensor requires grad.
 WEFT_EXPORT std::int64_t rows_of(const Values& inputs, const Values& targets);
 
 // Parts of `rows` rows that differ by one row at most; if there are fewer rows than `count`, each row is a
-// part. Either list may be empty or have undefined tensors. Each part has its own version counter: an
-// operator may change it in place. mean_loss: the weight of a part is its share of the rows; else 1.
+// part. Either list may be empty or have undefined tensors. Each part has a separate version counter, so that
+// an operator may change it in place. mean_loss: true: the weight of a part is its share of the rows; false:
+// 1.
 WEFT_EXPORT Microbatches split_rows(const Values& inputs, const Values& targets, std::int64_t rows, int count,
                                     bool mean_loss);
 
-// The rows of all parts. parts: by micro-batch.
+// Joins the rows of all parts. parts: by micro-batch.
 WEFT_EXPORT Values joined(const std::vector<Values>& parts);
 
 // The loss of the batch. losses: by micro-batch.

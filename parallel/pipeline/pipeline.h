@@ -17,18 +17,18 @@
 //   }
 //
 // Each rank of the schedule is a worker, which builds its stages from the layers of the model and computes
-// them on its own thread. Activations and gradients of activations travel from worker to worker; the
-// driver sends the inputs to the stages that use them, and the targets to the last one. The gradients of
-// parameters stay with their stages, in the step's pass. They are those of the loss of the whole batch
-// (PipelineOptions::mean_loss); batch norms normalize each micro-batch.
+// them on its own thread. Workers send activations and gradients of activations to each other; the driver
+// sends the inputs to the stages that use them, and the targets to the last stage. The gradients of
+// parameters stay with their stages, in the step's pass. They are the gradients of the loss of the whole
+// batch (PipelineOptions::mean_loss); batch norms normalize each micro-batch.
 //
-// A stage that throws, a worker that is lost, or a value that does not come within the timeout ends the step
-// on all workers. The error of a stage names the stage, the micro-batch and the action. The next step may
-// begin at once; after the loss of a worker, another one takes its place (restore()). A step that fails
-// leaves the parameters as they are, except for steps of the stages' own optimizers
-// (PipelineOptions::optimizer); batch norms may have changed their running statistics. The workers know each
-// other, as the members of a job do. While a step is in flight, the modules of the stages must not be read or
-// changed. Values travel through the host's memory. Thread-safe; one step is in flight at a time.
+// If a stage throws, a worker is lost, or a value does not arrive within the timeout, the step fails on all
+// workers. The error of a stage names the stage, the micro-batch and the action. The next step may start at
+// once; after the loss of a worker, replace it first (restore()). A failed step does not change the
+// parameters, except by steps of PipelineOptions::optimizer; batch norms may have changed their running
+// statistics. The workers must be able to connect to each other by name, as members of a job. While a step is
+// in flight, do not read or change the modules of the stages. Values are sent through host memory.
+// Thread-safe; one step is in flight at a time.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -47,18 +47,20 @@ namespace weft::pipeline {
 
 struct PipelineOptions {
   std::vector<int> cuts;  // each is the first layer of the next stage
-  // With as many stages as the cuts make, and as many ranks as there are workers. Messages in it are not
-  // needed.
+  // It must have one stage more than there are cuts, and as many ranks as there are workers. It needs no
+  // messages.
   schedule::Schedule schedule;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // Of the initial values (CutOptions::seed). Empty: as the workers' generators draw.
+  // The seed of the initial values (CutOptions::seed). nullopt: each worker draws from its generator.
   std::optional<std::uint64_t> seed = {};
-  // The stages step their own parameters with it, at the end of a step or where the schedule says
-  // (PipeDream). There are no gradients in the pass then, and no DistributedOptimizer may have the stages.
+  // If it is set, the stages step their parameters, at the optimizer steps of the schedule (PipeDream) or, if
+  // it has none, at the end of a step. The pass then has no gradients, and the stages must not be given to a
+  // DistributedOptimizer.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // By worker; empty: the layers stay where they are built.
   std::vector<c10::Device> devices = {};
-  // For a value that a stage waits for, and, after a failure, for the end of all ranks.
+  // The time for which a stage waits for a value, and, after a failure, for which the driver waits for all
+  // ranks.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
@@ -71,53 +73,55 @@ struct PipelineStep {
   dist_autograd::Pass pass;  // has the gradients, for an optimizer's step
 };
 
-// What all stages have between two steps: parameters, buffers, optimizers' state, the states of the workers'
-// generators, and training modes. By stage, in the driver's memory. A value; its tensors are not changed.
+// A copy of all stages between two steps, in the driver's memory: parameters, buffers, optimizers' state, the
+// states of the workers' generators, and training modes. A value; its tensors are not changed.
 struct PipelineCommit {
   std::vector<StageCommit> stages;
 };
 
 class WEFT_EXPORT Pipeline {
  public:
-  // Builds the stages on all workers at the same time. invalid_argument: cuts or schedule do
-  // not fit the model or the number of workers, two ranks have one worker, a worker has another model, or two
-  // stages of a worker share a parameter (tie copies: LayerGraph::tie), or the schedule steps parameters and
-  // there is no optimizer. unsupported: replicated or
-  // sharded stages; ties, and an optimizer. failed_precondition: an agent was made without
-  // pipeline::layers().
+  // Builds the stages on all workers at the same time. invalid_argument: the cuts or the schedule do not fit
+  // the model or the number of workers, two ranks have the same worker, a worker has another model, two
+  // stages of a worker share a parameter (tie copies: LayerGraph::tie), or the schedule has optimizer steps
+  // and there is no optimizer. unsupported: replicated or sharded stages; ties together with an optimizer.
+  // failed_precondition: an agent was created without pipeline::layers().
   static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,
                                       PipelineOptions options);
   Pipeline(Pipeline&&) noexcept;
   Pipeline& operator=(Pipeline&&) noexcept;
   ~Pipeline();  // releases the stages
 
-  // inputs, targets: data with equally many rows. If there are fewer than micro-batches, each is one.
-  // invalid_argument: no rows, or a tensor that requires grad. failed_precondition: the schedule has no
-  // backward, or another step is in flight. Cancelling the future ends the step on all workers.
+  // inputs, targets: tensors with equally many rows. If there are fewer rows than micro-batches, each row is
+  // a micro-batch. invalid_argument: no rows, or a tensor that requires grad. failed_precondition: the
+  // schedule has no backward, or another step is in flight. Cancelling the future ends the step on all
+  // workers.
   rpc::Future<PipelineStep> step(Values inputs, Values targets);
   rpc::Future<PipelineStep> step(at::Tensor input, at::Tensor target);
-  // The last stage's outputs of all rows, without gradients; of a single output the tensor.
+  // Returns the last stage's outputs of all rows, without gradients. The second overload is for models with
+  // one output.
   rpc::Future<Values> evaluate(Values inputs);
   rpc::Future<at::Tensor> evaluate(at::Tensor input);
-  rpc::Future<void> train(bool on = true);  // the mode of all stages' modules
-  // Of PipelineOptions::optimizer on all stages; not while a step is in flight. failed_precondition: none.
+  rpc::Future<void> train(bool on = true);  // sets the mode of all stages' modules
+  // For PipelineOptions::optimizer on all stages. failed_precondition: it is not set. Do not call these while
+  // a step is in flight.
   rpc::Future<void> set_learning_rate(double rate);
   rpc::Future<dist_optim::DistributedOptimizerState> save_optimizer_state();
   rpc::Future<void> load_optimizer_state(const dist_optim::DistributedOptimizerState& state);
 
-  // Survives the loss of workers. commit() copies all stages; not while a step is in flight, of the pipeline
-  // or of an optimizer (failed_precondition). lost() returns the ranks whose workers do not answer within
-  // `silence`. restore() gives all stages the commit, on the same workers and, for the ranks in `replaced`,
-  // on others, which build the stages first. It ends the passes of all earlier steps. stages() and modules()
-  // are others afterwards: make a DistributedOptimizer anew, with the same options; it goes on with the state
-  // of the commit. After an error call restore() again. Errors: those of create(); invalid_argument if the
-  // commit is of other stages; failed_precondition if a step, or a pass of another kind over a stage, is in
-  // flight.
+  // Functions to continue after the loss of workers. commit() copies all stages; failed_precondition: a step
+  // of the pipeline or of an optimizer is in flight. lost() returns the ranks whose workers do not answer
+  // within `silence`. restore() restores the commit on all stages. The ranks in `replaced` get new workers,
+  // which first build the stages. It ends the passes of all earlier steps. Afterwards stages() and modules()
+  // return other references: create a new DistributedOptimizer with the same options, which continues with
+  // the state of the commit. If restore() fails, call it again. Errors of restore(): those of create();
+  // invalid_argument if the commit belongs to other stages; failed_precondition if a step, or another pass
+  // over a stage, is in flight.
   rpc::Future<PipelineCommit> commit();
   rpc::Future<std::vector<int>> lost(std::chrono::nanoseconds silence = std::chrono::seconds{5}) const;
   rpc::Future<void> restore(PipelineCommit commit, std::map<int, rpc::Peer> replaced = {});
 
-  // By stage. For optimizers, checkpoints and RemoteModule.
+  // References to the stages, by stage: for optimizers, checkpoints and RemoteModule.
   const std::vector<rref::RRef<StageModule>>& stages() const;
   std::vector<rref::ReferencePtr> modules() const;
   const schedule::Schedule& schedule() const;  // with the model's edges

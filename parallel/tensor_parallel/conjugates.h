@@ -13,42 +13,42 @@
 //   scatter_sequence   reduce-scatter   all-gather       reduce_scatter_to_sequence_parallel_region
 //
 // The first two, the next two and the last two are partners: the backward of one is the forward of the other.
-// All are functions of collectives/functional.h, which says what the ranks must have in common, how errors
-// are reported, and that tensors of the host block. The size of a dimension that is split is a multiple of
-// the group's size; else invalid_argument. Thread-safe as Group is.
+// All call functions of collectives/functional.h, which states what must be equal on all ranks, how errors
+// are reported, and when calls block. The size of a dimension that is split must be a multiple of the group's
+// size; otherwise invalid_argument. As thread-safe as Group.
 #pragma once
 
 #include <weft/parallel/collectives/functional.h>
 
 namespace weft::tensor_parallel {
 
-// The input, which is equal on all ranks. The ranks compute different things from it.
+// Returns the input, which must be equal on all ranks. Each rank computes different values from it.
 inline at::Tensor copy_to_ranks(const collectives::Group& group, const at::Tensor& input) {
   return collectives::functional::copy(group, input);
 }
-// The sum of the ranks' inputs, from which all ranks compute the same.
+// Returns the sum of the ranks' inputs. All ranks compute the same values from it.
 inline at::Tensor reduce_from_ranks(const collectives::Group& group, const at::Tensor& input) {
   return collectives::functional::all_reduce(group, input, collectives::ReduceOp::sum,
                                              collectives::functional::Copies::same);
 }
 
-// This rank's part along `dim` of an input that is equal on all ranks.
+// Returns this rank's part, along `dim`, of an input that is equal on all ranks.
 inline at::Tensor split_to_ranks(const collectives::Group& group, const at::Tensor& input,
                                  std::int64_t dim = -1) {
   return collectives::functional::split(group, input, dim);
 }
-// The ranks' parts, joined along `dim`; all ranks compute the same from it.
+// Joins the ranks' parts along `dim`. All ranks compute the same values from the result.
 inline at::Tensor gather_from_ranks(const collectives::Group& group, const at::Tensor& input,
                                     std::int64_t dim = -1) {
   return collectives::functional::all_gather(group, input, dim, collectives::functional::Copies::same);
 }
 
-// The ranks' parts of a sequence, joined along `dim`; the ranks compute different things from it.
+// Joins the ranks' parts of a sequence along `dim`. Each rank computes different values from the result.
 inline at::Tensor gather_sequence(const collectives::Group& group, const at::Tensor& input,
                                   std::int64_t dim = 0) {
   return collectives::functional::all_gather(group, input, dim);
 }
-// This rank's part along `dim` of the sum of the ranks' inputs.
+// Returns this rank's part, along `dim`, of the sum of the ranks' inputs.
 inline at::Tensor scatter_sequence(const collectives::Group& group, const at::Tensor& input,
                                    std::int64_t dim = 0) {
   return collectives::functional::reduce_scatter(group, input, dim);

@@ -4,12 +4,13 @@
 //   hidden = dropout(hidden, 0.1, generators.split());      // each rank has other elements: other numbers
 //   x = x + dropout(output, 0.1, generators.whole());       // all ranks have the same: equal numbers
 //
-// Where all ranks have equal activations they must drop equal elements; where the activations are split,
-// equal masks would be repeated over the ranks. With sequence parallel the activations outside of the linear
-// layers are split. Ranks that differ in another dimension of a mesh (data, pipeline) give different seeds.
-// An object of the program; not thread-safe. generators.state() and set_state() are for checkpoints. To draw
-// the same numbers in a recomputed forward, give both() to dist_autograd::activation_checkpoint(). The
-// recomputation of a pipeline's stages does not restore these generators.
+// If all ranks have equal activations, they must drop equal elements. If the activations are split, the ranks
+// must draw different numbers, since equal masks would repeat the same pattern on every rank. With sequence
+// parallel, the activations outside of the linear layers are split. Ranks that differ in another dimension of
+// a mesh (data, pipeline) must use different seeds. The program owns the object. Not thread-safe. Use state()
+// and set_state() for checkpoints. To draw the same numbers in a recomputed forward, give both() to
+// dist_autograd::activation_checkpoint(). The recomputation of a pipeline's stages does not restore these
+// generators.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -31,7 +32,7 @@ class WEFT_EXPORT DropoutGenerators {
   at::Generator& split() { return split_; }  // draws other numbers on each rank
   std::vector<at::Generator> both() const { return {whole_, split_}; }
 
-  // Of both, as bytes in the host's memory.
+  // The states of both generators, as bytes in host memory.
   std::vector<at::Tensor> state() const;
   void set_state(const std::vector<at::Tensor>& state);
 
@@ -39,9 +40,9 @@ class WEFT_EXPORT DropoutGenerators {
   at::Generator whole_, split_;
 };
 
-// Each element is zero with this probability, else it is divided by 1 - probability. Without training the
-// input. On the CPU the same elements as torch::dropout with the generator as LibTorch's own. probability: at
-// least 0, less than 1; else invalid_argument.
+// Sets each element to zero with this probability, and divides the others by 1 - probability. training false:
+// returns the input. On the CPU it drops the same elements as torch::dropout does with a generator in the
+// same state. invalid_argument: probability is not in [0, 1).
 WEFT_EXPORT at::Tensor dropout(const at::Tensor& input, double probability, at::Generator& generator,
                                bool training = true);
 

@@ -7,20 +7,21 @@
 //   x = x + down(torch::gelu(up(x)));      // one all-reduce in forward, and one in backward
 //
 // A column-parallel layer has some of the output features on each rank, a row-parallel layer some of the
-// input features. In this order they need no collective between them. The whole weight has the values that a
-// torch::nn::Linear draws from the same generator, for any number of ranks. A whole weight is drawn and then
-// split, so that the constructor needs memory for the whole weight.
+// input features. In this order they need no collective between them. For any number of ranks, the whole
+// weight has the values that a torch::nn::Linear draws from the same generator: the constructor draws the
+// whole weight and then splits it, so it needs memory for the whole weight.
 //
 // Sequence parallel (Korthikanti et al., 2022): outside of the two layers each rank has a part of the
 // sequence, along `sequence_dim`. The column-parallel layer gathers the sequence and the row-parallel layer
-// scatters it. A parameter that is used on parts of the sequence, such as a norm's, is given through
+// scatters it. If a parameter is used on parts of the sequence, as that of a norm, pass it through
 // copy_to_ranks(), so that its gradient is the sum over the ranks; SequenceParallelLayerNorm does this.
 //
-// All ranks construct these layers in one order with equal arguments and generators in one state, and the
-// constructor blocks. The ranks have equal inputs, or the parts that the options say. invalid_argument: a
-// size that is not a multiple of the group's; on all ranks, if they differ. Forward and backward run
-// collectives and throw their errors. Use another group, for example group.split(0), for collectives that run
-// at the same time. create_graph is unsupported for ColumnParallelLinear. Not thread-safe, as all modules.
+// All ranks construct these layers in the same order, with equal arguments and with generators in the same
+// state; the constructors block. The ranks' inputs are equal, or parts as the options state.
+// invalid_argument: a size is not a multiple of the group's size; on all ranks, if arguments or generators
+// differ. Forward and backward run collectives and throw their errors. Use another group, for example
+// group.split(0), for collectives that run at the same time. create_graph is unsupported for
+// ColumnParallelLinear. Not thread-safe, as all modules.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>
@@ -36,12 +37,12 @@ class OverlappedGroup;
 
 // How the layer is split and initialized.
 struct ColumnParallelOptions {
-  bool bias = true;            // all ranks have their part of it
+  bool bias = true;            // each rank has its part of the bias
   bool gather_output = false;  // every rank gets all output features
   // Sequence parallel: the input is this rank's part along that dimension.
   std::optional<std::int64_t> sequence_dim = {};
-  // The number of blocks of one size that the output features are; each rank has its part of every block. For
-  // example 3, for queries, keys and values in one layer.
+  // The number of equal blocks into which the output features are divided; each rank has a part of every
+  // block. For example 3, for queries, keys and values in one layer.
   std::int64_t blocks = 1;
   std::optional<at::Generator> generator = {};  // draw_uniform()
 };
@@ -66,11 +67,11 @@ TORCH_MODULE(ColumnParallelLinear);
 
 // How the layer is split and initialized.
 struct RowParallelOptions {
-  bool bias = true;  // all ranks have it, and add it to the sum
-  // The input is this rank's features, as a ColumnParallelLinear returns them. Off: it is equal on all ranks,
-  // and each uses its features.
+  bool bias = true;  // all ranks have the bias, and add it to the sum
+  // true: the input is this rank's features, as a ColumnParallelLinear returns them. false: the input is
+  // equal on all ranks, and each rank uses its part of the features.
   bool input_is_parallel = true;
-  // Sequence parallel: the output is this rank's part along that dimension. With input_is_parallel.
+  // Sequence parallel: the output is this rank's part along that dimension. Only with input_is_parallel.
   std::optional<std::int64_t> sequence_dim = {};
   std::optional<at::Generator> generator = {};
 };
@@ -92,7 +93,7 @@ class WEFT_EXPORT RowParallelLinearImpl final : public SplitModule {
 };
 TORCH_MODULE(RowParallelLinear);
 
-// A layer norm over the last dimension, of a tensor of which each rank has a part of the sequence.
+// A layer norm over the last dimension, for sequence parallel: each rank has a part of the sequence.
 class WEFT_EXPORT SequenceParallelLayerNormImpl final : public torch::nn::Module {
  public:
   SequenceParallelLayerNormImpl(const collectives::Group& group, std::int64_t width, double eps = 1e-5);

@@ -9,14 +9,14 @@
 // Each rank has its own tokens and some of the experts. A rank sends each of its tokens to the ranks of the
 // experts that the router has selected (all_to_all_v) and adds their outputs, weighted by the router's
 // probabilities. An expert is Linear, GELU, Linear. Experts and router have the same initial values for any
-// number of ranks. The host reads the numbers of tokens, so that forward waits for the device.
+// number of ranks. The host reads the numbers of tokens, so forward waits for the device.
 //
 // The gradient of an expert is that of the sum of the losses of all ranks; the router is a replicated
 // parameter, and its gradient is that of this rank's loss. With a DistributedDataParallel over the same
 // ranks, which averages the router's gradient and has the experts in Options::ignored, set average_gradients.
 //
-// Construction, errors, groups and thread-safety are those of linear.h; forward runs its collectives with any
-// number of tokens on each rank, also none.
+// Construction, errors, groups and thread-safety are as in linear.h. A rank may have any number of tokens,
+// also none.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>
@@ -30,13 +30,14 @@ namespace weft::tensor_parallel {
 
 // How the layer is split and initialized.
 struct MixtureOptions {
-  std::int64_t experts = 8;  // of all ranks; a multiple of their number
+  std::int64_t experts = 8;  // of all ranks together; a multiple of the number of ranks
   std::int64_t hidden = 0;   // features within an expert; 0: four times the width
   std::int64_t top_k = 1;    // experts of a token
-  // The weights of a token's experts are divided by their sum.
+  // true: the weights of a token's experts are divided by their sum.
   bool normalize = false;
-  // An expert takes at most ceil(capacity_factor * tokens * top_k / experts) of one rank's tokens: first
-  // choices before second ones, then in the order of the tokens. Others get no output of it. nullopt: all.
+  // An expert processes at most ceil(capacity_factor * tokens * top_k / experts) of one rank's tokens: first
+  // choices before second ones, then in the order of the tokens. Further tokens get no output of this expert.
+  // nullopt: no limit.
   std::optional<double> capacity_factor = {};
   bool average_gradients = false;               // divides the experts' gradients by the number of ranks
   std::optional<at::Generator> generator = {};  // draw_uniform()
@@ -44,7 +45,7 @@ struct MixtureOptions {
 
 class WEFT_EXPORT MixtureOfExpertsImpl final : public SplitModule {
  public:
-  // What forward returns.
+  // The result of forward.
   struct Output {
     at::Tensor output;  // of the input's shape
     // The auxiliary loss that is smallest, 1, if all experts have equally many tokens: experts * sum of

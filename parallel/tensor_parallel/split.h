@@ -1,11 +1,12 @@
-// How the parameters of a module are split over the ranks of groups.
+// Split, SplitModule, Placement: describe how the parameters of a module are split over the ranks of groups.
 //
 //   for (const Placement& each : placements(*model))       // split ones, and those that all ranks have
 //     if (!each.splits.empty()) std::cout << each.name << " is split\n";
 //
-// A SplitModule knows which of its parameters are split. A parameter of any other module is replicated: all
-// ranks have the same values of it, and the same gradient after backward. clip_grad_norm() and
-// checkpoints (sharded/training_state.h) read this. Thread-safety: values; a module as torch::nn::Module.
+// A SplitModule lists its split parameters. A parameter of any other module is replicated: all ranks have the
+// same values of it, and the same gradient after backward. clip_grad_norm() and checkpoints
+// (sharded/training_state.h) use placements(). Thread-safety: values; a SplitModule is like any
+// torch::nn::Module.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -21,18 +22,18 @@
 
 namespace weft::tensor_parallel {
 
-// How many of `size` equal things each rank of the group has. invalid_argument, which says `what` cannot be
-// split, unless the size is a multiple of the group's.
+// Returns size / group.size(). invalid_argument, which names `what`, unless the size is a multiple of the
+// group's size.
 WEFT_EXPORT std::int64_t divide(const collectives::Group& group, std::int64_t size, const std::string& what);
 
-// A tensor of which each rank of a group has a range of one dimension. If the size is not a multiple of the
-// group's, the first ranks have one element more.
+// The split of a tensor along one dimension over the ranks of a group. If the size of the dimension is not a
+// multiple of the group's size, the first ranks have one element more.
 struct WEFT_EXPORT Split {
   collectives::Group group;
   std::int64_t dim = 0;
   std::int64_t size = 0;  // of that dimension in the whole tensor
-  // The number of blocks of one size in the dimension; each rank has its range of every block. For
-  // example 3: the queries, keys and values of this rank's heads.
+  // The number of equal blocks in the dimension; each rank has a range of every block. For example 3, for the
+  // queries, keys and values of this rank's heads.
   std::int64_t blocks = 1;
 
   std::int64_t begin() const { return begin_of(group.rank()); }                 // of this rank, in each block
@@ -50,11 +51,11 @@ struct WEFT_EXPORT Split {
 // A module some of whose parameters are split.
 class WEFT_EXPORT SplitModule : public torch::nn::Module {
  public:
-  // By the names of the module's own parameters.
+  // The split parameters of the module, by name, without those of submodules.
   const std::vector<std::pair<std::string, Split>>& splits() const { return splits_; }
 
  protected:
-  // Keeps this rank's part of the whole tensor. Every split of an equal tensor has equal elements.
+  // Registers a parameter with this rank's part of the whole tensor, and returns it.
   at::Tensor register_split(const std::string& name, const at::Tensor& whole, Split split);
 
  private:
@@ -65,17 +66,17 @@ class WEFT_EXPORT SplitModule : public torch::nn::Module {
 struct Placement {
   std::string name;
   at::Tensor tensor;
-  std::vector<Split> splits;  // empty: replicated. Of several: each splits what the ones before it have left.
-  // Another rank has a copy whose gradient counts in the norm, as of a parameter that two stages share.
+  std::vector<Split> splits;  // empty: replicated; several: each splits the part of the previous one
+  // The gradient of another rank's copy counts in the norm instead, as for a parameter that two stages share.
   bool counts_elsewhere = false;
 };
 
 // All parameters of the module, each once.
 WEFT_EXPORT std::vector<Placement> placements(const torch::nn::Module& module);
 
-// Initial values of a whole tensor, of the default type, as LibTorch's linear layers and embeddings have
-// them. The generator has the same state on all ranks, which the layers' constructors compare; nullopt:
-// LibTorch's own for the CPU, as torch::manual_seed() sets it.
+// Draw the initial values of a whole tensor of the default type, as LibTorch's linear layers and embeddings
+// do. The generator must have the same state on all ranks; the layers' constructors compare it. nullopt:
+// LibTorch's default generator for the CPU, which torch::manual_seed() sets.
 WEFT_EXPORT at::Tensor draw_uniform(at::IntArrayRef sizes, double bound,
                                     std::optional<at::Generator> generator);
 WEFT_EXPORT at::Tensor draw_normal(at::IntArrayRef sizes, double deviation,

@@ -8,14 +8,14 @@
 //   auto logits = tokens->logits(x);        // the same weight as the output layer: this rank's columns
 //   auto loss = vocabulary_parallel_cross_entropy(group, logits, targets, vocabulary);
 //
-// A vocabulary that the ranks do not divide is not padded: the first ranks have one row more (split.h), so
-// that no row, logit or part of a checkpoint is a padding. An output layer that does not share its weight is
-// another VocabularyParallelEmbedding, of which only logits() is used. The whole weight has the values that a
-// torch::nn::Embedding draws from the same generator; a rank needs its memory in the constructor.
+// If the size of the vocabulary is not a multiple of the number of ranks, the first ranks have one row more
+// (split.h), and no rows are padding. For an output layer that does not share its weight, use logits() of a
+// second VocabularyParallelEmbedding. The whole weight has the values that a torch::nn::Embedding draws from
+// the same generator; the constructor needs memory for the whole weight.
 //
-// Construction, errors, groups and thread-safety are those of linear.h. An id outside of the vocabulary on
-// any rank is invalid_argument on all ranks on the CPU, where forward reduces one number for it first; on a
-// device, where the host does not wait, it gives a row of NaN.
+// Construction, errors, groups and thread-safety are those of linear.h. If a rank on the CPU has an id
+// outside of the vocabulary, forward fails with invalid_argument on all ranks; it first reduces one number to
+// detect this. On a device, where the host does not wait, such an id gives a row of NaN.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>
@@ -31,7 +31,7 @@ class OverlappedGroup;
 
 // How the layer is split and initialized.
 struct VocabularyEmbeddingOptions {
-  // Sequence parallel: forward returns this rank's part along that dimension, and logits() takes it.
+  // Sequence parallel: forward returns, and logits() expects, this rank's part along that dimension.
   std::optional<std::int64_t> sequence_dim = {};
   double deviation = 1;                         // of the normal distribution of the initial values
   std::optional<at::Generator> generator = {};  // draw_normal()

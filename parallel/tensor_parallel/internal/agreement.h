@@ -1,5 +1,5 @@
-// expect_agreement: compares what the ranks of a group are about to construct, so that a difference is an
-// error on all of them and not a collective that waits.
+// expect_agreement: compares the modules that the ranks of a group are about to construct, so that a
+// difference is an error on all ranks, and not a collective that hangs.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -11,17 +11,17 @@
 
 namespace weft::tensor_parallel {
 
-// All ranks call it, and it blocks. own: this rank's module with its sizes and options. invalid_argument on
-// all ranks: two differ; names both.
+// All ranks call it, and it blocks. own: this rank's module with its sizes and options, as text.
+// invalid_argument on all ranks: two texts differ; the error has both.
 void expect_agreement(const collectives::Group& group, const std::string& own);
-// The same for a module that draws initial values: all ranks have the generator, or LibTorch's own for the
-// CPU, in one state; else invalid_argument, which names the ranks that differ.
+// The same for a module that draws initial values from the generator; nullopt: LibTorch's default generator
+// for the CPU. invalid_argument, which names the ranks that differ: the generator has different states.
 void expect_agreement(const collectives::Group& group, const std::string& own,
                       const std::optional<at::Generator>& generator);
 
-// What a layer throws: "OPERATION: TEXT".
+// Throws a layer's error: "OPERATION: TEXT".
 [[noreturn]] void refuse(const std::string& operation, const std::string& text);
-// The derivative of the layer's gradient is not computed. unsupported if backward is recorded (create_graph).
+// Throws unsupported if backward is recorded (create_graph): the layer cannot differentiate its gradient.
 void refuse_recorded_backward(const std::string& operation);
 
 }  // namespace weft::tensor_parallel

@@ -14,7 +14,7 @@ struct VocabularyPart {
   static VocabularyPart of(const collectives::Group& group, std::int64_t vocabulary,
                            const std::string& operation);
 
-  // Of ids: where they are in this part, any row of it for others, and which are in it.
+  // The rows of ids in this part (any row for ids outside of it), and whether each id is in this part.
   struct Places {
     at::Tensor rows, here;
   };
@@ -22,8 +22,8 @@ struct VocabularyPart {
   at::Tensor outside(const at::Tensor& ids) const { return ids.lt(0).logical_or(ids.ge(vocabulary)); }
 };
 
-// Throws invalid_argument on all ranks, which call it together; names the first rank that has such an id.
-// ids: of this rank, on the CPU; on one rank at least one of them is outside.
+// Throws invalid_argument, which names the first rank that has an id outside of the vocabulary. All ranks
+// call it if any rank has such an id. ids: of this rank, on the CPU.
 [[noreturn]] void refuse_outside(const collectives::Group& group, const VocabularyPart& part,
                                  const at::Tensor& ids, const std::string& operation);
 
