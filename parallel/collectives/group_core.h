@@ -1,8 +1,9 @@
-// GroupCore: one member's part in a group: the collectives in flight, and how they and the group end.
+// GroupCore: one member's part in a group: the collectives in flight, and their failures and that of the
+// group.
 //
 // Collectives are numbered in the order in which they start here; members start them in one order. The
-// group's backend moves their data (backend/backend.h). Tensors of a device use GroupDevices instead, and
-// devices_for() decides this. Messages carry the hash of their collective's signature. If a message has
+// group's backend moves their data (backend/backend.h). Collectives on tensors of a device use GroupDevices
+// instead; devices_for() selects. Messages carry the hash of their collective's signature. If a message has
 // another hash, all members exchange their signatures, and that collective fails on every rank; the group
 // remains usable. The group fails on all ranks, with one error, when a member is lost or has left while it
 // was needed, a deadline has passed, a collective is aborted or a message is malformed. The member that
@@ -31,7 +32,7 @@
 
 namespace weft::collectives {
 
-// Unique over all groups of all agents: the incarnation of rank 0, and its count of groups.
+// The id of a group, unique over all agents: the incarnation of rank 0, and a number that rank 0 counts.
 struct GroupId {
   std::uint64_t origin = 0, number = 0;
   friend auto operator<=>(const GroupId&, const GroupId&) = default;
@@ -66,7 +67,8 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   int size() const { return static_cast<int>(members_.size()); }
   GroupBackend kind() const { return kind_; }
   Backend& backend() const { return *backend_; }  // for tensors of the host
-  // Selects what runs a call on that tensor: the devices; null: the backend. tensor: null for a barrier.
+  // Returns the devices if they run a call on that tensor; null: the backend runs it. tensor: null for a
+  // barrier.
   GroupDevices* devices_for(const at::Tensor* tensor) {
     return tensor != nullptr && is_on_device(*tensor) ? &devices_ : nullptr;
   }
@@ -79,33 +81,35 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   rpc::Future<int> receive(std::optional<int> from, Message message);  // returns the sender
   rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);      // returns the bytes
   rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
-  // A small value, gathered by rank 0: returns all members' values by rank, or none if this member wants
-  // none. All members reserve rounds in one order, and give values in any order.
+  // give() sends a small value to rank 0, which gathers the values. It returns all members' values by rank,
+  // or no values without wants_all. All members must reserve rounds in the same order; they may give values
+  // in any order.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
   rpc::Future<ValueRounds::Values> give(RoundKey round, std::string meaning, std::source_location site,
                                         rpc::Buffer value, bool wants_all,
                                         std::optional<std::chrono::nanoseconds> timeout);
-  // Calls `begin` on the group's loop once all members are ready for the launch of that name, in one order of
-  // launches on all members; or with the error that ended the group.
+  // Calls `begin` on the group's loop when all members are ready for the launch of that name, in the same
+  // order of launches on all members. If the group fails, calls `begin` with its error.
   void launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
               std::optional<std::chrono::nanoseconds> timeout);
-  // The error that has ended the group; none: it is usable.
+  // The error that has ended the group; nullopt: the group is usable.
   const std::optional<rpc::Error>& error() const { return ended_; }  // in a turn
-  // Ends the group on all members: abort() with `aborted`, fail() with that error. The first error counts.
+  // End the group on all members: abort() with `aborted`, fail() with that error. Only the first error has an
+  // effect.
   void abort(const std::string& reason);
-  // That group was split from this one: abort() ends it too, on all ranks.
+  // Records that `group` was split from this one: abort() then ends it too, on all ranks.
   void add_split(const std::shared_ptr<GroupCore>& group);
   void fail(const std::exception_ptr& error);  // an error on a device
   void fail(const rpc::Error& error);
-  // Runs a job once no dumps are being written: a job that notifies the program of a failure, after which it
-  // may exit.
+  // Runs a job when no dumps are being written. For jobs that report a failure to the program, which may then
+  // exit.
   void after_dumps(rpc::Callback job);
   // Constant.
   GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
-  // Records in the flight recorder the ranks for which running collectives wait: at once, unless another
-  // thread runs a job of this group.
+  // Records the ranks for which running collectives wait in the flight recorder. If another thread runs a job
+  // of this group, it is recorded later.
   void note_awaited();
 
   FlightDump flight() const;  // the latest operations of this member, and its waits
@@ -128,15 +132,16 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
     return sequence < std::max(begun_.load(), backend_->begun());
   }
 
-  // The agent of a member is gone: the group fails with peer_lost. If the reason is shut_down, the member has
-  // left instead, and the group fails only if it is needed. Agents that are no members are ignored.
+  // Call it when an agent is gone. If it is a member, the group fails with peer_lost. If the reason is
+  // shut_down, the member has left, and the group fails only if the member is still needed.
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
-  // A rank that waits for another in shared memory sends it no message, and might never detect its loss.
+  // Call it when the job's world has failed. A rank that waits for another in shared memory sends it no
+  // messages, and would not detect its loss.
   void world_failed(const rpc::Error& error);
-  // This member leaves: running collectives fail here and on the other members, which it notifies in any
-  // case. Completes when that is done.
+  // This member leaves: running collectives fail here and on the other members. It always notifies the other
+  // members. Completes when the notifications are sent.
   rpc::Future<void> leave();
-  void end();  // its agent ends: other members cannot be notified any more
+  void end();  // the agent ends, and can no longer notify other members
 
  private:
   // The time in which a member must answer whether it has started a collective for which another waits.
@@ -257,7 +262,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
 
   Turns begins_{[](const std::exception_ptr&) {}};  // of launches: posts to a loop have no order
 
-  Turns turns_;  // guards what follows
+  Turns turns_;  // guards the members below
   std::map<std::uint64_t, ExchangePtr> running_;
   std::map<std::uint64_t, Early> early_;
   std::size_t early_messages_ = 0, early_bytes_ = 0;

@@ -6,7 +6,7 @@
 
 namespace weft::collectives {
 
-// A notification. `sent` is called when it has been sent, or with the reason why it cannot be sent.
+// Sends a notification. `sent` is called when it has been sent, or with the error if it cannot be sent.
 template <auto Method, class Sent, class... Arguments>
 void post(const rpc::Peer& peer, Sent sent, const Arguments&... arguments) {
   using Found = rpc::Peer::FoundMethod<Method>;

@@ -1,4 +1,4 @@
-// GroupService: the messages between the members of groups. Thread-safety: as the layer's.
+// GroupService: the messages between the members of groups. As thread-safe as CollectivesLayer.
 //
 //  data      a message of a collective's plan, with the hash of its signature
 //  message   from one member to another; answered when it has been received

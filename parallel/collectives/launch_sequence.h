@@ -1,7 +1,7 @@
-// LaunchSequence: launches of one member for which all members are ready, until their turn.
+// LaunchSequence: orders one member's launches for which all members are ready.
 //
-// Rank 0 numbers launches in the order in which all members have become ready for them, and its replies may
-// arrive in another order. A launch starts after all with smaller numbers. Independent of transport and
+// Rank 0 numbers launches in the order in which all members became ready for them, but its replies may arrive
+// in another order. A launch starts after all launches with smaller numbers. Independent of transport and
 // threads. Thread-safety: one call at a time.
 #pragma once
 

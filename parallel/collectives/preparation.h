@@ -12,10 +12,10 @@ namespace weft::collectives {
 // An owned list. Parameters are spans, which refer to the caller's tensors.
 using Tensors = std::vector<at::Tensor>;
 
-// Throws the errors of check(), and unsupported for a reduction that the dtype does not have.
+// Converts a call. Throws the errors of check(), and unsupported if the dtype does not support the reduction.
 Collective collective_of(const GroupCore& group, const CollectiveCall& call);
 
-// Throws invalid_argument unless it is a rank of the group.
+// Throws invalid_argument unless `rank` is a rank of the group.
 void expect_rank(const GroupCore& group, int rank);
 // The elements of a tensor, one after the other: its own memory if it is contiguous.
 at::Tensor flat(const at::Tensor& tensor);
@@ -25,7 +25,7 @@ rpc::Buffer bytes_of(const at::Tensor& memory);  // contiguous
 // The address of its first element.
 inline std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-// In memory of that backend, if it has some; backend may be null.
+// Allocates a tensor in memory of the backend or, if it is null or has no memory, in ordinary memory.
 at::Tensor empty_in(Backend* backend, at::IntArrayRef sizes, const at::TensorOptions& options);
 
 // Memory for results: that of the tensors if they are one contiguous piece; otherwise separate memory, which

@@ -9,12 +9,12 @@
 
 namespace weft::collectives {
 
-// The new group, as one of its members sees it.
+// One member's information about the new group.
 struct Rendezvous {
   GroupId id;                          // of rank 0, with its number
   std::vector<rpc::AgentId> members;   // by rank; empty: this member belongs to no group
-  int rank = 0;                        // this one's
-  std::shared_ptr<SharedSpace> space;  // null: they share none; with hosts: of this host's members
+  int rank = 0;                        // this member's
+  std::shared_ptr<SharedSpace> space;  // null: no shared memory; with hosts: of this host's members
   std::optional<Hosts> hosts;          // if some hosts have several members
 };
 
@@ -22,7 +22,7 @@ struct Rendezvous {
 // order on all members.
 using Talk = std::function<rpc::Future<std::vector<rpc::Buffer>>(int round, rpc::Buffer said)>;
 
-// The place of this member in an exchange, and the group that it is for.
+// The place of this member in an exchange, and in the new group.
 struct Seat {
   int index = 0, of = 1;     // of the members of the exchange
   std::uint64_t number = 0;  // of this agent's groups, used if it is rank 0

@@ -34,8 +34,11 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> parameters, std::span<con
   BucketPlan plan;
   std::vector<Open> open;
   for (const std::size_t index : order) {
-    if (index >= parameters.size() || seen[index])
-      refuse("the order is not a permutation: entry " + std::to_string(index));
+    if (index >= parameters.size())
+      refuse("the order has the index " + std::to_string(index) + ", expected indices below " +
+             std::to_string(parameters.size()) + ", the number of parameters");
+    if (seen[index])
+      refuse("the order has the index " + std::to_string(index) + " twice, expected a permutation");
     seen[index] = true;
     const ParameterSpec& parameter = parameters[index];
     if (parameter.sparse) {

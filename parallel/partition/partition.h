@@ -1,9 +1,9 @@
-// Partition: which layers of a profile form which pipeline stage, and the predicted time per micro-batch.
+// Partition: a division of a profile's layers into pipeline stages, and the predicted time per micro-batch.
 //
-// pipedream() (pipedream.h) finds a partition. balance_by_time() and the like (balance.h) and the functions
-// here cut the topological order of the layers into consecutive stages. In every partition data flows from a
-// stage to later stages only. plan.h says what each rank does. Errors: rpc::Error with the kind
-// invalid_argument. Thread-safety: values.
+// pipedream() (pipedream.h) finds a partition. The functions of balance.h and of this file divide the
+// topological order of the layers into consecutive stages. In every partition, data flows from a stage to
+// later stages only. plan.h assigns stages to ranks. Errors: rpc::Error with the kind invalid_argument.
+// Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/partition/profile.h>
@@ -21,7 +21,7 @@ struct Stage {
   // Copies of the stage that train on different micro-batches, at each level of the machine, innermost first:
   // {4, 2} are the 4 workers of each of 2 hosts.
   std::vector<std::size_t> replicas{1};
-  std::vector<int> ranks;  // of its replicas; the workers of a host have consecutive ranks
+  std::vector<int> ranks;  // the ranks of the replicas; workers of a host have consecutive ranks
   double forward_seconds = 0, backward_seconds = 0;  // of one micro-batch on one replica
   double activation_bytes = 0;                       // of all its layers, for one micro-batch
   double parameter_bytes = 0;                        // on each replica
@@ -31,7 +31,7 @@ struct Stage {
   double compute_seconds() const { return forward_seconds + backward_seconds; }
 };
 
-// At which places a graph may be cut in two. A chain has the same cuts in all three ways.
+// The places at which a graph may be cut in two. For a chain, all three are the same.
 enum class Cuts {
   all,             // wherever data crosses the cut in one direction: at each antichain
   whole_branches,  // not within a branch: consecutive layers next to other layers stay together
@@ -40,7 +40,7 @@ enum class Cuts {
 
 struct Partition {
   std::vector<Stage> stages;
-  Cuts cuts = Cuts::in_order;        // among which this partition was chosen
+  Cuts cuts = Cuts::in_order;        // the cuts that were allowed
   double bottleneck_seconds = 0;     // between two completed micro-batches, once the pipeline is full
   double total_seconds = 0;          // one micro-batch through all layers on one worker
   double data_parallel_seconds = 0;  // the bottleneck if all workers were replicas of one stage; 0: unknown
@@ -49,11 +49,12 @@ struct Partition {
   WEFT_EXPORT double speed_up() const;      // over one worker; 1 if no layer takes time
 };
 
-// Stages of these numbers of layers. invalid_argument: their sum is not the number of layers, or one is 0.
+// Cuts the layers into stages with these numbers of layers. invalid_argument: their sum differs from the
+// number of layers, or one is 0.
 WEFT_EXPORT Partition cut_by_count(const Profile& profile, std::span<const std::size_t> layers);
 
-// `stages` stages of numbers of layers that differ by at most 1, larger ones first. invalid_argument: no
-// stages, or more than layers.
+// Cuts the layers into `stages` stages whose numbers of layers differ by at most 1, larger stages first.
+// invalid_argument: no stages, or more stages than layers.
 WEFT_EXPORT Partition cut_evenly(const Profile& profile, std::size_t stages);
 
 // A stage begins at the first layer and at each of the named layers. A name is a layer's name, or a
@@ -61,8 +62,8 @@ WEFT_EXPORT Partition cut_evenly(const Profile& profile, std::size_t stages);
 // in topological order, or the name of the first layer.
 WEFT_EXPORT Partition cut_by_name(const Profile& profile, std::span<const std::string> names);
 
-// The stage of these layers, which are in topological order, with one replica and without ranks. A reader
-// outside of the stage counts as a later stage.
+// Returns the stage of these layers, which must be in topological order, with one replica and without ranks.
+// A layer outside of the stage that reads its outputs counts as part of a later stage.
 WEFT_EXPORT Stage stage_of(const Profile& profile, std::vector<std::size_t> layers);
 
 // The profile with Layer::stage set, as PipeDream writes a partition.

@@ -27,8 +27,8 @@ struct Level {
   double bytes_per_second = 1e9;  // between two units
 };
 
-// What the time of a stage of m replicas is. T: its compute time, or at upper levels the bottleneck of one
-// unit; W: bytes of parameters; B: bandwidth; a: bytes that cross a cut.
+// The formula for the time of a stage with m replicas. T: its compute time, or at upper levels the bottleneck
+// of one unit; W: bytes of parameters; B: bandwidth; a: bytes that cross a cut.
 enum class Objective {
   // (T + 4 (m - 1) W / (m B)) / m. The gradients of the first stage of a level count 1 / units of the level
   // below. Activations count only if a compression ratio r is given: a stage takes at least 2 a / (m B r) for
@@ -38,11 +38,12 @@ enum class Objective {
   pipedream_paper,
 };
 
-// "pipedream-code" and "pipedream-paper". The latter fails with invalid_argument for other names.
+// Convert to and from "pipedream-code" and "pipedream-paper". objective_of() throws invalid_argument for
+// other names.
 WEFT_EXPORT std::string_view to_string(Objective objective);
 WEFT_EXPORT Objective objective_of(std::string_view name);
 
-// What pipedream() minimizes, and what it may choose.
+// The objective of pipedream(), and its constraints.
 struct PipeDreamOptions {
   Objective objective = Objective::pipedream_code;
   bool straight = false;                                        // no replicas: as many stages as workers
@@ -52,11 +53,11 @@ struct PipeDreamOptions {
   // there are as many as workers from its stage to the end, divided by the replicas and rounded up. Workers
   // that fewer_workers leaves idle may count among these.
   std::optional<double> memory_bytes = std::nullopt;
-  // nullopt: the first of all, whole_branches and in_order with at most max_cuts cuts, as Partition::cuts.
+  // nullopt: the first of all, whole_branches and in_order that has at most max_cuts cuts.
   std::optional<Cuts> cuts = std::nullopt;
-  // Of Cuts::all and whole_branches. The time grows with the square of the cuts. nullopt: what takes a few
-  // seconds for 16 workers: 1,500 with levels and a memory limit, 2,500 with levels or transfers, else
-  // 20,000.
+  // The maximum number of cuts for Cuts::all and whole_branches. The run time grows with its square. nullopt:
+  // a number with which 16 workers take a few seconds: 1,500 with levels and a memory limit, 2,500 with
+  // levels or transfers, otherwise 20,000.
   std::optional<std::size_t> max_cuts = std::nullopt;
 };
 

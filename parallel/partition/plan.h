@@ -1,7 +1,7 @@
-// Plan: what each rank of a partition does. A rank has one stage, or one replica of a stage, or none.
+// Plan: assigns the stages of a partition to ranks. A rank has one stage, or one replica of a stage, or none.
 //
-// schedule_of() and costs_of() give the pipeline that the simulator and the pictures of parallel/schedule/
-// take. Pure functions. Errors: rpc::Error with the kind invalid_argument. Thread-safety: values.
+// schedule_of() and costs_of() return the input for the simulator and the pictures of parallel/schedule/.
+// Pure functions. Errors: rpc::Error with the kind invalid_argument. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/partition/partition.h>

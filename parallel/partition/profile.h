@@ -22,7 +22,7 @@ struct Layer {
   double backward_ms = 0;
   double activation_bytes = 0;  // its output for one micro-batch
   double parameter_bytes = 0;
-  std::optional<std::size_t> stage = std::nullopt;  // where a partition has put it
+  std::optional<std::size_t> stage = std::nullopt;  // its stage in a partition
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
@@ -45,9 +45,9 @@ WEFT_EXPORT Profile sequence(std::vector<Layer> layers);
 // it in the first stage and do not count its times and sizes, since loading data is not a stage's work.
 WEFT_EXPORT bool is_input(const Profile& profile, std::size_t layer);
 
-// All layers in topological order. Of several layers that could be next, the one with the lowest index is.
-// invalid_argument: no layers, two layers of one name, an edge to a layer that does not exist, a time or size
-// that is negative or not finite, or a cycle, which the error names.
+// All layers in topological order. If several layers could be next, the one with the lowest index comes
+// first. invalid_argument: no layers, two layers of one name, an edge to a layer that does not exist, a time
+// or size that is negative or not finite, or a cycle, which the error names.
 WEFT_EXPORT std::vector<std::size_t> topological_order(const Profile& profile);
 
 // Forward and backward time of a layer in seconds; 0 for an input.

@@ -1,10 +1,10 @@
-// The costs that plan() (planner.h) counts with: links, collectives, and the layers of one rank.
+// The costs that plan() (planner.h) uses: links, collectives, and the layers of one rank.
 //
 // A message takes latency + bytes / bandwidth. An all-reduce over n ranks of a host is a ring: 2 (n - 1)
 // messages of bytes / n. Over several hosts it has two levels: a ring over the ranks of each host, and one
-// over the hosts. Ranks are numbered host by host. The ranks of a tensor group are neighbours; of the other
-// two dimensions Order says which one is next. All groups of a dimension communicate at the same time. Those
-// that leave their hosts share the bandwidth of the host. Pure functions. Thread-safety: values.
+// over the hosts. Ranks are numbered host by host. The ranks of a tensor group are consecutive; Order defines
+// the order of the other two dimensions. All groups of a dimension communicate at the same time. Groups that
+// communicate between hosts share the bandwidth of the host. Pure functions. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/partition/profile.h>
@@ -43,17 +43,17 @@ struct Machine {
 
 enum class Order {
   pipeline_inside,  // a mesh of {data, pipeline, tensor}: the stages of a pipeline are close to each other
-  data_inside,      // {pipeline, data, tensor}: the replicas of a stage are
+  data_inside,      // {pipeline, data, tensor}: the replicas of a stage are close to each other
 };
 
-// How many ranks each dimension has, and their order.
+// The number of ranks in each dimension, and the order of the dimensions.
 struct Grid {
   int data = 1, pipeline = 1, tensor = 1;
   Order order = Order::pipeline_inside;
 
   // All ranks.
   int ranks() const { return data * pipeline * tensor; }
-  // From a rank to the next one of the dimension.
+  // The difference of the numbers of two consecutive ranks of a dimension.
   int data_stride() const { return order == Order::data_inside ? tensor : tensor * pipeline; }
   int pipeline_stride() const { return order == Order::data_inside ? tensor * data : tensor; }
 
@@ -71,7 +71,7 @@ struct Ring {
   int ranks = 1;
 };
 
-// Of a group's all-reduce.
+// The rings of a group's all-reduce.
 struct Levels {
   Ring local = {}, across = {};  // within a host, and over the hosts
 };
@@ -81,10 +81,10 @@ WEFT_EXPORT double message_seconds(const Link& link, double bytes);
 // 0 for one rank, or for no bytes.
 WEFT_EXPORT double all_reduce_seconds(const Levels& levels, double bytes);
 
-// Of `size` ranks, each `stride` after the one before: of the group with the most ranks on a host, and of the
-// one on the most hosts.
+// The rings of groups of `size` ranks whose numbers differ by `stride`: `local` for the group with the most
+// ranks on a host, `across` for the group on the most hosts.
 WEFT_EXPORT Levels levels_of(const Machine& machine, int size, int stride);
-// From pipeline rank `from` to pipeline rank `to` of the grid, which differ.
+// The link from pipeline rank `from` to another pipeline rank `to` of the grid.
 WEFT_EXPORT Link pipeline_link(const Machine& machine, const Grid& grid, int from, int to);
 
 // The layers as one rank of a tensor group computes them. Inputs of the model are left out.

@@ -22,11 +22,11 @@
 //                 to the step.
 //   memory        parameters, gradients of the same size, optimizer_bytes, and the peak of the activations.
 //
-// What the model does not know: that smaller micro-batches and split layers use a processor worse than their
-// share says, that a split layer has parts that are not split, that a column-parallel layer computes its
-// weight gradient with its input gradient, the optimizer's step, overheads of an
-// executor, buffers of messages and of the allocator, memory that is split over data parallel ranks (ZeRO,
-// FSDP), and recomputation. A full backward counts half as input and half as weight gradient.
+// The model does not include: the lower efficiency of smaller micro-batches and of split layers; parts of a
+// split layer that are not split; that a column-parallel layer computes its weight gradient with its input
+// gradient; the optimizer's step; the overhead of an executor; buffers of messages and of the allocator;
+// memory that is split over data parallel ranks (ZeRO, FSDP); and recomputation. A full backward counts half
+// as input and half as weight gradient.
 //
 // Pure functions. Errors: rpc::Error with invalid_argument. Thread-safety: values.
 #pragma once
@@ -42,7 +42,7 @@
 
 namespace weft::planner {
 
-// What plan() may choose from.
+// The choices of plan().
 struct Options {
   int global_batch = 0;  // samples of a step; 0: 4 micro-batches of the profile for each rank
   // Samples of a micro-batch; empty: those of the profile's.
@@ -51,15 +51,15 @@ struct Options {
   std::vector<std::string> schedules = {};
   int max_chunks = 4;          // stages on a rank of the interleaved schedules: 2, 4, ... up to this number
   double optimizer_bytes = 2;  // of its state, for each byte of parameters: 0 SGD, 1 momentum, 2 Adam
-  // The time of a backward in two parts, where a schedule splits it, for one of a whole backward.
+  // The time of a backward in two parts, for schedules that split it, relative to a whole backward.
   double split_backward = 1;
   double bucket_bytes = 25 << 20;          // of data parallel training without a pipeline
   int data = 0, pipeline = 0, tensor = 0;  // only factorizations with these sizes; 0: any
-  std::size_t plans = 5;                   // how many to give
+  std::size_t plans = 5;                   // maximum number of plans to return
   bool every_schedule = false;             // several plans of one factorization, not only the best one
 };
 
-enum class Balance { time, memory };  // what the stages have in equal parts
+enum class Balance { time, memory };  // the cost that is balanced over the stages
 
 // A factorization, with its schedule and micro-batches.
 struct Choice {
@@ -72,7 +72,7 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
-// Of one rank, in bytes.
+// The memory of one rank, in bytes.
 struct Memory {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0;              // bytes
   double total() const { return parameters + gradients + optimizer + activations; }  // bytes
@@ -87,37 +87,36 @@ struct Plan {
   double tensor_seconds = 0;     // of the tensor all-reduces, which are in pipeline_seconds; most on one rank
   double bubble = 0;             // the share of pipeline_seconds in which the ranks are idle
   std::vector<Memory> memory = {};             // of each pipeline rank
-  std::vector<std::string> first_layers = {};  // at which the stages after the first one begin
+  std::vector<std::string> first_layers = {};  // the first layer of each stage after the first stage
 
   WEFT_EXPORT const Memory& fullest() const;  // of the rank that needs the most
 };
 
-// A factorization of which no choice is possible.
+// A factorization for which no choice is possible.
 struct Refusal {
   Grid grid;
-  std::string why;  // "memory", or what does not divide
-  std::optional<Memory>
-      memory;  // what the fullest rank needs at least; without activations where these are 0
+  std::string why;               // "memory", or the size that does not divide
+  std::optional<Memory> memory;  // the least that the fullest rank needs; activations 0: not included
 };
 
 struct Plans {
   std::vector<Plan> plans = {};       // the fastest first, then that with the least memory
   std::vector<Refusal> refused = {};  // by data, pipeline and tensor
   int global_batch = 0;
-  // Choices that divide, and how many of these were simulated: not those that cannot be among the best, or
-  // whose parameters do not fit.
+  // The number of choices whose sizes divide, and the number of these that were simulated. Choices that
+  // cannot be among the best, or whose parameters do not fit, are not simulated.
   std::size_t choices = 0, simulated = 0;
 };
 
 // The names of the schedules: all that flush, in the order in which they are tried.
 WEFT_EXPORT std::vector<std::string_view> schedules();
 
-// invalid_argument: a malformed profile, figures that are not above 0 or not finite, an unknown schedule, or
-// a size that does not divide the ranks.
+// invalid_argument: a malformed profile, a number that is not positive and finite, an unknown schedule, or a
+// size that does not divide the number of ranks.
 WEFT_EXPORT Plans plan(const Model& model, const Machine& machine, const Options& options = {});
 
-// The prediction for one choice, whether or not it fits into the memory. invalid_argument: also if it does
-// not divide; the error says what.
+// The prediction for one choice, even if it does not fit into the memory. invalid_argument: as for plan(), or
+// a size of the choice does not divide; the error names it.
 WEFT_EXPORT Plan predict(const Model& model, const Machine& machine, const Options& options,
                          const Choice& choice);
 

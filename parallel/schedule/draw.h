@@ -8,23 +8,23 @@
 
 namespace weft::schedule {
 
-// A row of ranks over time: predicted, or measured by an executor.
+// One timeline of all ranks in a picture, predicted or measured by an executor.
 struct Panel {
   std::string title;
   Timeline timeline;
 };
 
-// Sizes and what is shown.
+// Sizes and contents of a picture.
 struct DrawOptions {
   int width = 860;         // pixels
   int row_height = 24;     // of a rank
   bool transfers = false;  // draw the messages as lines between the ranks
 };
 
-// The panels under each other on one scale of time, and a legend of the kinds of computation that they have.
-// A computation shows its micro-batch where there is room, and, in a title that viewers show, its text form
-// and times. Stages after the first one of a rank are lighter. invalid_argument: a timeline of other ranks or
-// actions.
+// Draws the panels below each other on one scale of time, with a legend of their kinds of computation. A
+// computation shows its micro-batch if there is room; its title, which viewers show as a tool tip, has its
+// text form and times. Stages of a rank after its first one are lighter. invalid_argument: a timeline has
+// other ranks or actions than the schedule.
 WEFT_EXPORT std::string svg(const Schedule& schedule, const std::vector<Panel>& panels,
                             const DrawOptions& options = {});
 

@@ -14,7 +14,7 @@
 
 namespace weft::schedule {
 
-// What a generator needs to know of the pipeline.
+// The shape of the pipeline, the input of a generator.
 struct Shape {
   int ranks = 1;         // p
   int microbatches = 1;  // m

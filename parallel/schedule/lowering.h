@@ -9,8 +9,8 @@
 
 namespace weft::schedule {
 
-// Whose forwards are recomputed: of all micro-batches, of all but the last one, whose backward follows its
-// forward on the last stage, or of none.
+// The micro-batches whose forwards are recomputed: all, all except the last one (on the last stage its
+// backward follows its forward directly), or none.
 enum class Recompute : std::uint8_t { always, except_last, never };
 
 // Adds a recomputation directly before each backward. Pairs that overlap become a recomputation and the pair.
@@ -20,15 +20,17 @@ WEFT_EXPORT Schedule add_recomputation(const Schedule& schedule, Recompute mode)
 // become one backward: nothing is computed between them, and a whole backward costs less than its parts.
 WEFT_EXPORT Schedule merge_backwards(const Schedule& schedule);
 
-// After the last weight gradient of each stage: start to reduce the stage's gradients, and wait for it. The
-// wait is at once, or, deferred, before the rank's next reduction or optimizer step, or at its end.
+// Adds a reduction of the stage's gradients after the last weight gradient of each stage, and a wait for it.
+// deferred false: the wait follows directly. true: it is before the rank's next reduction or optimizer step,
+// or at the rank's end.
 WEFT_EXPORT Schedule add_gradient_reduction(const Schedule& schedule, bool deferred = false);
 
-// Gathers the parameters of sharded stages (FSDP): a rank keeps the next `active` stages that it computes
-// unsharded, and drops the others. A pair that overlaps needs all its stages at a time.
+// Adds the actions that gather and drop the parameters of sharded stages (FSDP): a rank keeps the next
+// `active` stages that it computes unsharded, and reshards the others. An overlapped pair needs all its
+// stages at the same time.
 WEFT_EXPORT Schedule add_unsharding(const Schedule& schedule, int active = 3);
 
-// At the end of each rank: a step of each of its stages.
+// Adds an optimizer step of each stage at the end of its rank.
 WEFT_EXPORT Schedule add_optimizer_steps(const Schedule& schedule);
 
 }  // namespace weft::schedule

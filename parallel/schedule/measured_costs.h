@@ -8,10 +8,10 @@
 
 namespace weft::schedule {
 
-// Of each stage and computation, the median over micro-batches and steps. A full backward counts half as its
-// input gradient and half as its weight gradient. An optimizer step takes the median over all stages. What
-// was not measured takes no time. An overlapped pair is not counted. invalid_argument: a timeline of other
-// ranks or actions.
+// Returns the median over micro-batches and steps for each stage and computation. A full backward counts half
+// as its input gradient and half as its weight gradient. An optimizer step has the median over all stages.
+// Actions that were not measured have no cost, and overlapped pairs are not counted. invalid_argument: a
+// timeline has other ranks or actions than the schedule.
 WEFT_EXPORT Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps);
 
 // The time of a step whose actions take as long as they took, each as early as its rank and its inputs allow,

@@ -1,4 +1,4 @@
-// Schedule: what every rank of a pipeline does in one step, in order. Data only; the executors run it.
+// Schedule: the actions of every rank of a pipeline in one step, in order. Data only; the executors run it.
 //
 // The passes are pure functions from schedules to schedules or to findings: generators.h makes schedules,
 // text.h loads and saves them, validate.h checks them, lowering.h and communication.h add actions, liveness.h

@@ -1,6 +1,6 @@
 // predict: the time, the bubble and the memory of a schedule, from the costs of its actions.
 //
-// The simulator runs each rank's list in order. An action starts when its inputs are there and the rank is
+// The simulator runs each rank's list in order. An action starts when its inputs have arrived and the rank is
 // free. Messages take the time of their link and do not occupy the rank; those of one direction between two
 // ranks follow each other. A pure function.
 #pragma once
@@ -18,8 +18,9 @@ struct StageCost {
   // Seconds. A full backward takes the input and the weight gradient's.
   double forward = 1, input_gradient = 1, weight_gradient = 1;
   double recompute = 1;
-  // Memory in any unit: what a forward keeps for its backward; the part of it that a weight gradient still
-  // needs after its input gradient; what a forward keeps if it is recomputed.
+  // Memory in any unit. activation: kept by a forward for its backward. kept_for_weight_gradient: the part of
+  // it that a weight gradient still needs after its input gradient. checkpoint: kept by a forward that is
+  // recomputed.
   double activation = 1, kept_for_weight_gradient = 1, checkpoint = 0;
 };
 
@@ -33,7 +34,7 @@ struct Costs {
   double unshard = 0, optimizer_step = 0;  // seconds
 };
 
-// When a rank computed what: predicted, or measured by an executor. Seconds from the start of the step.
+// The time of one action, predicted or measured by an executor. Seconds from the start of the step.
 struct Span {
   std::size_t action = 0;  // index in the rank's list
   double start = 0, finish = 0;
@@ -48,7 +49,7 @@ struct Timeline {
   std::vector<Transfer> transfers;
 };
 
-// What predict() returns.
+// The result of predict().
 struct Prediction {
   Timeline timeline;  // of the first step
   double time = 0;    // of one step alone, until the last rank completes
@@ -59,7 +60,7 @@ struct Prediction {
   std::vector<double> peak_activations;  // of each rank
 };
 
-// invalid_argument: an invalid schedule (validate.h), or costs of another number of stages.
+// invalid_argument: the schedule is invalid (validate.h), or the costs have another number of stages.
 WEFT_EXPORT Prediction predict(const Schedule& schedule, const Costs& costs = {});
 
 }  // namespace weft::schedule

@@ -1,9 +1,10 @@
 // Backend: moves the data of a group's collectives: by messages (messages/), in memory that its ranks share
 // (shm/), or in levels of both (hosts/).
 //
-// backend_of() (group_making.cc) selects one when a group is created, and the group owns it. It creates an
-// Exchange for each collective and knows only the BackendOwner of the group. It outlives its exchanges.
-// Thread-safety: member_left() and stop() in the group's turn (turns.h), all other functions on any thread.
+// backend_of() (group_making.cc) selects one when a group is created, and the group owns it. The backend
+// creates an Exchange for each collective, and accesses the group only through BackendOwner. It outlives its
+// exchanges. Thread-safety: call member_left() and stop() in the group's turn (turns.h), and all other
+// functions on any thread.
 #pragma once
 
 #include <weft/parallel/collectives/backend/exchange.h>
@@ -17,24 +18,24 @@ class WEFT_EXPORT Backend {
   Backend& operator=(const Backend&) = delete;
   virtual ~Backend() = default;
 
-  // The exchange of a collective; the group starts it.
+  // Creates the exchange of a collective; the group starts it.
   virtual ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) = 0;
   // Whether it may write to the output before all ranks are known to have the same signature.
   virtual bool writes_early(const Collective&) const { return false; }
-  // Memory that collectives do not copy. Null: this backend has none, or none is left. Throws
-  // resource_exhausted if the host has no memory left.
+  // Allocates memory that collectives do not copy. null: this backend has no such memory, or none is left.
+  // Throws resource_exhausted if the host has no memory left.
   virtual std::shared_ptr<std::byte> allocate(std::size_t) { return nullptr; }
-  // For messages that the receiver reads from the sender's memory: the location of memory of allocate() for
-  // rank `to`. None: that rank cannot read it.
+  // For messages that the receiver reads from the sender's memory: the offset of `memory`, which allocate()
+  // returned, for rank `to`. nullopt: that rank cannot read it.
   virtual std::optional<std::uint64_t> offset_for(int to, const rpc::Buffer& memory) const {
     (void)to, (void)memory;
     return std::nullopt;
   }
-  // That memory of rank `from`. Throws protocol_error if that rank has none there.
+  // The memory at that offset of rank `from`. Throws protocol_error if the rank has no such memory.
   virtual rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const;
-  // The number of collectives that it has numbered, if it numbers them itself.
+  // The number of collectives that have started, if the backend numbers them itself; otherwise 0.
   virtual std::uint64_t begun() const { return 0; }
-  // A member has left: from now on, no thread of the program waits for other ranks.
+  // A member has left: from now on, the program's threads must not wait for other ranks.
   virtual void member_left() {}
   // The group has ended. Exchanges that use memory stop, and report this.
   virtual void stop() {}

@@ -42,7 +42,7 @@ class WEFT_EXPORT BackendOwner {
   // Sends bytes to a rank, then runs `left` in turn. The group fails if they cannot be sent.
   virtual void send_part(ExchangePtr exchange, int to, std::uint32_t label, const rpc::Buffer& bytes,
                          rpc::Callback left) = 0;
-  // Another rank has a different signature: all ranks exchange their signatures.
+  // Reports that another rank has a different signature: all ranks then exchange their signatures.
   virtual void differs(const ExchangePtr& exchange) = 0;
   // Ends the group with that error; null: the group has ended before.
   virtual void failed(const ExchangePtr& exchange, const std::exception_ptr& error) = 0;
@@ -82,8 +82,8 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   // Elements of an all_to_all_v, which ranks compare by pairs; otherwise 0.
   std::uint64_t elements_for(int rank) const { return between(collective.layout.blocks, rank); }
   std::uint64_t elements_from(int rank) const { return between(collective.layout.from, rank); }
-  // The number of elements that a rank has for this one: its message has the hash of the signature plus that
-  // number. None: the rank runs another collective.
+  // The number of elements that a rank sends to this one, from the hash in its message (the signature's hash
+  // plus that number). nullopt: the rank runs another collective.
   std::optional<std::uint64_t> announced(std::uint64_t by) const {
     return by - hash < (has_sizes_of_pairs() ? max_elements : 1) ? std::optional(by - hash) : std::nullopt;
   }
@@ -98,14 +98,14 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
 
   // The group's part.
   const FlightClock::Ticks created = FlightClock::now();
-  std::optional<FlightRecorder::Ticket> ticket;  // none: it could not have been seen in flight
+  std::optional<FlightRecorder::Ticket> ticket;  // nullopt: not recorded while in flight
   rpc::Promise<void> promise;
   rpc::Clock::time_point deadline;
   std::uint64_t number = 0;
   bool kept = false;    // by the group
   bool closed = false;  // or completed
   bool disagrees = false;
-  bool asking = false;                    // for the missing ranks
+  bool asking = false;                    // a request for the missing ranks is in flight
   std::map<int, std::string> signatures;  // of ranks that have sent theirs
 
  private:

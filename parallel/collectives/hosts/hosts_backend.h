@@ -2,7 +2,7 @@
 // in memory again. An operation without levels is a plan of messages between all ranks.
 //
 // The ranks of a host run the levels of all collectives in one order: the first level of a collective waits
-// for the last level of the one before. Thread-safety: as Backend says.
+// for the last level of the one before. As thread-safe as Backend.
 #pragma once
 
 #include <weft/parallel/collectives/hosts/levels.h>

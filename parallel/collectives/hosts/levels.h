@@ -23,7 +23,8 @@ namespace weft::collectives {
 
 // The host and place of each rank; for each host its ranks, in their order.
 struct WEFT_EXPORT Hosts {
-  // By the hosts' names of the ranks. None: if all have one host, or each has its own.
+  // host_of_rank: the host's name of each rank. nullopt: all ranks are on one host, or each is on a separate
+  // host.
   static std::optional<Hosts> of(const std::vector<std::string>& host_of_rank, int rank);
 
   std::vector<std::vector<int>> ranks;
@@ -36,7 +37,7 @@ struct WEFT_EXPORT Hosts {
   // The host of a rank of the group, and its place among the ranks of that host.
   int host_of(int rank) const;
   int index_of(int rank) const;
-  // Whether this rank is in a column, and the rank of its column on a host. The latter only if it is in one.
+  // Whether this rank is in a column and, if so, the rank of its column on another host.
   bool in_column() const { return index < columns; }
   int in_column(int host) const {
     return ranks[static_cast<std::size_t>(host)][static_cast<std::size_t>(index)];
@@ -63,7 +64,7 @@ struct WEFT_EXPORT BlocksByColumn {
   bool in_order = true;  // the order by column equals that by rank
 };
 
-// Whether it has levels; otherwise its plan is of all ranks.
+// Whether the operation runs in levels; otherwise it runs as a plan over all ranks.
 WEFT_EXPORT bool has_levels(Operation operation);
 
 struct WEFT_EXPORT Levels {
@@ -71,7 +72,8 @@ struct WEFT_EXPORT Levels {
   Levels(const Levels&) = delete;
   Levels& operator=(const Levels&) = delete;
 
-  // The ranks' signatures differ: the last level moves no data, and differs from that of every other rank.
+  // Call it if the ranks' signatures differ: the last level then moves no data, and its signature differs
+  // from that of every other rank.
   void refuse_last();
 
   Collective first, last;  // of the host's ranks

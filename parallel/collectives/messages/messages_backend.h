@@ -1,7 +1,7 @@
 // MessagesBackend: collectives as plans of messages (plan/), which the group sends.
 //
-// PlanExchange: one of them; hosts/ derives from it for a plan of some of the ranks. Thread-safety: as
-// Backend and Exchange say.
+// PlanExchange: one such collective; hosts/ derives from it for a plan of some of the ranks. As thread-safe
+// as Backend and Exchange.
 #pragma once
 
 #include <weft/parallel/collectives/backend/backend.h>

@@ -37,8 +37,8 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
 
   // reduction: for plans that reduce. wire: a 16-bit floating-point type in which elements and accumulators
   // of float32 are sent; results are rounded to it, so that they are equal on all ranks. divisor: for
-  // averages, if the operands were those of more than `ranks`; 0: of these ranks. pool: memory for the copies
-  // that it sends; null: fresh memory.
+  // averages, if the operands combine values of more ranks; 0: `ranks`. pool: memory for the copies that it
+  // sends; null: fresh memory.
   PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
           std::optional<c10::ScalarType> wire = {}, int divisor = 0, rpc::MemoryPool* pool = nullptr);
 

@@ -41,7 +41,7 @@ class WEFT_EXPORT ValueRounds {
     rpc::Clock::time_point deadline;
     rpc::UniqueFunction<void(rpc::Result<Values>)> answer;
   };
-  // By rank the operation of each; returns the error for all.
+  // Receives the operation of each rank; returns the error for all ranks.
   using Difference = rpc::UniqueFunction<rpc::Error(const std::map<int, std::string>&)>;
 
   // ranks: of the group. difference: called for each round in which the operations differ.

@@ -1,10 +1,11 @@
 // Api: the functions of NCCL that weft calls.
 //
-// A table, so that NCCL is found when the program runs, and weft does not link it: LibTorch's wheels for CUDA
-// contain libnccl.so.2. A fake puts its own functions there (tests/support/fake_nccl.h). Functions that an
-// older library lacks are empty: supports() reports this, and code that needs them refuses by name. Names are
-// NCCL's without `nccl`. Not changed once created; thread-safe as NCCL is: a communicator is used by one
-// thread at a time.
+// It is a table of functions that is filled when the program runs, so that weft does not link NCCL:
+// LibTorch's wheels for CUDA contain libnccl.so.2. A fake supplies other functions
+// (tests/support/fake_nccl.h). Functions that an older library lacks are empty: can_shrink() and can_grow()
+// report this, and code that needs such a function fails with an error that names it. Names are NCCL's
+// without `nccl`. Immutable after creation. As thread-safe as NCCL: one thread at a time may use a
+// communicator.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -21,8 +22,8 @@ struct WEFT_EXPORT Api {
   template <class Signature>
   using Function = std::function<Signature>;
 
-  // From `path`, else the libnccl.so.2 that is in the process, else the loader's. Throws unsupported, with
-  // the missing part: a library before 2.19 is too old.
+  // Loads the library at `path`; empty: the libnccl.so.2 that is in the process, otherwise the one that the
+  // loader finds. Throws unsupported, which names the missing part; a library before 2.19 is too old.
   static std::shared_ptr<const Api> load(const std::string& path = "");
 
   int version = 0;                                                   // 22809 is 2.28.9

@@ -1,10 +1,9 @@
-// Watch: polls objects that do not report by themselves, NCCL's communicators and events of a device, while
-// there are any.
+// Watch: polls objects that do not report completion themselves: NCCL's communicators and events of a device.
 //
-// One timer of a loop for all of them, and no thread. The time between two polls is a sixteenth of the time
-// since the last add(), within limits: short work is detected soon, and long work costs little. A watched
-// object is kept until its look() returns false, or the Watch or its loop ends, of which look() is not
-// notified. add() from any thread, also from look().
+// It uses one timer of a loop for all objects, and no thread. The time between two polls is a sixteenth of
+// the time since the last add(), within limits: short work is detected soon, and long work costs little. A
+// watched object is kept until its look() returns false, or the Watch or its loop ends, of which look() is
+// not notified. add() from any thread, also from look().
 #pragma once
 
 #include <weft/rpc/core/loop.h>

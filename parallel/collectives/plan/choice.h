@@ -1,10 +1,10 @@
 // Selects the algorithm of a collective: a pure function of its sizes, the same on every rank.
 //
 // Elements are counted in items of `item_size` bytes. If every rank's result needs data of every other rank
-// (all_reduce, all_gather, reduce_scatter), a small collective detects by its own messages whether the ranks
-// agree: if they do not, it completes on none. All others begin with a barrier, so that nothing is written
-// before all ranks have agreed; the first data of a rank are sent together with it.
-// docs/internals/collectives.md has the table.
+// (all_reduce, all_gather, reduce_scatter), a small collective needs no barrier: its messages carry the
+// signatures' hashes, and if the ranks' signatures differ, it completes on no rank. All other collectives
+// begin with a barrier, so that no output is written before all ranks have agreed; the first data of a rank
+// are sent together with the barrier's messages. docs/internals/collectives.md has the table.
 #pragma once
 
 #include <weft/parallel/collectives/plan/algorithms.h>
@@ -20,7 +20,8 @@ struct Party {
   Bounds bounds = {};         // at which the algorithm changes
 };
 
-// Whether an all_reduce of that size does so, and may have changed its output before the result is known.
+// Whether an all_reduce of n elements has no barrier, so that it may have changed its output when a
+// difference is detected.
 WEFT_EXPORT bool agrees_by_itself(Party me, std::size_t n);
 
 // The plan of one operation. n: elements of the tensor. blocks: one for each rank. to, from: the blocks for

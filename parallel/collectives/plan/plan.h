@@ -57,8 +57,9 @@ struct Plan {
   std::size_t accumulator = 0;  // elements; 0: no reduction
 };
 
-// The second plan starts when the first has completed, on this rank. The data of the input that it sends
-// without waiting, up to `ahead` elements, are sent at once. This is the same on all ranks, as plans are.
+// Joins two plans: on this rank, the second plan starts when the first has completed. Input data that the
+// second plan sends without waiting are sent at once, up to `ahead` elements. All ranks must use equal
+// arguments.
 WEFT_EXPORT Plan in_sequence(Plan first, Plan second, std::size_t ahead = 0);
 
 // The cost of a plan for its rank: docs/internals/collectives.md has formulas for these figures.

@@ -22,7 +22,7 @@ class WEFT_EXPORT PlanBuilder {
   // chunk: elements of the largest message; 0: unlimited.
   PlanBuilder(Memory memory, std::size_t chunk) : memory_(memory), chunk_(chunk) {}
 
-  // Transfers of no elements cause no message, or one without data if the receiver must learn of it.
+  // For transfers of no elements: is_left_out sends no message, is_said sends a message without data.
   enum class Nothing : std::uint8_t { is_left_out, is_said };
   void send(int to, Place from, Range range, Nothing nothing = Nothing::is_left_out);
   void receive(int from, Place into, Range range, Nothing nothing = Nothing::is_left_out);

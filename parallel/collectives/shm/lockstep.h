@@ -1,11 +1,11 @@
 // Lockstep: synchronizes ranks of one host that run the same steps, each of which may wait for the others.
 //
-// A rank publishes that it has reached the next step, and waits until others have. A rank that has waited for
-// another sees all that the other wrote before it published. A waiter spins for a while, then sleeps and
-// states the rank that it waits for. That rank wakes it; otherwise no system call is made. No wake-up is
-// lost: a sleeper states the rank that it waits for, and checks once more; a rank that publishes checks
-// afterwards which ranks wait for it. All four accesses are sequentially consistent. Thread-safety: one
-// thread at a time; stop() on any.
+// A rank publishes that it has reached the next step, and waits until other ranks have. A rank that has
+// waited for another rank sees all memory that the other wrote before it published. A waiter spins for a
+// while, then stores the rank that it waits for, and blocks on a futex. That rank wakes it; without blocked
+// waiters, no system call is made. No wake-up is lost: a waiter stores the awaited rank and then checks the
+// step once more; a rank publishes its step and then checks which ranks wait for it. All four accesses are
+// sequentially consistent. Thread-safety: one thread at a time; stop() on any.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -1,8 +1,8 @@
 // RegionHeap: allocates parts of a region.
 //
 // First fit by address, so that touched memory is used again before untouched memory. Pure bookkeeping: it
-// accesses no memory. Parts start at multiples of 64 bytes; parts of a page and more start at pages.
-// Thread-safety: none.
+// accesses no memory. Parts start at multiples of 64 bytes; parts of a page and more start at pages. Not
+// thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -16,7 +16,7 @@ namespace weft::collectives {
 class WEFT_EXPORT RegionHeap {
  public:
   static constexpr std::size_t alignment = 64, page = 4096;
-  // To a multiple of `unit`.
+  // Rounds up to a multiple of `unit`.
   static constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
     return (bytes + unit - 1) / unit * unit;
   }

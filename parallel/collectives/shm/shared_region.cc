@@ -72,7 +72,9 @@ SharedRegion::SharedRegion(rpc::Descriptor memory, std::size_t bytes)
   const int flags = (memory_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | MAP_NORESERVE;
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, memory_ ? memory_.get() : -1, 0);
   if (mapped == MAP_FAILED)
-    throw rpc::Error(rpc::ErrorKind::resource_exhausted, "cannot map shared memory: " + reason(errno));
+    throw rpc::Error(
+        rpc::ErrorKind::resource_exhausted,
+        "cannot map " + std::to_string(bytes) + " bytes of memory for a group's ranks: " + reason(errno));
   base_ = static_cast<std::byte*>(mapped);
 }
 

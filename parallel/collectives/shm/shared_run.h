@@ -5,9 +5,9 @@
 //  small    all data that ranks exchange are in their slots when they publish;
 //  placed   tensors are in shared memory: read from there, and results of an all_reduce written there;
 //  parts    all data pass through windows, part by part; while one part is written, another is read.
-// It runs as far as it can without waiting longer than it may, and is called again to continue. Independent
-// of threads; the space and the collective outlive it. Thread-safety: one call at a time; awaits() any
-// thread.
+// advance() runs until it would have to wait longer than `patience` allows; call it again to continue.
+// Independent of threads; the space and the collective outlive it. Thread-safety: one call at a time;
+// awaits() any thread.
 #pragma once
 
 #include <weft/parallel/collectives/operation/collective.h>

@@ -1,10 +1,11 @@
 // Traffic: which rank reads which data of which other rank, in a collective of ranks that can read each
 // other's memory.
 //
-// A rank has a part of its input for each rank that reads from it, the same part for all or one for each. A
-// reader copies it into its output, or reduces all ranks' parts into it, in the order of ranks. Large
-// reductions whose result several ranks need have two phases: each rank reduces its block, then others read
-// the results (`blocks`). Pure; nothing is allocated, because small collectives take about a microsecond.
+// A rank has a part of its input for each rank that reads from it: the same part for all readers, or a
+// separate part for each. A reader copies the parts into its output, or reduces all ranks' parts into its
+// output in the order of ranks. Large reductions whose result several ranks need have two phases (in_blocks):
+// each rank reduces its block, then other ranks read the results. Pure functions that allocate no memory,
+// because small collectives take about a microsecond.
 #pragma once
 
 #include <weft/parallel/collectives/plan/layout.h>

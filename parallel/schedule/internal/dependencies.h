@@ -1,11 +1,10 @@
-// Dependencies: which action of a schedule waits for which. Validation, placement of messages and simulation
-// use it.
+// Dependencies: the graph of the actions of a schedule that wait for each other. Validation, placement of
+// messages and simulation use it.
 //
 // Nodes are the actions of all ranks, rank after rank, and then the messages. A message is the transfer of a
 // value over an edge between two ranks. If the schedule has sends and receives, a message waits for both of
-// them; otherwise it follows the computation that makes its value. A node waits for its predecessors; that a
-// rank starts its actions in their order is also written as edges. Thread-safety: a value that is not
-// changed.
+// them; otherwise it follows the computation that makes its value. A node waits for its predecessors. Edges
+// also express that a rank starts its actions in order. Thread-safety: an immutable value.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>
@@ -16,7 +15,8 @@
 
 namespace weft::schedule {
 
-// Or a reduction of a stage's gradients: from the stage to itself, `microbatch` is its number.
+// A message, or a reduction of a stage's gradients: `edge` is then from the stage to itself, and `microbatch`
+// is the reduction's number.
 struct Message {
   Edge edge;
   int microbatch = 0;

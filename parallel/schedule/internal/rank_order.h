@@ -1,9 +1,9 @@
-// RankOrder: the list of one rank while a generator writes it.
+// RankOrder: builds the list of one rank for a generator.
 //
-// It counts the micro-batches of each stage and computation, so that a generator says only which stage
-// computes next. Computations of a micro-batch past the last one are left out: a generator may write a
-// pattern for more micro-batches than there are. What remains is in a valid order, since micro-batches do not
-// wait for each other. Thread-safety: none needed.
+// It counts the micro-batches of each stage and computation, so that a generator only states which stage
+// computes next. Computations of micro-batches after the last one are dropped, so a generator may write a
+// pattern for more micro-batches than there are. The remaining order is valid, since micro-batches do not
+// wait for each other. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/schedule/generators.h>
@@ -55,8 +55,8 @@ class RankOrder {
   std::vector<Action> actions_;
 };
 
-// A schedule of the shape without actions. Of the name in errors: checks sizes, and that chunks is 0 or
-// within the bounds (max_chunks 0: any).
+// A schedule of the shape without actions. invalid_argument, which begins with the name: a size is below 1,
+// or chunks is neither 0 nor within the bounds (max_chunks 0: no maximum).
 Schedule empty_schedule(std::string_view name, const Shape& shape, int min_chunks, int max_chunks);
 
 }  // namespace weft::schedule

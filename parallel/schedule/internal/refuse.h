@@ -1,4 +1,4 @@
-// The errors of schedules: all of them say that an argument is wrong.
+// Throws the error of a schedule's function, which is always invalid_argument.
 #pragma once
 
 #include <weft/rpc/core/error.h>
