@@ -49,7 +49,7 @@ struct WEFT_EXPORT GroupService {
       rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>,
       rpc::Method<"flight", &GroupService::flight, rpc::idempotent, rpc::non_blocking>>;
 
-  std::shared_ptr<CollectivesLayer> layer;
+  std::shared_ptr<CollectivesLayer> layer;  // has the groups
 };
 
 }  // namespace weft::collectives

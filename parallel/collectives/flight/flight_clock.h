@@ -15,7 +15,7 @@ namespace weft::collectives {
 
 class FlightClock {
  public:
-  using Ticks = std::uint64_t;
+  using Ticks = std::uint64_t;  // a value of the counter
 
   // The counter's present value. Comparable only with values from the same host.
   static Ticks now() {
