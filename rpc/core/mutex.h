@@ -38,6 +38,7 @@ class WEFT_THREAD_SAFETY(capability("mutex")) Mutex {
   // Lock and unlock, as std::mutex does; prefer MutexLock.
   void lock() WEFT_ACQUIRE() { mutex_.lock(); }
   void unlock() WEFT_RELEASE() { mutex_.unlock(); }
+  bool try_lock() WEFT_THREAD_SAFETY(try_acquire_capability(true)) { return mutex_.try_lock(); }
   // Tells the analysis that the mutex is locked. Call it in a lambda that runs with the mutex locked, if the
   // analysis cannot see that. Checks nothing at run time.
   void assume_locked() const WEFT_THREAD_SAFETY(assert_capability(this)) {}
@@ -52,6 +53,8 @@ class WEFT_THREAD_SAFETY(capability("mutex")) Mutex {
 class WEFT_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) WEFT_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  // Of a mutex that try_lock() has locked.
+  MutexLock(Mutex& mutex, std::adopt_lock_t adopt) WEFT_REQUIRES(mutex) : lock_(mutex.mutex_, adopt) {}
   ~MutexLock() WEFT_RELEASE() {}
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
