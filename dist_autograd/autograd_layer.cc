@@ -58,13 +58,13 @@ std::shared_ptr<AutogradLayer> AutogradLayer::of(const rpc::CallHost& host) {
 rpc::Peer AutogradLayer::peer(const rpc::AgentId& agent) { return references_->peer(agent); }
 
 std::shared_ptr<PassState> AutogradLayer::create() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const PassId id{core_->id().incarnation, ++next_};
   return passes_[id] = std::make_shared<PassState>(shared_from_this(), id);
 }
 
 std::shared_ptr<PassState> AutogradLayer::find(const PassId& id) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = passes_.find(id);
   if (found == passes_.end())
     throw rpc::Error(rpc::ErrorKind::not_found, to_string(id) + " does not exist on " + core_->id().name +
@@ -73,7 +73,7 @@ std::shared_ptr<PassState> AutogradLayer::find(const PassId& id) {
 }
 
 std::shared_ptr<PassState> AutogradLayer::find_if_known(const PassId& id) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = passes_.find(id);
   return found == passes_.end() ? nullptr : found->second;
 }
@@ -82,7 +82,7 @@ std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, std::uint64_t o
   if (oldest > id.number)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      to_string(id) + " has ended: its message names a later pass as the oldest one");
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (const auto found = passes_.find(id); found != passes_.end()) return found->second;
   bool ended = true;
   if (is_own(id)) {
@@ -101,14 +101,14 @@ std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, std::uint64_t o
 }
 
 bool AutogradLayer::has_ended(const PassId& id) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (is_own(id)) return id.number <= next_ && !passes_.contains(id);
   const auto found = ended_.find(id.origin);
   return found != ended_.end() && found->second.numbers.contains(id.number);
 }
 
 std::uint64_t AutogradLayer::oldest_beside(const PassId& id) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (is_own(id)) {
     const auto oldest = passes_.lower_bound(PassId{id.origin, 0});
     return oldest != passes_.end() ? std::min(oldest->first.number, id.number) : id.number;
@@ -118,7 +118,7 @@ std::uint64_t AutogradLayer::oldest_beside(const PassId& id) const {
 }
 
 std::size_t AutogradLayer::remembered() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::size_t ranges = 0;
   for (const auto& [origin, ended] : ended_) ranges += ended.numbers.ranges();
   return ranges;
@@ -139,7 +139,7 @@ void AutogradLayer::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassSt
 void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
   std::shared_ptr<PassState> pass;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (auto node = passes_.extract(id)) pass = std::move(node.mapped());
     if (!is_own(id)) ended_[id.origin].numbers.insert(id.number);
   }
@@ -176,12 +176,12 @@ void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, cons
 }
 
 std::size_t AutogradLayer::live_passes() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return passes_.size();
 }
 
 std::size_t AutogradLayer::live_backwards() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return static_cast<std::size_t>(std::count_if(passes_.begin(), passes_.end(),
                                                 [](const auto& pass) { return pass.second->in_backward(); }));
 }
@@ -213,7 +213,7 @@ void AutogradLayer::nested(rpc::CallContext& parent, rpc::OutgoingCall& child) {
 void AutogradLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   std::vector<PassId> lost;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (const auto& [id, pass] : passes_)
       if (id.origin == peer.incarnation || pass->met().contains(peer)) lost.push_back(id);
   }
@@ -226,7 +226,7 @@ void AutogradLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason
 void AutogradLayer::shut_down() {
   std::map<PassId, std::shared_ptr<PassState>> passes;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     passes.swap(passes_);
   }
   const auto error =

@@ -8,13 +8,13 @@
 #include <weft/dist_autograd/participant.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/call/call_hook.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rref/protocol/number_set.h>
 #include <weft/rref/rref_layer.h>
 
 #include <map>
-#include <mutex>
 
 namespace weft::dist_autograd {
 
@@ -94,15 +94,15 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
 
   std::shared_ptr<rpc::AgentCore> core_;
   std::shared_ptr<rref::RRefLayer> references_;  // the layer below; it finds agents by their ids
-  mutable std::mutex mutex_;                     // guards what follows
-  std::uint64_t next_ = 0;
-  std::map<PassId, std::shared_ptr<PassState>> passes_;
+  mutable rpc::Mutex mutex_;
+  std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<PassId, std::shared_ptr<PassState>> passes_ WEFT_GUARDED_BY(mutex_);
   // Another origin's passes that must not be created again: all below a number, and some above.
   struct Ended {
     std::uint64_t below = 0;
     rref::protocol::NumberSet numbers;
   };
-  std::map<std::uint64_t, Ended> ended_;  // by origin
+  std::map<std::uint64_t, Ended> ended_ WEFT_GUARDED_BY(mutex_);  // by origin
   bool is_own(const PassId& id) const { return id.origin == core_->id().incarnation; }
 };
 

@@ -5,14 +5,14 @@
 namespace weft::dist_autograd {
 
 void PassHooks::add_context(const void* owner, std::shared_ptr<rpc::ContextSwitch> context) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   contexts_.try_emplace(owner, std::move(context));
 }
 
 void PassHooks::on_gradient(const at::Tensor& leaf, OnGradient hook) {
   if (!leaf.defined() || !leaf.is_leaf() || !leaf.requires_grad())
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "on_gradient: expected a leaf that requires grad");
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (!by_tensor_.emplace(leaf.unsafeGetTensorImpl(), leaves_.size()).second)
     throw rpc::Error(rpc::ErrorKind::already_exists, "on_gradient: the leaf has a hook in this pass");
   leaves_.push_back({leaf, std::make_shared<OnGradient>(std::move(hook))});
@@ -20,33 +20,33 @@ void PassHooks::on_gradient(const at::Tensor& leaf, OnGradient hook) {
 }
 
 void PassHooks::on_finalize(OnFinalize hook) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   finalize_.push_back(std::make_shared<OnFinalize>(std::move(hook)));
   wants_finalize_ = true;
 }
 
 std::vector<std::shared_ptr<rpc::ContextSwitch>> PassHooks::contexts() const {
   std::vector<std::shared_ptr<rpc::ContextSwitch>> all;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& [owner, context] : contexts_) all.push_back(context);
   return all;
 }
 
 void PassHooks::begin_backward() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (Leaf& leaf : leaves_) leaf.reached = false;
 }
 
 bool PassHooks::has(const at::Tensor& leaf) const {
   if (!wants_finalize_) return false;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return by_tensor_.contains(leaf.unsafeGetTensorImpl());
 }
 
 void PassHooks::reached(const at::Tensor& leaf, at::Tensor& gradient) {
   std::shared_ptr<OnGradient> hook;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const auto found = by_tensor_.find(leaf.unsafeGetTensorImpl());
     if (found == by_tensor_.end()) return;
     leaves_[found->second].reached = true;
@@ -62,7 +62,7 @@ void PassHooks::finalize() {
   std::vector<std::shared_ptr<OnFinalize>> hooks;
   std::vector<at::Tensor> without;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     hooks = finalize_;
     for (const Leaf& leaf : leaves_)
       if (!leaf.reached) without.push_back(leaf.leaf);
@@ -75,7 +75,7 @@ void PassHooks::clear() {
   decltype(contexts_) contexts;
   decltype(leaves_) leaves;
   decltype(finalize_) finalize;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   contexts.swap(contexts_);
   leaves.swap(leaves_);
   finalize.swap(finalize_);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <weft/rpc/core/executor.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/unique_function.h>
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -61,11 +61,11 @@ class WEFT_EXPORT PassHooks {
   };
 
   std::atomic<bool> wants_finalize_{false};
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<const void*, std::shared_ptr<rpc::ContextSwitch>> contexts_;
-  std::vector<Leaf> leaves_;
-  std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_;  // in leaves_
-  std::vector<std::shared_ptr<OnFinalize>> finalize_;
+  mutable rpc::Mutex mutex_;
+  std::map<const void*, std::shared_ptr<rpc::ContextSwitch>> contexts_ WEFT_GUARDED_BY(mutex_);
+  std::vector<Leaf> leaves_ WEFT_GUARDED_BY(mutex_);
+  std::unordered_map<const c10::TensorImpl*, std::size_t> by_tensor_ WEFT_GUARDED_BY(mutex_);  // in leaves_
+  std::vector<std::shared_ptr<OnFinalize>> finalize_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_autograd

@@ -41,7 +41,7 @@ class PassState::Threads final : public rpc::Executor {
   explicit Threads(rpc::Executor& handlers) : handlers_(handlers) {}
 
   void use(std::shared_ptr<rpc::Executor> executor) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     own_ = std::move(executor);
   }
   void post(rpc::Callback job) override {
@@ -52,13 +52,13 @@ class PassState::Threads final : public rpc::Executor {
 
  private:
   std::shared_ptr<rpc::Executor> own() const {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return own_;
   }
 
   rpc::Executor& handlers_;
-  mutable std::mutex mutex_;            // guards own_
-  std::shared_ptr<rpc::Executor> own_;  // null: the handlers
+  mutable rpc::Mutex mutex_;
+  std::shared_ptr<rpc::Executor> own_ WEFT_GUARDED_BY(mutex_);  // null: the handlers
 };
 
 PassState::PassState(std::shared_ptr<AutogradLayer> layer, PassId id)
@@ -77,58 +77,59 @@ PassState::~PassState() = default;
 // --- Forward ---
 
 void PassState::check_alive() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
 void PassState::check_open() const {
   check_alive();
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (closed_ || finished_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      to_string(id_) + " accepts no more calls: its backward has begun");
 }
 
 MessageId PassState::next_message() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return {layer_->core()->id().incarnation, ++messages_};
 }
 
 void PassState::add_send(const MessageId& message, NodePtr node) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (!ended_) sends_.emplace(message, std::move(node));
 }
 
 void PassState::remove_send(const MessageId& message) {
   NodePtr node;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (auto found = sends_.extract(message)) node = std::move(found.mapped());
 }
 
 void PassState::meet(const rpc::AgentId& peer) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   met_.insert(peer);
 }
 
 std::set<rpc::AgentId> PassState::met() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return met_;
 }
 
 void PassState::call_began(Direction direction) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   ++(direction == Direction::outgoing ? outgoing_ : incoming_);
 }
 
 void PassState::call_ended(Direction direction) {
   std::vector<Quiet> quiet;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     --(direction == Direction::outgoing ? outgoing_ : incoming_);
     if (outgoing_ != 0) return;
-    const auto still = std::partition(quiet_.begin(), quiet_.end(), [this](const Quiet& waiting) {
-      return waiting.incoming_too && incoming_ != 0;
-    });
+    const auto still =
+        std::partition(quiet_.begin(), quiet_.end(), [this](const Quiet& waiting) WEFT_REQUIRES(mutex_) {
+          return waiting.incoming_too && incoming_ != 0;
+        });
     quiet.assign(std::make_move_iterator(still), std::make_move_iterator(quiet_.end()));
     quiet_.erase(still, quiet_.end());
   }
@@ -137,7 +138,7 @@ void PassState::call_ended(Direction direction) {
 
 void PassState::when_quiet(bool incoming_too, rpc::Callback job) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (outgoing_ != 0 || (incoming_too && incoming_ != 0)) {
       quiet_.push_back({incoming_too, std::move(job)});
       return;
@@ -151,7 +152,7 @@ void PassState::when_quiet(bool incoming_too, rpc::Callback job) {
 void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
   at::Tensor complete;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     Held& held = gradients_[leaf.unsafeGetTensorImpl()];
     at::Tensor& sum = held.leaf.gradient;
     held.leaf.leaf = leaf;
@@ -165,7 +166,7 @@ void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::siz
   }
   if (!hooks_.has(leaf)) return;
   hooks_.reached(leaf, complete);
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = gradients_.find(leaf.unsafeGetTensorImpl());
   if (found == gradients_.end()) return;  // the pass has ended meanwhile
   Held& held = found->second;
@@ -175,7 +176,7 @@ void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::siz
 }
 
 at::Tensor PassState::gradient(const at::Tensor& leaf) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = gradients_.find(leaf.unsafeGetTensorImpl());
   if (found == gradients_.end()) return {};
   found->second.written.pass_on(found->second.leaf.gradient);
@@ -184,7 +185,7 @@ at::Tensor PassState::gradient(const at::Tensor& leaf) const {
 
 std::vector<LeafGradient> PassState::gradients() const {
   std::vector<LeafGradient> all;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& [impl, held] : gradients_) {
     held.written.pass_on(held.leaf.gradient);
     all.push_back(held.leaf);
@@ -196,7 +197,7 @@ void PassState::run_on(std::shared_ptr<rpc::Executor> executor) { threads_->use(
 
 void PassState::on_end(rpc::Callback job) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!ended_) {
       end_jobs_.push_back(std::move(job));
       return;
@@ -208,7 +209,7 @@ void PassState::on_end(rpc::Callback job) {
 // --- Backward ---
 
 BackwardId PassState::begin_backward() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
   if (finished_) throw graph_used_error(id_);
   if (leading_ || closed_) throw running_error(id_);
@@ -217,20 +218,20 @@ BackwardId PassState::begin_backward() {
 }
 
 void PassState::end_backward(bool refused) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   leading_ = false;
   if (refused) ++refused_;
 }
 
 bool PassState::had_backward() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return begun_ > refused_ || shares_ > 0;
 }
 
 BackwardShare& PassState::share_in(const Backward& backward) {
   std::map<MessageId, NodePtr> sends;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (error_ != nullptr) std::rethrow_exception(error_);
     if (ended_) std::rethrow_exception(released_error(id_));
     if (share_ != nullptr) {
@@ -252,7 +253,7 @@ BackwardShare& PassState::share_in(const Backward& backward) {
 
 void PassState::close(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<bool>)> done) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     closed_ = true;
   }
   post([self = shared_from_this(), backward, done = std::move(done)]() mutable {
@@ -262,7 +263,7 @@ void PassState::close(const Backward& backward, rpc::UniqueFunction<void(rpc::Re
       return !had;
     });
     if (!fresh.ok()) {
-      std::lock_guard lock(self->mutex_);
+      rpc::MutexLock lock(self->mutex_);
       self->closed_ = self->share_ != nullptr;
     }
     done(std::move(fresh));
@@ -287,7 +288,7 @@ rpc::Future<bool> PassState::cancel(const BackwardId& backward) {
     if (had) {
       std::map<MessageId, NodePtr> sends = self->share_->take_sends();
       self->share_ = nullptr;
-      std::lock_guard lock(self->mutex_);
+      rpc::MutexLock lock(self->mutex_);
       if (!self->ended_) self->sends_.merge(sends);
       self->closed_ = self->finished_ = false;  // as share_in() found them
       --self->shares_;
@@ -308,7 +309,7 @@ rpc::Future<std::vector<std::string>> PassState::finish(const BackwardId& backwa
       error = self->share_->error();
       self->share_ = nullptr;
       {
-        std::lock_guard lock(self->mutex_);
+        rpc::MutexLock lock(self->mutex_);
         self->closed_ = false;
       }
       self->turns_.inputs_ran();
@@ -321,12 +322,12 @@ rpc::Future<std::vector<std::string>> PassState::finish(const BackwardId& backwa
 }
 
 std::uint64_t PassState::backwards() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return shares_;
 }
 
 bool PassState::in_backward() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return closed_ && !ended_;
 }
 
@@ -340,7 +341,7 @@ WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
   std::map<MessageId, NodePtr> sends;
   WorkerGraph graph{layer_->core()->id(), {}, {}};
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     sends = sends_;
     graph.met.assign(met_.begin(), met_.end());
   }
@@ -372,18 +373,18 @@ void PassState::complete_after(rpc::Future<void> work) {
 }
 
 void PassState::told(const rpc::AgentId& worker) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   ++told_[worker];
 }
 
 void PassState::answered(const rpc::AgentId& worker) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (const auto found = told_.find(worker); found != told_.end() && --found->second == 0) told_.erase(found);
 }
 
 std::vector<rpc::AgentId> PassState::awaited() const {
   std::vector<rpc::AgentId> workers;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& [worker, messages] : told_) workers.push_back(worker);
   return workers;
 }
@@ -396,7 +397,7 @@ void PassState::send_gradients(const rpc::AgentId& to, const MessageId& message,
 }
 
 void PassState::failed(const std::exception_ptr& error) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (error_ == nullptr) error_ = error;
 }
 
@@ -427,7 +428,7 @@ void PassState::end(std::exception_ptr error) {
   std::map<MessageId, NodePtr> sends;
   decltype(gradients_) gradients;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (std::exchange(ended_, true)) return;
     if (error_ == nullptr) error_ = error != nullptr ? error : released_error(id_);
     jobs = std::exchange(end_jobs_, {});

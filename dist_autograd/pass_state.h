@@ -12,12 +12,12 @@
 #include <weft/dist_autograd/pass_graph.h>
 #include <weft/dist_autograd/pass_hooks.h>
 #include <weft/dist_autograd/pass_turns.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/serial_executor.h>
 #include <weft/rpc/tensor/on_streams.h>
 
 #include <functional>
 #include <map>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -123,34 +123,34 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   const std::unique_ptr<Threads> threads_;  // of serial_
   rpc::SerialExecutor serial_;
 
-  mutable std::mutex mutex_;   // guards what follows, up to share_
-  bool closed_ = false;        // a backward runs here
-  bool finished_ = false;      // one that used up the graph has begun
-  bool leading_ = false;       // a backward that this worker started is running
-  std::uint64_t begun_ = 0;    // backwards that got an id here
-  std::uint64_t refused_ = 0;  // the part of them that was refused
-  std::uint64_t shares_ = 0;   // backwards in which this worker took part
-  bool ended_ = false;
-  std::exception_ptr error_;
-  std::uint64_t messages_ = 0;
-  std::map<MessageId, NodePtr> sends_;
-  std::set<rpc::AgentId> met_;
-  std::size_t outgoing_ = 0, incoming_ = 0;
+  mutable rpc::Mutex mutex_;
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;        // a backward runs here
+  bool finished_ WEFT_GUARDED_BY(mutex_) = false;      // one that used up the graph has begun
+  bool leading_ WEFT_GUARDED_BY(mutex_) = false;       // a backward that this worker started is running
+  std::uint64_t begun_ WEFT_GUARDED_BY(mutex_) = 0;    // backwards that got an id here
+  std::uint64_t refused_ WEFT_GUARDED_BY(mutex_) = 0;  // the part of them that was refused
+  std::uint64_t shares_ WEFT_GUARDED_BY(mutex_) = 0;   // backwards in which this worker took part
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t messages_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<MessageId, NodePtr> sends_ WEFT_GUARDED_BY(mutex_);
+  std::set<rpc::AgentId> met_ WEFT_GUARDED_BY(mutex_);
+  std::size_t outgoing_ WEFT_GUARDED_BY(mutex_) = 0, incoming_ WEFT_GUARDED_BY(mutex_) = 0;
   struct Quiet {
     bool incoming_too;
     rpc::Callback job;
   };
-  std::vector<Quiet> quiet_;
+  std::vector<Quiet> quiet_ WEFT_GUARDED_BY(mutex_);
   struct Held {
     LeafGradient leaf;
     mutable tensor::StreamMarks written;  // the stream's position after the last write of the gradient
   };
-  std::unordered_map<const c10::TensorImpl*, Held> gradients_;
-  std::vector<rpc::Callback> end_jobs_;
-  std::map<rpc::AgentId, std::size_t> told_;  // not acknowledged
-  PassHooks hooks_;                           // guards itself
-  PassTurns turns_;                           // likewise
+  std::unordered_map<const c10::TensorImpl*, Held> gradients_ WEFT_GUARDED_BY(mutex_);
+  std::vector<rpc::Callback> end_jobs_ WEFT_GUARDED_BY(mutex_);
+  std::map<rpc::AgentId, std::size_t> told_ WEFT_GUARDED_BY(mutex_);  // not acknowledged
 
+  PassHooks hooks_;                       // thread-safe
+  PassTurns turns_;                       // thread-safe
   std::shared_ptr<BackwardShare> share_;  // on the serial executor
   std::atomic<std::thread::id> runner_{};
 };

@@ -14,8 +14,8 @@
 #pragma once
 
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <mutex>
 #include <vector>
 
 namespace weft::dist_autograd {
@@ -49,13 +49,14 @@ class WEFT_EXPORT PassTurns {
     bool held = false;
     std::vector<rpc::Promise<void>> waiting;  // until the part has run
   };
-  rpc::Future<void> give(Turn& turn, const char* operation);
-  void ran(Turn& turn);
+  rpc::Future<void> give(Turn PassTurns::* turn, const char* operation);
+  void ran(Turn PassTurns::* turn);
 
   rpc::Callback wake_;
-  mutable std::mutex mutex_;  // guards what follows
-  Turn inputs_, weights_;
-  std::exception_ptr error_;  // the error that ended the pass
+  mutable rpc::Mutex mutex_;
+  Turn inputs_ WEFT_GUARDED_BY(mutex_);
+  Turn weights_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);  // the error that ended the pass
 };
 
 }  // namespace weft::dist_autograd

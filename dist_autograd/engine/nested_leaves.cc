@@ -1,11 +1,11 @@
 #include <weft/dist_autograd/engine/nested_leaves.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_set>
 #include <vector>
 
@@ -45,7 +45,7 @@ class NestedLeaves::Seen final : public c10::DebugInfoBase {
 
   std::vector<at::Tensor> alive() const {
     std::vector<at::Tensor> found;
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (const auto& leaf : leaves_)
       if (auto impl = leaf.lock()) found.emplace_back(std::move(impl));
     return found;
@@ -57,14 +57,15 @@ class NestedLeaves::Seen final : public c10::DebugInfoBase {
     const auto node = torch::autograd::get_current_node();  // null for nodes that weft runs
     if (seen == nullptr || !node) return nullptr;
     if (const auto* leaf = dynamic_cast<const AccumulateGrad*>(&*node)) {
-      std::lock_guard lock(seen->mutex_);
+      rpc::MutexLock lock(seen->mutex_);
       seen->leaves_.emplace_back(leaf->variable.getIntrusivePtr());
     }
     return nullptr;
   }
 
-  mutable std::mutex mutex_;  // guards leaves_
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> leaves_;
+  mutable rpc::Mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> leaves_
+      WEFT_GUARDED_BY(mutex_);
 };
 
 NestedLeaves::NestedLeaves()
