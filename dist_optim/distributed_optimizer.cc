@@ -6,6 +6,7 @@
 #include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/dist_optim/service/step_call.h>
 #include <weft/dist_optim/service/stepped_object.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -100,17 +101,17 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
   InOrder order;
 
-  std::mutex mutex;  // guards the rest
-  std::optional<std::exception_ptr> ended;
-  std::vector<rpc::Promise<void>> waiting;
-  std::size_t steps_in_flight = 0;
-  rpc::Callback after_last_step;  // one at most: its job holds `order`
+  rpc::Mutex mutex;
+  std::optional<std::exception_ptr> ended WEFT_GUARDED_BY(mutex);
+  std::vector<rpc::Promise<void>> waiting WEFT_GUARDED_BY(mutex);
+  std::size_t steps_in_flight WEFT_GUARDED_BY(mutex) = 0;
+  rpc::Callback after_last_step WEFT_GUARDED_BY(mutex);  // one at most: its job holds `order`
 };
 
 rpc::Future<void> DistributedOptimizer::Core::attached() {
   rpc::Promise<void> promise(layer->core()->handlers().exceptions());
   auto future = promise.future();
-  std::unique_lock lock(mutex);
+  rpc::MutexLock lock(mutex);
   if (!ended) {
     waiting.push_back(std::move(promise));
     return future;
@@ -124,7 +125,7 @@ rpc::Future<void> DistributedOptimizer::Core::attached() {
 void DistributedOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
   std::vector<rpc::Promise<void>> to_tell;
   {
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     ended = result.error();
     to_tell = std::exchange(waiting, {});
   }
@@ -171,7 +172,7 @@ void DistributedOptimizer::Core::admit_lookups() {
 void DistributedOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
                                       std::shared_ptr<rpc::Promise<StepResult>> promise) {
   {
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     ++steps_in_flight;
   }
   StepCall::start(
@@ -190,7 +191,7 @@ void DistributedOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
 void DistributedOptimizer::Core::step_ended() {
   rpc::Callback job;
   {
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     if (--steps_in_flight == 0) job = std::exchange(after_last_step, nullptr);
   }
   if (job) job();
@@ -198,7 +199,7 @@ void DistributedOptimizer::Core::step_ended() {
 
 void DistributedOptimizer::Core::after_steps(rpc::Callback job) {
   {
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     if (steps_in_flight > 0) {
       after_last_step = std::move(job);
       return;

@@ -24,12 +24,12 @@ at::Tensor gradients_in(const GradientSums::Sums& sums, const OwnerBatch& batch,
 }  // namespace
 
 std::vector<EmbeddingClient::Shard> EmbeddingClient::shards() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return shards_;
 }
 
 void EmbeddingClient::add(std::size_t known, std::vector<Shard> more) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (shards_.size() != known) return;  // another call has updated it meanwhile
   shards_.insert(shards_.end(), more.begin(), more.end());
 }
@@ -40,7 +40,7 @@ rpc::Task<void> EmbeddingClient::follow(Ptr self, Shard shard, std::size_t known
     self->add(known, std::move(more));
   } else {  // an owner that was to be added is not added
     std::vector<Shard> gone;
-    std::lock_guard lock(self->mutex_);
+    rpc::MutexLock lock(self->mutex_);
     if (self->shards_.size() != known) co_return;
     while (self->shards_.size() > owners) {
       gone.push_back(std::move(self->shards_.back()));
@@ -119,7 +119,7 @@ rpc::Task<void> EmbeddingClient::update(Ptr self, std::shared_ptr<const Gradient
 void EmbeddingClient::keep(const std::shared_ptr<dist_autograd::PassState>& pass, Kept lookup) {
   bool first = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto& all = kept_[pass->id()];
     first = all.empty();
     all.push_back(std::move(lookup));
@@ -131,14 +131,14 @@ void EmbeddingClient::keep(const std::shared_ptr<dist_autograd::PassState>& pass
 }
 
 std::vector<EmbeddingClient::Kept> EmbeddingClient::kept(const dist_autograd::PassId& pass) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = kept_.find(pass);
   return found == kept_.end() ? std::vector<Kept>{} : found->second;
 }
 
 void EmbeddingClient::forget(const dist_autograd::PassId& pass) {
   std::vector<Kept> gone;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (auto found = kept_.extract(pass)) gone = std::move(found.mapped());
 }
 
@@ -182,7 +182,7 @@ std::vector<StepRows> EmbeddingClient::step_rows(std::span<const dist_autograd::
 }
 
 void EmbeddingClient::admit_with(const std::shared_ptr<const Admit>& admit) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::erase_if(admissions_, [](const auto& weak) { return weak.expired(); });
   admissions_.push_back(admit);
 }
@@ -190,7 +190,7 @@ void EmbeddingClient::admit_with(const std::shared_ptr<const Admit>& admit) {
 rpc::Task<void> EmbeddingClient::admit(Ptr self, dist_autograd::PassId pass) {
   std::vector<std::weak_ptr<const Admit>> all;
   {
-    std::lock_guard lock(self->mutex_);
+    rpc::MutexLock lock(self->mutex_);
     all = self->admissions_;
   }
   for (const auto& weak : all) {

@@ -11,12 +11,12 @@
 #include <weft/dist_optim/embedding/shard.h>
 #include <weft/dist_optim/participant.h>
 #include <weft/dist_optim/service/step_messages.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 
 namespace weft::dist_optim {
@@ -81,10 +81,10 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::size_t dimension_;
-  mutable std::mutex mutex_;  // guards what follows
-  std::vector<Shard> shards_;
-  std::map<dist_autograd::PassId, std::vector<Kept>> kept_;
-  std::vector<std::weak_ptr<const Admit>> admissions_;
+  mutable rpc::Mutex mutex_;
+  std::vector<Shard> shards_ WEFT_GUARDED_BY(mutex_);
+  std::map<dist_autograd::PassId, std::vector<Kept>> kept_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<const Admit>> admissions_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim

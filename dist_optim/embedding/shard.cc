@@ -81,7 +81,7 @@ EmbeddingShard::EmbeddingShard(ShardOptions options)
       rows_(dimension_of(options), options.optimizer, options.initializer),
       later_from_(options.owners) {
   if (!options.added) return;
-  arrivals_.emplace();
+  arrivals_ = Arrivals();
   arrivals_->arrived.resize(owners_ - 1);
   arrivals_->open = owners_ - 1;
 }

@@ -4,7 +4,7 @@
 namespace weft::dist_optim {
 
 void LbfgsHost::attach(const Holder& holder, std::size_t history_size) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   LbfgsVectors vectors(host_, history_size);
   host_.claim(holder.name.empty() ? holder.trainer : holder.name);
   vectors_.emplace(std::move(vectors));
@@ -12,12 +12,12 @@ void LbfgsHost::attach(const Holder& holder, std::size_t history_size) {
 }
 
 void LbfgsHost::detach(const Holder& holder) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (vectors_ && holder_ == holder) end();
 }
 
 void LbfgsHost::trainer_gone(const std::string& trainer) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (!vectors_ || holder_.trainer != trainer) return;
   try {
     end();
@@ -35,7 +35,7 @@ void LbfgsHost::check_holder(const Holder& holder) const {
 void LbfgsHost::end() {
   struct Free {
     LbfgsHost& self;
-    ~Free() {
+    ~Free() {  // not analysed: in end(), with the mutex locked
       self.vectors_.reset();
       self.host_.end_claim();
     }

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <weft/dist_optim/lbfgs/vectors.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -36,19 +36,19 @@ class WEFT_EXPORT LbfgsHost {
   // Runs use(vectors). `failed_precondition` if the holder does not have the object.
   template <class Use>
   auto with(const Holder& holder, Use use) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     check_holder(holder);
     return use(*vectors_);
   }
 
  private:
-  void check_holder(const Holder& holder) const;
-  void end();
+  void check_holder(const Holder& holder) const WEFT_REQUIRES(mutex_);
+  void end() WEFT_REQUIRES(mutex_);
 
   ParameterHost& host_;
-  std::mutex mutex_;  // guards the rest
-  Holder holder_;
-  std::optional<LbfgsVectors> vectors_;  // while it has a holder
+  rpc::Mutex mutex_;
+  Holder holder_ WEFT_GUARDED_BY(mutex_);
+  std::optional<LbfgsVectors> vectors_ WEFT_GUARDED_BY(mutex_);  // while it has a holder
 };
 
 }  // namespace weft::dist_optim

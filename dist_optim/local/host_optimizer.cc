@@ -27,17 +27,17 @@ void HostOptimizer::set_state(const OptimizerState& state) {
 }
 
 bool HostOptimizer::is(const OptimizerSpec& spec) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return target_ != nullptr && target_->spec() == spec;
 }
 
 OptimizerSpec HostOptimizer::spec() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return target_ != nullptr ? target_->spec() : OptimizerSpec();
 }
 
 StepTarget* HostOptimizer::find() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return target_.get();
 }
 
@@ -50,7 +50,7 @@ StepTarget& HostOptimizer::target() const {
 }
 
 void HostOptimizer::replace(std::unique_ptr<StepTarget> target) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   target_.swap(target);
 }
 

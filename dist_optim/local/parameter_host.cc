@@ -52,19 +52,19 @@ std::string ParameterHost::name_of(const std::string& trainer) const {
 }
 
 bool ParameterHost::is_registered(const std::string& trainer) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return handles_.contains(trainer);
 }
 
 std::vector<std::string> ParameterHost::trainers() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::vector<std::string> all;
   for (const auto& [trainer, known] : handles_) all.push_back(trainer);
   return all;
 }
 
 bool ParameterHost::is_stepped() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return !handles_.empty() || in_flight();
 }
 
@@ -72,7 +72,7 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
                                      const std::string& name) {
   check(mode);
   std::unique_lock<std::mutex> turn;
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (optimizer_.exists() && handles_.empty() && !optimizer_.is(spec)) {  // to be replaced
     lock.unlock();
     turn = optimizer_.turn();
@@ -117,7 +117,7 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
 
 void ParameterHost::set_mode(StepMode mode) {
   check(mode);
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto refuse = [&](const std::string& why) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "the mode cannot change to " + to_string(mode) + ": " + why);
@@ -140,7 +140,7 @@ void ParameterHost::claim(const std::string& name) {
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
         "trainer " + name + " cannot claim the rows of an embedding: the embedding's optimizer steps them");
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (ledger_.paused())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + name + " cannot claim these parameters: a restore is in flight; try again");
@@ -152,7 +152,7 @@ void ParameterHost::claim(const std::string& name) {
 }
 
 void ParameterHost::end_claim() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   claimed_.reset();
 }
 
@@ -160,7 +160,7 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
   Callbacks after;
   bool dropped = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto handle = handles_.find(trainer);
     if (handle == handles_.end()) return;
     if (--handle->second.handles > 0 && !died) return;
@@ -184,7 +184,7 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
 // ---- passes
 
 PassStatus ParameterHost::status(PassKey pass) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   PassStatus status;
   status.trainer = ledger_.trainer_of(pass);
   status.has_stepped = committed_.contains(pass);
@@ -197,7 +197,7 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
                           std::optional<Version> version) {
   std::exception_ptr refused;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     try {
       if (committed_.contains(pass)) {
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -224,7 +224,7 @@ void ParameterHost::release(PassKey pass) {
   Callbacks after;
   bool dropped = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     committed_.erase(pass);
     if (auto found = preparing(pass); found != prepared_.end()) {
       found->second.released.push_back(pass);
@@ -241,7 +241,7 @@ void ParameterHost::release(PassKey pass) {
 ParameterHost::Reading ParameterHost::read(PassKey pass) {
   Reading reading;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (mode_ && mode_->kind == StepMode::Kind::hogwild) {
       streams_.follow();
       return reading;
@@ -257,7 +257,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
   try {
     gate_.enter(*reading.retained_);
   } catch (...) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     ledger_.unretain(*reading.retained_);
     throw;
   }
@@ -290,21 +290,19 @@ void ParameterHost::Reading::leave() {
   Callbacks after;
   bool dropped = false;
   if (retained_) {
-    std::lock_guard lock(host->mutex_);
+    rpc::MutexLock lock(host->mutex_);
     host->ledger_.unretain(*retained_);
     dropped = host->tidy(after);
   }
   host->finish(after, dropped);
 }
 
-// ---- the rest, under mutex_ unless said otherwise
-
 // A trainer that joined and stepped while the previous round was being applied: its passes are too old now.
 void ParameterHost::fail_outdated(Callbacks& after) {
   std::vector<std::pair<std::string, std::exception_ptr>> outdated;
   for (const auto& [trainer, step] : pending_) {
     std::vector<PassKey> open = step.passes;  // a pass that was released since has no effect
-    std::erase_if(open, [&](PassKey pass) { return !ledger_.pin(pass); });
+    std::erase_if(open, [&](PassKey pass) WEFT_REQUIRES(mutex_) { return !ledger_.pin(pass); });
     try {
       ledger_.check_step(trainer, open);
     } catch (...) {
@@ -344,7 +342,6 @@ bool ParameterHost::tidy(Callbacks& after) {
   return dropped;
 }
 
-// Not under the lock.
 void ParameterHost::finish(Callbacks& after, bool dropped) {
   if (dropped) gate_.settle();
   for (auto& callback : after) callback();
@@ -356,7 +353,7 @@ HostState ParameterHost::snapshot(const std::function<void()>& read) {
   read();
   HostState state;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     state.version = ledger_.newest();
   }
   if (const StepTarget* known = optimizer_.find()) {
@@ -369,7 +366,7 @@ HostState ParameterHost::snapshot(const std::function<void()>& read) {
 HostStats ParameterHost::stats() const {
   HostStats stats;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     stats.version = ledger_.newest();
     stats.staleness = staleness_;
     stats.open_passes = ledger_.open();

@@ -32,6 +32,7 @@
 #include <weft/dist_optim/local/step_target.h>
 #include <weft/dist_optim/local/version_gate.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/tensor/on_streams.h>
 
 #include <cstdint>
@@ -39,7 +40,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -214,24 +214,24 @@ class WEFT_EXPORT ParameterHost {
   };
 
   void begin_restore(const OptimizerSpec& spec);
-  bool in_flight() const;
-  std::string name_of(const std::string& trainer) const;
+  bool in_flight() const WEFT_REQUIRES(mutex_);
+  std::string name_of(const std::string& trainer) const WEFT_REQUIRES(mutex_);
   PendingStep gather(const std::string& trainer, std::vector<PassGradients> passes) const;
   Gradients sum_gradients(const std::string& trainer, const std::vector<PassGradients>& passes) const;
-  std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const;
+  std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const WEFT_REQUIRES(mutex_);
   void carry_out(const std::string& trainer, PendingStep step);
-  PreparedSteps::iterator preparing(PassKey pass);
+  PreparedSteps::iterator preparing(PassKey pass) WEFT_REQUIRES(mutex_);
   void end_prepared(const std::string& trainer, std::uint64_t number);
   void arrive(const std::string& trainer, PendingStep step);
   Applied apply(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients);
   std::optional<Version> apply_alone(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients,
                                      Applied& applied);
   void fail_pending(const std::vector<std::string>& trainers, const std::exception_ptr& error,
-                    Callbacks& after);
-  void fail_outdated(Callbacks& after);
-  void admitted(PassKey pass, const std::exception_ptr& error, Callbacks& after);
-  bool tidy(Callbacks& after);
-  void finish(Callbacks& after, bool dropped);
+                    Callbacks& after) WEFT_REQUIRES(mutex_);
+  void fail_outdated(Callbacks& after) WEFT_REQUIRES(mutex_);
+  void admitted(PassKey pass, const std::exception_ptr& error, Callbacks& after) WEFT_REQUIRES(mutex_);
+  bool tidy(Callbacks& after) WEFT_REQUIRES(mutex_);
+  void finish(Callbacks& after, bool dropped) WEFT_EXCLUDES(mutex_);
 
   const bool has_tensors_;
   const std::vector<Parameter> parameters_;
@@ -243,21 +243,22 @@ class WEFT_EXPORT ParameterHost {
   // Lock order: the gate's exclusive section, a turn of optimizer_, mutex_, then the mutexes of versions_ and
   // optimizer_. The gate is never entered with a turn or under a mutex.
   HostOptimizer optimizer_;
-  mutable std::mutex mutex_;  // guards all that follows
-  std::optional<StepMode> mode_;
+  mutable rpc::Mutex mutex_;
+  std::optional<StepMode> mode_ WEFT_GUARDED_BY(mutex_);
   struct Trainer {
     int handles = 0;
     std::string name;
   };
-  std::map<std::string, Trainer> handles_;
-  std::optional<std::string> claimed_;  // by this trainer; then there are no handles
-  PassLedger ledger_;
-  std::map<PassKey, std::vector<Admitted>> waiting_;  // as many as wait in the ledger
-  std::optional<StepRound> round_;                    // in synchronous mode
-  std::map<std::string, PendingStep> pending_;        // the steps that wait for their round
-  PreparedSteps prepared_;
-  std::map<PassKey, std::string> committed_;  // passes with their trainers, until they are released
-  std::map<std::uint64_t, std::uint64_t> staleness_;
+  std::map<std::string, Trainer> handles_ WEFT_GUARDED_BY(mutex_);
+  std::optional<std::string> claimed_ WEFT_GUARDED_BY(mutex_);  // by this trainer; then there are no handles
+  PassLedger ledger_ WEFT_GUARDED_BY(mutex_);
+  std::map<PassKey, std::vector<Admitted>> waiting_ WEFT_GUARDED_BY(mutex_);  // as many as wait in the ledger
+  std::optional<StepRound> round_ WEFT_GUARDED_BY(mutex_);                    // in synchronous mode
+  std::map<std::string, PendingStep> pending_ WEFT_GUARDED_BY(mutex_);  // the steps that wait for their round
+  PreparedSteps prepared_ WEFT_GUARDED_BY(mutex_);
+  // Passes with their trainers, until they are released.
+  std::map<PassKey, std::string> committed_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::uint64_t> staleness_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim

@@ -18,7 +18,7 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
     Version version = 0;
     for (;;) {
       {
-        std::lock_guard lock(mutex_);
+        rpc::MutexLock lock(mutex_);
         const bool hogwild = mode_ && mode_->kind == StepMode::Kind::hogwild;
         if (hogwild || copy || !ledger_.read_by_others({})) {
           ledger_.step({});
@@ -46,7 +46,7 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
   Callbacks after;
   bool dropped = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     fail_outdated(after);  // steps that wait for their round, of passes that read the previous version
     dropped = tidy(after);
   }
@@ -55,7 +55,7 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
 }
 
 void ParameterHost::begin_restore(const OptimizerSpec& spec) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto refuse = [](rpc::ErrorKind kind, const std::string& why) {
     throw rpc::Error(kind, "restore: " + why);
   };
@@ -89,13 +89,13 @@ void ParameterHost::restore(const HostState& state, const std::function<void()>&
         fresh->set_state(state.optimizer);
       }
       {
-        std::lock_guard lock(mutex_);
+        rpc::MutexLock lock(mutex_);
         versions_.load(ledger_.newest());
       }
       write();
       streams_.note();
       const auto turn = optimizer_.turn();
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       optimizer_.replace(std::move(fresh));
       for (const Version version : ledger_.take_dropped()) versions_.drop(version);
       ledger_.renumber(state.version);
@@ -108,7 +108,7 @@ void ParameterHost::restore(const HostState& state, const std::function<void()>&
   Callbacks after;
   bool dropped = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     ledger_.resume();
     dropped = tidy(after);
   }

@@ -34,7 +34,7 @@ ParameterHost::PendingStep ParameterHost::gather(const std::string& trainer,
                                                  std::vector<PassGradients> passes) const {
   PendingStep step{{}, sum_gradients(trainer, passes), {}, {}, {}};
   note(step.made, step.gradients);
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   step.name = name_of(trainer);
   step.passes = passes_to_step(passes);
   return step;
@@ -46,7 +46,7 @@ void ParameterHost::carry_out(const std::string& trainer, PendingStep step) {
   try {
     bool synchronous = false;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       synchronous = round_.has_value();
     }
     if (synchronous) {
@@ -73,8 +73,8 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
   const StepPart part = measure(step.gradients, options);
   note(step.made, step.gradients);
 
-  std::lock_guard lock(mutex_);
-  auto refuse = [&](const std::string& why) {
+  rpc::MutexLock lock(mutex_);
+  auto refuse = [&](const std::string& why) WEFT_REQUIRES(mutex_) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + name_of(trainer) + " cannot step: " + why);
   };
@@ -112,7 +112,7 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
                            Stepped done) {
   PendingStep step;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto found = prepared_.find({trainer, number});
     if (found == prepared_.end() || found->second.committing) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition, "trainer " + name_of(trainer) + " has no step " +
@@ -129,7 +129,7 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
                                                                                     Version version) {
     // A step that failed before it changed anything may be tried again with the same passes.
     if (error != nullptr && version == 0) {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       for (PassKey pass : passes) committed_.erase(pass);
     }
     end_prepared(trainer, number);
@@ -148,7 +148,7 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
 
 void ParameterHost::abort(const std::string& trainer, std::uint64_t number) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto found = prepared_.find({trainer, number});
     if (found == prepared_.end() || found->second.committing) return;
   }
@@ -161,7 +161,7 @@ void ParameterHost::end_prepared(const std::string& trainer, std::uint64_t numbe
   Callbacks after;
   bool dropped = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto node = prepared_.extract({trainer, number});
     if (node.empty()) return;  // it ended with its trainer
     PreparedStep& prepared = node.mapped();
@@ -173,7 +173,7 @@ void ParameterHost::end_prepared(const std::string& trainer, std::uint64_t numbe
   for (PassKey pass : released) release(pass);
 }
 
-// The prepared step that a pass is in; under mutex_.
+// The prepared step that a pass is in.
 ParameterHost::PreparedSteps::iterator ParameterHost::preparing(PassKey pass) {
   return std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& entry) {
     const auto& passes = entry.second.passes;
@@ -184,7 +184,7 @@ ParameterHost::PreparedSteps::iterator ParameterHost::preparing(PassKey pass) {
 Gradients ParameterHost::sum_gradients(const std::string& trainer,
                                        const std::vector<PassGradients>& passes) const {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!handles_.contains(trainer)) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "trainer " + name_of(trainer) + " has no optimizer on these parameters");
@@ -211,7 +211,7 @@ std::vector<PassKey> ParameterHost::passes_to_step(const std::vector<PassGradien
 }
 
 void ParameterHost::arrive(const std::string& trainer, PendingStep step) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   ledger_.check_step(trainer, step.passes);
   round_->arrive(trainer);
   ledger_.hold(trainer);
@@ -226,7 +226,7 @@ void ParameterHost::close_rounds() {
     PassLedger::PassesOfTrainers passes;
     bool mean = false;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (!round_ || !round_->complete()) return;
       round_->close();
       mean = mode_->mean;
@@ -251,7 +251,7 @@ void ParameterHost::close_rounds() {
     Callbacks after;
     bool dropped = false;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       for (auto& [trainer, step] : closing) {
         round_->finish(trainer);
         ledger_.end_hold(trainer);
@@ -268,7 +268,7 @@ ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& 
                                             const Gradients& gradients) {
   Applied applied;
   if (gradients.empty()) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (const auto& [trainer, keys] : passes) ledger_.end_without_step(trainer, keys);
     applied.version = ledger_.newest();
   } else {
@@ -283,7 +283,7 @@ ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& 
   Callbacks after;
   bool dropped = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     dropped = tidy(after);
   }
   finish(after, dropped);
@@ -297,7 +297,7 @@ std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedge
   std::optional<ParameterVersions::Tensors> copy;
   for (;;) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       bool hogwild = mode_->kind == StepMode::Kind::hogwild;
       std::uint64_t staleness = 0;
       if (mode_->kind == StepMode::Kind::bounded_staleness) {

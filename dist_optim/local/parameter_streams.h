@@ -5,10 +5,10 @@
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/tensor/on_streams.h>
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
 namespace weft::dist_optim {
@@ -24,7 +24,7 @@ class ParameterStreams {
   // A use begins on the calling thread.
   void follow() {
     if (on_devices_.empty()) return;
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (const at::Tensor& parameter : on_devices_) used_.pass_on(parameter);
   }
   // A use ends on the calling thread. Uses overlap, so its streams wait for the use that ended before: one
@@ -32,7 +32,7 @@ class ParameterStreams {
   void note() {
     if (on_devices_.empty()) return;
     follow();
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     used_ = {};
     for (const at::Tensor& parameter : on_devices_) used_.note(parameter);
   }
@@ -44,8 +44,8 @@ class ParameterStreams {
   }
 
   std::vector<at::Tensor> on_devices_;  // one parameter of each accelerator device
-  std::mutex mutex_;                    // guards used_
-  tensor::StreamMarks used_;            // the positions of the streams after the last use
+  rpc::Mutex mutex_;
+  tensor::StreamMarks used_ WEFT_GUARDED_BY(mutex_);  // the positions of the streams after the last use
 };
 
 }  // namespace weft::dist_optim

@@ -30,7 +30,7 @@ ParameterVersions::ParameterVersions(const std::vector<Parameter>& parameters)
 void ParameterVersions::load(Version version) {
   std::shared_ptr<const Tensors> tensors;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto found = versions_.find(version);
     tensors = found != versions_.end() ? found->second : versions_.rbegin()->second;
   }
@@ -41,12 +41,12 @@ void ParameterVersions::load(Version version) {
 }
 
 std::shared_ptr<const ParameterVersions::Tensors> ParameterVersions::newest() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return versions_.rbegin()->second;
 }
 
 void ParameterVersions::advance_in_place(Version next) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   auto newest = versions_.extract(std::prev(versions_.end()));
   newest.key() = next;
   versions_.insert(std::move(newest));
@@ -55,7 +55,7 @@ void ParameterVersions::advance_in_place(Version next) {
 ParameterVersions::Tensors ParameterVersions::copy_newest() {
   std::shared_ptr<const Tensors> newest, spare;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     newest = versions_.rbegin()->second;
     spare = std::exchange(spare_, nullptr);
   }
@@ -75,13 +75,13 @@ ParameterVersions::Tensors ParameterVersions::copy_newest() {
 }
 
 void ParameterVersions::advance_to(Version next, Tensors copy) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const at::Tensor& tensor : copy) copied_bytes_ += tensor.nbytes();
   versions_[next] = std::make_shared<const Tensors>(std::move(copy));
 }
 
 void ParameterVersions::drop(Version version) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   auto found = versions_.find(version);
   if (found == versions_.end() || std::next(found) == versions_.end()) return;
   spare_ = std::move(found->second);
@@ -89,12 +89,12 @@ void ParameterVersions::drop(Version version) {
 }
 
 std::size_t ParameterVersions::live() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return versions_.size();
 }
 
 std::uint64_t ParameterVersions::copied_bytes() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return copied_bytes_;
 }
 

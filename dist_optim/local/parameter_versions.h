@@ -17,12 +17,12 @@
 
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace weft::dist_optim {
@@ -59,10 +59,10 @@ class WEFT_EXPORT ParameterVersions {
  private:
   const std::vector<at::Tensor> module_;  // the module's own tensors; the gate determines their version
 
-  mutable std::mutex mutex_;  // guards all that follows
-  std::map<Version, std::shared_ptr<const Tensors>> versions_;
-  std::shared_ptr<const Tensors> spare_;  // of the version that was dropped last
-  std::uint64_t copied_bytes_ = 0;
+  mutable rpc::Mutex mutex_;
+  std::map<Version, std::shared_ptr<const Tensors>> versions_ WEFT_GUARDED_BY(mutex_);
+  std::shared_ptr<const Tensors> spare_ WEFT_GUARDED_BY(mutex_);  // of the version that was dropped last
+  std::uint64_t copied_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace weft::dist_optim

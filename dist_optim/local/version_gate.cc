@@ -9,7 +9,7 @@ VersionGate::VersionGate(Version loaded, Load load)
     : load_(std::move(load)), loaded_(loaded), newest_(loaded) {}
 
 void VersionGate::enter(Version version) {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (auto inside = inside_.find(std::this_thread::get_id()); inside != inside_.end()) {
     if (version != loaded_) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -24,7 +24,7 @@ void VersionGate::enter(Version version) {
 }
 
 void VersionGate::enter_newest() {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (auto inside = inside_.find(std::this_thread::get_id()); inside != inside_.end()) {
     ++inside->second;
     return;
@@ -33,7 +33,7 @@ void VersionGate::enter_newest() {
 }
 
 void VersionGate::leave() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   auto inside = inside_.find(std::this_thread::get_id());
   if (inside == inside_.end())
     throw rpc::Error(rpc::ErrorKind::failed_precondition, "a thread leaves parameters that it does not read");
@@ -44,7 +44,7 @@ void VersionGate::leave() {
 
 void VersionGate::exclusive(const std::function<std::optional<Version>()>& section) {
   {
-    std::unique_lock lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (inside_.contains(std::this_thread::get_id())) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "a thread that reads the parameters requests to change them before it leaves");
@@ -53,7 +53,7 @@ void VersionGate::exclusive(const std::function<std::optional<Version>()>& secti
   }
   std::optional<Version> made;
   auto end = [&] {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (made) loaded_ = newest_ = *made;
     exclusive_.reset();
     admit_waiting();
@@ -68,29 +68,29 @@ void VersionGate::exclusive(const std::function<std::optional<Version>()>& secti
 }
 
 void VersionGate::settle() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (loaded_ == newest_ || exclusive_ || !inside_.empty() || !waiting_.empty()) return;
   load_(newest_);
   loaded_ = newest_;
 }
 
 VersionGate::Version VersionGate::loaded() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return loaded_;
 }
 
 std::size_t VersionGate::waiting() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return waiting_.size();
 }
 
 std::uint64_t VersionGate::loads() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return loads_;
 }
 
 // Always through the queue: if it is empty, the waiter is admitted at once and never sleeps.
-void VersionGate::wait_in_line(std::unique_lock<std::mutex>& lock, Waiter::Kind kind, Version version) {
+void VersionGate::wait_in_line(rpc::MutexLock& lock, Waiter::Kind kind, Version version) {
   if (exclusive_ == std::this_thread::get_id()) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "a thread that changes the parameters requests them again before it is done");
@@ -133,7 +133,7 @@ void VersionGate::admit_waiting() {
     load_(version);
     loaded_ = version;
     ++loads_;
-    std::erase_if(waiting_, [&](Waiter* waiter) {
+    std::erase_if(waiting_, [&](Waiter* waiter) WEFT_REQUIRES(mutex_) {
       if (waiter->kind == Waiter::Kind::exclusive || wanted_by(*waiter) != version) return false;
       ++inside_[waiter->thread];
       admit(*waiter);

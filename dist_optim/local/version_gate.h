@@ -16,14 +16,13 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -69,22 +68,23 @@ class WEFT_EXPORT VersionGate {
     Version version;
     std::thread::id thread;
     bool admitted = false;
-    std::condition_variable wake{};
+    rpc::Condition wake{};
   };
 
-  void wait_in_line(std::unique_lock<std::mutex>& lock, Waiter::Kind kind, Version version);
-  void admit_waiting();
-  Version wanted_by(const Waiter& waiter) const;
+  void wait_in_line(rpc::MutexLock& lock, Waiter::Kind kind, Version version) WEFT_REQUIRES(mutex_);
+  void admit_waiting() WEFT_REQUIRES(mutex_);
+  Version wanted_by(const Waiter& waiter) const WEFT_REQUIRES(mutex_);
 
   const Load load_;
 
-  mutable std::mutex mutex_;  // guards all that follows
-  Version loaded_;
-  Version newest_;
-  std::uint64_t loads_ = 0;
-  std::map<std::thread::id, int> inside_;     // how often each reading thread has entered
-  std::optional<std::thread::id> exclusive_;  // the thread of an exclusive section
-  std::deque<Waiter*> waiting_;               // each lives on its waiting thread's stack
+  mutable rpc::Mutex mutex_;
+  Version loaded_ WEFT_GUARDED_BY(mutex_);
+  Version newest_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t loads_ WEFT_GUARDED_BY(mutex_) = 0;
+  // How often each reading thread has entered.
+  std::map<std::thread::id, int> inside_ WEFT_GUARDED_BY(mutex_);
+  std::optional<std::thread::id> exclusive_ WEFT_GUARDED_BY(mutex_);  // the thread of an exclusive section
+  std::deque<Waiter*> waiting_ WEFT_GUARDED_BY(mutex_);  // each lives on its waiting thread's stack
 };
 
 }  // namespace weft::dist_optim

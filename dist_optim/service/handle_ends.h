@@ -6,9 +6,9 @@
 #pragma once
 
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,7 +19,7 @@ class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
   // Kept by a handle's core, in a member that is destroyed after its references.
   std::shared_ptr<void> begin() {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       ++open_;
     }
     return {static_cast<void*>(this), [self = shared_from_this()](void*) { self->one_ended(); }};
@@ -29,7 +29,7 @@ class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
     rpc::Promise<void> promise;
     auto future = promise.future();
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (open_ > 0) {
         waiting_.push_back(std::move(promise));
         return future;
@@ -43,7 +43,7 @@ class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
  private:
   void one_ended() {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (--open_ > 0) return;
     }
     complete();
@@ -51,15 +51,15 @@ class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
   void complete() {
     std::vector<rpc::Promise<void>> done;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       done.swap(waiting_);
     }
     for (auto& one : done) one.complete(rpc::Result<void>{});
   }
 
-  std::mutex mutex_;  // guards the rest
-  std::size_t open_ = 0;
-  std::vector<rpc::Promise<void>> waiting_;
+  rpc::Mutex mutex_;
+  std::size_t open_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::vector<rpc::Promise<void>> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim

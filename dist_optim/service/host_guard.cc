@@ -66,14 +66,14 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callb
 }
 
 void HostGuard::ask_trainer(const rpc::AgentId& agent, const std::string& trainer) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   Asked& asked = asked_[agent.incarnation];
   asked.agent = agent;
   asked.trainers.insert(trainer);
 }
 
 std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const dist_autograd::PassId& pass) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = asked_.find(pass.origin);
   if (found == asked_.end()) return std::nullopt;
   std::erase_if(found->second.trainers, [&](const auto& trainer) { return !host_.is_registered(trainer); });
@@ -92,16 +92,17 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
 
   // If the admission does not wait, the handler runs in this turn; otherwise in a later one.
   struct Wait {
-    std::mutex mutex;  // guards the rest
-    bool returned = false, admitted = false;
-    std::exception_ptr error;
+    rpc::Mutex mutex;
+    bool returned WEFT_GUARDED_BY(mutex) = false;
+    bool admitted WEFT_GUARDED_BY(mutex) = false;
+    std::exception_ptr error WEFT_GUARDED_BY(mutex);
   };
   auto wait = std::make_shared<Wait>();
   auto resume = std::make_shared<rpc::Callback>(std::move(proceed));
   const std::string trainer = host_.status(key).trainer.value_or(trainer_of(pass->id().origin));
   host_.admit(trainer, key, [wait, call, resume](std::exception_ptr error) {
     {
-      std::lock_guard lock(wait->mutex);
+      rpc::MutexLock lock(wait->mutex);
       wait->admitted = true;
       wait->error = error;
       if (!wait->returned) return;
@@ -111,12 +112,14 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
   });
   // Afterwards: a pass that has ended meanwhile releases at once what it was just given.
   pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
+  std::exception_ptr refused;
   {
-    std::lock_guard lock(wait->mutex);
+    rpc::MutexLock lock(wait->mutex);
     wait->returned = true;
     if (!wait->admitted) return;
+    refused = wait->error;
   }
-  if (wait->error != nullptr) return call->fail(wait->error);
+  if (refused != nullptr) return call->fail(refused);
   (*resume)();
 }
 

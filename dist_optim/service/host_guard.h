@@ -6,6 +6,7 @@
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/local/parameter_host.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/slots.h>
 #include <weft/rref/stored_object.h>
 
@@ -25,13 +26,13 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   // The data of a higher layer for the object, found by type and made from host() at the first call.
   template <class Part>
   Part& part() {
-    std::lock_guard lock(parts_mutex_);
+    rpc::MutexLock lock(parts_mutex_);
     if (Part* known = parts_.find<Part>()) return *known;
     return parts_.put(std::make_shared<Part>(host_));
   }
   template <class Part>
   Part* find_part() const {  // null if part() was not called
-    std::lock_guard lock(parts_mutex_);
+    rpc::MutexLock lock(parts_mutex_);
     return parts_.find<Part>();
   }
   void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) override;
@@ -52,11 +53,11 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
     rpc::AgentId agent;
     std::set<std::string> trainers;
   };
-  std::mutex mutex_;                      // guards asked_
-  std::map<std::uint64_t, Asked> asked_;  // by incarnation
+  rpc::Mutex mutex_;
+  std::map<std::uint64_t, Asked> asked_ WEFT_GUARDED_BY(mutex_);  // by incarnation
   ParameterHost host_;
-  mutable std::mutex parts_mutex_;  // guards parts_
-  rpc::Slots parts_;                // use host_, so they are destroyed first
+  mutable rpc::Mutex parts_mutex_;
+  rpc::Slots parts_ WEFT_GUARDED_BY(parts_mutex_);  // use host_, so they are destroyed first
 };
 
 // The ids by which hosts identify passes and trainers. A trainer is an incarnation of an agent, or one of

@@ -3,10 +3,10 @@
 // Owner: shared with its jobs. Thread-safe; jobs run outside the mutex, on the thread of run() or of next().
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/unique_function.h>
 
 #include <deque>
-#include <mutex>
 
 namespace weft::dist_optim {
 
@@ -15,7 +15,7 @@ class InOrder {
   // Runs now, or when all earlier jobs have called next().
   void run(rpc::Callback job) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (busy_) return waiting_.push_back(std::move(job));
       busy_ = true;
     }
@@ -25,7 +25,7 @@ class InOrder {
   void next() {
     rpc::Callback job;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (waiting_.empty()) {
         busy_ = false;
         return;
@@ -37,9 +37,9 @@ class InOrder {
   }
 
  private:
-  std::mutex mutex_;  // guards the rest
-  bool busy_ = false;
-  std::deque<rpc::Callback> waiting_;
+  rpc::Mutex mutex_;
+  bool busy_ WEFT_GUARDED_BY(mutex_) = false;
+  std::deque<rpc::Callback> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim

@@ -11,7 +11,7 @@ namespace weft::dist_optim {
 void LocalSnapshots::arrive(const Key& key, std::size_t modules, Object object) {
   std::vector<Object> all;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto& arrived = arrived_[key];
     arrived.push_back(std::move(object));
     if (arrived.size() < modules) return;
@@ -24,7 +24,7 @@ void LocalSnapshots::arrive(const Key& key, std::size_t modules, Object object) 
 void LocalSnapshots::abort(const Key& key) {
   std::vector<Object> all;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (auto found = arrived_.extract(key)) all = std::move(found.mapped());
   }
   const auto error =

@@ -11,11 +11,11 @@
 
 #include <weft/dist_optim/service/local_steps.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -48,8 +48,8 @@ class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnap
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<LocalSteps> steps_;
-  std::mutex mutex_;  // guards arrived_
-  std::map<Key, std::vector<Object>> arrived_;
+  rpc::Mutex mutex_;
+  std::map<Key, std::vector<Object>> arrived_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim

@@ -9,7 +9,7 @@ void LocalSteps::arrive(const std::string& trainer, const StepRequest& request, 
   const Key key{trainer, request.number};
   Step complete;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     Step& step = steps_[key];
     step.options = request.options;
     step.unseen = request.unseen.size();
@@ -25,7 +25,7 @@ void LocalSteps::abort(const std::string& trainer, std::uint64_t number) {
   const Key key{trainer, number};
   Step step;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto found = steps_.find(key);
     if (found == steps_.end()) return;
     step = std::move(found->second);
@@ -50,7 +50,7 @@ void LocalSteps::settle(const Key& key, Step step) {
   for (const Object& object : step.objects) guards.push_back(object.guard);
   std::list<Guards>::iterator applying;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (is_held(guards)) {
       held_.emplace_back(key, std::move(step));
       return;
@@ -60,7 +60,7 @@ void LocalSteps::settle(const Key& key, Step step) {
   carry_out(key, step, decision);
   std::vector<std::pair<std::uint64_t, rpc::UniqueFunction<void(std::uint64_t)>>> ready;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     applying_.erase(applying);
     for (auto& [number, hold] : holds_)
       if (hold.ready && !is_applied_to(hold.guards))
@@ -85,7 +85,7 @@ bool LocalSteps::is_applied_to(const Guards& guards) const {
 void LocalSteps::hold(Guards guards, rpc::UniqueFunction<void(std::uint64_t)> ready) {
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     number = ++last_hold_;
     const bool wait = is_applied_to(guards);
     Hold& hold = holds_[number];
@@ -101,7 +101,7 @@ void LocalSteps::hold(Guards guards, rpc::UniqueFunction<void(std::uint64_t)> re
 void LocalSteps::release(std::uint64_t hold) {
   std::vector<std::pair<Key, Step>> held;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     holds_.erase(hold);
     held = std::exchange(held_, {});
   }

@@ -8,10 +8,10 @@
 
 #include <weft/dist_optim/service/host_guard.h>
 #include <weft/dist_optim/service/step_messages.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <list>
 #include <map>
-#include <mutex>
 
 namespace weft::dist_optim {
 
@@ -52,15 +52,17 @@ class WEFT_EXPORT LocalSteps {
   void settle(const Key& key, Step step);
   static void carry_out(const Key& key, Step& step, const StepDecision& decision);
   static void fail(const Key& key, Step step);
-  bool is_held(const Guards& guards) const;
-  bool is_applied_to(const Guards& guards) const;
+  bool is_held(const Guards& guards) const WEFT_REQUIRES(mutex_);
+  bool is_applied_to(const Guards& guards) const WEFT_REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards what follows
-  std::map<Key, Step> steps_;
-  std::list<Guards> applying_;  // of the steps over several objects that are being applied
-  std::map<std::uint64_t, Hold> holds_;
-  std::uint64_t last_hold_ = 0;
-  std::vector<std::pair<Key, Step>> held_;  // complete steps that wait for a release()
+  rpc::Mutex mutex_;
+  std::map<Key, Step> steps_ WEFT_GUARDED_BY(mutex_);
+  // Of the steps over several objects that are being applied.
+  std::list<Guards> applying_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Hold> holds_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t last_hold_ WEFT_GUARDED_BY(mutex_) = 0;
+  // Complete steps that wait for a release().
+  std::vector<std::pair<Key, Step>> held_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim

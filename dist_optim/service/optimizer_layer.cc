@@ -43,7 +43,7 @@ std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "an optimizer cannot attach to this object: another layer guards its calls");
   if (fresh != nullptr) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     std::erase_if(hosts_, [](const auto& weak) { return weak.expired(); });
     hosts_.push_back(fresh);
   }
@@ -93,7 +93,7 @@ std::vector<dist_autograd::PassId> OptimizerLayer::may_step(
 
 std::vector<std::shared_ptr<HostGuard>> OptimizerLayer::hosts() {
   std::vector<std::shared_ptr<HostGuard>> hosts;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& weak : hosts_)
     if (auto host = weak.lock()) hosts.push_back(std::move(host));
   return hosts;

@@ -9,9 +9,9 @@
 #include <weft/dist_optim/service/local_steps.h>
 #include <weft/dist_optim/service/pass_admission.h>
 #include <weft/rpc/call/call_hook.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <atomic>
-#include <mutex>
 #include <span>
 
 namespace weft::dist_optim {
@@ -61,8 +61,8 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   const std::shared_ptr<PassAdmission> admission_ = std::make_shared<PassAdmission>(core_);
   const std::shared_ptr<HandleEnds> handle_ends_ = std::make_shared<HandleEnds>();
   std::atomic<std::uint64_t> steps_{0}, hosts_made_{0};
-  std::mutex mutex_;  // guards hosts_
-  std::vector<std::weak_ptr<HostGuard>> hosts_;
+  rpc::Mutex mutex_;
+  std::vector<std::weak_ptr<HostGuard>> hosts_ WEFT_GUARDED_BY(mutex_);
 };
 
 // Gives an agent its OptimizerLayer and serves OptimizerService. Part of dist_optim::layers().

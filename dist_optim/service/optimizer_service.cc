@@ -3,6 +3,7 @@
 #include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/local/row_tensors.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rref/rref_layer.h>
 
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
-#include <mutex>
 
 namespace weft::dist_optim {
 namespace {
@@ -66,8 +66,8 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
 
   struct Wait {
     std::atomic<std::size_t> open;
-    std::mutex mutex;  // guards error
-    std::exception_ptr error;
+    rpc::Mutex mutex;
+    std::exception_ptr error WEFT_GUARDED_BY(mutex);
     tensor::StreamMarks ready;  // the gradients, on this thread's streams; the step runs on any thread
   };
   auto wait = std::make_shared<Wait>();
@@ -78,11 +78,16 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
   const auto admitted = [wait, guard, gradients, trainer, request, found = std::move(found),
                          done = std::move(done)](const std::exception_ptr& error) {
     if (error != nullptr) {
-      std::lock_guard lock(wait->mutex);
+      rpc::MutexLock lock(wait->mutex);
       wait->error = error;
     }
     if (--wait->open != 0) return;
-    if (wait->error != nullptr) return done(wait->error);
+    std::exception_ptr refused;
+    {
+      rpc::MutexLock lock(wait->mutex);
+      refused = wait->error;
+    }
+    if (refused != nullptr) return done(refused);
     done(rpc::capture([&] {
       for (const PassGradients& one : *gradients)
         for (const auto& [index, gradient] : one.gradients) wait->ready.pass_on(gradient);

@@ -10,7 +10,7 @@ namespace weft::dist_optim {
 void PassAdmission::Handle::attached(Objects all) {
   std::vector<rpc::Promise<void>> done;
   {
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     known = true;
     objects = std::move(all);
     done.swap(waiting);
@@ -19,20 +19,20 @@ void PassAdmission::Handle::attached(Objects all) {
 }
 
 rpc::Future<void> PassAdmission::Handle::when_known() {
-  std::lock_guard lock(mutex);
+  rpc::MutexLock lock(mutex);
   if (known) return rpc::Future<void>::made(rpc::Result<void>{});
   return waiting.emplace_back().future();
 }
 
 void PassAdmission::add(const std::shared_ptr<Handle>& handle) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::erase_if(handles_, [](const auto& weak) { return weak.expired(); });
   handles_.push_back(handle);
 }
 
 std::vector<std::shared_ptr<PassAdmission::Handle>> PassAdmission::handles() const {
   std::vector<std::shared_ptr<Handle>> all;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& weak : handles_)
     if (auto handle = weak.lock()) all.push_back(std::move(handle));
   return all;
@@ -42,9 +42,12 @@ PassAdmission::Objects PassAdmission::closure(Objects objects) const {
   auto left = handles();
   for (std::size_t before = left.size() + 1; left.size() < before;) {
     before = left.size();
-    std::erase_if(left, [&](const auto& handle) {
-      std::lock_guard lock(handle->mutex);
-      const Objects& own = handle->objects;
+    std::erase_if(left, [&](const std::shared_ptr<Handle>& handle) {
+      Objects own;
+      {
+        rpc::MutexLock lock(handle->mutex);
+        own = handle->objects;
+      }
       if (std::none_of(own.begin(), own.end(), [&](const auto& one) { return objects.contains(one.first); }))
         return false;
       for (const auto& [key, module] : own) objects[key] = module;  // including the object of the request
@@ -62,19 +65,19 @@ std::shared_ptr<PassAdmission::Admitted> PassAdmission::admitted(const dist_auto
                      to_string(pass) + " cannot read any more: it has failed or was released");
   std::shared_ptr<Admitted> fresh;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     auto& known = passes_[pass];
     if (known != nullptr) return known;
     fresh = known = std::make_shared<Admitted>();
   }
   state->on_end([weak = weak_from_this(), fresh, pass] {
     if (const auto self = weak.lock()) {
-      std::lock_guard lock(self->mutex_);
+      rpc::MutexLock lock(self->mutex_);
       self->passes_.erase(pass);
     }
     Objects objects;
     {
-      std::lock_guard lock(fresh->mutex);
+      rpc::MutexLock lock(fresh->mutex);
       fresh->over = true;
       objects.swap(fresh->objects);
     }
@@ -101,7 +104,7 @@ rpc::Task<PassAdmission::Objects> PassAdmission::objects_of(std::shared_ptr<Pass
   co_await handle->when_known();
   Objects own;
   {
-    std::lock_guard lock(handle->mutex);
+    rpc::MutexLock lock(handle->mutex);
     own = handle->objects;
   }
   co_return self->closure(std::move(own));
@@ -114,7 +117,7 @@ rpc::Task<void> PassAdmission::admit_all(std::shared_ptr<Admitted> to, dist_auto
     std::optional<std::string> trainer;
     bool asked = false;
     {
-      std::lock_guard lock(to->mutex);
+      rpc::MutexLock lock(to->mutex);
       if (to->over) co_return;
       trainer = to->trainer;
       asked = !to->objects.emplace(key, module).second;
@@ -127,7 +130,7 @@ rpc::Task<void> PassAdmission::admit_all(std::shared_ptr<Admitted> to, dist_auto
     } catch (...) {
       refused = std::current_exception();
     }
-    std::lock_guard lock(to->mutex);
+    rpc::MutexLock lock(to->mutex);
     if (refused != nullptr) {
       if (!asked) to->objects.erase(key);  // the next admission asks again
       std::rethrow_exception(refused);
@@ -167,22 +170,23 @@ rpc::Future<void> PassAdmission::admit(const dist_autograd::PassId& pass, const 
 bool PassAdmission::is_admitted(const dist_autograd::PassId& pass, Handle& handle) const {
   Objects own;
   {
-    std::lock_guard lock(handle.mutex);
+    rpc::MutexLock lock(handle.mutex);
     if (!handle.known) return false;
     own = handle.objects;
   }
   std::shared_ptr<Admitted> known;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const auto found = passes_.find(pass);
     if (found == passes_.end()) return false;
     known = found->second;
   }
   const Objects all = closure(std::move(own));
-  std::lock_guard lock(known->mutex);
+  rpc::MutexLock lock(known->mutex);
   if (known->trainer.value_or("") != handle.trainer) return false;
-  return std::all_of(all.begin(), all.end(),
-                     [&](const auto& one) { return known->done.contains(one.first); });
+  return std::all_of(all.begin(), all.end(), [&](const auto& one) WEFT_REQUIRES(known->mutex) {
+    return known->done.contains(one.first);
+  });
 }
 
 rpc::Future<void> PassAdmission::admit(const dist_autograd::PassId& pass,
@@ -190,7 +194,7 @@ rpc::Future<void> PassAdmission::admit(const dist_autograd::PassId& pass,
   if (!version && is_admitted(pass, *handle)) return rpc::Future<void>::made(rpc::Result<void>{});
   try {
     const auto to = admitted(pass);
-    std::lock_guard lock(to->mutex);
+    rpc::MutexLock lock(to->mutex);
     if (!to->trainer && to->objects.empty()) to->trainer = handle->trainer;
     if (to->trainer.value_or("") != handle->trainer)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,

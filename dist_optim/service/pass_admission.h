@@ -13,12 +13,12 @@
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/service/in_order.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rref/reference.h>
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -35,10 +35,10 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   struct Handle {
     std::vector<std::uint64_t> owners;  // incarnations
     std::string trainer;                // of this agent; empty: the agent itself
-    std::mutex mutex;                   // guards the rest
-    bool known = false;                 // attaching has completed
-    Objects objects;
-    std::vector<rpc::Promise<void>> waiting;
+    rpc::Mutex mutex;
+    bool known WEFT_GUARDED_BY(mutex) = false;  // attaching has completed
+    Objects objects WEFT_GUARDED_BY(mutex);
+    std::vector<rpc::Promise<void>> waiting WEFT_GUARDED_BY(mutex);
 
     // attached(): the owners have answered. when_known(): completes then.
     void attached(Objects all);
@@ -63,11 +63,11 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
  private:
   struct Admitted {
     InOrder order;
-    std::mutex mutex;  // guards the rest
-    bool over = false;
-    std::optional<std::string> trainer;
-    Objects objects;     // that were asked
-    std::set<Key> done;  // the part of them that has admitted it
+    rpc::Mutex mutex;
+    bool over WEFT_GUARDED_BY(mutex) = false;
+    std::optional<std::string> trainer WEFT_GUARDED_BY(mutex);
+    Objects objects WEFT_GUARDED_BY(mutex);     // that were asked
+    std::set<Key> done WEFT_GUARDED_BY(mutex);  // the part of them that has admitted it
   };
 
   std::vector<std::shared_ptr<Handle>> handles() const;
@@ -84,9 +84,9 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
                                    rpc::Task<Objects> which, Version version);
 
   const std::shared_ptr<rpc::AgentCore> core_;
-  mutable std::mutex mutex_;  // guards the rest
-  std::vector<std::weak_ptr<Handle>> handles_;
-  std::map<dist_autograd::PassId, std::shared_ptr<Admitted>> passes_;
+  mutable rpc::Mutex mutex_;
+  std::vector<std::weak_ptr<Handle>> handles_ WEFT_GUARDED_BY(mutex_);
+  std::map<dist_autograd::PassId, std::shared_ptr<Admitted>> passes_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim
