@@ -26,7 +26,7 @@ CollectivesLayer::Limits CollectivesLayer::limits_of(const GroupOptions& options
 }
 
 void CollectivesLayer::expect_group(const GroupOptions& options) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   expected_.push_back(limits_of(options));
 }
 
@@ -38,7 +38,7 @@ void CollectivesLayer::add(const std::shared_ptr<GroupCore>& group) {
   while (true) {
     Early early;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (auto found = early_.extract(group->id())) early = std::move(found.mapped());
       early_messages_ -= early.events.size();
       early_bytes_ -= early.bytes;
@@ -57,7 +57,7 @@ void CollectivesLayer::add(const std::shared_ptr<GroupCore>& group) {
 
 void CollectivesLayer::give_up_group(const GroupOptions& options) {
   EarlyGroups dropped;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   expected_no_more(limits_of(options), dropped);
 }
 
@@ -99,13 +99,13 @@ std::optional<rpc::Error> CollectivesLayer::keep_early(const GroupId& id, std::s
 }
 
 std::size_t CollectivesLayer::kept_early() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return early_messages_;
 }
 
 void CollectivesLayer::remove(const GroupId& id, const std::optional<rpc::Error>& why) {
   constexpr std::size_t remembered = 64;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   groups_.erase(id);
   if (!why) return;
   failed_.emplace_back(id, *why);
@@ -113,12 +113,12 @@ void CollectivesLayer::remove(const GroupId& id, const std::optional<rpc::Error>
 }
 
 std::size_t CollectivesLayer::groups() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return groups_.size();
 }
 
 std::shared_ptr<GroupCore> CollectivesLayer::find(const GroupId& id) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.lock();
 }
@@ -126,7 +126,7 @@ std::shared_ptr<GroupCore> CollectivesLayer::find(const GroupId& id) const {
 std::optional<rpc::Error> CollectivesLayer::deliver(const GroupId& id, std::size_t bytes, Event event) {
   std::shared_ptr<GroupCore> group;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const auto found = groups_.find(id);
     const auto failed =
         std::find_if(failed_.begin(), failed_.end(), [&](const auto& each) { return each.first == id; });
@@ -147,7 +147,7 @@ std::optional<rpc::Error> CollectivesLayer::deliver(const GroupId& id, std::size
 
 std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {
   std::vector<std::shared_ptr<GroupCore>> groups;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& [id, weak] : groups_)
     if (auto group = weak.lock()) groups.push_back(std::move(group));
   return groups;
@@ -155,18 +155,18 @@ std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {
 
 void CollectivesLayer::figures(rpc::LayerFigures& to) const {
   to["collectives.groups"] = groups();
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   to.insert(figures_.begin(), figures_.end());
 }
 
 void CollectivesLayer::count(const std::string& figure, std::uint64_t amount) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   figures_[figure] += amount;
 }
 
 void CollectivesLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!expected_.empty()) gone_.insert_or_assign(peer, reason);
   }
   const nccl::Devices::AbortsTogether together(*devices_);
@@ -206,14 +206,14 @@ void CollectivesLayer::shut_down() {
   const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->end();
   std::unique_ptr<rpc::HandlerPool> writer;  // its destructor waits for its jobs
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   ended_ = true;
   writer.swap(writer_);
 }
 
 void CollectivesLayer::write(rpc::Callback job) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!ended_) {
       if (writer_ == nullptr) writer_ = std::make_unique<rpc::HandlerPool>(1);
       return writer_->post(std::move(job));

@@ -7,10 +7,10 @@
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <deque>
 #include <map>
-#include <mutex>
 #include <vector>
 
 namespace weft::collectives {
@@ -79,23 +79,26 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
     std::optional<rpc::Error> refused;  // why further messages are refused
   };
   using EarlyGroups = std::map<GroupId, Early>;
-  // Under mutex_. The caller destroys what was dropped after it has released the mutex.
-  std::optional<rpc::Error> keep_early(const GroupId& id, std::size_t bytes, Event event);
-  void expected_no_more(const Limits& limits, EarlyGroups& dropped);
+  // The caller destroys what was dropped after it has released the mutex.
+  std::optional<rpc::Error> keep_early(const GroupId& id, std::size_t bytes, Event event)
+      WEFT_REQUIRES(mutex_);
+  void expected_no_more(const Limits& limits, EarlyGroups& dropped) WEFT_REQUIRES(mutex_);
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::uint64_t> numbers_{0};
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<GroupId, std::weak_ptr<GroupCore>> groups_;
-  rpc::LayerFigures figures_;  // of higher layers
-  std::vector<Limits> expected_;
-  EarlyGroups early_;
-  std::size_t early_messages_ = 0, early_bytes_ = 0;
-  std::deque<std::pair<GroupId, rpc::Error>> failed_;  // the latest groups that have failed and are removed
-  std::map<rpc::AgentId, rpc::Error> gone_;            // while groups are expected
-  std::unique_ptr<rpc::HandlerPool> writer_;           // one thread; created when needed
-  bool ended_ = false;
+  mutable rpc::Mutex mutex_;
+  std::map<GroupId, std::weak_ptr<GroupCore>> groups_ WEFT_GUARDED_BY(mutex_);
+  rpc::LayerFigures figures_ WEFT_GUARDED_BY(mutex_);  // of higher layers
+  std::vector<Limits> expected_ WEFT_GUARDED_BY(mutex_);
+  EarlyGroups early_ WEFT_GUARDED_BY(mutex_);
+  std::size_t early_messages_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::size_t early_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
+  // The latest groups that have failed and are removed.
+  std::deque<std::pair<GroupId, rpc::Error>> failed_ WEFT_GUARDED_BY(mutex_);
+  std::map<rpc::AgentId, rpc::Error> gone_ WEFT_GUARDED_BY(mutex_);   // while groups are expected
+  std::unique_ptr<rpc::HandlerPool> writer_ WEFT_GUARDED_BY(mutex_);  // one thread; created when needed
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
 // The layer of collectives; it needs no other. devices: the source of NCCL.

@@ -48,7 +48,7 @@ std::chrono::nanoseconds GroupDevices::limit_of(Timeout timeout) const {
 
 // None: it does not exist yet. Throws if it cannot be used.
 std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (over_) throw *over_;
   if (left_) throw *left_;
   if (!on_) return std::nullopt;
@@ -73,7 +73,7 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
       device = current.value();
   std::optional<Future<void>> making;
   const auto there = rpc::capture([&] {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (over_) throw *over_;
     if (!on_) {
       making = claim(device);
@@ -144,7 +144,7 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
           });
   bool over = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     over = over_.has_value();
     if (!over && on_ && on_->communicator == nullptr) on_->creation = std::move(creation);
   }
@@ -156,14 +156,14 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
 void GroupDevices::connect(c10::Device device, Communicator::Ptr communicator,
                            std::chrono::nanoseconds limit) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     on_->communicator = communicator;  // end() aborts it from now on
   }
   devices_->run([core = core_.shared_from_this(), this, device, communicator, limit] {
     const TensorCollectives ranks(communicator, device, devices_->capture());
     auto begun = rpc::capture([&] {
       {
-        std::lock_guard lock(mutex_);
+        rpc::MutexLock lock(mutex_);
         if (over_) throw *over_;
       }
       return ranks.connect(limit);
@@ -183,7 +183,7 @@ void GroupDevices::made(rpc::Result<TensorCollectives>&& ranks) {
   std::optional<rpc::Promise<void>> promise;
   Communicator::Ptr unused;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     promise.emplace(std::move(on_->promise));
     on_->creation = {};
     if (ranks.ok() && !over_) {
@@ -201,8 +201,8 @@ void GroupDevices::made(rpc::Result<TensorCollectives>&& ranks) {
 }
 
 void GroupDevices::wait_until_made() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return over_ || !on_ || on_->ranks; });
+  rpc::MutexLock lock(mutex_);
+  changed_.wait(lock, [&]() WEFT_REQUIRES(mutex_) { return over_ || !on_ || on_->ranks; });
   if (over_) throw *over_;
   if (!on_) std::rethrow_exception(not_made_);
 }
@@ -221,7 +221,7 @@ void GroupDevices::close(const Communicator::Ptr& communicator) {
 
 void GroupDevices::has_left(const Error& error) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (over_ || left_) return;
     left_ = error;
   }
@@ -236,7 +236,7 @@ void GroupDevices::end(const Error& error) {
   Future<void> creation;
   bool orderly = error.kind() == ErrorKind::shut_down && !busy();
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (over_) return;
     over_ = error;
     orderly = orderly && on_ && on_->ranks;
@@ -259,7 +259,7 @@ void GroupDevices::end(const Error& error) {
 void GroupDevices::end_if_left() {
   std::optional<Error> left;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     left = left_;
   }
   if (left) end(*left);
@@ -278,7 +278,7 @@ const std::shared_ptr<rpc::Loop>& GroupDevices::loop() const { return core_.agen
 
 // The group's own error, if it has one, is the most informative.
 std::exception_ptr GroupDevices::reason(std::exception_ptr error) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return over_ ? std::make_exception_ptr(*over_) : error;
 }
 
@@ -370,7 +370,7 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
       std::exchange(compare, nullptr)();
       bool mine = false;
       {
-        std::lock_guard lock(mutex_);
+        rpc::MutexLock lock(mutex_);
         mine = !on_ && not_made_ == nullptr;  // others may still wait for a failed one
         if (mine) (void)claim(device);
       }

@@ -15,9 +15,10 @@
 #include <weft/parallel/collectives/operation/collective.h>
 #include <weft/parallel/collectives/operation/point_to_point.h>
 #include <weft/rpc/core/buffer.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <atomic>
-#include <condition_variable>
+#include <mutex>
 
 namespace weft::collectives {
 
@@ -61,7 +62,7 @@ class WEFT_EXPORT GroupDevices {
   };
 
   std::optional<nccl::TensorCollectives> found(c10::Device device) const;
-  rpc::Future<void> claim(c10::Device device);  // under mutex_
+  rpc::Future<void> claim(c10::Device device) WEFT_REQUIRES(mutex_);
   void make(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site);
   void make_offer(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site,
                   std::uint64_t round);
@@ -86,14 +87,15 @@ class WEFT_EXPORT GroupDevices {
   const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::size_t> in_flight_{0};
   // Locked while a comparison is started and the turn to launch is reserved, so that both have one order. A
-  // continuation that runs meanwhile may start more collectives on this thread.
+  // continuation that runs meanwhile may start more collectives on this thread: rpc::Mutex is not recursive.
   std::recursive_mutex order_;
 
-  mutable std::mutex mutex_;  // guards what follows; taken after order_, or alone
-  std::condition_variable changed_;
-  std::optional<OnDevice> on_;
-  std::exception_ptr not_made_;  // why the last creation failed, on all members
-  std::optional<rpc::Error> over_, left_;
+  mutable rpc::Mutex mutex_;  // taken after order_, or alone
+  rpc::Condition changed_;
+  std::optional<OnDevice> on_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr not_made_ WEFT_GUARDED_BY(mutex_);  // why the last creation failed, on all members
+  std::optional<rpc::Error> over_ WEFT_GUARDED_BY(mutex_);
+  std::optional<rpc::Error> left_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::collectives

@@ -2,12 +2,12 @@
 
 #include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/codec/packed.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/tensor/dtype.h>
 
 #include <sched.h>
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 
 namespace weft::collectives {
@@ -182,7 +182,7 @@ class TalkRounds {
  public:
   void hold(int round, rpc::Future<bool> talk) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (round < round_) return;  // the next one started before this one's future existed
       round_ = round;
       if (!cancelled_) {
@@ -195,7 +195,7 @@ class TalkRounds {
   void cancel() {
     rpc::Future<bool> talk;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       cancelled_ = true;
       talk = std::move(talk_);
     }
@@ -203,10 +203,10 @@ class TalkRounds {
   }
 
  private:
-  std::mutex mutex_;  // guards what follows
-  int round_ = 0;
-  bool cancelled_ = false;
-  rpc::Future<bool> talk_;
+  rpc::Mutex mutex_;
+  int round_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
+  rpc::Future<bool> talk_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -8,11 +8,11 @@
 #pragma once
 
 #include <weft/rpc/core/executor.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 namespace weft::collectives {
@@ -23,14 +23,14 @@ class Turns {
   explicit Turns(Failed failed) : failed_(std::move(failed)) {}
 
   void run(rpc::Callback job) {
-    std::unique_lock lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     jobs_.push_back(std::move(job));
     run_all(lock);
   }
   // owner: keeps these turns until the executor has run.
   void post(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       jobs_.push_back(std::move(job));
       if (busy_ || std::exchange(posted_, true)) return;
     }
@@ -39,7 +39,7 @@ class Turns {
   // Runs this job here if there is no other; leaves jobs that are added meanwhile to the executor.
   void run_one(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
-      std::unique_lock lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       const bool alone = !busy_ && jobs_.empty();
       jobs_.push_back(std::move(job));
       if (alone) run_next(lock);
@@ -51,7 +51,7 @@ class Turns {
   // Otherwise leaves it to the executor.
   void run_first(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
-      std::unique_lock lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (busy_) {
         jobs_.push_back(std::move(job));
       } else {
@@ -66,26 +66,27 @@ class Turns {
  private:
   void leave_to(rpc::Executor& executor, std::shared_ptr<void> owner) {
     executor.post([this, owner = std::move(owner)] {
-      std::unique_lock lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       posted_ = false;
       run_all(lock);
     });
   }
-  void run_all(std::unique_lock<std::mutex>& lock) {
+  void run_all(rpc::MutexLock& lock) WEFT_REQUIRES(mutex_) {
     while (!busy_ && !jobs_.empty()) run_next(lock);
   }
-  void run_next(std::unique_lock<std::mutex>& lock) {
+  void run_next(rpc::MutexLock& lock) WEFT_REQUIRES(mutex_) {
     busy_ = true;
     rpc::Callback next = std::move(jobs_.front());
     jobs_.pop_front();
-    lock.unlock();
-    try {
-      next();
-    } catch (...) {
-      tell(std::current_exception());
+    {
+      rpc::MutexUnlock unlocked(lock, mutex_);
+      try {
+        next();
+      } catch (...) {
+        tell(std::current_exception());
+      }
+      next = nullptr;  // its contents are destroyed outside the lock
     }
-    next = nullptr;  // its contents are destroyed outside the lock
-    lock.lock();
     busy_ = false;
   }
   void tell(const std::exception_ptr& error) noexcept {
@@ -96,10 +97,10 @@ class Turns {
   }
 
   Failed failed_;
-  std::mutex mutex_;  // guards what follows
-  std::deque<rpc::Callback> jobs_;
-  bool busy_ = false;    // a thread runs jobs
-  bool posted_ = false;  // an executor still has to run them
+  rpc::Mutex mutex_;
+  std::deque<rpc::Callback> jobs_ WEFT_GUARDED_BY(mutex_);
+  bool busy_ WEFT_GUARDED_BY(mutex_) = false;    // a thread runs jobs
+  bool posted_ WEFT_GUARDED_BY(mutex_) = false;  // an executor still has to run them
 };
 
 }  // namespace weft::collectives

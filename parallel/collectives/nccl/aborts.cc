@@ -7,18 +7,18 @@
 namespace weft::collectives::nccl {
 
 void Aborts::add(const Device& device, Take take, Done done) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   added_.push_back({std::move(take), std::move(done)});
   start(device);
 }
 
 void Aborts::pause() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   ++pauses_;
 }
 
 void Aborts::go_on(const Device& device) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   --pauses_;
   start(device);
 }
@@ -31,7 +31,7 @@ void Aborts::start(const Device& device) {
 void Aborts::run(const Device& device) {
   std::vector<Abort> aborts;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     started_ = false;
     if (pauses_ != 0) return;
     aborts.swap(added_);

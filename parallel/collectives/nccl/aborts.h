@@ -9,10 +9,10 @@
 #include <weft/parallel/collectives/nccl/abi.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/unique_function.h>
 
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,13 +45,13 @@ class WEFT_EXPORT Aborts {
     Take take;
     Done done;
   };
-  void start(const Device& device);  // under the mutex
+  void start(const Device& device) WEFT_REQUIRES(mutex_);
   void run(const Device& device);
 
-  std::mutex mutex_;  // guards what follows
-  std::vector<Abort> added_;
-  std::size_t pauses_ = 0;
-  bool started_ = false;  // run() is posted
+  rpc::Mutex mutex_;
+  std::vector<Abort> added_ WEFT_GUARDED_BY(mutex_);
+  std::size_t pauses_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool started_ WEFT_GUARDED_BY(mutex_) = false;  // run() is posted
 };
 
 }  // namespace weft::collectives::nccl

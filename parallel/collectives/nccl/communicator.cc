@@ -73,12 +73,12 @@ std::string Communicator::prefix() const {
 }
 
 std::optional<Error> Communicator::failure() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return over_;
 }
 
 void Communicator::refuse_if_over() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (over_) throw Error(*over_);
   if (busy_)
     throw Error(ErrorKind::failed_precondition, prefix() + "a split, shrink, grow or close is in progress");
@@ -112,7 +112,7 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
   Future<void> future = promise.future();
   device_.order->launched();
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     flights_.push_back({std::move(launch.what), rpc::later(device_.watch->loop()->now(), timeout),
                         std::move(ended), launch.waits ? nullptr : std::move(launch.mark),
                         std::move(launch.keeps), std::move(promise)});
@@ -212,7 +212,7 @@ bool Communicator::look_within(Clock::time_point now) {
     launched = state == Result::success;
     if (state != Result::success && state != Result::in_progress) {
       std::string what = "in flight";
-      if (std::lock_guard flights(mutex_); !flights_.empty()) what = flights_.front().what;
+      if (rpc::MutexLock flights(mutex_); !flights_.empty()) what = flights_.front().what;
       const Error error = error_of(*device_.api, state, handle_, what);
       failed = Error(error.kind(), prefix() + error.what());
     }
@@ -221,7 +221,7 @@ bool Communicator::look_within(Clock::time_point now) {
   std::vector<Flight> done;
   bool more = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (auto flight = flights_.begin(); flight != flights_.end();) {
       bool ended = false;
       try {
@@ -254,7 +254,7 @@ void Communicator::end_flights() {
   std::vector<Flight> flights;
   std::exception_ptr why;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     flights.swap(flights_);
     why = std::make_exception_ptr(*over_);
   }
@@ -270,7 +270,7 @@ void Communicator::end_flights() {
 // --- Its end ---
 
 bool Communicator::end(const Error& error) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (over_) return false;
   over_ = error;
   return true;
@@ -289,7 +289,7 @@ void Communicator::fail_and_throw(const Error& error) {
 
 void Communicator::start_abort() {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (std::exchange(aborting_, true)) return;
   }
   device_.aborts->add(device_, [self = shared_from_this()] { return self->take(); }, aborted_here());
@@ -340,7 +340,7 @@ void Communicator::aborted(Result aborted, const std::optional<std::string>& why
 void Communicator::has_let_go(rpc::Result<void> result) {
   std::vector<rpc::Promise<void>> waiting;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     let_go_ = result;
     waiting.swap(waiting_);
   }
@@ -354,7 +354,7 @@ Future<void> Communicator::abort(const std::string& reason) {
   Future<void> future = promise.future();
   std::optional<rpc::Result<void>> result;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (let_go_) {
       result = let_go_;
     } else {

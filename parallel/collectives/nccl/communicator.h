@@ -17,9 +17,9 @@
 #include <weft/parallel/collectives/nccl/device.h>
 #include <weft/parallel/collectives/nccl/entrance.h>
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <chrono>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -181,13 +181,13 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   Entrance inside_;
   Comm* handle_;
 
-  mutable std::mutex mutex_;  // guards what follows; taken after inside_, or alone
-  std::optional<rpc::Error> over_;
-  bool busy_ = false;      // being split, shrunk, grown or closed
-  bool aborting_ = false;  // and, once it is done:
-  std::optional<rpc::Result<void>> let_go_;
-  std::vector<rpc::Promise<void>> waiting_;  // for the abort
-  std::vector<Flight> flights_;              // in the order of launches
+  mutable rpc::Mutex mutex_;  // taken after inside_, or alone
+  std::optional<rpc::Error> over_ WEFT_GUARDED_BY(mutex_);
+  bool busy_ WEFT_GUARDED_BY(mutex_) = false;      // being split, shrunk, grown or closed
+  bool aborting_ WEFT_GUARDED_BY(mutex_) = false;  // and, once it is done:
+  std::optional<rpc::Result<void>> let_go_ WEFT_GUARDED_BY(mutex_);
+  std::vector<rpc::Promise<void>> waiting_ WEFT_GUARDED_BY(mutex_);  // for the abort
+  std::vector<Flight> flights_ WEFT_GUARDED_BY(mutex_);              // in the order of launches
 };
 
 }  // namespace weft::collectives::nccl

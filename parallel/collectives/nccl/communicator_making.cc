@@ -44,17 +44,21 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   }
 
   Future<Ptr> start() {
-    Future<Ptr> future = promise_.future();
-    promise_.on_cancel([weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->cancel();
-    });
+    Future<Ptr> future;
+    {
+      rpc::MutexLock lock(mutex_);
+      future = promise_.future();
+      promise_.on_cancel([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->cancel();
+      });
+    }
     plan_.device.background->post([self = shared_from_this()] { self->begin(); });
     return future;
   }
 
   bool look(Clock::time_point now) override {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return true;
+    if (!mutex_.try_lock()) return true;
+    rpc::MutexLock lock(mutex_, std::adopt_lock);
     if (over_) return clean_up();
     if (cancelled_) return give_up(cancelled());
     const bool overdue = deadline_ <= now;
@@ -86,7 +90,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   void cancel() {
     cancelled_ = true;
     plan_.device.background->post([self = shared_from_this()] {
-      std::lock_guard lock(self->mutex_);
+      rpc::MutexLock lock(self->mutex_);
       if (self->begun_ && !self->over_) self->give_up(self->cancelled());  // otherwise begin() does
     });
   }
@@ -95,7 +99,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     std::optional<Error> failed = cancelled_ ? cancelled() : call();
     bool more = true;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       begun_ = !failed;
       if (!failed && cancelled_) failed = cancelled();
       if (failed) more = give_up(*failed);
@@ -117,7 +121,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   }
 
   // Whether the parent communicator has completed its part, so that the new one can be queried.
-  bool settle_parent(std::optional<Error>& failed) {
+  bool settle_parent(std::optional<Error>& failed) WEFT_REQUIRES(mutex_) {
     Communicator* const parent = plan_.parent.get();
     if (parent == nullptr) return true;
     const std::unique_lock lock(parent->inside_, std::try_to_lock);
@@ -138,19 +142,19 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return false;
   }
 
-  bool go_on(bool overdue) {
+  bool go_on(bool overdue) WEFT_REQUIRES(mutex_) {
     if (!overdue) return true;
     return give_up(Error(ErrorKind::deadline_exceeded, text("not all ranks joined in time")));
   }
 
-  bool finish(Ptr made) {
+  bool finish(Ptr made) WEFT_REQUIRES(mutex_) {
     over_ = settled_ = true;
     if (const Ptr parent = std::move(plan_.parent)) {
       if (plan_.aborts_parent) {
         parent->end(Error(ErrorKind::aborted, parent->prefix() + "it was shrunk"));
         parent->start_abort();
       } else {
-        std::lock_guard lock(parent->mutex_);
+        rpc::MutexLock lock(parent->mutex_);
         parent->busy_ = false;
       }
     }
@@ -159,21 +163,21 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   }
 
   // As look(). The future fails when the partly created communicator has been aborted.
-  bool give_up(const Error& error) {
+  bool give_up(const Error& error) WEFT_REQUIRES(mutex_) {
     over_ = true;
     why_ = std::make_exception_ptr(error);
     if (const Ptr& parent = plan_.parent) {
       // If NCCL is still working on it, or ranks differ in their results, the communicator cannot be used.
       parent->fail(error);
       if (plan_.aborts_parent) parent->start_abort();
-      std::lock_guard lock(parent->mutex_);
+      rpc::MutexLock lock(parent->mutex_);
       parent->busy_ = false;
     }
     return clean_up();
   }
 
   // Aborts the partly created communicator; true: NCCL may still write it.
-  bool clean_up() {
+  bool clean_up() WEFT_REQUIRES(mutex_) {
     if (settled_) return false;
     if (Comm* const made = slot(); made != nullptr) {
       settled_ = true;
@@ -183,12 +187,12 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     if (promise_) promise_.fail(why_);
     settled_ = !begun_;
     if (plan_.parent != nullptr) {
-      std::lock_guard lock(plan_.parent->mutex_);
+      rpc::MutexLock lock(plan_.parent->mutex_);
       settled_ = settled_ || plan_.parent->let_go_;
     }
     return !settled_;
   }
-  void abort(Comm* made) {
+  void abort(Comm* made) WEFT_REQUIRES(mutex_) {
     plan_.device.aborts->add(plan_.device, made,
                              [why = why_, promise = std::move(promise_)](auto&&...) mutable {
                                if (promise) promise.fail(why);
@@ -201,12 +205,13 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   std::unique_ptr<Comm*> slot_ = std::make_unique<Comm*>(nullptr);
   std::atomic<bool> cancelled_{false};
 
-  std::mutex mutex_;  // guards what follows
-  rpc::Promise<Ptr> promise_;
-  bool begun_ = false, parent_settled_ = false;
-  bool over_ = false;     // it exists, or was given up
-  bool settled_ = false;  // and NCCL will write nothing more that must be aborted
-  std::exception_ptr why_;
+  rpc::Mutex mutex_;
+  rpc::Promise<Ptr> promise_ WEFT_GUARDED_BY(mutex_);
+  bool begun_ WEFT_GUARDED_BY(mutex_) = false;
+  bool parent_settled_ WEFT_GUARDED_BY(mutex_) = false;
+  bool over_ WEFT_GUARDED_BY(mutex_) = false;     // it exists, or was given up
+  bool settled_ WEFT_GUARDED_BY(mutex_) = false;  // and NCCL will write nothing more that must be aborted
+  std::exception_ptr why_ WEFT_GUARDED_BY(mutex_);
 };
 
 Future<Communicator::Ptr> Communicator::make(Plan plan) {
@@ -241,7 +246,7 @@ Future<Communicator::Ptr> Communicator::join(Device device, UniqueId grow_id, in
 Future<Communicator::Ptr> Communicator::make_of_this(std::string what, bool aborts, bool may_be_none,
                                                      Begin begin, CommunicatorOptions options) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (over_ && (!aborts || aborting_)) throw Error(*over_);
     if (busy_ || (!aborts && !flights_.empty()))
       throw Error(
@@ -381,7 +386,7 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
     if (failed) return promise_.fail(std::make_exception_ptr(*failed));
     std::vector<rpc::Promise<void>> waiting;
     {
-      std::lock_guard lock(comm_->mutex_);
+      rpc::MutexLock lock(comm_->mutex_);
       comm_->let_go_ = rpc::Result<void>{};
       comm_->aborting_ = true;  // nothing remains to be aborted
       waiting.swap(comm_->waiting_);
@@ -408,7 +413,7 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
 
 Future<void> Communicator::close(std::optional<std::chrono::nanoseconds> limit) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (over_) throw Error(*over_);
     if (busy_ || !flights_.empty())
       throw Error(ErrorKind::failed_precondition,

@@ -34,14 +34,14 @@ Devices::~Devices() {
 }
 
 std::shared_ptr<rpc::HandlerPool> Devices::background() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (background_ == nullptr) background_ = std::make_shared<rpc::HandlerPool>(background_threads);
   return background_;
 }
 
 Devices::AbortsTogether::AbortsTogether(Devices& devices) {
   {
-    std::lock_guard lock(devices.mutex_);
+    rpc::MutexLock lock(devices.mutex_);
     for (const auto& [name, device] : devices.made_) paused_.push_back(device);
   }
   for (const Device& device : paused_) device.aborts->pause();
@@ -54,28 +54,28 @@ Devices::AbortsTogether::~AbortsTogether() {
 void Devices::run(rpc::Callback job) { background()->post(std::move(job)); }
 
 void Devices::add_closing(rpc::Future<void> closing) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::erase_if(closing_, [](const auto& one) { return one.ready(); });
   closing_.push_back(std::move(closing).then([](rpc::Result<void>&&) { return rpc::Result<void>{}; }));
 }
 
 rpc::Future<void> Devices::closed() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return rpc::when_all(std::exchange(closing_, {}));
 }
 
 Device Devices::of(c10::Device device) {
-  std::lock_guard loading(loading_);
+  rpc::MutexLock loading(loading_);
   const auto pool = background();
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (const auto found = made_.find(device); found != made_.end()) return found->second;
   }
   if (api_ == nullptr) {
     api_ = options_.load();
     loop_ = std::make_shared<rpc::AsioLoop>();
   }
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return made_.emplace(device, device_of(device, api_, loop_, pool)).first->second;
 }
 

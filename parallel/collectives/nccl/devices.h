@@ -8,9 +8,9 @@
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <map>
-#include <mutex>
 #include <vector>
 
 namespace weft::collectives::nccl {
@@ -54,13 +54,14 @@ class WEFT_EXPORT Devices {
   std::shared_ptr<rpc::HandlerPool> background();
 
   const DevicesOptions options_;
-  std::mutex loading_;  // held while NCCL is loaded; guards what follows
-  std::shared_ptr<const Api> api_;
-  std::shared_ptr<rpc::AsioLoop> loop_;           // of the timer that polls communicators
-  std::mutex mutex_;                              // guards what follows; taken after loading_, or alone
-  std::shared_ptr<rpc::HandlerPool> background_;  // for blocking work
-  std::vector<rpc::Future<void>> closing_;
-  std::map<c10::Device, Device, bool (*)(const c10::Device&, const c10::Device&)> made_;
+  rpc::Mutex loading_;  // held while NCCL is loaded
+  std::shared_ptr<const Api> api_ WEFT_GUARDED_BY(loading_);
+  std::shared_ptr<rpc::AsioLoop> loop_ WEFT_GUARDED_BY(loading_);  // of the timer that polls communicators
+  rpc::Mutex mutex_;                                               // taken after loading_, or alone
+  std::shared_ptr<rpc::HandlerPool> background_ WEFT_GUARDED_BY(mutex_);  // for blocking work
+  std::vector<rpc::Future<void>> closing_ WEFT_GUARDED_BY(mutex_);
+  std::map<c10::Device, Device, bool (*)(const c10::Device&, const c10::Device&)> made_
+      WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::collectives::nccl

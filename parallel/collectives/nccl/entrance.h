@@ -1,11 +1,12 @@
 // Entrance: lets one thread at a time inside; others wait, for a limited time, or continue without entering.
 //
 // A mutex (for std::unique_lock) whose waits have a timeout; those of std::timed_mutex are invisible to g++
-// 12's ThreadSanitizer. Thread-safe.
+// 12's ThreadSanitizer. clang's thread-safety analysis does not follow std::unique_lock. Thread-safe.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
+
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 
 namespace weft::collectives::nccl {
@@ -14,29 +15,29 @@ class Entrance {
  public:
   // As those of std::timed_mutex. Not recursive.
   void lock() {
-    std::unique_lock lock(mutex_);
-    left_.wait(lock, [this] { return !taken_; });
+    rpc::MutexLock lock(mutex_);
+    left_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return !taken_; });
     taken_ = true;
   }
   bool try_lock() {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return !std::exchange(taken_, true);
   }
   bool try_lock_for(std::chrono::nanoseconds timeout) {
-    std::unique_lock lock(mutex_);
-    if (!left_.wait_for(lock, timeout, [this] { return !taken_; })) return false;
+    rpc::MutexLock lock(mutex_);
+    if (!left_.wait_for(lock, timeout, [this]() WEFT_REQUIRES(mutex_) { return !taken_; })) return false;
     return taken_ = true;
   }
   void unlock() {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     taken_ = false;
     left_.notify_one();  // under the lock: the next thread may destroy this
   }
 
  private:
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable left_;
-  bool taken_ = false;
+  rpc::Mutex mutex_;
+  rpc::Condition left_;
+  bool taken_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace weft::collectives::nccl

@@ -12,8 +12,10 @@ LaunchTurn& LaunchTurn::operator=(LaunchTurn&& other) noexcept {
 }
 
 void LaunchTurn::wait(rpc::Clock::time_point deadline) {
-  std::unique_lock lock(order_->mutex_);
-  const auto mine = [&] { return !order_->busy_ && *order_->places_.begin() == place_; };
+  rpc::MutexLock lock(order_->mutex_);
+  const auto mine = [&]() WEFT_REQUIRES(order_->mutex_) {
+    return !order_->busy_ && *order_->places_.begin() == place_;
+  };
   if (deadline == rpc::Clock::time_point::max()) return order_->changed_.wait(lock, mine);
   if (!order_->changed_.wait_until(lock, deadline, mine))
     throw rpc::Error(rpc::ErrorKind::deadline_exceeded,
@@ -21,7 +23,7 @@ void LaunchTurn::wait(rpc::Clock::time_point deadline) {
 }
 
 bool LaunchTurn::is_mine() const {
-  std::lock_guard lock(order_->mutex_);
+  rpc::MutexLock lock(order_->mutex_);
   return !order_->busy_ && *order_->places_.begin() == place_;
 }
 
@@ -30,61 +32,62 @@ void LaunchTurn::end() {
 }
 
 LaunchTurn LaunchOrder::reserve() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   places_.insert(next_);
   return {shared_from_this(), next_++};
 }
 
 void LaunchOrder::leave(std::uint64_t place) {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   places_.erase(place);
   run_quiet_jobs(lock);
   changed_.notify_all();
 }
 
 void LaunchOrder::launched() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   ++in_flight_;
 }
 
 void LaunchOrder::ended() {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   --in_flight_;
   run_quiet_jobs(lock);
 }
 
 std::size_t LaunchOrder::in_flight() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return in_flight_;
 }
 
 void LaunchOrder::when_quiet(rpc::Callback job) {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   quiet_jobs_.push_back(std::move(job));
   run_quiet_jobs(lock);
 }
 
 bool LaunchOrder::begin_quiet() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (!quiet()) return false;
   return busy_ = true;
 }
 
 void LaunchOrder::end_quiet() {
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   busy_ = false;
   run_quiet_jobs(lock);
   changed_.notify_all();
 }
 
-void LaunchOrder::run_quiet_jobs(std::unique_lock<std::mutex>& lock) {
+void LaunchOrder::run_quiet_jobs(rpc::MutexLock& lock) {
   while (quiet() && !quiet_jobs_.empty()) {
     busy_ = true;
     auto jobs = std::exchange(quiet_jobs_, {});
-    lock.unlock();
-    for (rpc::Callback& job : jobs) job();
-    jobs.clear();  // their captures are destroyed outside the lock
-    lock.lock();
+    {
+      rpc::MutexUnlock unlocked(lock, mutex_);
+      for (rpc::Callback& job : jobs) job();
+      jobs.clear();  // their captures are destroyed outside the lock
+    }
     busy_ = false;
     changed_.notify_all();
   }

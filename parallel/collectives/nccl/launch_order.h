@@ -15,11 +15,10 @@
 
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
@@ -76,19 +75,19 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
 
  private:
   friend class LaunchTurn;
-  bool quiet() const { return in_flight_ == 0 && places_.empty() && !busy_; }
+  bool quiet() const WEFT_REQUIRES(mutex_) { return in_flight_ == 0 && places_.empty() && !busy_; }
   bool begin_quiet();
   void end_quiet();
-  void run_quiet_jobs(std::unique_lock<std::mutex>& lock);
+  void run_quiet_jobs(rpc::MutexLock& lock) WEFT_REQUIRES(mutex_);
   void leave(std::uint64_t place);
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::set<std::uint64_t> places_;  // reserved and not given up
-  std::uint64_t next_ = 0;
-  std::size_t in_flight_ = 0;
-  bool busy_ = false;  // with a job that waited for quiet
-  std::vector<rpc::Callback> quiet_jobs_;
+  mutable rpc::Mutex mutex_;
+  rpc::Condition changed_;
+  std::set<std::uint64_t> places_ WEFT_GUARDED_BY(mutex_);  // reserved and not given up
+  std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::size_t in_flight_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool busy_ WEFT_GUARDED_BY(mutex_) = false;  // with a job that waited for quiet
+  std::vector<rpc::Callback> quiet_jobs_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::collectives::nccl

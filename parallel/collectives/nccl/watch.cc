@@ -1,8 +1,9 @@
 #include <weft/parallel/collectives/nccl/watch.h>
 
+#include <weft/rpc/core/mutex.h>
+
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 namespace weft::collectives::nccl {
@@ -11,13 +12,13 @@ struct Watch::State : std::enable_shared_from_this<State> {
   std::shared_ptr<rpc::Loop> loop;
   WatchInterval interval;
 
-  std::mutex mutex;  // guards what follows
-  std::vector<std::shared_ptr<Watched>> watched;
-  bool armed = false;          // a look is posted or scheduled
-  bool waits_longer = false;   // it is scheduled after more than the shortest interval
-  std::uint64_t next_due = 0;  // the number of that look; earlier ones are void
-  rpc::Clock::time_point added_at;
-  bool ended = false;
+  rpc::Mutex mutex;
+  std::vector<std::shared_ptr<Watched>> watched WEFT_GUARDED_BY(mutex);
+  bool armed WEFT_GUARDED_BY(mutex) = false;          // a look is posted or scheduled
+  bool waits_longer WEFT_GUARDED_BY(mutex) = false;   // it is scheduled after more than the shortest interval
+  std::uint64_t next_due WEFT_GUARDED_BY(mutex) = 0;  // the number of that look; earlier ones are void
+  rpc::Clock::time_point added_at WEFT_GUARDED_BY(mutex);
+  bool ended WEFT_GUARDED_BY(mutex) = false;
 
   // The next look. A loop that ends drops it. Watched objects may hold the Watch: they are released then.
   class Due {
@@ -35,7 +36,7 @@ struct Watch::State : std::enable_shared_from_this<State> {
     std::uint64_t number_;
   };
 
-  void arm() {  // on the loop, under the mutex
+  void arm() WEFT_REQUIRES(mutex) {  // on the loop
     const auto now = loop->now();
     const auto wait =
         std::clamp<std::chrono::nanoseconds>((now - added_at) / 16, interval.shortest, interval.longest);
@@ -45,7 +46,7 @@ struct Watch::State : std::enable_shared_from_this<State> {
 
   void dropped(std::uint64_t number) {
     {
-      std::lock_guard lock(mutex);
+      rpc::MutexLock lock(mutex);
       if (number != next_due) return;
     }
     end();
@@ -53,7 +54,7 @@ struct Watch::State : std::enable_shared_from_this<State> {
 
   void end() {
     std::vector<std::shared_ptr<Watched>> dropped;  // outside the lock
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     ended = true;
     dropped.swap(watched);
   }
@@ -61,7 +62,7 @@ struct Watch::State : std::enable_shared_from_this<State> {
   void look(std::uint64_t number) {
     std::vector<std::shared_ptr<Watched>> all;
     {
-      std::lock_guard lock(mutex);
+      rpc::MutexLock lock(mutex);
       if (number != next_due) return;
       waits_longer = false;
       all = watched;
@@ -70,17 +71,17 @@ struct Watch::State : std::enable_shared_from_this<State> {
     // An object is removed before it is polled: if another thread adds it again meanwhile, it is not missed.
     for (const auto& one : all) {
       {
-        std::lock_guard lock(mutex);
+        rpc::MutexLock lock(mutex);
         if (ended) return;
         std::erase(watched, one);
       }
       if (!one->look(now)) continue;
-      std::lock_guard lock(mutex);
+      rpc::MutexLock lock(mutex);
       if (ended) return;
       if (std::find(watched.begin(), watched.end(), one) == watched.end()) watched.push_back(one);
     }
     all.clear();
-    std::lock_guard lock(mutex);
+    rpc::MutexLock lock(mutex);
     if (ended || watched.empty()) {
       armed = false;
       return;
@@ -103,7 +104,7 @@ const std::shared_ptr<rpc::Loop>& Watch::loop() const { return state_->loop; }
 void Watch::add(std::shared_ptr<Watched> watched) {
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(state_->mutex);
+    rpc::MutexLock lock(state_->mutex);
     if (state_->ended) return;
     if (std::find(state_->watched.begin(), state_->watched.end(), watched) == state_->watched.end())
       state_->watched.push_back(std::move(watched));

@@ -9,7 +9,7 @@ SharedQueue::SharedQueue(std::shared_ptr<SharedSpace> space) : space_(std::move(
 SharedQueue::~SharedQueue() {
   stop();
   {
-    std::lock_guard lock(state_->mutex);
+    rpc::MutexLock lock(state_->mutex);
     state_->ended = true;
     state_->changed.notify_all();
   }
@@ -23,28 +23,28 @@ SharedQueue::~SharedQueue() {
 
 std::optional<SharedQueue::Outcome> SharedQueue::run_here(const RunPtr& run) {
   {
-    std::lock_guard lock(state_->mutex);
+    rpc::MutexLock lock(state_->mutex);
     if (state_->busy || !state_->entries.empty() || !open_.load()) return std::nullopt;
     state_->busy = true;
     run->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
   }
   auto outcome = advance(*state_, *run, Lockstep::Patience::brief);
   if (outcome.ok() && outcome.value() == SharedRun::State::under_way) return outcome;
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   state_->busy = false;
   if (!state_->entries.empty()) wake();
   return outcome;
 }
 
 void SharedQueue::go_on(const RunPtr& run, Done done) {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   state_->entries.push_front({run, std::move(done)});
   state_->busy = false;
   wake();
 }
 
 void SharedQueue::push(const RunPtr& run, Done done) {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   run->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
   state_->entries.push_back({run, std::move(done)});
   if (!state_->busy) wake();
@@ -65,7 +65,7 @@ SharedQueue::Outcome SharedQueue::advance(State& state, SharedRun& run, Lockstep
   auto outcome = rpc::capture([&] { return run.advance(patience); });
   if (outcome.ok()) return outcome;
   {
-    std::lock_guard lock(state.mutex);
+    rpc::MutexLock lock(state.mutex);
     if (state.failure == nullptr) state.failure = outcome.error();
   }
   run.stop();
@@ -73,15 +73,17 @@ SharedQueue::Outcome SharedQueue::advance(State& state, SharedRun& run, Lockstep
 }
 
 std::exception_ptr SharedQueue::failure() const {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   return state_->failure;
 }
 
 void SharedQueue::work(const std::shared_ptr<State>& state) {
   const rpc::OwnedThread mark;
-  std::unique_lock lock(state->mutex);
+  rpc::MutexLock lock(state->mutex);
   while (true) {
-    state->changed.wait(lock, [&] { return state->ended || (!state->busy && !state->entries.empty()); });
+    state->changed.wait(lock, [&]() WEFT_REQUIRES(state->mutex) {
+      return state->ended || (!state->busy && !state->entries.empty());
+    });
     if (state->entries.empty()) return;
     Entry entry = std::move(state->entries.front());
     state->entries.pop_front();

@@ -6,12 +6,11 @@
 #pragma once
 
 #include <weft/parallel/collectives/shm/shared_run.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/result.h>
 #include <weft/rpc/core/unique_function.h>
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 
 namespace weft::collectives {
@@ -55,23 +54,23 @@ class WEFT_EXPORT SharedQueue {
     RunPtr run;
     Done done;
   };
-  struct State {       // outlives the queue while its thread still ends
-    std::mutex mutex;  // guards what follows
-    std::condition_variable changed;
-    std::deque<Entry> entries;
-    bool busy = false;  // with a run that no other thread may use
-    bool ended = false;
-    std::exception_ptr failure;
+  struct State {  // outlives the queue while its thread still ends
+    rpc::Mutex mutex;
+    rpc::Condition changed;
+    std::deque<Entry> entries WEFT_GUARDED_BY(mutex);
+    bool busy WEFT_GUARDED_BY(mutex) = false;  // with a run that no other thread may use
+    bool ended WEFT_GUARDED_BY(mutex) = false;
+    std::exception_ptr failure WEFT_GUARDED_BY(mutex);
   };
   static Outcome advance(State& state, SharedRun& run, Lockstep::Patience patience);
   static void work(const std::shared_ptr<State>& state);
-  void wake();  // under the mutex
+  void wake() WEFT_REQUIRES(state_->mutex);
 
   const std::shared_ptr<SharedSpace> space_;
   const std::shared_ptr<State> state_ = std::make_shared<State>();
   std::atomic<std::uint64_t> begun_{0};  // written under the mutex
   std::atomic<bool> open_{true};
-  std::thread thread_;  // started under the mutex
+  std::thread thread_ WEFT_GUARDED_BY(state_->mutex);
 };
 
 }  // namespace weft::collectives

@@ -51,12 +51,12 @@ SharedSpace::SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int
 std::shared_ptr<std::byte> SharedSpace::allocate(std::size_t bytes) {
   std::optional<std::size_t> begin;
   if (bytes != 0) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     begin = heap_.take(bytes);
   }
   if (!begin) return nullptr;
   const auto give_back = [self = shared_from_this(), begin = *begin](std::byte*) {
-    std::lock_guard lock(self->mutex_);
+    rpc::MutexLock lock(self->mutex_);
     self->heap_.give_back(begin);
   };
   std::shared_ptr<std::byte> memory(at(rank(), *begin), give_back);

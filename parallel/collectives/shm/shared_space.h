@@ -9,8 +9,8 @@
 #include <weft/parallel/collectives/shm/lockstep.h>
 #include <weft/parallel/collectives/shm/region_heap.h>
 #include <weft/parallel/collectives/shm/shared_region.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <mutex>
 #include <optional>
 
 namespace weft::collectives {
@@ -101,8 +101,8 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   const std::vector<std::shared_ptr<SharedRegion>> regions_;
   const std::size_t chunk_, slots_, windows_, results_, sizes_, heap_begin_;
   Lockstep lockstep_;
-  std::mutex mutex_;  // guards heap_
-  RegionHeap heap_;
+  rpc::Mutex mutex_;
+  RegionHeap heap_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::collectives
