@@ -2,6 +2,7 @@
 
 #include <weft/dist_autograd/engine/make_node.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
@@ -10,9 +11,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 
 namespace weft::data_parallel::detail {
 namespace {
@@ -91,8 +90,8 @@ at::Tensor Clones::gather(std::vector<at::Tensor> outputs) const {
 
 void Clones::run(std::size_t parts, const std::function<void(std::size_t)>& f) {
   std::vector<std::exception_ptr> errors(parts);
-  std::mutex mutex;  // guards left
-  std::condition_variable changed;
+  rpc::Mutex mutex;  // guards left
+  rpc::Condition changed;
   std::size_t left = parts - 1;
   const auto run_part = [&](std::size_t part) {
     try {
@@ -108,12 +107,12 @@ void Clones::run(std::size_t parts, const std::function<void(std::size_t)>& f) {
         const at::ThreadLocalStateGuard as_caller(state);
         run_part(part);
       }
-      std::lock_guard lock(mutex);
+      rpc::MutexLock lock(mutex);
       if (--left == 0) changed.notify_one();
     });
   run_part(0);
   {
-    std::unique_lock lock(mutex);
+    rpc::MutexLock lock(mutex);
     changed.wait(lock, [&] { return left == 0; });
   }
   for (const auto& error : errors)

@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/distributed_sampler.h>
 
+#include <weft/rpc/core/mutex.h>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <torch/serialize/archive.h>
@@ -7,7 +9,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <mutex>
 #include <numeric>
 
 namespace weft::data_parallel {
@@ -52,20 +53,21 @@ std::vector<std::size_t> indices_of_rank(const std::vector<std::size_t>& order, 
 }
 
 struct DistributedSampler::State {
-  std::size_t size;
+  std::size_t size WEFT_GUARDED_BY(mutex);
   const int rank, ranks;
   const SamplerOptions options;
 
-  mutable std::mutex mutex;  // guards what follows
-  std::size_t epoch = 0;
-  std::size_t consumed = 0;  // of the epoch's order, by all ranks, when the present pass began
-  bool resumes = false;      // the next pass begins there
-  std::vector<std::size_t> indices;
-  std::size_t next = 0;             // in indices
-  std::deque<std::size_t> fetched;  // sizes of batches that are not delivered yet
-  std::size_t done = 0;             // indices of this rank that were delivered in this pass
+  mutable rpc::Mutex mutex;
+  std::size_t epoch WEFT_GUARDED_BY(mutex) = 0;
+  // Of the epoch's order, by all ranks, when the present pass began.
+  std::size_t consumed WEFT_GUARDED_BY(mutex) = 0;
+  bool resumes WEFT_GUARDED_BY(mutex) = false;  // the next pass begins there
+  std::vector<std::size_t> indices WEFT_GUARDED_BY(mutex);
+  std::size_t next WEFT_GUARDED_BY(mutex) = 0;             // in indices
+  std::deque<std::size_t> fetched WEFT_GUARDED_BY(mutex);  // sizes of batches that are not delivered yet
+  std::size_t done WEFT_GUARDED_BY(mutex) = 0;  // indices of this rank that were delivered in this pass
 
-  void begin(std::size_t from) {
+  void begin(std::size_t from) WEFT_REQUIRES(mutex) {
     consumed = from;
     indices = indices_of_rank(order_of(size, options, epoch), rank, ranks, consumed, options.drop_last);
     next = done = 0;
@@ -83,7 +85,7 @@ DistributedSampler::DistributedSampler(std::size_t size, int rank, int ranks, Sa
 }
 
 void DistributedSampler::set_epoch(std::size_t epoch) {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   if (epoch == state_->epoch) return;
   state_->epoch = epoch;
   state_->resumes = false;
@@ -91,31 +93,31 @@ void DistributedSampler::set_epoch(std::size_t epoch) {
 }
 
 std::size_t DistributedSampler::epoch() const {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   return state_->epoch;
 }
 
 std::size_t DistributedSampler::samples() const {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   const auto count = static_cast<std::size_t>(state_->ranks);
   return state_->options.drop_last ? state_->size / count : (state_->size + count - 1) / count;
 }
 
 void DistributedSampler::delivered() {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   if (state_->fetched.empty()) return;
   state_->done += state_->fetched.front();
   state_->fetched.pop_front();
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   if (new_size) state_->size = *new_size;
   state_->begin(std::exchange(state_->resumes, false) ? state_->consumed : 0);
 }
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   const std::size_t left = state_->indices.size() - state_->next;
   if (left == 0) return std::nullopt;
   const auto begin = state_->indices.begin() + static_cast<std::ptrdiff_t>(state_->next);
@@ -126,7 +128,7 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   put(archive, "epoch", state_->epoch);
   put(archive, "seed", state_->options.seed);
   put(archive, "size", state_->size);
@@ -135,7 +137,7 @@ void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  std::lock_guard lock(state_->mutex);
+  rpc::MutexLock lock(state_->mutex);
   const auto expect = [&](const char* key, std::uint64_t own) {
     if (const std::uint64_t saved = take(archive, key); saved != own)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,

@@ -48,7 +48,7 @@ LowPrecision::Accumulator LowPrecision::accumulator(const at::Tensor& parameter)
 
 bool LowPrecision::enter(bool with_new_copies) {
   const at::NoGradGuard no_grad;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (std::exchange(entered_, true)) return false;
   for (Parameter& parameter : parameters_) {
     parameter.own = parameter.tensor.detach();
@@ -61,7 +61,7 @@ bool LowPrecision::enter(bool with_new_copies) {
 }
 
 void LowPrecision::leave() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (!std::exchange(entered_, false)) return;
   for (Parameter& parameter : parameters_) {
     exchange_data(parameter.tensor, parameter.own, parameter.own_accumulator);

@@ -17,12 +17,12 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace weft::data_parallel {
@@ -72,8 +72,8 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
   void enter_backward();
 
   const at::ScalarType dtype_;
-  std::mutex mutex_;  // guards what follows
-  bool entered_ = false;
+  rpc::Mutex mutex_;  // guards copy, own and own_accumulator of each parameter, too
+  bool entered_ WEFT_GUARDED_BY(mutex_) = false;
   std::vector<Parameter> parameters_;
 };
 

@@ -33,7 +33,8 @@ void PassReduction::attach(const std::shared_ptr<dist_autograd::PassState>& pass
 
 rpc::Future<void> PassReduction::shadow() { return finalize(); }
 
-std::string PassReduction::launch_name(const std::string& part) const {
+std::string PassReduction::launch_name(const std::string& part) {
+  rpc::MutexLock lock(mutex_);
   return "pass " + setup_.name + ", backward " + std::to_string(backward_) + ", " + part;
 }
 
@@ -52,7 +53,7 @@ void PassReduction::begin() {
 void PassReduction::on_gradient(std::size_t index, at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const auto& [name, tensor, sparse] = setup_.parameters[index];
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const at::Tensor& view = buckets_.view(index);
   if (publishing_) {
     if (!sparse) gradient = view;
@@ -134,7 +135,7 @@ rpc::Future<void> PassReduction::finalize() {
   rpc::Promise<void> done;
   auto future = done.future();
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     begin();
     done_ = std::move(done);
     ++open_;
@@ -154,7 +155,7 @@ void PassReduction::reached_is_known(rpc::Result<void> result) {
   const at::NoGradGuard no_grad;
   std::vector<std::size_t> rest;
   if (result.ok()) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const auto& parameters = buckets_.parameters(i);
       if (states_[i].launched || std::none_of(parameters.begin(), parameters.end(),
@@ -170,23 +171,25 @@ void PassReduction::reached_is_known(rpc::Result<void> result) {
 
 void PassReduction::ended(rpc::Result<void> result) {
   std::optional<rpc::Promise<void>> done;
+  std::exception_ptr error;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!result.ok() && error_ == nullptr) error_ = result.error();
     if (--open_ != 0 || !done_) return;
     done = std::exchange(done_, std::nullopt);
     publishing_ = true;
+    error = error_;
   }
-  if (error_ == nullptr)
+  if (error == nullptr)
     if (const auto pass = pass_.lock()) {
       const auto published = rpc::capture([&] { publish(*pass); });
-      if (!published.ok()) error_ = published.error();
+      if (!published.ok()) error = published.error();
     }
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     publishing_ = running_ = false;
   }
-  done->complete(error_ == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error_));
+  done->complete(error == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error));
 }
 
 // --- The end ---
@@ -221,7 +224,7 @@ void PassReduction::publish(dist_autograd::PassState& pass) {
 void PassReduction::pass_ended() {
   {
     const auto pass = pass_.lock();
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const bool failed_before = backward_ == 0 && pass != nullptr && pass->had_backward();
     if (!running_ && !failed_before) return;
   }

@@ -14,9 +14,9 @@
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/parallel/data_parallel/gradient_buckets.h>
 #include <weft/parallel/data_parallel/reached_parameters.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,28 +60,29 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   void ended(rpc::Result<void> result);
   void publish(dist_autograd::PassState& pass);
   void pass_ended();
-  std::string launch_name(const std::string& part) const;
+  std::string launch_name(const std::string& part) WEFT_EXCLUDES(mutex_);
 
-  // With mutex_:
-  void begin();
-  void prepare(std::size_t bucket);
+  void begin() WEFT_REQUIRES(mutex_);
+  void prepare(std::size_t bucket) WEFT_REQUIRES(mutex_);
 
   const Setup setup_;
   std::weak_ptr<dist_autograd::PassState> pass_;
 
-  std::mutex mutex_;  // guards what follows
+  // These belong to on_gradient() and prepare(), which hold mutex_, until a bucket is launched; then to its
+  // launches, which run one at a time; and to publish() after the last one.
   GradientBuckets buckets_;
   std::vector<Parameter> parameters_;
-  // Of the present backward.
-  std::size_t backward_ = 0;  // from 1
-  bool running_ = false;
-  bool hook_began_ = false;  // written by launches, which run one at a time
-  bool publishing_ = false;
-  std::vector<Bucket> states_;
+  std::vector<Bucket> states_;  // of the present backward, as the next two
   ReachedParameters reached_;
-  std::size_t open_ = 0;  // buckets in flight, and the exchange of reached_
-  std::exception_ptr error_;
-  std::optional<rpc::Promise<void>> done_;
+  bool hook_began_ = false;
+
+  rpc::Mutex mutex_;
+  std::size_t backward_ WEFT_GUARDED_BY(mutex_) = 0;  // the present one, from 1
+  bool running_ WEFT_GUARDED_BY(mutex_) = false;
+  bool publishing_ WEFT_GUARDED_BY(mutex_) = false;
+  std::size_t open_ WEFT_GUARDED_BY(mutex_) = 0;  // buckets in flight, and the exchange of reached_
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
+  std::optional<rpc::Promise<void>> done_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::data_parallel

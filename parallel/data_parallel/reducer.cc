@@ -48,7 +48,7 @@ class Reducer::Ending {
   void finish() {
     const auto reducer = reducer_.lock();
     if (reducer == nullptr) return;
-    std::lock_guard lock(reducer->mutex_);
+    rpc::MutexLock lock(reducer->mutex_);
     reducer->finish();  // if it throws, failed() follows
     started_ = false;
   }
@@ -73,9 +73,9 @@ Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameter
                  std::shared_ptr<LowPrecision> low_precision)
     : options_(options),
       low_precision_(std::move(low_precision)),
-      group_(std::move(group)),
       named_(std::move(parameters)),
       specs_(specs_of(named_)),
+      group_(std::move(group)),
       parameters_(named_.size()),
       reached_(named_.size()),
       report_(names_of(named_)) {
@@ -123,68 +123,68 @@ void Reducer::allocate(BucketPlan plan) {
 }
 
 void Reducer::set_group(collectives::Group group) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   group_ = std::move(group);
   start_anew();
 }
 
 void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   hook_ = std::move(hook);
   hook_name_ = hook_ == nullptr ? "all_reduce" : hook_->name();
 }
 
 void Reducer::set_on_reduced(std::function<void(std::size_t)> f) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   on_reduced_ = std::move(f);
 }
 
 void Reducer::wait_for(rpc::Future<void> other) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   other_ = std::move(other);
 }
 
 void Reducer::set_sync(bool on) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   sync_ = on;
 }
 
 bool Reducer::sync() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return sync_;
 }
 
 void Reducer::set_active(int ranks) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   active_ranks_ = ranks;
 }
 
 std::shared_ptr<PassReduction> Reducer::make_pass_reduction(std::string name) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (name.empty()) name = std::to_string(++passes_);
   return std::make_shared<PassReduction>(
       PassReduction::Setup{group_, named_, buckets_.plan(), hook_, active_ranks_, std::move(name)});
 }
 
 BucketPlan Reducer::plan() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return buckets_.plan();
 }
 
 Overlap Reducer::overlap() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return overlap_;
 }
 
 IterationStats Reducer::last() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return last_;
 }
 
 // --- From the engine ---
 
 void Reducer::begin_forward() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   hooks_->check_unchanged();
   if (other_) std::exchange(other_, std::nullopt)->get();  // of a forward without a backward
   reduces_ = armed_ = sync_;
@@ -200,7 +200,7 @@ void Reducer::watch(const at::Tensor& output) {
 
 void Reducer::on_first_node() {
   const auto ending = std::make_shared<Ending>(weak_from_this());  // outlives the lock
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (!running_ && reduces_) start_in_engine(ending);
 }
 
@@ -224,7 +224,7 @@ void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
 void Reducer::is_ready(std::size_t index, bool defined) {
   const at::NoGradGuard no_grad;
   const auto ending = std::make_shared<Ending>(weak_from_this());
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   Parameter& parameter = parameters_[index];
   // Loss nodes that use a parameter run before the module's outputs do.
   if (!running_ && reduces_ && armed_) start_in_engine(ending);
@@ -303,7 +303,8 @@ bool Reducer::know_reached(bool wait) {
 void Reducer::launch_ready() {
   while (!reductions_->all_launched() && reductions_->next_is_complete()) {
     const auto& parameters = buckets_.parameters(reductions_->next());
-    const auto is_expected = [&](std::size_t index) { return parameters_[index].expected > 0; };
+    const auto is_expected = [&](std::size_t index)
+                                 WEFT_REQUIRES(mutex_) { return parameters_[index].expected > 0; };
     if (std::any_of(parameters.begin(), parameters.end(), is_expected)) {
       launch_next();
     } else if (know_reached(false)) {
@@ -316,7 +317,7 @@ void Reducer::launch_ready() {
 
 void Reducer::skip_or_launch_next() {
   const auto& parameters = buckets_.parameters(reductions_->next());
-  const auto is_reached = [&](std::size_t index) { return reached_.anywhere(index); };
+  const auto is_reached = [&](std::size_t index) WEFT_REQUIRES(mutex_) { return reached_.anywhere(index); };
   std::any_of(parameters.begin(), parameters.end(), is_reached) ? launch_next() : reductions_->skip_next();
 }
 
@@ -353,7 +354,7 @@ void Reducer::finish() {
   know_reached(true);
   while (!reductions_->all_launched()) skip_or_launch_next();
   if (!options_.static_graph && on_reduced_ == nullptr) exchange_reached(true);
-  reductions_->wait([&](std::size_t bucket) {
+  reductions_->wait([&](std::size_t bucket) WEFT_REQUIRES(mutex_) {
     if (on_reduced_ != nullptr) publish(bucket);
   });
   know_reached(true);
@@ -415,7 +416,7 @@ void Reducer::publish_complete() {
     const auto& parameters = buckets_.parameters(bucket);
     if (!reductions_->is_reduced(bucket) || named_[parameters.front()].sparse ||
         !std::all_of(parameters.begin(), parameters.end(),
-                     [&](std::size_t index) { return parameters_[index].received; }))
+                     [&](std::size_t index) WEFT_REQUIRES(mutex_) { return parameters_[index].received; }))
       continue;
     reductions_->take(bucket);
     publish(bucket);
@@ -461,7 +462,7 @@ void Reducer::replan() {
 void Reducer::shadow() {
   try {
     const at::NoGradGuard no_grad;
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       parameters_[i].expected = 0;
       if (!parameters_[i].accumulated) named_[i].tensor.mutable_grad().reset();
@@ -477,7 +478,7 @@ void Reducer::shadow() {
 }
 
 void Reducer::failed() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   running_ = false;
   exchange_.reset();
   other_.reset();

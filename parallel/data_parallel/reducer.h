@@ -33,10 +33,10 @@
 #include <weft/parallel/data_parallel/overlap_trial.h>
 #include <weft/parallel/data_parallel/pass_reduction.h>
 #include <weft/parallel/data_parallel/reached_parameters.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -100,65 +100,67 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void is_ready(std::size_t index, bool defined);
   void failed();  // backward ended without its callbacks
 
-  // Under mutex_.
-  void start_anew();
-  void allocate(BucketPlan plan);
+  void start_anew() WEFT_REQUIRES(mutex_);
+  void allocate(BucketPlan plan) WEFT_REQUIRES(mutex_);
   BucketPlan plan_of(const std::vector<std::size_t>& order) const;
-  void start_in_engine(const std::shared_ptr<Ending>& ending);
-  void start_iteration();
-  void exchange_reached(bool at_the_end);
-  void compare_graph();
+  void start_in_engine(const std::shared_ptr<Ending>& ending) WEFT_REQUIRES(mutex_);
+  void start_iteration() WEFT_REQUIRES(mutex_);
+  void exchange_reached(bool at_the_end) WEFT_REQUIRES(mutex_);
+  void compare_graph() WEFT_REQUIRES(mutex_);
   [[noreturn]] void refuse_graph(const std::string& parameters) const;
-  bool know_reached(bool wait);
-  void launch_ready();
-  void skip_or_launch_next();
-  void launch_next();
-  void contribute(std::size_t parameter);
-  void finish();
-  void publish_complete();
-  void publish(std::size_t bucket);
-  void replan();
-  void decide_overlap();
+  bool know_reached(bool wait) WEFT_REQUIRES(mutex_);
+  void launch_ready() WEFT_REQUIRES(mutex_);
+  void skip_or_launch_next() WEFT_REQUIRES(mutex_);
+  void launch_next() WEFT_REQUIRES(mutex_);
+  void contribute(std::size_t parameter) WEFT_REQUIRES(mutex_);
+  void finish() WEFT_REQUIRES(mutex_);
+  void publish_complete() WEFT_REQUIRES(mutex_);
+  void publish(std::size_t bucket) WEFT_REQUIRES(mutex_);
+  void replan() WEFT_REQUIRES(mutex_);
+  void decide_overlap() WEFT_REQUIRES(mutex_);
 
   const Options options_;
   const std::shared_ptr<LowPrecision> low_precision_;
-  mutable std::mutex mutex_;  // guards what follows
-  collectives::Group group_;
   const std::vector<NamedParameter> named_;
   const std::vector<ParameterSpec> specs_;  // of each of these
-  std::vector<Parameter> parameters_;       // the state of each of these
-  std::optional<GradientHooks> hooks_;      // of each of these; made by make()
-  GradientBuckets buckets_;
-  std::shared_ptr<CommunicationHook> hook_;
-  std::string hook_name_ = "all_reduce";
-  std::function<void(std::size_t)> on_reduced_;
-  bool sync_ = true;
-  int active_ranks_ = 1;
-  Overlap overlap_ = Overlap::group;
-  std::optional<OverlapTrial> trial_;  // as long as overlap_ is not decided
-  std::size_t backwards_ = 0;          // that were reduced, since the group was set
-  std::size_t passes_ = 0;             // that were reduced without a name, likewise
-  bool counted_ = false;   // this rank knows how many gradients each parameter got in the first backward
-  bool is_static_ = true;  // as many in all others so far
+
+  mutable rpc::Mutex mutex_;
+  collectives::Group group_ WEFT_GUARDED_BY(mutex_);
+  std::vector<Parameter> parameters_ WEFT_GUARDED_BY(mutex_);  // the state of each of these
+  std::optional<GradientHooks> hooks_;                         // of each of these; constant after make()
+  GradientBuckets buckets_ WEFT_GUARDED_BY(mutex_);
+  std::shared_ptr<CommunicationHook> hook_ WEFT_GUARDED_BY(mutex_);
+  std::string hook_name_ WEFT_GUARDED_BY(mutex_) = "all_reduce";
+  std::function<void(std::size_t)> on_reduced_ WEFT_GUARDED_BY(mutex_);
+  bool sync_ WEFT_GUARDED_BY(mutex_) = true;
+  int active_ranks_ WEFT_GUARDED_BY(mutex_) = 1;
+  Overlap overlap_ WEFT_GUARDED_BY(mutex_) = Overlap::group;
+  std::optional<OverlapTrial> trial_ WEFT_GUARDED_BY(mutex_);  // as long as overlap_ is not decided
+  std::size_t backwards_ WEFT_GUARDED_BY(mutex_) = 0;          // that were reduced, since the group was set
+  std::size_t passes_ WEFT_GUARDED_BY(mutex_) = 0;             // that were reduced without a name, likewise
+  // This rank knows how many gradients each parameter got in the first backward.
+  bool counted_ WEFT_GUARDED_BY(mutex_) = false;
+  bool is_static_ WEFT_GUARDED_BY(mutex_) = true;  // as many in all others so far
 
   // Of the last forward.
-  bool reduces_ = false;  // its backward is reduced
-  bool armed_ = false;    // it had no backward yet
-  std::chrono::steady_clock::time_point forward_at_;
+  bool reduces_ WEFT_GUARDED_BY(mutex_) = false;  // its backward is reduced
+  bool armed_ WEFT_GUARDED_BY(mutex_) = false;    // it had no backward yet
+  std::chrono::steady_clock::time_point forward_at_ WEFT_GUARDED_BY(mutex_);
 
   // Of the present backward.
-  bool running_ = false;
-  bool shadows_ = false;
-  bool at_the_end_ = false;  // buckets are launched when backward has ended
-  std::optional<BucketReductions> reductions_;
-  std::vector<bool> published_;     // by bucket
-  std::vector<std::size_t> order_;  // in which gradients became ready
-  ReachedParameters reached_;
-  std::optional<rpc::Future<void>> exchange_;  // of reached_
-  std::optional<rpc::Future<void>> other_;     // of wait_for()
-  std::chrono::steady_clock::time_point began_at_;
-  IterationStats stats_, last_;
-  IterationReport report_;
+  bool running_ WEFT_GUARDED_BY(mutex_) = false;
+  bool shadows_ WEFT_GUARDED_BY(mutex_) = false;
+  bool at_the_end_ WEFT_GUARDED_BY(mutex_) = false;  // buckets are launched when backward has ended
+  std::optional<BucketReductions> reductions_ WEFT_GUARDED_BY(mutex_);
+  std::vector<bool> published_ WEFT_GUARDED_BY(mutex_);     // by bucket
+  std::vector<std::size_t> order_ WEFT_GUARDED_BY(mutex_);  // in which gradients became ready
+  ReachedParameters reached_ WEFT_GUARDED_BY(mutex_);
+  std::optional<rpc::Future<void>> exchange_ WEFT_GUARDED_BY(mutex_);  // of reached_
+  std::optional<rpc::Future<void>> other_ WEFT_GUARDED_BY(mutex_);     // of wait_for()
+  std::chrono::steady_clock::time_point began_at_ WEFT_GUARDED_BY(mutex_);
+  IterationStats stats_ WEFT_GUARDED_BY(mutex_);
+  IterationStats last_ WEFT_GUARDED_BY(mutex_);
+  IterationReport report_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::data_parallel

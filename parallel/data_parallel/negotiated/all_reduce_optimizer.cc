@@ -4,6 +4,7 @@
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/gradient_cast.h>
 #include <weft/parallel/data_parallel/sparse_gradients.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -97,6 +97,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   }
 
   void add_hooks() {
+    rpc::MutexLock lock(mutex_);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = parameters_[i];
       parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
@@ -110,36 +111,45 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   }
 
   std::vector<at::Tensor> tensors() const {
+    rpc::MutexLock lock(mutex_);
     std::vector<at::Tensor> tensors;
     for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
     return tensors;
   }
   // Without a reduction: the gradients of the next backwards are those of another step.
   void begin_step() {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     for (Unit& unit : units_) unit.ready = 0;
     for (Parameter& parameter : parameters_) parameter.passes = 0;
   }
 
   bool in_flight() const {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return std::any_of(units_.begin(), units_.end(),
                        [](const Unit& unit) { return unit.reduced.has_value(); });
   }
 
   void synchronize() {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     std::exception_ptr error;
     const auto attempt = [&](auto f) {
       if (const auto result = rpc::capture(f); !result.ok() && error == nullptr) error = result.error();
     };
     for (Unit& unit : units_)
-      if (!unit.reduced) attempt([&] { start(unit); });
+      if (!unit.reduced)
+        attempt([&] {
+          mutex_.assume_locked();
+          start(unit);
+        });
     // Waits for all, also after a failure: nothing then writes to gradients any more.
     const at::NoGradGuard no_grad;
     for (Unit& unit : units_) {
       if (unit.reduced) attempt([&] { std::exchange(unit.reduced, std::nullopt)->get(); });
-      for (const std::size_t index : unit.parameters) attempt([&] { take_result(parameters_[index]); });
+      for (const std::size_t index : unit.parameters)
+        attempt([&] {
+          mutex_.assume_locked();
+          take_result(parameters_[index]);
+        });
       unit.ready = 0;
     }
     for (Parameter& parameter : parameters_)
@@ -170,7 +180,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   };
 
   // A unit for each group, dtype and device, and one for each other parameter.
-  void make_units() {
+  void make_units() WEFT_REQUIRES(mutex_) {
     std::map<std::string, std::size_t> group_of;
     for (std::size_t group = 0; group < options_.groups.size(); ++group)
       for (const std::string& name : options_.groups[group]) {
@@ -198,7 +208,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
 
   // From the engine, when it has accumulated a gradient.
   void is_ready(std::size_t index) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     Parameter& parameter = parameters_[index];
     Unit& unit = units_[parameter.unit];
     if (parameter.passes == options_.backward_passes_per_step || unit.reduced)
@@ -210,7 +220,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     if (++unit.ready == unit.parameters.size() && !options_.adasum) start(unit);
   }
 
-  void start(Unit& unit) {
+  void start(Unit& unit) WEFT_REQUIRES(mutex_) {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
     for (const std::size_t index : unit.parameters) {
@@ -248,9 +258,9 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   const std::shared_ptr<NegotiatedReduction> reduction_;
   const AllReduceOptimizerOptions options_;
   const ReductionCall call_;
-  mutable std::mutex mutex_;  // guards what follows
-  std::vector<Parameter> parameters_;
-  std::vector<Unit> units_;
+  mutable rpc::Mutex mutex_;
+  std::vector<Parameter> parameters_ WEFT_GUARDED_BY(mutex_);
+  std::vector<Unit> units_ WEFT_GUARDED_BY(mutex_);
 };
 
 // What an optimizer has changed in one step, for each dtype a bucket, and its Adasum over the ranks.

@@ -11,12 +11,12 @@
 
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_run.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <set>
 #include <utility>
 
@@ -117,7 +117,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       try {
         return prepare_reduction(pending, devices_);
       } catch (...) {
-        std::lock_guard lock(mutex_);
+        rpc::MutexLock lock(mutex_);
         names_.erase(name);
         throw;
       }
@@ -129,7 +129,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     pending.times.made = timeline_.now();
     bool first = false;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       first = inbox_.empty();
       inbox_.emplace_back(std::move(request).get(), std::move(pending));
     }
@@ -142,7 +142,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     auto future = promise.future();
     bool again = false;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       again = std::exchange(has_joined_, true);
     }
     if (again) {
@@ -181,11 +181,11 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   }
 
   FusionSettings fusion() const {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return fusion_;
   }
   Counts counts() const {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return counts_;
   }
 
@@ -206,7 +206,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   }
 
   void reserve(const std::string& name) {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (has_joined_)
       throw rpc::Error(
           rpc::ErrorKind::failed_precondition,
@@ -221,7 +221,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   void complete(PendingReduction pending, rpc::Result<void> result) {
     if (pending.is_zero) return;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       names_.erase(pending.name);
     }
     timeline_.add(pending.name, pending.times, pending.bytes, result.ok() ? nullptr : result.error());
@@ -230,7 +230,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   void end_join(rpc::Promise<int> promise, rpc::Result<int> result) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       has_joined_ = false;
     }
     promise.complete(std::move(result));
@@ -242,7 +242,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   void submit() {
     Inbox inbox;
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       inbox = std::exchange(inbox_, {});
     }
     for (auto& [request, pending] : inbox) {
@@ -284,7 +284,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   void execute(const Plan& plan) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       fusion_ = {plan.fusion_bytes, std::chrono::nanoseconds(plan.cycle_ns)};
     }
     for (const ReductionLaunch& launch : plan.launches) execute(launch);
@@ -314,12 +314,12 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     if (run->reductions.empty()) return;
     ReductionLane& lane = *lanes_[run->reductions.front().place];
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       ++counts_.launches;
       counts_.names += launch.names.size();
     }
     const std::int64_t planned_at = timeline_.now();
-    if (const auto fused = rpc::capture([&] { run->fuse(lane, fusion_.bytes); }); !fused.ok())
+    if (const auto fused = rpc::capture([&] { run->fuse(lane, fusion().bytes); }); !fused.ok())
       return fail_launch(*run, fused);
     for (PendingReduction& each : run->reductions)
       each.times.planned = planned_at, each.times.fused = timeline_.now();
@@ -354,14 +354,14 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   }
   void count_completed(std::uint64_t bytes) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       completed_bytes_ += bytes;
       if (completed_++ != 0) return;
     }
     post([](State& self) {
-      std::unique_lock lock(self.mutex_);
-      const auto launches = std::exchange(self.completed_, 0),
-                 bytes = std::exchange(self.completed_bytes_, 0);
+      rpc::MutexLock lock(self.mutex_);
+      const auto launches = std::exchange(self.completed_, 0);
+      const auto bytes = std::exchange(self.completed_bytes_, 0);
       lock.unlock();
       self.coordinator_->completed(launches, bytes);
     });
@@ -419,13 +419,15 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   std::vector<std::unique_ptr<ReductionLane>> lanes_;  // by place; each with a group of collectives
   std::shared_ptr<ReductionCoordinator> coordinator_;  // of rank 0; on the loop
 
-  mutable std::mutex mutex_;     // guards what follows; the loop alone writes fusion_ and counts_
-  std::set<std::string> names_;  // in flight
-  Inbox inbox_;                  // not looked at by the loop yet
-  std::uint64_t completed_ = 0, completed_bytes_ = 0;  // launches, of which the coordinator has not heard
-  FusionSettings fusion_;
-  Counts counts_;
-  bool has_joined_ = false;
+  mutable rpc::Mutex mutex_;
+  std::set<std::string> names_ WEFT_GUARDED_BY(mutex_);  // in flight
+  Inbox inbox_ WEFT_GUARDED_BY(mutex_);                  // not looked at by the loop yet
+  // Launches, of which the coordinator has not heard.
+  std::uint64_t completed_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::uint64_t completed_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
+  FusionSettings fusion_ WEFT_GUARDED_BY(mutex_);
+  Counts counts_ WEFT_GUARDED_BY(mutex_);
+  bool has_joined_ WEFT_GUARDED_BY(mutex_) = false;
 
   // On the loop.
   std::map<std::string, PendingReduction> pending_;  // requests that are not launched

@@ -10,7 +10,7 @@ namespace weft::data_parallel {
 
 at::Tensor FusionMemory::take(std::uint64_t bytes, std::uint64_t expected) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     const auto fits = std::find_if(free_.begin(), free_.end(),
                                    [&](const at::Tensor& memory) { return memory.nbytes() >= bytes; });
     if (fits != free_.end()) {
@@ -24,7 +24,7 @@ at::Tensor FusionMemory::take(std::uint64_t bytes, std::uint64_t expected) {
 }
 
 void FusionMemory::give_back(at::Tensor memory) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   free_.push_back(std::move(memory));
 }
 

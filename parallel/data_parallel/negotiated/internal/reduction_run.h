@@ -12,9 +12,9 @@
 #include <weft/parallel/data_parallel/communication_stream.h>
 #include <weft/parallel/data_parallel/negotiated/internal/pending_reduction.h>
 #include <weft/parallel/data_parallel/sparse_gradients.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -31,8 +31,8 @@ class FusionMemory {
  private:
   const collectives::Group group_;
   const c10::Device device_;
-  std::mutex mutex_;              // guards what follows
-  std::vector<at::Tensor> free_;  // bytes
+  rpc::Mutex mutex_;
+  std::vector<at::Tensor> free_ WEFT_GUARDED_BY(mutex_);  // bytes
 };
 
 struct ReductionLane {
