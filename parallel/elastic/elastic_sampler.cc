@@ -1,11 +1,12 @@
 #include <weft/parallel/elastic/elastic_sampler.h>
 
+#include <weft/rpc/core/mutex.h>
+
 #include <ATen/Functions.h>
 #include <torch/serialize/archive.h>
 #include <torch/types.h>
 
 #include <deque>
-#include <mutex>
 
 namespace weft::elastic {
 namespace {
@@ -25,13 +26,13 @@ std::uint64_t read_number(torch::serialize::InputArchive& archive, const char* k
 struct ElasticSampler::State {
   const SamplerOptions options;
 
-  mutable std::mutex mutex;  // guards what follows
-  EpochPlan plan;
-  bool has_ranks = false;        // set_ranks() was called
-  std::deque<Round> fetched;     // by the loader, not delivered
-  std::optional<Round> current;  // delivered, not recorded
+  mutable rpc::Mutex mutex;
+  EpochPlan plan WEFT_GUARDED_BY(mutex);
+  bool has_ranks WEFT_GUARDED_BY(mutex) = false;        // set_ranks() was called
+  std::deque<Round> fetched WEFT_GUARDED_BY(mutex);     // by the loader, not delivered
+  std::optional<Round> current WEFT_GUARDED_BY(mutex);  // delivered, not recorded
 
-  void forget_fetched() {
+  void forget_fetched() WEFT_REQUIRES(mutex) {
     fetched.clear();
     current.reset();
   }
@@ -41,37 +42,37 @@ ElasticSampler::ElasticSampler(std::size_t size, SamplerOptions options)
     : state_(new State{.options = options, .plan = EpochPlan(size, options.shuffle, options.seed)}) {}
 
 void ElasticSampler::set_ranks(int rank, int ranks, std::vector<int> resting) {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   state_->plan.set_ranks(rank, ranks, std::move(resting));
   state_->has_ranks = true;
   state_->forget_fetched();
 }
 
 void ElasticSampler::set_epoch(std::uint64_t epoch) {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   if (epoch == state_->plan.progress().epoch) return;
   state_->plan.set_progress({.epoch = epoch});
   state_->forget_fetched();
 }
 
 EpochProgress ElasticSampler::progress() const {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   return state_->plan.progress();
 }
 
 void ElasticSampler::set_progress(const EpochProgress& progress) {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   state_->plan.set_progress(progress);
   state_->forget_fetched();
 }
 
 std::vector<std::size_t> ElasticSampler::processed() const {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   return state_->plan.processed();
 }
 
 void ElasticSampler::deliver() {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   if (state_->current)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "ElasticSampler: the batch before was not recorded: call record() after each step");
@@ -83,7 +84,7 @@ void ElasticSampler::deliver() {
 }
 
 Round ElasticSampler::round() const {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   if (!state_->current)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "ElasticSampler: there is no batch: iterate over batches(loader)");
@@ -91,7 +92,7 @@ Round ElasticSampler::round() const {
 }
 
 void ElasticSampler::record() {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   if (!state_->current)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "ElasticSampler: there is no batch to record: iterate over batches(loader)");
@@ -100,7 +101,7 @@ void ElasticSampler::record() {
 }
 
 void ElasticSampler::reset(std::optional<std::size_t> new_size) {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   if (new_size && *new_size != state_->plan.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "ElasticSampler: reset to " +
                                                            std::to_string(*new_size) + " samples, expected " +
@@ -110,7 +111,7 @@ void ElasticSampler::reset(std::optional<std::size_t> new_size) {
 }
 
 std::optional<std::vector<std::size_t>> ElasticSampler::next(std::size_t batch_size) {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   if (!state_->has_ranks)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "ElasticSampler: its ranks are unknown: add it to the State of elastic::run(), or call "
@@ -121,7 +122,7 @@ std::optional<std::vector<std::size_t>> ElasticSampler::next(std::size_t batch_s
 }
 
 void ElasticSampler::save(torch::serialize::OutputArchive& archive) const {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   write_number(archive, "seed", state_->options.seed);
   write_number(archive, "size", state_->plan.size());
   write_number(archive, "shuffle", state_->options.shuffle ? 1 : 0);
@@ -130,7 +131,7 @@ void ElasticSampler::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void ElasticSampler::load(torch::serialize::InputArchive& archive) {
-  const std::lock_guard lock(state_->mutex);
+  const rpc::MutexLock lock(state_->mutex);
   const auto expect = [&](const char* key, std::uint64_t own) {
     if (const std::uint64_t saved = read_number(archive, key); saved != own)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -147,6 +148,7 @@ void ElasticSampler::load(torch::serialize::InputArchive& archive) {
 }
 
 std::string ElasticSampler::description() const {
+  const rpc::MutexLock lock(state_->mutex);
   return std::to_string(state_->plan.size()) + " samples" +
          (state_->options.shuffle ? ", seed " + std::to_string(state_->options.seed) : ", in order");
 }

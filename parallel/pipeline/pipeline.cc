@@ -9,11 +9,11 @@
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
 #include <weft/rpc/call/ping.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <set>
 #include <utility>
 
@@ -52,13 +52,13 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
  private:
   void ended(std::size_t stage, rpc::Result<StageReport>&& report) {
     if (!report.ok()) fail(report.error());
-    std::unique_lock lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (report.ok() && !over_) reports_[stage] = std::move(report).get();
     if (--left_ == 0) finish(lock);
   }
   void fail(std::exception_ptr error) {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (over_) return;
       const bool is_first = error_ == nullptr;
       if (is_first || is_aborted(error_)) error_ = std::move(error);
@@ -68,15 +68,15 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
     loop_->schedule(rpc::later(loop_->now(), timeout_), [weak = weak_from_this()] {
       const auto self = weak.lock();
       if (self == nullptr) return;
-      std::unique_lock lock(self->mutex_);
+      rpc::MutexLock lock(self->mutex_);
       self->finish(lock);
     });
   }
-  void finish(std::unique_lock<std::mutex>& lock) {
+  void finish(rpc::MutexLock& lock) WEFT_REQUIRES(mutex_) {
     if (std::exchange(over_, true)) return;
     const std::exception_ptr error = error_;
     Reports reports = std::move(reports_);
-    lock.unlock();
+    rpc::MutexUnlock unlocked(lock, mutex_);
     error != nullptr ? promise_.complete(error) : promise_.complete(std::move(reports));
   }
   static bool is_aborted(const std::exception_ptr& error) {
@@ -92,12 +92,12 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
   const std::shared_ptr<dist_autograd::Pass> pass_;
   const std::shared_ptr<rpc::Loop> loop_;
   const std::chrono::nanoseconds timeout_;
-  std::mutex mutex_;  // guards what follows
-  std::size_t left_;
-  Reports reports_;
-  std::exception_ptr error_;
-  bool over_ = false;
-  rpc::Promise<Reports> promise_;
+  rpc::Mutex mutex_;
+  std::size_t left_ WEFT_GUARDED_BY(mutex_);
+  Reports reports_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
+  bool over_ WEFT_GUARDED_BY(mutex_) = false;
+  rpc::Promise<Reports> promise_;  // completed once, by the first finish()
 };
 
 // Inputs travel through the host's memory. Those that the stage does not use stay here, as undefined tensors.

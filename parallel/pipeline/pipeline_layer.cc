@@ -17,19 +17,19 @@ std::shared_ptr<PipelineLayer> PipelineLayer::of(const rpc::CallHost& host) {
 }
 
 void PipelineLayer::add(const PipelineId& id, const std::shared_ptr<StageWorker>& worker) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::erase_if(workers_, [](const auto& each) { return each.second.expired(); });
   workers_[id] = worker;
 }
 
 std::shared_ptr<StageWorker> PipelineLayer::find(const PipelineId& id) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   const auto found = workers_.find(id);
   return found == workers_.end() ? nullptr : found->second.lock();
 }
 
 void PipelineLayer::figures(rpc::LayerFigures& to) const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::uint64_t& count = to["pipeline.workers"];
   for (const auto& [id, worker] : workers_) count += worker.expired() ? 0 : 1;
 }
@@ -40,7 +40,7 @@ PipelineLayer::~PipelineLayer() {
 
 std::vector<std::shared_ptr<StageWorker>> PipelineLayer::workers() const {
   std::vector<std::shared_ptr<StageWorker>> all;
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   for (const auto& [id, weak] : workers_)
     if (auto worker = weak.lock()) all.push_back(std::move(worker));
   return all;

@@ -12,11 +12,11 @@
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/pipeline/remote/messages.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/tensor/device_options.h>
 
 #include <atomic>
 #include <map>
-#include <mutex>
 
 namespace weft::pipeline {
 
@@ -50,8 +50,8 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
 
   const Model model_;
   std::atomic<std::uint64_t> numbers_{0};
-  mutable std::mutex mutex_;  // guards workers_
-  std::map<PipelineId, std::weak_ptr<StageWorker>> workers_;
+  mutable rpc::Mutex mutex_;
+  std::map<PipelineId, std::weak_ptr<StageWorker>> workers_ WEFT_GUARDED_BY(mutex_);
 };
 
 // With those that it needs: distributed optimizers, autograd, RRefs and tensors.

@@ -53,7 +53,7 @@ Board::Board(rpc::Agent& agent, std::shared_ptr<rpc::Store> store, const std::st
 void Board::close() {
   rpc::Future<bool> look, listen;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     closed_ = true;
     look = std::move(look_);
     listen = std::move(listen_);
@@ -72,9 +72,9 @@ auto Board::ask(Ask ask) const {
           error.kind() == rpc::ErrorKind::unavailable || error.kind() == rpc::ErrorKind::deadline_exceeded;
       if (!again || rpc::Clock::now() >= until) throw;
     }
-    std::unique_lock lock(mutex_);
-    if (failure_) throw *failure_;
-    changed_.wait_for(lock, pause);
+    rpc::MutexLock lock(mutex_);
+    if (changed_.wait_for(lock, pause, [&]() WEFT_REQUIRES(mutex_) { return failure_.has_value(); }))
+      throw *failure_;
   }
 }
 
@@ -123,13 +123,13 @@ Board::View Board::view_locked() const {
 }
 
 Board::View Board::view() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return view_locked();
 }
 
 Board::View Board::refresh() {
   rpc::StoreView all = ask([&] { return store_->list(prefix_); });
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (all.version > store_version_) {
     store_version_ = all.version;
     if (entries_ != all.entries) {
@@ -142,15 +142,15 @@ Board::View Board::refresh() {
 }
 
 bool Board::wait(std::uint64_t version, rpc::Clock::time_point until) const {
-  std::unique_lock lock(mutex_);
-  const bool changed =
-      changed_.wait_until(lock, until, [&] { return failure_.has_value() || version_ != version; });
+  rpc::MutexLock lock(mutex_);
+  const bool changed = changed_.wait_until(
+      lock, until, [&]() WEFT_REQUIRES(mutex_) { return failure_.has_value() || version_ != version; });
   if (failure_) throw *failure_;
   return changed;
 }
 
 void Board::poke() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   ++version_;
   changed_.notify_all();
 }
@@ -160,7 +160,7 @@ void Board::poke() {
 void Board::look() {
   std::uint64_t after = 0, number = 0;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (closed_ || failure_) return;
     after = store_version_;
     number = ++looks_;
@@ -171,7 +171,7 @@ void Board::look() {
                     return true;
                   });
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (looks_ != number) return;  // answered already
     if (!closed_) {
       look_ = std::move(look);
@@ -185,7 +185,7 @@ void Board::take_changes(rpc::Result<rpc::StoreChanges>&& changes) {
   bool later = false;
   if (changes.ok()) {
     const rpc::StoreChanges now = std::move(changes).get();
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (now.version > store_version_) {  // a refresh() may have seen more
       store_version_ = now.version;
       now.apply_to(entries_);
@@ -208,7 +208,7 @@ void Board::look_later() {
 void Board::listen() {
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (closed_ || failure_) return;
     number = ++listens_;
   }
@@ -217,7 +217,7 @@ void Board::listen() {
     return true;
   });
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (listens_ != number) return;
     if (!closed_) {
       listen_ = std::move(listen);
@@ -229,7 +229,7 @@ void Board::listen() {
 
 void Board::take_events(rpc::Result<std::vector<rpc::MemberEvent>>&& events) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (closed_) return;
     if (events.ok()) {
       for (const rpc::MemberEvent& event : events.value()) {

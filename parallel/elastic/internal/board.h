@@ -10,14 +10,13 @@
 #pragma once
 
 #include <weft/parallel/elastic/plan/generation.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/membership/job.h>
 #include <weft/rpc/store/store.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -67,7 +66,7 @@ class Board : public std::enable_shared_from_this<Board> {
   void look_later();
   void listen();  // to the job's members
   void take_events(rpc::Result<std::vector<rpc::MemberEvent>>&& events);
-  View view_locked() const;
+  View view_locked() const WEFT_REQUIRES(mutex_);
 
   rpc::Agent& agent_;
   const std::shared_ptr<rpc::Store> store_;
@@ -75,16 +74,19 @@ class Board : public std::enable_shared_from_this<Board> {
   const std::shared_ptr<rpc::Loop> loop_;  // of pauses
   const std::unique_ptr<rpc::MemberWatch> watch_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  mutable std::condition_variable changed_;
-  std::uint64_t version_ = 1;
-  std::uint64_t store_version_ = 0;
-  std::map<std::string, std::string> entries_;  // of the store, below the prefix
-  std::set<rpc::AgentId> present_, gone_;
-  std::optional<rpc::Error> failure_;
-  bool closed_ = false;
-  std::uint64_t looks_ = 0, listens_ = 0;  // which ones look_ and listen_ are
-  rpc::Future<bool> look_, listen_;
+  mutable rpc::Mutex mutex_;
+  mutable rpc::Condition changed_;
+  std::uint64_t version_ WEFT_GUARDED_BY(mutex_) = 1;
+  std::uint64_t store_version_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::string> entries_ WEFT_GUARDED_BY(mutex_);  // of the store, below the prefix
+  std::set<rpc::AgentId> present_ WEFT_GUARDED_BY(mutex_);
+  std::set<rpc::AgentId> gone_ WEFT_GUARDED_BY(mutex_);
+  std::optional<rpc::Error> failure_ WEFT_GUARDED_BY(mutex_);
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+  std::uint64_t looks_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of look_
+  rpc::Future<bool> look_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t listens_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of listen_
+  rpc::Future<bool> listen_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::elastic::detail

@@ -3,6 +3,7 @@
 #include <weft/parallel/pipeline/internal/sent_values.h>
 #include <weft/parallel/pipeline/internal/ties.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -50,7 +51,7 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
 
   // One value more may come.
   void next() {
-    std::unique_lock lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (route_ != nullptr) {
       ++credits_;
       lock.unlock();
@@ -71,7 +72,7 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
   // A route gives one value after the other, in the order in which they are sent.
   void next_of_route() {
     {
-      std::lock_guard lock(mutex_);
+      rpc::MutexLock lock(mutex_);
       if (receiving_ || credits_ == 0 || values_.empty()) return;
       receiving_ = true;
       --credits_;
@@ -81,7 +82,7 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
       DeviceRoute::Arrival arrival = std::move(result).get();
       std::optional<Expected> expected;
       {
-        std::lock_guard lock(self->mutex_);
+        rpc::MutexLock lock(self->mutex_);
         const auto found =
             std::find_if(self->values_.begin(), self->values_.end(),
                          [&](const Expected& each) { return each.key.microbatch == arrival.microbatch; });
@@ -124,10 +125,10 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
   const int from_;
   const std::shared_ptr<DeviceRoute> route_;
   std::optional<c10::Stream> reader_;  // of a route: computes with the values
-  std::mutex mutex_;                   // guards what follows
-  std::deque<Expected> values_;
-  bool receiving_ = false;  // from a route
-  int credits_ = 0;         // of a route
+  rpc::Mutex mutex_;
+  std::deque<Expected> values_ WEFT_GUARDED_BY(mutex_);
+  bool receiving_ WEFT_GUARDED_BY(mutex_) = false;  // from a route
+  int credits_ WEFT_GUARDED_BY(mutex_) = 0;         // of a route
 };
 
 GroupMessages::GroupMessages(collectives::Group group, const StageGraph& graph,

@@ -29,7 +29,7 @@ Credits credits_of(const StageGraph& graph, const schedule::Schedule& computatio
 
 void InFlight::add(const ValueExchange::Key& key, int to, std::chrono::nanoseconds timeout) {
   const int credits = credits_.at({key.edge, key.gradient});
-  std::unique_lock lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   int& count = counts_[{key.edge, key.gradient, to}];
   const bool in_time = changed_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout),
                                            [&] { return exchange_.error() != nullptr || count < credits; });
@@ -44,13 +44,13 @@ void InFlight::add(const ValueExchange::Key& key, int to, std::chrono::nanosecon
 }
 
 void InFlight::used(const ValueExchange::Key& key, int to) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   --counts_[{key.edge, key.gradient, to}];
   changed_.notify_all();
 }
 
 void InFlight::wake() {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   changed_.notify_all();
 }
 

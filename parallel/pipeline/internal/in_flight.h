@@ -6,10 +6,9 @@
 #pragma once
 
 #include <weft/parallel/pipeline/internal/value_exchange.h>
+#include <weft/rpc/core/mutex.h>
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -33,9 +32,9 @@ class InFlight {
  private:
   const Credits& credits_;
   const ValueExchange& exchange_;
-  std::mutex mutex_;  // guards counts_
-  std::condition_variable changed_;
-  std::map<std::tuple<schedule::Edge, bool, int>, int> counts_;
+  rpc::Mutex mutex_;
+  rpc::Condition changed_;
+  std::map<std::tuple<schedule::Edge, bool, int>, int> counts_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::pipeline

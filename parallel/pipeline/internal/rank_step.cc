@@ -36,12 +36,12 @@ std::string text_of_current_exception() {
 }  // namespace
 
 void Activities::set(int rank, std::string action) {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   actions_[static_cast<std::size_t>(rank)] = std::move(action);
 }
 
 std::string Activities::text() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   std::string text;
   for (std::size_t rank = 0; rank < actions_.size(); ++rank)
     if (!actions_[rank].empty())

@@ -7,9 +7,9 @@
 #include <weft/parallel/pipeline/microbatches.h>
 #include <weft/parallel/pipeline/stage_runner.h>
 #include <weft/parallel/schedule/simulate.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,8 +25,8 @@ class Activities {
   std::string text() const;
 
  private:
-  mutable std::mutex mutex_;  // guards what follows
-  std::vector<std::string> actions_;
+  mutable rpc::Mutex mutex_;
+  std::vector<std::string> actions_ WEFT_GUARDED_BY(mutex_);
 };
 
 struct StepContext {

@@ -11,7 +11,7 @@ StageThread::~StageThread() { end(); }
 void StageThread::end() {
   std::deque<rpc::Callback> dropped;
   {
-    std::lock_guard lock(queue_->mutex);
+    rpc::MutexLock lock(queue_->mutex);
     queue_->ends = true;
     dropped.swap(queue_->jobs);
     queue_->changed.notify_one();
@@ -25,16 +25,16 @@ void StageThread::end() {
 }
 
 void StageThread::post(rpc::Callback job) {
-  std::lock_guard lock(queue_->mutex);
+  rpc::MutexLock lock(queue_->mutex);
   if (queue_->ends) return;
   queue_->jobs.push_back(std::move(job));
   queue_->changed.notify_one();
 }
 
 void StageThread::serve(Queue& queue) {
-  std::unique_lock lock(queue.mutex);
+  rpc::MutexLock lock(queue.mutex);
   while (true) {
-    queue.changed.wait(lock, [&] { return queue.ends || !queue.jobs.empty(); });
+    queue.changed.wait(lock, [&]() WEFT_REQUIRES(queue.mutex) { return queue.ends || !queue.jobs.empty(); });
     if (queue.jobs.empty()) return;
     rpc::Callback job = std::move(queue.jobs.front());
     queue.jobs.pop_front();

@@ -4,12 +4,11 @@
 // causes the end.
 #pragma once
 
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/unique_function.h>
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 namespace weft::pipeline {
@@ -26,10 +25,10 @@ class StageThread {
 
  private:
   struct Queue {
-    std::mutex mutex;  // guards what follows
-    std::condition_variable changed;
-    std::deque<rpc::Callback> jobs;
-    bool ends = false;
+    rpc::Mutex mutex;
+    rpc::Condition changed;
+    std::deque<rpc::Callback> jobs WEFT_GUARDED_BY(mutex);
+    bool ends WEFT_GUARDED_BY(mutex) = false;
   };
   static void serve(Queue& queue);
 

@@ -18,7 +18,7 @@ std::exception_ptr over_error() {
 
 void ValueExchange::put(const Key& key, Values values, std::optional<rpc::Promise<void>> used) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (error_ == nullptr) {
       values_.insert_or_assign(key, Entry{std::move(values), std::move(used)});
       came_.notify_all();
@@ -30,9 +30,10 @@ void ValueExchange::put(const Key& key, Values values, std::optional<rpc::Promis
 
 Values ValueExchange::take(const Key& key, std::chrono::nanoseconds timeout) {
   Entry entry;
-  std::unique_lock lock(mutex_);
-  const bool is_there = came_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout),
-                                         [&] { return error_ != nullptr || values_.contains(key); });
+  rpc::MutexLock lock(mutex_);
+  const bool is_there =
+      came_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout),
+                       [&]() WEFT_REQUIRES(mutex_) { return error_ != nullptr || values_.contains(key); });
   if (error_ != nullptr) std::rethrow_exception(error_);
   if (!is_there) {
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
@@ -50,7 +51,7 @@ Values ValueExchange::take(const Key& key, std::chrono::nanoseconds timeout) {
 void ValueExchange::fail(std::exception_ptr error) {
   std::map<Key, Entry> dropped;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (error_ == nullptr) error_ = std::move(error);
     dropped.swap(values_);
     came_.notify_all();
@@ -60,7 +61,7 @@ void ValueExchange::fail(std::exception_ptr error) {
 }
 
 std::exception_ptr ValueExchange::error() const {
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   return error_;
 }
 

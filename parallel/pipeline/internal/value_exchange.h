@@ -5,12 +5,11 @@
 
 #include <weft/parallel/pipeline/stage_graph.h>
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <map>
-#include <mutex>
 #include <optional>
 
 namespace weft::pipeline {
@@ -36,14 +35,14 @@ class ValueExchange {
   std::exception_ptr error() const;
 
  private:
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable came_;
+  mutable rpc::Mutex mutex_;
+  rpc::Condition came_;
   struct Entry {
     Values values;
     std::optional<rpc::Promise<void>> used;
   };
-  std::map<Key, Entry> values_;
-  std::exception_ptr error_;
+  std::map<Key, Entry> values_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::pipeline

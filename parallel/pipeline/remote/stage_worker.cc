@@ -84,7 +84,7 @@ rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> 
   std::exception_ptr refused;
   bool is_complete = false;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (ended_) {
       refused = std::make_exception_ptr(*ended_);
     } else if (step = step_of(part.step); step == nullptr) {
@@ -139,7 +139,7 @@ void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exceptio
   step->in_flight.wake();
   std::map<int, rpc::Promise<StageReport>> asked;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (step->is_posted) return;
     step->is_posted = true;
     asked = std::move(step->asked);
@@ -152,7 +152,7 @@ void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exceptio
 void StageWorker::pass_ended() {
   std::vector<rpc::Callback> jobs;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (--open_passes_ == 0) jobs = std::exchange(after_passes_, {});
   }
   for (auto& job : jobs) thread_.post(std::move(job));
@@ -160,7 +160,7 @@ void StageWorker::pass_ended() {
 
 void StageWorker::after_passes(rpc::Callback job) {
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (open_passes_ > 0) return after_passes_.push_back(std::move(job));
   }
   thread_.post(std::move(job));
@@ -169,7 +169,7 @@ void StageWorker::after_passes(rpc::Callback job) {
 void StageWorker::set_workers(const rpc::AgentCore& core, std::vector<rpc::AgentId> workers) {
   std::vector<rpc::Peer> peers;
   for (const rpc::AgentId& worker : workers) peers.push_back(rref::RRefLayer::of(core)->peer(worker));
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   workers_ = std::move(workers);
   peers_ = std::move(peers);
 }
@@ -194,7 +194,7 @@ std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueM
     return Error(ErrorKind::invalid_argument, "a value of stage " + std::to_string(sender) + " for stage " +
                                                   std::to_string(receiver) +
                                                   " does not fit the model of this worker");
-  std::lock_guard lock(mutex_);
+  rpc::MutexLock lock(mutex_);
   if (from != workers_[static_cast<std::size_t>(schedule_.rank_of(sender, 0))])
     return Error(ErrorKind::permission_denied,
                  from.name + " does not compute stage " + std::to_string(sender));
@@ -210,7 +210,7 @@ rpc::Future<void> StageWorker::put(const rpc::AgentId& from, ValueMessage messag
   }
   std::shared_ptr<Step> step;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     if (!ended_) step = step_of(message.step);
   }
   if (step == nullptr) {
@@ -229,7 +229,7 @@ dist_optim::StepTarget& StageWorker::optimizer(int stage) {
 void StageWorker::end(const Error& error) {
   std::vector<std::shared_ptr<Step>> steps;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     ended_ = error;
     for (const auto& [number, step] : steps_) steps.push_back(step);
   }
@@ -290,7 +290,7 @@ void StageWorker::execute(const std::shared_ptr<Step>& step) {
   step->exchange->fail(over_error(step->number, "its rank has completed or left it"));
   std::map<int, rpc::Promise<StageReport>> asked;
   {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     steps_.erase(step->number);
     over_ = std::max(over_, step->number);
     asked = std::move(step->asked);
@@ -318,7 +318,7 @@ void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::K
                        .gradient = key.gradient,
                        .sent = SentValues::of(values)};
   rpc::Peer peer = [&] {
-    std::lock_guard lock(mutex_);
+    rpc::MutexLock lock(mutex_);
     return peers_[static_cast<std::size_t>(to)];
   }();
   peer.call<&PipelineService::put>(std::move(message)).then([step, key, to](rpc::Result<void>&& used) {

@@ -20,12 +20,12 @@
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/pipeline/remote/messages.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <c10/core/Device.h>
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 
 namespace weft::pipeline {
@@ -61,7 +61,7 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
 
  private:
   struct Step;
-  std::shared_ptr<Step> step_of(std::uint64_t number);  // with the mutex; null: it has ended
+  std::shared_ptr<Step> step_of(std::uint64_t number) WEFT_REQUIRES(mutex_);  // null: it has ended
   StageReport compute(const std::shared_ptr<Step>& step);
   void execute(const std::shared_ptr<Step>& step);
   void give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error);
@@ -82,14 +82,14 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   const std::vector<ValueExchange::Key> ties_;
   std::map<int, StageParameters> parameters_;  // by stage of the rank; of the thread
 
-  std::mutex mutex_;                   // guards what follows
-  std::vector<rpc::AgentId> workers_;  // by rank
-  std::vector<rpc::Peer> peers_;       // likewise
-  std::size_t open_passes_ = 0;        // for each stage that runs in them
-  std::vector<rpc::Callback> after_passes_;
-  std::map<std::uint64_t, std::shared_ptr<Step>> steps_;
-  std::uint64_t over_ = 0;  // steps up to this one
-  std::optional<rpc::Error> ended_;
+  rpc::Mutex mutex_;
+  std::vector<rpc::AgentId> workers_ WEFT_GUARDED_BY(mutex_);  // by rank
+  std::vector<rpc::Peer> peers_ WEFT_GUARDED_BY(mutex_);       // likewise
+  std::size_t open_passes_ WEFT_GUARDED_BY(mutex_) = 0;        // for each stage that runs in them
+  std::vector<rpc::Callback> after_passes_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<Step>> steps_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t over_ WEFT_GUARDED_BY(mutex_) = 0;  // steps up to this one
+  std::optional<rpc::Error> ended_ WEFT_GUARDED_BY(mutex_);
 
   StageThread thread_;  // destroyed first
 };

@@ -14,7 +14,7 @@ void OverlappedGroup::InFlight::finish() {
 std::shared_ptr<CommunicationStream> OverlappedGroup::stream_after_current(c10::Device device) {
   std::shared_ptr<CommunicationStream> stream;
   {
-    const std::lock_guard lock(mutex_);
+    const rpc::MutexLock lock(mutex_);
     auto& kept = streams_[device];
     if (kept == nullptr) kept = std::make_shared<CommunicationStream>(device);
     stream = kept;

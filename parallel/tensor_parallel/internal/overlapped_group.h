@@ -10,11 +10,11 @@
 
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/rpc/core/mutex.h>
 
 #include <c10/core/Event.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -52,8 +52,9 @@ class OverlappedGroup {
   std::shared_ptr<data_parallel::CommunicationStream> stream_after_current(c10::Device device);
 
   const collectives::Group group_;
-  std::mutex mutex_;  // guards streams_
-  std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams_;
+  rpc::Mutex mutex_;
+  std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams_
+      WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::tensor_parallel
