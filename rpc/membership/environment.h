@@ -17,7 +17,7 @@ namespace weft::rpc {
 //   WEFT_STORE_PORT           that port instead
 //   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
 //                             etcd://host:port[,host:port][/prefix]
-//   WEFT_ELASTIC_WORLD=1      agents may come and go. With WEFT_STORE and without RANK, the agent joins an
+//   WEFT_ELASTIC_WORLD=1      agents may join and leave. With WEFT_STORE and without RANK, the agent joins an
 //                             existing job and needs no rank
 //   WEFT_NAME                 the agent's name; by default worker<RANK>, or a unique name without RANK
 //   WEFT_ROLE, WEFT_ROLE_RANK the metadata `role` and `role_rank`

@@ -34,7 +34,7 @@ struct JobSettings {
   std::uint16_t master_port = 0;
   std::string store;           // the store, instead of that address; empty: none
   std::string id;              // the job's id
-  bool elastic_world = false;  // workers may come and go
+  bool elastic_world = false;  // workers may join and leave
   bool joins = false;          // the workers join a running elastic world at `store`, and have no ranks
   bool insecure = false;
   std::string secret_file;  // the launcher's, which the workers use, too; empty: none
