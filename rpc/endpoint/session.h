@@ -143,7 +143,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   const std::uint64_t id_seed_;
   const std::uint64_t max_kept_;
 
-  std::mutex turn_;  // locked during a delivery; lock it before mutex_
+  // Locked during a delivery; lock it before mutex_. Not an rpc::Mutex, because turn() returns its lock.
+  std::mutex turn_;
 
   mutable Mutex mutex_;
   // The frames that are kept, in the order of their numbers, from first_ on.

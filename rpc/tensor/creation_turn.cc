@@ -27,7 +27,8 @@ class Turn final : public rpc::CallHook, public std::enable_shared_from_this<Tur
   rpc::SerialExecutor turn_;
 };
 
-// The generators that it guards belong to LibTorch, one for the whole process.
+// The generators that it guards belong to LibTorch, one for the whole process. Not an rpc::Mutex, because one
+// function locks it and another unlocks it.
 std::mutex& generators() {
   static std::mutex mutex;
   return mutex;

@@ -86,7 +86,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   std::vector<Place> places_;
   std::optional<data_parallel::GradientHooks> hooks_;
 
-  mutable std::recursive_mutex mutex_;  // guards the members below
+  mutable std::recursive_mutex mutex_;  // guards the members below; rpc::Mutex is not recursive
   ShardedUnits units_;
   int kept_whole_ = 0;
   bool in_forward_ = false;
