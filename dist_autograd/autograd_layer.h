@@ -1,8 +1,8 @@
-// AutogradLayer: distributed autograd on one agent: the passes in which it takes part.
+// AutogradLayer: distributed autograd on one agent. It keeps the passes in which the agent takes part.
 //
 // One per agent, created by dist_autograd::layers(), found by AutogradLayer::of(agent). As the agent's
-// CallHook it joins calls that carry a pass. As a service it answers the other workers' backward messages.
-// Thread-safe.
+// CallHook, the layer joins calls that carry a pass. It answers the backward messages of other workers
+// (BackwardService). Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/participant.h>
@@ -21,19 +21,19 @@ namespace weft::dist_autograd {
 // The key of the section in a message.
 inline constexpr std::string_view section_key = "pass";
 
-// The section "pass" of a request or reply.
+// The section "pass" of a request or reply: the pass to which the message belongs.
 struct PassSection {
   PassId pass;
   MessageId message;
   std::uint64_t tensors = 0;  // how many of the message's tensors require grad
   bool backward = false;      // a message of a backward that is itself recorded
   std::uint64_t oldest = 0;   // the origin's passes below this number have ended, as far as the sender knows
-  bool wants_finalize =
-      false;  // some worker has hooks on gradients (pass_hooks.h), as far as the sender knows
+  // Some worker has hooks on gradients (pass_hooks.h), as far as the sender knows.
+  bool wants_finalize = false;
 };
 WEFT_CODEC(PassSection, pass, message, tensors, backward, oldest, wants_finalize)
 
-// In the slots of a served call, and of an outgoing one: the pass that it belongs to.
+// In the slots of a served call and of an outgoing call: the pass to which the call belongs.
 struct InPass {
   std::shared_ptr<PassState> pass;
 };
@@ -45,10 +45,10 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   static std::shared_ptr<AutogradLayer> of(
       const rpc::CallHost& host);  // failed_precondition without the layer
 
-  // The agent of this layer, and another agent with which it exchanges messages of passes.
+  // core(): the agent of this layer. peer(): another agent, to call it.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   rpc::Peer peer(const rpc::AgentId& agent);
-  // Calls a method of another participant's BackwardService, for a pass that both have joined.
+  // Calls a method of another participant's BackwardService, for a pass that both agents have joined.
   template <auto Method, class... Arguments>
     requires(!(rpc::detail::is_modifier<Arguments> || ...))
   auto ask(const rpc::AgentId& agent, const PassId& pass, Arguments&&... arguments) {
@@ -63,23 +63,26 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
         peer(agent).template call<Method>(modifier, pass, std::forward<Arguments>(arguments)...));
   }
 
-  // Begins a pass of this agent.
+  // Creates a pass of this agent.
   std::shared_ptr<PassState> create();
-  std::shared_ptr<PassState> find(const PassId& id);  // throws not_found
-  std::shared_ptr<PassState> find_if_known(const PassId& id);
+  std::shared_ptr<PassState> find(const PassId& id);           // throws not_found
+  std::shared_ptr<PassState> find_if_known(const PassId& id);  // null: the pass is not here
   // Finds or creates the pass; throws if it has ended. oldest: from a message of the pass (PassSection).
   std::shared_ptr<PassState> join(const PassId& id, std::uint64_t oldest = 0);
-  // Makes the call part of the pass. backward: also of its backward, whose gradients are then recorded.
+  // Makes the call part of the pass. backward: the call belongs to a backward of the pass that is itself
+  // recorded.
   static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward = false);
-  // Ends the pass here and notifies the workers that this worker met.
+  // Ends the pass here, and notifies the workers with which this worker exchanged calls of the pass.
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;
-  std::size_t live_backwards() const;  // in which this worker takes part now
-  // The number below which all passes of this one's origin have ended, as far as this worker knows.
+  std::size_t live_backwards() const;  // the number of backwards in which this worker takes part now
+  // A number below which all passes of the origin of `id` have ended, as far as this worker knows. At most
+  // the number of `id`.
   std::uint64_t oldest_beside(const PassId& id) const;
   // The number of ranges in which the ended passes are stored; few for each origin, however many have ended.
   std::size_t remembered() const;
-  // Whether the pass was here and has ended, by release or failure. False for a pass that was never here.
+  // Whether the pass was on this agent and has ended, by release or failure. False for a pass that was never
+  // here.
   bool has_ended(const PassId& id) const;
 
   bool knows(std::string_view section) const override { return section == section_key; }
@@ -103,6 +106,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
     rref::protocol::NumberSet numbers;
   };
   std::map<std::uint64_t, Ended> ended_ WEFT_GUARDED_BY(mutex_);  // by origin
+  // Whether this agent created the pass.
   bool is_own(const PassId& id) const { return id.origin == core_->id().incarnation; }
 };
 

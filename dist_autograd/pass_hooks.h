@@ -1,11 +1,11 @@
 // PassHooks: hooks of higher layers on one worker's part of a pass.
 //
-// With hooks on gradients, a layer reduces gradients over replicas: the hook of a leaf copies its gradient
-// into a bucket, starts the reduction of a full bucket, and passes it to PassState::complete_after(). The
-// finalize hook starts the remaining reductions, for leaves that the backward did not reach. If any worker of
-// the pass has such a hook, each backward ends with a stage that runs the finalize hooks on all workers of
-// the pass (Stage::finalize). Owned by the PassState. Thread-safe; hooks run one at a time, on the pass's
-// serial executor, and must not block.
+// A layer can reduce gradients over replicas by hooks on gradients: the hook of a leaf copies its gradient
+// into a bucket, starts the reduction of each full bucket, and passes the reduction's future to
+// PassState::complete_after(). The finalize hook starts the remaining reductions, for leaves that the
+// backward did not reach. If any worker of the pass has such a hook, each backward ends with a stage that
+// runs the finalize hooks on all workers of the pass (Stage::finalize). Owned by the PassState. Thread-safe;
+// hooks run one at a time, on the pass's serial executor, and must not block.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -24,40 +24,43 @@ namespace weft::dist_autograd {
 
 class WEFT_EXPORT PassHooks {
  public:
-  // Called in each backward with the pass's gradient of the leaf, once it is complete here. The hook may
-  // change the gradient in place, or replace it by a tensor of the leaf's shape.
+  // Called in each backward with the pass's gradient of the leaf, when that gradient is complete on this
+  // worker. The hook may change the gradient in place, or replace it by a tensor of the leaf's shape.
   using OnGradient = rpc::UniqueFunction<void(at::Tensor& gradient)>;
-  // Called in each backward, once no gradient can arrive any more on any worker, with the leaves of
-  // on_gradient() that got none in this backward.
+  // Called in each backward when no gradient can arrive any more on any worker. without_gradient: the leaves
+  // of on_gradient() that got no gradient in this backward.
   using OnFinalize = rpc::UniqueFunction<void(const std::vector<at::Tensor>& without_gradient)>;
 
-  // Entered around every run of this pass's nodes on this worker (the version of an object's parameters that
-  // the pass reads). One for each owner; all passes enter in the order of the owners' addresses, so that no
-  // cycle of waits arises.
+  // The context is entered before each run of this pass's nodes on this worker and left after it, for example
+  // to load the version of an object's parameters that the pass reads. If the owner already has a context,
+  // the call has no effect. All passes enter contexts in the order of the owners' addresses, so that no cycle
+  // of waits arises.
   void add_context(const void* owner, std::shared_ptr<rpc::ContextSwitch> context);
-  // Before the backward; in the order of their addition. already_exists: the leaf already has a hook.
+  // Add hooks before the backward. on_gradient() throws already_exists if the leaf already has a hook, and
+  // invalid_argument if the tensor is not a leaf that requires grad. Finalize hooks run in the order in which
+  // they were added.
   void on_gradient(const at::Tensor& leaf, OnGradient hook);
   void on_finalize(OnFinalize hook);
 
-  // Some worker of the pass has a hook on gradients, as far as this worker knows. Calls and their replies
-  // carry this.
+  // Whether some worker of the pass has a hook, as far as this worker knows. Calls of the pass and their
+  // replies carry this value.
   bool wants_finalize() const { return wants_finalize_; }
   void note_wants_finalize() { wants_finalize_ = true; }
 
   // --- For the PassState ---
   std::vector<std::shared_ptr<rpc::ContextSwitch>> contexts() const;
-  void begin_backward();
+  void begin_backward();                   // no leaf has been reached in this backward
   bool has(const at::Tensor& leaf) const;  // on_gradient() was called for it
-  // Its gradient is complete: runs its hook.
+  // The gradient of the leaf is complete: runs the leaf's hook.
   void reached(const at::Tensor& leaf, at::Tensor& gradient);
-  void finalize();
-  void clear();  // the pass has ended
+  void finalize();  // runs the finalize hooks
+  void clear();     // the pass has ended
 
  private:
   struct Leaf {
     at::Tensor leaf;
-    std::shared_ptr<OnGradient> hook;  // shared with a running call of it
-    bool reached = false;              // in this backward
+    std::shared_ptr<OnGradient> hook;  // shared with a running call of the hook
+    bool reached = false;              // in the present backward
   };
 
   std::atomic<bool> wants_finalize_{false};

@@ -2,13 +2,13 @@
 // micro-batches (1F1B, zero bubble).
 //
 //   pass.state()->turns().hold();                       // in the handler of the micro-batch's forward
-//   co_await pass.state()->turns().resume();            // its turn: gradients leave for the stage before
+//   co_await pass.state()->turns().resume();            // runs the nodes: gradients leave the stage
 //   co_await pass.state()->turns().run_weights();       // later: the gradients of its parameters
 //
-// Only nodes are held. Messages of the backward are still accepted and acknowledged. The executor determines
-// the threads of the nodes and the priority among passes (PassState::run_on). Held nodes are dropped when the
-// pass ends, by release, failure or timeout; futures then fail with its error. If a stage holds a pass and
-// never resumes it, its backward does not complete until then.
+// Only nodes are held: the worker still accepts and acknowledges messages of the backward. The executor
+// determines the threads of the nodes and the priority among passes (PassState::run_on). When the pass ends,
+// by release, failure or timeout, held nodes are dropped, and the futures fail with the error of the pass. If
+// a stage holds a pass and never resumes it, the backward of the pass does not complete until the pass ends.
 //
 // Owned by the PassState. Thread-safe; futures complete on the pass's serial executor.
 #pragma once
@@ -22,32 +22,33 @@ namespace weft::dist_autograd {
 
 class WEFT_EXPORT PassTurns {
  public:
-  // wake: makes the share check which nodes it may run now; any thread.
+  // wake: makes the share check which nodes it may run now. Called on any thread.
   explicit PassTurns(rpc::Callback wake) : wake_(std::move(wake)) {}
 
-  // From now on, no node of the pass starts here before its turn. Call it before the backward, or between
-  // two.
+  // From now on, no node of the pass starts here before its turn. Call hold() before a backward, not during
+  // one.
   void hold();
-  // The turn of the backward's nodes; with BackwardOptions::defer_weights, of its input part. Completes once
-  // they have run here. failed_precondition without hold().
+  // Gives the turn to the nodes of the backward; with BackwardOptions::defer_weights, only to the nodes of
+  // the input part. Completes when they have run here. failed_precondition without hold().
   rpc::Future<void> resume();
-  // The turn of the weight part, which runs after the input part. Completes once it has run here; without
-  // defer_weights, together with resume()'s. failed_precondition without hold().
+  // Gives the turn to the nodes of the weight part, which runs after the input part. Completes when the
+  // weight part has run here; without defer_weights, together with the future of resume().
+  // failed_precondition without hold().
   rpc::Future<void> run_weights();
 
   // --- For the share, on the serial executor ---
   bool holds_inputs() const;
   bool holds_weights() const;
-  bool wants_weights() const;  // run_weights() waits
+  bool wants_weights() const;  // run_weights() was called, and the part has not run
   void inputs_ran();
   void weights_ran();
-  void end(const std::exception_ptr& error);  // any thread; the first one counts
+  void end(const std::exception_ptr& error);  // any thread; only the first call has an effect
 
  private:
-  // The turn of one part.
+  // The turn of one part of the backward.
   struct Turn {
     bool held = false;
-    std::vector<rpc::Promise<void>> waiting;  // until the part has run
+    std::vector<rpc::Promise<void>> waiting;  // completed when the part has run
   };
   rpc::Future<void> give(Turn PassTurns::* turn, const char* operation);
   void ran(Turn PassTurns::* turn);
