@@ -1,9 +1,11 @@
-// LbfgsHost: one object's L-BFGS on its owner: its holder, and its vectors.
+// LbfgsHost: the L-BFGS state of one object on the object's owner: the DistLBFGS that steps the object (the
+// holder), and the vectors.
 //
-// One DistLBFGS at a time uses an object, and nothing else steps it meanwhile (ParameterHost::claim). When it
-// leaves or its agent dies, the vectors are freed, and a step in flight is undone.
+// One DistLBFGS at a time holds an object, and nothing else steps the object meanwhile
+// (ParameterHost::claim). If the holder detaches, or if its agent leaves or dies, the vectors are freed and a
+// step in flight is undone.
 //
-// Owner: the object's HostGuard, as a part (HostGuard::part). Thread-safety: full; its mutex is locked while
+// Owner: the object's HostGuard, as a part (HostGuard::part). Thread-safety: full; the mutex is locked while
 // parameters are read and changed.
 #pragma once
 
@@ -17,23 +19,25 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT LbfgsHost {
  public:
-  // The identity of a DistLBFGS at the owners: its agent, and its number on that agent.
+  // The identity of a DistLBFGS at the owners: its agent, and the number of the DistLBFGS on that agent.
   struct Holder {
     std::string trainer;
     std::uint64_t number = 0;
-    std::string name;  // of the agent, for messages
+    std::string name;  // the agent's name, for messages
     friend bool operator==(const Holder&, const Holder&) = default;
   };
 
-  // host: of the same object; outlives this.
+  // host: the ParameterHost of the same object. It outlives this object.
   explicit LbfgsHost(ParameterHost& host) : host_(host) {}
 
-  // `failed_precondition` if another optimizer steps these parameters, `invalid_argument` as LbfgsVectors.
+  // Makes `holder` the holder, and creates the vectors. `failed_precondition` if another optimizer steps
+  // these parameters. `invalid_argument` if LbfgsVectors refuses the parameters or the history size.
   void attach(const Holder& holder, std::size_t history_size);
-  void detach(const Holder& holder);  // no effect if it does not have the object
+  void detach(const Holder& holder);  // no effect if `holder` is not the holder
+  // The agent `trainer` has left or died. No effect if the holder is on another agent.
   void trainer_gone(const std::string& trainer);
 
-  // Runs use(vectors). `failed_precondition` if the holder does not have the object.
+  // Returns use(vectors). `failed_precondition` if `holder` is not the holder.
   template <class Use>
   auto with(const Holder& holder, Use use) {
     rpc::MutexLock lock(mutex_);
@@ -48,7 +52,7 @@ class WEFT_EXPORT LbfgsHost {
   ParameterHost& host_;
   rpc::Mutex mutex_;
   Holder holder_ WEFT_GUARDED_BY(mutex_);
-  std::optional<LbfgsVectors> vectors_ WEFT_GUARDED_BY(mutex_);  // while it has a holder
+  std::optional<LbfgsVectors> vectors_ WEFT_GUARDED_BY(mutex_);  // empty: there is no holder
 };
 
 }  // namespace weft::dist_optim

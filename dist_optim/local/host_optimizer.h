@@ -1,7 +1,7 @@
 // HostOptimizer: the optimizer of one ParameterHost, with its learning rates and its state.
 //
-// The first trainer that registers defines it. A trainer with other options, when no other is registered, and
-// a restore replace it. Steps, loads and saves run one at a time.
+// The first trainer that registers defines the optimizer. A restore replaces it, and so does a trainer that
+// registers other options when no trainer is registered. Steps, loads and saves run one at a time.
 //
 // Owner: ParameterHost. Thread-safe. Errors: those of StepTarget; `failed_precondition` before the first
 // trainer has registered.
@@ -21,8 +21,8 @@ class WEFT_EXPORT HostOptimizer {
  public:
   // False before the first trainer has registered.
   bool exists() const;
-  // group: the prefix of a ParameterGroup; empty: of the parameters in no group. Without one,
-  // set_learning_rate() sets all.
+  // group: the prefix of a ParameterGroup; empty: the parameters in no group. Without a group,
+  // set_learning_rate() sets the rates of all parameters.
   double learning_rate(const std::string& group = {}) const;
   void set_learning_rate(double rate, const std::optional<std::string>& group = {});
   // The state in checkpoints.
@@ -32,14 +32,14 @@ class WEFT_EXPORT HostOptimizer {
  private:
   friend class ParameterHost;  // steps it, reads its spec, and replaces it
 
-  bool is(const OptimizerSpec& spec) const;  // exists, with these options
+  bool is(const OptimizerSpec& spec) const;  // an optimizer exists, with these options
   OptimizerSpec spec() const;                // without a name if no optimizer exists
   // Lock order: the host's gate, a turn, the host's mutex, mutex_.
   std::unique_lock<std::mutex> turn() const { return std::unique_lock(turn_); }
-  // With the turn locked.
+  // The caller holds the turn while it uses the result. find(): null if no optimizer exists.
   StepTarget* find() const;
   StepTarget& target() const;
-  // The caller holds the turn, unless no turn exists yet.
+  // The caller holds the turn, unless no optimizer exists yet.
   void replace(std::unique_ptr<StepTarget> target);
 
   // Guards what target_ points at. Not an rpc::Mutex: clang's analysis follows no lock that a function

@@ -2,16 +2,16 @@
 // of steps.
 //
 // One host per object; all optimizer handles on it share the host and so the optimizer's state. The first
-// trainer to register sets optimizer and mode (step_mode.h); others must have the same. A pass is admitted
-// before it first reads, reads within read() (forward handlers and backward nodes), and ends with its step or
-// its release. A step applies exactly the given gradients: in place if no other pass reads that version,
-// otherwise to a copy. A refused operation has changed nothing. Only if LibTorch itself fails in the middle
-// of a step may some parameters be stepped and others not.
+// trainer to register sets the optimizer and the mode (step_mode.h); other trainers must register the same
+// ones. A pass is admitted before it first reads, reads within read() (forward handlers and backward nodes),
+// and ends with its step or its release. A step applies exactly the given gradients: in place if no other
+// pass reads that version, otherwise to a copy. A refused operation changes nothing. Only if LibTorch itself
+// fails in the middle of a step may some parameters be stepped and others not.
 //
-// While no pass on an old version is open and nothing reads, the module's tensors hold the newest version.
-// Code of the owner that reads them at other times (for example to save them) uses read_newest().
+// While no pass on an old version is open and no thread reads, the module's tensors hold the newest version.
+// Code of the owner that reads the tensors at other times (for example to save them) uses read_newest().
 //
-// Owner: the object's agent, which keeps it as long as the object and longer than every Reading.
+// Owner: the object's agent, which keeps the host as long as the object and longer than every Reading.
 //
 // Thread-safety: full. read() and step() block while others read or step; all other functions return at once.
 // Callbacks run on the thread that ended the wait, possibly before the call returns, and never under a lock;
@@ -63,19 +63,20 @@ struct HostState {
 
 // The state of a pass at a host.
 struct PassStatus {
-  std::optional<std::string> trainer;  // the trainer for which it was admitted, or waits to be
-  bool may_wait = false;               // in admit(): under bounded_staleness(k), if it has not been admitted
-  bool has_stepped = false;            // and has not been released since
+  std::optional<std::string> trainer;  // the trainer for which the pass is admitted, or waits for admission
+  bool may_wait = false;               // admit() may wait: bounded_staleness(k), and not admitted yet
+  bool has_stepped = false;            // the pass has stepped, and has not been released since
 };
 
 class WEFT_EXPORT ParameterHost {
  public:
-  // Numbers of versions; what receives the end of admit() and of a step. error: null if it succeeded.
+  // Version: the number of a version. Admitted, Stepped: called when admit() or a step completes. error: null
+  // if it succeeded.
   using Version = std::uint64_t;
   using Admitted = std::function<void(std::exception_ptr error)>;
   using Stepped = std::function<void(std::exception_ptr error, Version version)>;
 
-  // A scope that reads the parameters, on one thread; ends with the object.
+  // A scope in which one thread reads the parameters. It ends when this object is destroyed.
   class WEFT_EXPORT Reading {
    public:
     Reading() = default;
@@ -87,89 +88,92 @@ class WEFT_EXPORT ParameterHost {
 
    private:
     friend class ParameterHost;
-    ParameterHost* host_ = nullptr;    // none in `hogwild`, where reads do not wait
-    std::optional<Version> retained_;  // none in read_newest()
+    ParameterHost* host_ = nullptr;    // null in `hogwild`, where reads do not wait
+    std::optional<Version> retained_;  // empty for read_newest()
   };
 
   // `invalid_argument` if these cannot be a host's parameters (check_parameters). From now on, only the host
-  // moves them: no module.to(…).
+  // may move the parameters: do not call module.to(…).
   explicit ParameterHost(std::vector<Parameter> parameters);
-  // For rows, which are no tensors. They have no versions: a step changes them in place, also if another pass
-  // reads an older version. make: creates the optimizer that the first trainer requests; throws the errors of
-  // registering.
+  // For the rows of an embedding, which are not tensors. Rows have no versions: a step changes them in place,
+  // even if another pass reads an older version. make: creates the optimizer that the first trainer requests;
+  // throws the errors of registering.
   using MakeTarget = std::function<std::unique_ptr<StepTarget>(const OptimizerSpec&)>;
   explicit ParameterHost(MakeTarget make);
   ~ParameterHost();
   ParameterHost(const ParameterHost&) = delete;
   ParameterHost& operator=(const ParameterHost&) = delete;
 
-  // Call once per optimizer handle. The first handle, and the first after all have been destroyed, sets
-  // optimizer and mode: an optimizer with other options than before begins without state. `invalid_argument`,
-  // which names both, if optimizer or mode differ from those of the other handles, or if a synchronous round
-  // is full. `failed_precondition` while the parameters are claimed, or while a step of earlier handles is in
-  // flight. name: defines the order of the trainers in a round's sum, and names the trainer in messages.
+  // Call once per optimizer handle. The first handle, and the first one after all handles have been
+  // destroyed, sets the optimizer and the mode. An optimizer with other options than before begins without
+  // state. `invalid_argument` if the optimizer or the mode differs from that of the other handles (the
+  // message names both), or if a synchronous round is full. `failed_precondition` while the parameters are
+  // claimed, while a step of earlier handles is in flight, or during a restore. name: defines the order of
+  // the trainers in a round's sum, and names the trainer in messages.
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                         const std::string& name = {});
   bool is_registered(const std::string& trainer) const;
-  std::vector<std::string> trainers() const;  // that are registered
+  std::vector<std::string> trainers() const;  // the registered trainers
   bool is_stepped() const;                    // some trainer is registered, or a step is in flight
   // Changes from one synchronous mode to another, for all registered trainers. `failed_precondition` while a
-  // step is prepared or waits for its round, or if either mode is not synchronous; `invalid_argument` if the
-  // number is less than that of the trainers.
+  // step is prepared or waits for its round, or if either mode is not synchronous. `invalid_argument` if the
+  // mode's number of trainers is less than the number of registered trainers.
   void set_mode(StepMode mode);
-  // The end of one handle; with the last one, or if the trainer died, its passes end, too. step_round.h
-  // describes the effect on a synchronous round. The optimizer's state stays, even after the last trainer.
-  // Call close_rounds() afterwards, on a thread that may step: it applies a round that is now complete.
+  // Ends one handle of the trainer. With its last handle, or if the trainer died, its passes end, too.
+  // step_round.h describes the effect on a synchronous round. The optimizer's state stays, even after the
+  // last trainer. Afterwards call close_rounds() on a thread that may step: it applies a round that is now
+  // complete.
   void strike_off(const std::string& trainer, bool died);
   void close_rounds();
 
   // For an optimizer of one trainer that steps by change(), with its own state (LbfgsHost): no trainer may
-  // register until end_claim(). `failed_precondition` while a trainer is registered, or has claimed the
-  // parameters. name: of the trainer, for messages. `invalid_argument` for rows.
+  // register until end_claim(). `failed_precondition` while a trainer is registered or has claimed the
+  // parameters, or during a restore. `invalid_argument` for rows. name: the trainer's name, for messages.
   void claim(const std::string& name);
   void end_claim();
 
-  // Before the pass's first read() here. Calling it again has no effect. Under bounded_staleness(k) it may
-  // wait for other trainers' steps. In synchronous mode it waits for the end of the round in which the
-  // trainer has already stepped: what the pass read now would be too old for its next step. Errors:
-  // `cancelled` if released, `aborted` if the trainer ends meanwhile. version: the kept version that the pass
-  // reads; then it does not wait, and the errors are those of PassLedger::admit_at. Rows keep no versions:
-  // `failed_precondition`.
+  // Admits the pass. Call it before the pass's first read() here; calling it again has no effect. Under
+  // bounded_staleness(k) the pass may wait for other trainers' steps. In synchronous mode the pass waits for
+  // the end of the round in which the trainer has already stepped: what the pass read now would be too old
+  // for its next step. Errors: `cancelled` if the pass is released, `aborted` if the trainer ends meanwhile.
+  // version: the pass reads this version, which the host still keeps. Then the pass does not wait, and the
+  // errors are those of PassLedger::admit_at; rows keep no versions: `failed_precondition`.
   void admit(const std::string& trainer, PassKey pass, Admitted done, std::optional<Version> version = {});
 
-  // What the host knows of the pass.
+  // The state of the pass at this host.
   PassStatus status(PassKey pass) const;
 
-  // Waits until the pass's version is in the module's tensors. `failed_precondition` if the pass is not
-  // admitted, or if this thread already reads another pass's version.
+  // read(): waits until the pass's version is in the module's tensors. `failed_precondition` if the pass is
+  // not admitted, or if this thread already reads another version. read_newest(): the same for the newest
+  // version.
   Reading read(PassKey pass);
   Reading read_newest();
 
-  // One step with the sum of the passes' gradients, by index into parameters(). bounded_staleness and
-  // hogwild: applied now. synchronous: applied with the sum over the round's trainers, in the order of their
-  // names, so that the result does not depend on timing. Without any gradient nothing is applied and the
-  // version stays; in a round, such a step still counts as arrived. Errors: those of check_gradients and
-  // PassLedger::check_step; `aborted` if a trainer of the round died.
+  // Steps with the sum of the passes' gradients, by index into parameters(). bounded_staleness and hogwild:
+  // the step is applied now. synchronous: the step is applied with the sum over the round's trainers, in the
+  // order of their names, so that the result does not depend on timing. If there is no gradient, nothing is
+  // applied and the version stays; in a round, such a step still counts as arrived. Errors: those of
+  // check_gradients and PassLedger::check_step; `aborted` if a trainer of the round died.
   void step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done);
 
-  // The same in two phases, for a step over several objects. prepare() performs all checks of step(), sums
-  // and measures the gradients, and changes nothing. commit() applies the decision over all objects, and
-  // abort() drops the gradients. Until the step is made, the passes belong to it: a pass that is released
-  // keeps its version, no other step may use it, and in a round its trainer may not prepare another step. The
-  // trainer's further passes wait before they read. A pass steps once: prepare() and admit() refuse, with
-  // `failed_precondition`, a committed one. A pass without gradients ends with the commit. abort() leaves all
-  // passes open. A prepared step ends with its trainer. `number` belongs to the trainer. passes: the number
-  // of passes of the step, including those without gradients here.
+  // A step in two phases, for a step over several objects. prepare() performs all checks of step(), sums and
+  // measures the gradients, and changes nothing. commit() applies the decision over all objects, and abort()
+  // drops the gradients. Until the step is made, the passes belong to it: a pass that is released keeps its
+  // version, no other step may use the pass, and in a round the trainer may not prepare another step. The
+  // trainer's further passes wait before they read. A pass steps once: prepare() and admit() refuse a
+  // committed pass with `failed_precondition`. A pass without gradients ends with the commit. abort() leaves
+  // all passes open. If the trainer is removed, its prepared steps end. number: identifies the step among
+  // those of the trainer. passes: the number of passes of the step, including those without gradients here.
   StepPart prepare(const std::string& trainer, std::uint64_t number, std::vector<PassGradients> gradients,
                    const StepOptions& options, std::size_t passes);
   void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision, Stepped done);
   void abort(const std::string& trainer, std::uint64_t number);
 
-  // Runs `body` exclusively, which may write new values into the parameters' storages: a separate step, made
-  // by no trainer. Passes that read an older version keep it, and are one step older (in synchronous mode
-  // their own step is then refused); in `hogwild` all read the new values at once. The optimizer's state
-  // stays, or becomes `optimizer`: no step and no snapshot() runs in between, and a refused state changes
-  // nothing.
+  // Runs `body` exclusively. `body` may write new values into the parameters' storages, as a separate step
+  // that no trainer makes. Passes that read an older version keep it, and are one step older (in synchronous
+  // mode their own step is then refused). In `hogwild`, all passes read the new values at once. The
+  // optimizer's state stays, or becomes `optimizer`. No step and no snapshot() runs between the two changes.
+  // If the state is refused, nothing changes.
   void change(const std::function<void()>& body, const OptimizerState* optimizer = nullptr);
 
   // Ends the pass; no effect if it has ended or is unknown.
@@ -180,12 +184,13 @@ class WEFT_EXPORT ParameterHost {
   // The optimizer with its state, and the result of `read`: the newest version of the parameters. No step and
   // no change() runs in between: both are of that version.
   HostState snapshot(const std::function<void()>& read);
-  // Restores a snapshot: the optimizer, its state and the version become these, and `write`, which runs
-  // exclusively, writes the values into the parameters' tensors. Trainers may be attached, with the same
-  // options; otherwise the first one with these options continues with the state. Admissions meanwhile wait.
-  // All of it, or with an error nothing, provided that a `write` that throws has written nothing.
-  // `failed_precondition` while a pass is open or a step is in flight, or while the parameters are claimed;
-  // `invalid_argument` if the state is refused, and for rows.
+  // Restores a snapshot: sets the optimizer, its state and the version, and calls `write`, which runs
+  // exclusively and writes the values into the parameters' tensors. Attached trainers must have the options
+  // of the snapshot. If no trainer is attached, the first one that registers these options continues with the
+  // state. Admissions wait until the restore has ended. After an error nothing has changed, provided that a
+  // `write` that throws has written nothing. `failed_precondition` while a pass is open or a step is in
+  // flight, or while the parameters are claimed; `invalid_argument` if the optimizer or its state is refused,
+  // and for rows.
   void restore(const HostState& state, const std::function<void()>& write);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  // constant
@@ -197,14 +202,14 @@ class WEFT_EXPORT ParameterHost {
     std::vector<PassKey> passes;
     Gradients gradients;
     Stepped done;
-    std::string name;          // of its trainer
+    std::string name;          // the name of the step's trainer
     tensor::StreamMarks made;  // the positions of the streams that made the gradients
   };
   struct PreparedStep {
-    PendingStep step;  // until it is committed; of its passes those with gradients here
+    PendingStep step;  // until the commit; its passes: those with gradients here
     std::vector<PassKey> passes;
-    std::vector<PassKey> released;  // meanwhile
-    bool holds = false;             // of its trainer's passes, in the ledger
+    std::vector<PassKey> released;  // passes that were released since prepare()
+    bool holds = false;             // PassLedger::prepare_step() was called
     bool committing = false;
   };
   using PreparedSteps = std::map<std::pair<std::string, std::uint64_t>, PreparedStep>;
@@ -250,13 +255,15 @@ class WEFT_EXPORT ParameterHost {
     std::string name;
   };
   std::map<std::string, Trainer> handles_ WEFT_GUARDED_BY(mutex_);
-  std::optional<std::string> claimed_ WEFT_GUARDED_BY(mutex_);  // by this trainer; then there are no handles
+  std::optional<std::string> claimed_
+      WEFT_GUARDED_BY(mutex_);  // the claiming trainer; handles_ is then empty
   PassLedger ledger_ WEFT_GUARDED_BY(mutex_);
-  std::map<PassKey, std::vector<Admitted>> waiting_ WEFT_GUARDED_BY(mutex_);  // as many as wait in the ledger
-  std::optional<StepRound> round_ WEFT_GUARDED_BY(mutex_);                    // in synchronous mode
+  std::map<PassKey, std::vector<Admitted>> waiting_
+      WEFT_GUARDED_BY(mutex_);                                          // the passes that wait in ledger_
+  std::optional<StepRound> round_ WEFT_GUARDED_BY(mutex_);              // in synchronous mode
   std::map<std::string, PendingStep> pending_ WEFT_GUARDED_BY(mutex_);  // the steps that wait for their round
   PreparedSteps prepared_ WEFT_GUARDED_BY(mutex_);
-  // Passes with their trainers, until they are released.
+  // Committed passes with their trainers, until the passes are released.
   std::map<PassKey, std::string> committed_ WEFT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::uint64_t> staleness_ WEFT_GUARDED_BY(mutex_);
 };

@@ -1,7 +1,7 @@
 // ParameterStreams: orders the uses of one host's parameters on accelerators. Each use waits, on the current
 // streams of its thread, for earlier uses.
 //
-// Owner: ParameterHost. Thread-safe. Without a parameter on an accelerator it has no effect.
+// Owner: ParameterHost. Thread-safe. If no parameter is on an accelerator, it has no effect.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -27,8 +27,8 @@ class ParameterStreams {
     rpc::MutexLock lock(mutex_);
     for (const at::Tensor& parameter : on_devices_) used_.pass_on(parameter);
   }
-  // A use ends on the calling thread. Uses overlap, so its streams wait for the use that ended before: one
-  // mark represents both.
+  // A use ends on the calling thread. Uses overlap, so the streams of this use wait for the use that ended
+  // before: then one mark represents both uses.
   void note() {
     if (on_devices_.empty()) return;
     follow();

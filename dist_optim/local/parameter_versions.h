@@ -1,18 +1,18 @@
 // ParameterVersions: the storages of every version of a module's parameters that is still needed.
 //
-// Version 0 is the initial content of the module. If no other pass prevents it, a step changes the newest
-// version in place, which then has the next number. Otherwise the newest version is first copied and stays
-// unchanged (copy on write). A copy uses the storages of the version that was dropped last, if nothing refers
-// to them any more: with fresh pages a copying step takes up to twice as long. One set of storages more than
-// the live versions need may therefore be kept.
+// Version 0 is the initial content of the module. If no other pass reads the newest version, a step changes
+// it in place, and the version gets the next number. Otherwise the step changes a copy, and the version that
+// was the newest stays unchanged (copy on write). A copy uses the storages of the version that was dropped
+// last, if nothing refers to them any more: with fresh pages a copying step takes up to twice as long. So one
+// set of storages more than the live versions need may be kept.
 //
 // set_data points the module's tensors at a version: the TensorImpl, its version counter and requires_grad
-// stay, so a leaf that a graph saved reads the version that is loaded when it is unpacked, and LibTorch's
-// check of saved variables passes. Views that a graph saved (a transposed weight) keep the storage of their
-// version.
+// stay. So a leaf that a graph saved reads the version that is loaded when the graph unpacks the leaf, and
+// LibTorch's check of saved variables passes. Views that a graph saved (a transposed weight) keep the storage
+// of their version.
 //
-// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: full; load() only with no reader of the
-// module's tensors (VersionGate).
+// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: full; call load() only while no thread reads
+// the module's tensors (VersionGate).
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -30,31 +30,31 @@ namespace weft::dist_optim {
 class WEFT_EXPORT ParameterVersions {
  public:
   using Version = std::uint64_t;
-  // One for each parameter, in their order.
+  // One tensor for each parameter, in the order of the parameters.
   using Tensors = std::vector<at::Tensor>;
 
-  // parameters: of the module, whose tensors load() changes.
+  // parameters: the module's parameters. load() changes their tensors.
   explicit ParameterVersions(const std::vector<Parameter>& parameters);
 
-  // Points the module's tensors at this version, or at the newest if it is no longer kept. Does not change a
-  // tensor that already is there.
+  // Points the module's tensors at this version, or at the newest version if this one is no longer kept. Does
+  // not change a tensor that already points at the version.
   void load(Version version);
 
   // The storages of the newest version. Do not write to them.
   std::shared_ptr<const Tensors> newest() const;
 
-  // Gives the newest version its next number, which is `next`.
+  // Gives the newest version its next number, `next`.
   void advance_in_place(Version next);
-  // The newest version's tensors, copied.
+  // Returns a copy of the newest version's tensors.
   Tensors copy_newest();
-  // Makes such a copy the newest version.
+  // Makes a copy from copy_newest() the newest version, with the number `next`.
   void advance_to(Version next, Tensors copy);
 
-  // Drops a version that is not the newest.
+  // Drops the version. No effect if it is the newest.
   void drop(Version version);
 
-  std::size_t live() const;            // versions
-  std::uint64_t copied_bytes() const;  // in all
+  std::size_t live() const;            // the number of versions that are kept
+  std::uint64_t copied_bytes() const;  // the total size of all copies so far
 
  private:
   const std::vector<at::Tensor> module_;  // the module's own tensors; the gate determines their version

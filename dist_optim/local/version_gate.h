@@ -1,18 +1,18 @@
 // VersionGate: the version of the parameters that a module's tensors hold, and the threads that read them.
 //
-// A module has one set of tensors, and the autograd graph of every pass over it saved these tensors. So a
-// pass that is pinned to an old version needs that version in them whenever its code runs, including backward
-// nodes. Readers of the loaded version are inside together. A reader of another version waits until no reader
-// is inside, and then the gate loads its version. An exclusive section waits in the same way. The owner's
-// callback loads; the gate knows only numbers.
+// A module has one set of tensors, and the autograd graph of every pass over the module saved these tensors.
+// So a pass that is pinned to an old version needs that version in the tensors whenever its code runs,
+// including backward nodes. Readers of the loaded version are inside together. A reader of another version
+// waits until no reader is inside, and then the gate loads its version. An exclusive section also waits until
+// no reader is inside. The owner's callback loads a version; the gate knows only numbers.
 //
-// Waits are served in the order of arrival, so that none starves. When a version is loaded, all that already
-// wait for it enter together.
+// Waits are served in the order of arrival, so that none starves. When the gate loads a version, all threads
+// that already wait for that version enter together.
 //
 // Thread-safety: full. Calls block, because sections are short and no section suspends: a section ends on the
 // thread on which it began. A thread that is inside may enter again and reads the version that it already
-// reads. A request for another version or for an exclusive section would never complete there, and fails with
-// `failed_precondition`.
+// reads. If it requests another version or an exclusive section, the request fails with
+// `failed_precondition`, because it would never complete.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -41,24 +41,25 @@ class WEFT_EXPORT VersionGate {
   VersionGate(const VersionGate&) = delete;
   VersionGate& operator=(const VersionGate&) = delete;
 
-  // Waits until this version is loaded, and is inside until leave().
+  // Waits until this version is loaded. The thread is then inside until leave().
   void enter(Version version);
-  // The same with the version that is newest when the wait ends.
+  // Like enter(), with the version that is the newest when the wait ends.
   void enter_newest();
   void leave();
 
-  // Runs the section exclusively. If it makes a new version, it returns that version's number and has itself
-  // loaded it into the module's tensors. An exception of the section is thrown here, and the gate continues
-  // with its present versions.
+  // Runs the section exclusively. A section that makes a new version must itself load it into the module's
+  // tensors, and returns its number. If the section throws, exclusive() throws that exception, and the gate
+  // continues with its present versions.
   void exclusive(const std::function<std::optional<Version>()>& section);
 
-  // Loads the newest version if no thread is inside or waits: for an owner that no longer needs an older one.
+  // Loads the newest version if no thread is inside or waits: for an owner that no longer needs the loaded
+  // older version.
   void settle();
 
   Version loaded() const;  // the version that the tensors hold
   // The number of waiting threads.
   std::size_t waiting() const;
-  // The number of times that a reader's version had to be loaded in place of another.
+  // The number of times that the gate loaded a reader's version in place of another version.
   std::uint64_t loads() const;
 
  private:

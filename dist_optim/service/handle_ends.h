@@ -1,6 +1,6 @@
 // HandleEnds: the optimizer handles that the program has destroyed while they still have work in flight:
-// their last steps, and the notification of the owners. An agent that leaves waits for them, so that their
-// references are released.
+// their last steps, and the notification of the owners. An agent that leaves waits until this work has ended,
+// so that the handles' references are released.
 //
 // Owner: the agent's dist_optim::OptimizerLayer, and the tokens. Thread-safe.
 #pragma once
@@ -16,7 +16,8 @@ namespace weft::dist_optim {
 
 class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
  public:
-  // Kept by a handle's core, in a member that is destroyed after its references.
+  // Called when a handle is destroyed. The handle's core keeps the returned token, in a member that is
+  // destroyed after the core's references.
   std::shared_ptr<void> begin() {
     {
       rpc::MutexLock lock(mutex_);
@@ -24,7 +25,7 @@ class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
     }
     return {static_cast<void*>(this), [self = shared_from_this()](void*) { self->one_ended(); }};
   }
-  // Completes when no handle has work in flight.
+  // Completes when no destroyed handle has work in flight.
   rpc::Future<void> all_ended() {
     rpc::Promise<void> promise;
     auto future = promise.future();
@@ -38,7 +39,7 @@ class HandleEnds : public std::enable_shared_from_this<HandleEnds> {
     promise.complete(rpc::Result<void>{});
     return future;
   }
-  void give_up() { complete(); }  // all waits complete
+  void give_up() { complete(); }  // completes all waits
 
  private:
   void one_ended() {

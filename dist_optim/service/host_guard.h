@@ -1,7 +1,7 @@
 // HostGuard: controls the calls on a module behind RRefs, once an optimizer is attached. A call in a pass
 // reads the version of the parameters to which its pass is pinned, and so does the pass's backward.
 //
-// Attached to the StoredObject by the first optimizer and kept with it. Thread-safe.
+// The first optimizer attaches it to the StoredObject, which keeps it. Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -16,14 +16,14 @@ namespace weft::dist_optim {
 
 class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from_this<HostGuard> {
  public:
-  // number: of this object among those of its agent that optimizers step.
+  // number: identifies this object among the objects of its agent that optimizers step.
   HostGuard(std::vector<Parameter> parameters, std::uint64_t number)
       : number_(number), host_(std::move(parameters)) {}
   HostGuard(ParameterHost::MakeTarget make, std::uint64_t number) : number_(number), host_(std::move(make)) {}
 
-  std::uint64_t number() const { return number_; }  // as the constructor got it
+  std::uint64_t number() const { return number_; }  // the constructor's argument
   ParameterHost& host() { return host_; }           // lives as long as the guard
-  // The data of a higher layer for the object, found by type and made from host() at the first call.
+  // The data of a higher layer for the object, found by type, and made from host() at the first call.
   template <class Part>
   Part& part() {
     rpc::MutexLock lock(parts_mutex_);
@@ -39,8 +39,9 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   void read(const std::function<void()>& body) override;
   void change(const std::function<void()>& body) override { host_.change(body); }
 
-  // The agent admits the passes of its trainer to several objects in one order (PassAdmission). The guard
-  // asks it for every pass that may have to wait here.
+  // Passes of a trainer of `agent` that may have to wait here are first admitted by the agent, to all objects
+  // in one order (PassAdmission): the guard calls the agent for each such pass, as long as a trainer that was
+  // given here is registered.
   void ask_trainer(const rpc::AgentId& agent, const std::string& trainer);
 
  private:
@@ -57,15 +58,15 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   std::map<std::uint64_t, Asked> asked_ WEFT_GUARDED_BY(mutex_);  // by incarnation
   ParameterHost host_;
   mutable rpc::Mutex parts_mutex_;
-  rpc::Slots parts_ WEFT_GUARDED_BY(parts_mutex_);  // use host_, so they are destroyed first
+  rpc::Slots parts_ WEFT_GUARDED_BY(parts_mutex_);  // parts use host_: they are destroyed before it
 };
 
 // The ids by which hosts identify passes and trainers. A trainer is an incarnation of an agent, or one of
-// several within it, identified by its name. A pass belongs to its origin, an incarnation of an agent, or to
-// the trainer for which it was admitted.
+// several trainers of that incarnation, identified by its name. A pass belongs to its origin, an incarnation
+// of an agent, or to the trainer for which it was admitted.
 inline PassKey key_of(const dist_autograd::PassId& pass) { return {pass.origin, pass.number}; }
 std::string trainer_of(std::uint64_t incarnation, const std::string& name = {});
-// Whether it is a trainer of this agent.
+// Whether `trainer` is a trainer of the agent with this incarnation.
 bool is_trainer_of(const std::string& trainer, std::uint64_t incarnation);
 
 }  // namespace weft::dist_optim

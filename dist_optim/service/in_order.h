@@ -12,7 +12,7 @@ namespace weft::dist_optim {
 
 class InOrder {
  public:
-  // Runs now, or when all earlier jobs have called next().
+  // Runs the job now, or when all earlier jobs have called next().
   void run(rpc::Callback job) {
     {
       rpc::MutexLock lock(mutex_);
@@ -21,7 +21,7 @@ class InOrder {
     }
     job();
   }
-  // Each job calls it once.
+  // Each job calls it once: the next job may start.
   void next() {
     rpc::Callback job;
     {

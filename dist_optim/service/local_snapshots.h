@@ -1,9 +1,10 @@
-// LocalSnapshots: snapshots of several modules of this owner, all of one moment. A trainer requests each with
-// a separate call; when the last call has arrived, all modules are read together.
+// LocalSnapshots: takes snapshots of several modules of this owner at one moment. A trainer requests the
+// snapshot of each module with a separate call. When the last call has arrived, all modules are read
+// together.
 //
-// Meanwhile nothing changes them, and no step over several objects of this owner is applied to some of them
-// and not yet to others (LocalSteps::hold). The gates of all modules are entered in the order of the guards'
-// addresses, as backwards enter them, so that no cycle of waiting threads can form.
+// During the read, nothing changes the modules, and every step over several objects of this owner is applied
+// either to all of its objects or to none (LocalSteps::hold). The gates of all modules are entered in the
+// order of the guards' addresses, as backwards enter them, so that no cycle of waiting threads can form.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; `read` and `done` run on a handler thread,
 // outside the mutex.
@@ -23,11 +24,13 @@ namespace weft::dist_optim {
 
 class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnapshots> {
  public:
-  using Key = std::pair<std::string, std::uint64_t>;  // the trainer, and its number of the snapshot
+  // The trainer, and the trainer's number for the snapshot.
+  using Key = std::pair<std::string, std::uint64_t>;
   // One module of a snapshot.
   struct Object {
     std::shared_ptr<HostGuard> guard;  // null: no optimizer steps the module
     std::function<void()> read;        // null: the module was refused
+    // All modules have been read; with an error, the snapshot has failed.
     std::function<void(const std::exception_ptr& error)> done = nullptr;
   };
 
@@ -35,9 +38,9 @@ class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnap
   LocalSnapshots(std::shared_ptr<rpc::AgentCore> core, std::shared_ptr<LocalSteps> steps)
       : core_(std::move(core)), steps_(std::move(steps)) {}
 
-  // One of `modules` calls of the snapshot has arrived.
+  // One of the `modules` calls of the snapshot has arrived.
   void arrive(const Key& key, std::size_t modules, Object object);
-  // The trainer gives the snapshot up: the calls that have arrived fail with `aborted`. No effect if the
+  // The trainer has given up the snapshot: the calls that have arrived fail with `aborted`. No effect if the
   // snapshot is unknown.
   void abort(const Key& key);
 

@@ -1,6 +1,6 @@
-// LocalSteps: the steps in flight whose objects all live on this owner. It decides them itself when all their
-// objects are prepared, so such a step costs the trainer one round trip. A snapshot of several objects delays
-// these steps while it reads.
+// LocalSteps: the steps in flight whose objects all live on this owner. When all objects of such a step are
+// prepared, the owner itself decides the step, so the step costs the trainer one round trip. A snapshot of
+// several objects delays these steps while it reads.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; promises complete and hosts are called outside
 // the mutex.
@@ -24,14 +24,14 @@ class WEFT_EXPORT LocalSteps {
     std::shared_ptr<rpc::Promise<StepOutcome>> promise;
   };
 
-  // One of `objects` objects has prepared or refused its part. Its promise completes when all have arrived:
-  // with the refusal for an object that refused, otherwise with the decision.
+  // One of the step's `objects` objects has prepared or refused its part. When all objects have arrived, the
+  // promises complete: for an object that refused, with its refusal; for the others, with the outcome.
   void arrive(const std::string& trainer, const StepRequest& request, std::size_t objects, Object object);
-  // The trainer has given a step up, or is gone; no effect for one that is decided or unknown.
+  // The trainer has given up a step, or is gone. No effect if the step is decided or unknown.
   void abort(const std::string& trainer, std::uint64_t number);
 
   // Calls `ready` with the number of the hold, now or on the thread that ends a step. From then until
-  // release(), no step over several objects is applied to any of these: such steps wait.
+  // release(), no step over several objects is applied to any object of `guards`: such steps wait.
   using Guards = std::vector<std::shared_ptr<HostGuard>>;
   void hold(Guards guards, rpc::UniqueFunction<void(std::uint64_t)> ready);
   void release(std::uint64_t hold);
@@ -39,7 +39,7 @@ class WEFT_EXPORT LocalSteps {
  private:
   struct Step {
     StepOptions options;
-    std::size_t unseen = 0;  // of its passes
+    std::size_t unseen = 0;  // how many passes StepRequest::unseen has
     std::vector<Object> objects;
   };
   using Key = std::pair<std::string, std::uint64_t>;
@@ -57,7 +57,7 @@ class WEFT_EXPORT LocalSteps {
 
   rpc::Mutex mutex_;
   std::map<Key, Step> steps_ WEFT_GUARDED_BY(mutex_);
-  // Of the steps over several objects that are being applied.
+  // The objects of each step over several objects that is being applied.
   std::list<Guards> applying_ WEFT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Hold> holds_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t last_hold_ WEFT_GUARDED_BY(mutex_) = 0;

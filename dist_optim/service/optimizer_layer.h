@@ -1,6 +1,6 @@
-// OptimizerLayer: the optimizer layer of one agent: the hosts of its objects' parameters and the steps in
-// flight on them, so that a trainer that dies is removed from all of them. One per agent, created by
-// dist_optim::layers(). Thread-safe.
+// OptimizerLayer: the optimizer layer of one agent. It has the hosts of the parameters of the agent's objects
+// and the steps in flight on them, so that a trainer that dies is removed from all hosts. One per agent,
+// created by dist_optim::layers(). Thread-safe.
 #pragma once
 
 #include <weft/dist_optim/service/handle_ends.h>
@@ -27,23 +27,26 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   // The host of an object's parameters, created at the first call. `invalid_argument` if the object is
   // neither a torch::nn::Module nor a SteppedObject.
   std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
-  std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // of the call's object
-  std::vector<std::shared_ptr<HostGuard>> hosts();             // of all objects that still exist
+  std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // the host of the call's object
+  std::vector<std::shared_ptr<HostGuard>> hosts();             // the hosts of all objects that still exist
 
-  // The pass here, and its gradients for a host's parameters, by their index. No pass if it is unknown.
+  // This agent's part of the pass, and the gradients of the host's parameters, by parameter index. pass: null
+  // if the pass is unknown here.
   // `failed_precondition` if it has ended.
   struct PassPart {
     std::shared_ptr<dist_autograd::PassState> pass;
     Gradients gradients;
   };
   PassPart part_of(const dist_autograd::PassId& pass, const ParameterHost& host) const;
-  // The ids of passes of this agent that may step. `failed_precondition` if one has failed or was released.
+  // Returns the ids of these passes of this agent, which may step. `failed_precondition` if one of them has
+  // failed or was released.
   std::vector<dist_autograd::PassId> may_step(std::span<const dist_autograd::Pass> passes) const;
 
   // Shared by all objects of the agent.
   const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
   const std::shared_ptr<LocalSnapshots>& local_snapshots() const { return local_snapshots_; }
-  // For this agent's own steps and snapshots, as a trainer.
+  // next_step(): a new number for this agent's own steps and snapshots, as a trainer. admission(),
+  // handle_ends(): for this agent's optimizer handles.
   std::uint64_t next_step() { return ++steps_; }
   const std::shared_ptr<PassAdmission>& admission() const { return admission_; }
   const std::shared_ptr<HandleEnds>& handle_ends() const { return handle_ends_; }

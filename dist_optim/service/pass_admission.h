@@ -31,16 +31,16 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   // The objects of a handle, in the order of admission.
   using Objects = std::map<Key, rref::ReferencePtr>;
 
-  // The data that a handle shares with this as long as the handle lives.
+  // The data that a handle shares with the PassAdmission as long as the handle lives.
   struct Handle {
-    std::vector<std::uint64_t> owners;  // incarnations
-    std::string trainer;                // of this agent; empty: the agent itself
+    std::vector<std::uint64_t> owners;  // the owners' incarnations
+    std::string trainer;                // a trainer of this agent; empty: the agent itself
     rpc::Mutex mutex;
     bool known WEFT_GUARDED_BY(mutex) = false;  // attaching has completed
     Objects objects WEFT_GUARDED_BY(mutex);
     std::vector<rpc::Promise<void>> waiting WEFT_GUARDED_BY(mutex);
 
-    // attached(): the owners have answered. when_known(): completes then.
+    // attached(): the owners have answered. when_known(): completes when attached() was called.
     void attached(Objects all);
     rpc::Future<void> when_known();
   };
@@ -50,13 +50,13 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   // Passes of the handle's trainer are admitted to its objects from now on.
   void add(const std::shared_ptr<Handle>& handle);
 
-  // Completes when the pass is admitted to all objects of the handles that an object belongs to: an object of
-  // an owner, by its number. The pass's end releases it from all of them. failed_precondition if the pass has
-  // ended.
+  // Admits the pass to an object, given by its owner and its number there, and to all objects of the handles
+  // to which the object belongs. Completes when all of them have admitted the pass. When the pass ends, all
+  // of them release it. failed_precondition if the pass has ended.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const rpc::AgentId& owner, std::uint64_t object);
-  // The same, for the objects of a handle, as a pass of the handle's trainer; at once if they have admitted
-  // it. version: the kept version that the pass reads of each. failed_precondition for a pass of another
-  // trainer.
+  // Admits the pass, as a pass of the handle's trainer, to the objects of the handle; completes at once if
+  // all of them have admitted it. version: the kept version of each object that the pass reads.
+  // failed_precondition for a pass of another trainer.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const std::shared_ptr<Handle>& handle,
                           std::optional<std::uint64_t> version = {});
 
@@ -66,8 +66,8 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
     rpc::Mutex mutex;
     bool over WEFT_GUARDED_BY(mutex) = false;
     std::optional<std::string> trainer WEFT_GUARDED_BY(mutex);
-    Objects objects WEFT_GUARDED_BY(mutex);     // that were asked
-    std::set<Key> done WEFT_GUARDED_BY(mutex);  // the part of them that has admitted it
+    Objects objects WEFT_GUARDED_BY(mutex);     // the objects that were asked
+    std::set<Key> done WEFT_GUARDED_BY(mutex);  // the objects that have admitted the pass
   };
 
   std::vector<std::shared_ptr<Handle>> handles() const;
