@@ -22,7 +22,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   static std::shared_ptr<CollectivesLayer> of(
       const rpc::CallHost& host);  // failed_precondition without the layer
 
-  // The agent's core, and its devices, which its groups share. Never null.
+  // core(): the agent's core. devices(): the agent's devices, which its groups share. Never null.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   const std::shared_ptr<nccl::Devices>& devices() const { return devices_; }
   // The number of a new group, unique within this agent: GroupId::number, if this agent is rank 0 of the
@@ -35,19 +35,20 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   // max_early_bytes). Beyond that, deliver() refuses messages, and a group whose message was refused fails
   // once it is added.
   void expect_group(const GroupOptions& options);
-  void add(const std::shared_ptr<GroupCore>& group);  // must be an expected one, with its options
+  void add(const std::shared_ptr<GroupCore>& group);  // after expect_group() with the group's options
   void give_up_group(const GroupOptions& options);
-  // why: the error with which it has failed, if it has. Members that send to it later get this error.
+  // why: the error with which the group has failed, if it has. Members that send to the group later get this
+  // error.
   void remove(const GroupId& id, const std::optional<rpc::Error>& why = std::nullopt);
   // The number of groups that have been added and still exist.
   std::size_t groups() const;
 
-  std::size_t kept_early() const;  // messages for groups that are being created
+  std::size_t kept_early() const;  // the number of messages for groups that are being created
   // All groups that have been added and still exist.
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
-  // Passes a message of that size to the member of the group here. Returns an error if it was refused: it
-  // exceeded the limits for an expected group, or the group has ended.
+  // Calls `event`, a message of that size, with this agent's member of the group. Returns an error if the
+  // message was refused: it exceeded the limits for an expected group, or the group has ended.
   using Event = rpc::UniqueFunction<void(GroupCore&)>;
   std::optional<rpc::Error> deliver(const GroupId& id, std::size_t bytes, Event event);
 
@@ -73,15 +74,15 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
     friend bool operator==(const Limits&, const Limits&) = default;
   };
   static Limits limits_of(const GroupOptions& options);
-  struct Early {  // of one group
+  struct Early {  // the messages for one group that is not added yet
     std::vector<Event> events;
     std::size_t bytes = 0;
     std::optional<rpc::Error> refused;  // why further messages are refused
   };
   using EarlyGroups = std::map<GroupId, Early>;
-  // The caller destroys what was dropped after it has released the mutex.
   std::optional<rpc::Error> keep_early(const GroupId& id, std::size_t bytes, Event event)
       WEFT_REQUIRES(mutex_);
+  // The caller destroys `dropped` after it has released the mutex.
   void expected_no_more(const Limits& limits, EarlyGroups& dropped) WEFT_REQUIRES(mutex_);
 
   const std::shared_ptr<rpc::AgentCore> core_;
@@ -89,19 +90,19 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::atomic<std::uint64_t> numbers_{0};
   mutable rpc::Mutex mutex_;
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_ WEFT_GUARDED_BY(mutex_);
-  rpc::LayerFigures figures_ WEFT_GUARDED_BY(mutex_);  // of higher layers
+  rpc::LayerFigures figures_ WEFT_GUARDED_BY(mutex_);  // the figures of count()
   std::vector<Limits> expected_ WEFT_GUARDED_BY(mutex_);
   EarlyGroups early_ WEFT_GUARDED_BY(mutex_);
   std::size_t early_messages_ WEFT_GUARDED_BY(mutex_) = 0;
   std::size_t early_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
   // The latest groups that have failed and are removed.
   std::deque<std::pair<GroupId, rpc::Error>> failed_ WEFT_GUARDED_BY(mutex_);
-  std::map<rpc::AgentId, rpc::Error> gone_ WEFT_GUARDED_BY(mutex_);   // while groups are expected
+  std::map<rpc::AgentId, rpc::Error> gone_ WEFT_GUARDED_BY(mutex_);   // peers; kept while groups are expected
   std::unique_ptr<rpc::HandlerPool> writer_ WEFT_GUARDED_BY(mutex_);  // one thread; created when needed
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
-// The layer of collectives; it needs no other. devices: the source of NCCL.
+// The layer of collectives. It needs no other layer. devices: how NCCL is found.
 WEFT_EXPORT rpc::Layer layer(nccl::DevicesOptions devices = {});
 
 }  // namespace weft::collectives

@@ -1,14 +1,15 @@
 // GroupDevices: the collectives of one group on tensors of an accelerator, by NCCL.
 //
-// A group has one communicator, on one device of each member. prepare(), on all members, creates it.
-// Otherwise the first collective does, and blocks its thread until all members have arrived. A collective is
-// put on the current stream at once. In parallel, a collective of the group without elements, which starts
-// first, compares the ranks' operations: a launch may wait for a rank that does not arrive. An operation on a
-// device cannot be taken back, so a difference ends the group here, as all other failures of either side do.
-// The end of the group aborts the communicator, or its creation; an orderly end, when the device is idle,
-// finalizes it. The future completes when both sides have completed. Tensors are contiguous. Owner: the
-// group's core, which is alive in every call. Thread-safe; the program must order the collectives of
-// different threads.
+// A group has one communicator, on one device of each member. If all members call prepare(), prepare()
+// creates the communicator. Otherwise the first collective creates it, and blocks its thread until all
+// members have arrived. run() puts a collective on the current stream at once. In parallel, a comparison
+// checks that the ranks' operations are equal: a collective of the group without elements, which starts
+// first, because a launch may wait for a rank that does not arrive. An operation on a device cannot be taken
+// back, so a difference ends the group here, as every other failure of the comparison or of the device does.
+// When the group ends, it aborts the communicator, or the creation of the communicator; in an orderly end,
+// when the device is idle, it finalizes the communicator. A collective's future completes when the comparison
+// and the device have completed. Tensors are contiguous. Owner: the group's core, which is alive in every
+// call. Thread-safe; the program must order the collectives of different threads.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/devices.h>
@@ -26,35 +27,36 @@ class GroupCore;
 
 class WEFT_EXPORT GroupDevices {
  public:
-  using Timeout = std::optional<std::chrono::nanoseconds>;  // none: the group's
+  using Timeout = std::optional<std::chrono::nanoseconds>;  // empty: the group's timeout
 
-  // core: the owner. devices: of its agent, shared by all groups of the agent.
+  // core: the owner. devices: the devices of the core's agent, shared by all groups of the agent.
   GroupDevices(GroupCore& core, std::shared_ptr<nccl::Devices> devices)
       : core_(core), devices_(std::move(devices)) {}
   ~GroupDevices();
 
-  // Completes when the communicator exists and its ranks are connected. unsupported, on all members, if one
-  // of them cannot have one: then prepare() may be tried again; collectives do not try again.
+  // Completes when the communicator exists and its ranks are connected. If a member cannot create a
+  // communicator, fails with unsupported on all members. prepare() may then be called again; collectives do
+  // not create it again.
   rpc::Future<void> prepare(c10::Device device, Timeout timeout, const std::source_location& site);
 
   // Checks the call, and puts it on the current stream of its tensors' device.
   rpc::Future<void> run(const CollectiveCall& call);
-  // The same with the caller's own comparison; the call has been checked.
+  // Like run(call), with the caller's own comparison; the caller has checked the call.
   rpc::Future<void> run(const CollectiveCall& call, Collective comparison);
-  // Messages, in one launch; failed_precondition before prepare(). Messages of the group compare both sides,
-  // in the order in which they are sent.
+  // Sends and receives the messages in one launch; failed_precondition before prepare(). For each of them, a
+  // message of the group compares the two sides, in the order in which the messages are sent.
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
                              const std::source_location& site);
 
   bool busy() const { return in_flight_ != 0; }  // collectives or messages are in flight
   void end(const rpc::Error& error);             // the group has ended; does not block
-  // A member has left: all end their communicators when they are idle.
+  // A member has left the group: every member ends its communicator when the communicator is idle.
   void has_left(const rpc::Error& error);
 
  private:
   struct OnDevice {
     c10::Device device;
-    rpc::Promise<void> promise;              // of its creation; none once it is completed
+    rpc::Promise<void> promise;              // of the creation; empty once the creation is completed
     rpc::Future<void> creation{};            // NCCL's part in the creation, to be cancelled
     nccl::Communicator::Ptr communicator{};  // null: it is being created
     std::optional<nccl::TensorCollectives>
@@ -72,14 +74,15 @@ class WEFT_EXPORT GroupDevices {
   void wait_until_made();
   void close(const nccl::Communicator::Ptr& communicator);
   void end_if_left();
-  // Puts it on the device, where `compare` starts the comparison, unless that is in flight (null).
+  // Calls `put`, which puts an operation on the device, and `compare`, which starts the comparison. Null: the
+  // comparison is already in flight.
   rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
                            const std::function<rpc::Future<void>(const nccl::TensorCollectives&)>& put);
   Collective comparison_of(const CollectiveCall& call) const;
   rpc::Future<void> compared(rpc::Future<void> comparison) const;
   std::exception_ptr reason(std::exception_ptr error) const;
   bool must_not_block() const;
-  const std::shared_ptr<rpc::Loop>& loop() const;  // of the futures
+  const std::shared_ptr<rpc::Loop>& loop() const;  // the loop of the futures
   rpc::Future<void> when_both(std::vector<rpc::Future<void>> sides, const std::string& what);
   std::chrono::nanoseconds limit_of(Timeout timeout) const;
 

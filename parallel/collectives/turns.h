@@ -1,9 +1,9 @@
 // Turns: runs jobs one at a time, in the given order.
 //
 // run() is for short work that must run in turn at once, without a change of threads: if no thread is running
-// jobs, the caller runs the earlier jobs, its own, and those that are added meanwhile. post() leaves the job
-// to an executor, or to a thread that runs jobs by then. run_one() and run_first() run no jobs of other
-// callers. A job may add further ones. `failed` receives the exceptions of jobs, in turn; exceptions of
+// jobs, the caller runs the earlier jobs, its own, and the jobs that are added meanwhile. post() leaves the
+// job to an executor, or to a thread that is already running jobs. run_one() and run_first() run no jobs of
+// other callers. A job may add further jobs. `failed` receives the exceptions of jobs, in turn; exceptions of
 // `failed` itself are lost. Thread-safe.
 #pragma once
 
@@ -27,7 +27,7 @@ class Turns {
     jobs_.push_back(std::move(job));
     run_all(lock);
   }
-  // owner: keeps these turns until the executor has run.
+  // owner: keeps this object alive until the executor has run the jobs.
   void post(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
       rpc::MutexLock lock(mutex_);
@@ -36,7 +36,8 @@ class Turns {
     }
     leave_to(executor, std::move(owner));
   }
-  // Runs this job here if there is no other; leaves jobs that are added meanwhile to the executor.
+  // If there is no other job, runs this job here. Leaves all other jobs, including those that are added
+  // meanwhile, to the executor.
   void run_one(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
       rpc::MutexLock lock(mutex_);
@@ -47,7 +48,7 @@ class Turns {
     }
     leave_to(executor, std::move(owner));
   }
-  // Runs this job here, before those that wait, if no thread runs a job now: for jobs that only read.
+  // If no thread runs a job now, runs this job here, before the jobs that wait: for jobs that only read.
   // Otherwise leaves it to the executor.
   void run_first(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
@@ -100,7 +101,7 @@ class Turns {
   rpc::Mutex mutex_;
   std::deque<rpc::Callback> jobs_ WEFT_GUARDED_BY(mutex_);
   bool busy_ WEFT_GUARDED_BY(mutex_) = false;    // a thread runs jobs
-  bool posted_ WEFT_GUARDED_BY(mutex_) = false;  // an executor still has to run them
+  bool posted_ WEFT_GUARDED_BY(mutex_) = false;  // an executor still has to run the jobs
 };
 
 }  // namespace weft::collectives

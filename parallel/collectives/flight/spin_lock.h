@@ -1,4 +1,4 @@
-// SpinLock: a mutex for work of some nanoseconds that is done millions of times: it costs a third of
+// SpinLock: a mutex for sections of some nanoseconds that run millions of times: it costs a third of
 // std::mutex. A thread that finds it locked tries again, and soon yields. Thread-safe.
 #pragma once
 

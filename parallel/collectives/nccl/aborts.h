@@ -1,9 +1,9 @@
 // Aborts: the communicators of one device that must be aborted. NCCL aborts them in one group.
 //
-// NCCL's abort may wait for all kernels on the device. So communicators that are aborted one after the other
-// may wait for ever: the first abort for a kernel of the second communicator (NVIDIA/nccl#1013,
-// pytorch/pytorch#119797). The group includes all communicators that are added before it starts: at least all
-// that are added during a pause. Thread-safe.
+// NCCL's abort may wait for all kernels on the device. So if communicators were aborted one after the other,
+// the first abort could wait for ever for a kernel of the second communicator (NVIDIA/nccl#1013,
+// pytorch/pytorch#119797). The group includes all communicators that are added before the group starts: at
+// least all that are added during a pause. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -24,19 +24,20 @@ struct Device;
 
 class WEFT_EXPORT Aborts {
  public:
-  // Called with NCCL's result, or with the reason why the device could not be used; on the background
-  // executor.
+  // Called on the background executor, with NCCL's result. The text is the reason if the device could not be
+  // used.
   using Done = rpc::UniqueFunction<void(Result, const std::optional<std::string>&)>;
-  // Returns the handle of a communicator that no thread uses any more; null: it is not aborted. Must not
-  // block.
+  // Returns the handle of a communicator that no thread uses any more. Null: nothing is aborted, and `done`
+  // is not called. Must not block.
   using Take = std::function<Comm*()>;
-  // take: called on the background executor, too.
+  // take: also called on the background executor.
   void add(const Device& device, Take take, Done done = nullptr);
   void add(const Device& device, Comm* handle, Done done = nullptr) {
     add(device, [handle] { return handle; }, std::move(done));
   }
 
-  // Between them no abort starts. They may be nested: aborts start after the last go_on(). They do not block.
+  // No abort starts between pause() and go_on(). Pauses may be nested: aborts start after the last go_on().
+  // Neither function blocks.
   void pause();
   void go_on(const Device& device);
 

@@ -1,17 +1,18 @@
-// Communicator: one of NCCL's communicators, non-blocking, as one rank has it.
+// Communicator: one rank of one of NCCL's communicators, in non-blocking mode.
 //
-//   auto id = Communicator::unique_id(*device.api);        // on one rank, which gives it to all others
+//   auto id = Communicator::unique_id(*device.api);        // on one rank, which sends it to all others
 //   auto comm = co_await Communicator::create(device, id, size, rank);
-//   co_await comm->launch({.stream = stream, .what = "all_reduce", .mark = event_on(stream)}, [&](Calls&
-//   calls) {
-//     calls.all_reduce(in, out, count, DataType::float32, RedOp::sum); });
+//   co_await comm->launch(
+//       {.stream = stream, .what = "all_reduce", .mark = event_on(stream)},
+//       [&](Calls& calls) { calls.all_reduce(in, out, count, DataType::float32, RedOp::sum); });
 //
-// A launch puts one of NCCL's groups on a stream and returns once it is there; its future completes when the
-// device is done with it. Any failure, of NCCL's calls, of its asynchronous errors, or because a deadline has
-// passed, ends the communicator with one rpc::Error: options.on_failure is called at once and notifies the
-// other ranks; the communicator is aborted, or kept for shrink(), and then its futures fail. No thread is
-// inside NCCL with it during an abort: `inside_` is handed over. Shared: work in flight holds it.
-// Thread-safe; functions that block are marked below, and must not be called on a loop.
+// A launch puts a group of NCCL's calls on a stream, and returns when the group is there. The launch's future
+// completes when the device has executed the group. Every failure ends the communicator with one rpc::Error:
+// of NCCL's calls, of its asynchronous errors, or because a deadline has passed. options.on_failure is then
+// called at once, and notifies the other ranks. After that the communicator is aborted, or kept for shrink(),
+// and then its futures fail. During an abort no thread is inside NCCL with this communicator: the abort takes
+// the handle under `inside_`. Shared: work in flight holds the communicator. Thread-safe; functions that
+// block are marked below, and must not be called on a loop.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/device.h>
@@ -29,7 +30,7 @@ namespace weft::collectives::nccl {
 // The options of a communicator on this rank; they may differ between ranks.
 struct CommunicatorOptions {
   std::string name;  // in errors
-  // Of the creation, and of launches that give none.
+  // The timeout of the creation, and of launches that give none.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
   // How long abort() waits for a thread that is inside NCCL; then the communicator is given up as it is.
   std::chrono::nanoseconds abort_timeout = std::chrono::seconds{10};
@@ -39,8 +40,8 @@ struct CommunicatorOptions {
   std::function<void(const rpc::Error&)> on_failure;
 };
 
-// The contents of one group; used by the thread that launches, until its function returns. Counts are of
-// NCCL's elements. Throws the errors of NCCL.
+// The contents of one group of NCCL's calls. Only the thread that launches uses it, until the function that
+// was given to launch() returns. Counts are of NCCL's elements. Throws the errors of NCCL.
 class WEFT_EXPORT Calls {
  public:
   // Add NCCL's function of that name to the group. in, out: memory of the device, valid until the launch has
@@ -53,7 +54,7 @@ class WEFT_EXPORT Calls {
   void reduce_scatter(const void* in, void* out, std::size_t count, DataType type, RedOp op);
   void send(const void* in, std::size_t count, DataType type, int to);
   void recv(void* out, std::size_t count, DataType type, int from);
-  // For this group only; `factor` has the type's own bits.
+  // The result is valid in this group only. factor: points to one value of `type`.
   RedOp premul_sum(const void* factor, DataType type);
 
  private:
@@ -69,16 +70,16 @@ class WEFT_EXPORT Calls {
   std::vector<RedOp> ops_;
 };
 
-// One launch: where, for how long, and how its end is detected.
+// One launch: its stream, its timeout, and how its end is detected.
 struct Launch {
   Stream stream = nullptr;                          // null: the device's default stream
   std::string what;                                 // in errors: "all_reduce float32[4]"
   std::optional<std::chrono::nanoseconds> timeout;  // to launch, then to complete; none: the communicator's
   LaunchTurn turn;                                  // none: one is reserved when launch() is called
   std::shared_ptr<const void> keeps;                // until NCCL has released it
-  // Called when the group is on the stream. Returns a function that reports whether the stream has passed it,
-  // which must not block. If it returns nothing (a graph is captured), the launch is complete when it is on
-  // the stream.
+  // Called when the group is on the stream. Returns a function that reports whether the stream has passed the
+  // group; that function must not block. If `mark` returns null (a graph is captured), the launch is complete
+  // when the group is on the stream.
   std::function<std::function<bool()>()> mark;
   // false: launch() returns before the group is on the stream, so `mark` is called later, by the device's
   // loop. Nothing else is launched meanwhile.
@@ -89,61 +90,63 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
  public:
   using Ptr = std::shared_ptr<Communicator>;  // null only as the result of split() for no_color
 
-  // Call it on one rank, which sends the id to the others. Throws the errors of NCCL. May block.
+  // Call it on one rank, which sends the id to the other ranks. Throws the errors of NCCL. May block.
   static UniqueId unique_id(const Api& api);
-  // Call it on all ranks. deadline_exceeded if some do not arrive; cancel() of the future ends it.
+  // Call it on all ranks. deadline_exceeded if some do not arrive; cancel() of the future ends the creation.
   static rpc::Future<Ptr> create(Device device, UniqueId id, int size, int rank,
                                  CommunicatorOptions options = {});
-  // A new rank of a communicator that the others grow(); unsupported before NCCL 2.29.
+  // Creates a new rank of a communicator whose ranks call grow(); unsupported before NCCL 2.29.
   static rpc::Future<Ptr> join(Device device, UniqueId grow_id, int size, int rank,
                                CommunicatorOptions options = {});
   ~Communicator() override;
 
-  // Constant. name(): of its options.
+  // Constant. name(): CommunicatorOptions::name.
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   const Device& device() const { return device_; }
 
-  std::optional<rpc::Error> failure() const;  // why it has ended
+  std::optional<rpc::Error> failure() const;  // why the communicator has ended; empty: it has not ended
 
-  // Blocks until the group is on the stream, if the launch waits: at most as long as NCCL takes to connect
-  // the ranks, and until the deadline. Throws the communicator's error if nothing is started. A later
-  // failure, including an exception of `group`, ends the communicator, because other ranks have started, and
-  // fails the future: NCCL may still be running it.
+  // If launch.waits, blocks until the group is on the stream: as long as NCCL takes to connect the ranks, and
+  // at most until the deadline. Throws the communicator's error if nothing is started. A later failure,
+  // including an exception of `group`, ends the communicator, because other ranks have started. It fails the
+  // future instead of being thrown, because NCCL may still be running the group.
   rpc::Future<void> launch(Launch launch, const std::function<void(Calls&)>& group);
 
-  // Call the following on all ranks; until they complete, this communicator launches nothing.
-  // failed_precondition while work is in flight, which only shrink() with `abort` ends. For ranks of one
-  // color, ordered by key, then rank; null for no_color.
+  // Call split(), shrink() and grow() on all ranks; until they complete, this communicator launches nothing.
+  // failed_precondition while work is in flight, which only shrink() with `abort` ends. split(): the new
+  // communicator has the ranks of one color, ordered by key, then rank; null for no_color.
   rpc::Future<Ptr> split(int color, int key, CommunicatorOptions options = {});
-  // For the survivors, without `gone`; ranks keep their order. abort: after a failure; it ends work in flight
-  // and this communicator. unsupported before NCCL 2.27.
+  // The new communicator has all ranks except `gone`, in the same order; the remaining ranks call it. abort:
+  // use it after a failure; it ends work in flight and this communicator. unsupported before NCCL 2.27.
   rpc::Future<Ptr> shrink(std::vector<int> gone, bool abort, CommunicatorOptions options = {});
-  // To `size` ranks; the new ones join(). The rank that has created the id gives it. unsupported before 2.29.
+  // Grows to `size` ranks; the new ranks call join(). id: the result of grow_id(), on the rank that has
+  // called it. unsupported before NCCL 2.29.
   UniqueId grow_id();
   rpc::Future<Ptr> grow(int size, std::optional<UniqueId> id, CommunicatorOptions options = {});
 
-  // An orderly end, when all launches are done. Aborts if some ranks do not close in time; no time given: as
-  // long as for the creation.
+  // Ends the communicator in order, when all launches are complete; failed_precondition while work is in
+  // flight. If some ranks do not close in time, aborts. Without a limit, the time is that of the creation.
   rpc::Future<void> close(std::optional<std::chrono::nanoseconds> limit = {});
-  // Ends work in flight. Completes once NCCL has released it; deadline_exceeded if it did not.
+  // Ends work in flight. Completes when NCCL has released the communicator; deadline_exceeded if a thread
+  // does not return from NCCL.
   rpc::Future<void> abort(const std::string& reason);
 
-  // Calls f with the communicator's handle, as the one thread inside NCCL with it; may block. false: it has
-  // ended. For resources of a communicator (memory.h).
+  // Calls f with the communicator's handle, while no other thread is inside NCCL with it; may block. false:
+  // the communicator has ended, and f was not called. For resources of a communicator (memory.h).
   bool inside(const std::function<void(Comm*)>& f);
 
   bool look(rpc::Clock::time_point now) override;
 
  private:
-  class Making;   // of one that NCCL has not completed yet
-  class Closing;  // flushed and then destroyed
+  class Making;   // a communicator that NCCL has not completed yet
+  class Closing;  // a communicator that is flushed and then destroyed
   struct Flight {
     std::string what;
     rpc::Clock::time_point deadline;
     std::function<bool()> ended;
-    std::function<std::function<bool()>()> mark;  // null: it is on the stream
+    std::function<std::function<bool()>()> mark;  // null: the group is on the stream
     std::shared_ptr<const void> keeps;
     void let_go() { ended = nullptr, mark = nullptr, keeps = nullptr; }  // releases tensors: outside the lock
     rpc::Promise<void> promise;
@@ -156,14 +159,14 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   rpc::Future<Ptr> make_of_this(std::string what, bool aborts, bool may_be_none, Begin begin,
                                 CommunicatorOptions options);
 
-  bool look_within(rpc::Clock::time_point now);  // its device
+  bool look_within(rpc::Clock::time_point now);  // look(), with the device set
   std::string prefix() const;
   void refuse_if_over() const;
   void put(const Launch& launch, const std::function<void(Calls&)>& group, bool& begun);
   void wait_until_launched(const std::string& what, rpc::Clock::time_point deadline);
   [[noreturn]] void fail_and_throw(const rpc::Error& error);
   void fail(const rpc::Error& error);
-  bool end(const rpc::Error& error);  // whether it had not ended before
+  bool end(const rpc::Error& error);  // false: the communicator had ended before
   void start_abort();
   Comm* take();
   void let_go();  // blocks
@@ -176,15 +179,16 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   const int size_, rank_;
   const CommunicatorOptions options_;
 
-  // Locked by a thread that is inside NCCL with this communicator, never for long: it is non-blocking.
-  // Guards:
+  // A thread locks it while it is inside NCCL with this communicator: never for long, because the
+  // communicator is non-blocking. Guards:
   Entrance inside_;
   Comm* handle_;
 
   mutable rpc::Mutex mutex_;  // taken after inside_, or alone
   std::optional<rpc::Error> over_ WEFT_GUARDED_BY(mutex_);
   bool busy_ WEFT_GUARDED_BY(mutex_) = false;      // being split, shrunk, grown or closed
-  bool aborting_ WEFT_GUARDED_BY(mutex_) = false;  // and, once it is done:
+  bool aborting_ WEFT_GUARDED_BY(mutex_) = false;  // an abort has been requested
+  // The result of the abort; empty: the abort has not ended.
   std::optional<rpc::Result<void>> let_go_ WEFT_GUARDED_BY(mutex_);
   std::vector<rpc::Promise<void>> waiting_ WEFT_GUARDED_BY(mutex_);  // for the abort
   std::vector<Flight> flights_ WEFT_GUARDED_BY(mutex_);              // in the order of launches

@@ -1,8 +1,9 @@
 // Devices: the devices of this process, shared by the groups of one agent.
 //
-// Each is created once, when a group first uses it, and NCCL is loaded then. One loop polls and a pool runs
-// blocking work: these threads call CUDA and NCCL, and no loop of the agent does. Two agents of one process
-// would have separate orders of launches for a device: let only one of them use it. Thread-safe.
+// Each device is created when a group first uses it; the first one also loads NCCL. One loop polls the
+// communicators, and a pool runs blocking work: these threads call CUDA and NCCL, and no loop of the agent
+// does. Two agents of one process would order their launches on a device separately: let only one of them use
+// the device. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
@@ -25,7 +26,7 @@ struct DevicesOptions {
 class WEFT_EXPORT Devices {
  public:
   explicit Devices(DevicesOptions options);
-  // Waits for its threads and their aborts. On one of these threads, leaves the wait to another thread.
+  // Waits for its threads and their aborts. If it runs on one of these threads, another thread waits instead.
   ~Devices();
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
@@ -33,7 +34,7 @@ class WEFT_EXPORT Devices {
   Device of(c10::Device device);  // unsupported without NCCL; may block
   void run(rpc::Callback job);    // on a thread of the pool
 
-  // Communicators that are aborted on a device during its lifetime are aborted in one group.
+  // Communicators that are aborted on a device while this object exists are aborted in one group.
   class WEFT_EXPORT AbortsTogether {
    public:
     explicit AbortsTogether(Devices& devices);
@@ -45,8 +46,8 @@ class WEFT_EXPORT Devices {
     std::vector<Device> paused_;
   };
 
-  void add_closing(rpc::Future<void> closing);  // of a communicator
-  rpc::Future<void> closed();                   // completes when those that were added have completed
+  void add_closing(rpc::Future<void> closing);  // closing: completes when a communicator is closed
+  rpc::Future<void> closed();                   // completes when the added futures have completed
   // Calls DevicesOptions::capture.
   StreamCapture capture() const { return options_.capture(); }
 

@@ -1,7 +1,8 @@
-// Entrance: lets one thread at a time inside; others wait, for a limited time, or continue without entering.
+// Entrance: lets one thread at a time inside. Other threads wait, wait for a limited time, or continue
+// without entering.
 //
-// A mutex (for std::unique_lock) whose waits have a timeout; those of std::timed_mutex are invisible to g++
-// 12's ThreadSanitizer. clang's thread-safety analysis does not follow std::unique_lock. Thread-safe.
+// A mutex (for std::unique_lock) whose waits have a timeout: g++ 12's ThreadSanitizer does not see the waits
+// of std::timed_mutex. clang's thread-safety analysis does not follow std::unique_lock. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -13,7 +14,7 @@ namespace weft::collectives::nccl {
 
 class Entrance {
  public:
-  // As those of std::timed_mutex. Not recursive.
+  // The functions of std::timed_mutex. Not recursive.
   void lock() {
     rpc::MutexLock lock(mutex_);
     left_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return !taken_; });

@@ -1,16 +1,16 @@
-// LaunchOrder: the one order in which work of all communicators is put on a device, and what is in flight
-// there.
+// LaunchOrder: the order in which the work of all communicators is put on a device, and the number of
+// launches in flight there.
 //
 //   LaunchTurn turn = order->reserve();  // a place in the order, from now on
 //   turn.wait(deadline);                 // until all places before it are given up
 //   ...                                  // the turn of the device, until `turn` ends
 //
-// Two kernels of NCCL that ranks launch in different orders may wait for each other for ever, also if they
-// belong to different communicators. So there is one LaunchOrder for each device, shared by its
-// communicators. Across processes the order is that of the program, if all ranks start in the same order, or
-// that of Group::launch. While work is in flight nothing may be allocated or freed on the device:
-// when_quiet() waits for that. A turn that ends unused is skipped. Thread-safe; a turn belongs to one thread
-// at a time, and keeps its order.
+// Two kernels of NCCL that ranks launch in different orders may wait for each other for ever, even if they
+// belong to different communicators. So there is one LaunchOrder for each device, shared by the device's
+// communicators. Across processes, either the program starts its collectives in the same order on all ranks,
+// or Group::launch orders them. While work is in flight, nothing may be allocated or freed on the device:
+// when_quiet() waits until it has ended. A turn that ends unused is skipped. Thread-safe; a turn belongs
+// to one thread at a time, and keeps the LaunchOrder alive.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -34,7 +34,8 @@ class WEFT_EXPORT LaunchTurn {
   ~LaunchTurn() { end(); }
 
   explicit operator bool() const { return order_ != nullptr; }
-  // Blocks; deadline_exceeded. It does not end the turns of others that hold the device.
+  // Blocks until the turn begins; deadline_exceeded if it does not. A turn that holds the
+  // device keeps it.
   void wait(rpc::Clock::time_point deadline);
 
   bool is_mine() const;  // whether wait() would return at once
@@ -50,18 +51,18 @@ class WEFT_EXPORT LaunchTurn {
 
 class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<LaunchOrder> {
  public:
-  // The place behind all those that are reserved. Does not block.
+  // Reserves the place behind all reserved places. Does not block.
   LaunchTurn reserve();
 
-  // Work that was launched, within its turn. It ends later and on any thread.
+  // launched(): work was launched, within its turn. ended(): that work has ended, later and on any thread.
   void launched();
   void ended();
   std::size_t in_flight() const;
 
-  // Runs the job as soon as nothing is in flight and no turn is active, here or on the thread that ends the
-  // last one; meanwhile no turn starts.
+  // Runs the job as soon as nothing is in flight and no turn is active: on this thread, or on the thread that
+  // ends the last work or turn. Meanwhile no turn starts.
   void when_quiet(rpc::Callback job);
-  // The same now, or not at all (false). Exceptions of f are passed on.
+  // Runs f if the device is quiet now; otherwise returns false. Throws the exceptions of f.
   template <class F>
   bool if_quiet(F&& f) {
     if (!begin_quiet()) return false;
@@ -86,7 +87,7 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
   std::set<std::uint64_t> places_ WEFT_GUARDED_BY(mutex_);  // reserved and not given up
   std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
   std::size_t in_flight_ WEFT_GUARDED_BY(mutex_) = 0;
-  bool busy_ WEFT_GUARDED_BY(mutex_) = false;  // with a job that waited for quiet
+  bool busy_ WEFT_GUARDED_BY(mutex_) = false;  // a job or f of if_quiet() runs
   std::vector<rpc::Callback> quiet_jobs_ WEFT_GUARDED_BY(mutex_);
 };
 

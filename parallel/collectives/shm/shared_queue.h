@@ -1,8 +1,9 @@
 // SharedQueue: the collectives that one rank executes in shared memory, one at a time, in order.
 //
-// A small one runs on the thread that starts it, as long as the others arrive soon. Longer ones continue, and
-// later ones run, on a thread of the queue, which exists from then on. The caller of a run is notified of its
-// end there. Thread-safe; ends with its last handle.
+// run_here() runs a small collective on the calling thread, as long as the other ranks arrive soon. A
+// collective that takes longer continues on a thread of the queue, and later collectives also run there; the
+// thread exists from then on, and notifies the caller of the end of a run. Thread-safe; ends with its last
+// handle.
 #pragma once
 
 #include <weft/parallel/collectives/shm/shared_run.h>
@@ -17,29 +18,30 @@ namespace weft::collectives {
 
 class WEFT_EXPORT SharedQueue {
  public:
-  // Kept until its `done` has been called.
+  // The queue keeps a run until the run's `done` has been called.
   using RunPtr = std::shared_ptr<SharedRun>;
-  // The state in which a run has ended, or its exception. After an exception the queue stops.
+  // The state in which a run has ended, or the run's exception. After an exception the queue stops.
   using Outcome = rpc::Result<SharedRun::State>;
 
   using Done = rpc::UniqueFunction<void(Outcome)>;  // on the queue's thread
 
-  // space: of the ranks that run these collectives. The destructor stops the run in flight, and waits for the
-  // queue's thread, except on that thread.
+  // space: shared by the ranks that run these collectives. The destructor stops the run in flight, and waits
+  // for the queue's thread, unless it runs on that thread.
   explicit SharedQueue(std::shared_ptr<SharedSpace> space);
   ~SharedQueue();
 
-  // The queue owns a share of it.
+  // The queue keeps the space alive.
   SharedSpace& space() const { return *space_; }
 
-  std::uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }  // runs
+  std::uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }  // the number of runs so far
 
-  // Runs it on this thread. None: it was not started, because others are before it, or because the queue runs
-  // none here any more. In flight: no other run starts until go_on() is called.
+  // Runs the collective on this thread. Empty: it was not started, because other runs are in flight or
+  // waiting, or because take_none_here() was called. State::under_way: the run is in flight, and no other run
+  // starts until go_on() is called.
   std::optional<Outcome> run_here(const RunPtr& run);
   // Continues a run that run_here() has left in flight, on the queue's thread. `done` is called once.
   void go_on(const RunPtr& run, Done done);
-  // Runs it on the queue's thread, after all earlier ones. `done` is called once.
+  // Runs the collective on the queue's thread, after all earlier ones. `done` is called once.
   void push(const RunPtr& run, Done done);
 
   // From now on run_here() starts no run: a member has left, and the program's threads must not wait for it.
@@ -47,18 +49,18 @@ class WEFT_EXPORT SharedQueue {
   // Ends the run in flight, and all later ones, with State::stopped.
   void stop();
 
-  std::exception_ptr failure() const;  // of the first run that failed; null: none has failed
+  std::exception_ptr failure() const;  // the exception of the first run that failed; null: none has failed
 
  private:
   struct Entry {
     RunPtr run;
     Done done;
   };
-  struct State {  // outlives the queue while its thread still ends
+  struct State {  // outlives the queue until the queue's thread has ended
     rpc::Mutex mutex;
     rpc::Condition changed;
     std::deque<Entry> entries WEFT_GUARDED_BY(mutex);
-    bool busy WEFT_GUARDED_BY(mutex) = false;  // with a run that no other thread may use
+    bool busy WEFT_GUARDED_BY(mutex) = false;  // a run is in flight; no other run may start
     bool ended WEFT_GUARDED_BY(mutex) = false;
     std::exception_ptr failure WEFT_GUARDED_BY(mutex);
   };

@@ -1,9 +1,9 @@
-// SharedSpace: the shared memory of the ranks of one host, as one of them sees it.
+// SharedSpace: the shared memory of the ranks of one host, as one of these ranks maps it.
 //
-// Each rank has a region, all with the same layout: the announcement of its current collective; two parts
-// that it lets others read, so that one is written while the other is read; and a heap for tensors
-// (Group::empty). Kept alive by its allocations. Thread-safety: allocate() any thread; otherwise as the
-// bytes.
+// Each rank has a region. All regions have the same layout: the announcement of the rank's current
+// collective; two parts from which other ranks read, so that the rank writes one while the others read the
+// other; and a heap for tensors (Group::empty). Allocations keep the SharedSpace alive. Thread-safety:
+// allocate() may be called on any thread; for the bytes, the ranks wait for each other (lockstep()).
 #pragma once
 
 #include <weft/parallel/collectives/shm/lockstep.h>
@@ -15,25 +15,25 @@
 
 namespace weft::collectives {
 
-// A rank's announcement of its collective. Others copy it before they use it.
+// A rank's announcement of its collective. Other ranks copy it before they use it.
 struct SharedHeader {
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
-  std::uint64_t hash = 0;          // of its signature
-  std::uint64_t input = nowhere;   // the location of its tensors in its region
+  std::uint64_t hash = 0;          // the hash of the collective's signature
+  std::uint64_t input = nowhere;   // the location of the rank's tensors in its region
   std::uint64_t output = nowhere;  // nowhere: that tensor is in other memory, or not accessed by others
-  std::uint64_t most = 0;          // maximum number of elements that it has for one rank
-  bool placed = false;             // the tensors are there, or it has none that others need
-  bool small = false;              // all data that it has for others are already in its slot
+  std::uint64_t most = 0;          // the maximum number of elements that the rank has for one rank
+  bool placed = false;             // the tensors are at these locations, or other ranks need none of them
+  bool small = false;              // the rank's slot already has all data for other ranks
 };
 
-// The beginning of each rank's region. Only that rank writes it, except the bell of `step`.
+// The beginning of each rank's region. Only that rank writes to it, except to the bell of `step`.
 struct SharedControl {
   std::array<std::uint64_t, 2> token;  // RegionAddress::token
   StepControl step;                    // of `lockstep()`
   // Two, for alternate collectives: the announcement of one is read until the next has been published.
   alignas(128) SharedHeader headers[2];
-  char texts[2][1000];  // its signature, if they differ
+  char texts[2][1000];  // the signatures, for ranks whose signatures differ
 };
 
 class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<SharedSpace> {
@@ -45,27 +45,27 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   static constexpr std::size_t max_window = 1 << 20;
   static constexpr std::size_t chunk_bytes = 128 << 10;
 
-  // For at most that number of ranks, and bytes for tensors.
+  // The size of a region for at most that number of ranks. heap: bytes for tensors.
   static std::size_t region_bytes(int ranks, std::size_t heap);
 
-  // regions: of all ranks, of equal size.
+  // regions: the regions of all ranks, of equal size. crowded: as for Lockstep.
   SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int rank, bool crowded);
 
-  // This rank, and the number of ranks on this host. lockstep(): by which they wait for each other.
+  // This rank, and the number of ranks on this host. lockstep(): by which the ranks wait for each other.
   int rank() const { return lockstep_.rank(); }
   int ranks() const { return lockstep_.ranks(); }
   Lockstep& lockstep() { return lockstep_; }
 
-  // Of a rank's collective with that number. A rank writes its own before it publishes a step, and the others
-  // read it after that step.
+  // The announcement of a rank's collective with that number, and the text of its signature. A rank writes
+  // its own before it publishes a step, and the other ranks read them after that step.
   SharedHeader& header(int rank, std::uint64_t sequence) { return control(rank).headers[sequence % 2]; }
   char (&text(int rank, std::uint64_t sequence))[1000] { return control(rank).texts[sequence % 2]; }
 
-  // slot: of small collectives. window: of a part of a larger one, for others to read; in chunks, one for
-  // each rank. result: of a rank's reduction of a part. sizes: for each rank, the elements that this one has
-  // for it. A rank writes its header, slot and sizes when it starts a collective, while others may still read
-  // windows and results of the one before. Sequence s + 2 is far enough: no rank starts it before all have
-  // left s.
+  // slot(): the data of a small collective. window(): one part of a larger collective's data, for other ranks
+  // to read, in chunks, one for each rank. result(): the result of a rank's reduction of a part. sizes(): for
+  // each rank, the number of elements that `rank` has for it. A rank writes its header, slot and sizes when
+  // it starts a collective, while other ranks may still read windows and results of the collective before.
+  // Two copies are enough: no rank starts sequence s + 2 before all ranks have left sequence s.
   std::byte* slot(int rank, std::uint64_t sequence) const {
     return at(rank, slots_ + sequence % 2 * slot_bytes);
   }
@@ -81,13 +81,14 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   std::size_t chunk() const { return chunk_; }  // a multiple of 64
   std::size_t window_bytes() const { return chunk_ * static_cast<std::size_t>(ranks()); }
 
-  // Memory of this rank that all can access. Null for no bytes or if the heap is full; throws
+  // Memory of this rank that all ranks can access. Null for no bytes or if the heap is full; throws
   // resource_exhausted if the host has no memory left.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
-  std::shared_ptr<std::byte> try_allocate(std::size_t bytes);  // null there too
-  // The location of that memory in this rank's region; none: it is elsewhere.
+  std::shared_ptr<std::byte> try_allocate(
+      std::size_t bytes);  // like allocate(); null instead of an exception
+  // The location of that memory in this rank's region. Empty: the memory is not in the region's heap.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const;
-  // Data of another rank in its region; throws protocol_error if it cannot be there.
+  // Data of another rank in that rank's region; throws protocol_error if it cannot be there.
   std::byte* memory_of(int rank, std::uint64_t offset, std::size_t bytes) const;
 
  private:
