@@ -1,16 +1,16 @@
 // LowPrecision: narrower copies of parameters, in which a module computes forward and backward.
 //
-// A module has its parameters as members, which cannot be exchanged from outside. So the copies take the
+// The parameters are members of the module and cannot be exchanged from outside. So the copies take the
 // place of the parameters' data while forward runs, and again while backward runs, which reads the tensors
 // that forward has saved. At other times the parameters have their own data: for the optimizer, checkpoints
 // and collectives.
 //
-// A parameter that requires grad has another accumulator (a node of LibTorch's graphs) for its copy. It
-// writes the narrow gradient to `.grad`, or adds it to a gradient of the parameter's own type; its user
-// converts the former.
+// A parameter that requires grad has a second accumulator (a node of LibTorch's graphs), for its copy. This
+// accumulator writes the narrow gradient to `.grad`, or adds it to a gradient of the parameter's own type.
+// The user of this class converts a narrow gradient in `.grad`.
 //
-// If a loss uses a parameter itself, its backward runs before that of the module only if it was computed
-// after forward: a loss that was computed before may use the rounded values.
+// A loss may use a parameter directly. If the loss was computed after forward, its backward runs before that
+// of the module. If the loss was computed before forward, its backward may use the rounded values.
 //
 // Owned by a Replica. Thread-safe as far as the threads of one backward need it. Forwards and backwards of
 // one module do not run at the same time.
@@ -37,11 +37,11 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
   LowPrecision(const LowPrecision&) = delete;
   LowPrecision& operator=(const LowPrecision&) = delete;
 
-  at::ScalarType dtype() const { return dtype_; }  // of the copies
+  at::ScalarType dtype() const { return dtype_; }  // the type of the copies
   // The accumulator for the copy of a parameter. Null: the parameter has no copy, or needs no gradient.
   Accumulator accumulator(const at::Tensor& parameter) const;
 
-  // While it lives, the parameters have the data of new copies. of: null does nothing.
+  // While this object exists, the parameters have the data of new copies. of: null: no effect.
   class WEFT_EXPORT Forward {
    public:
     explicit Forward(LowPrecision* of);
@@ -53,10 +53,10 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
     LowPrecision* const of_;
   };
 
-  // An output of forward: from its node until the end of backward, the parameters have the data of the
-  // copies.
+  // output: an output of forward. From its node until the end of backward, the parameters have the data of
+  // the copies.
   void watch(const at::Tensor& output);
-  // The parameters have their own data again. More than once does nothing.
+  // The parameters have their own data again. No effect if they already have it.
   void leave();
 
  private:
@@ -64,7 +64,7 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
     at::Tensor tensor;
     Accumulator accumulator = {};  // for the copy
     at::Tensor copy = {};
-    // While the copy is in use.
+    // Set while the copy is in use.
     at::Tensor own = {};
     Accumulator own_accumulator = {};
   };

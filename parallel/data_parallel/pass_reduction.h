@@ -1,11 +1,11 @@
 // PassReduction: averages the gradients that the backwards of a dist_autograd::Pass compute for one replica.
 //
-// It attaches itself to this worker's part of the pass. The pass keeps the gradients, as views of buckets
-// that belong to the pass. The backwards of several passes may reach the replicas in different orders, and
-// all ranks reduce the buckets in one order: each collective is a launch of the group (Group::launch), whose
-// name begins with that of the pass. When no gradient can arrive any more, the ranks exchange which
-// parameters some rank has reached. A gradient that no rank has reached stays as it is, also undefined. The
-// backward of the pass ends after the last bucket.
+// It adds hooks to this worker's part of the pass. The pass keeps the gradients, as views of buckets that
+// belong to the pass. The backwards of several passes may reach the replicas in different orders, but all
+// ranks must reduce the buckets in one order. So each collective is a launch of the group (Group::launch),
+// whose name begins with that of the pass. When no gradient can arrive any more, the ranks exchange which
+// parameters some rank has reached. A gradient that no rank has reached keeps its value, or stays undefined.
+// The backward of the pass ends after the last bucket.
 //
 // If a backward fails on this worker before its gradients are reduced, the group is aborted, so that no rank
 // waits for its timeout. Thread-safe.
@@ -25,31 +25,31 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduction> {
  public:
-  // On all ranks, with equal values.
+  // Values that are equal on all ranks.
   struct Setup {
     collectives::Group group;
     std::vector<NamedParameter> parameters;
     BucketPlan plan;
     std::shared_ptr<CommunicationHook> hook;  // null: all-reduce
-    int active_ranks = 1;                     // whose gradients are averaged
-    std::string name;                         // of the pass among the passes of this group
+    int active_ranks = 1;                     // the number of ranks whose gradients are averaged
+    std::string name;                         // the name of the pass among the passes of this group
   };
   explicit PassReduction(Setup setup);
 
-  // Before the backward. Once.
+  // Call it once, before the backward.
   void attach(const std::shared_ptr<dist_autograd::PassState>& pass);
   const std::string& name() const { return setup_.name; }
-  // Takes part in the reduction of a pass that reaches the other ranks alone, with zeros.
+  // Takes part, with zeros, in the reduction of a pass that reaches only other ranks.
   rpc::Future<void> shadow();
 
  private:
   struct Parameter {
     bool reached = false;    // by this rank, in the present backward
-    at::Tensor kept = {};    // the gradient of before, if this rank has not reached it
+    at::Tensor kept = {};    // the gradient before the reduction, if this rank has not reached it
     at::Tensor sparse = {};  // the gradient that the pass holds
   };
   struct Bucket {
-    std::size_t missing = 0;  // gradients
+    std::size_t missing = 0;  // the number of gradients that have not arrived
     bool launched = false;
   };
 
@@ -68,16 +68,16 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   const Setup setup_;
   std::weak_ptr<dist_autograd::PassState> pass_;
 
-  // These belong to on_gradient() and prepare(), which hold mutex_, until a bucket is launched; then to its
-  // launches, which run one at a time; and to publish() after the last one.
+  // on_gradient() and prepare(), which hold mutex_, use these members until a bucket is launched; then its
+  // launches, which run one at a time, use them, and publish() after the last launch.
   GradientBuckets buckets_;
   std::vector<Parameter> parameters_;
-  std::vector<Bucket> states_;  // of the present backward, as the next two
+  std::vector<Bucket> states_;  // these three: of the present backward
   ReachedParameters reached_;
   bool hook_began_ = false;
 
   rpc::Mutex mutex_;
-  std::size_t backward_ WEFT_GUARDED_BY(mutex_) = 0;  // the present one, from 1
+  std::size_t backward_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of the present backward, from 1
   bool running_ WEFT_GUARDED_BY(mutex_) = false;
   bool publishing_ WEFT_GUARDED_BY(mutex_) = false;
   std::size_t open_ WEFT_GUARDED_BY(mutex_) = 0;  // buckets in flight, and the exchange of reached_

@@ -3,16 +3,17 @@
 // It executes a bucket plan (bucket_plan.h). The gradients are views of the buckets, which are in memory of
 // the group, so that collectives do not copy them. A bucket is reduced as soon as all of its gradients are
 // ready, in the order of the buckets, which is the same on all ranks. When backward ends, the reducer waits
-// for all buckets, in the thread that called backward(). After the first backward it plans the buckets anew,
-// in the order in which the gradients of rank 0 became ready.
+// for all buckets, in the thread that called backward(). After the first backward it plans new buckets, in
+// the order in which the gradients of rank 0 became ready.
 //
 // An iteration starts with the first node of a backward behind an output given to watch(), or with the first
 // gradient after a forward. The reducer then reads from the engine which parameters backward will reach. The
-// ranks exchange that (one byte for each parameter), and at the end which of these have received a gradient:
-//   - an unreached parameter contributes its present gradient, zero without one;
+// ranks exchange which parameters these are (one byte for each parameter), and at the end which of them have
+// received a gradient:
+//   - an unreached parameter contributes its present gradient; zero without one;
 //   - a bucket that no rank reaches is not reduced;
-//   - a gradient that no rank has computed stays as it is, also undefined. Autograd may reach a parameter and
-//     compute none.
+//   - a gradient that no rank has computed keeps its value, or stays undefined. Autograd may reach a
+//     parameter and compute no gradient.
 // A parameter whose gradient was accumulated without synchronization counts as reached. If backward fails,
 // the group is aborted with a text that names this rank, so that no rank waits for its timeout.
 //
@@ -44,42 +45,45 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  // Allocates the buckets. The ranks give equal parameters and options. low_precision: the copies in which
-  // the parameters are used. Null: in their own type.
+  // Allocates the buckets. All ranks give equal parameters and options. low_precision: the copies with which
+  // the module computes. Null: it computes with the parameters in their own type.
   static std::shared_ptr<Reducer> make(collectives::Group group, std::vector<NamedParameter> parameters,
                                        const Options& options, std::shared_ptr<LowPrecision> low_precision);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Before a forward. Its backward is reduced if sync() is on now. failed_precondition: a parameter has
-  // changed its dtype or device since make().
+  // Call it before a forward. The backward of that forward is reduced if sync() is on now.
+  // failed_precondition: a parameter has changed its dtype or device since make().
   void begin_forward();
-  // After that forward. Nothing if the output does not require grad.
+  // Call it after that forward, with its output. No effect if the output does not require grad.
   void watch(const at::Tensor& output);
-  // Off: the backwards of the next forwards accumulate into the gradients of this rank alone.
+  // Off: the backwards of later forwards accumulate into the gradients of this rank alone.
   void set_sync(bool on);
   bool sync() const;
 
   // Takes part in the collectives of a backward of the other ranks. This rank contributes the gradients that
-  // it has accumulated without synchronization, else zero. It has no gradients afterwards.
+  // it has accumulated without synchronization; otherwise zero. Afterwards this rank has no gradients.
   void shadow();
-  // The ranks that compute gradients, whose mean the gradients become. Default: all ranks of the group.
+  // ranks: the number of ranks that compute gradients. The reduced gradients are the mean over these ranks.
+  // Default: all ranks of the group.
   void set_active(int ranks);
 
-  // For the backwards of a dist_autograd::Pass, whose gradients are not this reducer's. The ranks give equal
-  // names. Empty: the number of passes so far.
+  // For the backwards of a dist_autograd::Pass, whose gradients are not those of this reducer. All ranks give
+  // equal names. Empty: the number of passes so far.
   std::shared_ptr<PassReduction> make_pass_reduction(std::string name);
 
-  // Between iterations, on all ranks of the new group: everything starts anew except the gradients' values.
+  // Call it between iterations, on all ranks of the new group: everything starts anew except the gradients'
+  // values.
   void set_group(collectives::Group group);
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   // f: called in a backward that is reduced, on its thread, when the gradient of a parameter is the average:
-  // after the reduction of its bucket, while others may be in flight. Not for gradients that no rank has
-  // computed, nor in a shadow(). f calls no function of the reducer. A gradient that autograd leaves
-  // undefined counts as zero then. Null: no calls. On all ranks, between iterations.
+  // after the reduction of the parameter's bucket, while other buckets may be in flight. Not called for
+  // gradients that no rank has computed, nor in a shadow(). f must call no function of the reducer. With a
+  // function set, a gradient that autograd leaves undefined counts as zero. Null: no calls. Call it on all
+  // ranks, between iterations.
   void set_on_reduced(std::function<void(std::size_t parameter)> f);
-  // The next backward that is reduced, or the next forward, waits for it too.
+  // The next backward that is reduced, or the next forward, also waits for `other`.
   void wait_for(rpc::Future<void> other);
 
   // The buckets of the next backward, and the durations of the last one.
@@ -94,9 +98,9 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options,
           std::shared_ptr<LowPrecision> low_precision);
 
-  // From the engine.
-  void on_first_node();  // of a backward behind an output
-  // The engine has accumulated a gradient, unless that was undefined.
+  // Called by hooks of the engine.
+  void on_first_node();  // the first node of a backward behind an output
+  // The engine has accumulated a gradient. defined: whether the gradient was defined.
   void is_ready(std::size_t index, bool defined);
   void failed();  // backward ended without its callbacks
 
@@ -122,12 +126,12 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   const Options options_;
   const std::shared_ptr<LowPrecision> low_precision_;
   const std::vector<NamedParameter> named_;
-  const std::vector<ParameterSpec> specs_;  // of each of these
+  const std::vector<ParameterSpec> specs_;  // by parameter
 
   mutable rpc::Mutex mutex_;
   collectives::Group group_ WEFT_GUARDED_BY(mutex_);
-  std::vector<Parameter> parameters_ WEFT_GUARDED_BY(mutex_);  // the state of each of these
-  std::optional<GradientHooks> hooks_;                         // of each of these; constant after make()
+  std::vector<Parameter> parameters_ WEFT_GUARDED_BY(mutex_);  // the state of each parameter
+  std::optional<GradientHooks> hooks_;                         // of all parameters; constant after make()
   GradientBuckets buckets_ WEFT_GUARDED_BY(mutex_);
   std::shared_ptr<CommunicationHook> hook_ WEFT_GUARDED_BY(mutex_);
   std::string hook_name_ WEFT_GUARDED_BY(mutex_) = "all_reduce";
@@ -136,27 +140,27 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   int active_ranks_ WEFT_GUARDED_BY(mutex_) = 1;
   Overlap overlap_ WEFT_GUARDED_BY(mutex_) = Overlap::group;
   std::optional<OverlapTrial> trial_ WEFT_GUARDED_BY(mutex_);  // as long as overlap_ is not decided
-  std::size_t backwards_ WEFT_GUARDED_BY(mutex_) = 0;          // that were reduced, since the group was set
-  std::size_t passes_ WEFT_GUARDED_BY(mutex_) = 0;             // that were reduced without a name, likewise
+  std::size_t backwards_ WEFT_GUARDED_BY(mutex_) = 0;          // reduced backwards since the group was set
+  std::size_t passes_ WEFT_GUARDED_BY(mutex_) = 0;             // passes without a name since then
   // This rank knows how many gradients each parameter got in the first backward.
   bool counted_ WEFT_GUARDED_BY(mutex_) = false;
-  bool is_static_ WEFT_GUARDED_BY(mutex_) = true;  // as many in all others so far
+  bool is_static_ WEFT_GUARDED_BY(mutex_) = true;  // the counts of all later backwards were equal so far
 
-  // Of the last forward.
-  bool reduces_ WEFT_GUARDED_BY(mutex_) = false;  // its backward is reduced
-  bool armed_ WEFT_GUARDED_BY(mutex_) = false;    // it had no backward yet
+  // State of the last forward.
+  bool reduces_ WEFT_GUARDED_BY(mutex_) = false;  // the backward of this forward is reduced
+  bool armed_ WEFT_GUARDED_BY(mutex_) = false;    // this forward had no backward yet
   std::chrono::steady_clock::time_point forward_at_ WEFT_GUARDED_BY(mutex_);
 
-  // Of the present backward.
+  // State of the present backward.
   bool running_ WEFT_GUARDED_BY(mutex_) = false;
   bool shadows_ WEFT_GUARDED_BY(mutex_) = false;
   bool at_the_end_ WEFT_GUARDED_BY(mutex_) = false;  // buckets are launched when backward has ended
   std::optional<BucketReductions> reductions_ WEFT_GUARDED_BY(mutex_);
   std::vector<bool> published_ WEFT_GUARDED_BY(mutex_);     // by bucket
-  std::vector<std::size_t> order_ WEFT_GUARDED_BY(mutex_);  // in which gradients became ready
+  std::vector<std::size_t> order_ WEFT_GUARDED_BY(mutex_);  // the order in which gradients became ready
   ReachedParameters reached_ WEFT_GUARDED_BY(mutex_);
-  std::optional<rpc::Future<void>> exchange_ WEFT_GUARDED_BY(mutex_);  // of reached_
-  std::optional<rpc::Future<void>> other_ WEFT_GUARDED_BY(mutex_);     // of wait_for()
+  std::optional<rpc::Future<void>> exchange_ WEFT_GUARDED_BY(mutex_);  // the exchange of reached_
+  std::optional<rpc::Future<void>> other_ WEFT_GUARDED_BY(mutex_);     // the future of wait_for()
   std::chrono::steady_clock::time_point began_at_ WEFT_GUARDED_BY(mutex_);
   IterationStats stats_ WEFT_GUARDED_BY(mutex_);
   IterationStats last_ WEFT_GUARDED_BY(mutex_);

@@ -1,12 +1,12 @@
-// Board: what the workers of an elastic job know of each other: the generation and the ready workers from the
-// job's store, and the workers that are alive from the job's members.
+// Board: what the workers of an elastic job know of each other: the generation and the ready workers, from
+// the job's store, and the workers that are alive, from the job's members.
 //
 //   elastic/NAME/generation    to_text(Generation): the latest one
 //   elastic/NAME/ready/WORKER  "INCARNATION ORDER": this worker takes part in the next generation
 //   elastic/NAME/arrivals      how many workers have announced themselves
 //
-// It watches both and keeps copies. Its callbacks hold it by shared_ptr, until close(). Thread-safe;
-// functions that ask the store block, and are not called on threads of the agent.
+// It watches the store and the members, and keeps copies. Its callbacks keep it alive until close().
+// Thread-safe; functions that ask the store block, and must not be called on threads of the agent.
 #pragma once
 
 #include <weft/parallel/elastic/plan/generation.h>
@@ -27,7 +27,7 @@ namespace weft::elastic::detail {
 class Board : public std::enable_shared_from_this<Board> {
  public:
   struct View {
-    std::uint64_t version = 0;  // of this board: grows with every change
+    std::uint64_t version = 0;  // the version of this board: grows with every change
     Generation current = {};
     std::optional<std::string> text = {};    // of `current`, as the store holds it
     std::vector<Candidate> candidates = {};  // workers that are ready and present
@@ -43,15 +43,16 @@ class Board : public std::enable_shared_from_this<Board> {
   void close();
 
   void announce();                          // this worker is ready
-  void withdraw() { remove(agent_.id()); }  // and not any more
-  void remove(const rpc::AgentId& worker);  // the same for another one, in this incarnation
+  void withdraw() { remove(agent_.id()); }  // this worker is no longer ready
+  // The worker is no longer ready, in this incarnation.
+  void remove(const rpc::AgentId& worker);
   // Replaces the generation that the view has seen, unless another worker has replaced it already.
   void replace(const View& seen, const Generation& next);
 
-  View view() const;  // as last seen. Throws as wait() does
-  View refresh();     // as the store has it now
-  // Blocks until something has changed since the version, or until `until`: false. Throws the error that
-  // has ended this agent's membership of the job.
+  View view() const;  // the last copy. Throws as wait() does
+  View refresh();     // reads the store first
+  // Blocks until the version has changed; false: nothing has changed until `until`. Throws the error that has
+  // ended this agent's membership of the job.
   bool wait(std::uint64_t version, rpc::Clock::time_point until) const;
   void poke();  // counts as a change
 
@@ -59,19 +60,19 @@ class Board : public std::enable_shared_from_this<Board> {
   Board(rpc::Agent& agent, std::shared_ptr<rpc::Store> store, const std::string& name);
   std::string ready_key(const std::string& worker) const { return prefix_ + "ready/" + worker; }
   template <class Ask>
-  auto ask(Ask ask) const;  // the store; again for a while, if it cannot be reached
+  auto ask(Ask ask) const;  // asks the store; again for a while, if it cannot be reached
 
-  void look();  // at the store
+  void look();  // watches the store
   void take_changes(rpc::Result<rpc::StoreChanges>&& changes);
   void look_later();
-  void listen();  // to the job's members
+  void listen();  // watches the job's members
   void take_events(rpc::Result<std::vector<rpc::MemberEvent>>&& events);
   View view_locked() const WEFT_REQUIRES(mutex_);
 
   rpc::Agent& agent_;
   const std::shared_ptr<rpc::Store> store_;
   const std::string prefix_;
-  const std::shared_ptr<rpc::Loop> loop_;  // of pauses
+  const std::shared_ptr<rpc::Loop> loop_;  // the loop of pauses
   const std::unique_ptr<rpc::MemberWatch> watch_;
 
   mutable rpc::Mutex mutex_;

@@ -1,11 +1,12 @@
-// ReductionRun: one launch as this rank executes it. Several tensors are copied into one, reduced by one
-// collective, and copied back. The rows of a sparse tensor are gathered and added up.
+// ReductionRun: one launch as this rank executes it. It copies several tensors into one, reduces that tensor
+// by one collective, and copies the results back. For a sparse tensor, it gathers the rows of all ranks and
+// adds them.
 //
-// ReductionLane: where the launches for host memory, or for one device, run. On a device the collectives are
-// put on one stream. Results are copied on another one, which nothing blocks for longer.
+// ReductionLane: where the launches for host memory, or for one device, run. On a device, one stream runs the
+// collectives. Another stream, which nothing blocks for longer, copies the results.
 //
-// FusionMemory: memory of the group for such tensors, which collectives do not copy. It is kept for later
-// launches. Thread-safe.
+// FusionMemory: memory of the group into which launches copy tensors, and which collectives do not copy. It
+// is kept for later launches. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -24,7 +25,8 @@ class FusionMemory {
  public:
   FusionMemory(collectives::Group group, c10::Device device) : group_(std::move(group)), device_(device) {}
 
-  // expected: the bytes of a large launch. New memory is at least of that size, so that it serves again.
+  // expected: the bytes of a large launch. New memory has at least that size, so that later launches can use
+  // it.
   at::Tensor take(std::uint64_t bytes, std::uint64_t expected);
   void give_back(at::Tensor memory);
 
@@ -32,7 +34,7 @@ class FusionMemory {
   const collectives::Group group_;
   const c10::Device device_;
   rpc::Mutex mutex_;
-  std::vector<at::Tensor> free_ WEFT_GUARDED_BY(mutex_);  // bytes
+  std::vector<at::Tensor> free_ WEFT_GUARDED_BY(mutex_);  // tensors of bytes
 };
 
 struct ReductionLane {
@@ -44,17 +46,17 @@ struct ReductionLane {
   const CommunicationStream launches, results;
 };
 
-// Owned by its own collective while that is in flight.
+// Owned by its own collective while the collective is in flight.
 class ReductionRun {
  public:
   explicit ReductionRun(std::vector<PendingReduction> reductions) : reductions(std::move(reductions)) {}
 
-  // Copies several tensors together. Throws if there is no memory.
+  // Prepares the launch: copies several tensors into one. Throws if there is no memory.
   void fuse(ReductionLane& lane, std::uint64_t expected);
-  // rows: by rank, of a sparse tensor.
+  // Starts the collective. rows: for a sparse tensor, the number of rows of each rank, by rank.
   rpc::Future<void> start(const ReductionLane& lane, const std::vector<std::int64_t>& rows);
-  // After the collective: the results are in the tensors, and the memory is free. On a device, waits until it
-  // has copied them.
+  // Call it after the collective. Writes the results to the tensors and gives the memory back. On a device,
+  // waits until the results are copied.
   void take_results(ReductionLane& lane);
 
   std::uint64_t bytes() const;
@@ -62,7 +64,8 @@ class ReductionRun {
   std::vector<PendingReduction> reductions;
 
  private:
-  // Each tensor with its place in flat_; bytes if the tensor is contiguous.
+  // Calls one of the functions with each tensor and its part of flat_: copy_bytes if the tensor is contiguous
+  // and in host memory.
   template <class Copy, class CopyBytes>
   void for_each_part(Copy copy, CopyBytes copy_bytes) const;
 
@@ -70,8 +73,8 @@ class ReductionRun {
   void copy_back();
   void take_sum(int ranks);
 
-  std::vector<at::Tensor> tensors_;  // of all reductions
-  at::Tensor memory_;                // bytes. Undefined: one tensor, in its own memory
+  std::vector<at::Tensor> tensors_;  // the tensors of all reductions
+  at::Tensor memory_;                // bytes; undefined: one tensor, reduced in its own memory
   at::Tensor flat_;                  // the elements; undefined: a sparse tensor
   std::optional<SparseGather> gather_;
 };
