@@ -5,7 +5,8 @@
 // WEFT_REQUIRES(mutex_) is called only with mutex_ locked. A lambda has its annotation after its parameters:
 //   ready_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return is_ready_; });
 // The analysis skips constructors and destructors. For compilers other than clang the macros expand to
-// nothing, and the types cost as much as those of the standard library. They are as thread-safe as those.
+// nothing, and the types cost as much as those of the standard library. They are as thread-safe as the types
+// of the standard library.
 #pragma once
 
 #include <condition_variable>
@@ -53,7 +54,7 @@ class WEFT_THREAD_SAFETY(capability("mutex")) Mutex {
 class WEFT_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) WEFT_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
-  // Of a mutex that try_lock() has locked.
+  // Takes over a mutex that try_lock() has locked.
   MutexLock(Mutex& mutex, std::adopt_lock_t adopt) WEFT_REQUIRES(mutex) : lock_(mutex.mutex_, adopt) {}
   ~MutexLock() WEFT_RELEASE() {}
   MutexLock(const MutexLock&) = delete;
@@ -88,8 +89,8 @@ class Condition {
   // notify_one() wakes one of the waiting threads, notify_all() all of them.
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
-  // Without `holds`: waits for one notification or a spurious wake-up. With `holds`: waits until it returns
-  // true. `holds` runs with the mutex locked.
+  // Without `holds`: waits for one notification or a spurious wake-up. With `holds`: waits until `holds`
+  // returns true. `holds` runs with the mutex locked.
   void wait(MutexLock& lock) { condition_.wait(lock.lock_); }
   template <class Predicate>
   void wait(MutexLock& lock, Predicate holds) {

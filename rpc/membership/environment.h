@@ -14,7 +14,7 @@ namespace weft::rpc {
 //   RANK, WORLD_SIZE          the agent's rank, and the number of ranks
 //   MASTER_ADDR, MASTER_PORT  where rank 0 keeps the store. torchrun (TORCHELASTIC_USE_AGENT_STORE=True) has
 //                             its own store at that port: then the port is MASTER_PORT + 1
-//   WEFT_STORE_PORT           that port instead
+//   WEFT_STORE_PORT           the store's port, instead of the port above
 //   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
 //                             etcd://host:port[,host:port][/prefix]
 //   WEFT_ELASTIC_WORLD=1      agents may join and leave. With WEFT_STORE and without RANK, the agent joins an
@@ -23,10 +23,10 @@ namespace weft::rpc {
 //   WEFT_ROLE, WEFT_ROLE_RANK the metadata `role` and `role_rank`
 //   WEFT_HOST                 this host, as the others reach it; by default the address that leads to
 //                             MASTER_ADDR: 127.0.0.1 on the same host
-//   WEFT_LISTEN               its addresses, with commas between them; by default rank 0 listens at the
-//                             store's, others on any free port of WEFT_HOST
+//   WEFT_LISTEN               the agent's addresses, separated by commas; by default rank 0 listens at the
+//                             store's address, other agents on any free port of WEFT_HOST
 //   WEFT_INSECURE=1           permits addresses beyond this host
-//   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of its credentials
+//   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of the agent's credentials
 // If RANK is not set, rank, size, rank 0's host and a port are those of OpenMPI, of a Slurm step, of a
 // Kubernetes indexed job or of TF_CONFIG. Each variable above takes precedence if it is set
 // (docs/launching.md).
