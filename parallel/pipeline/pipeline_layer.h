@@ -4,8 +4,8 @@
 //     return rpc::run_job(argc, argv, pipeline::layers({resnet50_layers, loss_of(cross_entropy)}), drive);
 //   }
 //
-// All processes of the job know the model. A worker builds only its stages. PipelineLayer finds the workers
-// of an agent for the values that others send. Thread-safe.
+// All processes of the job know the model. A worker builds only its stages. PipelineLayer finds the agent's
+// worker for a value that another agent sends. Thread-safe.
 #pragma once
 
 #include <weft/parallel/pipeline/layer_graph.h>
@@ -35,7 +35,8 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
   // failed_precondition without the layer.
   static std::shared_ptr<PipelineLayer> of(const rpc::CallHost& host);
 
-  // The model; a number for a new pipeline of this agent; the workers here, by pipeline.
+  // model(): the model. next_number(): the number of a new pipeline of this agent. add(), find(): the workers
+  // on this agent, by pipeline.
   const Model& model() const { return model_; }
   std::uint64_t next_number() { return ++numbers_; }
   void add(const PipelineId& id, const std::shared_ptr<StageWorker>& worker);
@@ -54,7 +55,7 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
   std::map<PipelineId, std::weak_ptr<StageWorker>> workers_ WEFT_GUARDED_BY(mutex_);
 };
 
-// With those that it needs: distributed optimizers, autograd, RRefs and tensors.
+// The pipeline layer and the layers that it needs: distributed optimizers, autograd, RRefs and tensors.
 WEFT_EXPORT rpc::Layers layers(Model model, tensor::DeviceOptions devices = {});
 
 }  // namespace weft::pipeline

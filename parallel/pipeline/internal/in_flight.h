@@ -1,8 +1,8 @@
-// InFlight: limits the values of an edge that a rank has sent to another one, until used() is called for
-// them.
+// InFlight: limits the values of an edge that a rank has sent to another rank and that the other rank has not
+// used yet.
 //
-// At most one more than the schedule needs (schedule::liveness): so a fast stage does not fill the memory of
-// a slow one, and no schedule deadlocks. Thread-safe.
+// The limit is one more than the schedule needs (schedule::liveness). So a fast stage does not fill the
+// memory of a slow one, and no schedule deadlocks. Thread-safe.
 #pragma once
 
 #include <weft/parallel/pipeline/internal/value_exchange.h>
@@ -14,17 +14,17 @@
 
 namespace weft::pipeline {
 
-// Of each edge, for activations and for gradients, and for the messages of ties.
+// The limit of each edge, for activations (false) and gradients (true), including the messages of ties.
 using Credits = std::map<std::pair<schedule::Edge, bool>, int>;
 Credits credits_of(const StageGraph& graph, const schedule::Schedule& computations);
 
 class InFlight {
  public:
-  // Credits and exchange outlive it.
+  // credits and exchange outlive this object.
   InFlight(const Credits& credits, const ValueExchange& exchange) : credits_(credits), exchange_(exchange) {}
 
-  // to: the rank that gets the value. Waits until one more may be sent. Throws the error of the exchange, and
-  // deadline_exceeded.
+  // add(): waits until one more value may be sent. used(): the other rank has used the value. to: the rank
+  // that gets the value. Throws the error of the exchange, and deadline_exceeded.
   void add(const ValueExchange::Key& key, int to, std::chrono::nanoseconds timeout);
   void used(const ValueExchange::Key& key, int to);
   void wake();  // the exchange has an error

@@ -1,4 +1,4 @@
-// RankStep: one rank's part of a step. StepContext: what its ranks in one process share.
+// RankStep: one rank's part of a step. StepContext: the state that the ranks of one process share in a step.
 #pragma once
 
 #include <weft/parallel/pipeline/internal/stage_parameters.h>
@@ -21,7 +21,7 @@ namespace weft::pipeline {
 class Activities {
  public:
   explicit Activities(std::size_t ranks) : actions_(ranks) {}
-  void set(int rank, std::string action);  // empty: it waits
+  void set(int rank, std::string action);  // empty: the rank waits
   std::string text() const;
 
  private:
@@ -37,27 +37,27 @@ struct StepContext {
   std::chrono::nanoseconds timeout;         // for a value that a stage waits for
   Microbatches data;
   bool with_backward = true;
-  std::map<int, StageParameters>* parameters = nullptr;  // by stage; null: the schedule leaves them alone
-  std::optional<at::ScalarType> input_type = {};         // of floating-point inputs; empty: as they are
+  std::map<int, StageParameters>* parameters = nullptr;  // by stage; null: actions on them do nothing
+  std::optional<at::ScalarType> input_type = {};         // of floating-point inputs; empty: unchanged
   std::shared_ptr<ValueExchange> exchange = std::make_shared<ValueExchange>();
   // Passes a value to the rank of the stage that uses it.
   std::function<void(const ValueExchange::Key&, Values)> send =
       [to = exchange](const auto& key, Values values) { to->put(key, std::move(values)); };
-  // Runs what stages compute.
+  // Runs a computation of a stage.
   std::function<void(const std::function<void()>&)> within = [](const auto& body) { body(); };
 
   const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-  std::shared_ptr<Activities> activities = nullptr;  // named by errors of values that do not come
+  std::shared_ptr<Activities> activities = nullptr;  // named by errors of values that do not arrive
   std::vector<at::Tensor> losses = std::vector<at::Tensor>(data.count());
   std::vector<Values> outputs = std::vector<Values>(data.count());  // of the model, without backward
 };
 
 class RankStep {
  public:
-  // runners: by stage, at least those of the rank.
+  // runners: by stage; at least those of the rank's stages.
   RankStep(StepContext& step, std::map<int, StageRunner>& runners, int rank);
 
-  // Runs the rank's actions, until one fails on any rank. Errors go to the exchange.
+  // Runs the rank's actions until one fails on any rank. Errors are passed to the exchange.
   std::vector<schedule::Span> run();
 
  private:
@@ -66,7 +66,7 @@ class RankStep {
   void run(const schedule::Action& action);
   void compute(const schedule::Action& action);
   void run_parameters(const schedule::Action& action);
-  void begins(const schedule::Action& action);  // the values that it uses are there
+  void begins(const schedule::Action& action);  // the values that the action uses have arrived
   at::Tensor here(const at::Tensor& tensor) const;
   Values inputs_of(int stage, int microbatch);
   void forward(StageRunner& runner, const schedule::Action& action);
@@ -85,7 +85,7 @@ class RankStep {
   const int rank_;
   const std::vector<schedule::Action>& actions_;
   const std::optional<c10::Device> device_;
-  std::set<std::size_t> unused_;                   // of an evaluation: unshard actions for backwards
+  std::set<std::size_t> unused_;                   // in an evaluation: the unshard actions for backwards
   std::optional<double> started_;                  // when the action that runs began to compute
   std::set<std::pair<int, int>> recomputed_;       // by stage and micro-batch
   std::map<std::pair<int, int>, Values> outputs_;  // by stage and micro-batch, until the backward

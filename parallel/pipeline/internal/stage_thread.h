@@ -1,7 +1,7 @@
 // StageThread: a thread that runs jobs one after the other. A job may block: stages compute on it.
 //
-// Thread-safe. Its end drops the jobs that have not begun and waits for the one that runs, unless that job
-// causes the end.
+// Thread-safe. end() and the destructor drop the jobs that have not begun, and wait for the running job,
+// unless that job itself calls them.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>

@@ -26,11 +26,13 @@ class ValueExchange {
     auto operator<=>(const Key&) const = default;
   };
 
-  // used: completes when the values are taken, with `aborted` if the step ends before.
+  // Stores the values until take(). used: completes when the values are taken; fails with `aborted` if the
+  // step ends before.
   void put(const Key& key, Values values, std::optional<rpc::Promise<void>> used = {});
-  // Waits for them. Throws the error of fail(), and deadline_exceeded after `timeout`.
+  // Waits for the values, and removes them. Throws the error of fail(), and deadline_exceeded after
+  // `timeout`.
   Values take(const Key& key, std::chrono::nanoseconds timeout);
-  // Ends all waits, now and later, with the first error.
+  // All waits, now and later, fail with the first error.
   void fail(std::exception_ptr error);
   std::exception_ptr error() const;
 

@@ -1,13 +1,14 @@
 // StageWorker: one rank of a pipeline on its agent: the rank's stages, and the thread that computes them.
 //
 // A step begins here when run() was called for each of the rank's stages. The values that other ranks send
-// wait in the step's exchange; they may come before the step begins. A value that this rank sends is a call
+// wait in the step's exchange; they may arrive before the step begins. A value that this rank sends is a call
 // to the PipelineService of its receiver, answered when the receiver uses the value. So a rank has a limited
 // number of values in flight along each edge: one more than the schedule needs (schedule::liveness).
 //
-// The stages compute in the contexts of the step's pass: they read the version of the parameters that it
-// reads. It gets the gradients of parameters when the rank has computed all of them, unless the stages step
-// their parameters themselves. The step ends with the pass. Values travel through the host's memory.
+// The stages compute in the contexts of the step's pass: they read the version of the parameters that the
+// pass reads. When the rank has computed the gradients of all parameters, the pass gets them, unless the
+// stages step their parameters themselves. The step ends with the pass. Values travel through the host's
+// memory.
 //
 // Owned by its StageModules and by the step that runs. Thread-safe.
 #pragma once
@@ -32,36 +33,37 @@ namespace weft::pipeline {
 
 class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageWorker> {
  public:
-  // graph: the rank's stages are here. Moves them to the plan's device.
+  // graph: includes the modules of the rank's stages, which are moved to the plan's device.
   StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, StageGraph graph,
               schedule::Schedule schedule, Loss loss);
   ~StageWorker();
 
   const StageGraph& graph() const { return graph_; }  // of all stages; those of other ranks have no module
-  const std::set<int>& stages() const { return stages_; }  // of the rank
+  const std::set<int>& stages() const { return stages_; }  // the rank's stages
 
-  // Once for each of the rank's stages in a step; with the first failure of the step here.
+  // Call it once for each of the rank's stages in a step. Fails with the first failure of the step on this
+  // rank.
   rpc::Future<StageReport> run(int stage, std::shared_ptr<dist_autograd::PassState> pass, StagePart part);
-  // From another rank. Completes when the value is used. aborted: the step has ended here. permission_denied,
-  // invalid_argument: a value that the sender's stage does not give.
+  // A value from another rank. Completes when the value is used. aborted: the step has ended here.
+  // permission_denied, invalid_argument: the sender's stage does not give this value.
   rpc::Future<void> put(const rpc::AgentId& from, ValueMessage message);
-  // Of a stage, between two steps. failed_precondition: the schedule has no steps.
+  // The optimizer of a stage; call it between two steps. failed_precondition: the schedule has no steps.
   dist_optim::StepTarget& optimizer(int stage);
   bool has_optimizer(int stage) const { return parameters_.at(stage).optimizer() != nullptr; }
-  std::vector<at::Generator> generators() const;  // that the stages may draw from
+  std::vector<at::Generator> generators() const;  // the stages may draw from them
 
-  // Runs on the rank's thread, after the step that runs; after_passes(): not before the passes of all steps
-  // have ended here.
+  // after_step(): runs the job on the rank's thread, after the running step. after_passes(): the same, but
+  // not before the passes of all steps have ended here.
   void after_step(rpc::Callback job) { thread_.post(std::move(job)); }
   void after_passes(rpc::Callback job);
-  // By rank, from the next step on.
+  // workers: by rank. They are used from the next step on.
   void set_workers(const rpc::AgentCore& core, std::vector<rpc::AgentId> workers);
-  void end(const rpc::Error& error);  // the agent ends: so do the steps
-  void join();                        // after end(): the thread has ended
+  void end(const rpc::Error& error);  // the agent ends: all steps end with the error
+  void join();                        // call it after end(): waits until the thread has ended
 
  private:
   struct Step;
-  std::shared_ptr<Step> step_of(std::uint64_t number) WEFT_REQUIRES(mutex_);  // null: it has ended
+  std::shared_ptr<Step> step_of(std::uint64_t number) WEFT_REQUIRES(mutex_);  // null: the step has ended
   StageReport compute(const std::shared_ptr<Step>& step);
   void execute(const std::shared_ptr<Step>& step);
   void give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error);
@@ -85,10 +87,10 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   rpc::Mutex mutex_;
   std::vector<rpc::AgentId> workers_ WEFT_GUARDED_BY(mutex_);  // by rank
   std::vector<rpc::Peer> peers_ WEFT_GUARDED_BY(mutex_);       // likewise
-  std::size_t open_passes_ WEFT_GUARDED_BY(mutex_) = 0;        // for each stage that runs in them
+  std::size_t open_passes_ WEFT_GUARDED_BY(mutex_) = 0;        // one for each stage that runs in a pass
   std::vector<rpc::Callback> after_passes_ WEFT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::shared_ptr<Step>> steps_ WEFT_GUARDED_BY(mutex_);
-  std::uint64_t over_ WEFT_GUARDED_BY(mutex_) = 0;  // steps up to this one
+  std::uint64_t over_ WEFT_GUARDED_BY(mutex_) = 0;  // steps up to this number have ended
   std::optional<rpc::Error> ended_ WEFT_GUARDED_BY(mutex_);
 
   StageThread thread_;  // destroyed first

@@ -30,7 +30,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   static std::shared_ptr<UnitRunner> make(ShardSetup setup, std::vector<UnitParameters> units,
                                           bool splits_after_forward);
 
-  // Around each forward of the module.
+  // Called around each forward of the module.
   void begin_forward();
   void end_forward();
   void leave_forward();  // instead of end_forward(), after an exception
@@ -73,7 +73,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void start_in_engine(const std::shared_ptr<Ending>& ending, const std::shared_ptr<Iteration>& iteration);
   void add_to_sequence(const std::shared_ptr<Iteration>& iteration);
   void expect_equal(Iteration& iteration) const;
-  void start_gathers(std::size_t end);  // of the sequence
+  void start_gathers(std::size_t end);  // of the units in sequence_ before `end`
   void accumulated(std::size_t parameter, bool defined);
   void launch_ready();
   bool may_be_used_after_gradients(std::size_t unit) const;
@@ -90,12 +90,12 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   ShardedUnits units_;
   int kept_whole_ = 0;
   bool in_forward_ = false;
-  bool next_reduces_ = true;              // of the next forward
+  bool next_reduces_ = true;              // for the next forward
   std::shared_ptr<Iteration> iteration_;  // of the forward that runs, or of the latest one
   std::vector<std::size_t> last_order_;   // of the latest forward: predicts the next one
   // Of the backward that runs.
   bool running_ = false, writes_gradients_ = false, reduces_ = true;
-  std::vector<std::shared_ptr<Iteration>> iterations_;  // that it has reached
+  std::vector<std::shared_ptr<Iteration>> iterations_;  // the iterations that the backward has reached
   std::vector<InBackward> in_backward_;                 // by unit
   std::vector<std::size_t> sequence_;                   // of blocks
   std::size_t next_gather_ = 0, next_reduction_ = 0;    // in sequence_

@@ -1,11 +1,11 @@
 // OverlappedGroup: starts collectives of a group that run while the calling thread computes.
 //
-//   auto reduction = ranks->start(tensor.device(), [&](const auto& group) { return group.all_reduce(tensor);
-//   });
+//   auto reduction = ranks->start(tensor.device(),
+//                                 [&](const auto& group) { return group.all_reduce(tensor); });
 //   ...                     // computes something else
 //   reduction.finish();     // the tensor is reduced, on a device for later work on the current stream
 //
-// On the CPU collectives run on the group's threads; on a device on one stream of this object. Thread-safe.
+// On the CPU, collectives run on the group's threads; on a device, on one stream of this object. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -29,19 +29,19 @@ class OverlappedGroup {
         : future_(std::move(future)),
           device_(device),
           ended_(data_parallel::CommunicationStream::written(device)) {}
-    // Called once. Throws the group's error; on a device only one that is known already.
+    // Call it once. Throws the group's error; on a device, only an error that is already known.
     void finish();
 
    private:
     rpc::Future<void> future_;
     c10::Device device_;
-    std::optional<c10::Event> ended_;  // on the stream of the collective, which may have later ones by then
+    std::optional<c10::Event> ended_;  // recorded behind the collective, on the collective's stream
   };
 
   explicit OverlappedGroup(collectives::Group group) : group_(std::move(group)) {}
   const collectives::Group& group() const { return group_; }
 
-  // begin(group): the collective, of tensors that the current stream of the device has written.
+  // begin(group): starts a collective, of tensors that the current stream of the device has written.
   template <class F>
   InFlight start(c10::Device device, F&& begin) {
     return stream_after_current(device)->run(
