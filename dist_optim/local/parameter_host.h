@@ -255,12 +255,11 @@ class WEFT_EXPORT ParameterHost {
     std::string name;
   };
   std::map<std::string, Trainer> handles_ WEFT_GUARDED_BY(mutex_);
-  std::optional<std::string> claimed_
-      WEFT_GUARDED_BY(mutex_);  // the claiming trainer; handles_ is then empty
+  // The trainer that has claimed the parameters; handles_ is then empty.
+  std::optional<std::string> claimed_ WEFT_GUARDED_BY(mutex_);
   PassLedger ledger_ WEFT_GUARDED_BY(mutex_);
-  std::map<PassKey, std::vector<Admitted>> waiting_
-      WEFT_GUARDED_BY(mutex_);                                          // the passes that wait in ledger_
-  std::optional<StepRound> round_ WEFT_GUARDED_BY(mutex_);              // in synchronous mode
+  std::map<PassKey, std::vector<Admitted>> waiting_ WEFT_GUARDED_BY(mutex_);  // passes that wait in ledger_
+  std::optional<StepRound> round_ WEFT_GUARDED_BY(mutex_);                    // in synchronous mode
   std::map<std::string, PendingStep> pending_ WEFT_GUARDED_BY(mutex_);  // the steps that wait for their round
   PreparedSteps prepared_ WEFT_GUARDED_BY(mutex_);
   // Committed passes with their trainers, until the passes are released.

@@ -2,8 +2,8 @@
 //
 // run_here() runs a small collective on the calling thread, as long as the other ranks arrive soon. A
 // collective that takes longer continues on a thread of the queue, and later collectives also run there; the
-// thread exists from then on, and notifies the caller of the end of a run. Thread-safe; ends with its last
-// handle.
+// thread exists from then on, and notifies the caller of the end of a run. Thread-safe; its destructor
+// ends it.
 #pragma once
 
 #include <weft/parallel/collectives/shm/shared_run.h>

@@ -84,8 +84,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   // Memory of this rank that all ranks can access. Null for no bytes or if the heap is full; throws
   // resource_exhausted if the host has no memory left.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
-  std::shared_ptr<std::byte> try_allocate(
-      std::size_t bytes);  // like allocate(); null instead of an exception
+  std::shared_ptr<std::byte> try_allocate(std::size_t bytes);  // null instead of an exception
   // The location of that memory in this rank's region. Empty: the memory is not in the region's heap.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const;
   // Data of another rank in that rank's region; throws protocol_error if it cannot be there.

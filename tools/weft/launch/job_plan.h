@@ -37,11 +37,11 @@ struct JobSettings {
   bool elastic_world = false;  // workers may join and leave
   bool joins = false;          // the workers join a running elastic world at `store`, and have no ranks
   bool insecure = false;
-  std::string secret_file;  // the launcher's, which the workers use, too; empty: none
+  std::string secret_file;  // the launcher's secret; the workers also use it; empty: none
 
   // The resources of this host.
   std::vector<unsigned> cores;  // for the workers; hardware threads of one core are adjacent
-  std::size_t processors = 1;   // how many of them the workers may use together
+  std::size_t processors = 1;   // how many processors the workers may use together
   std::optional<std::size_t> threads;
   std::optional<std::string> own_threads;  // OMP_NUM_THREADS of the launcher
   bool pin = false;
