@@ -50,9 +50,9 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   // Passes of the handle's trainer are admitted to its objects from now on.
   void add(const std::shared_ptr<Handle>& handle);
 
-  // Admits the pass to an object, given by its owner and its number there, and to all objects of the handles
-  // to which the object belongs. Completes when all of them have admitted the pass. When the pass ends, all
-  // of them release it. failed_precondition if the pass has ended.
+  // Admits the pass to all objects of the handles to which an object belongs. The object is given by its
+  // owner and its number there. Completes when all of these objects have admitted the pass. When the pass
+  // ends, all of them release it. failed_precondition if the pass has ended.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const rpc::AgentId& owner, std::uint64_t object);
   // Admits the pass, as a pass of the handle's trainer, to the objects of the handle; completes at once if
   // all of them have admitted it. version: the kept version of each object that the pass reads.
