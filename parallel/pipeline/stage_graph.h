@@ -7,10 +7,11 @@
 //              [head](const Values& x) { return Values{head->forward(x[0] + x[1])}; },
 //              {{middle}, {first}}});
 //
-// A torch::nn::Sequential is cut before some of its layers: split(model, {3, 6}). A stage may use the outputs
-// of any stage before it, and the inputs of the step. The outputs of the last stage are those of the model.
-// One module may be a part of several stages, if these are in one process. A stage does not change its
-// outputs after it has returned them. Data only; an executor runs it. Thread-safety: values.
+// split(model, {3, 6}) cuts a torch::nn::Sequential before layers 3 and 6. A stage may use the outputs of any
+// earlier stage, and the inputs of the step. The outputs of the last stage are those of the model. One module
+// may be a part of several stages if these are in one process. A stage must not change its outputs after it
+// has returned them. The graph is data only; an executor runs it (LocalPipeline, Pipeline, GroupPipeline).
+// Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>
@@ -32,18 +33,18 @@ namespace weft::pipeline {
 
 using Values = std::vector<at::Tensor>;
 
-// Which forward of a step a stage, or a layer of it, computes.
+// The position in the step of a forward that a stage, or a layer of the stage, computes.
 struct StepPosition {
   int stage = 0;
   int microbatch = 0;
-  // The first forward or recomputation of the stage since its weights changed, or since the start of the
-  // step: a module that caches casts of its weights between micro-batches makes them now (is_first_microbatch
-  // in Transformer Engine).
+  // Whether this is the first forward or recomputation of the stage since its weights changed, or since the
+  // start of the step. A module that caches casts of its weights between micro-batches must compute them
+  // again if it is true (is_first_microbatch in Transformer Engine).
   bool is_first_microbatch = true;
 };
 
-// What a stage computes: a function of its inputs, (const Values&) -> Values, which may have the position as
-// a second parameter, (const Values&, const StepPosition&) -> Values.
+// The forward function of a stage, from inputs to outputs: (const Values&) -> Values, or
+// (const Values&, const StepPosition&) -> Values.
 class StageForward {
  public:
   StageForward(std::nullptr_t = nullptr) {}
@@ -62,7 +63,8 @@ class StageForward {
     };
   }
 
-  // Computes the outputs of the stage. position: in the step, for random numbers.
+  // Computes the outputs of the stage. position: passed to functions with a second parameter, which may
+  // derive random numbers from it.
   Values operator()(const Values& inputs, const StepPosition& position = {}) const {
     return call_(inputs, position);
   }
@@ -83,27 +85,27 @@ struct StageParameter {
   int stage = 0;
   std::string name;
 };
-// Parameters with equal values, each in separate memory: tied weights. An executor gives each of them the
-// sum of the gradients of all, so that they stay equal.
+// Tied weights: parameters with equal values, each in separate memory. The executor gives each of them the
+// sum of all their gradients, so that they stay equal.
 using Tie = std::vector<StageParameter>;
-// An input of the step; each micro-batch has a part of it along the first dimension.
+// The source for an input of the step. Each micro-batch has a part of the input along the first dimension.
 inline Source step_input(int index) { return {-1, index}; }
 
-// One stage of the model, and where its inputs come from.
+// One stage of the model, and the sources of its inputs.
 struct Stage {
   std::shared_ptr<torch::nn::Module> module;  // has the parameters and buffers that `forward` uses
   // Computes the outputs from the inputs, both in order.
   StageForward forward;
   std::vector<Source> inputs;
-  int number = 0;  // of the stage, as StageGraph::add() returns it
+  int number = 0;  // the stage's number, set by StageGraph::add()
 };
 
 class WEFT_EXPORT StageGraph {
  public:
-  // Returns the number of the stage. invalid_argument: no module, no function, or an input that is not of a
-  // stage before.
+  // Adds the stage and returns its number. invalid_argument: it has no module or no function, or an input is
+  // neither step_input() nor an output of an earlier stage.
   int add(Stage stage);
-  // Of a module with forward(Tensor) -> Tensor.
+  // Adds a stage whose module has forward(Tensor) -> Tensor.
   template <class Module>
     requires requires(Module& module, at::Tensor input) {
       { module.forward(input) } -> std::convertible_to<at::Tensor>;
@@ -113,24 +115,24 @@ class WEFT_EXPORT StageGraph {
     return add({std::move(module), std::move(forward), {input}});
   }
 
-  // A stage that another process computes: it has no module. invalid_argument: an input that is not of a
-  // stage before.
+  // Adds a stage without a module, which another process computes. invalid_argument: as for add().
   int add_elsewhere(std::vector<Source> inputs);
 
-  // invalid_argument: fewer than two, a stage that is not there, or a name that a stage of this process does
-  // not have.
+  // Ties these parameters. invalid_argument: fewer than two parameters, a number that no stage has, or a name
+  // that the module of a stage in this process does not have.
   void tie(Tie parameters);
   const std::vector<Tie>& ties() const { return ties_; }
-  at::Tensor parameter(const StageParameter& which) const;  // of a stage that is here
+  at::Tensor parameter(const StageParameter& which) const;  // the stage must be in this process
 
-  int size() const { return static_cast<int>(stages_.size()); }  // stages
+  int size() const { return static_cast<int>(stages_.size()); }  // the number of stages
   const Stage& operator[](int stage) const { return stages_[static_cast<std::size_t>(stage)]; }
-  // Between stages, ascending; for schedule::Schedule::edges.
+  // The edges between stages, ascending, for schedule::Schedule::edges.
   std::vector<schedule::Edge> edges() const;
   // The outputs of edge.from that edge.to uses, ascending.
   std::vector<int> outputs_of(schedule::Edge edge) const;
+  // Whether this process computes the stage.
   bool is_here(int stage) const { return (*this)[stage].module != nullptr; }
-  // Of all stages that are here; a parameter that several stages use is there once.
+  // The parameters of all stages in this process. A parameter that several stages use is in the list once.
   std::vector<at::Tensor> parameters() const;
   void train(bool on = true) const;
 
@@ -140,8 +142,9 @@ class WEFT_EXPORT StageGraph {
   std::vector<Tie> ties_;
 };
 
-// Stages of the layers of a Sequential; each entry of `cuts` is the first layer of the next stage. The layers
-// take and give one tensor. invalid_argument: cuts that are not ascending layers of the model.
+// Cuts a Sequential into stages; each entry of `cuts` is the first layer of the next stage. Each layer must
+// have one tensor as input and one as output. invalid_argument: the cuts are not ascending, or a stage would
+// have no layers.
 WEFT_EXPORT StageGraph split(const torch::nn::Sequential& model, const std::vector<int>& cuts);
 
 }  // namespace weft::pipeline

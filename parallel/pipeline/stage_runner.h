@@ -1,8 +1,8 @@
 // StageRunner: computes the forwards and backwards of one stage, micro-batch by micro-batch.
 //
-// Stages exchange plain tensors: the inputs of a forward have no history, and their gradients are
-// results of the backward. The gradients of parameters go to the sink. A backward may be split into its input
-// and its weight part (NodeExecutor). Used by one thread at a time.
+// Stages exchange tensors without autograd history: backward() returns the gradients of a forward's inputs,
+// and adds the gradients of parameters to the sink. A backward may be split into input_gradient() and
+// weight_gradient() (NodeExecutor). Thread-safety: one call at a time.
 #pragma once
 
 #include <weft/dist_autograd/engine/gradient_sink.h>
@@ -20,7 +20,7 @@ namespace weft::pipeline {
 
 class WEFT_EXPORT StageRunner {
  public:
-  // gradients: outlives the runner.
+  // gradients: receives the gradients of parameters; must outlive the runner.
   StageRunner(Stage stage, dist_autograd::GradientSink& gradients);
   ~StageRunner();
   StageRunner(StageRunner&&) noexcept;
@@ -29,27 +29,32 @@ class WEFT_EXPORT StageRunner {
   // What a forward keeps for the backward.
   enum class Keep : std::uint8_t {
     nothing,      // no backward follows
-    activations,  // what the backward needs
-    inputs,       // and the random generators' states, for recompute()
+    activations,  // all that the backward needs
+    inputs,       // the inputs and the random generators' states, for recompute()
   };
-  // The weights of the stage may have changed: StepPosition::is_first_microbatch of the next forward.
+  // Call it when the weights of the stage may have changed. It sets StepPosition::is_first_microbatch for the
+  // next forward.
   void note_new_weights() { is_first_ = true; }
-  // The values of an input, by Stage::inputs. Those that are to have gradients require grad. Returns the
-  // outputs, which the caller may use as it likes; those with a gradient require grad.
+  // inputs: one value for each entry of Stage::inputs; if a value requires grad, the backward computes its
+  // gradient. Returns the outputs of the stage. If an output has a gradient, it requires grad.
   Values forward(int microbatch, const Values& inputs, Keep keep);
-  // The forward again, with the same random numbers, for the backward; the module's buffers stay as they are.
-  // The gradients belong to the outputs that it returns. failed_precondition: an input was changed in place.
+  // Computes a forward with Keep::inputs again, with the same random numbers, and without a change of the
+  // module's buffers. Pass the outputs that it returns to add_root(), not those of forward().
+  // failed_precondition: an input was changed in place after the forward.
   Values recompute(int microbatch);
-  // A value that a backward starts at, an output or made of outputs, with its gradient. Before the backward.
+  // Call it before the backward, for each value at which the backward starts. root: an output, or a value
+  // that was computed from outputs, such as the loss. gradient: the gradient of root. If root does not
+  // require grad, the call has no effect.
   void add_root(int microbatch, const at::Tensor& root, at::Tensor gradient = {});
 
-  // Whole: input and weight gradients. Returns the gradients of the inputs; undefined where an input does not
-  // require grad or has no influence.
+  // Computes the gradients of inputs and weights. Returns the gradients of the inputs. A gradient is
+  // undefined if the input does not require grad, or does not influence the roots.
   Values backward(int microbatch);
+  // The two parts of backward(). Call input_gradient() first; it returns the gradients of the inputs.
   Values input_gradient(int microbatch);
   void weight_gradient(int microbatch);
 
-  void clear();  // of all micro-batches
+  void clear();  // drops what was kept for all micro-batches
 
  private:
   struct InputGradients;
@@ -59,7 +64,7 @@ class WEFT_EXPORT StageRunner {
   Values run(int microbatch, bool in_parts);
 
   const Stage stage_;
-  bool is_first_ = true;  // no forward in this step
+  bool is_first_ = true;  // StepPosition::is_first_microbatch of the next forward
   std::map<int, std::unique_ptr<Microbatch>> microbatches_;
   dist_autograd::GradientSink& gradients_;
 };

@@ -2,8 +2,9 @@
 // number of buffers that these values need.
 //
 // A slot is a buffer. Values that a rank holds at the same time have different slots, so that an executor can
-// allocate one buffer for each slot. The slots for received values are the credit of the sender: the number
-// of values that it may have in flight. A pure function.
+// allocate one buffer for each slot. The slots for received values are the number of values of an edge that
+// the schedule needs in flight; an executor may allow its senders more (pipeline/internal/in_flight.cc). A
+// pure function.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>
@@ -40,7 +41,7 @@ struct RankLiveness {
   std::vector<Lifetime> lifetimes;  // ascending by `first`
   // The number of buffers that the rank needs for values of a kind, summed over all stages and edges.
   WEFT_EXPORT int slots(Held held) const;
-  // The number of buffers for the values of one edge. For received values: the credit of the sender.
+  // The number of buffers for the values of one edge.
   WEFT_EXPORT int slots(Held held, Edge edge) const;
 };
 // The result of liveness().

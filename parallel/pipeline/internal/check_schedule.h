@@ -1,4 +1,4 @@
-// What an executor can run: checks of a schedule and its graph. Pure functions.
+// Checks whether an executor can run a schedule with a graph of stages. Pure functions.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -8,23 +8,25 @@
 
 namespace weft::pipeline {
 
+// The features that the executor supports.
 struct Supported {
-  bool replicas = false;       // of stages
-  bool steps = false;          // of an optimizer, and versions of weights
-  bool has_optimizer = false;  // which makes the steps
-  bool reduces_all = false;    // the gradients of stages that are not replicated too
-  bool sharded = false;        // stages
+  bool replicas = false;       // replicated stages
+  bool steps = false;          // optimizer steps and versions of weights
+  bool has_optimizer = false;  // the caller has given an optimizer, for these steps
+  bool reduces_all = false;    // gradients must also be reduced for stages without replicas
+  bool sharded = false;        // sharded stages
 };
-// Throws an error that begins with `executor`. invalid_argument: the schedule is invalid; it has another
-// number of stages than the graph; it has optimizer steps and there is no optimizer; or some gradients of a
-// stage are not reduced or not stepped. unsupported: what the executor cannot do.
+// executor: its name, for errors. invalid_argument: the schedule is invalid; the schedule and the graph have
+// different numbers of stages; the schedule has optimizer steps and supported.has_optimizer is false; or some
+// gradients of a stage are not reduced, or no optimizer step uses them. unsupported: the schedule needs a
+// feature that `supported` does not have.
 void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule,
                     Supported supported = {});
 
-// unsupported: ties of replicated stages, or of stages that step their parameters.
+// unsupported: a tied parameter is in a replicated stage, or the schedule has optimizer steps.
 void check_ties(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule);
 
-// Without messages and waits.
+// Returns the schedule without messages and waits.
 schedule::Schedule computations_of(schedule::Schedule schedule);
 
 // invalid_argument: two stages share a parameter, and may_share(first, second) is false.
@@ -33,9 +35,9 @@ void refuse_shared_parameters(const std::string& executor, const StageGraph& gra
 
 bool has_backward(const schedule::Schedule& schedule);
 bool has_recomputation(const schedule::Schedule& schedule);
-bool has_steps(const schedule::Schedule& schedule);       // of an optimizer
-bool has_reductions(const schedule::Schedule& schedule);  // of gradients
-bool has_sharding(const schedule::Schedule& schedule);    // of stages
+bool has_steps(const schedule::Schedule& schedule);       // optimizer steps
+bool has_reductions(const schedule::Schedule& schedule);  // reductions of gradients
+bool has_sharding(const schedule::Schedule& schedule);    // sharded stages
 // invalid_argument: a rank computes a stage that it does not unshard.
 void expect_all_unsharded(const std::string& executor, const schedule::Schedule& schedule);
 

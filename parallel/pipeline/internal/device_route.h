@@ -1,10 +1,11 @@
-// DeviceRoute: carries the values of one edge and direction from a rank to another one, between their
-// devices and by NCCL.
+// DeviceRoute: sends the values of one edge and direction from one rank to another, between their devices, by
+// NCCL.
 //
-// A header goes ahead as a message: it says which tensors follow, and contains those that are not on a
-// device. NCCL runs what a communicator is given in order; so each route has a communicator, of a group of
-// two ranks, and a stream: values of other routes do not wait, and the stage computes in the meantime.
-// One thread at a time sends, or receives.
+// The sender first sends a header as a message of the group. The header describes the tensors that follow by
+// NCCL, and contains the tensors that are not on the device. A communicator runs its operations in order.
+// Therefore each route has a separate stream and a separate group of two ranks, which has its own
+// communicator: the values of a route do not wait for those of other routes, nor for the computations of the
+// stage. Thread-safety: one send() or receive() at a time.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -19,24 +20,25 @@
 
 namespace weft::pipeline {
 
-// Of calls that end with the group, or that the waits of stages limit.
+// The timeout of calls that need none: they fail when the group is aborted, and the stages limit how long
+// they wait for values.
 constexpr collectives::Timeout no_timeout = std::chrono::nanoseconds::max();
 
 class DeviceRoute : public std::enable_shared_from_this<DeviceRoute> {
  public:
-  // Sends the values of its rank 0 to its rank 1. Prepared for the device.
+  // pair: a group in which rank 0 sends to rank 1. prepare() must have completed for the device.
   DeviceRoute(collectives::Group pair, c10::Device device);
 
-  // The current stream computes them. Completes when the receiver has them.
+  // values: computed on the current stream. The future completes when the receiver has the values.
   rpc::Future<void> send(int microbatch, const Values& values);
 
   struct Arrival {
     int microbatch = -1;
     SentValues values;
   };
-  // The values that the sender sent next. Called when the previous ones have arrived. reader: uses them
-  // later.
   using Arrived = rpc::UniqueFunction<void(rpc::Result<Arrival>&&)>;
+  // Receives the next values, in the order in which they were sent. Call it after the previous values have
+  // arrived. reader: the stream that will use the values.
   void receive(c10::Stream reader, Arrived arrived);
 
   void abort(const std::string& reason) const { pair_.abort(reason); }
@@ -51,13 +53,14 @@ class DeviceRoute : public std::enable_shared_from_this<DeviceRoute> {
 struct RouteKey {
   schedule::Edge edge;
   bool gradient = false;
-  int from = 0, to = 0;  // ranks
+  int from = 0, to = 0;  // ranks of the pipeline's group
   auto operator<=>(const RouteKey&) const = default;
 };
 using DeviceRoutes = std::map<RouteKey, std::shared_ptr<DeviceRoute>>;
 
-// This rank's, in which both ends are on devices of one type. Called by all ranks; device: of this rank, or
-// the CPU. unsupported, on all ranks: NCCL does not connect two of them.
+// Creates the routes that begin or end at this rank, and whose ranks both have a device of the same type. All
+// ranks must call it. device: this rank's device; the CPU: the rank has no routes. If NCCL cannot connect two
+// of the ranks, all ranks throw unsupported.
 DeviceRoutes device_routes(const collectives::Group& group, const StageGraph& graph,
                            const schedule::Schedule& schedule, c10::Device device,
                            std::chrono::nanoseconds timeout);

@@ -1,9 +1,9 @@
-// GroupMessages: the values of one step on their way between the ranks of a process group.
+// GroupMessages: sends and receives the values of one step between the ranks of a process group.
 //
-// Receives those of each edge, direction and sender in the order in which this rank uses them, as many ahead
-// of their use as there are credits. Values without a device route go through the host's memory. Errors go to
-// the exchange. The executor keeps one for each step; the messages in flight keep what they need.
-// Thread-safe.
+// A rank receives the values of each edge, direction and sender in the order in which it uses them. It
+// receives at most as many values in advance as the edge has credits (in_flight.h). Values without a device
+// route are sent through host memory. An error fails the exchange. The executor creates a GroupMessages for
+// each step; messages in flight may outlive it. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -17,15 +17,16 @@ namespace weft::pipeline {
 
 class GroupMessages {
  public:
-  // graph, schedule, credits and devices outlive this object.
+  // graph, schedule, credits and devices must outlive this object.
   GroupMessages(collectives::Group group, const StageGraph& graph, const schedule::Schedule& schedule,
                 const Credits& credits, const DeviceRoutes& devices, std::shared_ptr<ValueExchange> exchange,
                 std::chrono::nanoseconds timeout);
 
-  // Begins to receive the values that this rank uses in a step of `microbatches` micro-batches, on the
-  // current streams of its devices.
+  // Starts to receive the values that this rank uses in a step of `microbatches` micro-batches. The streams
+  // that are current for the devices at this call may use the values.
   void receive(bool with_backward, std::size_t microbatches) const;
-  // To the rank of the stage that uses the values. Waits for credits.
+  // Sends the values to the rank of the stage that uses them. If the edge has no credit left, blocks until
+  // the receiver has received a value, or until the timeout.
   void send(const ValueExchange::Key& key, Values values) const;
 
  private:
@@ -40,7 +41,7 @@ class GroupMessages {
   const std::shared_ptr<InFlight> in_flight_;
   const std::chrono::nanoseconds timeout_;
   const std::vector<ValueExchange::Key> ties_;
-  std::vector<schedule::Edge> routes_;  // along which messages may go; ascending
+  std::vector<schedule::Edge> routes_;  // with messages; ascending
 };
 
 }  // namespace weft::pipeline

@@ -11,6 +11,12 @@
 
 namespace weft::pipeline {
 
+// For each edge and direction, the credits are the slots of schedule::liveness() plus 1. The slots are the
+// number of values that a receiver holds at the same time if all ranks follow the schedule, so the schedule
+// needs this number in flight. A sender gets the credit of a value back only when the receiver's reply has
+// arrived (used()). The 1 lets the sender send one value while that reply is in transit, or while the
+// receiver is late. Messages of ties are not in the schedule: each adds 1 to the credits of its edge and
+// direction.
 Credits credits_of(const StageGraph& graph, const schedule::Schedule& computations) {
   const auto liveness = schedule::liveness(schedule::place_communication(computations));
   Credits credits;

@@ -1,5 +1,5 @@
-// KeptBuffers: the buffers of a module, so that a forward that runs again, or for a measurement, does not
-// change them. Not thread-safe.
+// KeptBuffers: copies of a module's buffers, from which restore() undoes the changes of a forward that is
+// recomputed or measured. Not thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@ namespace weft::pipeline {
 class KeptBuffers {
  public:
   explicit KeptBuffers(const torch::nn::Module& module);
-  // failed_precondition: a buffer has another shape.
+  // Sets the buffers to the copies. failed_precondition: the shape of a buffer has changed.
   void restore() const;
 
  private:

@@ -1,4 +1,4 @@
-// RankSpans: what one rank computed when, by its own clock. Plain data.
+// RankSpans: the times of one rank's computations in a step, by the rank's clock. Plain data.
 #pragma once
 
 #include <weft/parallel/schedule/simulate.h>
@@ -12,15 +12,16 @@
 namespace weft::pipeline {
 
 struct RankSpans {
-  std::vector<schedule::Span> spans;  // from the rank's begin of the step
-  std::int64_t began_ns = 0;          // since 1970
+  std::vector<schedule::Span> spans;  // in seconds since the rank began the step
+  std::int64_t began_ns = 0;          // when it began the step, since 1970
 };
 
 inline std::int64_t nanoseconds_since_1970() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Times since the start of the first rank. ranks: by rank.
+// Joins the spans of all ranks. The times of the result count from the begin of the first rank. ranks: by
+// rank.
 inline schedule::Timeline timeline_of(const std::vector<RankSpans>& ranks) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (const RankSpans& rank : ranks) first = std::min(first, rank.began_ns);

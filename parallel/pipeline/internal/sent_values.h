@@ -1,4 +1,4 @@
-// SentValues: the values of an edge as they travel between processes, through the host's memory. Plain data.
+// SentValues: the values of an edge, copied to host memory to send them to another process. Plain data.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -12,7 +12,7 @@ namespace weft::pipeline {
 
 struct SentValues {
   Values values;
-  std::vector<bool> requires_grad;  // by value: its gradient is wanted
+  std::vector<bool> requires_grad;  // by value: whether the sender needs its gradient
 
   static SentValues of(const Values& values) {
     SentValues sent;
@@ -23,7 +23,7 @@ struct SentValues {
     return sent;
   }
   bool has(std::size_t count) const { return values.size() == count && requires_grad.size() == count; }
-  // has() is true. Those whose gradient is wanted require grad.
+  // Call it only if has() is true. Returns the values, with requires_grad set.
   Values take() && {
     for (std::size_t i = 0; i < values.size(); ++i)
       if (requires_grad[i]) values[i].set_requires_grad(true);

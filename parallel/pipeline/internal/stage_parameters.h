@@ -1,6 +1,6 @@
 // StageParameters: the parameters of one stage on one rank, and their gradients in a step. If the schedule
-// contains optimizer steps, it also has the optimizer, and the versions of the parameters that later
-// computations need.
+// contains optimizer steps, StageParameters also has the optimizer, and the versions of the parameters that
+// later computations need.
 //
 // A step of the pipeline may contain several optimizer steps. Version v of the parameters is their values
 // after v of these. The module's tensors hold the version that was loaded last; between two steps of the

@@ -1,4 +1,5 @@
-// What the driver of a pipeline and its workers tell each other. Plain data.
+// The arguments and results of calls between the driver of a pipeline and its workers (pipeline_service.h,
+// stage_module.h). Plain data.
 #pragma once
 
 #include <weft/dist_optim/service/optimizer_service.h>
@@ -25,64 +26,65 @@ namespace weft::pipeline {
 
 WEFT_CODEC(RankSpans, spans, began_ns)
 
-// A pipeline of a driver's agent.
+// Identifies a pipeline: the agent of its driver, and a number that the driver has assigned.
 struct PipelineId {
-  std::uint64_t driver = 0;  // incarnation
+  std::uint64_t driver = 0;  // the incarnation of the driver's agent
   std::uint64_t number = 0;
   auto operator<=>(const PipelineId&) const = default;
 };
 WEFT_CODEC(PipelineId, driver, number)
 
-// What a worker needs to have its stages.
+// All that a worker needs to build the stages of its rank.
 struct WorkerPlan {
   PipelineId pipeline;
   int rank = 0;
   std::vector<rpc::AgentId> workers;  // by rank
-  std::string schedule;               // its text form
+  std::string schedule;               // in text form (schedule/text.h)
   int microbatches = 0;
-  std::vector<std::string> layers;  // the names that the driver's model has
+  std::vector<std::string> layers;  // the names of the layers in the driver's model
   std::vector<int> cuts;
   std::optional<std::uint64_t> seed;
-  std::string device;  // empty: as the layers are built
+  std::string device;  // empty: the layers stay on the devices on which they were built
   std::int64_t timeout_ns = 0;
   bool mean_loss = true;
-  std::optional<dist_optim::OptimizerSpec> optimizer;  // of schedules that step
+  std::optional<dist_optim::OptimizerSpec> optimizer;  // set if the schedule has optimizer steps
 };
 WEFT_CODEC(WorkerPlan, pipeline, rank, workers, schedule, microbatches, layers, cuts, seed, device,
            timeout_ns, mean_loss, optimizer)
 
-// A stage's part of a step.
+// The driver's call of a stage in a step.
 struct StagePart {
   std::uint64_t step = 0;
   bool with_backward = true;
   std::int64_t rows = 0;
-  Values inputs;   // of the step, all rows: those that the stage uses
-  Values targets;  // for the last stage, with a backward
+  Values inputs;   // all rows of the step's inputs that the stage uses; the others are undefined
+  Values targets;  // for the last stage, if with_backward is true
 };
 WEFT_CODEC(StagePart, step, with_backward, rows, inputs, targets)
 
-// What a stage answers at the end of a step.
+// The reply of a stage at the end of a step.
 struct StageReport {
-  // Of the last stage: by micro-batch, and of the batch.
+  // Set by the last stage, if the step has a backward: the loss of each micro-batch, and of the batch.
   std::vector<at::Tensor> losses;
   at::Tensor loss;
-  Values outputs;   // of the last stage, without a backward: all rows
-  RankSpans spans;  // of the first of a rank's stages
+  Values outputs;   // set by the last stage, if the step has no backward: all rows
+  RankSpans spans;  // set by the first stage of each rank
 };
 WEFT_CODEC(StageReport, losses, loss, outputs, spans)
 
-// What a stage has between two steps.
+// The state of a stage between two steps.
 struct StageCommit {
-  // Parameters and buffers, and the state of their optimizer: of the one that is attached, or of the stage's
-  // own.
+  // Parameters and buffers, and the state of the optimizer: the optimizer that is attached to the module, or,
+  // if the schedule steps parameters, the stage's own optimizer.
   dist_optim::ModuleSnapshot module;
   bool is_training = true;
-  // The states of the worker's default generators: of the CPU, and of the stage's device.
+  // The states of the worker's default generators: first of the CPU, then of the stage's device if it is not
+  // the CPU.
   std::vector<at::Tensor> generators;
 };
 WEFT_CODEC(StageCommit, module, is_training, generators)
 
-// A value on its way from one stage to another.
+// A value that one stage sends to another.
 struct ValueMessage {
   PipelineId pipeline;
   std::uint64_t step = 0;

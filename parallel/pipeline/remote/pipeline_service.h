@@ -1,10 +1,11 @@
-// PipelineService: what the agents of a pipeline ask each other. Thread-safety: as the layer's.
+// PipelineService: the RPC service of the agents of a pipeline. Thread-safety: as PipelineLayer.
 //
-//   install  from the driver to a worker: build the stages of a rank; answered with an RRef for each
-//   put      from worker to worker: a value; answered when the stage that takes it uses it
-//   commit   from the driver, about a stage: a copy of what it has, taken between two steps
-//   restore  from the driver, about a stage: it has that again, once the passes of the steps before have
-//   ended
+//   install  The driver calls a worker, which builds the stages of a rank and returns an RRef to each stage.
+//   put      A worker sends a value to another worker, which replies when the receiving stage takes the
+//   value. commit   The driver calls it for a stage. Returns a copy of the stage's state, taken between two
+//   steps. restore  The driver calls it for a stage. After the passes of all earlier steps have ended, the
+//   worker
+//            restores the state that commit() returned.
 #pragma once
 
 #include <weft/parallel/pipeline/pipeline_layer.h>
@@ -17,7 +18,7 @@ struct WEFT_EXPORT PipelineService {
   std::vector<rref::RRef<StageModule>> install(WorkerPlan plan);
   rpc::Future<void> put(rpc::CallContext& call, ValueMessage message);
   rpc::Future<StageCommit> commit(rpc::CallContext& call);
-  // workers: by rank, from the next step on.
+  // workers: the agents by rank, used from the next step on.
   rpc::Future<void> restore(rpc::CallContext& call, StageCommit commit, std::vector<rpc::AgentId> workers);
 
   using Service = rpc::Service<"weft.pipeline", rpc::Method<"install", &PipelineService::install>,
@@ -25,8 +26,8 @@ struct WEFT_EXPORT PipelineService {
                                rpc::Method<"commit", &PipelineService::commit>,
                                rpc::Method<"restore", &PipelineService::restore>>;
 
-  std::shared_ptr<PipelineLayer> layer;
-  rpc::Agent* agent = nullptr;  // outlives the service
+  std::shared_ptr<PipelineLayer> layer;  // of the agent
+  rpc::Agent* agent = nullptr;           // outlives the service
 };
 
 }  // namespace weft::pipeline

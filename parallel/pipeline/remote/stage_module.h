@@ -1,9 +1,9 @@
 // StageModule: a stage of a pipeline on its worker, behind an RRef.
 //
-// It is the stage's module: its layers are submodules by their names. So optimizers, RemoteModule and
-// checkpoints take it like any module behind an RRef, unless the schedule steps its parameters. run()
-// computes its part of a step in the pass of the call, on the worker's thread: while a step is in flight,
-// calls that read or change the module must wait.
+// The layers of the stage are submodules, under their names. Therefore DistributedOptimizer, RemoteModule and
+// checkpoints use a StageModule as any module behind an RRef, unless the schedule steps its parameters. run()
+// computes the stage's part of a step in the pass of the call, on the worker's thread. Do not read or change
+// the module while a step is in flight.
 #pragma once
 
 #include <weft/parallel/pipeline/remote/messages.h>
@@ -21,17 +21,17 @@ class WEFT_EXPORT StageModule final : public torch::nn::Module {
  public:
   StageModule(std::shared_ptr<StageWorker> worker, int stage);
 
-  // Completes when the stage's rank has computed the step. The gradients of parameters are in the pass.
-  // Errors: the first that ends the step here, with stage, micro-batch and action.
+  // Completes when the stage's rank has computed the step. The gradients of parameters are in the pass. If
+  // the step fails, the future has the first error on this rank, which names stage, micro-batch and action.
   rpc::Future<StageReport> run(rpc::CallContext& call, StagePart part);
 
-  // Of a schedule that steps parameters, between two steps.
+  // Call these between two steps. failed_precondition: the schedule does not step parameters.
   void set_learning_rate(double rate);
   dist_optim::OptimizerState optimizer_state();
   void load_optimizer_state(const dist_optim::OptimizerState& state);
 
-  // For PipelineService, on the worker's thread. Copies in the host's memory. commit() completes the snapshot
-  // of the module; restore() gives the stage what is not in the module.
+  // For PipelineService, which calls these on the worker's thread. commit() adds the rest of the stage's
+  // state to a snapshot of the module, with all tensors in host memory. restore() restores that rest.
   StageWorker& worker() const { return *worker_; }
   StageCommit commit(dist_optim::ModuleSnapshot module) const;
   void restore(const StageCommit& commit);
