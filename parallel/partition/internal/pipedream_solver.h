@@ -1,7 +1,7 @@
 // PipeDreamSolver: the dynamic program of pipedream(), over the states of a graph and the levels of a
 // machine.
 //
-// Not thread-safe; lives for one call of pipedream().
+// The .cc file explains the recursion. pipedream() creates a solver for each call. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/partition/internal/stage_cost.h>
@@ -24,7 +24,7 @@ class PipeDreamSolver {
   struct Run {  // a stage on workers: the layers between two states
     std::size_t begin = 0, end = 0;
     std::vector<std::size_t> replicas;  // by level, innermost first
-    std::vector<int> ranks;             // its workers
+    std::vector<int> ranks;             // of its workers
   };
   struct Solution {
     double seconds = 0;  // infinite: no partition satisfies the options
@@ -35,14 +35,14 @@ class PipeDreamSolver {
  private:
   static constexpr double impossible = std::numeric_limits<double>::infinity();
 
-  // The best way to run the layers from a start to some state on some units: its last stage.
+  // The last stage in the best way to run the layers from a start to a state on a number of units.
   struct Cell {
-    double seconds = impossible;
+    double seconds = impossible;   // the time of all these layers
     std::size_t begin = 0;         // state at which the last stage begins
-    std::size_t units_before = 0;  // that earlier stages have
+    std::size_t units_before = 0;  // units of the earlier stages
     std::size_t replicas = 0;      // of the last stage
   };
-  // Of one start: cells of each state from the start on, of each number of units.
+  // The cells of one start: one for each state from the start on and each number of units.
   class Row {
    public:
     Row(std::size_t start, std::size_t states, std::size_t units)
@@ -55,12 +55,12 @@ class PipeDreamSolver {
   };
   // Seconds of the best way to run the layers between two states on all units of a level, by start and end.
   using Table = std::vector<std::vector<double>>;
-  // What a stage runs on: replicas of a unit, followed by workers for each replica.
+  // The replicas of a stage, each on one unit, and the workers of the stages after it.
   struct Placement {
     std::size_t replicas = 0;
-    double workers_after = 0;  // of each replica
-    // That a unit has for the parameters and activations of one micro-batch: exact at the lowest level, a
-    // bound at others.
+    double workers_after = 0;  // divided by the replicas
+    // The memory of a unit for the parameters and activations of one micro-batch: exact at the lowest level,
+    // an upper bound at the other levels.
     double max_bytes = impossible;
     const Table* table = nullptr;  // of the level below; null at the lowest
   };
@@ -69,8 +69,8 @@ class PipeDreamSolver {
   double unit_seconds(const Placement& placement, std::size_t begin, std::size_t end) const;
   Row row(std::size_t level, std::size_t start, double workers_after);
   const Table& table(std::size_t level, double workers_after);
-  // outer: the replicas and workers of the levels above, where these layers run; the workers are the first of
-  // each machine.
+  // Appends the stages for the layers between two states. outer: the replicas at the levels above; its ranks
+  // are the first workers of the machines that run these layers.
   void append_runs(std::size_t level, std::size_t begin, std::size_t end, double workers_after,
                    const Run& outer, std::vector<Run>& runs);
 
@@ -78,8 +78,8 @@ class PipeDreamSolver {
   std::span<const Level> levels_;
   const PipeDreamOptions& options_;
   std::vector<double> seconds_, bytes_;    // by state: of all its layers
-  std::vector<double> max_bytes_;          // by state: the maximum up to it
-  std::vector<double> transferred_;        // by state: bytes from its layers to the others
+  std::vector<double> max_bytes_;          // by state: the maximum of bytes_ up to it
+  std::vector<double> transferred_;        // by state: bytes that its layers send to the others
   std::vector<StageCost> costs_;           // by level
   std::vector<std::size_t> unit_workers_;  // by level: workers of one unit
   std::map<std::pair<std::size_t, double>, Table> tables_;

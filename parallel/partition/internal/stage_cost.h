@@ -1,4 +1,4 @@
-// StageCost: the objectives of pipedream() at one level of the machine. Immutable.
+// StageCost: the formulas of Objective (pipedream.h) at one level of the machine. Immutable.
 #pragma once
 
 #include <weft/parallel/partition/pipedream.h>
@@ -10,7 +10,7 @@ namespace weft::partition {
 
 class StageCost {
  public:
-  // units_below: those of one unit of this level; 1 for a worker.
+  // units_below: the units of the level below in one unit of this level; 1 at the lowest level.
   StageCost(const Level& level, std::size_t units_below, const PipeDreamOptions& options)
       : paper_(options.objective == Objective::pipedream_paper),
         counts_activations_(options.activation_compression.has_value()),
@@ -18,7 +18,8 @@ class StageCost {
         units_below_(static_cast<double>(units_below)),
         compression_(options.activation_compression.value_or(1)) {}
 
-  // Seconds per micro-batch of a stage. unit_seconds: on one unit. first: nothing precedes it at this level.
+  // The time of a stage per micro-batch, in seconds. unit_seconds: its time on one unit. first: it is the
+  // first stage at this level.
   double stage(double unit_seconds, double parameter_bytes, std::size_t replicas, bool first) const {
     const auto m = static_cast<double>(replicas);
     if (paper_) return std::max(unit_seconds, 2 * (m - 1) * parameter_bytes / bandwidth_) / m;
@@ -26,7 +27,8 @@ class StageCost {
     return (unit_seconds + (first ? synchronization / units_below_ : synchronization)) / m;
   }
 
-  // Seconds per micro-batch of the transfers of a stage that is not the first. output_bytes: 0 of the last.
+  // The time of a stage's transfers per micro-batch, in seconds. The stage must not be the first.
+  // output_bytes: 0 for the last stage.
   double transfer(double input_bytes, double output_bytes, std::size_t replicas) const {
     if (paper_) return 2 * input_bytes / bandwidth_ / compression_;
     if (!counts_activations_) return 0;

@@ -1,6 +1,6 @@
 // StateSpace: where a graph of layers can be cut in two, so that data crosses the cut in one direction.
 //
-// A state is a set of layers that contains everything its members read: the layers before the cut. Its
+// A state is the set of layers before a cut: it contains every layer that one of its layers reads. Its
 // maximal members form an antichain, and PipeDream names states by these. The layers between two nested
 // states can form a stage. A chain of n layers has n + 1 states; parallel branches multiply their numbers of
 // states.
@@ -21,9 +21,10 @@ namespace weft::partition {
 
 class StateSpace {
  public:
-  // cuts: nullopt: the first of all, whole_branches and in_order with at most max_states states.
-  // Cuts::in_order has a state for each layer, whatever max_states is. resource_exhausted: more than
-  // max_states states. invalid_argument: what topological_order() rejects, or no layer that states may have.
+  // cuts: nullopt: the first of all, whole_branches and in_order that has at most max_states states.
+  // max_states does not limit Cuts::in_order, which has a state for each layer. resource_exhausted: more than
+  // max_states states. invalid_argument: topological_order() rejects the profile, or all layers are of the
+  // two kinds that are in no state.
   StateSpace(const Profile& profile, std::optional<Cuts> cuts, std::size_t max_states);
 
   std::size_t size() const { return totals_.size(); }
@@ -33,19 +34,20 @@ class StateSpace {
   double seconds(std::size_t state) const { return totals_[state].seconds; }
   double activation_bytes(std::size_t state) const { return totals_[state].activation_bytes; }
   double parameter_bytes(std::size_t state) const { return totals_[state].parameter_bytes; }
-  // Outputs of layers of the state that layers outside of it read.
+  // The bytes of all outputs of layers in the state that layers outside of the state read.
   double crossing_bytes(std::size_t state) const { return totals_[state].crossing_bytes; }
-  // What PipeDream's optimizer counts for that: outputs of the maximal layers, and of each layer before a
-  // maximal layer m that also some layer reads which is neither m nor before m. In a chain both are the same;
-  // next to branches this one may count outputs that no layer outside reads.
+  // The bytes that PipeDream's optimizer counts instead of crossing_bytes(): outputs of the maximal layers,
+  // and of each layer before a maximal layer m if a layer that is neither m nor before m reads it. In a chain
+  // both numbers are equal. Next to branches antichain_bytes() may include outputs that no layer outside
+  // reads.
   double antichain_bytes(std::size_t state) const { return totals_[state].antichain_bytes; }
 
-  bool contains(std::size_t outer, std::size_t inner) const;
+  bool contains(std::size_t outer, std::size_t inner) const;  // whether `outer` has all layers of `inner`
   // The layers of `outer` that are not in `inner`, in topological order.
   std::vector<std::size_t> layers_between(std::size_t inner, std::size_t outer) const;
 
  private:
-  using Set = std::vector<std::uint64_t>;  // bits, one an atom
+  using Set = std::vector<std::uint64_t>;  // one bit for each atom
   struct Totals {
     double seconds = 0, activation_bytes = 0, parameter_bytes = 0, crossing_bytes = 0, antichain_bytes = 0;
   };
@@ -54,7 +56,7 @@ class StateSpace {
   void find_edges(const Profile& profile);
   void find_atoms();
   void find_shared();
-  std::optional<std::vector<Set>> find_states(std::size_t max_states) const;  // nullopt: more
+  std::optional<std::vector<Set>> find_states(std::size_t max_states) const;  // nullopt: there are more
   std::vector<Set> prefixes() const;
   Totals totals_of(const Profile& profile, const Set& set) const;
   bool has(const std::uint64_t* set, std::size_t layer) const;
@@ -62,9 +64,9 @@ class StateSpace {
   Cuts cuts_ = Cuts::all;
   std::vector<std::size_t> order_;  // layers in topological order
   std::vector<bool> left_out_;      // by layer: in no state
-  std::vector<std::size_t> atoms_;  // by layer: layers of one atom are never cut apart; or no_atom
+  std::vector<std::size_t> atoms_;  // by layer: its atom, whose layers no cut separates; or no_atom
   std::vector<Edge> edges_;         // between layers that have atoms
-  std::vector<Set> shared_;         // by layer: the layers before it that layers read which are not before it
+  std::vector<Set> shared_;  // by layer m: layers before m that a layer reads which is neither m nor before m
   std::size_t atom_count_ = 0;
   std::size_t words_ = 0;            // of each set
   std::vector<std::uint64_t> sets_;  // of all states, one after the other

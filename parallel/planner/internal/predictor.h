@@ -1,6 +1,7 @@
-// Predictor: the prediction for each choice of plan(). Choices that have the same stages share them.
+// Predictor: computes the predicted time and memory for each choice that plan() compares. It keeps the stages
+// of a choice for other choices that have the same stages.
 //
-// Thread-safety: none needed.
+// plan() creates a predictor for each call. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/partition/partition.h>
@@ -13,39 +14,39 @@
 
 namespace weft::planner {
 
-// A generator of parallel/schedule.
+// A schedule that schedule::generate() generates.
 struct Kind {
   std::string_view name;
-  int chunks;  // 0: 2 and more
+  int chunks;  // stages of each rank; 0: any number, of which plan() tries 2, 4, 8 ...
   bool splits_backward = false, v_shape = false;
 };
 std::span<const Kind> kinds();
 
-[[noreturn]] void refuse_plan(const std::string& why);
+[[noreturn]] void refuse_plan(const std::string& why);  // throws invalid_argument
 
 class Predictor {
  public:
-  // Refers to the arguments, and throws invalid_argument if they are wrong.
+  // The arguments must outlive the predictor. invalid_argument: an argument is invalid.
   Predictor(const Model& model, const Machine& machine, const Options& options);
 
   int global_batch() const { return global_batch_; }
 
-  // Why the choice is impossible, whatever the memory is.
+  // The reason why the choice is impossible with any memory limit; nullopt: it is possible.
   std::optional<std::string> problem(const Choice& choice) const;
-  // Of a choice without a problem:
-  std::vector<std::size_t> layers_of_stages(const Choice& choice);  // their numbers
-  double least_seconds(const Choice& choice);  // a lower bound of the step, without a simulation
-  Memory least_memory(const Choice& choice);   // of the fullest rank, without activations
+  // Call these only if problem() returns nullopt for the choice.
+  std::vector<std::size_t> layers_of_stages(const Choice& choice);  // the number of layers of each stage
+  double least_seconds(const Choice& choice);  // a lower bound of the step time, without a simulation
+  Memory least_memory(const Choice& choice);   // of the rank that needs most, without activations
   Plan predict(const Choice& choice);
 
  private:
   struct Stages {
     partition::Partition cut;
-    std::vector<schedule::StageCost> costs;  // a backward counts half as each of its parts
+    std::vector<schedule::StageCost> costs;  // each part of a backward is half of it, without all-reduces
     std::vector<double> tensor_seconds;      // of the all-reduces in one direction
     std::vector<schedule::Edge> edges;
     std::vector<double> edge_bytes;
-    // Of the longest chain of stages that leads to a stage.
+    // By stage: the seconds of the longest chain of stages that leads to it.
     std::vector<double> forward_before, backward_before;
   };
   struct Simulated;
@@ -67,7 +68,7 @@ class Predictor {
   const Machine& machine_;
   const Options& options_;
   int global_batch_ = 0;
-  std::size_t layers_ = 0;                                       // that are not inputs
+  std::size_t layers_ = 0;                                       // without inputs
   bool splits_ = false;                                          // any layer
   std::map<std::pair<int, int>, RankModel> rank_models_;         // by micro-batch and tensor ranks
   std::map<std::tuple<int, int, int, Balance>, Stages> stages_;  // and number of stages
