@@ -1,10 +1,10 @@
 // Mailbox: matches point-to-point messages with receives, for one member of a group.
 //
-// Messages of one sender and tag are received in the order of their arrival, by receives in the order of
-// their calls. A receive from any rank takes the first message with its tag, and a receive without a type
-// accepts any tensor. Both ranks learn the result: if the sent and the received tensor differ, both get
-// invalid_argument, and no other rank is affected. Independent of transport and threads. Thread-safety: one
-// call at a time; its callbacks may call it again.
+// Messages of one sender and tag are matched in the order of their arrival, with receives in the order of
+// their calls. A receive from any rank gets the first message with its tag. A receive without a type accepts
+// any tensor. If the tensor that is sent and the tensor that is expected differ, the send and the receive
+// both fail with invalid_argument; no other rank is affected. The mailbox is independent of transport and
+// threads. Thread-safety: one call at a time; its callbacks may call it again.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -21,7 +21,8 @@ namespace weft::collectives {
 
 class WEFT_EXPORT Mailbox {
  public:
-  // A message that has arrived. taken: called once, when the receiver has the bytes, or with the error.
+  // A message that has arrived. taken: called once, without an error when the receiver has the bytes,
+  // otherwise with the error.
   struct Letter {
     int from;
     std::uint64_t tag;
@@ -36,13 +37,14 @@ class WEFT_EXPORT Mailbox {
     rpc::Buffer bytes;
     std::string type;
   };
-  // A receive. done: called once, with the message or the error. deadline: only overdue() uses it.
+  // A receive. done: called once, with the message or the error. deadline: for overdue() and next_deadline();
+  // the mailbox itself does not fail the receive.
   struct Receive {
-    std::optional<int> from;  // none: any rank
+    std::optional<int> from;  // nullopt: any rank
     std::uint64_t tag;
-    std::optional<std::string> type;  // none: any tensor
-    std::byte* into;                  // memory of `size` bytes, until `done` is called
-    std::optional<std::size_t> size;  // in bytes; none: the message is returned, not copied to a destination
+    std::optional<std::string> type;  // nullopt: any tensor
+    std::byte* into;                  // the destination of `size` bytes, valid until `done` is called
+    std::optional<std::size_t> size;  // nullopt: `done` gets the bytes, and `into` is not used
     std::string what;                 // for errors: "recv(float32[4], from 1) at train.cc:3"
     rpc::Clock::time_point deadline;
     rpc::UniqueFunction<void(rpc::Result<Received>)> done;
@@ -51,15 +53,16 @@ class WEFT_EXPORT Mailbox {
   explicit Mailbox(std::string receiver)
       : receiver_(std::move(receiver)) {}  // for errors: "rank 2 (worker2)"
 
-  // Match at once, or are kept. If they match, `taken` and `done` are called before these return.
+  // Match a message or a receive with an earlier counterpart, or keep it until its counterpart arrives. If
+  // they match, `taken` and `done` are called before deliver() or receive() returns.
   void deliver(Letter letter);
   void receive(Receive wanted);
 
-  void fail(const rpc::Error& error);  // all waits, on either side
+  void fail(const rpc::Error& error);  // fails all kept messages and receives
 
-  bool awaits(int rank) const;                                  // only this rank can complete a receive
-  const Receive* overdue(rpc::Clock::time_point now) const;     // one whose deadline has passed; null: none
-  std::optional<rpc::Clock::time_point> next_deadline() const;  // none: no receive has one
+  bool awaits(int rank) const;                               // whether a receive waits for this rank alone
+  const Receive* overdue(rpc::Clock::time_point now) const;  // a receive whose deadline has passed; or null
+  std::optional<rpc::Clock::time_point> next_deadline() const;  // nullopt: no receives
 
  private:
   static bool match(const Receive& wanted, const Letter& letter) {
@@ -69,8 +72,8 @@ class WEFT_EXPORT Mailbox {
   void hand_over(Receive wanted, Letter letter);
 
   const std::string receiver_;
-  std::list<Letter> letters_;    // for which there is no receive yet
-  std::list<Receive> receives_;  // for which no message has arrived yet
+  std::list<Letter> letters_;    // that no receive has matched yet
+  std::list<Receive> receives_;  // that no message has matched yet
 };
 
 }  // namespace weft::collectives

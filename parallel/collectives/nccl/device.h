@@ -1,7 +1,7 @@
 // Device: one device of this process, shared by the communicators on it.
 //
-// Created for the first communicator there, and given to all: two Devices for one device would have separate
-// orders. A value of shared parts; thread-safe.
+// Create it for the first communicator on the device, and use it for all of them: two Devices for one device
+// would have separate launch orders. A value of shared parts; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/aborts.h>
@@ -22,12 +22,12 @@ struct Device {
   std::shared_ptr<Watch> watch;
   // Runs blocking work: creating a communicator, aborting one. It must have a free thread.
   std::shared_ptr<rpc::Executor> background;
-  // Runs a job with the device as the thread's current one; empty: it always is.
+  // Runs a job with the device as the thread's current device. Empty: it is always the current device.
   std::function<void(const std::function<void()>&)> within;
 
-  // Runs the job now, with this device as the thread's current one. Exceptions of the job are passed on.
+  // Runs the job now, with this device as the thread's current device. Throws the exceptions of the job.
   void run_within(const std::function<void()>& job) const { within ? within(job) : job(); }
-  // The same on a thread that no exception may leave: returns why the job did not run, or did not complete.
+  // As run_within(), without exceptions: returns the text of the exception, or nullopt if the job completed.
   std::optional<std::string> try_within(const std::function<void()>& job) const {
     try {
       run_within(job);

@@ -1,9 +1,10 @@
-// StreamCapture: information about graphs that are being captured, from CUDA's runtime.
+// StreamCapture: two functions of CUDA's runtime for streams that are being captured into graphs.
 //
-// Work on a stream that is being captured becomes part of a graph: no event reports its end. While any thread
-// captures in CUDA's strictest mode, querying an event elsewhere invalidates the graph, unless the querying
-// thread has selected a relaxed mode. Two functions of the runtime that LibTorch has loaded, found when the
-// program runs; empty without such a runtime: then nothing is captured. A value; thread-safe.
+// Work on a stream that is being captured becomes part of a graph: no event reports its completion. While any
+// thread captures in CUDA's strictest mode (global), a query of an event by another thread invalidates the
+// graph, unless the querying thread has selected the relaxed mode. The functions are looked up at run time in
+// the CUDA runtime that LibTorch has loaded. If there is none, they are empty, and no stream is being
+// captured. A value; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -15,15 +16,16 @@ namespace weft::collectives::nccl {
 
 struct WEFT_EXPORT StreamCapture {
   std::function<bool(Stream)> captures;     // whether that stream is being captured
-  std::function<void(int& mode)> exchange;  // of the calling thread: sets the given mode, returns the old one
+  std::function<void(int& mode)> exchange;  // swaps the calling thread's capture mode with `mode`
 
-  // Of the runtime that the process has loaded; it loads none.
+  // The functions of the runtime that the process has loaded. Does not load a runtime.
   static StreamCapture of_cuda();
-  // False without a runtime.
+  // Whether the stream is being captured; false without a runtime.
   bool is_captured(Stream stream) const { return captures && captures(stream); }
 };
 
-// The calling thread queries events in this scope.
+// A scope in which the calling thread may query events: selects the relaxed mode, and restores the old mode
+// at the end.
 class AsksEvents {
  public:
   explicit AsksEvents(const StreamCapture& capture) : capture_(capture) { exchange(); }

@@ -1,10 +1,11 @@
-// LibTorch's element types and weft's reductions in NCCL's terms. Pure functions.
+// map_reduction: converts LibTorch's element types and weft's reductions to NCCL's. Pure functions.
 //
 // Operations that only move data use bytes, for any type. Reductions support the types that NCCL reduces:
 // int8, int32, int64, uint8, uint32, uint64, float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2
-// (which need a device of compute capability 9.0), bool, and sums of complex numbers, as pairs. Unlike in
-// weft's own reductions (reduction.h), sums of 16 and 8 bits are rounded as NCCL rounds them, and its min and
-// max may ignore NaN. All others are `unsupported`, with the type and the operation.
+// (the two float8 types need a device of compute capability 9.0), bool, and sums of complex numbers, as
+// pairs. Unlike in weft's own reductions (reduction.h), sums of 16 and 8 bits are rounded as NCCL rounds
+// them, and its min and max may ignore NaN. Other types and operations fail with unsupported; the error names
+// both.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
@@ -25,8 +26,8 @@ struct Factor {
 
 // A reduction as NCCL's calls describe it.
 struct MappedReduction {
-  DataType type = DataType::float32;  // of NCCL's elements
-  RedOp op = RedOp::sum;              // unless it has a factor
+  DataType type = DataType::float32;  // the type of NCCL's elements
+  RedOp op = RedOp::sum;              // used if there is no factor
   std::size_t per_element = 1;        // the number of NCCL's elements in a tensor's element
   std::optional<Factor> factor;       // of premul_sum
 };
