@@ -1,6 +1,6 @@
 // validate and prove_message_order: checks before a schedule runs.
 //
-// Both throw rpc::Error with invalid_argument, which names the rank, the action and what was expected.
+// Both throw rpc::Error with invalid_argument. The error names the rank, the action and the expectation.
 // Positions are counted from 0 in the rank's list. The functions are pure.
 #pragma once
 
@@ -20,9 +20,10 @@ namespace weft::schedule {
 //  - the schedule completes: sends do not block, a computation waits for its inputs, a wait for its message.
 WEFT_EXPORT void validate(const Schedule& schedule);
 
-// Checks that the schedule also completes if a send and a receive block until both are reached. Then all
-// messages have one order, and so have those between any two ranks, in both directions together, on both
-// sides. NCCL needs this order: its messages between two ranks are one queue. Calls validate() first.
+// Checks that the schedule also completes if sends and receives block until both ranks have reached the
+// message. Then all lists follow one order of all messages: any two ranks have their messages, in both
+// directions, in the same order. NCCL needs this, because it has one queue for the messages between two
+// ranks. Calls validate() first.
 WEFT_EXPORT void prove_message_order(const Schedule& schedule);
 
 }  // namespace weft::schedule
