@@ -3,8 +3,7 @@
 //
 // A slot is a buffer. Values that a rank holds at the same time have different slots, so that an executor can
 // allocate one buffer for each slot. The slots for received values are the number of values of an edge that
-// the schedule needs in flight; an executor may allow its senders more (pipeline/internal/in_flight.cc). A
-// pure function.
+// the schedule needs in flight; an executor may allow its senders more. A pure function.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>

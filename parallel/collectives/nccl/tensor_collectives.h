@@ -3,8 +3,7 @@
 //   const Device device = device_of({c10::kCUDA, 0}, Api::load(), loop, background);
 //   TensorCollectives ranks(co_await Communicator::create(device, id, size, rank), {c10::kCUDA, 0});
 //   auto done = ranks.run({.operation = Operation::all_reduce, .outputs = {&gradient, 1},
-//                          .reduction = ReduceOp::avg});     // enqueued on the current stream, as a kernel
-//                          is
+//                          .reduction = ReduceOp::avg});     // on the current stream, as a kernel is
 //
 // Each operation is enqueued on the stream that is current for the device at the call. Later work on that
 // stream sees the result. To overlap it with other work, select another stream (c10::StreamGuard). If the
