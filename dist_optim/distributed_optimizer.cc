@@ -14,7 +14,7 @@
 namespace weft::dist_optim {
 namespace {
 
-// Its owner reported this; otherwise the result of a call is unknown.
+// Whether the owner of the object reported this error. For other errors, the result of the call is unknown.
 bool answered(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -45,8 +45,8 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
     refused.resize(modules.size());
     numbers.resize(modules.size());
   }
-  // Not before all attaching has completed. If an owner refused this handle, it may have accepted another
-  // handle of this agent, and would mistake this for its end.
+  // The handle is ended only after all attaching has completed. If an owner refused this handle, it may have
+  // accepted another handle of this agent, and would mistake this end for the end of that handle.
   ~Core() {
     for (std::size_t i = 0; i < modules.size(); ++i)
       if (!refused[i])
@@ -61,26 +61,26 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   void step(StepRequest request, StepCall::Rows rows, std::shared_ptr<rpc::Promise<StepResult>> promise);
   // The gradients of the passes' rows, for each object.
   StepCall::Rows rows_of(std::span<const dist_autograd::Pass> passes) const;
-  // Admits passes that look rows up.
+  // Admits the passes that look up rows of an embedding.
   void admit_lookups();
   void step_ended();
-  // Now, or when the steps in flight have completed. From within a job of `order`, so that none begins
-  // meanwhile.
+  // Runs the job now, or when the steps in flight have completed. Call it only from a job of `order`, so
+  // that no step starts before.
   void after_steps(rpc::Callback job);
-  // One call on each of the first `count` objects, now. If attaching has failed, a failure reports its
-  // reason.
+  // Calls each of the first `count` objects now. If attaching has failed, an error is replaced by the reason
+  // for that failure.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all(Call call, std::size_t count);
-  // The same in the handle's order: after the steps before it, and before those that follow.
+  // As ask_all(), in the handle's order: after the steps before it, and before those that follow.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all_in_order(Call call, std::size_t count);
   static rpc::Task<DistSnapshot> snapshot(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> saved);
   static rpc::Task<void> restore(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> modules,
                                  DistSnapshot from);
-  // A task in the handle's order; the steps that follow wait for it.
+  // Runs a task in the handle's order: the steps that follow wait for it.
   template <class T, class Make>
   rpc::Future<T> run_in_order(Make make);
-  // `invalid_argument` unless it has one for each of the handle's modules.
+  // invalid_argument: the state does not have one entry for each of the handle's modules.
   void check_count(const DistributedOptimizerState& state) const;
 
   std::shared_ptr<void> ending;  // after the handle's destruction; destroyed after the references
@@ -97,7 +97,7 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   const std::shared_ptr<PassAdmission::Handle> handle = std::make_shared<PassAdmission::Handle>();
   bool admits_together = false;  // of several objects, or with others
   // Known when attaching has completed.
-  std::vector<char> refused;           // which of them
+  std::vector<char> refused;           // by object: whether its owner refused the handle
   std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
   InOrder order;
 

@@ -42,7 +42,8 @@ std::size_t dimension_of(const ShardOptions& options) {
   return static_cast<std::size_t>(options.dimension);
 }
 
-// The connection failed, not the shard: idempotent calls are repeated, until the owner is reported lost.
+// Whether the connection failed and not the shard. Then idempotent calls are repeated, until the owner is
+// reported lost.
 bool is_worth_another_try(const rpc::Error& error) {
   return error.kind() == rpc::ErrorKind::peer_lost || error.kind() == rpc::ErrorKind::unavailable;
 }
@@ -164,8 +165,8 @@ rpc::Task<ShardAnswer> EmbeddingShard::update(rpc::CallContext& call, at::Tensor
   co_return std::move(answer);
 }
 
-// Evicts a sixteenth more than necessary: so a row that is created pays only its share of the search for old
-// rows.
+// Evicts a sixteenth more rows than necessary. The search for old rows then has its cost only once for many
+// new rows.
 void EmbeddingShard::keep_capacity() {
   if (capacity_ == 0 || rows_.size() <= capacity_) return;
   counts_.evicted += rows_.evict_to(capacity_ - capacity_ / 16);
@@ -219,12 +220,12 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
   for (const Ref& shard : shards)
     parts.push_back(shard.call<&EmbeddingShard::hand_over>(added, static_cast<std::uint32_t>(shards.size()))
                         .then([added](rpc::Result<void>&& result) {
-                          // The others wait for this one at the new owner: end that wait.
+                          // At the new owner the other shards wait for this shard's rows: end that wait.
                           if (!result.ok()) {
                             try {
                               added.notify<&EmbeddingShard::abandon>(text_of(result.error()));
                             } catch (const rpc::Error&) {
-                              // It is gone, and they know this.
+                              // The new owner is lost; the other shards know this from their own calls.
                             }
                           }
                           return Outcome{result.error()};
@@ -232,7 +233,7 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
   auto all = rpc::when_all(std::move(parts));
   const std::vector<Outcome> outcomes = co_await std::move(all);
   moving_ = false;
-  std::exception_ptr failed;  // the cause, not its consequences
+  std::exception_ptr failed;  // the cause; `aborted` is only a consequence
   for (const Outcome& outcome : outcomes)
     if (outcome.error != nullptr && (failed == nullptr || kind_of(failed) == rpc::ErrorKind::aborted))
       failed = outcome.error;
@@ -262,20 +263,21 @@ rpc::Task<void> EmbeddingShard::hand_over(rpc::CallContext& call, Ref added, std
     failed = std::current_exception();
   }
   if (failed != nullptr) {
-    // The new owner serves nothing without this shard's rows, which are all still here.
+    // All rows of this shard are still here, and the new owner does not serve without them. So undo the
+    // change.
     --owners_;
     later_.pop_back();
     handing_over_ = false;
     std::rethrow_exception(failed);
   }
-  // In blocks, between which other calls have their turn.
+  // Removes the rows in blocks; other calls get their turn between two blocks.
   for (RowStore::Row from = 0; from < rows_.end();
        from += std::min<RowStore::Row>(rows_a_block, rows_.end() - from)) {
     for (const std::int64_t id : rows_.take_out(from, rows_a_block, 0, moves).ids) rows_.erase(id);
     try {
       co_await added.ready();
     } catch (const rpc::Error&) {
-      // Lost since: its rows are lost with it.
+      // The new owner was lost in the meantime, and its rows with it.
     }
   }
   handing_over_ = false;
@@ -393,7 +395,7 @@ rpc::Task<std::uint64_t> EmbeddingShard::load_all(std::string directory,
 
 rpc::Task<std::uint64_t> EmbeddingShard::load(std::string directory, std::vector<CheckpointFile> chain,
                                               std::vector<Ref> shards) {
-  // Shard 0 ensures that no growth runs meanwhile, so `shards` are the owners until the end.
+  // Shard 0 ensures that no growth runs at the same time, so `shards` are the owners until the end.
   if (handing_over_ || arrivals_ || shards.size() != owners_)
     throw refused_state("an owner was added; load the checkpoint again");
   RowStore read(rows_.dimension(), rows_.optimizer(), RowInitializer{});

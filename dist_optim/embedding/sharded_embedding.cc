@@ -39,7 +39,7 @@ at::Tensor read_offsets(const at::Tensor& offsets, std::int64_t ids) {
   return own;
 }
 
-// Calls and their arguments are checked at once, but the future has the errors.
+// Calls and their arguments are checked at once. Errors are reported by the future.
 template <class T, class F>
 rpc::Future<T> as_future(F&& f) {
   try {
@@ -68,7 +68,7 @@ rpc::Task<at::Tensor> lookup_rows(Client::Ptr client, std::shared_ptr<dist_autog
   co_return at::index_select(leaf, 0, inverse).view(shape);
 }
 
-// Every shard's answer to a call of a method.
+// Calls a method of every shard, and returns all replies.
 template <auto Method, class... Given>
 auto ask_all(const std::vector<Client::Shard>& shards, const Given&... given) {
   std::vector<decltype(shards.front().template call<Method>(given...))> parts;

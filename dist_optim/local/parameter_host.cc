@@ -206,7 +206,7 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
       if (version && !has_tensors_)
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
                          "admit: the rows of an embedding keep no versions; admit the pass without one");
-      // In `hogwild` no pass waits: its pin is only for the staleness of its step.
+      // In `hogwild` no pass waits. Its pin is used only to compute the staleness of its step.
       if (version) {
         ledger_.admit_at(trainer, pass, *version);
       } else if (ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
@@ -297,7 +297,8 @@ void ParameterHost::Reading::leave() {
   host->finish(after, dropped);
 }
 
-// A trainer that joined and stepped while the previous round was being applied: its passes are too old now.
+// Fails the steps of trainers that joined and stepped while the previous round was applied: their passes are
+// too old now.
 void ParameterHost::fail_outdated(Callbacks& after) {
   std::vector<std::pair<std::string, std::exception_ptr>> outdated;
   for (const auto& [trainer, step] : pending_) {
@@ -331,7 +332,7 @@ void ParameterHost::admitted(PassKey pass, const std::exception_ptr& error, Call
   waiting_.erase(found);
 }
 
-// After every end of a pin, a hold or a reader. True if a version was dropped.
+// Call it after every end of a pin, a hold or a reader. Returns true if a version was dropped.
 bool ParameterHost::tidy(Callbacks& after) {
   for (PassKey pass : ledger_.admit_waiting()) admitted(pass, nullptr, after);
   bool dropped = false;

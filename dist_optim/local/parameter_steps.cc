@@ -127,7 +127,7 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
   }
   step.done = [this, trainer, number, passes = step.passes, done = std::move(done)](std::exception_ptr error,
                                                                                     Version version) {
-    // A step that failed before it changed anything may be tried again with the same passes.
+    // If a step failed before it changed anything, it may be tried again with the same passes.
     if (error != nullptr && version == 0) {
       rpc::MutexLock lock(mutex_);
       for (PassKey pass : passes) committed_.erase(pass);
@@ -155,7 +155,7 @@ void ParameterHost::abort(const std::string& trainer, std::uint64_t number) {
   end_prepared(trainer, number);
 }
 
-// The passes that ended meanwhile are released now.
+// Releases the passes that have ended in the meantime.
 void ParameterHost::end_prepared(const std::string& trainer, std::uint64_t number) {
   std::vector<PassKey> released;
   Callbacks after;
@@ -235,7 +235,8 @@ void ParameterHost::close_rounds() {
     }
     Applied applied;
     try {
-      // By name: a trainer's key is drawn at random, and sums of floats depend on their order.
+      // Sums in the order of the trainers' names: their keys are drawn at random, and sums of floats depend
+      // on the order.
       std::multimap<std::string, const Gradients*> by_name;
       for (auto& [trainer, step] : closing) {
         pass_on(step.made, step.gradients);

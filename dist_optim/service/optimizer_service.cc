@@ -97,7 +97,8 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
       return part;
     }));
   };
-  // A module that its owner's own code reads (a trainer's head) has received no call that admitted its pass.
+  // If only its owner's own code reads a module (a trainer's head), the module has received no call that
+  // admitted its pass.
   std::vector<PassKey> keys;
   for (const PassGradients& one : *gradients)
     if (!one.gradients.empty()) keys.push_back(one.pass);
@@ -109,7 +110,7 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
   admitted(nullptr);
 }
 
-// Whether the caller is gone. Its trainers may have been removed before the handler ran: then the handler
+// Whether the caller is lost. Its trainers may have been removed before the handler ran; then the handler
 // itself undoes its changes.
 bool caller_is_gone(rpc::CallContext& call) {
   return rpc::AgentCore::of(call)->sessions().is_gone(call.peer().id);
