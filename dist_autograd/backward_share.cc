@@ -25,7 +25,7 @@ BackwardShare::BackwardShare(PassState& pass, Backward backward, std::map<Messag
   try {
     for (const auto& [message, send] : sends_) executor_->expect(send.node);
   } catch (...) {
-    error_ = std::current_exception();  // its first use is refused
+    error_ = std::current_exception();  // the first use of the share throws it
   }
 }
 
@@ -65,7 +65,7 @@ void BackwardShare::take_in(const std::optional<rpc::AgentId>& by, const Trace& 
 void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace,
                          Done done) {
   take_in(std::nullopt, trace, std::move(done), [&] {
-    // The other workers first: they work while this one does.
+    // Sends to the other workers first, so that they work at the same time as this worker.
     bool here = false;
     for (const rpc::AgentId& worker : workers) {
       if (worker == pass_.layer().core()->id()) {
@@ -127,8 +127,8 @@ void BackwardShare::discover(const std::vector<MessageId>& messages, const Asked
 
 namespace {
 
-// The way of gradients: by the reverse of their tensors' device map. If they are to be differentiated, they
-// are sent as a message of the pass's backward.
+// Sends gradients by the reverse of their tensors' device map. If the gradients are to be differentiated,
+// they are sent as a message of the pass's backward.
 struct Gradients final : rpc::CallModifier {
   Gradients(const tensor::DeviceMap& back, std::shared_ptr<PassState> p)
       : devices(back), recorded_in(std::move(p)) {}

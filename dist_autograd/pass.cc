@@ -34,11 +34,11 @@ std::string join(const std::vector<std::string>& names) {
 // initiator's part.
 struct Progress {
   std::atomic<bool> ran = false;          // its nodes were started
-  std::atomic<bool> lost_a_root = false;  // an owner has not answered: the root may still arrive there
+  std::atomic<bool> lost_a_root = false;  // an owner has not replied: the root may still arrive there
   std::atomic<bool> undone = false;       // it was refused, and the pass is unchanged
 };
 
-// The initiator's part of one backward; docs/dist_autograd.md, "Backward", explains it.
+// The initiator's part of one backward, which docs/dist_autograd.md explains under "Backward".
 //
 // If a worker refuses a backward before any node has run, the pass is unchanged: undo() ends the shares that
 // were begun for it. Every other failure ends the pass.
@@ -154,8 +154,8 @@ class Initiator {
     return future;
   }
 
-  // Some node waits for gradients, and all sent gradients have arrived: some of the expected ones will never
-  // arrive.
+  // Called if a node waits for gradients although all sent gradients have arrived: some of the expected
+  // gradients will never arrive.
   rpc::Task<void> leave_out_what_is_dead() {
     add_workers(co_await lead(Stage::explore, workers_));
     co_await lead(Stage::resume, workers_);
@@ -239,7 +239,7 @@ rpc::Task<void> run_backward(std::shared_ptr<Initiator> initiator, std::vector<R
   std::rethrow_exception(error);
 }
 
-// The end of a backward for its caller if it has a timeout: whichever comes first.
+// Completes a backward with a timeout for its caller: at its end or at the timeout, whichever is first.
 class Limited final : public std::enable_shared_from_this<Limited> {
  public:
   Limited(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> pass,
@@ -315,7 +315,7 @@ rpc::Future<void> begin(const std::shared_ptr<AutogradLayer>& layer, const std::
                    .start(layer->core()->handlers())
                    .then([layer, pass, progress](rpc::Result<void>&& result) {
                      pass->end_backward(progress->undone);
-                     // The same error on all workers, and no part of the pass is kept.
+                     // All workers get the same error, and no part of the pass is kept.
                      if (!result.ok() && !progress->undone) layer->release(pass->id(), result.error());
                      return std::move(result);
                    });

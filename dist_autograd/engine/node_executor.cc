@@ -52,8 +52,8 @@ std::string describe_gradient(const at::Tensor& gradient) {
          c10::str(gradient.sizes());
 }
 
-// LibTorch's engine sums a gradient that is too large over the additional dimensions. Between nodes this is
-// broadcasting; from outside it hides a mistake.
+// If a gradient has more dimensions than its input, LibTorch's engine sums it over the additional
+// dimensions. Between nodes this is broadcasting; in a gradient from outside it would hide an error.
 void check_gradient(const Node& node, std::size_t input, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
   const auto& expected = node.input_metadata(input);
@@ -77,7 +77,7 @@ void validate_from_outside(const edge_list& edges, variable_list& gradients) {
   }
 }
 
-// The input at which a root's gradient arrives; makes the gradient of a scalar that has none.
+// Returns the input at which a root's gradient arrives. Creates the gradient of a scalar root that has none.
 Edge edge_of_root(const at::Tensor& root, variable_list& gradients) {
   if (!root.defined() || !root.requires_grad()) {
     throw Error(ErrorKind::invalid_argument, "a root of a backward must require a gradient");
@@ -111,7 +111,7 @@ struct NodeExecutor::Impl {
     NodePtr node;
     bool settled = false;  // its gradients were delivered, or none will come
   };
-  // One arrival from outside: gradients for consecutive inputs of a node.
+  // Gradients from outside for consecutive inputs of a node.
   struct Arrival {
     Arrival(Node* node, std::uint32_t first_input, variable_list arrived)
         : node(node), first_input(first_input), gradients(std::move(arrived)) {
@@ -124,8 +124,8 @@ struct NodeExecutor::Impl {
     variable_list gradients;
     std::vector<std::optional<c10::Stream>> producers;
   };
-  // A node that run_weights() runs. inputs: of a boundary node whose input part has run; none: the gradients
-  // that have arrived at the node by then.
+  // A node that run_weights() runs. inputs: the gradients of a boundary node whose input part has run;
+  // nullopt: run_weights() uses the gradients that have arrived at the node by then.
   struct Deferred {
     Node* node;
     std::optional<InputBuffer> inputs;
@@ -183,7 +183,7 @@ struct NodeExecutor::Impl {
   }
 
   NodePart part_of(Node* node) const { return options.defer_weights ? parts.at(node) : NodePart::input; }
-  // The node's edges to nodes of the weight part, or its other ones.
+  // Returns the node's edges to nodes of the weight part, or its other edges.
   edge_list edges_of(const Node& node, bool weights) const {
     edge_list edges;
     for (const Edge& edge : node.next_edges())
@@ -191,15 +191,15 @@ struct NodeExecutor::Impl {
         edges.push_back(edge);
     return edges;
   }
-  // An arrival at a node of the weight part, whose gradient arrives in run_weights(). It is counted now, so
-  // that nodes are deferred in the order in which they would run.
+  // Notes that a node of the weight part expects a gradient, which arrives in run_weights(). The gradient is
+  // counted now, so that nodes are deferred in the order in which they would run.
   void arrive_deferred(Node* node) {
     arrive(node, [](std::optional<InputBuffer>& buffer) {
       if (!buffer) buffer.emplace(0);
     });
   }
 
-  // No gradient arrives at `node` by one of its incoming edges.
+  // Notes that no gradient will arrive at `node` by one of its incoming edges.
   void miss(Node* node) {
     std::vector<Node*> missed{node};
     while (!missed.empty()) {
@@ -348,7 +348,8 @@ struct NodeExecutor::Impl {
     if (plan.empty() && deferred.empty()) end(Phase::complete);
   }
 
-  // Drops graph and gradients. Their destructors may run user code, for which the executor has ended.
+  // Drops graph and gradients. Their destructors may run user code, so the executor is set to its last phase
+  // first.
   void end(Phase last) {
     phase = last;
     ready.clear();
@@ -447,7 +448,7 @@ void NodeExecutor::deliver(const NodePtr& source, std::vector<at::Tensor> gradie
   edges.reserve(gradients.size());
   for (std::uint32_t i = 0; i < gradients.size(); ++i) edges.emplace_back(source, i);
   {
-    // It casts to the dtype of the input; create_graph must record this.
+    // The check casts to the dtype of the input; create_graph must record this.
     at::AutoGradMode mode(impl_->options.create_graph);
     validate_from_outside(edges, gradients);
   }
