@@ -52,7 +52,7 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
 
 GroupCore::~GroupCore() = default;
 
-// After the agent has ended, its loop may not run.
+// If the agent has ended, runs the job at once, because the loop may not run any more.
 void GroupCore::on_loop(rpc::Callback job) {
   core_->ended() ? turns_.run(std::move(job)) : turns_.post(std::move(job), *loop_, shared_from_this());
 }
@@ -179,7 +179,7 @@ void GroupCore::failed(const ExchangePtr& exchange, const std::exception_ptr& er
   if (!exchange->closed && !exchange->in_use) fail_written(exchange);
 }
 
-// The bytes of other ranks, or their sizes, do not fit.
+// The error if the bytes of other ranks, or their sizes, do not fit.
 rpc::Error GroupCore::fault_of(const Exchange& exchange, const std::exception_ptr& error) const {
   rpc::ErrorKind kind = rpc::ErrorKind::protocol_error;
   try {
@@ -212,7 +212,7 @@ void GroupCore::fail_one(Exchange& exchange, const rpc::Error& error) {
   exchange.promise.fail(error);
 }
 
-// Once, if others may see it in flight.
+// Records the operation once, if other ranks may see it in flight.
 void GroupCore::record(Exchange& exchange) {
   if (!exchange.ticket)
     exchange.ticket = with_operation(

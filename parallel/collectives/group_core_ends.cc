@@ -32,8 +32,8 @@ void GroupCore::add_split(const std::shared_ptr<GroupCore>& group) {
   });
 }
 
-// A rank that waits in one of them may wait for a rank that does not come any more, because it waits for
-// nothing of this group.
+// Aborts the groups that were split from this group. In such a group, a rank may wait for a rank that never
+// calls, because that rank does not wait for an operation of this group.
 void GroupCore::abort_splits(const std::string& reason) {
   aborted_ = reason;
   for (const auto& split : std::exchange(splits_, {}))
@@ -136,8 +136,8 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   if (ended_) return;
   ended_ = error;
   early_.clear();
-  // Dumps are taken before any member is notified of the failure, and written afterwards: files may be slow.
-  // They include all groups of this agent, because one group may wait for another.
+  // Dumps are taken before any member is notified of the failure, and written afterwards, because files may
+  // be slow. They include all groups of this agent, because one group may wait for another.
   std::vector<rpc::Future<Snapshot>> snapshots;
   if (write) {
     if (!options_.flight_recorder_dir.empty())
@@ -235,16 +235,16 @@ rpc::Future<GroupCore::Snapshot> GroupCore::take_snapshot() {
   return future;
 }
 
-// Two failures may take dumps of one group in one order and write them in the other: the later one remains. A
-// file that cannot be written does not change the group's error.
+// Two failures may take dumps of one group in one order and write them in the other order: the dump that is
+// written last remains. If a file cannot be written, the group's error does not change.
 void GroupCore::write_flight(const FlightDump& dump) {
   if (dump.records.taken < written_) return;
   written_ = dump.records.taken;
   (void)rpc::capture([&] { return write_flight_dump(options_.flight_recorder_dir, dump); });
 }
 
-// A member that cannot be reached is lost, also if the failed message is the first sign of it. In a job of
-// fixed size the lost member may be another one: the job's failure names it.
+// If a member cannot be reached, it is lost, even if the failed message is the first sign of the loss. In a
+// job of fixed size, the job's failure may name another member as the lost one.
 void GroupCore::not_sent(int to, const std::exception_ptr& error) {
   if (const auto job = core_->world_failure())
     return fail_all(rpc::Error(job->kind(), prefix() + job->what()), true);
@@ -252,7 +252,7 @@ void GroupCore::not_sent(int to, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const rpc::Error& known) {
-    // A member that leaves its job has announced it before; a member that only ends is lost.
+    // If a member leaves its job, it has announced this before; if its agent only ends, the member is lost.
     const bool gone =
         known.kind() == rpc::ErrorKind::unavailable || known.kind() == rpc::ErrorKind::shut_down;
     kind = gone ? rpc::ErrorKind::peer_lost : known.kind();
@@ -266,7 +266,7 @@ void GroupCore::not_sent(int to, const std::exception_ptr& error) {
 
 // --- Deadlines ---
 
-// The earliest deadline suffices: its job checks all, and schedules the next.
+// Only the earliest deadline has a timer. Its job checks all deadlines, and schedules the next one.
 void GroupCore::arm(rpc::Clock::time_point when) {
   if (when == rpc::Clock::time_point::max() || (armed_ && *armed_ <= when)) return;
   armed_ = when;
@@ -321,7 +321,7 @@ void GroupCore::look_at_deadlines() {
   if (next) arm(*next);
 }
 
-// All members are asked; those that do not answer soon count as missing, too.
+// Asks all members. A member that does not reply soon also counts as missing.
 void GroupCore::ask_who_is_missing(const ExchangePtr& exchange) {
   struct Answers {
     std::size_t open;

@@ -26,16 +26,18 @@ using rpc::Error;
 using rpc::ErrorKind;
 using rpc::Future;
 
-// The comparison names the missing ranks; NCCL would only report a timeout. So NCCL gets a little more time.
+// Adds some time to the timeout for NCCL. NCCL would only report a timeout, while the comparison of
+// signatures, which fails first, names the missing ranks.
 std::chrono::nanoseconds with_timeout(std::chrono::nanoseconds limit) {
   constexpr std::chrono::seconds more{7};
   return limit > std::chrono::nanoseconds::max() - more ? std::chrono::nanoseconds::max() : limit + more;
 }
 
-// For messages between devices: in their order, whatever their tags are; both sides compare the tags.
+// The tag of all messages between devices. They are matched in their order; both sides compare the real
+// tags.
 constexpr std::uint64_t message_tag = ~std::uint64_t{0};
 
-// An orderly end needs all members, and some may not reach it.
+// The time limit for an orderly end, which needs all members: some may not reach it.
 constexpr std::chrono::seconds closes_within{5};
 
 std::string type_name(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
@@ -46,7 +48,7 @@ std::chrono::nanoseconds GroupDevices::limit_of(Timeout timeout) const {
   return timeout.value_or(core_.options().timeout);
 }
 
-// None: it does not exist yet. Throws if it cannot be used.
+// Returns nullopt if the communicator does not exist yet. Throws if it cannot be used.
 std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
   rpc::MutexLock lock(mutex_);
   if (over_) throw *over_;
@@ -87,7 +89,7 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
   return std::move(*making);
 }
 
-// In the background: loading NCCL and creating its id may block, and the caller may be a loop.
+// Runs in the background: loading NCCL and creating its id may block, and the caller may be a loop.
 void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
                         const std::source_location& site) {
   devices_->run([core = core_.shared_from_this(), this, device, limit, site,
@@ -151,8 +153,8 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
   if (over) creation.cancel();
 }
 
-// The first collective of a communicator connects its ranks, which takes long: it is run here, so that the
-// program's first one need not wait for that.
+// The first collective of a communicator connects its ranks, which takes long. It runs here, so that the
+// first collective of the program does not wait for it.
 void GroupDevices::connect(c10::Device device, Communicator::Ptr communicator,
                            std::chrono::nanoseconds limit) {
   {
@@ -267,7 +269,7 @@ void GroupDevices::end_if_left() {
 
 // --- Collectives and messages ---
 
-// A thread that others need, for example to detect a death.
+// Whether the calling thread must not block, because others need it, for example to detect a death.
 bool GroupDevices::must_not_block() const {
   const auto& loops = core_.agent()->loops();
   return rpc::OwnedThread::here() ||
@@ -276,7 +278,7 @@ bool GroupDevices::must_not_block() const {
 
 const std::shared_ptr<rpc::Loop>& GroupDevices::loop() const { return core_.agent()->loops().front(); }
 
-// The group's own error, if it has one, is the most informative.
+// Returns the group's own error if it has one, because it is the most informative; otherwise `error`.
 std::exception_ptr GroupDevices::reason(std::exception_ptr error) const {
   rpc::MutexLock lock(mutex_);
   return over_ ? std::make_exception_ptr(*over_) : error;
@@ -442,7 +444,8 @@ Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std:
              promise = std::move(promise)](rpc::Result<void>&& result) mutable {
         if (--in_flight_ == 0) end_if_left();
         if (result.ok()) return promise.complete(std::move(result));
-        // In the group's turn, for which the group's own failure may still wait.
+        // after_dumps() runs this in the group's turn, after a failure of the group itself that waits for
+        // its dumps.
         core->after_dumps([this, error = result.error(), promise = std::move(promise)]() mutable {
           promise.fail(reason(error));
         });

@@ -31,7 +31,7 @@ std::string counted(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-// Ranks for which a line is the same, and the longest time for which it has been so.
+// Ranks that have the same line of text, and the longest time for which one of them has been in this state.
 class Places {
  public:
   void add(int rank, const std::string& text, std::optional<std::int64_t> time = {}) {
@@ -119,7 +119,8 @@ class Judge {
 
   // --- Where a rank is ---
 
-  // "in #3 barrier() at train.cc:12 of group 'B'"; the last operation if the rank is in none.
+  // Adds a line such as "in #3 barrier() at train.cc:12 of group 'B'"; if the rank is in no operation, its
+  // last operation.
   void place(Places& places, const FlightGroup& group, int rank) const {
     const auto open = open_of_.find(group.members[static_cast<std::size_t>(rank)]);
     if (open == open_of_.end()) return place_idle(places, *group.dump(rank));
@@ -160,7 +161,7 @@ class Judge {
 
   // --- Collectives ---
 
-  // For collectives, or for rounds of values.
+  // The first operation of this kind (collectives, or rounds of values) that is not complete.
   static std::optional<FlightOrdinal> first_open(const FlightGroup& group, FlightKind kind) {
     std::optional<FlightOrdinal> first;
     for (const FlightEntries& open : group.open) {
@@ -214,7 +215,8 @@ class Judge {
       meant[entry->text].push_back(rank);
       places.add(rank, entry->text + (entry->site.empty() ? "" : " at " + entry->site));
     }
-    // The signature of most ranks; if several have as many, that of the lowest rank.
+    // The signature that most ranks have. If several signatures are equally frequent: that of the lowest
+    // rank.
     const auto most = std::max_element(meant.begin(), meant.end(), [](const auto& a, const auto& b) {
       if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
       return a.second.front() > b.second.front();
@@ -249,7 +251,7 @@ class Judge {
     finding.details = places_of(group, in(group, *stuck));
   }
 
-  // The ranks that are in it.
+  // The ranks that are in the operation.
   static std::vector<int> in(const FlightGroup& group, FlightOrdinal ordinal) {
     std::vector<int> ranks;
     for (int rank = 0; rank < group.size(); ++rank)

@@ -68,7 +68,7 @@ std::shared_ptr<std::byte> allocate(SharedSpace& space, std::size_t bytes) {
   return memory;
 }
 
-// For the other ranks of a host: empty blocks.
+// Adds empty blocks for the other ranks of a host.
 std::vector<Range> fill_up(std::vector<Range> blocks, int ranks) {
   const std::size_t end = blocks.empty() ? 0 : blocks.back().end;
   blocks.resize(static_cast<std::size_t>(ranks), Range{end, end});
@@ -83,9 +83,9 @@ std::vector<std::size_t> sizes_here(const Hosts& hosts, const std::vector<Range>
   return sizes;
 }
 
-// Between the rank of a host that is in a column and the ranks whose blocks that column carries. For one
-// rank: its own block, for its column's rank (own); and if it is in a column, the blocks of its column's
-// ranks (carried).
+// The blocks that a rank exchanges within its host; levels.h explains columns. own: this rank's block, for
+// the rank of its column. carried: if this rank is in a column, the blocks of the ranks that this column
+// carries.
 struct Handing {
   Handing(const Hosts& hosts, const std::vector<Range>& blocks) {
     std::vector<std::size_t> own_sizes, carried_sizes;
@@ -156,7 +156,7 @@ void Levels::refuse_last() {
 }
 
 namespace {
-// An average is computed once, over all ranks: a host only computes a partial sum.
+// The reduction on a host: for an average a sum, because the average is computed once, over all ranks.
 Reduction reduction_here(const Collective& collective) {
   return collective.signature.reduction == ReduceOp::Kind::avg
              ? Reduction(ReduceOp::sum, collective.signature.dtype)
@@ -233,8 +233,8 @@ void Levels::broadcast(const Collective& collective, const Hosts& hosts, SharedS
   last.memory.output = collective.memory.output;
 }
 
-// First: ranks in columns read the blocks of the ranks that they carry. Between: each column gathers. Last:
-// all ranks of the host read the data of each column, and reorder them by rank.
+// First, the ranks in columns read the blocks of the ranks that they carry. Between hosts, each column
+// gathers. Last, all ranks of the host read the data of each column, and reorder them by rank.
 void Levels::all_gather(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
   const std::vector<Range>& blocks = collective.layout.blocks;
   const std::size_t item = collective.memory.item_size;
@@ -285,7 +285,8 @@ void Levels::all_gather(const Collective& collective, const Hosts& hosts, Shared
     };
 }
 
-// The reverse: each column reduces its blocks on the host, then between hosts, and distributes them.
+// The reverse of all_gather: each column reduces its blocks on the host, then between hosts, and distributes
+// them.
 void Levels::reduce_scatter(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
   const std::vector<Range>& blocks = collective.layout.blocks;
   const std::size_t item = collective.memory.item_size;

@@ -63,7 +63,7 @@ Communicator::Communicator(Device device, Comm* handle, int size, int rank, Comm
     : device_(std::move(device)), size_(size), rank_(rank), options_(std::move(options)), handle_(handle) {}
 
 Communicator::~Communicator() {
-  // Nothing of it is in flight; that would keep it alive.
+  // No operation is in flight, because an operation would keep the communicator alive.
   if (handle_ == nullptr) return;
   device_.aborts->add(device_, handle_);
 }
@@ -159,9 +159,9 @@ void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& 
   if (failed) fail_and_throw(*failed);
 }
 
-// The order of launches is that on the device: the next launch waits until NCCL has put this one there. NCCL
-// does that on another thread, which takes some 10 µs once the ranks are connected. So the poll yields before
-// it sleeps: a sleep takes 50 µs more than requested.
+// Operations must start on the device in the order of their launches. Therefore the next launch waits until
+// NCCL has put this one on the device. NCCL does this on another thread, which takes some 10 µs once the
+// ranks are connected. So the poll yields before it sleeps: a sleep takes 50 µs more than requested.
 void Communicator::wait_until_launched(const std::string& what, Clock::time_point deadline) {
   constexpr std::chrono::microseconds launches_within{200};
   const Clock::time_point sleeps_from = Clock::now() + launches_within;
@@ -194,7 +194,8 @@ void Communicator::wait_until_launched(const std::string& what, Clock::time_poin
 
 // --- What is in flight ---
 
-// Events are queried, and tensors released, with the device set: without one, CUDA would open device 0.
+// Events are queried, and tensors released, with the device as the current one. Otherwise CUDA would open
+// device 0.
 bool Communicator::look(Clock::time_point now) {
   bool more = false;
   if (const auto why = device_.try_within([&] { more = look_within(now); }))
@@ -295,8 +296,8 @@ void Communicator::start_abort() {
   device_.aborts->add(device_, [self = shared_from_this()] { return self->take(); }, aborted_here());
 }
 
-// Null: a thread is inside NCCL, and let_go() waits for it; or there is nothing to abort. A poll is inside
-// only for some µs, and must not exclude the communicator from the group of aborts.
+// Returns null if a thread is inside NCCL (then let_go() waits for it), or if there is nothing to abort. A
+// poll is inside NCCL for some µs only; it must not keep the communicator out of the group of aborts.
 Comm* Communicator::take() {
   constexpr std::chrono::milliseconds longer_than_a_poll{100};
   std::unique_lock lock(inside_, longer_than_a_poll);

@@ -21,9 +21,10 @@ struct Communicator::Plan {
   bool may_be_none = false;
 };
 
-// Started on the background executor; polled until NCCL has completed it. A cancel takes effect there, too:
-// the loop may have ended. NCCL writes the handle at any time, from its own thread: a creation that is given
-// up before is still polled, to abort a communicator that appears late.
+// The creation is started on the background executor, and polled until NCCL has completed it. A cancel takes
+// effect on the background executor too, because the loop may have ended. NCCL writes the handle at any
+// time, from its own thread. Therefore a creation that was given up is still polled, to abort a communicator
+// that appears late.
 class Communicator::Making final : public Watched, public std::enable_shared_from_this<Making> {
  public:
   explicit Making(Plan plan)
@@ -33,7 +34,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
   ~Making() override {
     if (!begun_ || settled_) return;
-    // Its loop has ended before NCCL completed, and nothing polls any more.
+    // The loop has ended before NCCL completed the creation, so nothing polls it any more.
     if (why_ == nullptr)
       why_ = std::make_exception_ptr(Error(ErrorKind::aborted, text("its loop has ended")));
     if (Comm* const made = slot(); made != nullptr) {
@@ -162,12 +163,14 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return false;
   }
 
-  // As look(). The future fails when the partly created communicator has been aborted.
+  // Returns whether to poll again, as look(). The future fails when the partly created communicator has been
+  // aborted.
   bool give_up(const Error& error) WEFT_REQUIRES(mutex_) {
     over_ = true;
     why_ = std::make_exception_ptr(error);
     if (const Ptr& parent = plan_.parent) {
-      // If NCCL is still working on it, or ranks differ in their results, the communicator cannot be used.
+      // If NCCL still works on the creation, or its results differ between ranks, the parent cannot be used
+      // any more.
       parent->fail(error);
       if (plan_.aborts_parent) parent->start_abort();
       rpc::MutexLock lock(parent->mutex_);
@@ -176,7 +179,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return clean_up();
   }
 
-  // Aborts the partly created communicator; true: NCCL may still write it.
+  // Aborts the partly created communicator. Returns true if NCCL may still write the handle.
   bool clean_up() WEFT_REQUIRES(mutex_) {
     if (settled_) return false;
     if (Comm* const made = slot(); made != nullptr) {
@@ -201,7 +204,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
   Plan plan_;
   const Clock::time_point deadline_;
-  // Written by NCCL, once it has started.
+  // NCCL writes the handle here after the creation has started.
   std::unique_ptr<Comm*> slot_ = std::make_unique<Comm*>(nullptr);
   std::atomic<bool> cancelled_{false};
 

@@ -117,8 +117,9 @@ struct MemorySpan {
   std::size_t bytes;
 };
 
-// Whether they share no byte, or the part is at `own`, this rank's part of the whole; null: none. all_gather
-// and gather have the part as input and the whole as output; reduce_scatter and scatter the reverse.
+// Whether the two spans share no byte, or `part` is at `own`, the place of this rank's part in the whole;
+// null: there is no such place. all_gather and gather have the part as input and the whole as output;
+// reduce_scatter and scatter the reverse.
 bool apart_or_in_place(MemorySpan whole, MemorySpan part, const std::byte* own) {
   return whole.bytes == 0 || part.bytes == 0 || part.data + part.bytes <= whole.data ||
          whole.data + whole.bytes <= part.data || part.data == own;
@@ -126,7 +127,8 @@ bool apart_or_in_place(MemorySpan whole, MemorySpan part, const std::byte* own) 
 
 using Spans = c10::SmallVector<MemorySpan, 4>;
 
-// Empty: a tensor without elements, or one whose elements are copied before or after, which overlaps nothing.
+// The spans of tensors. A span is empty, and overlaps nothing, if the tensor has no elements, or if its
+// elements are copied before or after the operation.
 Spans spans_of(Tensors tensors) {
   Spans spans;
   for (const at::Tensor& tensor : tensors) {
@@ -153,7 +155,7 @@ bool gathers(Sizes sizes) {
   return sizes == Sizes::output_of_all || sizes == Sizes::own_output || sizes == Sizes::each_output;
 }
 
-// The permitted location of a part in the memory of a whole tensor; null: none.
+// Returns the permitted location of a part in the memory of a whole tensor, or null.
 const std::byte* own_place(Sizes sizes, MemorySpan whole, std::size_t whole_index, MemorySpan part,
                            std::size_t part_index, std::size_t rank) {
   switch (sizes) {

@@ -33,7 +33,7 @@ namespace {
 using Kind = ReduceOp::Kind;
 using c10::ScalarType;
 
-// bool travels as bytes of 0 and 1, on which sum and max are `or`, product and min `and`.
+// bool is sent as bytes of 0 and 1. On these, sum and max are `or`, and product and min are `and`.
 struct Bool {};
 
 template <class T>
@@ -203,7 +203,7 @@ void combine_all(Kind kind, ScalarType type, std::byte* to, const std::byte* lef
   });
 }
 
-// bfloat16 is the upper half of a float: simple enough for the vector units.
+// bfloat16 is the upper half of a float, so the conversion is simple enough for the vector units.
 WEFT_VECTOR_CLONES
 void widen_bfloat16(float* to, const std::byte* from, std::size_t n) {
   const auto* const bits = reinterpret_cast<const std::uint16_t*>(from);
@@ -258,7 +258,7 @@ WEFT_INLINE void divide_as(std::byte* to, const std::byte* from, std::size_t n, 
       for (std::size_t i = 0; i < n; ++i) out[i] = in[i] / divisor;
     } else if constexpr (std::is_integral_v<T>) {
       for (std::size_t i = 0; i < n; ++i) {
-        // A type that is too narrow for the number of ranks: its values are smaller than that number.
+        // The type is too narrow for the number of ranks: all its values are smaller than that number.
         out[i] = static_cast<T>(
             static_cast<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>(in[i]) / ranks);
       }

@@ -17,8 +17,8 @@ Plan alone(std::size_t n) {
   return plan.take();
 }
 
-// Sends block after block to the next rank while it receives and reduces those of the previous one; finally
-// block `rank` is complete, in the accumulator.
+// Sends block after block to the next rank, while it receives blocks of the previous rank and reduces them.
+// At the end, block `rank` is complete, in the accumulator.
 void ring_reduce(PlanBuilder& plan, Member me, std::span<const Range> blocks) {
   const int next = wrap(me.rank + 1, me.ranks), previous = wrap(me.rank - 1, me.ranks);
   for (int round = 0; round < me.ranks - 1; ++round) {
@@ -29,7 +29,7 @@ void ring_reduce(PlanBuilder& plan, Member me, std::span<const Range> blocks) {
   }
 }
 
-// The same with finished blocks, this rank's own first.
+// As ring_reduce(), with complete blocks and without a reduction. This rank's own block is the first.
 void ring_share(PlanBuilder& plan, Member me, std::span<const Range> blocks) {
   const int next = wrap(me.rank + 1, me.ranks), previous = wrap(me.rank - 1, me.ranks);
   for (int round = 0; round < me.ranks - 1; ++round) {
@@ -42,9 +42,9 @@ Range span_of(std::span<const Range> blocks, int begin, int end) {
   return {blocks[begin].begin, blocks[end - 1].end};
 }
 
-// A power of two of ranks that reduce in pairs at distances which halve or double. If P is not a power of
-// two, pairs of the first ranks act as one: the odd rank of each pair sends its data to the even one, and
-// receives the result.
+// Ranks that reduce in pairs, at distances which halve or double. Their number is a power of two. If P is
+// not, pairs of the first ranks act as one rank: the odd rank of each pair sends its data to the even rank,
+// and receives the result.
 class Pairs {
  public:
   explicit Pairs(Member me) : me_(me), count_(static_cast<int>(std::bit_floor(unsigned(me.ranks)))) {
@@ -80,7 +80,7 @@ void halve(PlanBuilder& plan, const Pairs& pairs, std::span<const Range> blocks,
   }
 }
 
-// The reverse, with finished blocks.
+// The reverse of halve(), with complete blocks.
 void regather(PlanBuilder& plan, const Pairs& pairs, std::span<const Range> blocks) {
   for (int distance = 1; distance < pairs.count(); distance *= 2) {
     const int mine = pairs.number() / distance * distance, theirs = mine ^ distance;

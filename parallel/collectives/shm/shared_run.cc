@@ -8,8 +8,8 @@
 namespace weft::collectives {
 namespace {
 
-// Up to this number of bytes a rank reads all data of the others, instead of a block of it and then their
-// results: this takes one wait instead of two.
+// Up to this number of bytes, a rank reads all data of the others. With more, it reads one block of their
+// data, and then their results. The first way needs one wait instead of two.
 constexpr std::size_t max_read_whole = 128 << 10;
 
 // Bytes of shared memory that are processed between two checks for a stop.
@@ -102,7 +102,7 @@ void SharedRun::come() {
       if (areas == 1) break;
     }
   } else if (given != 0) {
-    // All of the input that any rank reads.
+    // The end of the part of the input that any rank reads.
     std::size_t end = 0;
     for (int taker = 0; taker < ranks(); ++taker) end = std::max(end, traffic_.gives(taker).end);
     if (const auto offset = space_.offset_of(memory.input, end * item_)) header.input = *offset;
@@ -167,7 +167,7 @@ void SharedRun::expect_sizes() const {
   }
 }
 
-// Before this rank starts the next collective: the areas of texts are used again.
+// Call it before this rank starts the next collective, which uses the areas of texts again.
 void SharedRun::read_texts() {
   for (int other = 0; other < ranks(); ++other) {
     const auto& text = space_.text(other, sequence_);
@@ -177,7 +177,7 @@ void SharedRun::read_texts() {
 
 // --- What is taken ---
 
-// The part of each range that this rank reads; source(giver): the beginning of a giver's part.
+// Takes the part of each range that this rank reads. source(giver): the beginning of a giver's part.
 template <class Source>
 void SharedRun::take(Range part, Source source) {
   const auto cut = [&](Range whole) {
@@ -193,7 +193,7 @@ void SharedRun::take(Range part, Source source) {
     std::byte* const result = output(range.begin + now.begin);
     return reduce_all(*collective_.reduction, operands, std::span(&result, 1), now.size());
   }
-  // Each starts with another rank, so that not all read the same memory at the same time.
+  // Each rank starts with a different rank, so that not all of them read the same memory at the same time.
   for (int i = 0; i < ranks(); ++i) {
     const int giver = (rank() + i) % ranks();
     const Range range = traffic_.takes(giver);
@@ -271,8 +271,8 @@ void SharedRun::put(std::uint64_t part) {
   }
 }
 
-// Called when all have published the previous step; true: that was the last one. Part p is written in step p,
-// read, or reduced, in step p + 1, and its result gathered in step p + 2.
+// Call it when all ranks have published the previous step. Returns true if that was the last step. Part p is
+// written in step p and read, or reduced, in step p + 1; its result is gathered in step p + 2.
 bool SharedRun::take_part() {
   const std::uint64_t step = ++part_;
   if (step < parts_) put(step);
