@@ -84,7 +84,7 @@ Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameter
 
 Reducer::~Reducer() = default;
 
-// As all ranks of a new group have to, whatever happened in an earlier one.
+// Starts as all ranks of a new group must start, whatever this rank has done in an earlier group.
 void Reducer::start_anew() {
   active_ranks_ = group_.size();
   overlap_ = options_.overlap;
@@ -108,7 +108,7 @@ BucketPlan Reducer::plan_of(const std::vector<std::size_t>& order) const {
                            options_.bucket_bytes.front());
 }
 
-// Gradients that are views of the buckets before move to the new ones.
+// Moves gradients that are views of the old buckets to the new buckets.
 void Reducer::allocate(BucketPlan plan) {
   const at::NoGradGuard no_grad;
   GradientBuckets buckets(group_, named_, std::move(plan));
@@ -226,7 +226,7 @@ void Reducer::is_ready(std::size_t index, bool defined) {
   const auto ending = std::make_shared<Ending>(weak_from_this());
   rpc::MutexLock lock(mutex_);
   Parameter& parameter = parameters_[index];
-  // Loss nodes that use a parameter run before the module's outputs do.
+  // A loss node that uses a parameter may run before the nodes of the module's outputs.
   if (!running_ && reduces_ && armed_) start_in_engine(ending);
   at::Tensor& gradient = named_[index].tensor.mutable_grad();
   if (!running_ || named_[index].sparse)  // the copy of a parameter has narrow gradients
@@ -283,8 +283,8 @@ void Reducer::start_iteration() {
   if (!at_the_end_) launch_ready();
 }
 
-// Which parameters some rank reaches; at the end, which gradients some rank has computed. In a static graph
-// this is known at the end of the first backward.
+// Exchanges which parameters are reached on any rank, or, if at_the_end is true, which gradients any rank
+// has computed. In a static graph the ranks know this after the first backward.
 void Reducer::exchange_reached(bool at_the_end) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
@@ -310,7 +310,7 @@ void Reducer::launch_ready() {
     } else if (know_reached(false)) {
       skip_or_launch_next();
     } else {
-      return;  // looked at again with the next gradient
+      return;  // called again after the next gradient
     }
   }
 }
@@ -330,7 +330,8 @@ void Reducer::launch_next() {
   reductions_->launch_next(first.sparse ? first.tensor.mutable_grad() : at::Tensor());
 }
 
-// The present gradient of a parameter for which this rank has computed none. It stays if no rank has.
+// Contributes the old gradient, or zeros, of a parameter for which this rank has computed none. If no rank
+// has computed one, the parameter keeps the old gradient.
 void Reducer::contribute(std::size_t parameter) {
   const at::Tensor& gradient = named_[parameter].tensor.mutable_grad();
   const at::Tensor& view = buckets_.view(parameter);
@@ -408,8 +409,9 @@ void Reducer::decide_overlap() {
   overlap_ = OverlapTrial::faster(seconds);
 }
 
-// During backward, for an optimizer that steps then: buckets that are reduced and whose parameters backward
-// does not use any more. A hook's further steps run after backward.
+// Publishes buckets during backward, for an optimizer that steps in backward: those that are reduced and
+// whose parameters backward does not use any more. If a hook is set, this happens after backward, because
+// the hook may have further steps.
 void Reducer::publish_complete() {
   if (hook_ != nullptr || low_precision_ != nullptr || !know_reached(false)) return;
   for (std::size_t bucket = 0; bucket < reductions_->next(); ++bucket) {
@@ -423,7 +425,7 @@ void Reducer::publish_complete() {
   }
 }
 
-// Puts the averages where the optimizer reads them.
+// Writes the averages to the gradients that the optimizer reads.
 void Reducer::publish(std::size_t bucket) {
   if (reductions_->is_skipped(bucket) || published_[bucket]) return;
   published_[bucket] = true;
@@ -448,7 +450,7 @@ void Reducer::publish(std::size_t bucket) {
   }
 }
 
-// The order of rank 0 becomes that of all. Parameters that it did not reach come last.
+// All ranks take the order of rank 0. Parameters that rank 0 did not reach come last.
 void Reducer::replan() {
   std::vector<std::size_t> order = order_;
   for (const std::size_t index : reverse_order(parameters_.size()))

@@ -216,7 +216,7 @@ rpc::Future<void> Replica::share_buffers(int source) const {
   return rpc::when_all(std::move(in_flight));
 }
 
-// In one order with the collectives of other passes, which may be in flight.
+// Runs in one order with the collectives of other passes, which may be in flight.
 rpc::Future<void> Replica::share_buffers_in_pass(const PassReduction& pass, int source) const {
   return group_.launch("pass " + pass.name() + ", buffers", [this, source] { return share_buffers(source); });
 }
@@ -266,8 +266,8 @@ Replica::Round Replica::exchange(bool has_batch, bool in_pass) {
   return round;
 }
 
-// The order on each group is that of a rank with a batch: this module's buffers come first and its gradients
-// last, since backward ends when they are reduced.
+// On each group, the collectives have the order of a rank with a batch. This module's buffers are first and
+// its gradients last, since backward ends when the gradients are reduced.
 void Replica::drain_join() {
   const std::vector<Joinable*> others = join_->others;
   for (Round round = exchange(false); round.source; round = exchange(false)) {

@@ -24,7 +24,7 @@ namespace {
   throw rpc::Error(kind, "ShardedOptimizer: " + why);
 }
 
-// Of the parameter that a name in an OptimizerState is of.
+// The parameter to which a key of an OptimizerState belongs.
 std::string owner_of(const std::string& key, const std::set<std::string>& parameters) {
   std::string name = key.substr(0, key.rfind('/'));
   if (!parameters.contains(name) && name.ends_with(']')) name.resize(name.rfind('['));
@@ -38,7 +38,7 @@ std::string text_of(const dist_optim::Parameter& parameter) {
   return text.str();
 }
 
-// Why the ranks with these descriptions (describe()) cannot step together. Empty: they can.
+// Returns why the ranks with these descriptions (describe()) cannot step together; empty: they can.
 std::string difference_of(const std::vector<std::vector<std::string>>& descriptions) {
   for (std::size_t rank = 0; rank < descriptions.size(); ++rank)
     if (const std::string& refusal = descriptions[rank].front(); !refusal.empty())
@@ -121,7 +121,8 @@ void ShardedOptimizer::start() {
   failure_.reset();
 }
 
-// One text for each thing that the ranks have to have in common. The first one says what this rank refuses.
+// Returns one text for each property that all ranks must have in common. The first text is the error of this
+// rank.
 std::vector<std::string> ShardedOptimizer::describe() const {
   std::vector<std::string> texts{"", "optimizer " + to_string(spec_),
                                  "buckets of " + std::to_string(options_.bucket_bytes) + " bytes",
@@ -177,7 +178,8 @@ void ShardedOptimizer::require_no_round(const char* operation) const {
            rpc::ErrorKind::failed_precondition);
 }
 
-// If f throws, the other ranks fail too, and the parameters leave memory to which they may still write.
+// If f throws, the group is aborted, so the other ranks fail too. They may still write to the memory of the
+// parameters, so the parameters leave it.
 template <class F>
 void ShardedOptimizer::or_fail(F f) {
   try {
@@ -240,7 +242,7 @@ void ShardedOptimizer::on_reduced(std::size_t parameter) {
   });
 }
 
-// Steps this rank's slice of a parameter, if that has a gradient.
+// If a parameter has a gradient, steps this rank's slice of the parameter.
 void ShardedOptimizer::take(std::size_t parameter) {
   const auto& [name, tensor, slice] = parameters_[parameter];
   const at::Tensor& gradient = tensor.grad();

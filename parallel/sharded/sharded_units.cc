@@ -126,7 +126,7 @@ ShardedUnits::~ShardedUnits() {
       for (FlatShard& shard : unit->shards) shard.displace();
 }
 
-// Collectives of the old groups would let drop() wait: a rank that was lost does not take part in them.
+// drop() would wait for collectives of the old groups, in which a lost rank does not take part.
 void ShardedUnits::set_groups(ShardGroups groups) {
   const at::NoGradGuard no_grad;
   abort("the " + setup_.owner + " has got another group");
@@ -167,7 +167,7 @@ ShardedUnits::InFlight ShardedUnits::in_flight(const CommunicationStream& stream
   });
 }
 
-// It is done: on the CPU now; on a device for later work on its current stream.
+// Waits for the collective: on the CPU, blocks; on a device, later work on the current stream waits.
 void ShardedUnits::settle(InFlight collective) {
   if (!collective.ended) return std::move(collective.done).get();
   const c10::Device device = streams_->device;
@@ -288,9 +288,10 @@ void ShardedUnits::add_gradient(std::size_t index, std::size_t parameter, const 
   streams_->reductions.note_writer();
 }
 
-// A first gradient gets a buffer. Two are enough if each unit is reduced after its last gradient: of the unit
-// that computes, and of one whose reduction is in flight. With replicas the wait is at the same place of the
-// program on all ranks, since two groups of ranks could wait for each other.
+// Returns the unit's buffer for gradients; takes one for its first gradient. If each unit is reduced after
+// its last gradient, two buffers are enough: one for the unit that computes, and one for the unit whose
+// reduction is in flight. With replicas all ranks must wait at the same place of the program, since two
+// groups of ranks could otherwise wait for each other.
 at::Tensor ShardedUnits::gradient_buffer(Unit& unit, std::size_t shard) {
   at::Tensor& buffer = unit.gradients[shard];
   if (buffer.defined()) return buffer;

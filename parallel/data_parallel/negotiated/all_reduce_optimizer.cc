@@ -27,7 +27,7 @@ namespace {
   throw rpc::Error(kind, "AllReduceOptimizer: " + text);
 }
 
-// With the predivide factor an average is a sum with two factors.
+// With a predivide factor, an average is computed as a sum with two factors.
 ReductionCall call_of(const AllReduceOptimizerOptions& options, int ranks) {
   const double factor = options.gradient_predivide_factor;
   if (options.backward_passes_per_step < 1)
@@ -55,7 +55,7 @@ ReductionCall call_of(const AllReduceOptimizerOptions& options, int ranks) {
 
 }  // namespace
 
-// No rows of a gradient of Embedding, or of another one with one sparse dimension.
+// Returns a sparse gradient without rows, as that of an Embedding, with one sparse dimension.
 at::Tensor no_rows(const at::Tensor& parameter) {
   std::vector<std::int64_t> values = parameter.sizes().vec();
   values.front() = 0;
@@ -116,7 +116,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
     return tensors;
   }
-  // Without a reduction: the gradients of the next backwards are those of another step.
+  // Starts a step without a reduction: the gradients of the next backwards belong to another step.
   void begin_step() {
     rpc::MutexLock lock(mutex_);
     for (Unit& unit : units_) unit.ready = 0;
@@ -141,7 +141,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
           mutex_.assume_locked();
           start(unit);
         });
-    // Waits for all, also after a failure: nothing then writes to gradients any more.
+    // Waits for all reductions, also after a failure. Afterwards nothing writes to gradients.
     const at::NoGradGuard no_grad;
     for (Unit& unit : units_) {
       if (unit.reduced) attempt([&] { std::exchange(unit.reduced, std::nullopt)->get(); });
@@ -179,7 +179,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     std::optional<rpc::Future<void>> reduced = {};
   };
 
-  // A unit for each group, dtype and device, and one for each other parameter.
+  // Creates a unit for each group, dtype and device, and a unit for each other parameter.
   void make_units() WEFT_REQUIRES(mutex_) {
     std::map<std::string, std::size_t> group_of;
     for (std::size_t group = 0; group < options_.groups.size(); ++group)
@@ -206,7 +206,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     }
   }
 
-  // From the engine, when it has accumulated a gradient.
+  // Called by the engine when it has accumulated a gradient.
   void is_ready(std::size_t index) {
     rpc::MutexLock lock(mutex_);
     Parameter& parameter = parameters_[index];
@@ -263,7 +263,8 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   std::vector<Unit> units_ WEFT_GUARDED_BY(mutex_);
 };
 
-// What an optimizer has changed in one step, for each dtype a bucket, and its Adasum over the ranks.
+// The changes that an optimizer has made in one step, in one bucket for each dtype, and their Adasum over
+// the ranks.
 class AllReduceOptimizer::Deltas {
  public:
   Deltas(const NegotiatedReduction& reduction, const std::vector<at::Tensor>& parameters,

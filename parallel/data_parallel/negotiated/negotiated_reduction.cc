@@ -86,7 +86,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   int rank() const { return control_.rank(); }
   int size() const { return control_.size(); }
-  // By the group of messages, whose collectives nothing else uses.
+  // Splits the group of messages, in which no other collectives run.
   Group split_group(const std::string& name) const {
     return split_off(control_, lanes_.front()->group.options(), name);
   }
@@ -337,7 +337,8 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     });
   }
 
-  // No memory, for example: the other ranks must not wait for this one.
+  // A launch failed on this rank only, for example without memory. The other ranks must not wait for this
+  // rank.
   void fail_launch(ReductionRun& run, const rpc::Result<void>& result) {
     const rpc::Error error = error_of(result.error());
     fail(error);
@@ -395,7 +396,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     control_.abort(error.what());
     if (error.kind() == rpc::ErrorKind::aborted) abort_launches(error);
   }
-  // The same on all ranks, by a plan: the groups end in order, and each rank gets this error.
+  // Called on all ranks, by a plan: the groups end in order, and each rank gets this error.
   void stop(const std::string& stalled) {
     if (failed_) return;
     fail_pending({rpc::ErrorKind::deadline_exceeded, stalled});
@@ -421,8 +422,8 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   mutable rpc::Mutex mutex_;
   std::set<std::string> names_ WEFT_GUARDED_BY(mutex_);  // in flight
-  Inbox inbox_ WEFT_GUARDED_BY(mutex_);                  // not looked at by the loop yet
-  // Launches, of which the coordinator has not heard.
+  Inbox inbox_ WEFT_GUARDED_BY(mutex_);                  // not processed by the loop yet
+  // Completed launches that the coordinator does not know yet.
   std::uint64_t completed_ WEFT_GUARDED_BY(mutex_) = 0;
   std::uint64_t completed_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
   FusionSettings fusion_ WEFT_GUARDED_BY(mutex_);

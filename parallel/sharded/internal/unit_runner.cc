@@ -17,7 +17,7 @@ namespace weft::sharded {
 using rpc::Error;
 using rpc::ErrorKind;
 
-// One forward of the module, as long as its graph lives. The ranks compare the orders of its blocks.
+// One forward of the module; lives as long as its graph. The ranks compare the orders of its blocks.
 struct UnitRunner::Iteration {
   std::vector<std::size_t> order;  // units, without unit 0
   bool with_grad = false;
@@ -126,7 +126,7 @@ UnitRunner::UnitRunner(ShardSetup setup, std::vector<UnitParameters> units, bool
   predict_order();
 }
 
-// Of the first forward. All ranks predict the same.
+// Predicts the order for the first forward. All ranks predict the same order.
 void UnitRunner::predict_order() {
   last_order_.resize(units_.size() - 1);
   std::iota(last_order_.begin(), last_order_.end(), std::size_t{1});
@@ -246,7 +246,7 @@ void UnitRunner::end_forward() {
     return expect_equal(*iteration_);
   }
   if (!splits_after_forward_) return;
-  // Gathers that the prediction began in vain.
+  // Drops gathers that the prediction started and no block has used.
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
     if (units_.is_gathering(unit)) split(unit);
 }
@@ -256,7 +256,8 @@ void UnitRunner::leave_forward() {
   in_forward_ = false;
 }
 
-// Ranks whose orders differ have gathered each other's blocks, and would do so again.
+// If the orders of ranks differ, they have gathered each other's blocks, and would do so again. Therefore
+// the groups are aborted.
 void UnitRunner::expect_equal(Iteration& iteration) const {
   try {
     iteration.expect_equal();
@@ -280,7 +281,7 @@ void UnitRunner::before_backward(std::size_t unit, const std::shared_ptr<Iterati
   if (unit == 0) return;
   // If it has been split again, this rank computes no gradient for it.
   if (units_.is_gathering(unit)) units_.finish_gather(unit);
-  // By now two others have begun after these.
+  // After these units, at least two others have started their backward.
   for (std::size_t i = 0; i + 3 <= place; ++i)
     if (const std::size_t other = sequence_[i]; in_backward_[other].launched || units_.trained(other).empty())
       split(other);
@@ -341,7 +342,7 @@ void UnitRunner::accumulated(std::size_t parameter, bool defined) {
   const at::NoGradGuard no_grad;
   const auto ending = std::make_shared<Ending>(weak_from_this());
   std::lock_guard lock(mutex_);
-  // A loss node that uses a parameter runs before the module's outputs do.
+  // A loss node that uses a parameter may run before the nodes of the module's outputs.
   const bool has_iteration = iteration_ != nullptr && iteration_->with_grad;
   if (!running_) start_in_engine(ending, has_iteration ? iteration_ : nullptr);
   const auto [unit, index] = places_[parameter];
@@ -370,8 +371,8 @@ void UnitRunner::launch_ready() {
   }
 }
 
-// Whether backward may use a parameter after the last gradient of the unit that it computes: one without a
-// gradient.
+// Whether backward may use a parameter of the unit after it has computed the unit's last gradient: a
+// parameter that gets no gradient.
 bool UnitRunner::may_be_used_after_gradients(std::size_t unit) const {
   return units_.is_frozen_in_part(unit) || in_backward_[unit].expected < units_.trained(unit).size();
 }
