@@ -31,14 +31,14 @@ struct GroupReport {
 };
 WEFT_CODEC(GroupReport, losses, spans)
 
-// What the first rank that uses inputs tells the others.
+// Data that the first rank which uses inputs sends to the others.
 struct GroupStepPlan {
   std::int64_t rows = 0;
   bool with_backward = true;
 };
 WEFT_CODEC(GroupStepPlan, rows, with_backward)
 
-// Equal on ranks whose values fit together.
+// A text that is equal on two ranks if their values fit together.
 std::string signature_of(const StageGraph& graph, const schedule::Schedule& schedule,
                          const GroupPipelineOptions& options) {
   std::string text = std::to_string(schedule.microbatches) + " micro-batches, edges";
@@ -100,7 +100,7 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
   expect_equal_signatures(group, signature_of(graph, schedule, options), options.timeout);
 }
 
-// The computations with what the options add.
+// Adds the actions that the options require to the computations.
 schedule::Schedule complete(schedule::Schedule schedule, const StageGraph& graph,
                             const GroupPipelineOptions& options) {
   schedule = computations_of(std::move(schedule));
@@ -129,7 +129,8 @@ schedule::Schedule complete(schedule::Schedule schedule, const StageGraph& graph
   return schedule;
 }
 
-// Of each stage of this rank that is replicated, in the order of its replicas. Called by all ranks.
+// Creates the groups of this rank's replicated stages, whose ranks are in the order of the replicas. All
+// ranks must call it.
 std::map<int, collectives::Group> groups_of_replicas(const collectives::Group& group,
                                                      const schedule::Schedule& schedule) {
   std::map<int, collectives::Group> groups;
@@ -201,7 +202,7 @@ struct GroupPipeline::Impl {
     if (options.values_through_host) return {};
     return device_routes(group, graph, schedule, options.device.value_or(at::kCPU), options.timeout);
   }
-  // That reduces the gradients of a stage of this rank; not of a sharded one.
+  // The group that reduces the gradients of a stage of this rank; nullopt for a sharded stage.
   std::optional<collectives::Group> group_of(int stage) const {
     if (units != nullptr) return std::nullopt;
     const auto own = replicas.find(stage);
@@ -223,7 +224,7 @@ struct GroupPipeline::Impl {
   int first_with_inputs = -1;  // the first stage that uses inputs of the step
 };
 
-// The first rank that uses inputs tells the others how many rows there are.
+// The first rank that uses inputs sends the number of rows to the others.
 std::int64_t GroupPipeline::Impl::agreed_rows(const Values& inputs, const Values& targets,
                                               bool with_backward) const {
   const int root = schedule.rank_of(std::max(first_with_inputs, 0), 0);
@@ -305,7 +306,7 @@ void GroupPipeline::Impl::end_sharded_step(bool with_backward) {
   for (const std::size_t unit : all) units->publish(unit, has_gradients[unit]);
 }
 
-// Of all replicas of the last stage. own: by micro-batch.
+// Joins the outputs of all replicas of the last stage. own: by micro-batch.
 Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
   if (const auto group_of_last = replicas.find(graph.size() - 1); group_of_last != replicas.end()) {
     std::vector<Values> sent = own;

@@ -31,7 +31,7 @@ BuiltLayer built(const Layer& layer, int number, std::optional<std::uint64_t> se
   return layer.build();
 }
 
-// The layers first to last - 1 as a stage.
+// A stage with the layers from `first` to `last` - 1.
 struct Part {
   int first = 0, last = 0;
   std::vector<Source> inputs;   // of other layers, and of the step; ascending
@@ -87,7 +87,8 @@ class PartForward {
     for (std::size_t i = 0; i < forwards_.size(); ++i) {
       Values given;
       for (const Source& source : sources_[i]) given.push_back(at(values, source, i));
-      // A layer may change its input in place, and memory that nothing uses any more is free.
+      // Releases values that no later layer uses. Then this layer may change its input in place, and the
+      // memory is freed.
       for (const Source& source : sources_[i])
         if (last_use_.at(source) == i && !is_output(source)) values.erase(source);
       outputs = forwards_[i](std::exchange(given, {}), position);
@@ -121,7 +122,7 @@ class PartForward {
   std::map<Source, std::size_t> last_use_;
 };
 
-// What a stage uses, as outputs of the stages.
+// The inputs of a stage, as outputs of stages.
 std::vector<Source> stage_inputs(const std::vector<Part>& parts, const Part& part) {
   std::vector<Source> inputs;
   for (const Source& source : part.inputs) {
@@ -139,7 +140,7 @@ std::vector<Source> stage_inputs(const std::vector<Part>& parts, const Part& par
   return inputs;
 }
 
-// Of a parameter's name LAYER.PARAMETER.
+// The layer in a parameter's name LAYER.PARAMETER.
 int layer_of(const LayerGraph& layers, const std::string& parameter) {
   const std::string name = parameter.substr(0, parameter.find('.'));
   for (int layer = 0; layer < layers.size(); ++layer)

@@ -143,7 +143,7 @@ struct Pipeline::Impl : std::enable_shared_from_this<Impl> {
   Impl(rpc::Agent& driver, PipelineOptions given, StageGraph model, WorkerPlan first)
       : agent(driver), options(std::move(given)), graph(std::move(model)), plan(std::move(first)) {}
 
-  // Nothing else runs over the stages until the result is reset.
+  // Reserves the stages: until the caller resets the result, another enter() fails.
   std::shared_ptr<void> enter(const std::string& what) {
     if (in_flight.exchange(true))
       throw Error(ErrorKind::failed_precondition, what + ": a step is in flight, expected none");
@@ -196,7 +196,7 @@ struct Pipeline::Impl : std::enable_shared_from_this<Impl> {
   const StageGraph graph;  // of all stages, none of which is here
 
   std::atomic<bool> in_flight = false;
-  // Of what is in flight.
+  // Used only by the operation that is in flight.
   WorkerPlan plan;
   std::vector<rref::RRef<StageModule>> stages;
   std::uint64_t steps = 0;
@@ -218,7 +218,8 @@ rpc::Task<void> Pipeline::Impl::restore(std::shared_ptr<Impl> self, PipelineComm
     plan.workers[static_cast<std::size_t>(rank)] = id;
   }
   refuse_two_ranks_of_one("Pipeline::restore", plan.workers);
-  // Gradients of earlier steps are those of other parameters. The workers wait for the ends of these passes.
+  // After a restore, the gradients of earlier passes belong to other parameters. The workers wait until
+  // these passes have ended.
   const auto autograd = dist_autograd::AutogradLayer::of(*self->agent.core());
   for (const auto& pass : std::exchange(self->passes, {}))
     if (const auto state = pass.lock())

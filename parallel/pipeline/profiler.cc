@@ -33,7 +33,7 @@ bool is_input(const partition::Layer& layer) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "profile: " + why);
 }
 
-// The clock after all work of the values' devices is complete.
+// Returns the time after all work on the devices of the values has completed.
 double milliseconds(const Values& values) {
   for (const at::Tensor& value : values)
     if (value.defined() && !value.is_cpu())
@@ -63,7 +63,7 @@ std::string text_of(const torch::nn::Module& module) {
   return line;
 }
 
-// What the thread has allocated and not freed since the guard began.
+// Counts the bytes that the thread has allocated and not freed since the guard was created.
 struct AllocatedBytes final : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
     sum += static_cast<double>(bytes);
@@ -119,7 +119,7 @@ Measured measure(const Stage& layer, const Values& inputs, const ProfileOptions&
   measured.activation_bytes = options.activations == ProfileOptions::Activations::outputs
                                   ? bytes_of(measured.outputs)
                                   : kept_bytes(runner, inputs);
-  // Plain values, as they travel between stages.
+  // Without history, as values that a stage receives.
   for (at::Tensor& output : measured.outputs) output = output.detach().requires_grad_(output.requires_grad());
   return measured;
 }
@@ -178,7 +178,7 @@ partition::Profile measure_all(const StageGraph& layers, const Values& sample,
   return profile;
 }
 
-// Training mode; afterwards each module has its own mode again.
+// Sets training mode; the destructor restores the mode of each module.
 class InTraining {
  public:
   explicit InTraining(const StageGraph& layers) {

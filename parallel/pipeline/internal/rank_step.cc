@@ -65,7 +65,8 @@ RankStep::RankStep(StepContext& step, std::map<int, StageRunner>& runners, int r
     if (!step.with_backward && actions_[i].op == Op::unshard && !is_for_a_forward(i)) unused_.insert(i);
 }
 
-// By the schedule alone: ranks that gather together may have different numbers of micro-batches.
+// Uses only the schedule and not the number of micro-batches, which may differ between ranks that gather
+// together.
 bool RankStep::is_for_a_forward(std::size_t unshard) const {
   const int stage = actions_[unshard].stage;
   bool is_used = false;
@@ -111,7 +112,8 @@ void RankStep::run(const Action& action) {
   try {
     schedule::is_computation(action.op) ? compute(action) : run_parameters(action);
   } catch (const Error& error) {
-    // `aborted` says that the cause is elsewhere, as in a reduction that another rank has aborted.
+    // The kind `aborted` is reserved for errors with another cause, as in a reduction that another rank has
+    // aborted.
     const bool is_cause = schedule::is_computation(action.op) && step_.exchange->error() == nullptr;
     fail(is_cause && error.kind() == ErrorKind::aborted ? ErrorKind::handler_failed : error.kind());
   } catch (...) {
@@ -210,8 +212,9 @@ bool RankStep::shares_gathered_memory(int stage, const at::Tensor& output) const
   return step_.parameters != nullptr && step_.parameters->at(stage).shares_gathered_memory(output);
 }
 
-// Plain tensors, which require grad if a gradient for them is wanted. Only one stage gets the output's own
-// memory, which an operator there may change in place; others get copies.
+// Returns tensors without history, which require grad if the backward needs their gradient. Only one stage
+// gets the output's own memory, which an operator of that stage may change in place; other stages get
+// copies.
 Values RankStep::sent(const Edge& edge, const Values& outputs) const {
   Values values;
   for (const int output : step_.graph.outputs_of(edge)) {
@@ -227,7 +230,8 @@ Values RankStep::sent(const Edge& edge, const Values& outputs) const {
   return values;
 }
 
-// The last one in the order in which they are sent, so that copies are taken before it begins.
+// The last edge in the order of sending gets the original, so that all copies are taken before its stage
+// begins.
 bool RankStep::gets_original(const Edge& edge, int output) const {
   for (const Edge& other : step_.schedule.edges) {
     if (other.from != edge.from || other <= edge) continue;
@@ -282,7 +286,7 @@ void RankStep::give_gradients(int stage, int microbatch, const Values& gradients
       for (std::size_t i = 0; i < inputs.size(); ++i)
         if (inputs[i] == Source{edge.from, output} && gradients[i].defined())
           sum = sum.defined() ? sum + gradients[i] : gradients[i];
-      // Another stage may get, or a leaf may have, a tensor with the same memory.
+      // Another stage, or the gradient of a leaf, may have the same memory.
       sums.push_back(!sum.defined() || dist_autograd::owns_memory(sum) ? sum : sum.clone());
     }
     step_.send({edge, microbatch, true}, std::move(sums));

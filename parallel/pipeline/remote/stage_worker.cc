@@ -47,7 +47,7 @@ struct StageWorker::Step {
   StagePart part;  // the rank's
   // Guarded by the worker's mutex.
   std::map<int, rpc::Promise<StageReport>> asked = {};  // by stage
-  bool is_posted = false;                               // all have asked
+  bool is_posted = false;                               // run() was called for all stages
   InFlight in_flight;
 };
 
@@ -79,7 +79,7 @@ StageWorker::~StageWorker() = default;
 rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> pass, StagePart part) {
   rpc::Promise<StageReport> promise;
   auto future = promise.future();
-  std::vector<std::shared_ptr<Step>> before;  // those that ended without this rank
+  std::vector<std::shared_ptr<Step>> before;  // steps that have ended without this rank
   std::shared_ptr<Step> step;
   std::exception_ptr refused;
   bool is_complete = false;
@@ -133,7 +133,8 @@ std::shared_ptr<StageWorker::Step> StageWorker::step_of(std::uint64_t number) {
   return step;
 }
 
-// Ends the step here. If the thread has not got it, nothing else answers those who asked.
+// Ends the step on this worker. If the thread has not got the step, nothing else completes the futures of
+// run().
 void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error) {
   step->exchange->fail(error);
   step->in_flight.wake();

@@ -1,6 +1,6 @@
-// The builder visits the actions twice: first it notes where each computation and message is written, and
-// refuses what is written twice or in an impossible place; then it connects each action with those that it
-// waits for.
+// The builder visits the actions twice. First it notes the position of each computation and message, and
+// rejects duplicates and impossible positions. Then it connects each action with the actions for which it
+// waits.
 #include <weft/parallel/schedule/internal/dependencies.h>
 
 #include <weft/parallel/schedule/internal/refuse.h>
@@ -37,7 +37,7 @@ class Dependencies::Builder {
   }
 
  private:
-  // Where a value is sent and received.
+  // The positions at which a value is sent and received.
   struct Transfer {
     Node send = none, receive = none, message = none;
   };
@@ -149,8 +149,8 @@ class Dependencies::Builder {
     half = node;
   }
 
-  // Each micro-batch is computed on each stage: forward, and backward unless the schedule has no backward at
-  // all.
+  // Checks that each micro-batch is computed on each stage: forward, and backward unless the schedule has no
+  // backward.
   void check_complete() {
     const auto present = [](const std::vector<Node>& table) {
       return std::any_of(table.begin(), table.end(), [](Node node) { return node != none; });
@@ -176,7 +176,7 @@ class Dependencies::Builder {
       }
   }
 
-  // Both are of one rank.
+  // first, second: nodes of one rank.
   void in_order(Node first, Node second) const {
     if (first > second) fail(second, "precedes " + result_.describe(first) + ", expected it later");
   }
@@ -321,7 +321,8 @@ std::string Dependencies::describe(Node node) const {
 }
 
 std::string Dependencies::describe_cycle(const std::vector<bool>& completed) const {
-  // Each node that did not complete waits for another one that did not: walk back until a node repeats.
+  // Each node that did not complete waits for another such node. To find a cycle, walk back until a node
+  // repeats.
   std::vector<Node> waits_for(nodes(), none);
   Node start = none;
   for (Node node = 0; node < nodes(); ++node) {
