@@ -37,7 +37,8 @@ constexpr auto leave_poll = std::chrono::seconds{1};  // State::leave() wakes no
 constexpr int silence_part = 60;  // of the patience, after which a worker says why it waits: 10 s by default
 constexpr auto ping_interval = std::chrono::seconds{1};  // while a group is formed
 
-// Of a collective, or of a call to a worker that is gone: the next generation may do better.
+// Whether the error is that of a collective, or of a call to a lost worker. Then the next generation may
+// succeed.
 bool ends_a_generation(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::peer_lost:
@@ -103,7 +104,7 @@ class Training {
   std::optional<Outcome> train(const Generation& generation);
   collectives::Group form_group(const Generation& generation) const;
   void begin(const Generation& generation, const collectives::Group& group);
-  // What this rank knows: at first nothing of the board.
+  // What this rank has read from the board; initially nothing.
   struct Known {
     std::uint64_t version = 0;
     bool change = false;
@@ -121,8 +122,9 @@ class Training {
   const RunOptions& options_;
   const std::shared_ptr<Board> board_;
 
-  // The state is that of a failed step. It is restored in the next generation only: if the training turns out
-  // to have finished, because another rank was quicker in the last barrier, it is the final state.
+  // Whether the state is that of a failed step. It is restored only in the next generation. If the training
+  // turns out to have finished, because another rank was quicker in the last barrier, this state is the
+  // final one.
   bool stale_ = false;
   Generation last_;                 // in which this worker took part
   std::vector<std::string> names_;  // of the last generation that has begun, by rank
@@ -163,7 +165,8 @@ std::variant<Generation, Outcome> Training::agree() {
 
     const auto now = rpc::Clock::now();
     std::string reason;  // why this worker waits; empty: not known
-    // A member that is ready but not seen in the job yet will be seen: its generation is waited for.
+    // If a member of the newer generation is ready but has not been seen in the job yet, it will be seen:
+    // this worker waits, and does not replace that generation.
     const bool over = !newer || std::any_of(members.begin(), members.end(),
                                             [&](const AgentId& id) { return view.is_unavailable(id); });
     if (over && is_candidate(agent_.id()) && may_propose(current, view.candidates, agent_.id())) {
@@ -292,8 +295,8 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
   if (options_.on_change) options_.on_change(change);
 }
 
-// At a commit or a step, on all ranks. What a rank knows of joins and departures differs from that of the
-// others, so they agree by a collective.
+// All ranks call it at a commit or a step. Ranks may know different joins and departures, so they agree by a
+// collective.
 Vote Training::vote(const Generation& generation, const collectives::Group& group, Known& known,
                     Vote own) const {
   if (access_.leaving()) {
@@ -329,12 +332,13 @@ void Training::failed(const Generation& generation) {
   failures_ = {again ? failures_.count + 1 : 1, generation.members, state_.commits()};
   stale_ = true;
   if (failures_.count >= max_failures) throw;
-  // A quicker worker may have found the survivors already.
+  // A quicker worker may already have removed the lost members.
   if (board_->refresh().current.number == generation.number) remove_silent(generation);
 }
 
-// The store may not know of a death yet: without a host that keeps watch, it waits for the end of a lease.
-// A worker that is removed and lives announces itself again, and joins at the next commit of the others.
+// The store may not know of a death yet: if no host watches the worker, the store waits for the end of its
+// lease. If a worker that is removed is alive, it announces itself again and joins at the next commit of the
+// others.
 void Training::remove_silent(const Generation& generation) const {
   std::vector<std::pair<AgentId, rpc::Future<void>>> asked;
   for (const AgentId& member : generation.members)

@@ -1,8 +1,8 @@
 // The optimizers of a State.
 //
-// The states of LibTorch's optimizers are known by their fields: they are copied into memory that is used
-// again, and broadcast as tensors. A program's own optimizer is saved and loaded by its archive, which
-// allocates.
+// The fields of the states of LibTorch's optimizers are known. These states are copied into memory that is
+// used again, and broadcast as tensors. A program's own optimizer is saved and loaded by its archive, which
+// allocates memory.
 #include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/parallel/data_parallel/optimizer_archive.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
@@ -64,7 +64,7 @@ std::vector<at::Tensor*> tensors_of(const ParamFields& fields) {
   return tensors;
 }
 
-// How the states of one type of optimizer are made and taken apart.
+// Functions that create and read the states of one type of optimizer.
 struct StateType {
   const char* name;
   std::unique_ptr<OptimizerParamState> (*make)();
@@ -88,7 +88,7 @@ std::optional<StateType> state_type_of(const Optimizer& optimizer) {
   return std::nullopt;
 }
 
-// What the source tells the other ranks before the tensors.
+// The data that the source sends to the other ranks before the tensors.
 struct TensorForm {
   bool defined = false;
   std::vector<std::int64_t> sizes, strides;
@@ -152,7 +152,7 @@ class KnownOptimizerPart final : public StatePart {
     }
   }
 
-  // A learning rate is set between steps. The rest changes in steps.
+  // A learning rate is set between steps; all else changes in steps.
   void mark() override { marked_options_ = options(); }
   void rewind() override { set_options(marked_options_); }
 

@@ -1,7 +1,7 @@
-// A commit has two slots: `confirmed_`, and `staged_` for the next one, whose memory is used again. A rank
-// that fails before it learns that all ranks have staged a commit has both, and offers both: whichever has
-// the number that the ranks go back to. The same holds for a reshard(), whose result is staged, and confirmed
-// once all ranks have it.
+// There are two slots for commits: `confirmed_`, and `staged_` for the next commit. Their memory is used
+// again. If a rank fails before it knows that all ranks have staged a commit, it has both commits. It offers
+// both, and the ranks use the commit to which they return. The same holds for reshard(): its result is
+// staged, and confirmed once all ranks have it.
 #include <weft/parallel/elastic/sharded/sharded_part.h>
 
 #include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
@@ -127,8 +127,8 @@ void ShardedObjectsPart::stage(std::uint64_t number, const Group* group) {
   staged_.is_made = true;
 }
 
-// A tensor that one rank alone has is missed only if the others know of it. Names change rarely: an
-// optimizer's first step makes its state.
+// If only one rank has a tensor, the other ranks can detect its loss only if they know its name. Names
+// change rarely: an optimizer's first step creates its state.
 void ShardedObjectsPart::exchange_names(const Group& group) {
   std::set<std::string> own;
   for (const auto& [name, tensor] : staged_.own.tensors()) own.insert(name);
@@ -197,7 +197,7 @@ void ShardedObjectsPart::reshard(const Group& group, std::uint64_t number) {
   const at::NoGradGuard no_grad;
   awaits_values_ = true;
   objects_.set_group(group);
-  // Another rank has confirmed what this one has staged.
+  // Another rank has confirmed the commit that this rank has only staged.
   if (staged_.is_made && staged_.number == number && confirmed_.number != number)
     std::swap(confirmed_, staged_);
   RankIndex own;

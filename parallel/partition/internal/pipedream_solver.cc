@@ -5,11 +5,11 @@
 // unit is a whole machine of the level below, with the time that the table of that level has for these
 // layers.
 //
-// States are sorted by compute time. No time is below the compute time of its layers, spread over all its
-// workers. For a given r this leaves a window of states k: those whose layers before k fit into the best time
-// so far, and those whose layers after k do, also into memory. The choice for the state before `end` is tried
-// first, since the windows are narrow if the best time is good. Choices are not kept for all starts:
-// append_runs() computes a row again.
+// States are sorted by compute time. No time is below the compute time of the layers divided by the number
+// of workers. Therefore, for a given r, only a window of states k is considered: the layers before k must
+// fit into the best time so far, and so must the layers after k, which must also fit into memory. The choice
+// for the state before `end` is tried first, because a good best time makes the windows narrow. Choices are
+// not kept for all starts: append_runs() computes a row again.
 #include <weft/parallel/partition/internal/pipedream_solver.h>
 
 #include <algorithm>
@@ -44,8 +44,8 @@ PipeDreamSolver::Solution PipeDreamSolver::solve() {
   return solution;
 }
 
-// Memory depends on the micro-batches in flight, and these on the workers that follow. Without a limit the
-// tables are the same for any number of them.
+// Memory depends on the micro-batches in flight, whose number depends on the workers that follow. Without a
+// limit the tables are the same for any number of these workers.
 PipeDreamSolver::Placement PipeDreamSolver::placement(std::size_t level, std::size_t units,
                                                       std::size_t replicas, double workers_after) {
   Placement made{replicas};

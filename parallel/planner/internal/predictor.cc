@@ -27,7 +27,8 @@ constexpr Kind all_kinds[] = {
     {"dualpipe-v", 2, true, true},
 };
 
-// Of one simulation, unless three rounds of the pipeline's ranks are more.
+// The limit for one simulation. It is exceeded if three rounds of the pipeline's ranks have more
+// computations.
 constexpr int max_computations = 8192;
 
 constexpr int max_ranks = 1'000'000, max_samples = 1'000'000'000;
@@ -106,7 +107,7 @@ void check_options(const Options& options) {
   if (options.plans == 0) refuse_plan("0 plans were requested, expected at least 1");
 }
 
-// The layers of each stage, by the bytes that a rank holds of them.
+// Divides the layers into stages so that the bytes which a rank keeps of them are balanced.
 partition::Partition balance_by_memory(const RankModel& model, std::size_t stages, double parameter_copies) {
   partition::Profile held = model.profile;
   for (std::size_t i = 0; i < held.layers.size(); ++i) held.layers[i].activation_bytes = model.kept_bytes[i];
@@ -141,13 +142,13 @@ void refuse_plan(const std::string& why) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "plan: " + why);
 }
 
-// What a simulation gives, of each pipeline rank or stage.
+// The result of a simulation: for each pipeline rank or stage.
 struct Predictor::Simulated {
   double seconds = 0;
   std::vector<double> busy, peak_activations;
   std::vector<double> gradients_complete;  // of a stage: when its last weight gradient is computed
 
-  // With a period more for each `times`.
+  // Extrapolates by `times` periods. A period is the difference between `before` and `last`.
   static Simulated extended(const Simulated& before, const Simulated& last, double times) {
     const auto further = [times](double from, double to) { return to + (to - from) * times; };
     const auto each = [&](const std::vector<double>& from, std::vector<double> to) {
@@ -299,8 +300,9 @@ std::vector<Memory> Predictor::states_of(const Choice& choice, const Stages& sta
   return states;
 }
 
-// A rank computes all micro-batches of its stages. Its first computation waits for the forward of the stages
-// before. If the schedule does not split backwards, the backward of these follows its last computation.
+// A rank computes all micro-batches of its stages. Before its first computation, the earlier stages compute
+// a forward. If the schedule does not split backwards, the earlier stages compute a backward after the
+// rank's last computation.
 double Predictor::least_seconds(const Choice& choice) {
   struct Rank {
     double busy = 0, before = 0, after = 0;
@@ -351,8 +353,8 @@ Predictor::Simulated Predictor::simulate_all(const Choice& choice, const Stages&
   return simulated;
 }
 
-// All schedules repeat themselves after a few rounds of as many micro-batches as ranks: what is left after
-// these takes as long as the last round.
+// After a few rounds, each of as many micro-batches as ranks, all schedules repeat themselves. Therefore
+// only these rounds are simulated, and each further round takes as long as the last one.
 Predictor::Simulated Predictor::simulate(const Choice& choice, const Stages& stages,
                                          const schedule::Costs& costs, int microbatches) {
   const int ranks = choice.grid.pipeline;
@@ -365,7 +367,7 @@ Predictor::Simulated Predictor::simulate(const Choice& choice, const Stages& sta
                              static_cast<double>((microbatches - last) / ranks));
 }
 
-// When the last rank has reduced the gradients of its stages.
+// The time at which the last rank has reduced the gradients of its stages.
 double Predictor::reduced_seconds(const Choice& choice, const Stages& stages,
                                   const Simulated& simulated) const {
   const Grid& grid = choice.grid;
@@ -395,7 +397,8 @@ double Predictor::reduced_seconds(const Choice& choice, const Stages& stages,
   return finish;
 }
 
-// The computations of all ranks on the cores of all hosts. busy: of the ranks of one pipeline.
+// A lower bound of the time if the ranks of a host share its cores: the computations of all ranks, spread
+// over the cores of all hosts. busy: the sum over the ranks of one pipeline.
 double Predictor::shared_core_seconds(const Grid& grid, double busy) const {
   if (machine_.cores_per_host == 0) return 0;
   return busy * grid.data * grid.tensor / (machine_.hosts * machine_.cores_per_host);
