@@ -14,21 +14,24 @@ constexpr std::size_t max_dimensions = 16;
 
 void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensions) {
   if (dimensions.size() > max_dimensions)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh of " + std::to_string(dimensions.size()) +
-                                                           " dimensions, expected at most " +
-                                                           std::to_string(max_dimensions));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "DeviceMesh: a mesh of " + std::to_string(dimensions.size()) +
+                         " dimensions, expected at most " + std::to_string(max_dimensions));
   std::int64_t ranks = 1;
   std::set<std::string> names;
   for (const auto& [name, size] : dimensions) {
     if (!names.insert(name).second)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh has the dimension '" + name + "' twice");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "DeviceMesh: two dimensions have the name '" + name + "', expected unique names");
     if (size < 1)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "dimension '" + name + "' of a mesh is empty");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "DeviceMesh: dimension '" + name +
+                                                             "' has the size " + std::to_string(size) +
+                                                             ", expected at least 1");
     ranks *= size;
   }
   if (ranks != group.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "a mesh of " + std::to_string(ranks) + " ranks over a group of " +
+                     "DeviceMesh: a mesh of " + std::to_string(ranks) + " ranks over a group of " +
                          std::to_string(group.size()) + ", expected equal numbers");
 }
 
@@ -86,7 +89,8 @@ std::size_t DeviceMesh::index_of(const std::string& dimension) const {
   const auto found = std::find_if(dimensions_.begin(), dimensions_.end(),
                                   [&](const Dimension& each) { return each.name == dimension; });
   if (found == dimensions_.end())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the mesh has no dimension '" + dimension + "'");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "DeviceMesh: there is no dimension '" + dimension +
+                                                           "', expected the name of a dimension");
   return static_cast<std::size_t>(found - dimensions_.begin());
 }
 

@@ -55,7 +55,8 @@ std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
   if (left_) throw *left_;
   if (!on_) return std::nullopt;
   if (on_->device != device)
-    refuse("this member of group '" + core_.name() + "' uses " + on_->device.str() + ", not " + device.str());
+    refuse("group '" + core_.name() + "': the tensors are on " + device.str() + ", expected " +
+           on_->device.str() + ", the device of this member's communicator");
   return on_->ranks;
 }
 

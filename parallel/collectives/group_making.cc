@@ -85,9 +85,10 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
     refuse("group '" + options.name +
            "': GroupOptions::wire_dtype has another value, expected float16, bfloat16 or none");
   const auto self = std::find(names.begin(), names.end(), agent.name());
-  if (self == names.end()) refuse("group '" + options.name + "': '" + agent.name() + "' is not a member");
+  if (self == names.end())
+    refuse("group '" + options.name + "': this agent, '" + agent.name() + "', is not in the list of members");
   if (std::set(names.begin(), names.end()).size() != names.size())
-    refuse("group '" + options.name + "' has a member twice");
+    refuse("group '" + options.name + "': a member is in the list twice, expected each once");
 
   std::string order = "weft.group/" + options.name;  // and its members, by rank
   for (const std::string& name : names) order += "/" + name;

@@ -145,7 +145,8 @@ Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
 
 void expect_rank(const GroupCore& group, int rank) {
   if (rank < 0 || rank >= group.size())
-    refuse("rank " + std::to_string(rank) + " of a group of " + std::to_string(group.size()));
+    refuse("rank " + std::to_string(rank) + " of a group of " + std::to_string(group.size()) +
+           ": give a rank from 0 to " + std::to_string(group.size() - 1));
 }
 
 at::Tensor flat(const at::Tensor& tensor) {
@@ -190,7 +191,8 @@ void Output::allocate(View tensors, Backend* backend) {
   std::int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) {
     for (std::int64_t d = 0; d < tensor.dim(); ++d)
-      if (tensor.stride(d) == 0 && tensor.size(d) > 1) refuse("an expanded tensor cannot take a result");
+      if (tensor.stride(d) == 0 && tensor.size(d) > 1)
+        refuse("an output is an expanded tensor, whose elements share memory: give a contiguous one");
     elements += tensor.numel();
   }
   tensors_.assign(tensors.begin(), tensors.end());

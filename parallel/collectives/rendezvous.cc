@@ -117,13 +117,14 @@ void expect_same_options(const std::vector<Introduction>& members) {
   for (const Introduction& member : members) {
     if (!(member.bounds == members.front().bounds))
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "members of a group differ in its bounds: " + members.front().self.name + " and " +
-                           member.self.name);
+                       "the members " + members.front().self.name + " and " + member.self.name +
+                           " of a group have different GroupOptions::bounds, expected equal ones");
     if (member.wire_dtype != members.front().wire_dtype)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "members of a group differ in its wire: " + members.front().self.name + " '" +
-                           members.front().wire_dtype + "', " + member.self.name + " '" + member.wire_dtype +
-                           "'");
+      throw rpc::Error(
+          rpc::ErrorKind::invalid_argument,
+          "the members of a group have different GroupOptions::wire_dtype, expected equal ones: " +
+              members.front().self.name + " '" + members.front().wire_dtype + "', " + member.self.name +
+              " '" + member.wire_dtype + "'");
   }
 }
 

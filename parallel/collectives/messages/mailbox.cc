@@ -35,7 +35,7 @@ void Mailbox::hand_over(Receive wanted, Letter letter) {
     const auto differ = std::make_exception_ptr(
         rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(letter.from) + " sent " +
                                                          letter.type + " to " + receiver_ + ", whose " +
-                                                         wanted.what + " expects something else"));
+                                                         wanted.what + " expects another type or size"));
     letter.taken(differ);
     return wanted.done(differ);
   }

@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/messages/messages_backend.h>
 
 #include <algorithm>
+#include <string>
 
 namespace weft::collectives {
 
@@ -62,8 +63,9 @@ void PlanExchange::begin() {
 void PlanExchange::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
   if (const auto number = number_of(from)) return run().deliver(*number, label, std::move(bytes));
   owner->failed(shared_from_this(),
-                std::make_exception_ptr(
-                    rpc::Error(rpc::ErrorKind::protocol_error, "a message of another column of ranks")));
+                std::make_exception_ptr(rpc::Error(
+                    rpc::ErrorKind::protocol_error,
+                    "a message of rank " + std::to_string(from) + ", which is not in this rank's column")));
 }
 
 void PlanExchange::close() {

@@ -225,7 +225,8 @@ Future<Communicator::Ptr> Communicator::create(Device device, UniqueId id, int s
                                                CommunicatorOptions options) {
   if (size < 1 || rank < 0 || rank >= size)
     throw Error(ErrorKind::invalid_argument,
-                "NCCL: rank " + std::to_string(rank) + " of " + std::to_string(size) + " ranks");
+                "NCCL: create: rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                    " ranks, expected at least one rank, and a rank below their number");
   const auto api = device.api;
   std::string what = "making communicator '" + options.name + "', rank " + std::to_string(rank);
   return make({std::move(device), std::move(what), std::move(options),
@@ -278,8 +279,9 @@ Future<Communicator::Ptr> Communicator::shrink(std::vector<int> gone, bool abort
                 "NCCL " + device_.api->version_text() + " cannot shrink communicators");
   for (const int rank : gone)
     if (rank < 0 || rank >= size_ || rank == rank_)
-      throw Error(ErrorKind::invalid_argument,
-                  prefix() + "shrink: rank " + std::to_string(rank) + " cannot be removed");
+      throw Error(ErrorKind::invalid_argument, prefix() + "shrink: rank " + std::to_string(rank) +
+                                                   " cannot be removed, expected one of the other ranks of " +
+                                                   std::to_string(size_));
   return make_of_this(
       "shrink", abort, false,
       [api = device_.api, gone = std::move(gone), abort](Comm* parent, Comm** made, Config* config) mutable {
@@ -308,7 +310,9 @@ Future<Communicator::Ptr> Communicator::grow(int size, std::optional<UniqueId> i
   if (!device_.api->can_grow())
     throw Error(ErrorKind::unsupported, "NCCL " + device_.api->version_text() + " cannot grow communicators");
   if (size <= size_)
-    throw Error(ErrorKind::invalid_argument, prefix() + "grow: it has " + std::to_string(size_) + " ranks");
+    throw Error(ErrorKind::invalid_argument, prefix() + "grow: " + std::to_string(size) +
+                                                 " ranks, expected more than the communicator's " +
+                                                 std::to_string(size_));
   return make_of_this(
       "grow", false, false,
       [api = device_.api, size, id](Comm* parent, Comm** made, Config* config) {

@@ -246,7 +246,8 @@ Future<void> TensorCollectives::exchange(std::vector<PointToPoint> messages, Tim
     check_tensor("a message", each.tensor);
     if (each.peer < 0 || each.peer >= communicator_->size())
       refuse("NCCL: a message: rank " + std::to_string(each.peer) + " of a group of " +
-             std::to_string(communicator_->size()));
+             std::to_string(communicator_->size()) + ": give a rank from 0 to " +
+             std::to_string(communicator_->size() - 1));
     tensors.push_back(each.tensor);
   }
   check_limits("a message", tensors);

@@ -58,7 +58,8 @@ std::shared_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address) {
                      "the memory of another process cannot be shared: " + path + ": " + reason(errno));
   const std::uint64_t bytes = rpc::expect_sealed_memory(memory);
   if (bytes != address.bytes || bytes < sizeof address.token)
-    rpc::refuse_memory("a size of " + std::to_string(bytes) + " bytes");
+    rpc::refuse_memory("its size is " + std::to_string(bytes) + " bytes, expected " +
+                       std::to_string(address.bytes));
   std::shared_ptr<SharedRegion> region(new SharedRegion(std::move(memory), bytes));
   // Its process may have ended and another may have its number.
   if (std::memcmp(region->base_, address.token.data(), sizeof address.token) != 0)

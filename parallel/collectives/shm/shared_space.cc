@@ -45,7 +45,10 @@ SharedSpace::SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int
       heap_(heap_begin_, regions_[static_cast<std::size_t>(rank)]->bytes()) {
   for (const auto& region : regions_)
     if (region->bytes() != regions_.front()->bytes() || region->bytes() < heap_begin_)
-      throw rpc::Error(rpc::ErrorKind::protocol_error, "shared memory of another size");
+      throw rpc::Error(rpc::ErrorKind::protocol_error,
+                       "shared memory of a group: a rank has " + std::to_string(region->bytes()) +
+                           " bytes, rank 0 has " + std::to_string(regions_.front()->bytes()) +
+                           ", expected equal sizes of at least " + std::to_string(heap_begin_));
 }
 
 std::shared_ptr<std::byte> SharedSpace::allocate(std::size_t bytes) {
@@ -82,7 +85,9 @@ std::byte* SharedSpace::memory_of(int rank, std::uint64_t offset, std::size_t by
   const std::size_t end = regions_[static_cast<std::size_t>(rank)]->bytes();
   if (offset < heap_begin_ || offset > end || bytes > end - offset)
     throw rpc::Error(rpc::ErrorKind::protocol_error,
-                     "a tensor outside the memory of rank " + std::to_string(rank));
+                     "shared memory of a group: a tensor of " + std::to_string(bytes) + " bytes at offset " +
+                         std::to_string(offset) + " is outside of the " + std::to_string(end) +
+                         " bytes of rank " + std::to_string(rank));
   return at(rank, offset);
 }
 
