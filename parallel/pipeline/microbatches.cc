@@ -46,7 +46,8 @@ std::int64_t rows_of(const Values& inputs, const Values& targets) {
   };
   look_at(inputs, "input");
   look_at(targets, "target");
-  if (!rows) throw rpc::Error(rpc::ErrorKind::invalid_argument, "pipeline step: no inputs");
+  if (!rows)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "pipeline step: no inputs, expected at least one");
   return *rows;
 }
 

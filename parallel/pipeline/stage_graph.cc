@@ -54,10 +54,12 @@ std::vector<int> StageGraph::outputs_of(schedule::Edge edge) const {
 }
 
 void StageGraph::tie(Tie parameters) {
-  if (parameters.size() < 2) refuse("a tie of fewer than two parameters");
+  if (parameters.size() < 2)
+    refuse("StageGraph::tie: " + std::to_string(parameters.size()) + " parameters, expected at least two");
   for (const StageParameter& each : parameters) {
     if (each.stage < 0 || each.stage >= size())
-      refuse("a tie with stage " + std::to_string(each.stage) + " of " + std::to_string(size()));
+      refuse("StageGraph::tie: stage " + std::to_string(each.stage) + ", expected one of the " +
+             std::to_string(size()) + " stages");
     if (is_here(each.stage)) parameter(each);
   }
   ties_.push_back(std::move(parameters));

@@ -23,7 +23,9 @@ std::string first_difference(const std::vector<std::string>& own, const std::vec
 std::shared_ptr<rref::StoredObject> stage_of(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr || target->object->as<StageModule>() == nullptr)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "Pipeline: a call on an object that is not a stage");
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "Pipeline: a call on an object that is not a stage, expected an RRef of Pipeline::stages()");
   return target->object;
 }
 

@@ -3,6 +3,7 @@
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/pipeline/remote/stage_worker.h>
 
+#include <string>
 #include <utility>
 
 namespace weft::pipeline {
@@ -46,7 +47,9 @@ void StageModule::restore(const StageCommit& commit) {
   std::vector<at::Generator> generators = worker_->generators();
   if (generators.size() != commit.generators.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "Pipeline: the commit has the generators of another device");
+                     "Pipeline::restore: the commit has the states of " +
+                         std::to_string(commit.generators.size()) + " generators, expected " +
+                         std::to_string(generators.size()) + ": the stage was on another device");
   for (std::size_t i = 0; i < generators.size(); ++i) {
     const std::lock_guard lock(generators[i].mutex());
     generators[i].set_state(commit.generators[i]);
