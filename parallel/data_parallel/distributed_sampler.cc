@@ -79,8 +79,11 @@ DistributedSampler::DistributedSampler(std::size_t size, int rank, int ranks, Sa
     : state_(new State{.size = size, .rank = rank, .ranks = ranks, .options = options}) {
   if (ranks < 1 || rank < 0 || rank >= ranks)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "DistributedSampler: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
-  if (size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "DistributedSampler: an empty dataset");
+                     "DistributedSampler: rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
+                         " ranks, expected at least one rank, and a rank below their number");
+  if (size == 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "DistributedSampler: the dataset is empty, expected at least one sample");
   state_->begin(0);
 }
 

@@ -363,7 +363,7 @@ void ShardedOptimizer::set_state(const std::vector<dist_optim::OptimizerState>& 
   for (const auto& state : states)
     for (const auto& [key, tensor] : state.tensors)
       if (!names.contains(owner_of(key, names)))
-        refuse("set_state: the state has " + key + ", which is of none of the parameters");
+        refuse("set_state: the state has " + key + ", which belongs to no parameter of this optimizer");
   leaves_->set_state(dist_optim::reslice(states, slices_));
 }
 
@@ -392,7 +392,8 @@ void ShardedOptimizer::take_from(const SlicedState& state, const std::string& pr
 
 dist_optim::OptimizerState ShardedOptimizer::whole_state(std::optional<int> root) const {
   if (root && (*root < 0 || *root >= group_->size()))
-    refuse("whole_state: rank " + std::to_string(*root) + " of " + std::to_string(group_->size()) + " ranks");
+    refuse("whole_state: rank " + std::to_string(*root) + " of " + std::to_string(group_->size()) +
+           " ranks, expected 0 to " + std::to_string(group_->size() - 1));
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     for (const tensor_parallel::Split& split : splits_[i])
       if (split.group.size() > 1)

@@ -37,15 +37,18 @@ std::vector<std::size_t> epoch_order(std::size_t size, bool shuffle, std::uint64
 }
 
 EpochPlan::EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed) : shuffle_(shuffle), seed_(seed) {
-  if (size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: an empty dataset");
+  if (size == 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "EpochPlan: the dataset is empty, expected at least one sample");
   order_ = epoch_order(size, shuffle_, seed_, 0);
 }
 
 void EpochPlan::set_ranks(int rank, int ranks, std::vector<int> resting) {
   if (ranks < 1 || rank < 0 || rank >= ranks || resting.size() >= static_cast<std::size_t>(ranks))
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: rank " + std::to_string(rank) + " of " +
-                                                           std::to_string(ranks) + ", of which " +
-                                                           std::to_string(resting.size()) + " are idle");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "EpochPlan: rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
+                         ", of which " + std::to_string(resting.size()) +
+                         " are idle, expected a rank below their number, and fewer idle ranks");
   rank_ = rank;
   ranks_ = ranks;
   resting_ = std::move(resting);

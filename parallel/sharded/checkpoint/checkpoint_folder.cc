@@ -146,7 +146,8 @@ fs::path CheckpointFolder::unfinished(std::int64_t step) const {
 
 fs::path CheckpointFolder::begin(std::int64_t step) {
   if (step < 0)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "step " + std::to_string(step) + " is negative");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "step " + std::to_string(step) + " is negative, expected at least 0");
   lock();
   for (const Found& found : folders_in(path_)) {
     if (found.complete && found.step >= step)

@@ -107,7 +107,8 @@ rpc::Future<void> Checkpoints::save(std::int64_t step, const SlicedState& state)
   report.failure = SaveFailure::of("", [&] {
     for (const auto& [name, text] : state.notes)
       if (name.starts_with("weft."))
-        throw rpc::Error(rpc::ErrorKind::invalid_argument, "a note cannot be named '" + name + "'");
+        throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                         "the note '" + name + "' has a name that begins with 'weft.', which is reserved");
     host_.copy(state.tensors);
     for (const auto& [name, tensor] : host_.tensors())
       report.slices.push_back({name, tensor.sizes, c10::toString(tensor.values.scalar_type()), tensor.begin,
@@ -172,8 +173,10 @@ std::vector<SaveVerdict> Checkpoints::begin(const std::vector<SaveReport>& repor
   for (const SaveReport& report : reports) {
     report.failure.raise();
     if (report.step != reports.front().step)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(slices.size()) +
-                                                             " saves step " + std::to_string(report.step));
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "rank " + std::to_string(slices.size()) + " saves step " +
+                           std::to_string(report.step) + ", expected step " +
+                           std::to_string(reports.front().step) + " as on rank 0");
     slices.push_back(report.slices);
   }
   std::vector<SaveVerdict> verdicts;

@@ -52,7 +52,8 @@ std::uint32_t write_slices(const std::filesystem::path& path,
     if (!whole && tensor.runs)
       slices[stored]["runs"] = {tensor.runs->first, tensor.runs->length, tensor.runs->distance};
     if (!file.tensors.emplace(stored, whole ? tensor.values.view(tensor.sizes) : tensor.values).second)
-      refuse_slice("a tensor cannot be named '" + stored + "', as a slice of another is");
+      refuse_slice("the tensor '" + stored +
+                   "' has the name of a slice of another tensor, expected unique names");
   }
   try {
     file.notes[slices_note] = slices.dump();
