@@ -111,7 +111,7 @@ class CheckpointBackward final : public Node {
     return outputs;
   }
 
-  // Its gradient would be lost.
+  // Rejects graphs with leaves other than the known ones, because their gradients would be lost.
   static void refuse_other_leaves(const std::vector<at::Tensor>& outputs,
                                   const std::vector<at::Tensor>& known) {
     std::unordered_set<const c10::TensorImpl*> leaves;

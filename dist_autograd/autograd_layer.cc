@@ -12,11 +12,11 @@
 namespace weft::dist_autograd {
 namespace {
 
-// A release that was not answered is repeated, after waits that double: for half a minute in total.
+// If a release gets no reply, it is repeated after waits that double, for half a minute in total.
 constexpr auto first_wait_to_tell = std::chrono::milliseconds{100};
 constexpr int max_tellings = 8;
 
-// Whether a call may not have been received: the other side did not answer, or had no capacity for it.
+// Whether the receiver may not have received a call: it did not reply, or had no capacity for the call.
 bool was_lost(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -151,9 +151,9 @@ void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
     if (other != core_->id()) tell_released(other, id, text, 0);
 }
 
-// Repeats a release that is not answered: a message over a connection that ends may be lost. If the other
-// side has another connection to this agent, or gets one before it detects the end, it never sees this agent
-// as gone.
+// Repeats a release that gets no reply: a message may be lost if its connection ends. If the other agent has
+// another connection to this agent, or gets one before it detects the end, it never considers this agent
+// lost.
 void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error,
                                   int attempt) {
   if (core_->ended()) return;
@@ -171,7 +171,7 @@ void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, cons
   try {
     peer(to).call<&BackwardService::release>(id, error).then(answered);
   } catch (const rpc::Error&) {
-    // The peer is gone, or this agent is ending: the pass ends there without a notification.
+    // The peer is lost, or this agent is ending: the pass ends there without a notification.
   }
 }
 

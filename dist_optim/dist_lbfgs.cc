@@ -66,7 +66,7 @@ struct DistLBFGS::Core {
   const std::vector<rref::ReferencePtr> modules;
   const std::uint64_t number;  // by which the owners identify this optimizer of the agent
 
-  // Its jobs, one at a time, have the rest.
+  // The jobs of the handle, which run one at a time, use the rest.
   const std::shared_ptr<InOrder> order = std::make_shared<InOrder>();
   std::exception_ptr refused;
   bool broken = false;  // the owners no longer have the same step
@@ -150,7 +150,7 @@ rpc::Task<void> DistLBFGS::Step::minimize() {
   }
 }
 
-// The loss at the present parameters, and the owners' measurements of its gradient.
+// Evaluates the loss at the present parameters, and the owners' measurements of its gradient.
 rpc::Task<void> DistLBFGS::Step::evaluate(LbfgsEvaluation evaluation) {
   std::optional<Evaluation> found;
   try {

@@ -43,7 +43,7 @@ AccumulateGrad* as_leaf(Node& node) {
   return node.num_outputs() == 0 ? dynamic_cast<AccumulateGrad*>(&node) : nullptr;
 }
 
-// The conditions of AccumulateGrad and, unless `.grad` is requested, its role.
+// Checks the conditions of AccumulateGrad, and, unless `.grad` is requested, accumulates in its place.
 variable_list run_leaf(AccumulateGrad& leaf, variable_list gradients, GradientSink& sink,
                        const ExecutorOptions& options) {
   const at::Tensor& variable = leaf.variable;
@@ -56,8 +56,8 @@ variable_list run_leaf(AccumulateGrad& leaf, variable_list gradients, GradientSi
     if (wanted) sink.accumulate(variable, std::move(gradients[0]), leaf.post_hooks().empty() ? 1 : 2);
     return {};
   }
-  // The sink first: post-accumulate-grad hooks, which run inside the node, may look for the pass's gradient.
-  // The sink must copy the gradient, which `.grad` may keep.
+  // The sink gets the gradient first: post-accumulate-grad hooks, which run inside the node, may look for
+  // the pass's gradient. The sink must copy the gradient, which `.grad` may keep.
   if (wanted) sink.accumulate(variable, gradients[0], 0);
   return leaf(std::move(gradients));
 }
@@ -86,7 +86,7 @@ bool is_foreign(Node& node) {
   return !node.is_traceable() || dynamic_cast<torch::autograd::TraceableFunction*>(&node) == nullptr;
 }
 
-// The same, or a hook runs with the node.
+// Whether the node is foreign, or a hook runs with it.
 bool runs_foreign_code(Node& node, const AccumulateGrad* leaf) {
   const bool hooked =
       !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty();

@@ -147,7 +147,7 @@ rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, Distribut
   co_return std::move(loaded.notes);
 }
 
-// On the handler threads of the agent that holds the references.
+// Runs on the handler threads of the agent that holds the references.
 template <class T>
 rpc::Future<T> start(const Modules& modules, rpc::Task<T> task) {
   if (modules.empty())

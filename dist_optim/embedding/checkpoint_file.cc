@@ -25,7 +25,7 @@ struct Header {
   std::uint64_t version, dimension, record, optimizer, erased;
 };
 
-// How many.
+// Returns the number of rows that were written.
 std::uint64_t write_rows(CheckedFile& file, const RowStore& rows, RowStore::Epoch since) {
   std::uint64_t count = 0;
   const auto erased = since == 0 ? std::vector<std::int64_t>{} : rows.erased(since);

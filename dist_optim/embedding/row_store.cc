@@ -28,7 +28,8 @@ std::size_t RowStore::bytes() const {
          erased_.capacity() * sizeof(Erased);
 }
 
-// Independent of the partition's: the ids of one owner are spread over its whole table.
+// This hash is independent of the hash of the partition, so the ids of one owner are spread over its whole
+// table.
 std::uint64_t RowStore::hash(std::int64_t id) {
   return rpc::split_mix(static_cast<std::uint64_t>(id) ^ 0x6a09e667f3bcc909ull);
 }
@@ -81,7 +82,7 @@ void RowStore::remove(Row row) {
   --size_;
   if (remembered_ == std::numeric_limits<Epoch>::max()) return;
   erased_.push_back({id, epoch_});
-  // There are more erasures than rows: a list of all rows is shorter. This list may never be requested.
+  // If there are more erasures than rows, a list of all rows is shorter. This list may never be requested.
   if (erased_.size() > size_ + 1024) {
     remembered_ = std::numeric_limits<Epoch>::max();
     erased_ = {};

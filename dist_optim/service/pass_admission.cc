@@ -149,7 +149,7 @@ rpc::Future<void> PassAdmission::start(const dist_autograd::PassId& pass, rpc::T
   } catch (...) {
     return rpc::Future<void>::made(std::current_exception());
   }
-  // One at a time, so that the order holds for the pass as a whole.
+  // Admits to one object at a time, so that the order holds for the pass as a whole.
   to->order.run(
       [core = core_, to, pass, which = std::move(which), version, promise = std::move(promise)]() mutable {
         admit_all(to, pass, std::move(which), version)

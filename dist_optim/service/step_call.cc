@@ -11,7 +11,7 @@ namespace {
 
 using Action = StepDecision::Action;
 
-// An owner that replied with a refusal has not stepped, and neither has one that was never reached.
+// Whether an owner has certainly not stepped: it replied with a refusal, or was never reached.
 bool surely_not_stepped(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -145,7 +145,8 @@ void StepCall::abort_all() {
     ask<&OptimizerService::abort>(module, request_.number, trainer).then([](auto&&) {});
 }
 
-// The objects that have stepped after a failure. committing: those without an error were asked to commit.
+// Returns the objects that have stepped, after a failure. committing: the objects without an error were
+// asked to commit.
 template <class T>
 std::exception_ptr StepCall::failure(const std::vector<rpc::Result<T>>& results, bool committing,
                                      Action action) const {
