@@ -1,5 +1,5 @@
-// Each function gives the engine a node with its adjoint, which is another function of this file. So the
-// adjoint is recorded, too, if backward is.
+// Each function creates a node whose backward is the adjoint, which is another function of this file. So if
+// backward is recorded, the adjoint is recorded too.
 #include <weft/parallel/collectives/functional.h>
 
 #include <ATen/Functions.h>
@@ -39,7 +39,8 @@ struct Recorded : torch::autograd::Function<Recorded> {
   };
 };
 
-// On a device the stream orders the results; errors that are already known are thrown.
+// Waits for the result. On a device, the stream orders later work after the result, so only errors that are
+// already known are thrown.
 void finish(const at::Tensor& tensor, rpc::Future<void> future) {
   if (tensor.is_cpu() || future.ready()) future.get();
 }

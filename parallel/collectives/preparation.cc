@@ -8,7 +8,8 @@ namespace {
 
 using View = std::span<const at::Tensor>;
 
-// Whether its memory holds its elements in order: that of a conjugated or negated view does not.
+// Whether the memory of the tensor has its elements in order. This is false for a conjugated or negated
+// view.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
@@ -52,7 +53,8 @@ at::Tensor part_of(const at::Tensor& whole, int rank, int ranks) {
   return whole.detach().view({-1}).narrow(0, rank * part, part);
 }
 
-// Of several tensors, by rank: blocks are rank after rank, and hold the parts of one tensor after the other.
+// Returns the parts of several tensors, by rank: the blocks follow each other by rank, and each has the
+// parts of one tensor after the other.
 Tensors parts_by_rank(View wholes, int ranks) {
   Tensors parts;
   parts.reserve(wholes.size() * static_cast<std::size_t>(ranks));

@@ -83,7 +83,7 @@ std::shared_ptr<SharedSpace> space_of_one(std::shared_ptr<SharedRegion> own) {
   return std::make_shared<SharedSpace>(std::vector{std::move(own)}, 0, false);
 }
 
-// Null if the member shares no memory, or has none to share.
+// Returns null if the member shares no memory, or has none to share.
 std::shared_ptr<SharedRegion> make_region(const GroupOptions& options, int max_ranks) {
   if (!options.shared_memory || max_ranks < 2) return nullptr;
   auto made = rpc::capture(
@@ -178,7 +178,7 @@ Rendezvous decided(Introduced introduced, const std::vector<bool>& opened,
   return std::move(rendezvous);
 }
 
-// The round that runs, for a cancel().
+// The current round, which a cancel() cancels.
 class TalkRounds {
  public:
   void hold(int round, rpc::Future<bool> talk) {

@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::size_t half_bytes = 2;  // of an element that is sent as a 16-bit type
 
-// A connection borrows the memory of a large message until the peer has acknowledged it. Within a run other
-// steps hide that time. The end of the run would wait for it, so the last messages are copied instead, up to
-// this number of bytes. The connection itself copies messages of up to lent_bytes.
+// A connection borrows the memory of a large message until the peer has acknowledged the message. Within a
+// run, other steps hide that time, but the end of the run would wait for it. Therefore the last messages are
+// copied, up to this number of bytes. The connection itself copies messages of up to lent_bytes.
 constexpr std::size_t max_copied_bytes = 512 << 10, lent_bytes = 64 << 10;
 
 bool takes_message(const Step& step) {
@@ -47,7 +47,7 @@ PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optiona
   choose_copies();
 }
 
-// From the end of the plan: sends on which no step waits.
+// Chooses from the end of the plan: sends for which no step waits.
 void PlanRun::choose_copies() {
   std::size_t copied = 0;
   for (auto index = plan_.steps.size(); index-- > 0;) {
@@ -100,7 +100,8 @@ std::vector<int> PlanRun::awaited() const {
   return ranks;
 }
 
-// A step whose predecessors have completed; a step that receives a message also needs the message.
+// Queues a step whose predecessors have completed. If the step receives a message, the message must also
+// have arrived.
 void PlanRun::may_run(std::uint32_t index) {
   const Step& step = plan_.steps[index];
   if (!takes_message(step) || early_.contains({step.peer, step.label})) ready_.push(index);
@@ -189,7 +190,7 @@ rpc::Buffer PlanRun::expanded(const rpc::Buffer& message, std::size_t n) const {
   return floats;
 }
 
-// False: the message does not fit the step, and the run has ended.
+// Returns false if the message does not fit the step; then the run has ended.
 bool PlanRun::take(const Step& step, const rpc::Buffer& message) {
   const std::size_t n = step.range.size();
   const bool reduces = step.kind == Step::Kind::reduce;
@@ -228,7 +229,7 @@ std::size_t PlanRun::size_of(Place place) const {
 }
 
 std::byte* PlanRun::at(Place place, std::size_t element) const {
-  // The input is only ever read.
+  // The input is never written.
   std::byte* const base = place == Place::input    ? const_cast<std::byte*>(memory_.input)
                           : place == Place::output ? memory_.output
                                                    : memory_.accumulator;

@@ -27,7 +27,7 @@ void need(bool holds, std::string_view name, const at::Tensor& tensor, const cha
   if (!holds) refuse("NCCL: " + describe(name, tensor) + ": " + why);
 }
 
-// A reduction within one group: of elements in NCCL's terms.
+// A reduction in one group of NCCL calls, with elements in NCCL's terms.
 struct Reducing {
   MappedReduction mapped;
   RedOp op;
@@ -169,7 +169,7 @@ TensorCollectives::TensorCollectives(Communicator::Ptr communicator, c10::Device
                                      StreamCapture capture)
     : communicator_(std::move(communicator)), device_(device), capture_(std::move(capture)) {}
 
-// NCCL's own limits: it reads and writes memory as it is.
+// Checks the limits of NCCL, which reads and writes the memory of tensors without conversion.
 void TensorCollectives::check_limits(std::string_view name, const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors) {
     need(tensor.device() == device_, name, tensor, "the tensor is not on the communicator's device");
