@@ -78,7 +78,7 @@ void PassReduction::on_gradient(std::size_t index, at::Tensor& gradient) {
   run(bucket, 0);
 }
 
-// What this rank contributes for parameters that it has not reached.
+// Prepares this rank's contribution for parameters that it has not reached.
 void PassReduction::prepare(std::size_t bucket) {
   ++open_;
   states_[bucket].launched = true;

@@ -18,7 +18,7 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
   return values.view(shape);
 }
 
-// Of all ranks, per channel.
+// Statistics over all ranks, per channel.
 struct Statistics {
   at::Tensor mean, variance;  // the biased one
   double count = 0;

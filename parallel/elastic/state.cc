@@ -80,7 +80,7 @@ Vote State::vote(Vote own) {
   return own;
 }
 
-// The transfers of this rank are complete: a sender may change its state, and a receiver has it.
+// When the transfers of this rank are complete, a sender may change its state, and a receiver has the state.
 void State::receive() {
   for (const auto& complete : std::exchange(in_transit_, {})) complete();
 }
@@ -94,15 +94,16 @@ bool State::take_received() {
   return true;
 }
 
-// What has arrived is copied, because a failure may come before the next commit.
+// The received state is copied, because a failure may happen before the next commit.
 void State::end_body() {
   receive();
   if (take_received()) copy();
 }
 
-// The agreement is complete once all ranks have staged their sharded parts. Only then are these confirmed: a
-// rank that does not learn of the agreement has staged what others may have confirmed. A state without
-// sharded parts is copied before the agreement, so that its failure loses no steps.
+// The agreement is complete when all ranks have staged their sharded parts, and only then does a rank
+// confirm its own. So if a rank does not learn of the agreement, it has staged the commit that other ranks
+// may have confirmed. A state without sharded parts is copied before the agreement, so that a failure of the
+// agreement loses no steps.
 bool State::commit_all() {
   receive();
   take_received();
@@ -207,8 +208,8 @@ std::optional<int> State::sync(const collectives::Group& group) {
     return plan.source;
   }
   if (plan.needed) {
-    // The sync may fail when it has written a part of this rank's state: what is live is no more the state of
-    // the last step.
+    // The sync may fail after it has written a part of this rank's state. Then the live state is not the
+    // state of the last step any more.
     if (group.rank() != plan.source && std::exchange(live_, Live::copied) != Live::copied) copy_whole();
     for (const Part& part : parts_)
       if (part.scope == Scope::job) part.part->sync(group, plan.source);

@@ -45,7 +45,7 @@ void check(const StageGraph& graph, const schedule::Schedule& schedule, const Lo
   if (options.optimizer) refuse_shared_parameters("LocalPipeline", graph, [](int, int) { return false; });
 }
 
-// Before a module is moved.
+// Call it before a module is moved.
 void check_devices(const StageGraph& graph, const schedule::Schedule& schedule, const LocalOptions& options) {
   if (options.devices.empty()) return;
   std::unordered_map<c10::TensorImpl*, int> stage_of;

@@ -1,6 +1,7 @@
-// The search. All choices that divide get a lower bound of their step without a simulation. They are
-// simulated in the order of their bounds, except those whose bound is above the plans that are found already.
-// Since the bound does not depend on the memory, more memory never makes the best plan slower.
+// The search first computes, without a simulation, a lower bound of the step time for each choice whose
+// numbers divide. It then simulates the choices in the order of their bounds, except those whose bound is
+// above the times of the plans that are already found. Since the bound does not depend on the memory, more
+// memory never makes the best plan slower.
 #include <weft/parallel/planner/planner.h>
 
 #include <weft/parallel/planner/internal/predictor.h>

@@ -69,7 +69,7 @@ const Kind& kind_of(Op op) {
   return known == kinds.end() ? other : *known;
 }
 
-// 1, 2 or 5 times a power of ten, so that `range` has at most ten of them.
+// Returns the distance of ticks: 1, 2 or 5 times a power of ten, with at most ten ticks in `range`.
 double tick_of(double range) {
   const double power = std::pow(10, std::floor(std::log10(range / 10)));
   for (const double factor : {1.0, 2.0, 5.0})

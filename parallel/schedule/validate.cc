@@ -92,7 +92,8 @@ class ParameterCheck {
   Node node_ = 0;
 };
 
-// Sends and receives block until their other half is reached: all messages of a schedule in one order.
+// Runs the schedule with sends and receives that block until their other half is reached. This finds one
+// order of all messages.
 class Rendezvous {
  public:
   Rendezvous(const Dependencies& dependencies, const Schedule& schedule)
@@ -136,7 +137,8 @@ class Rendezvous {
     }
     if (action.op == Op::wait_reduce_gradient && !all_reduce(rank, action.stage)) return false;
     if (action.op == Op::reduce_gradient) ++reductions_[{action.stage, static_cast<int>(rank)}].first;
-    // Anything else never blocks: its inputs have been received before it, and waits follow their sends.
+    // Other actions never block: the inputs of a computation have been received before it, and waits follow
+    // their sends.
     ++next_[rank];
     return true;
   }

@@ -28,7 +28,7 @@ using torch::autograd::variable_list;
 
 constexpr std::uint64_t keys_tag = 0, gradients_tag = 1;
 
-// A message to the next rank, and one from the rank before.
+// A message to the next rank, and a message from the previous rank.
 struct Passing {
   at::Tensor sent, received;  // kept while they are in flight
   InFlight in_flight;
@@ -128,7 +128,8 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     const std::int64_t features = key.size(-1);
 
     at::Tensor of_query = at::zeros_like(query), current = packed(key, value);
-    // Of the keys and values that are here, so far: they travel one step behind these, and then home.
+    // The gradients of the keys and values that are here, so far. They are sent one step behind the keys and
+    // values, and at the end to the rank that owns these.
     at::Tensor travelling = at::zeros_like(current, current.options().dtype(type));
     std::optional<Passing> arriving;
     for (int step = 0; step < steps; ++step) {

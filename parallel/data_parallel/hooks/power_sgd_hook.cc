@@ -16,7 +16,7 @@ namespace weft::data_parallel {
 
 namespace {
 
-// Of each matrix of a batch: orthonormal columns with the same span. QR needs float32 or wider.
+// Returns, for each matrix of a batch, orthonormal columns with the same span. QR needs float32 or wider.
 at::Tensor orthonormal(const at::Tensor& columns) {
   const auto dtype = columns.scalar_type();
   const bool narrow = dtype == at::kHalf || dtype == at::kBFloat16;
@@ -160,7 +160,7 @@ void PowerSgdHook::allocate(const collectives::Group& group, const GradientBucke
   }
 }
 
-// The same on all ranks, and for every bucket plan.
+// Fills the start values, which are the same on all ranks and for every bucket plan.
 void PowerSgdHook::fill_start(Batch& batch) const {
   const std::uint64_t iteration = options_.warm_start ? 0 : static_cast<std::uint64_t>(iterations_ - 1);
   for (std::size_t i = 0; i < batch.parameters.size(); ++i) {
@@ -172,8 +172,8 @@ void PowerSgdHook::fill_start(Batch& batch) const {
 
 // --- One iteration ---
 
-// Residuals and factors are taken here and kept by decompress(), so that none is left of an iteration that
-// fails in between.
+// Takes residuals and factors, which decompress() stores again. So if an iteration fails in between, none of
+// its values remain.
 void PowerSgdHook::compute_p(Batch& batch, const GradientBucket& content) {
   for (std::size_t i = 0; i < batch.members.size(); ++i)
     residuals_.take(content.indices[batch.members[i]], batch.sums[i], content.gradients[batch.members[i]]);
@@ -185,7 +185,7 @@ void PowerSgdHook::compute_p(Batch& batch, const GradientBucket& content) {
     if (!from.is_same(batch.factors[i])) batch.factors[i].copy_(from);
     if (found != factors_.end()) factors_.erase(found);
   }
-  // A column of Q that has become zero would stay so: it starts again.
+  // A column of Q that has become zero would remain zero, so it gets a new start value.
   const at::Tensor is_zero = (batch.q == 0).all(1, true);
   at::bmm_out(batch.p, batch.matrices, orthonormal(at::where(is_zero, batch.start, batch.q)));
 }

@@ -92,7 +92,8 @@ void Board::announce() {
 }
 
 void Board::remove(const rpc::AgentId& worker) {
-  // A next incarnation of that name whose record is removed here announces itself again (run.cc).
+  // If this removes the record of a next incarnation of that name, the incarnation announces itself again
+  // (run.cc).
   if (refresh().ready.contains(worker)) ask([&] { return store_->remove(ready_key(worker.name)); });
   refresh();
 }

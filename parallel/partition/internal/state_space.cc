@@ -1,5 +1,5 @@
-// States are found in breadth: from each state, each atom whose sources the state contains leads to another.
-// The number of states is what limits the partition of graphs, so it is bounded.
+// States are found by a breadth-first search: from each state, each atom whose sources are in the state
+// leads to another state. The number of states limits which graphs can be partitioned, so it is bounded.
 #include <weft/parallel/partition/internal/state_space.h>
 
 #include <weft/rpc/core/error.h>
@@ -32,7 +32,7 @@ struct BitsHash {
   }
 };
 
-// By layer: whether it is parallel to some other layer that has an atom, so that no path joins them.
+// Returns for each layer whether another layer with an atom is parallel to it: no path connects the two.
 std::vector<bool> parallel_layers(const std::vector<std::size_t>& order, const std::vector<Edge>& edges,
                                   std::size_t layers, std::size_t counted) {
   const auto related = [&](bool forward) {  // by layer: how many layers reach it, or it reaches
@@ -197,7 +197,8 @@ bool StateSpace::has(const std::uint64_t* set, std::size_t layer) const {
   return atoms_[layer] != no_atom && bit_of(set, atoms_[layer]);
 }
 
-// Sums in one order of layers for all states: so rounding cannot make the sum of a larger set smaller.
+// The order of layers in the sums is the same for all states, so rounding cannot make the sum of a larger
+// set smaller.
 StateSpace::Totals StateSpace::totals_of(const Profile& profile, const Set& set) const {
   Totals totals;
   for (const std::size_t i : order_) {

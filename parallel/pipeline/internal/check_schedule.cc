@@ -29,7 +29,8 @@ bool is_supported(const Action& action, Supported supported) {
   }
 }
 
-// That all gradients of a rank's stages are reduced, where they have to be, and stepped, if any are.
+// Checks that all gradients of a rank's stages are reduced if necessary, and, if the schedule has optimizer
+// steps, that a step uses them.
 class GradientCheck {
  public:
   GradientCheck(const std::string& executor, const schedule::Schedule& schedule, bool reduces_all)

@@ -24,13 +24,13 @@ constexpr std::int8_t not_on_device = -1;
 struct DeviceHeader {
   std::int32_t microbatch = -1;
   SentValues values;  // those of the device are undefined
-  // By value, of the tensors that follow.
+  // By value: the form of each tensor that follows.
   std::vector<std::int8_t> dtypes;
   std::vector<std::vector<std::int64_t>> sizes;
 };
 WEFT_CODEC(DeviceHeader, microbatch, values, dtypes, sizes)
 
-// Its tensors, on the current stream. Throws for a header that no sender makes.
+// Allocates the tensors of the header, for the current stream. Throws for a header that no sender creates.
 std::vector<PointToPoint> allocate(DeviceHeader& header, c10::Device device) {
   Values& values = header.values.values;
   if (!header.values.has(header.dtypes.size()) || header.sizes.size() != header.dtypes.size())
@@ -47,7 +47,8 @@ std::vector<PointToPoint> allocate(DeviceHeader& header, c10::Device device) {
   return messages;
 }
 
-// The memory is not given to another tensor before what `stream` has been given by then is done.
+// Notes that the stream uses the tensor: the allocator reuses its memory only after the work that the stream
+// has now.
 void note_use(const at::Tensor& tensor, const c10::Stream& stream) {
   c10::impl::VirtualGuardImpl(stream.device_type())
       .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);

@@ -19,7 +19,7 @@ using Key = ValueExchange::Key;
 
 namespace {
 
-// Does not collide with tags of programs, which start at 0.
+// The tag of a value. It does not collide with the tags of programs, which start at 0.
 std::uint64_t tag_of(const std::vector<schedule::Edge>& routes, const Key& key) {
   const auto edge = std::lower_bound(routes.begin(), routes.end(), key.edge) - routes.begin();
   return (std::uint64_t{0x7069} << 48) | (std::uint64_t{key.gradient} << 47) |
@@ -49,7 +49,7 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
       reader_ = c10::impl::VirtualGuardImpl(route_->device().type()).getStream(route_->device());
   }
 
-  // One value more may come.
+  // Allows one more value to arrive.
   void next() {
     rpc::MutexLock lock(mutex_);
     if (route_ != nullptr) {
@@ -69,7 +69,8 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
   }
 
  private:
-  // A route gives one value after the other, in the order in which they are sent.
+  // Receives the next value of a route, which delivers values one at a time, in the order in which they were
+  // sent.
   void next_of_route() {
     {
       rpc::MutexLock lock(mutex_);

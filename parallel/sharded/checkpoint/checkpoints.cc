@@ -1,5 +1,6 @@
-// A save has two rounds, each a gather to rank 0 and a scatter of what it decides. In the first, rank 0 plans
-// which rank writes what and makes a folder; then the ranks write; in the second, it completes the folder.
+// A save has two rounds. In each, rank 0 gathers the reports of all ranks and scatters its decisions. In the
+// first round, rank 0 plans which rank writes which tensors, and creates a folder. Then the ranks write. In
+// the second round, rank 0 completes the folder.
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 
 #include <weft/parallel/sharded/checkpoint/slice_file.h>
@@ -194,7 +195,7 @@ void Checkpoints::complete(const std::filesystem::path& folder, const std::vecto
     manifest.files.push_back(report.crc);
   }
   folder_.complete(folder, manifest);
-  // The checkpoint is complete. What cannot be removed now is tried again by the next save.
+  // The checkpoint is complete. If an old one cannot be removed now, the next save tries again.
   const SaveFailure failure =
       SaveFailure::of("", [&] { folder_.keep(static_cast<std::size_t>(options_.keep)); });
   if (failure.kind != 0)
