@@ -10,7 +10,6 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 namespace weft::sharded {
@@ -155,8 +154,8 @@ class ShardedModule::Entries {
     entry = torch::nn::AnyModule(observed);
   }
   ~Entries() {
-    for (auto& each : observed_ | std::views::reverse)
-      *(each.sequence->begin() + static_cast<std::ptrdiff_t>(each.index)) = std::move(each.entry);
+    for (auto each = observed_.rbegin(); each != observed_.rend(); ++each)
+      *(each->sequence->begin() + static_cast<std::ptrdiff_t>(each->index)) = std::move(each->entry);
   }
 
  private:
