@@ -133,10 +133,12 @@ void Picture::add(const JobSample& sample) {
     for (const auto& [name, value] : now.gauges) add_point(gauges_, name, now.name, value);
     stats_[{now.name, now.incarnation}] = now;
   }
-  for (auto& [life, lane] : spans_)
+  for (auto& [life, lane] : spans_) {
+    const std::int64_t ahead = lane.spans.clock.ahead;
     std::erase_if(lane.spans.spans, [&](const rpc::Span& span) {
-      return seconds(sample.time - (span.end - lane.spans.clock.ahead)) > seconds_of_spans;
+      return seconds(sample.time - (span.end - ahead)) > seconds_of_spans;
     });
+  }
   for (const AgentSample& agent : sample.agents)
     if (agent.spans) add_spans(agent, sample.time);
   std::erase_if(spans_, [](const auto& entry) { return entry.second.spans.spans.empty(); });
@@ -278,10 +280,11 @@ PrintedJson Picture::json() const {
   PrintedJson timeline = PrintedJson::array();
   for (const auto& [life, lane] : spans_) {
     const auto lanes = rpc::lanes_of(lane.spans.spans);
+    const std::int64_t ahead = lane.spans.clock.ahead;
     PrintedJson spans = PrintedJson::array();
     for (std::size_t i = 0; i < lanes.size(); ++i) {
       const rpc::Span& span = lane.spans.spans[i];
-      const auto ago = [&](std::int64_t at) { return seconds(at - lane.spans.clock.ahead - last_.time); };
+      const auto ago = [&](std::int64_t at) { return seconds(at - ahead - last_.time); };
       spans.push_back({lanes[i], ago(span.begin), ago(span.end), span.name,
                        span.work     ? "work"
                        : span.served ? "served"

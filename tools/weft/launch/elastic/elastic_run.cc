@@ -253,7 +253,8 @@ void ElasticRun::continue_job(const SavedJob& job) {
 void ElasticRun::drop_missing() {
   for (const auto& [id, worker] : std::map(workers_)) {
     if (kept_.contains(id)) continue;
-    if (std::any_of(numbers_.begin(), numbers_.end(), [&](const auto& child) { return child.second == id; }))
+    if (std::any_of(numbers_.begin(), numbers_.end(),
+                    [number = id](const auto& child) { return child.second == number; }))
       continue;  // of this driver
     takeover_->stop(id);
     gone({id, 137, "was not started before its driver died", {}, true});

@@ -112,7 +112,7 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
     for (const auto& [key, text] : changes.entries) {
       if (closed_ || !text || key.size() <= rpc::membership_keys::members.size()) continue;
       const std::string name = key.substr(rpc::membership_keys::members.size());
-      auto record = rpc::capture([&] { return rpc::from_text(name, *text); });
+      auto record = rpc::capture([&name, &record_text = *text] { return rpc::from_text(name, record_text); });
       if (record.ok() && record.value().here()) joined_(name, record.value().incarnation);
     }
   }
