@@ -15,7 +15,7 @@ namespace weft::dist_autograd {
 // A pass.
 struct PassId {
   std::uint64_t origin = 0;  // incarnation of the agent that made the pass
-  std::uint64_t number = 0;  // of the agent's passes
+  std::uint64_t number = 0;  // the agent numbers its passes from 1
   friend auto operator<=>(const PassId&, const PassId&) = default;
 };
 WEFT_CODEC(PassId, origin, number)

@@ -3,9 +3,14 @@
 // A file is full (all rows) or incremental (the rows that were changed or erased since the previous file). It
 // is written under another name, synced and renamed, so a file with its final name is complete. It ends with
 // a CRC-32C of its contents. Names: embedding-SEQUENCE-PREVIOUS-INDEX-of-OWNERS.rows, with PREVIOUS 0 for a
-// full file. Layout, little-endian: "weftrows", then u64s: version 1, dimension, floats of a row with its
-// state, optimizer kind, number of erased ids; these ids, i64; blocks of rows: u64 count, ids i64, ages u32,
-// floats f32; an empty block; u32 CRC-32C of all before it.
+// full file. The layout, little-endian:
+//
+//   header    "weftrows", then five u64: version (1), dimension, floats per row (its values and its state),
+//             kind of the optimizer, number of erased ids
+//   erased    i64 for each erased id
+//   blocks    u64 number of rows, then for all rows: ids (i64), ages (u32), floats (f32); the last block has
+//             0 rows
+//   checksum  u32, the CRC-32C of all bytes before it
 //
 // Errors: failed_precondition for files that cannot be read or written, or are damaged; resource_exhausted if
 // the disk is full; invalid_argument if the file belongs to another embedding. Used by one thread.
@@ -47,12 +52,13 @@ WEFT_EXPORT std::uint64_t write_checkpoint(const std::filesystem::path& director
 WEFT_EXPORT void read_checkpoint(const std::filesystem::path& directory, const CheckpointFile& file,
                                  RowStore& rows);
 
-// The newest checkpoint that has the files of every owner: for each owner its full file and the later
-// incremental ones, in order. Empty if no checkpoint is complete.
+// The files of one checkpoint: for each owner its full file and the later incremental files, in order.
 struct CheckpointChains {
   std::uint64_t sequence = 0;
   std::vector<std::vector<CheckpointFile>> chains;  // by the index of the owner that wrote them
 };
+// Returns the newest checkpoint for which the files of every owner exist; nullopt if no checkpoint is
+// complete.
 WEFT_EXPORT std::optional<CheckpointChains> newest_checkpoint(std::vector<CheckpointFile> files);
 
 }  // namespace weft::dist_optim

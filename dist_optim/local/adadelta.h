@@ -3,7 +3,7 @@
 //
 //   g += weight_decay · p;  v = rho v + (1 - rho) g²;  d = sqrt(u + eps) / sqrt(v + eps) · g
 //   u = rho u + (1 - rho) d²;  p -= lr · d
-// `maximize` steps by -g. A complex parameter's two parts step as independent reals.
+// With `maximize`, the gradient is negated first. A complex parameter's two parts step as independent reals.
 //
 // Thread-safety and errors are those of LocalOptimizer. A sparse gradient is refused.
 #pragma once

@@ -3,7 +3,7 @@
 //
 //   g += weight_decay · p;  m += (1 - beta1) (g - m);  n = max(beta2 n, |g| + eps)
 //   p -= lr / (1 - beta1^t) · m / n, with t the step
-// `maximize` steps by -g. A complex parameter's two parts step as independent reals.
+// With `maximize`, the gradient is negated first. A complex parameter's two parts step as independent reals.
 //
 // Thread-safety and errors are those of LocalOptimizer. A sparse gradient is refused.
 #pragma once

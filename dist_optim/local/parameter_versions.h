@@ -3,8 +3,8 @@
 // Version 0 is the initial content of the module. If no other pass reads the newest version, a step changes
 // it in place, and the version gets the next number. Otherwise the step changes a copy, and the version that
 // was the newest stays unchanged (copy on write). A copy uses the storages of the version that was dropped
-// last, if nothing refers to them any more: with fresh pages a copying step takes up to twice as long. So one
-// set of storages more than the live versions need may be kept.
+// last, if nothing refers to them any more: with fresh pages a copying step takes up to twice as long. For
+// this reason, the storages of the version that was dropped last are kept until the next copy.
 //
 // set_data points the module's tensors at a version: the TensorImpl, its version counter and requires_grad
 // stay. So a leaf that a graph saved reads the version that is loaded when the graph unpacks the leaf, and

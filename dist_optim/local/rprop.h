@@ -5,8 +5,8 @@
 //
 //   where g · g' > 0: s *= etaplus;  where g · g' < 0: s *= etaminus, g = 0;  s is kept within its bounds
 //   p -= s · sign(g), and g is the next step's g'
-// `lr` is the first s of a parameter, and has no effect from its second step on. `maximize` steps by -g. A
-// complex parameter's two parts step as independent reals.
+// `lr` is the first s of a parameter, and has no effect from its second step on. With `maximize`, the
+// gradient is negated first. A complex parameter's two parts step as independent reals.
 //
 // Thread-safety and errors are those of LocalOptimizer. A sparse gradient is refused.
 #pragma once

@@ -30,8 +30,9 @@ class WEFT_EXPORT LocalSteps {
   // The trainer has given up a step, or is gone. No effect if the step is decided or unknown.
   void abort(const std::string& trainer, std::uint64_t number);
 
-  // Calls `ready` with the number of the hold, now or on the thread that ends a step. From then until
-  // release(), no step over several objects is applied to any object of `guards`: such steps wait.
+  // Delays steps: from the call of `ready` until release(), no step over several objects is applied to any
+  // object of `guards`. Calls `ready` now or on the thread that ends a step, with the number to pass to
+  // release().
   using Guards = std::vector<std::shared_ptr<HostGuard>>;
   void hold(Guards guards, rpc::UniqueFunction<void(std::uint64_t)> ready);
   void release(std::uint64_t hold);

@@ -11,9 +11,10 @@
 // probabilities. An expert is Linear, GELU, Linear. Experts and router have the same initial values for any
 // number of ranks. The host reads the numbers of tokens, so forward waits for the device.
 //
-// The gradient of an expert is that of the sum of the losses of all ranks; the router is a replicated
-// parameter, and its gradient is that of this rank's loss. With a DistributedDataParallel over the same
-// ranks, which averages the router's gradient and has the experts in Options::ignored, set average_gradients.
+// The gradient of an expert is that of the sum of the losses of all ranks. The router is a replicated
+// parameter, and its gradient is that of this rank's loss. To use a DistributedDataParallel over the same
+// ranks, list the experts' parameters in its Options::ignored, and set average_gradients. The gradients of
+// experts and router are then both those of the mean of all losses.
 //
 // Construction, errors, groups and thread-safety are as in linear.h. A rank may have any number of tokens,
 // also none.
@@ -35,7 +36,7 @@ struct MixtureOptions {
   std::int64_t top_k = 1;    // experts of a token
   // true: the weights of a token's experts are divided by their sum.
   bool normalize = false;
-  // An expert processes at most ceil(capacity_factor * tokens * top_k / experts) of one rank's tokens: first
+  // An expert processes at most ceil(capacity_factor * tokens * top_k / experts) of each rank's tokens: first
   // choices before second ones, then in the order of the tokens. Further tokens get no output of this expert.
   // nullopt: no limit.
   std::optional<double> capacity_factor = {};
@@ -48,9 +49,10 @@ class WEFT_EXPORT MixtureOfExpertsImpl final : public SplitModule {
   // The result of forward.
   struct Output {
     at::Tensor output;  // of the input's shape
-    // The auxiliary loss that is smallest, 1, if all experts have equally many tokens: experts * sum of
-    // (fraction of all ranks' tokens that select an expert) * (this rank's mean probability of it). If the
-    // ranks have equally many tokens, its mean over the ranks is that of one process with all tokens.
+    // The auxiliary loss for the balance of the experts: experts * sum over the experts of f * p. Here f is
+    // the expert's fraction of the choices of all ranks' tokens, and p is its mean probability for this
+    // rank's tokens. The loss is 1 if all experts have equally many tokens. If the ranks have equally many
+    // tokens, the mean of the ranks' losses equals the loss of one process with all tokens.
     at::Tensor balance;
   };
 

@@ -80,17 +80,19 @@ struct AgentOptions {
   std::optional<Permissions> permissions;
   bool insecure = false;  // permits listening beyond this host without credentials
   // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
-  // there are more, the oldest one is closed. The same number of early lanes is kept; further ones are
-  // closed. Each costs about 10 KiB, more with TLS, until handshake_timeout. A job whose agents all start at
-  // once needs as many as it has agents. At most half of the descriptors of the process are used.
+  // there are more, the oldest one is closed. Each handshake costs about 10 KiB, more with TLS, until
+  // handshake_timeout. A job whose agents all start at once needs as many as it has agents. At most half of
+  // the descriptors of the process are used. The same maximum applies to lanes that arrive before the hello
+  // of their peer: further ones are closed.
   std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops, if the agent has its own
   // How long such a loop polls without work before it blocks. nullopt: up to 50 µs, while events arrive
   // within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
   std::optional<std::chrono::nanoseconds> spin;
   // The maximum number of lanes: further TCP connections to a peer, which carry attachments of 1 MiB and
-  // more, each on the agent's next loop. They help on networks that limit each connection or lose packets
-  // (docs/performance.md). The smaller option of the two sides applies, at most 16.
+  // more. The lanes are assigned to the agent's loops in turn. They help on networks that limit each
+  // connection or lose packets (docs/performance.md). The smaller option of the two sides applies, at
+  // most 16.
   std::size_t lanes = 0;
   // Agents of one user on one host connect through shared memory, whichever addresses they use: each TCP and
   // Unix address has a companion (rpc/transport/shm/companion.h). Not used with credentials, which prove more
@@ -107,9 +109,9 @@ struct AgentOptions {
   // so an attempt with the default survives the loss of three requests, and several attempts fit into the
   // heartbeat's timeout. 0: the limit of the system applies.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds{10};
-  // The wait after a failed attempt to reach a peer at any of its addresses. A successful handshake, from
-  // either side, resets it. Keep `first` below the first wait of RetryPolicy, and `max` at a fraction of the
-  // heartbeat's timeout.
+  // The wait after all addresses of a peer have failed. A successful handshake, from either side, or new
+  // addresses of the peer reset the wait to `first`. Keep `first` below the first wait of RetryPolicy, and
+  // `max` at a fraction of the heartbeat's timeout.
   Backoff connect_backoff{std::chrono::milliseconds{20}, 1.6, std::chrono::seconds{5}};
 
   // The maximum time from the connection to the arrival of the peer's hello.

@@ -2,8 +2,8 @@
 //
 // A collective waits for the ranks that have not called it, a send for a rank that does not receive, a
 // receive for a rank that has not sent. A rank without a dump counts as not arrived. A receive from any rank
-// waits for no particular rank. Members of different groups are the same if their names are equal. Points
-// into the groups. Thread-safety: values.
+// waits for no particular rank. Members of different groups are the same if their names are equal. The waits
+// point into the groups, which must outlive them. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_group.h>
@@ -19,8 +19,9 @@ struct FlightWait {
   const FlightEntry* partner = nullptr;  // for a message: its other half, which has not completed either
   int partner_rank = -1;                 // of the other half; -1: no partner
 };
-// The waits of all groups, group by group: collectives and rounds of values by rank, then messages by rank.
-// Collectives on which ranks differ are left out.
+// The waits of all groups, group by group. In a group, the collectives and the rounds of values
+// (FlightKind::values) come first, by rank, and then the messages, by rank. Collectives on which ranks differ
+// are left out.
 WEFT_EXPORT std::vector<FlightWait> flight_waits(const std::vector<FlightGroup>& groups);
 
 // One wait of a cycle.

@@ -27,14 +27,14 @@ class WEFT_EXPORT HostsBackend final : public Backend {
   void stop() override;
 
  private:
-  class InLevels;  // one of them
+  class InLevels;  // one collective in levels
   void begin_level();
   void level_over(const std::shared_ptr<InLevels>& exchange, SharedQueue::Outcome outcome);
 
   const Hosts hosts_;
   SharedQueue queue_;
   const std::unique_ptr<MessagesBackend> messages_;
-  std::deque<std::shared_ptr<InLevels>> waiting_;  // in turn; the first is in a level, or between levels
+  std::deque<std::shared_ptr<InLevels>> waiting_;  // in the order of begin(); the first one is in progress
 };
 
 }  // namespace weft::collectives

@@ -1,5 +1,5 @@
-// Dependencies: the graph of the actions of a schedule that wait for each other. Validation, placement of
-// messages and simulation use it.
+// Dependencies: a graph that states for each action of a schedule which other actions it waits for.
+// Validation, placement of messages and simulation use it.
 //
 // Nodes are the actions of all ranks, rank after rank, and then the messages. A message is the transfer of a
 // value over an edge between two ranks. If the schedule has sends and receives, a message waits for both of
@@ -15,8 +15,8 @@
 
 namespace weft::schedule {
 
-// A message, or a reduction of a stage's gradients: `edge` is then from the stage to itself, and `microbatch`
-// is the reduction's number.
+// A message, or a reduction of a stage's gradients. For a reduction, `edge` leads from the stage to itself,
+// and `microbatch` is the number of the reduction.
 struct Message {
   Edge edge;
   int microbatch = 0;
@@ -30,7 +30,7 @@ class Dependencies {
  public:
   using Node = std::uint32_t;
 
-  // Checks the structure: see validate(). Refers to the schedule.
+  // Checks the structure: see validate(). Keeps a reference to the schedule, which must outlive this object.
   Dependencies(const Schedule& schedule, const std::string& operation);
 
   std::size_t nodes() const { return predecessors_.size(); }
@@ -47,7 +47,8 @@ class Dependencies {
   Node node(std::size_t rank, std::size_t index) const { return first_[rank] + static_cast<Node>(index); }
   const Message& message_of(Node node) const { return messages_[node - actions()]; }
 
-  bool has_messages() const { return has_messages_; }  // written as actions
+  // Whether the schedule contains its messages as actions (sends, receives and waits).
+  bool has_messages() const { return has_messages_; }
   std::uint32_t predecessors(Node node) const { return predecessors_[node]; }
   template <class Visit>
   void for_each_successor(Node node, Visit&& visit) const {

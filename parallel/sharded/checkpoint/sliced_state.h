@@ -17,12 +17,13 @@
 
 namespace weft::sharded {
 
-// A range of the elements of a tensor, or of those that runs select.
+// A range of a tensor's flattened elements. With `runs`, a range of the elements of these runs, by their
+// positions in the runs.
 struct SlicedTensor {
   std::vector<std::int64_t> sizes;  // of the whole tensor; empty: it has no dimensions and one element
-  std::int64_t begin = 0;           // of its flattened elements; values.numel() elements follow
+  std::int64_t begin = 0;           // the first element of the range, which has values.numel() elements
   at::Tensor values;                // one dimension; on any device
-  std::optional<Runs> runs = {};    // `begin` counts their elements; nullopt: all
+  std::optional<Runs> runs = {};    // nullopt: all elements of the tensor
 };
 
 struct SlicedState {

@@ -6,9 +6,9 @@
 //   const rpc::Peer bert = anna.connect("sim://bert");
 //   EXPECT_EQ(world.got(bert.call<&Market::last>("ACME")), 5);
 //
-// Its process keeps an agent, which crashes with the process; SimProcess::destroy_kept() shuts the agent
-// down. Its loops and handlers run in virtual time, and its incarnation depends on the seed. Thread-safety:
-// none.
+// The process keeps the agent. If the process crashes, the agent crashes with it. SimProcess::destroy_kept()
+// shuts the agent down. The agent's loops and handlers run in virtual time, and its incarnation depends on
+// the seed. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

@@ -3,8 +3,8 @@
 //
 // SimWorld::start() makes it, and it exists as long as the world, even after a crash. A crash runs no code,
 // not even destructors: the jobs and objects of the process remain until the world ends, its network is cut
-// (SimCrash), and jobs that are posted to it are dropped. Pass all objects of a process to keep(), otherwise
-// they survive the crash. Thread-safety: none.
+// (SimCrash), and jobs that are posted to it are dropped. Pass all objects of a process to keep(): an object
+// that the test owns could still run code after the crash, at least its destructor. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_loop.h>

@@ -1,11 +1,11 @@
 // PeerMemory: reads the memory of the process at the other end of a Unix socket (process_vm_readv).
 //
-// The kernel alone identifies that process (SO_PEERCRED, a pidfd). A process may create a socket and pass it
-// on to another one. So this side sends 16 bytes (a nonce), and the other side copies them into its memory
-// and sends their address. If this side reads the nonce there, that proves that the process uses the socket
-// and that its memory can be read. This side never grants additional permissions (PR_SET_PTRACER). If the
-// system refuses the read, attachments are sent through the ring. Thread-safety: none; read() blocks while it
-// copies.
+// The kernel reports which process made the other end (SO_PEERCRED, a pidfd). That process may have passed
+// the socket on to another one. So this side sends 16 bytes (a nonce), and the other side copies them into
+// its memory and sends their address. If this side reads the nonce there, that proves that the process uses
+// the socket and that its memory can be read. This side never grants additional permissions (PR_SET_PTRACER).
+// If the system refuses the read, attachments are sent through the ring. Thread-safety: none; read() blocks
+// while it copies.
 #pragma once
 
 #include <weft/rpc/core/export.h>

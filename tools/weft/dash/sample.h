@@ -27,7 +27,7 @@ struct AgentSample {
 };
 
 struct JobSample {
-  std::int64_t time = 0;  // nanoseconds of rpc::Clock, as the clocks of the spans
+  std::int64_t time = 0;  // nanoseconds of this process's rpc::Clock; AgentSpans::clock is relative to it
   // The records in the job's store; nullopt: none of the queried agents keeps the store.
   std::optional<std::vector<rpc::MemberRecord>> members;
   std::vector<AgentSample> agents;  // each agent once
