@@ -34,7 +34,8 @@ using rpc::ErrorKind;
 
 constexpr int max_failures = 3;                       // of the same workers, without a commit between them
 constexpr auto leave_poll = std::chrono::seconds{1};  // State::leave() wakes nobody
-constexpr int silence_part = 60;  // of the patience, after which a worker says why it waits: 10 s by default
+constexpr std::size_t max_named = 8;                  // workers in a log line
+constexpr int log_fraction = 60;  // a worker that has waited for 1/60 of its patience logs the reason
 constexpr auto ping_interval = std::chrono::seconds{1};  // while a group is formed
 
 // Whether the error is that of a collective, or of a call to a lost worker. Then the next generation may
@@ -137,7 +138,7 @@ class Training {
 
 std::variant<Generation, Outcome> Training::agree() {
   auto few_until = rpc::Clock::time_point::max();  // when the patience with too few workers ends
-  const auto log_at = rpc::later(rpc::Clock::now(), options_.patience / silence_part);
+  const auto log_at = rpc::later(rpc::Clock::now(), options_.patience / log_fraction);
   std::string logged;  // the last reason for waiting
   for (bool newcomer = last_.number == 0; !access_.leaving(); newcomer = false) {
     const Board::View view = board_->refresh();
@@ -197,7 +198,10 @@ std::string Training::too_few_text(std::size_t ready, const Generation& current)
 
 std::string Training::outside_text(const Generation& current) const {
   std::string members;
-  for (const AgentId& id : current.members) members += (members.empty() ? "" : ", ") + id.name;
+  const std::size_t named = std::min(current.members.size(), max_named);
+  for (std::size_t i = 0; i < named; ++i) members += (i == 0 ? "" : ", ") + current.members[i].name;
+  if (const std::size_t others = current.members.size() - named; others > 0)
+    members += " and " + std::to_string(others) + " others";
   return "elastic training '" + options_.name + "': this worker waits while " + members +
          " train; if they have died, it waits until their leases end";
 }

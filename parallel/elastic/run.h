@@ -60,7 +60,7 @@ struct RunOptions {
   // limits of the launcher are replaced.
   WorkerLimits workers = launcher_limits();
   // The time for which run() waits while there are fewer workers than the minimum. Then it throws
-  // deadline_exceeded.
+  // deadline_exceeded. After a sixtieth of this time, a worker that waits logs the reason.
   std::chrono::nanoseconds patience = std::chrono::minutes{10};
   // After a failure, the next generation excludes a worker that does not answer within this time.
   std::chrono::nanoseconds silence = std::chrono::seconds{5};

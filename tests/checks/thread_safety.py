@@ -69,7 +69,7 @@ def analyse(compiler, arguments, header, sources):
 
 
 def main(build, *folders):
-    compiler = os.environ.get("CXX") or shutil.which("clang++-16") or shutil.which("clang++")
+    compiler = os.environ.get("CXX") or shutil.which("clang++-15") or shutil.which("clang++")
     if compiler is None:
         sys.exit("thread_safety.py: clang++ is not installed")
     found, left_out = groups(json.loads((pathlib.Path(build) / "compile_commands.json").read_text()), set(folders))

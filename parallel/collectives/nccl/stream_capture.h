@@ -3,8 +3,8 @@
 // Work on a stream that is being captured becomes part of a graph: no event reports its completion. While any
 // thread captures in CUDA's strictest mode (global), a query of an event by another thread invalidates the
 // graph, unless the querying thread has selected the relaxed mode. The functions are looked up at run time in
-// the CUDA runtime that LibTorch has loaded. If there is none, they are empty, and no stream is being
-// captured. A value; thread-safe.
+// the CUDA runtime that LibTorch has loaded. If LibTorch has loaded no CUDA runtime, the functions are empty,
+// and no stream is being captured. A value; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
