@@ -6,7 +6,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
-#include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/measured_costs.h>
 #include <weft/rpc/membership/job.h>

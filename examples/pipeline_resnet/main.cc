@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 #include <weft/dist_optim/checkpoint/checkpoint.h>
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/draw.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>

@@ -7,7 +7,6 @@
 #include <weft/parallel/pipeline/internal/rank_spans.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
 #include <weft/parallel/pipeline/internal/sharded_stages.h>
-#include <weft/parallel/pipeline/remote/messages.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
 

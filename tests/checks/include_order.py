@@ -31,6 +31,8 @@ BACKEND = [*OPERATION, "parallel/collectives/backend"]
 UP_TO_GROUPS = [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
 UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
+PIPELINE = [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
+            "parallel/sharded", "parallel/schedule", "parallel/partition"]
 
 # Folder -> the folders that it may include, in addition to itself.
 LAYERS = {
@@ -62,15 +64,13 @@ LAYERS = {
     "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS],
     "parallel/tensor_parallel": [*UP_TO_GROUPS, "parallel/data_parallel"],
     "parallel/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint"],
-    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
-                          "parallel/sharded", "parallel/schedule", "parallel/partition"],
+    "parallel/pipeline": PIPELINE,
+    "parallel/pipeline/remote": [*PIPELINE, "parallel/pipeline"],
     "parallel/elastic/plan": ["rpc/core"],
     "parallel/elastic": [*UP_TO_GROUPS, "parallel/data_parallel", "parallel/elastic/plan"],
     "parallel/elastic/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel",
                                  "parallel/sharded/checkpoint", "parallel/sharded", "parallel/elastic/plan", "parallel/elastic"],
-    "parallel/elastic/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel",
-                                  "parallel/sharded/checkpoint", "parallel/sharded", "parallel/schedule", "parallel/partition",
-                                  "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
+    "parallel/elastic/pipeline": [*PIPELINE, "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "rref/protocol", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
                  "parallel/partition", "parallel/planner", "parallel/elastic/plan"]

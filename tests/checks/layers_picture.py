@@ -57,7 +57,7 @@ def one_library(folder):
         return "parallel/collectives"
     if folder in ("parallel/elastic/sharded", "parallel/elastic/pipeline"):  # libraries of their own
         return folder
-    for library in ("rref", "dist_autograd", "parallel/data_parallel", "parallel/sharded", "parallel/elastic"):
+    for library in ("rref", "dist_autograd", "parallel/data_parallel", "parallel/sharded", "parallel/pipeline", "parallel/elastic"):
         if folder.startswith(library + "/"):
             return library
     return "rpc" if folder in LAYERS["rpc"] else "dist_optim" if folder in DIST_OPTIM else folder

@@ -18,13 +18,10 @@
 namespace weft::schedule {
 
 WEFT_CODEC(Edge, from, to)
-WEFT_CODEC(Span, action, start, finish)
 
 }  // namespace weft::schedule
 
 namespace weft::pipeline {
-
-WEFT_CODEC(RankSpans, spans, began_ns)
 
 // Identifies a pipeline: the agent of its driver, and a number that the driver has assigned.
 struct PipelineId {

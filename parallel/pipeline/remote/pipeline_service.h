@@ -6,7 +6,7 @@
 //   restore  The driver calls a stage, which restores such a copy after the passes of earlier steps.
 #pragma once
 
-#include <weft/parallel/pipeline/pipeline_layer.h>
+#include <weft/parallel/pipeline/remote/pipeline_layer.h>
 #include <weft/parallel/pipeline/remote/stage_module.h>
 #include <weft/rref/rref.h>
 

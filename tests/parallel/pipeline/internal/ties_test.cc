@@ -1,5 +1,5 @@
 // Tied weights of layers: initial values, and refused ties. group_pipeline_test.cc and
-// remote_pipeline_test.cc test their training.
+// remote/pipeline_test.cc test their training.
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>

@@ -33,7 +33,7 @@
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/parallel/pipeline/pipeline_layer.h>
+#include <weft/parallel/pipeline/remote/pipeline_layer.h>
 #include <weft/parallel/pipeline/remote/stage_module.h>
 #include <weft/parallel/schedule/schedule.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>
-#include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/wait.h>

@@ -1,4 +1,4 @@
-#include <weft/parallel/pipeline/pipeline_layer.h>
+#include <weft/parallel/pipeline/remote/pipeline_layer.h>
 
 #include <weft/dist_optim/layers.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>

@@ -10,7 +10,7 @@
 #include <ostream>
 #include <thread>
 
-#include "tests/parallel/pipeline/remote_support.h"
+#include "tests/parallel/pipeline/remote/remote_support.h"
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 

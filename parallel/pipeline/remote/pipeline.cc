@@ -1,4 +1,4 @@
-#include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/pipeline/remote/pipeline.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/module/remote_module.h>

@@ -1,7 +1,7 @@
 // The workers of a pipeline in separate processes. One is killed in the middle of a step, and another one
 // replaces it. The stages draw random numbers, which equal those of an undisturbed run.
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/rpc/membership/job.h>
 

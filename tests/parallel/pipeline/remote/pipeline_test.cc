@@ -1,7 +1,7 @@
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
-#include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/generators.h>
@@ -20,7 +20,7 @@
 #include <thread>
 
 #include "tests/parallel/pipeline/blocks.h"
-#include "tests/parallel/pipeline/remote_support.h"
+#include "tests/parallel/pipeline/remote/remote_support.h"
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
