@@ -36,16 +36,16 @@ void serve_own_methods(MethodTable& methods) {
 
 }  // namespace
 
-Agent::Agent(AgentOptions options, Layers layers)
-    : Agent(std::make_shared<AgentCore>(std::move(options), nullptr), std::move(layers)) {}
+Agent::Agent(const AgentOptions& options, const Layers& layers)
+    : Agent(std::make_shared<AgentCore>(options, nullptr), layers) {}
 
-Agent::Agent(asio::io_context& context, AgentOptions options, Layers layers)
-    : Agent(std::make_shared<AgentCore>(std::move(options), &context), std::move(layers)) {}
+Agent::Agent(asio::io_context& context, const AgentOptions& options, const Layers& layers)
+    : Agent(std::make_shared<AgentCore>(options, &context), layers) {}
 
-Agent::Agent(Runtime runtime, AgentOptions options, Layers layers)
-    : Agent(std::make_shared<AgentCore>(std::move(options), std::move(runtime)), std::move(layers)) {}
+Agent::Agent(Runtime runtime, AgentOptions options, const Layers& layers)
+    : Agent(std::make_shared<AgentCore>(std::move(options), std::move(runtime)), layers) {}
 
-Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(core)) {
+Agent::Agent(std::shared_ptr<AgentCore> core, const Layers& layers) : core_(std::move(core)) {
   try {
     serve_own_methods(core_->methods());
     install_streams(core_);

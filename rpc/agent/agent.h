@@ -26,9 +26,10 @@ using Layers = std::vector<Layer>;
 
 class WEFT_EXPORT Agent {
  public:
-  explicit Agent(AgentOptions options, Layers layers = {});                    // with its own loops
-  Agent(asio::io_context& context, AgentOptions options, Layers layers = {});  // on the program's loop
-  Agent(Runtime runtime, AgentOptions options, Layers layers = {});            // on given loops
+  explicit Agent(const AgentOptions& options, const Layers& layers = {});  // with its own loops
+  Agent(asio::io_context& context, const AgentOptions& options,
+        const Layers& layers = {});                                         // on the program's loop
+  Agent(Runtime runtime, AgentOptions options, const Layers& layers = {});  // on given loops
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -106,7 +107,7 @@ class WEFT_EXPORT Agent {
   Membership& membership() const;
 
  private:
-  Agent(std::shared_ptr<AgentCore> core, Layers layers);
+  Agent(std::shared_ptr<AgentCore> core, const Layers& layers);
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Membership> membership_;
 };

@@ -14,7 +14,7 @@ constexpr auto pause_between_rounds = std::chrono::milliseconds{20};
 
 }  // namespace
 
-PeerSetState::PeerSetState(std::shared_ptr<AgentCore> core, PeerSetOptions options, Resolver resolver)
+PeerSetState::PeerSetState(const std::shared_ptr<AgentCore>& core, PeerSetOptions options, Resolver resolver)
     : core_(core),
       loop_(core->pick_loop()),
       options_(options),

@@ -49,7 +49,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   };
   using Ready = UniqueFunction<void()>;
 
-  PeerSetState(std::shared_ptr<AgentCore> core, PeerSetOptions options, Resolver resolver);
+  PeerSetState(const std::shared_ptr<AgentCore>& core, PeerSetOptions options, Resolver resolver);
   const std::shared_ptr<Loop>& loop() const { return loop_; }
 
   void set(const Names& names);

@@ -7,15 +7,15 @@
 namespace weft::rpc {
 
 CancelSource::CancelJobId CancelSource::on_cancel(Callback job) {
-  CancelJobId id = 0;
-  {
-    MutexLock lock(mutex_);
-    if (!cancelled_) {
-      id = ++last_;
-      jobs_.emplace(id, std::move(job));
-    }
+  MutexLock lock(mutex_);
+  if (cancelled_) {
+    lock.unlock();
+    job();
+    return 0;
   }
-  if (id == 0) job();
+  const CancelJobId id = ++last_;
+  jobs_.emplace(id, std::move(job));
+  lock.unlock();
   if (id == 1) first_cancel_job();
   return id;
 }

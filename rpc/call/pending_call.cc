@@ -89,7 +89,7 @@ bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSo
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (sources[i] == nullptr) continue;
     const auto job = sources[i]->on_cancel([weak = std::weak_ptr(call)] {
-      if (auto pending = weak.lock()) pending->route()->cancel(std::move(pending));
+      if (auto pending = weak.lock()) pending->route()->cancel(pending);
     });
     if (job == 0) {  // it was cancelled before
       call->lose(ErrorKind::cancelled, "the call that it serves was cancelled");
@@ -184,7 +184,7 @@ void PendingCall::complete(Result<Reply> result) {
                            failure->method.empty() ? call_.method_ : failure->method, failure->type,
                            failure->not_run ? Execution::not_sent : Execution::maybe_executed);
         remote.set_payload(std::move(failure->payload));
-        error = std::make_exception_ptr(std::move(remote));
+        error = std::make_exception_ptr(remote);
       }
     } catch (...) {
       error = std::current_exception();

@@ -25,7 +25,7 @@ std::exception_ptr with_earlier_attempts(const std::exception_ptr& error) {
   } catch (const RemoteError& remote) {
     RemoteError error(remote.kind(), remote.detail(), remote.worker(), remote.method(), remote.type());
     error.set_payload(remote.payload());
-    return std::make_exception_ptr(std::move(error));
+    return std::make_exception_ptr(error);
   } catch (const Error& own) {
     return std::make_exception_ptr(Error(own.kind(),
                                          std::string(own.what()) + "; an earlier attempt may have run",
@@ -70,7 +70,7 @@ void RetriedCall::begin() {
 
 void RetriedCall::attempt() {
   OutgoingCall again(call_.method_, call_.id_, OutgoingMessage::again(request_));
-  static_cast<CallSettings&>(again) = call_;
+  static_cast<CallSettings&>(again) = static_cast<const CallSettings&>(call_);
   again.attempt = attempts_++;
   if (!borrowed_.empty()) again.message().borrow([self = shared_from_this()] { return self->unchanged(); });
   auto pending = std::make_shared<Attempt>(std::move(again), *host_, route_, shared_from_this());

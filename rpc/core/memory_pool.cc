@@ -93,7 +93,7 @@ MemoryPool::~MemoryPool() { trim(); }
 std::size_t MemoryPool::block_size(std::size_t bytes) {
   if (bytes < smallest) return bytes;
   const std::size_t step = std::bit_floor(bytes) / 8;
-  const std::size_t rounded = (bytes + step - 1) / step * step;
+  const std::size_t rounded = (bytes + step - 1) & ~(step - 1);
   return rounded < bytes ? bytes : rounded;
 }
 

@@ -79,7 +79,7 @@ Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
 
 }  // namespace
 
-AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
+AgentCore::AgentCore(const AgentOptions& options, asio::io_context* context)
     : AgentCore(own_runtime(complete(options), context), complete(options)) {}
 
 AgentCore::AgentCore(AgentOptions options, Runtime runtime)

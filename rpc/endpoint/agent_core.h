@@ -26,7 +26,7 @@ class Sessions;
 class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_from_this<AgentCore> {
  public:
   // context: the program's, which runs the agent; null: the agent makes its own loops.
-  AgentCore(AgentOptions options, asio::io_context* context);
+  AgentCore(const AgentOptions& options, asio::io_context* context);
   AgentCore(AgentOptions options, Runtime runtime);
   ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call

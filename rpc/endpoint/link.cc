@@ -23,6 +23,7 @@ Number said(Number limit) {
 template <class Call>
 std::vector<Call> values_of(std::map<std::uint64_t, Call> by_id) {
   std::vector<Call> calls;
+  calls.reserve(by_id.size());
   for (auto& [id, call] : by_id) calls.push_back(std::move(call));
   return calls;
 }

@@ -120,7 +120,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   served.call = call;
   incoming_.insert(prefix.call_id, std::move(served));
   if (message->has_sections()) {
-    core_->hooks().prepare(std::move(call));
+    core_->hooks().prepare(call);
   } else {
     call->run();
   }

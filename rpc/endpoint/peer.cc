@@ -65,7 +65,7 @@ Future<AgentId> Peer::ready() const {
   call.begin();
   call.end();
   start(std::move(call),
-        [promise = std::move(promise), route = route_](Result<PendingCall::Reply> reply) mutable {
+        [promise = std::move(promise), route = route_](const Result<PendingCall::Reply>& reply) mutable {
           if (!reply.ok()) return promise.fail(reply.error());
           promise.complete(AgentId(*route->identity()));
         });

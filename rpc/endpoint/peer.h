@@ -129,7 +129,7 @@ class WEFT_EXPORT Peer {
       auto call = weak.lock();
       if (call == nullptr) return std::string();
       if (request == WorkRequest::title) return call->title();
-      call->route()->cancel(std::move(call));
+      call->route()->cancel(call);
       return std::string();
     });
     submit(std::move(pending));

@@ -7,6 +7,7 @@ namespace weft::rpc {
 std::shared_ptr<Route> RouteTable::to_name(const std::string& name,
                                            const std::vector<std::string>& addresses) {
   std::vector<Address> known;
+  known.reserve(addresses.size());
   for (const std::string& text : addresses) known.push_back(Address::parse(text));
   return find_or_make(name, std::move(known));
 }
@@ -61,7 +62,7 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
   auto& place = routes_[name];
   if (place == nullptr) place = dialled;
   if (place != nullptr) return place;
-  const auto route = place = make_(name, {}, loop);
+  auto route = place = make_(name, {}, loop);
   route->set_to_visitor();
   if (routes_.size() < check_at_) return route;
   // Also routes that were in use by an attempt to connect when their peers were lost.
