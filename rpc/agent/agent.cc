@@ -97,7 +97,7 @@ Future<void> Agent::leave() {
   auto membership = membership_;
   auto promise = std::make_shared<Promise<void>>(core->pick_loop());
   auto future = promise->future();
-  // First the layers, which still need the peers; then the job; then drain().
+  // The layers leave first, because they still need the peers. Then the agent leaves the job, and drains.
   core->hooks().leave(core->pick_loop()).then([core, membership, promise](Result<void>&& layers) {
     const auto drain = [core, promise](Result<void>&& left) {
       std::exception_ptr error = left.ok() ? nullptr : left.error();

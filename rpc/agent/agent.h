@@ -1,12 +1,13 @@
 // Agent: one endpoint of the RPC layer. It owns its event loops, connections and served methods.
 //
 // A plain object: a process may have several agents. The constructor takes the options and the layers above
-// RPC (dist_optim::layers() for training), and the agent listens from then on. Serve methods before other
-// agents know this one: before Job::join() in a job, otherwise before passing on addresses(). The destructor
-// fails calls in flight with shut_down and waits for running handlers; call drain() or leave() first for an
-// orderly end. Do not destroy an agent on its own threads (in a handler, or in a `then` that a loop runs).
-// Destroy an agent on the program's io_context on the thread that runs it, or when no thread runs it.
-// Thread-safety: all functions may be called from any thread, including serve() and allow_create().
+// RPC (dist_optim::layers() for training). When it returns, the agent listens. Serve methods before other
+// agents can reach this agent: before Job::join() in a job, otherwise before passing on addresses(). The
+// destructor fails calls in flight with shut_down and waits for running handlers; call drain() or leave()
+// first for an orderly end. Do not destroy an agent on its own threads (in a handler, or in a `then` that a
+// loop runs). If the agent runs on the program's io_context, destroy the agent on the thread that runs the
+// io_context, or when no thread runs the io_context. Thread-safety: all functions may be called from any
+// thread, including serve() and allow_create().
 #pragma once
 
 #include <weft/rpc/core/blocking_executor.h>
@@ -40,8 +41,8 @@ class WEFT_EXPORT Agent {
   const std::string& name() const;
   std::vector<std::string> addresses() const;
 
-  // Serving. Several handler threads call a served object at once. Calls of an object behind an RRef run one
-  // after another.
+  // Serving. Several handler threads may call a served object at the same time. Calls of an object behind an
+  // RRef run one after another.
   template <Served T>
   void serve(std::shared_ptr<T> object) {
     detail::serve_object(methods(), object);
@@ -50,26 +51,26 @@ class WEFT_EXPORT Agent {
   void serve() {
     methods().serve(detail::method_entry<F>(""));
   }
-  // Permits peers to create objects of type T on this agent, and to hold them by RRefs.
+  // Permits peers to create objects of type T on this agent, and to keep RRefs to these objects.
   template <Served T>
   void allow_create() {
     detail::serve_object<T>(methods(), nullptr);
     methods().serve(detail::constructor_entry<T>());
   }
 
-  // Limits how many calls of a method run at a time here, and how many wait. Further calls fail with
-  // resource_exhausted and not_sent.
+  // Limits the number of calls of a method that run here at the same time, and the number that wait. Further
+  // calls fail with resource_exhausted and not_sent.
   void limit(const std::string& method, MethodLimit limit);
 
   // A peer by name or by address. connect() is the same, for addresses.
   Peer peer(const std::string& name_or_address);
   Peer connect(const std::string& address) { return peer(address); }
-  // The member of a job of fixed size that has this rank, after Job::wait_for() has seen it join. Throws
-  // not_found if no member with that rank is known, failed_precondition if the world is not fixed.
+  // The member of a fixed world that has this rank. Wait for its join first (Job::join() or Job::wait_for()).
+  // Throws not_found if no member with that rank is known, failed_precondition if the world is not fixed.
   Peer peer(std::size_t rank);
 
   // The agent's membership of a job, if the options have a rendezvous. Programs use a Job
-  // (rpc/membership/job.h). Without a rendezvous: failed_precondition, except for leave().
+  // (rpc/membership/job.h). Without a rendezvous, all functions except leave() throw failed_precondition.
   // leave(): the layers leave, then the agent leaves the job and drains.
   Future<void> leave();
   // Once the agent has joined: the present members, as the store last reported them, and their changes.
@@ -95,8 +96,8 @@ class WEFT_EXPORT Agent {
   // default.
   void set_call_timeout(std::chrono::nanoseconds limit);
 
-  // Counters since the agent was created, and the calls in flight now. They are read one after another, so
-  // they may disagree by calls that begin or complete meanwhile.
+  // Counters since the agent was created, and the calls in flight now. The counters are read one after
+  // another: a call that begins or completes meanwhile may be included in some of them only.
   AgentCounts counts() const;
   // For layers, and for Job (rpc/membership/job.h). methods(): the served methods. membership() throws
   // failed_precondition without a rendezvous.
@@ -122,8 +123,8 @@ struct MethodInfo {
 };
 WEFT_CODEC(MethodInfo, name, signature, parameters, result, idempotent, on_object)
 
-// The methods that the peer serves, by name, including those of weft. Handler threads of the peer serve the
-// call, so it waits while all of them are busy. It has no default deadline.
+// The methods that the peer serves, by name, including those of weft. The call runs on a handler thread of
+// the peer, so it waits while all handler threads are busy. AgentOptions::call_timeout does not apply to it.
 WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
 
 }  // namespace weft::rpc

@@ -48,7 +48,7 @@ ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_poin
   return served;
 }
 
-// Each loop adds its calls; the last one calls done().
+// Each loop adds its calls. The last loop calls done().
 class Collector {
  public:
   Collector(std::shared_ptr<AgentCore> core, UniqueFunction<void(CallsInFlight)> done,
@@ -68,8 +68,8 @@ class Collector {
       for (const auto& call : calls)
         if (!call->finished()) made.push_back(describe(*call, state, now));
     };
-    // Copies: this may be the last owner of a call that completes meanwhile, and its end changes these
-    // tables.
+    // Iterates over copies of the tables: if a call completes meanwhile, this function may be its last owner,
+    // and the destruction of a call changes the tables.
     for (const auto& route : core_->routes().all())
       if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
     for (const auto& link : core_->links().all()) {
@@ -167,7 +167,8 @@ CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core, std::chron
   lock.unlock();
   CallsInFlight some = collector->give_up();
   lock.lock();
-  return told->calls ? std::move(*told->calls) : std::move(some);  // it may have completed just now
+  // The last loop may have answered after the wait.
+  return told->calls ? std::move(*told->calls) : std::move(some);
 }
 
 MethodEntry pending_entry() {
@@ -187,7 +188,7 @@ MethodEntry pending_entry() {
 
 Future<CallsInFlight> calls_in_flight(const Peer& peer) { return peer.ask<CallsInFlight>(pending_method); }
 
-// For a terminal: escaped, because peers choose their names.
+// The text is for a terminal, so names are escaped: peers choose them.
 std::string text_of(const CallsInFlight& calls) {
   std::string text = calls.name + ": " + std::to_string(calls.made.size()) + " calls waited for, " +
                      std::to_string(calls.served.size()) + " served";

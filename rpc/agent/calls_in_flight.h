@@ -30,7 +30,7 @@ struct MadeCall {
   std::uint64_t id = 0;
   std::string method;
   std::string peer;   // the peer's name, or its address while the name is unknown
-  double age = 0;     // seconds, to a few milliseconds
+  double age = 0;     // seconds, accurate to a few milliseconds
   std::string state;  // "sent", "connecting", "held" (the call waits for credit)
   double left = -1;   // seconds until the deadline; -1: no deadline
   CallName serving;   // the served call whose handler made this call; id 0: none
@@ -41,7 +41,7 @@ WEFT_CODEC(MadeCall, id, method, peer, age, state, left, serving)
 struct ServedCall {
   CallName call;
   std::string method;
-  double age = 0;  // seconds since it arrived, to a few milliseconds
+  double age = 0;  // seconds since the call arrived, accurate to a few milliseconds
   // "preparing" (a layer has not confirmed the references in its arguments), "queued", "running", "suspended"
   // (the handler has returned or suspended without an answer, and occupies no thread)
   std::string state;
@@ -49,7 +49,7 @@ struct ServedCall {
   // another), "handlers" (the agent's handler threads), "loop", "limit" (the limit of the method; only in
   // state "queued"). Empty: the call is in no queue yet.
   std::string on;
-  std::uint64_t queue = 0;  // identifies the queue: equal for calls that share one
+  std::uint64_t queue = 0;  // identifies the queue: calls in one queue have the same number
 };
 WEFT_CODEC(ServedCall, call, method, age, state, on, queue)
 
@@ -63,8 +63,8 @@ struct CallsInFlight {
 };
 WEFT_CODEC(CallsInFlight, name, incarnation, handler_threads, silent_loops, made, served)
 
-// Collects the calls of every loop of this agent. `done` is called on one of the loops when all have
-// answered, and never if a loop hangs. asking: a call to omit.
+// Collects the calls of every loop of this agent. `done` is called on one of the loops when all loops have
+// answered. If a loop hangs, `done` is never called. asking: a call to omit; null: none.
 WEFT_EXPORT void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core,
                                          UniqueFunction<void(CallsInFlight)> done,
                                          const IncomingCall* asking = nullptr);
@@ -72,7 +72,7 @@ WEFT_EXPORT void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core,
 WEFT_EXPORT CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core,
                                           std::chrono::nanoseconds timeout);
 
-// not_found: the agent has an older release of weft.
+// Fails with not_found if the peer has an older release of weft.
 WEFT_EXPORT Future<CallsInFlight> calls_in_flight(const Peer& peer);
 
 // The report as text.

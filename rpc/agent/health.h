@@ -28,6 +28,6 @@ WEFT_CODEC(Health, status, name, incarnation, version, uptime, calls_served, cal
 // The health of a peer. Fails with not_found if the peer has an older release of weft.
 WEFT_EXPORT Future<Health> health(const Peer& peer);
 
-WEFT_EXPORT MethodEntry health_entry();  // every agent serves it
+WEFT_EXPORT MethodEntry health_entry();  // every agent serves this method
 
 }  // namespace weft::rpc

@@ -14,7 +14,7 @@ namespace weft::rpc {
 // The method that stats() calls.
 inline constexpr std::string_view stats_method = "weft.stats";
 
-// The calls of one method since the agent has served it, as MethodCounters counts them.
+// The calls of one method since the agent began to serve it, counted as in MethodCounters.
 struct MethodStats {
   std::string name;
   std::uint64_t accepted = 0, answered = 0, failed = 0;  // failed: answered with an error
@@ -36,7 +36,7 @@ struct AgentStats {
   std::uint64_t exceptions_dropped = 0;
   std::uint64_t serving = 0, waiting = 0;  // calls in flight: of peers (including this one), and of the agent
   std::uint64_t bytes_sent = 0, bytes_received = 0;  // requests and replies
-  // The memory for arriving attachments. pool_bytes: bytes that are kept now.
+  // The pool of memory for arriving attachments (MemoryPool). pool_bytes: bytes that the pool keeps now.
   std::uint64_t pool_hits = 0, pool_misses = 0, pool_bytes = 0;
   std::vector<MethodStats> methods;  // the served methods, by name
   // The current figures of the layers, by name: "LAYER.FIGURE". docs/observability.md lists the figures of
