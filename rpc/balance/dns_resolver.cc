@@ -14,7 +14,7 @@ namespace {
 using asio::ip::tcp;
 using Names = PeerSet::Names;
 
-// Runs on the loop. A pending query ends with the loop's io_context at the latest, and its future with it.
+// Runs on the loop. If the loop's io_context is destroyed, a pending query ends, and its future fails.
 void ask(Loop& loop, const Address& address, bool certified, const std::shared_ptr<Promise<Names>>& promise) {
   auto resolver = std::make_shared<tcp::resolver>(io_context_of(loop));
   resolver->async_resolve(

@@ -86,7 +86,7 @@ void PeerSetState::resolve_later(std::chrono::nanoseconds wait) {
                         }));
 }
 
-// After a failure: at once, or when `soonest` has passed since the last query.
+// Queries the resolver after a failure: at once, or when `soonest` has passed since the last query.
 void PeerSetState::resolve_soon() {
   if (!resolver_) return;
   std::chrono::nanoseconds wait{0};
@@ -156,7 +156,7 @@ std::vector<ReplicaPlan::Replica> PeerSetState::replicas() const {
 Future<void> PeerSetState::pause() {
   struct Pause {
     Promise<void> promise;
-    Loop::TimerId timer = 0;  // used on the loop, as are the following functions
+    Loop::TimerId timer = 0;  // used only on the loop
   };
   auto pause = std::make_shared<Pause>(Pause{Promise<void>(loop_)});
   const auto end = [](const std::shared_ptr<Loop>& loop, const std::shared_ptr<Pause>& over) {
@@ -221,11 +221,11 @@ CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {
       case ErrorKind::unavailable:
       case ErrorKind::peer_lost:
       case ErrorKind::shut_down:
-        // A remote error concerns this replica only if no handler ran: a handler may report about other
-        // agents.
+        // A remote error is a failure of this replica only if no handler ran: the error of a handler may
+        // concern other agents.
         if (remote && known.execution() != Execution::not_sent) return {Outcome::good, false};
         return {Outcome::failed, harmless};
-      case ErrorKind::not_found:  // here: the agent is unknown; there: the method is
+      case ErrorKind::not_found:  // not remote: this agent does not know the peer; remote: no such method
         return remote ? CallVerdict{Outcome::good, false} : CallVerdict{Outcome::failed, harmless};
       case ErrorKind::resource_exhausted:  // the replica is alive, but overloaded
         return {remote ? Outcome::good : Outcome::unknown, remote && harmless};

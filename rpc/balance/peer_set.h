@@ -7,8 +7,8 @@
 //
 // If a replica did not receive a call, the set tries the call on another replica. If the call may have run,
 // the set does so only if the method is idempotent. Each replica is tried once. The set keeps the arguments
-// for further tries, so they must be copyable; otherwise there is only one try. A replica fails if it cannot
-// be reached, is lost or shuts down, or if the deadline passes; errors of its handlers do not count.
+// for further attempts. If they are not copyable, the set makes only one attempt. A replica fails if it
+// cannot be reached, is lost or shuts down, or if the deadline passes; errors of its handlers do not count.
 // Connected replicas are preferred. Replicas that cannot be reached are reconnected in the background. Cheap
 // to copy; copies share the state of the replicas. Thread-safe.
 #pragma once
@@ -24,13 +24,13 @@ struct PeerSetOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
   double max_load = 1.25;  // max_load, ejection: as in BalanceOptions
   EjectionOptions ejection;
-  // The interval at which the resolver is queried. It is also queried when a replica fails, but not more
-  // often than `soonest`.
+  // refresh: the interval at which the resolver is queried. When a replica fails, the resolver is queried
+  // earlier. soonest: the minimum interval between two queries.
   std::chrono::nanoseconds refresh = std::chrono::seconds{30};
   std::chrono::nanoseconds soonest = std::chrono::seconds{1};
-  // The maximum time that a call waits for the connection to one replica while other replicas remain to be
-  // tried. It is never longer than an equal share of the time until the deadline. CallOptions::connect_within
-  // overrides it.
+  // The maximum time that a call waits for the connection to one replica, if other replicas have not been
+  // tried yet. The time until the deadline is divided equally among these replicas, and the wait is never
+  // longer than one part. CallOptions::connect_within overrides it.
   std::chrono::nanoseconds connect_within = std::chrono::seconds{1};
 };
 
@@ -60,10 +60,10 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   std::optional<Chosen> choose(std::optional<std::uint64_t> key, const std::vector<ReplicaPlan::Id>& but);
   void finish(const Choice& choice, ReplicaPlan::Outcome outcome);
   std::vector<ReplicaPlan::Replica> replicas() const;
-  // The maximum time for the connection in an attempt. nullopt: until the deadline.
+  // The maximum time that an attempt waits for its connection. nullopt: until the deadline.
   std::optional<std::chrono::nanoseconds> connect_within(std::optional<Clock::time_point> deadline,
                                                          std::size_t left) const;
-  Future<void> pause();  // completes when a call may try all replicas again; cancelling it ends the pause
+  Future<void> pause();  // completes when a call may try all replicas again; its cancel() ends the pause
 
  private:
   void resolved(Result<Names> names);
@@ -88,27 +88,27 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   std::vector<Ready> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
-// The consequences of a call's result for its replica, and for further tries.
+// The consequences of a call's result for its replica, and for further attempts.
 struct WEFT_EXPORT CallVerdict {
   ReplicaPlan::Outcome outcome = ReplicaPlan::Outcome::good;
   bool elsewhere = false;  // another replica may be tried
   static CallVerdict of(const std::exception_ptr& error, bool idempotent);
 };
 
-// The attempts of one call. cancel() cancels the latest one. If threads race, set() for an attempt may run
-// after a later attempt has started. Thread-safe.
+// The attempts of one call. With several threads, set() for an attempt may be called after a later attempt
+// has started. Thread-safe.
 class WEFT_EXPORT LatestAttempt {
  public:
   std::uint64_t begin();                              // returns its number
   void set(std::uint64_t number, Future<void> work);  // ignored if a later attempt has started
-  void cancel();                                      // cancels the latest attempt, and all later ones
+  void cancel();                                      // cancels the latest attempt and all later attempts
   bool cancelled() const;
 
  private:
   mutable Mutex mutex_;
   std::uint64_t latest_ WEFT_GUARDED_BY(mutex_) = 0;
   bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
-  // It is cancelled without the mutex, because it may call back.
+  // Cancel it with the mutex unlocked, because its cancellation may call this object.
   std::shared_ptr<Future<void>> work_ WEFT_GUARDED_BY(mutex_);
 };
 
@@ -174,7 +174,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     if (!verdict.elsewhere || !again_) return promise_.complete(std::move(result));
     latest_.cancelled() ? end_after(result.error()) : attempt(result.error());
   }
-  // Cancelled after an attempt had failed, and before the next one started.
+  // The call was cancelled after an attempt had failed, and before the next attempt started.
   void end_after(const std::exception_ptr& failed) {
     try {
       std::rethrow_exception(failed);
@@ -186,7 +186,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
       promise_.fail(std::current_exception());
     }
   }
-  // Every replica has failed; `last` is the last error. Null: no replica is known.
+  // No replica is left to try. last: the last error; null: no replica is known.
   void nobody_left(const std::exception_ptr& last) {
     if (!wait_for_ready_ || (last != nullptr && !again_)) {
       if (last != nullptr) return promise_.fail(last);
@@ -244,8 +244,8 @@ class WEFT_EXPORT PeerSet {
   PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options = {});
 
   // Return a handle whose calls have a key, have options or metadata (merged as for a Peer), or are made on
-  // behalf of a call that is being served. The deadline applies to all tries together. With wait_for_ready, a
-  // call retries all replicas until one can be reached.
+  // behalf of a call that is being served. The deadline applies to all attempts together. With
+  // wait_for_ready, a call retries all replicas until one can be reached.
   PeerSet key(std::string_view key) const;
   PeerSet with(CallOptions options) const;
   PeerSet with_metadata(Metadata metadata) const;

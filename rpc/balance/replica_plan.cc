@@ -63,8 +63,8 @@ std::optional<ReplicaPlan::Choice> ReplicaPlan::choose(Time now, std::optional<s
   for (const Replica* replica : good) best = std::min(best, rank(replica));
   std::erase_if(good, [&](const Replica* replica) { return rank(replica) != best; });
   Replica* chosen = nullptr;
-  // A replica that is due for a probe is chosen under every policy; otherwise an unattractive one would never
-  // return.
+  // A replica that is due for a probe is chosen under every policy. Otherwise a replica that the policy never
+  // selects would stay ejected.
   for (Replica* replica : good)
     if (replica->ejected_until && available(*replica, now)) chosen = replica;
   if (chosen == nullptr) chosen = pick(good, key);
@@ -86,7 +86,7 @@ ReplicaPlan::Replica* ReplicaPlan::pick(const std::vector<Replica*>& from, std::
       if (options_.max_load > 0 &&
           static_cast<double>(replica->outstanding) >= std::max(max_outstanding, 1.0))
         continue;
-      // Equal on every machine, so that agents agree on the replica of a key.
+      // The weights are equal on every machine, so that all agents select the same replica for a key.
       const std::uint64_t weight = split_mix(replica->hash ^ split_mix(*key));
       if (best != nullptr && weight <= highest) continue;
       best = replica;

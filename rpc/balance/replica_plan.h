@@ -2,10 +2,11 @@
 // no I/O, and its callers pass the time.
 //
 // A replica that fails several times in a row is ejected for a while. After that, one call probes it: success
-// reinstates it, failure ejects it for twice as long. The last replica that is not ejected is never ejected.
-// A replica that is not connected gets calls only if no better one is available (Reach).
+// reinstates it, failure ejects it for twice as long. If all other replicas are ejected, a failing replica is
+// not ejected. A replica that is not connected gets calls only if no replica with a better Reach is
+// available.
 //
-// Rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; its
+// Rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998. The
 // bound on loads: Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018.
 // Thread-safety: none.
 #pragma once
@@ -47,7 +48,8 @@ struct BalanceOptions {
 class WEFT_EXPORT ReplicaPlan {
  public:
   using Id = std::uint64_t;  // identifies a replica while it is in the plan; never reused
-  // `Outcome`: the result of a call, for finish().
+  // Outcome: the result of a call for its replica (finish()). unknown: the result says nothing about the
+  // replica.
   using Time = Clock::time_point;
   enum class Outcome : std::uint8_t { good, failed, unknown };
   // How well a replica can be reached, the best first. For a key, a connecting replica counts as connected,
@@ -69,8 +71,7 @@ class WEFT_EXPORT ReplicaPlan {
   // Selects the replica for a call, which is in flight from now on. nullopt if all replicas are in `but`.
   std::optional<Choice> choose(Time now, std::optional<std::uint64_t> key = {},
                                const std::vector<Id>& but = {});
-  // Reports the result of a call. unknown: the result says nothing about the replica. Ignored for a replica
-  // that has left the plan.
+  // Reports the result of a call. Ignored for a replica that has left the plan.
   void finish(const Choice& choice, Outcome outcome, Time now);
 
   // The state of one replica.
