@@ -116,7 +116,7 @@ void CallAccounts::end_drain(Result<void> result) {
   }
   if (drain == nullptr) return;
   drain->loop->post(
-      [drain] { drain->loop->cancel(drain->timer); });  // posted later, so after the timer was set
+      [drain] { drain->loop->cancel(drain->timer); });  // posted after the job that sets the timer
   drain->promise.complete(std::move(result));
 }
 

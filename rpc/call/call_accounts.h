@@ -21,7 +21,8 @@ class Admission;
 // The counters of an agent since it was created, for metrics and tests. A value.
 struct AgentCounts {
   std::uint64_t connections_made = 0;  // with a completed handshake, from either side
-  // Wrong, expired or missing credentials, a handshake that timed out, or too many pending handshakes.
+  // Connections with wrong, expired or missing credentials, with a handshake that timed out, or beyond the
+  // maximum of pending handshakes.
   std::uint64_t connections_refused = 0;
   std::uint64_t connections = 0;         // now
   std::uint64_t handshakes = 0;          // now: accepted connections whose handshake is not complete
@@ -34,7 +35,8 @@ struct AgentCounts {
   std::uint64_t peers_silent = 0;        // connections closed because no heartbeat arrived
   std::uint64_t exceptions_dropped = 0;  // thrown by continuations, and by jobs of loops and handler threads
   std::uint64_t serving = 0, waiting = 0;  // calls in flight now: of peers, and of this agent
-  std::uint64_t serving_bytes = 0;         // now: requests that are being read, and requests of calls served
+  // Now: requests that are being read, and requests of calls of peers.
+  std::uint64_t serving_bytes = 0;
   std::uint64_t waiting_bytes = 0;  // now: calls of this agent (Limits::outgoing_bytes, outgoing_values)
   // Bytes of requests and replies, with their headers and attachments.
   std::uint64_t bytes_sent = 0, bytes_received = 0;
@@ -48,7 +50,7 @@ struct AgentCounters {
       peers_silent{0}, exceptions_dropped{0};
   std::atomic<std::uint64_t> bytes_sent{0}, bytes_received{0};
 
-  // Adds `more` to a counter. Relaxed: it orders no other access to memory.
+  // Adds `more` to a counter. The memory order is relaxed: the addition orders no other memory access.
   static void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
     counter.fetch_add(more, std::memory_order_relaxed);
   }
@@ -68,14 +70,15 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   AgentCounters& counters() { return counters_; }
   // Sets all of AgentCounts except `connections`, `handshakes` and `memory`.
   void add_to(AgentCounts& counts) const;
-  // The id of a new call of this agent: 1, 2, 3 and so on. Their number is AgentCounts::calls_made.
+  // The id of a new call of this agent: 1, 2, 3 and so on. AgentCounts::calls_made is the number of these
+  // ids.
   std::uint64_t next_call_id() { return next_call_++; }
   // Bounds the memory of arriving messages. The agent's connections share it.
   const std::shared_ptr<Admission>& admission() const { return admission_; }
 
   // A call of this agent begins and ends. background: Job::quiesce() does not wait for the call.
-  // outgoing_began() returns false if the call exceeds a limit: it must fail. Such a call also ends with
-  // outgoing_ended().
+  // outgoing_began() returns false if the call exceeds a limit. The caller must then fail the call, and call
+  // outgoing_ended() as for other calls.
   bool outgoing_began(OutgoingSize size, bool background);
   void outgoing_ended(OutgoingSize size, bool background);
   // Counts a call between two attempts, with the bytes that it keeps, until the returned pointer is

@@ -1,5 +1,5 @@
-// CallContext: the call that a handler serves. `peer.with(call)` passes its deadline, its cancellation and
-// the sections of layers above (pass, trace) on to the calls that the handler makes.
+// CallContext: the call that a handler serves. For the calls that the handler makes with `peer.with(call)`,
+// the deadline, the cancellation and the sections of layers above (pass, trace) are passed on.
 //
 // The context exists until the call is answered. Thread-safety: the functions may be called from any thread,
 // except slots(), which only the handler may call.
@@ -34,11 +34,10 @@ class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_f
   // The caller, and the name of the method ("service.method"). Both are valid until the call is answered.
   virtual const Caller& peer() const = 0;
   virtual std::string_view method() const = 0;
-  // The deadline by this agent's clock: the arrival of the request plus the time that the caller had left.
-  // nullopt: the call has no deadline.
+  // The deadline by this agent's clock: the arrival of the request plus the remaining time that the request
+  // states. nullopt: the call has no deadline.
   virtual std::optional<Clock::time_point> deadline() const = 0;
-  // The number of earlier attempts of this call. Above 0, the call is a retry, and an earlier attempt may
-  // have run.
+  // The number of earlier attempts of this call. If the number is above 0, an earlier attempt may have run.
   virtual std::uint16_t attempt() const = 0;
   // Whether the caller has cancelled the call, the call's connection is lost, or the deadline has passed.
   virtual bool cancelled() const = 0;

@@ -32,7 +32,8 @@ class WEFT_EXPORT CallHook {
     (void)call;
     next();
   }
-  // A reply with sections has arrived. Called on its link's loop, before the caller's parts read it.
+  // A reply with sections has arrived. Called on its link's loop, before the parts of the call (CallPart)
+  // read it.
   virtual void replied(IncomingMessage& message, const AgentId& from) { (void)message, (void)from; }
   // A handler makes a call on behalf of the call that it serves (peer.with(call)).
   virtual void nested(CallContext& parent, OutgoingCall& child) { (void)parent, (void)child; }
@@ -40,11 +41,11 @@ class WEFT_EXPORT CallHook {
   // Adds this layer's figures to its agent's stats (stats.h). Any thread; must not block.
   virtual void figures(LayerFigures& to) const { (void)to; }
 
-  // A connection to a peer was made, perhaps not the first one. Called on its loop, before any call over it
-  // is served.
+  // A connection to a peer was made. The peer may have other connections. Called on the loop of the
+  // connection, before any call over the connection is served.
   virtual void connection_made(const AgentId& peer) { (void)peer; }
-  // A connection to a peer has closed, perhaps not the last one, and messages in transit over it are lost.
-  // connection: as IncomingCall::connection(). Any thread; must not block.
+  // A connection to a peer has closed, and messages in transit over it are lost. The peer may have other
+  // connections. connection: as IncomingCall::connection(). Any thread; must not block.
   virtual void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
     (void)connection, (void)peer, (void)reason;
   }
@@ -54,17 +55,18 @@ class WEFT_EXPORT CallHook {
   // The job has declared this incarnation of a peer dead, whether or not the agent was connected to it. The
   // end of a connection is reported separately. Any thread; must not block.
   virtual void peer_forgotten(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
-  // All members of a job of fixed size have joined, this one included. An exception fails the wait for them.
-  // Any thread; must not block.
+  // All members of a fixed world have joined, including this one. If this function throws, the wait for the
+  // members fails with that exception. Any thread; must not block.
   virtual void world_complete(const std::vector<std::string>& members) { (void)members; }
-  // A job of fixed size has lost a member: no more calls are sent. Any thread; must not block.
+  // A fixed world has lost a member: no more calls are sent. Any thread; must not block.
   virtual void world_failed(const Error& error) { (void)error; }
-  // A peer shuts down because its job has failed with this error. Called before the end of its connection is
-  // reported, on its loop; must not block.
+  // A peer shuts down because its job has failed with this error. Called on the loop of its connection,
+  // before the end of the connection is reported; must not block.
   virtual void peer_world_failed(const AgentId& peer, const Error& error) { (void)peer, (void)error; }
   // The agent begins to drain. Any thread; must not block.
   virtual void draining() {}
-  // Called before the agent announces its end to its peers: the layer sends its last messages to them.
+  // Called before the agent announces its end to its peers, so that the layer can send its last messages to
+  // them.
   virtual Future<void> leaving() { return Future<void>::made(Result<void>{}); }
   // The agent shuts down: the layer fails pending work and drops references to the agent.
   virtual void shut_down() {}

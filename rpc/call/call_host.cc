@@ -25,7 +25,8 @@ std::optional<Error> CallHost::world_failure() const {
   return world_failure_;
 }
 
-// A peer that ends because its job has failed is not the cause.
+// If the job has failed, its peers end because of that failure, so the failure is the cause. If this agent
+// has shut down, the shutdown is the cause.
 std::optional<Error> CallHost::cause_of_ends() const { return ended_ ? std::nullopt : world_failure(); }
 
 }  // namespace weft::rpc

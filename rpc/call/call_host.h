@@ -1,8 +1,8 @@
 // CallHost: the part of an agent that its calls use: identity, handler threads, methods, layers, accounts,
 // and the failure of its job.
 //
-// It knows no connections: AgentCore, which derives from it, adds those. Calls share the ownership of their
-// host. Thread-safety: all functions may be called from any thread.
+// CallHost does not refer to connections: AgentCore, which derives from CallHost, adds them. Calls share the
+// ownership of their host. Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/call/call_accounts.h>
@@ -31,7 +31,7 @@ class WEFT_EXPORT CallHost {
   Slots& layers() { return hooks_.layers(); }
   const Slots& layers() const { return hooks_.layers(); }
 
-  // The start time of a call: exact if the agent has interceptors, otherwise to a few milliseconds.
+  // The start time of a call: exact if the agent has interceptors, otherwise accurate to a few milliseconds.
   Clock::time_point call_time(const Loop& loop) const {
     return hooks_.interceptors().empty() ? loop.coarse_now() : loop.now();
   }
@@ -48,7 +48,7 @@ class WEFT_EXPORT CallHost {
   bool ended() const { return ended_; }  // whether the agent has shut down
 
   // Sets the error with which the agent's job has failed. From then on, calls whose peer is lost fail with
-  // it. Other calls continue. Later errors are ignored.
+  // this error. Other calls continue. Later errors are ignored.
   void blame(const Error& error);
   std::optional<Error> world_failure() const;  // the first error of blame()
   // The error with which calls fail if their peer is lost. nullopt: they fail with the error of the loss.

@@ -1,5 +1,5 @@
-// CallOptions: deadline, retries and similar options of a call; Metadata: text that a call carries.
-// Peer::with() and Peer::with_metadata() set them. Values.
+// CallOptions: timeout, retries and similar options of a call; set with Peer::with(). Metadata: text that is
+// sent with a call; set with Peer::with_metadata(). Both are values.
 #pragma once
 
 #include <weft/rpc/call/retry.h>
@@ -23,12 +23,12 @@ struct WEFT_EXPORT CallOptions {
   // true: the call may run twice, even if its method is not declared idempotent. nullopt: false.
   std::optional<bool> idempotent;
   // true: while the peer cannot be reached, the call waits for a connection until its deadline. false: the
-  // call fails if an attempt to connect fails, and at once while the next attempt is not due
-  // (AgentOptions::connect_backoff). The error has Execution::not_sent, so the caller may choose another
-  // peer. nullopt: false.
+  // call fails if an attempt to connect fails. During the wait before the next attempt
+  // (AgentOptions::connect_backoff), calls fail at once. The error has Execution::not_sent, so the caller may
+  // choose another peer. nullopt: false.
   std::optional<bool> wait_for_ready;
-  // The maximum time that the call waits for a connection. Then it fails with unavailable and not_sent.
-  // nullopt: the call waits until its deadline.
+  // The maximum time that the call waits for a connection. After this time, the call fails with unavailable
+  // and not_sent. nullopt: the call waits until its deadline.
   std::optional<std::chrono::nanoseconds> connect_within;
 
   // Sets each option that `later` sets; the others keep their values.
@@ -36,7 +36,7 @@ struct WEFT_EXPORT CallOptions {
 };
 
 // g++ 12 copies the bytes of an aggregate that is initialized by braces within a co_await expression, and
-// destroys it twice. So the options have no destructor, and do not include Metadata, which has one.
+// destroys it twice. So CallOptions has no destructor, and Metadata, which has a destructor, is separate.
 static_assert(std::is_trivially_copyable_v<CallOptions>);
 
 // Text by key that a call sends with its arguments. The callee reads it with CallContext::metadata(key).

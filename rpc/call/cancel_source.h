@@ -17,9 +17,9 @@ namespace weft::rpc {
 
 class WEFT_EXPORT CancelSource {
  public:
-  // The job runs once, at cancellation: on a loop or on the thread that calls cancel(). It must not block or
-  // throw. If the source has been cancelled, the job runs within on_cancel(), which then returns 0.
-  // forget_cancel() removes a job that is no longer needed.
+  // on_cancel() adds a job that runs once, at the cancellation: on a loop or on the thread that calls
+  // cancel(). It must not block or throw. If the source has been cancelled, the job runs within on_cancel(),
+  // which then returns 0. forget_cancel() removes a job that is no longer needed.
   using CancelJobId = std::uint64_t;
   CancelJobId on_cancel(Callback job);
   void forget_cancel(CancelJobId id);
@@ -29,7 +29,7 @@ class WEFT_EXPORT CancelSource {
   ~CancelSource() = default;
   bool was_cancelled() const;         // run_cancel_jobs() was called
   void run_cancel_jobs();             // once; later calls have no effect
-  virtual void first_cancel_job() {}  // the first job was added; on the thread that added it
+  virtual void first_cancel_job() {}  // called when the first job is added, on the thread that adds it
   // By default, writes a line to stderr.
   virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;
 
@@ -41,8 +41,8 @@ class WEFT_EXPORT CancelSource {
 };
 
 // A group of calls that are cancelled together. `peer.with(scope)` adds calls to it. cancel() cancels each
-// call in flight; later calls fail at once and are not sent. Destroying the scope cancels nothing. Copies are
-// the same scope.
+// call in flight; later calls fail at once and are not sent. The destruction of the scope cancels nothing.
+// Copies refer to the same scope.
 class WEFT_EXPORT CancelScope {
  public:
   CancelScope() : shared_(std::make_shared<Shared>()) {}

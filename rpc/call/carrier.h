@@ -19,7 +19,7 @@ class PendingCall;
 // The connection that sent a call, or the session that keeps the call. It cancels the call at the callee.
 class WEFT_EXPORT CancelTarget {
  public:
-  virtual void cancel(std::uint64_t call_id) = 0;  // tells the callee; no effect if the call is unknown
+  virtual void cancel(std::uint64_t call_id) = 0;  // notifies the callee; no effect if the call is unknown
 
  protected:
   virtual ~CancelTarget() = default;
@@ -34,8 +34,8 @@ class WEFT_EXPORT CallRoute : public Destination {
   virtual std::string peer_name() const = 0;  // for error texts; an address until the peer is connected
   // Sends the call once there is a connection. If the call cannot be sent, it fails. Does not block.
   virtual void submit(std::shared_ptr<PendingCall> call) = 0;
-  // The call fails with `cancelled`, later and on the loop; if it was sent, it is also cancelled at the
-  // callee. No effect on a call that has ended.
+  // Posts a job to the loop that fails the call with `cancelled`. If the call was sent, the job also cancels
+  // it at the callee. No effect on a call that has ended.
   virtual void cancel(std::shared_ptr<PendingCall> call) = 0;
 
  protected:
@@ -53,7 +53,7 @@ class WEFT_EXPORT Carrier : public CancelTarget {
   // The loop and the number of the connection. Both are constant.
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   std::uint64_t number() const { return number_; }  // unique among the agent's connections, ascending
-  // Whether the connection has not ended. It may end at any time.
+  // Whether the connection is open. It may end at any time.
   virtual bool is_open() const = 0;
   virtual bool in_session() const = 0;  // replies may outlive the connection
   virtual void check_fits(

@@ -22,7 +22,7 @@ FailureInfo describe(const CallHost& host, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const RemoteError& remote) {
-    // A nested call failed: the caller learns of the first worker that the error comes from.
+    // The error of a nested call: its text names the worker and the method in which the error arose.
     return {remote.kind(), remote.what(), {}, {}, {}, false, remote.payload()};
   } catch (const Error& own) {
     return {own.kind(), own.what(), {}, {}, {}, false, own.payload()};
@@ -63,7 +63,7 @@ IncomingCall::~IncomingCall() {
                         .resumable = is_resumable(),
                         .deadline = deadline_timer_});
   if (passed_ != nullptr) passed_->leave();
-  slots() = Slots();  // before active_
+  slots() = Slots();  // destroys the slots before active_
 }
 
 asio::execution_context& IncomingCall::asio_context() const { return carrier_->loop()->context(); }
@@ -101,7 +101,7 @@ void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcep
   carrier_->loop()->exceptions()->take("a callback of on_cancel()", exception);
 }
 
-// The caller cancels at the deadline too, but it may not be able to send.
+// The caller also cancels the call at the deadline, but its message may not arrive.
 void IncomingCall::watch_deadline() {
   const std::shared_ptr<Loop> loop = carrier_->loop();
   if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
@@ -167,7 +167,7 @@ void IncomingCall::intercept(std::size_t next) {
   });
 }
 
-// Before the reply is sent, so that its receiver finds it counted.
+// Called before the reply is sent, so that the counters include the call when the caller receives the reply.
 void IncomingCall::note_answer(const std::exception_ptr& error) {
   if (const auto& counters = method_->counters) {
     if (error != nullptr) AgentCounters::count(counters->failed);
@@ -201,7 +201,7 @@ const KeptType KeptType::unknown;
 
 void IncomingCall::keep(KeptValue value) {
   try {
-    // The result stays here; layers may add sections to the empty reply.
+    // The result stays on this agent. Layers may add sections to the empty reply.
     sink_->keep(std::move(value));
     reply([](ValueWriter writer) { writer.set_nil(); });
   } catch (...) {
@@ -257,10 +257,11 @@ void IncomingCall::fail(std::exception_ptr error) {
   failure.worker = host_->id().name;
   failure.method = method_->name;
   failure.not_run = !began_;
-  // During shutdown, layers have released the objects of calls. An error because of that would hide the loss
-  // of the agent from the caller: the end of the connection is the answer.
+  // During shutdown, layers have released the objects of calls, and handlers may fail because of that. Such
+  // an error would hide the loss of the agent, so no failure is sent: the caller sees the end of the
+  // connection.
   if (!host_->ended()) carrier_->send_failure(message_->prefix(), failure, std::move(active_));
-  // The caller is answered first, because the sink may send answers over the same link.
+  // The failure is sent to the caller first, because the sink may send answers over the same link.
   if (sink_ != nullptr) carrier_->loop()->post([sink = sink_, error] { sink->failed(error); });
 }
 

@@ -1,11 +1,11 @@
 // IncomingCall: a request that this agent has accepted, from the arrival of its frame until its reply.
 //
-// Layers above prepare it (CallHook::incoming): they may resolve its object, replace arguments, add parts,
-// contexts and an executor, or keep its result here instead of sending it. Then the handler runs on the
-// executor. Every call is answered exactly once; if it is destroyed without an answer, it fails with
-// `internal`. Owned by its handler and the layers. Thread-safety: layers prepare the call on its connection's
-// loop, then the handler alone uses it; reply(), fail() and the functions of CallContext may be called from
-// any thread.
+// Layers above prepare the call (CallHook::incoming): they may resolve its object, replace arguments, add
+// parts and contexts, set the executor, or keep the result on this agent instead of sending it. Then the
+// handler runs on the executor. Every call is answered exactly once: a call that is destroyed without an
+// answer fails with `internal`. Owned by its handler and the layers. Thread-safety: layers prepare the call
+// on its connection's loop, then the handler alone uses it; reply(), fail() and the functions of CallContext
+// may be called from any thread.
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
@@ -26,11 +26,11 @@ struct WEFT_EXPORT KeptType {
   std::string name;                                    // in the canonical grammar, or the name of its service
   bool concurrent = false;                             // its calls may run at the same time
   void (*encode)(ValueWriter, const void*) = nullptr;  // null: values of the type cannot be sent
-  // Throws the object as a pointer to its dynamic type: catching a base's pointer is the one conversion from
-  // an erased type to a base that C++ offers. About 2 µs; see rref::detail::as.
+  // Throws a pointer to the object, with its type. C++ has no other conversion from an erased type to a base:
+  // the catch clause for a pointer to the base converts it. Takes about 2 µs; see rref::detail::as.
   void (*throw_pointer)(void*) = nullptr;
 
-  static const KeptType unknown;  // of a value of unknown type
+  static const KeptType unknown;  // the type of a value whose type is unknown
 };
 
 // A handler's result, or a created object, that stays on this agent. Its C++ type is erased; `type` has the
@@ -96,9 +96,10 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   Executor& executor() const { return *executor_; }
   std::shared_ptr<Executor> share_executor() const;  // for work that continues after the call is answered
   std::uint64_t connection() const;                  // Carrier::number() of its connection; any thread
-  bool connected() const;                            // whether that connection is open
+  bool connected() const;                            // whether its connection is open
   asio::execution_context& asio_context() const;
-  void release_object() { object_ = nullptr; }  // the handler has returned; the answer is pending
+  // Call it when the handler has returned and the answer is pending.
+  void release_object() { object_ = nullptr; }
   ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
   bool keeps_result() const { return sink_ != nullptr; }
   // Answer the call. Only the first answer has an effect. keep(): passes the result to the sink, if
@@ -107,7 +108,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void reply(UniqueFunction<void(ValueWriter)> encode);
   void fail(std::exception_ptr error);
   void fail(const Error& error) { fail(std::make_exception_ptr(error)); }
-  // Fails the call like fail(), if its handler was never called.
+  // Fails a call whose handler was never called. The error states that the call did not run.
   void refuse(std::exception_ptr error);
   void refuse(const Error& error) { refuse(std::make_exception_ptr(error)); }
 
@@ -121,9 +122,10 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   // The caller's id of the call: unique among the calls of the caller's incarnation.
   std::uint64_t id() const;
 
-  // For reports of calls in flight; any thread. accepted(): to a few milliseconds, unless the agent has
-  // interceptors. began(): the handler may have run. returned(): the handler has returned, or its coroutine
-  // has suspended, without an answer. at_gate(): the limit of the method holds the call back.
+  // For reports of calls in flight; any thread. accepted(): the arrival of the request, accurate to a few
+  // milliseconds, or exact if the agent has interceptors. began(): the handler may have run. returned(): the
+  // handler has returned, or its coroutine has suspended, without an answer. at_gate(): the limit of the
+  // method holds the call back.
   Clock::time_point accepted() const { return accepted_; }
   bool answered() const { return answered_; }
   bool began() const { return began_; }
@@ -144,7 +146,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void first_cancel_job() override;
   void cancel_job_threw(const std::exception_ptr& exception) noexcept override;
   void watch_deadline();
-  void give_up_reply();  // the reply was not sent: the call's parts undo what they wrote to it
+  void give_up_reply();  // the reply was not sent: the parts of the call undo what they wrote to the reply
   class AllContexts final : public ContextSwitch {
    public:
     explicit AllContexts(IncomingCall& call) : call_(call) {}
@@ -180,7 +182,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   std::atomic<bool> returned_{false}, at_gate_{false};
   std::atomic<const Executor*> queue_{nullptr};
   std::atomic<bool> deadline_struck_{false};  // the call was cancelled because of its deadline
-  Loop::TimerId deadline_timer_ = 0;          // on the link's loop, once a job waits for cancellation
+  // Used on the link's loop; set when the first job waits for the cancellation.
+  Loop::TimerId deadline_timer_ = 0;
 };
 
 }  // namespace weft::rpc

@@ -17,7 +17,8 @@ class WEFT_EXPORT Interceptor {
   virtual ~Interceptor() = default;
 
   // At the callee, on the call's executor, before the handler. If it throws, the call fails with that error
-  // and the handler does not run. It may suspend: the call waits, other calls of the same object do not.
+  // and the handler does not run. If it suspends, the call waits, and other calls of the same object
+  // continue.
   virtual Task<void> accept(CallContext& call) {
     (void)call;
     co_return;
@@ -28,9 +29,9 @@ class WEFT_EXPORT Interceptor {
     (void)call, (void)error;
   }
 
-  // At the caller, on its thread, before the arguments are encoded. It may set metadata or a deadline, or
-  // refuse the call by throwing. serving: the call on whose behalf this one is made, or null. The returned
-  // watch is notified when the call has ended, after all retries. null: no watch.
+  // At the caller, on the thread that makes the call, before the arguments are encoded. It may set metadata
+  // or a deadline, or refuse the call by throwing. serving: the call on whose behalf this one is made, or
+  // null. The returned watch, which may be null, is notified when the call has ended, after all retries.
   virtual std::unique_ptr<CallWatch> calling(OutgoingCall& call, const std::string& peer,
                                              CallContext* serving) {
     (void)call, (void)peer, (void)serving;

@@ -13,8 +13,8 @@
 
 namespace weft::rpc::detail {
 
-// Whether an argument of type Given may be passed for a parameter of this type. arguments_fit() is a value
-// and not a constraint, so that its caller reports one clear error.
+// Whether an argument of type Given may be passed for a parameter of type Parameter. Functions check it with
+// arguments_fit() in a static_assert and not with a constraint, so that the compiler reports one clear error.
 template <class Given, class Parameter>
 concept Fits = StandsFor<std::decay_t<Given>, Parameter>::value || std::is_convertible_v<Given, Parameter>;
 
@@ -60,7 +60,7 @@ WEFT_EXPORT void refuse_arguments(IncomingCall& call, std::exception_ptr why);
 template <class Parameter>
 Parameter decode_argument(const IncomingCall& call, std::size_t i) {
   if (i >= call.argument_count()) {
-    // The caller uses an older release, without this parameter.
+    // The caller uses an older release of the method, which does not have this parameter.
     if constexpr (is_optional<Parameter>) return std::nullopt;
     throw_missing_argument(i, type_text<Parameter>());
   }
@@ -138,7 +138,7 @@ struct Answer {
   void operator()(Result<T>&& result) const { answer(*call, std::move(result)); }
 };
 
-// Answers a call with the result within a wrapper of a layer (FutureResult).
+// Answers a call with the result that a layer's wrapper contains (FutureResult).
 template <class Wrapper>
 struct AnswerWithin {
   std::shared_ptr<IncomingCall> call;
@@ -149,7 +149,7 @@ struct AnswerWithin {
 };
 
 // Runs a handler that is an asio::awaitable on the call's executor. If the call is cancelled, the coroutine
-// is cancelled, too.
+// is also cancelled.
 template <class T, class Awaitable>
 void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitable) {
   struct Running {
@@ -184,7 +184,7 @@ std::optional<Arguments> arguments_of(const std::shared_ptr<IncomingCall>& call)
   }
 }
 
-// Runs a method's function. Separate from run_handler(), which is compiled once for each signature.
+// Runs a method's function. A separate function, because run_handler() is compiled once for each signature.
 template <class M>
 typename M::Traits::Returned invoke(IncomingCall& call, typename M::Traits::Arguments& arguments) {
   using Traits = typename M::Traits;
@@ -228,7 +228,7 @@ void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(I
     }
   };
   if constexpr (std::same_as<Returned, Task<Value>>) {
-    // The call outlives the coroutine, which may refer to its context.
+    // The call outlives the coroutine, because the coroutine may refer to the call's context.
     Result<Task<Value>> made = capture(run);
     if (!made.ok()) return call->fail(made.error());
     std::move(made).get().start_here(call->executor(), call->context(), Answer<Value>{call});
@@ -265,7 +265,7 @@ WEFT_EXPORT MethodEntry described_entry(std::string_view service, std::string_vi
                                         std::string signature, std::vector<std::string> parameters,
                                         std::string result);
 
-// A method of weft itself, without parameters, that runs on the loop. Its `run` is missing.
+// The entry of a method of weft itself, without parameters, that runs on the loop. The caller sets its `run`.
 template <class Value>
 MethodEntry own_entry(std::string_view name) {
   MethodEntry entry = described_entry({}, name, HandlerTraits<Value (*)()>::text(), {}, type_text<Value>());
@@ -300,7 +300,8 @@ MethodEntry method_entry(std::string_view service) {
   return entry;
 }
 
-// Serves every method of T's service on `object`; null: on the object that a layer above resolves.
+// Serves every method of T's service on `object`. If `object` is null, the methods run on the object that a
+// layer above resolves.
 template <class T>
 void serve_object(MethodTable& methods, const std::shared_ptr<T>& object) {
   [&]<class... Items>(std::tuple<Items...>*) {
@@ -315,7 +316,8 @@ void serve_object(MethodTable& methods, const std::shared_ptr<T>& object) {
   }(static_cast<typename T::Service::Entries*>(nullptr));
 }
 
-// The entry with which peers create a T. Its result is the object, which the caller must request to keep.
+// The entry of the method by which peers create a T. Its result is the object. A caller must request that
+// this agent keeps the object (rref::create does so).
 template <class T>
 MethodEntry constructor_entry() {
   using Traits = typename ConstructorOf<T>::Traits;

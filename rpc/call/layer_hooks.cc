@@ -80,7 +80,7 @@ Result<void> LayerHooks::world_complete(const std::vector<std::string>& members)
   });
 }
 
-// Swapped first: destructors of layers may call the agent.
+// The members are emptied before the layers are destroyed, because destructors of layers may call the agent.
 void LayerHooks::clear() {
   const auto hooks = std::exchange(hooks_, {});
   const auto contexts = std::exchange(contexts_, {});

@@ -22,7 +22,7 @@ class WEFT_EXPORT LayerHooks {
   // Makes the context in which the handler of a call runs; null: none. Called on the call's executor, before
   // the handler. If it throws, the call fails with that exception.
   using MakeContext = std::function<std::unique_ptr<ContextSwitch>(IncomingCall&)>;
-  // The text of an exception for peers. nullopt: its what() is suitable.
+  // The text of an exception for peers. nullopt: its what() is used.
   using ExplainFailure = std::function<std::optional<std::string>(const std::exception_ptr&)>;
   using Interceptors = std::vector<std::shared_ptr<Interceptor>>;  // in the order in which they are called
 
@@ -44,19 +44,20 @@ class WEFT_EXPORT LayerHooks {
   Slots& layers() { return layers_; }  // objects of layers that are attached to the agent
   const Slots& layers() const { return layers_; }
 
-  void prepare(const std::shared_ptr<IncomingCall>& call) const;  // calls all hooks, then runs the call
+  // Calls incoming() of all hooks, then runs the call.
+  void prepare(const std::shared_ptr<IncomingCall>& call) const;
   // Passes deadline and sections of a served call on to a call that its handler makes. Call it before
   // child.begin().
   void hand_on(CallContext& parent, OutgoingCall& child) const;
   void make_contexts(IncomingCall& call) const;                  // adds the context of each MakeContext
   std::string text_of(const std::exception_ptr& failure) const;  // the text for peers
   LayerFigures figures() const;                                  // the figures of all layers
-  // Calls CallHook::leaving() of every layer, the highest first, because lower layers tell the peers what
-  // higher layers have released.
+  // Calls CallHook::leaving() of every layer, the highest first, because lower layers report to the peers
+  // what higher layers have released.
   Future<void> leave(const std::shared_ptr<Loop>& loop) const;
   // Calls CallHook::world_complete() of every layer, until one fails. Returns the error of that layer.
   Result<void> world_complete(const std::vector<std::string>& members) const;
-  void clear();  // the agent has ended
+  void clear();  // called when the agent has ended
 
  private:
   std::vector<std::shared_ptr<CallHook>> hooks_;

@@ -6,9 +6,9 @@
 //   };
 //   using Halve = rpc::Function<"halve", &halve>;
 //
-// A handler may take a CallContext& before its parameters (it is not sent), and may return a value, nothing,
-// a Task, a Future, or an asio::awaitable; coroutines take their parameters by value. Parameters and results
-// are Transferable. A method is identified by the hash of "service.method".
+// A handler may have a CallContext& before its parameters; callers do not pass it. A handler returns a value,
+// nothing, a Task, a Future, or an asio::awaitable. Coroutines take their parameters by value. Parameters and
+// results are Transferable. A method is identified by the hash of "service.method".
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
@@ -27,7 +27,8 @@ class CallContext;
 
 // Options of a method.
 struct Idempotent {};
-inline constexpr Idempotent idempotent{};  // running it twice does no harm: it may be retried
+// Running it twice has the effect of running it once, so it may be retried.
+inline constexpr Idempotent idempotent{};
 struct NonBlocking {};
 inline constexpr NonBlocking non_blocking{};  // the method runs on the loop, so it must return at once
 struct Background {};
@@ -36,7 +37,7 @@ struct Background {};
 inline constexpr Background background{};
 
 // A call outlives the loss of its connection: it is sent again over the next connection to the same
-// incarnation, and runs once. It fails when that incarnation is found to be gone (rpc/endpoint/session.h).
+// incarnation, and runs once. The call fails when that incarnation is gone (rpc/endpoint/session.h).
 struct Resumable {};
 inline constexpr Resumable resumable{};
 
@@ -44,9 +45,9 @@ inline constexpr Resumable resumable{};
 template <class Stand, class T>
 struct StandsFor : std::false_type {};
 
-// The part of a handler's future result that is sent, if a layer wraps it. Specialize it for the wrapper,
-// with the Type within it and `static Type take(Wrapper&&, IncomingCall&)`, which runs on the thread that
-// completes the future.
+// The value that is sent if the result of a handler is a Future<T>: by default the T. A layer with a wrapper
+// type specializes FutureResult for the wrapper: `Type` is the type of the value in the wrapper, and `static
+// Type take(Wrapper&&, IncomingCall&)` returns the value, on the thread that completes the future.
 template <class T>
 struct FutureResult {
   using Type = T;
@@ -84,7 +85,8 @@ inline constexpr bool is_future = false;
 template <class T>
 inline constexpr bool is_future<Future<T>> = true;
 
-// Whether the result of a handler continues to run after the handler has returned. Streams specialize it.
+// Whether code of the handler continues to run after the handler has returned its result. Streams specialize
+// it.
 template <class T>
 inline constexpr bool runs_on = is_coroutine<T>;
 
@@ -141,9 +143,10 @@ struct HandlerTraits<R (C::*)(P...) const noexcept> : HandlerTraits<R (C::*)(P..
 template <auto Value>
 struct Constant {};
 
-// `Type` is the type of Target. It is a separate parameter because of g++ (seen with 12), which gives a
-// template external linkage if only a pointer to member makes its arguments local to a file: two files with a
-// `Worker` in an unnamed namespace would silently share one of their handlers.
+// `Type` is the type of Target. It is a separate parameter because of a defect of g++ (seen with version 12).
+// If only a pointer to member among the arguments of a template belongs to a type in an unnamed namespace,
+// g++ gives the template external linkage. Two files with a `Worker` in an unnamed namespace would then
+// silently share one of their handlers.
 template <class Type, FixedString Name, auto Target, auto... Options>
 struct MethodOf {
   using Traits = HandlerTraits<Type>;
@@ -252,8 +255,8 @@ struct MethodFor<Target, std::tuple<Items...>> {
   }
 };
 
-// The class whose service lists a method of an object of type T: T, if its service lists the method (which T
-// may inherit), otherwise the class that declares it.
+// The class whose service lists the method Target of an object of type T. If the service of T lists the
+// method, which T may inherit, it is T; otherwise it is the class that declares the method.
 template <class T, auto Target, class TypeOfTarget = decltype(Target)>
 constexpr auto listing_class() {
   using Declaring = typename HandlerTraits<TypeOfTarget>::Object;

@@ -43,7 +43,7 @@ void MethodGate::leave() {
     next = std::move(waiting_.front());
     waiting_.pop_front();
   }
-  // Posted: if calls run and end at once, calling admitted() here would recurse.
+  // Posts the call: if calls complete at once, a direct call of admitted() would recurse.
   next->executor().post([gate = shared_from_this(), next] { next->admitted(gate); });
 }
 

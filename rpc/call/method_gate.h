@@ -1,8 +1,8 @@
-// MethodGate: limits how many calls of one method run at a time, and how many wait.
+// MethodGate: limits the number of calls of one method that run at the same time, and the number that wait.
 //
 // Further calls are refused with resource_exhausted before they are queued, so that a slow method does not
-// use the memory and the threads of others. Calls are admitted in the order of their arrival; a cancelled
-// call gives up its place. Thread-safety: all functions may be called from any thread.
+// use all memory and threads. Calls are admitted in the order of their arrival; a cancelled call gives up its
+// place. Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -26,7 +26,7 @@ class WEFT_EXPORT MethodGate : public std::enable_shared_from_this<MethodGate> {
  public:
   explicit MethodGate(MethodLimit limit);
 
-  // Admits the call now, or later, or refuses it.
+  // Admits the call now or later, or refuses it.
   void enter(const std::shared_ptr<IncomingCall>& call);
   void leave();  // an admitted call has ended: admits the next one
 

@@ -20,8 +20,9 @@ namespace weft::rpc {
 class IncomingCall;
 struct KeptValue;
 
-// The calls of one method since it was served. accepted: without requests that the agent refused because of
-// permissions, its own limits, or draining. answered: includes failed calls, and completed notifications.
+// The calls of one method since it was served. accepted: does not include requests that the agent refused
+// because of permissions, its own limits, or draining. answered: includes failed calls and completed
+// notifications.
 struct MethodCounters {
   std::atomic<std::uint64_t> accepted{0}, answered{0}, failed{0};  // failed: answered with an error
 };
@@ -37,7 +38,8 @@ struct MethodEntry {
   std::string result;
   bool idempotent = false;
   bool non_blocking = false;
-  bool upkeep = false;  // calls in flight need it: served until the agent has drained, without using credit
+  // Calls in flight need this method: it is served until the agent has drained, and uses no credit.
+  bool upkeep = false;
   bool background = false;    // the option `background` of a method
   bool needs_object = false;  // a member function: runs on `object`, or on the object that a layer resolves
   std::shared_ptr<void> object;      // the served singleton
@@ -54,11 +56,12 @@ struct MethodEntry {
 class WEFT_EXPORT MethodTable {
  public:
   void serve(MethodEntry entry);  // already_exists: the name is in use
-  // Also applies to methods that are served later.
+  // Limits the calls of the method of that name. The method may be served later.
   void limit(const std::string& name, MethodLimit limit);
   std::shared_ptr<const MethodEntry> find(std::uint64_t id) const;  // null: no such method
   std::vector<std::shared_ptr<const MethodEntry>> all() const;      // in no order
-  void clear();                                                     // releases all served objects
+  // Removes all methods and releases all served objects.
+  void clear();
 
  private:
   using Entries = std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>>;

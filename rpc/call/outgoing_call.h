@@ -1,7 +1,7 @@
 // OutgoingCall: a call under construction. Owned by the caller until it is passed to a peer's route.
 //
-// Layers above take part with CallParts; arguments that are not values but change the call (a pass) are
-// CallModifiers. Thread-safety: one thread at a time.
+// Layers above take part with CallParts. An argument that changes the call instead of being sent as a value
+// (a pass) is a CallModifier. Thread-safety: one thread at a time.
 #pragma once
 
 #include <weft/rpc/call/call_options.h>
@@ -43,13 +43,15 @@ struct CallSettings {
   // The method has MethodEntry::upkeep. Such a call is also sent to a peer that is leaving, and uses no
   // credit, but never starts a connection.
   bool upkeep = false;
-  bool background = false;                    // the method has this option
-  bool resumable = false;                     // the method has this option, or the call's contents require it
+  bool background = false;  // the method has the option `background`
+  // The method has the option `resumable`, or the contents of the call require it.
+  bool resumable = false;
   std::optional<Clock::time_point> deadline;  // nullopt: none
-  std::shared_ptr<const AgentId> only;        // fail if another incarnation of the peer is reached
-  std::shared_ptr<const RetryPolicy> retry;   // null: no retries
-  bool idempotent = false;                    // may be retried even if it may have run
-  bool wait_for_ready = false;                // CallOptions::wait_for_ready
+  // The call fails if another incarnation of the peer is reached; null: any incarnation.
+  std::shared_ptr<const AgentId> only;
+  std::shared_ptr<const RetryPolicy> retry;  // null: no retries
+  bool idempotent = false;                   // the call may be retried even if it may have run
+  bool wait_for_ready = false;               // CallOptions::wait_for_ready
   std::optional<std::chrono::nanoseconds> connect_within;
   std::uint16_t attempt = 0;           // the number of earlier attempts
   std::weak_ptr<CallContext> serving;  // the call on whose behalf this one is made
@@ -61,7 +63,8 @@ class WEFT_EXPORT OutgoingCall : public CallSettings {
   OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments);
   OutgoingCall(OutgoingCall&&) noexcept = default;
   OutgoingCall& operator=(OutgoingCall&&) = delete;
-  // If the call was never submitted, for example because an argument could not be encoded, ends its parts.
+  // If the call was never submitted, for example because an argument could not be encoded, notifies its parts
+  // and watches.
   ~OutgoingCall();
 
   // The name of the method ("service.method"), and the request. Valid until the call is submitted.

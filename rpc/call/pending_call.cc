@@ -10,7 +10,7 @@ OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_
     : method_(method), id_(id), message_(OutgoingMessage::request(arguments)) {}
 
 OutgoingCall::~OutgoingCall() {
-  if (message_ == nullptr) return;  // handed over
+  if (message_ == nullptr) return;  // the call was submitted
   const auto given_up = [this] {
     return std::make_exception_ptr(Error(
         ErrorKind::aborted, method_ + ": the call was dropped before it was made", Execution::not_sent));
@@ -45,14 +45,14 @@ void OutgoingCall::end() {
 
 namespace {
 
-// Small values are bounded by the number of calls.
+// Small values are not counted: the limit on the number of calls bounds them.
 OutgoingSize size_of(OutgoingMessage& message) {
   constexpr std::uint64_t small = 1024;
   const std::uint64_t values = message.header_bytes();
   return {.attached = message.attached_bytes(), .values = values > small ? values : 0};
 }
 
-// The remedy at the callee, if the failure does not name it.
+// The remedy at the callee, for failures whose text does not name one.
 std::string remedy(const std::string& method, const FailureInfo& failure) {
   const bool unknown = failure.kind == ErrorKind::not_found && failure.not_run && failure.method.empty();
   if (!unknown) return {};
@@ -91,7 +91,7 @@ bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSo
     const auto job = sources[i]->on_cancel([weak = std::weak_ptr(call)] {
       if (auto pending = weak.lock()) pending->route()->cancel(pending);
     });
-    if (job == 0) {  // it was cancelled before
+    if (job == 0) {  // the source was cancelled before
       call->lose(ErrorKind::cancelled, "the call that it serves was cancelled");
       return false;
     }
@@ -157,7 +157,8 @@ bool PendingCall::lose_sent(ErrorKind kind, const std::string& reason) {
   const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
   if (before == Stage::over) return false;
   const bool sent = before == Stage::sent;
-  // A queue may still own the call; borrowed arguments must be released now.
+  // A queue may still own the call, so the message is destroyed here: borrowed arguments must be released
+  // now.
   if (!sent) call_.message_.reset();
   complete(std::make_exception_ptr(
       Error(kind, title() + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),

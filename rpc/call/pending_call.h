@@ -2,8 +2,8 @@
 // TypedCall to a future.
 //
 // The queue of its route, its connection and its timer own the call together. The first of them to finish the
-// call decides its result; later ones have no effect. If all of them release the call without a result, it
-// fails as if its agent had shut down. Thread-safety: as stated for each function.
+// call decides its result; later ones have no effect. If all owners release the call without a result, it
+// fails with shut_down. Thread-safety: as stated for each function.
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
@@ -18,7 +18,7 @@ namespace weft::rpc {
 
 class CallHost;
 
-// The method that a reply with sections answers. The slots of the reply's message contain it.
+// The method to which a reply with sections belongs. The slots of the reply's message contain it.
 struct AnsweredMethod {
   std::string name;
 };
@@ -32,11 +32,12 @@ class WEFT_EXPORT PendingCall {
   PendingCall(const PendingCall&) = delete;
   PendingCall& operator=(const PendingCall&) = delete;
 
-  // Sources that cancel a call, in addition to its future and deadline. Either may be null.
+  // Sources that cancel a call, in addition to its future and deadline. Each of them may be null.
   using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;
 
   // The properties of the call, which stay the same (CallSettings). Any thread. id(): unique among the calls
-  // of this agent. only(): null: any incarnation. size(): the bytes that count towards the limits.
+  // of this agent. only(): the incarnation that must be reached; null: any. size(): the bytes that count
+  // towards the limits.
   std::uint64_t id() const { return id_; }
   bool within_limits() const { return within_limits_; }  // false: the call exceeds a limit of outgoing calls
   const std::string& method() const { return call_.method_; }
@@ -51,9 +52,9 @@ class WEFT_EXPORT PendingCall {
   bool wait_for_ready() const { return call_.wait_for_ready; }
   std::optional<std::chrono::nanoseconds> connect_within() const { return call_.connect_within; }
   OutgoingSize size() const { return size_; }
-  // The time of the call, to a few milliseconds, unless the agent has interceptors.
+  // The time of the call: exact if the agent has interceptors, otherwise accurate to a few milliseconds.
   Clock::time_point made() const { return made_; }
-  // The served call on whose behalf this one is made; null if that call no longer exists.
+  // The served call on whose behalf this one is made; null: none, or that call no longer exists.
   std::shared_ptr<CallContext> served() const { return call_.serving.lock(); }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
 
@@ -77,7 +78,8 @@ class WEFT_EXPORT PendingCall {
   struct Departure {
     std::weak_ptr<CancelTarget> sent_by;  // the connection, or the session that keeps the frame
     const AgentId& peer;
-    std::optional<std::uint64_t> accepted;  // frames that the session has accepted. nullopt: no session
+    // The number of frames that the session has accepted; nullopt: no session.
+    std::optional<std::uint64_t> accepted;
   };
   // Seals and returns the frame. Call it once, on the link's loop. From here on the callee may run the call.
   // nullopt: the call has ended and is not sent. Throws the error if sealing fails.
@@ -87,7 +89,7 @@ class WEFT_EXPORT PendingCall {
   // Any thread. false: the call had ended before.
   bool finish(Result<Reply> result);
   bool fail(const Error& error) { return finish(std::make_exception_ptr(error)); }
-  // Fails with an error that states what is known of the call's execution.
+  // Fails the call. The error's execution() states whether the call was sent.
   void lose(ErrorKind kind, const std::string& reason) { lose_sent(kind, reason); }
   // Fails the call like lose(). If the call was sent, it is also cancelled at the callee.
   void give_up(ErrorKind kind, const std::string& reason);

@@ -18,7 +18,7 @@ bool was_not_sent(const std::exception_ptr& error) {
   }
 }
 
-// The last attempt was not sent, but one before it may have run.
+// For a call whose last attempt was not sent, while an earlier attempt may have run.
 std::exception_ptr with_earlier_attempts(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -60,7 +60,7 @@ RetriedCall::RetriedCall(OutgoingCall call, std::shared_ptr<CallHost> host, std:
   request_ = call_.message().seal_request({}, 0, 0);
 }
 
-// One cancel job for all attempts, so that cancellation also ends the waits in between.
+// Adds one cancel job for all attempts, so that a cancellation also ends the waits between attempts.
 void RetriedCall::begin() {
   for (std::size_t i = 0; i < sources_.size(); ++i)
     if (sources_[i] != nullptr)
@@ -98,7 +98,8 @@ void RetriedCall::wait(std::chrono::nanoseconds span, std::shared_ptr<void> wait
   timer_ = loop->schedule(later(loop->now(), span), [self = shared_from_this()] { self->end_wait(); });
 }
 
-// The wait has ended, or the call was cancelled: then the attempt fails with `cancelled`.
+// Called when the wait has ended, or when the call was cancelled. In the second case the next attempt fails
+// with `cancelled`.
 void RetriedCall::end_wait() {
   if (timer_ == 0) return;
   route_->loop()->cancel(std::exchange(timer_, 0));
@@ -116,7 +117,8 @@ bool RetriedCall::unchanged() {
 }
 
 void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& attempt) {
-  const bool refused = attempts_ == 1 && !attempt.within_limits();  // by this agent: do not wait for room
+  // Refused by this agent, which does not wait until its limits permit the call.
+  const bool refused = attempts_ == 1 && !attempt.within_limits();
   if (result.ok()) {
     route_->retry_budget().succeeded();
   } else if (is_retriable(result.error(), call_.idempotent) && !host_->ended() && !refused) {

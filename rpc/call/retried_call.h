@@ -1,8 +1,8 @@
 // RetriedCall: one call of a program with a RetryPolicy, made of one or more attempts.
 //
-// Keeps the encoded request, and creates a PendingCall from it for each attempt. Its arguments are borrowed
-// until it ends. Owned by its attempts and its timer. Thread-safety: begin() once; cancel() and title() from
-// any thread; the rest runs on its route's loop or on the thread that ends an attempt.
+// Keeps the encoded request, and creates a PendingCall from it for each attempt. The arguments are borrowed
+// until the call ends. Owned by its attempts and its timer. Thread-safety: begin() once; cancel() and title()
+// from any thread; the rest runs on its route's loop or on the thread that ends an attempt.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -20,7 +20,7 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
     return call.retry != nullptr && call.parts().empty() && !call.notify;
   }
 
-  // call: applies() is true and its arguments are encoded. Throws if the request cannot be sealed.
+  // call: applies(call) is true, and its arguments are encoded. Throws if the request cannot be sealed.
   RetriedCall(OutgoingCall call, std::shared_ptr<CallHost> host, std::shared_ptr<CallRoute> route,
               PendingCall::CancelSources sources, Done done);
 
@@ -32,7 +32,7 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   class Attempt;
   void attempt();
   void ended(Result<PendingCall::Reply> result, const PendingCall& attempt);
-  // Begins and ends the wait between two attempts, on the loop.
+  // Begin and end the wait between two attempts, on the loop.
   void wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits);
   void end_wait();
   bool cancelled();

@@ -20,7 +20,7 @@ bool is_retriable(const std::exception_ptr& error, bool idempotent) {
       case ErrorKind::shut_down:
         return true;
       case ErrorKind::resource_exhausted:
-        return not_sent;  // shed
+        return not_sent;  // the peer refused the call because of a limit
       default:
         return false;
     }
