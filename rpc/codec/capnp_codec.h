@@ -4,7 +4,7 @@
 //   order.builder().setAmount(3);
 //
 // The message is sent as an Object value, and is copied once on each side. rpc.h does not include this
-// header, because it needs Cap'n Proto's headers.
+// header, because this header needs Cap'n Proto's headers.
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
@@ -17,7 +17,7 @@
 namespace weft::rpc {
 
 namespace detail {
-// Return the object within a value. Defined in the library.
+// Return the object in a value.
 WEFT_EXPORT capnp::AnyPointer::Builder object_builder(ValueWriter& writer, std::uint64_t type);
 WEFT_EXPORT capnp::AnyPointer::Reader object_reader(const ValueReader& reader, std::uint64_t type);
 }  // namespace detail
@@ -26,7 +26,7 @@ template <class Root>
 class CapnpMessage {
  public:
   CapnpMessage() : message_(std::make_shared<capnp::MallocMessageBuilder>()) { message_->initRoot<Root>(); }
-  // Access to the message; a builder writes to all copies.
+  // Access to the message, which all copies share: they see what a builder writes.
   typename Root::Builder builder() { return message_->getRoot<Root>(); }
   typename Root::Reader reader() const { return message_->getRoot<Root>().asReader(); }
 

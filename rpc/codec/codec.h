@@ -8,9 +8,10 @@
 //     static MyType decode(ValueReader reader);                  // throws Error(type_mismatch)
 //   };
 //
-// Decoding is strict (type_mismatch for an integer out of range, or a float instead of an integer), and never
-// trusts sizes. Types with the same canonical text are equal on the wire: a vector can be sent where an array
-// is declared, and a Buffer for a vector of bytes. Thread-safety: stateless.
+// Decoding is strict: an integer out of range, or a float instead of an integer, is a type_mismatch. Sizes
+// from the message are checked before use. Types with the same canonical text are equal on the wire: the
+// sender may use a vector where the receiver declares an array, and a Buffer where it declares a vector of
+// bytes. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/type_text.h>
@@ -218,8 +219,8 @@ struct Codec<Unit> {
   }
 };
 
-// Bytes. If there are at most inline_limit, they are part of the header. Otherwise they are an attachment,
-// which is read directly into its memory.
+// Bytes. Up to inline_limit bytes are part of the header. More bytes are an attachment, which the receiver
+// reads directly into the memory of the result.
 template <>
 struct Codec<Buffer> {
   static constexpr std::size_t inline_limit = 1024;
@@ -281,7 +282,7 @@ struct ElementsCodec {
   // Decodes bytes, whether they are in the header or attached.
   static Buffer decode_bytes(const ValueReader& reader) {
     if (reader.kind() == ValueKind::attachment) return reader.get_attachment();
-    const auto bytes = reader.get_bytes();  // part of the message, which the owner of the reader keeps
+    const auto bytes = reader.get_bytes();  // no copy: the owner of the reader keeps the message
     return Buffer(nullptr, const_cast<std::byte*>(bytes.data()), bytes.size());
   }
 };

@@ -9,9 +9,9 @@
 //     if (const auto quota = rpc::payload<QuotaExceeded>(error)) wait_for(quota->limit);
 //   }
 //
-// The payload also passes through the calls between that handler and the caller, as long as their handlers
-// rethrow the error. It is packed (packed.h), so the codecs of types that depend on their call (RRefs,
-// streams) refuse it. Thread-safety: stateless.
+// If the error passes through nested calls, the payload stays with it, as long as each handler rethrows the
+// error. The payload is packed (packed.h), so it must not contain types that depend on their call (RRefs,
+// streams): their codecs throw. Thread-safety: stateless.
 #pragma once
 
 #include <weft/rpc/codec/packed.h>
@@ -21,8 +21,8 @@ namespace weft::rpc {
 
 namespace detail {
 
-// The type name of a payload. Structs may gain and lose fields, so a struct is identified by its name alone;
-// other types by their canonical text.
+// The type name of a payload. A struct is identified by its name alone, because fields may be added and
+// removed. Other types are identified by their canonical text.
 WEFT_EXPORT std::string payload_type(const std::string& canonical);
 WEFT_EXPORT std::shared_ptr<const ErrorPayload> make_payload(const Error& error, std::string type,
                                                              const Buffer& packed);
@@ -31,7 +31,7 @@ WEFT_EXPORT std::unique_ptr<IncomingMessage> open_payload(const Error& error, co
 
 }  // namespace detail
 
-// Returns the error with this value, which replaces an earlier one. Throws resource_exhausted if the value
+// Returns the error with this value. An earlier payload is replaced. Throws resource_exhausted if the value
 // packs to more than max_error_payload bytes.
 template <Transferable T>
 Error with_payload(Error error, const T& value) {

@@ -28,7 +28,8 @@ std::unique_ptr<IncomingMessage> unpacked(const Buffer& bytes) {
   frame.prefix = decode(start, limits);
   const std::size_t header = std::size_t{frame.prefix.header_words} * 8;
   if (frame.prefix.kind != FrameKind::reply || header > bytes.size() - Prefix::size) refuse();
-  // An own copy is aligned, and nothing can change it between check and use.
+  // The header is copied: the copy is aligned, and no other owner of the bytes can change it between check
+  // and use.
   frame.header = Buffer::copy(bytes.bytes().subspan(Prefix::size, header));
   const auto sizes = check_header(frame.prefix, start, frame.header.bytes(), limits);
   std::size_t at = padded(Prefix::size + header);

@@ -1,8 +1,8 @@
-// pack, unpack: a value as bytes, for agents that pass it on without knowing its type.
+// pack, unpack: convert a value to bytes and back, for agents that pass on a value without its C++ type.
 //
 // The bytes are the frame of a reply (docs/internals/wire_protocol.md): self-describing, and checked like a
 // received frame. They contain a copy of the value; the result of unpack() may share the memory of its
-// argument. The codecs of types that depend on their call (RRefs, streams) refuse to be packed.
+// argument. Types that depend on their call (RRefs, streams) cannot be packed: their codecs throw.
 // Thread-safety: stateless.
 #pragma once
 
@@ -28,8 +28,8 @@ Buffer pack(const T& value) {
   return detail::packed(message->seal_reply(0));
 }
 
-// Returns the value. Throws type_mismatch if it has another type, protocol_error if the bytes are not a
-// packed value.
+// Returns the value. Throws type_mismatch if the value has another type, protocol_error if the bytes are not
+// a packed value.
 template <Transferable T>
 T unpack(const Buffer& bytes) {
   const auto message = detail::unpacked(bytes);

@@ -32,7 +32,7 @@ constexpr std::array words{
 };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-// Identifiers of C++, in which bytes beyond ASCII are letters of any script.
+// The characters of identifiers of C++. Bytes beyond ASCII count as letters.
 bool begins_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' ||
          static_cast<unsigned char>(c) >= 0x80;
@@ -180,7 +180,8 @@ class Parser {
     return all;
   }
 
-  // Words that are separated by "::" (in a struct's registered name), "." or "-" (in a service's name).
+  // A name: identifiers that are separated by "::" (in the name of a struct), "." or "-" (in the name of a
+  // service).
   std::string_view take_name() {
     const std::size_t start = at_;
     if (text_.substr(at_).starts_with("::")) at_ += 2;

@@ -1,12 +1,12 @@
-// Parses types and signatures from their canonical text (docs/internals/wire_protocol.md, 4 and 5), which
-// TypeText writes, into a tree.
+// ParsedType, ParsedSignature: a type or a signature as a tree, parsed from its canonical text
+// (docs/internals/wire_protocol.md, 4 and 5). TypeText writes this text.
 //
 //   const ParsedSignature quote = ParsedSignature::parse("(str,f64?)->Quote{symbol:str,price:f64}");
 //   quote.parameters()[1]->kind;                 // TypeKind::optional
 //
 // The text may come from a peer: its length, depth and number of types are limited, and a malformed text
-// throws invalid_argument with the position. text_of() returns the same text. A Type lives as long as the
-// ParsedType or ParsedSignature that contains it. Thread-safety: immutable.
+// throws invalid_argument with the position. text_of() returns the canonical text of a tree. A Type lives as
+// long as the ParsedType or ParsedSignature that contains it. Thread-safety: immutable.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -1,5 +1,5 @@
-// TypeText: writes a type in the canonical grammar of docs/internals/wire_protocol.md, independent of the
-// compiler's names.
+// TypeText: writes a type in the canonical grammar (docs/internals/wire_protocol.md). The text does not
+// depend on the compiler.
 //
 //   bool i8…i64 u8…u64 f32 f64 str bytes | [T] | {K:V} | T? | (A,B) | <A|B> | enum(i32) | Name{field:T,…} |
 //   void | words of codecs in higher layers (tensor, rref<T>)
@@ -19,7 +19,8 @@ class TypeText {
     text_ += text;
     return *this;
   }
-  // Begins a struct. false: the struct is within itself, and only its name was written.
+  // Begins a struct, whose fields and close() follow. false: the struct contains itself; its name was
+  // written, and fields and close() must not follow.
   bool open(std::string_view name) {
     text_ += name;
     for (const auto& outer : open_)
