@@ -1,9 +1,9 @@
-// AsioExecutor: an Executor of weft as an executor for Asio, so that asio::awaitable coroutines resume on it.
-// Its execution context is the agent's loop: timers and sockets made from it wait on the loop, and complete
-// here.
+// AsioExecutor: adapts an Executor of weft to Asio, so that asio::awaitable coroutines resume on that
+// Executor. Its execution context is the agent's loop: timers and sockets that are made from it wait on the
+// loop, and complete on the Executor.
 //
-// A value. It keeps the owner of the executor, and a thread-local context that is entered around everything
-// it runs. Thread-safe.
+// A value. It shares the ownership of the Executor. All code that it runs has the given thread-local context.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/executor.h>

@@ -1,11 +1,11 @@
 // A turn (take_turn()) is one event and the jobs that it posts to this loop. Jobs from other threads are
-// collected in `inbox`, with one Asio handler for all. One Asio timer, armed for the earliest, serves all
-// timers.
+// collected in `inbox`, and one Asio handler runs all of them. One Asio timer, set to the earliest time,
+// serves all timers.
 //
-// The own thread alternates between polling and blocking (run_thread()): poll_for() polls the pollers, and at
-// intervals Asio, until SpinPolicy's bound passes without an event. Then the pollers are put to sleep, that
-// is, they ask Asio or their peer to wake the loop, and the thread blocks in Asio for the next event. While
-// the policy pauses spinning, rest() runs the loop as one that never spins.
+// A loop's own thread alternates between polling and blocking (run_thread()). poll_for() polls the pollers,
+// and at intervals Asio, until the time of SpinPolicy::bound() passes without an event. Then the pollers are
+// put to sleep: they request a wake-up of the loop from Asio or from their peer. The thread then blocks in
+// Asio until the next event. While the policy pauses spinning, rest() runs the loop without polling.
 #include <weft/rpc/core/asio_loop.h>
 
 #include <weft/rpc/core/error.h>
@@ -30,16 +30,17 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t max_jobs_a_turn = 256;        // then other Asio handlers run
-constexpr unsigned looks_between_clocks = 8;        // of the pollers, while there is no work
-constexpr std::size_t max_handlers_a_look = 64;     // of Asio; then pollers are polled
-constexpr unsigned polls_between_looks = 64;        // of Asio, if there are pollers: it is a system call
-constexpr unsigned costly_polls_between_looks = 8;  // if a poll is a system call, too
+constexpr std::size_t max_jobs_a_turn = 256;        // after these, other Asio handlers run
+constexpr unsigned looks_between_clocks = 8;        // polls of the pollers without work
+constexpr std::size_t max_handlers_a_look = 64;     // of Asio, before the pollers are polled again
+constexpr unsigned polls_between_looks = 64;        // of Asio, which is a system call, if there are pollers
+constexpr unsigned costly_polls_between_looks = 8;  // the same, if a poller's poll() is also a system call
 constexpr std::size_t max_costly_pollers = 4;
-constexpr auto longest_spin = std::chrono::milliseconds{2};  // if a poller expects work soon
-constexpr auto first_yield = std::chrono::microseconds{4};   // without work
-constexpr unsigned turns_between_looks = 32;                 // of the clock, while the policy pauses spinning
-constexpr unsigned works_between_yields = 64;  // of polls with work; otherwise a busy loop would never yield
+constexpr auto longest_spin = std::chrono::milliseconds{2};  // the polling time if a poller expects work soon
+constexpr auto first_yield = std::chrono::microseconds{4};   // the time without work before the first yield
+constexpr unsigned turns_between_looks = 32;                 // at the clock, while the policy pauses spinning
+// Counted in polls with work; without these yields a busy loop would never yield.
+constexpr unsigned works_between_yields = 64;
 
 void pause() {
 #if defined(__x86_64__)
@@ -85,7 +86,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     if (resting && ++turns % turns_between_looks == 0 && Clock::now() >= policy.paused_until()) end_rest();
   }
 
-  // Catches an exception of a job: the turn, the timers and the io_context continue.
+  // Catches an exception of a job, so that the turn, the timers and the io_context continue.
   template <class Callable>
   void run(Callable& job) {
     try {
@@ -95,8 +96,8 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
   }
 
-  // The jobs that are left after a turn. If the program's io_context never runs again and is destroyed, they
-  // are destroyed with it, because they may own this loop.
+  // A handler for the jobs that are left after a turn. If the program's io_context is destroyed without
+  // running again, the destructor destroys these jobs, because they may own this loop.
   class Rest {
    public:
     explicit Rest(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -152,7 +153,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     armed.reset();
     timer.cancel();
   }
-  void drop_timers() {  // except those of schedule_closing()
+  void drop_timers() {  // keeps the timers of schedule_closing()
     for (auto entry = entries.begin(); entry != entries.end();) {
       if (closing.contains(entry->first.second)) {
         ++entry;
@@ -180,7 +181,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   void run_thread() {
     thread = std::this_thread::get_id();
     if (!policy.spins()) context.run();
-    bool due = false;  // a poller has work and refused to fall asleep
+    bool due = false;  // a poller did not fall asleep, because it has work
     Clock::time_point now = Clock::now();
     while (!context.stopped()) {
       const auto bound = policy.bound(now);
@@ -203,12 +204,13 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
     thread = std::thread::id();
   }
-  // Runs events like a loop that never spins, until the pause ends. Reading the clock for each event would
-  // cost 2 % of the throughput.
+  // Runs events like a loop that never spins, until the pause ends. take_turn() checks the time only after
+  // several turns, because reading the clock for each event would cost 2 % of the throughput.
   void rest() {
     resting = true;
     context.run();
-    if (!std::exchange(resting, false)) context.restart();  // otherwise the io_context ran out of work
+    // If `resting` was true, the io_context ran out of work.
+    if (!std::exchange(resting, false)) context.restart();
   }
   void end_rest() {
     if (std::exchange(resting, false)) context.stop();
@@ -247,19 +249,20 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
       pause();
     }
   }
-  std::optional<Clock::time_point> yield(Clock::time_point now) {  // nullopt: another thread needs the core
+  // nullopt: stop polling, because another thread needs the core.
+  std::optional<Clock::time_point> yield(Clock::time_point now) {
     ::sched_yield();
     const Clock::time_point back = Clock::now();
     return policy.yielded(back, back - now) ? std::optional(back) : std::nullopt;
   }
-  // Not context.poll(), which does not return while handlers and timers make others ready: pollers must be
-  // polled in between.
+  // Uses poll_one(), because poll() does not return as long as handlers make other handlers ready, and the
+  // pollers must be polled in between.
   bool look_at_asio() {
     std::size_t ran = 0;
     while (ran < max_handlers_a_look && context.poll_one() != 0) ++ran;
     return ran != 0;
   }
-  // While the loop does not poll, pollers stay asleep between events.
+  // Pollers that are asleep stay asleep until the loop polls again. false: a poller has work.
   bool put_pollers_to_sleep() {
     if (asleep.size() == pollers.size()) return true;
     for (LoopPoller* poller : pollers) {
@@ -328,7 +331,7 @@ void AsioLoop::stop() {
     state->work.reset();
   });
   if (running_here()) {
-    thread_.detach();  // the last owner was destroyed on the loop itself: the thread ends after this job
+    thread_.detach();  // the last owner was destroyed on the loop's thread, which ends after this job
     return;
   }
   thread_.join();
@@ -347,7 +350,7 @@ void AsioLoop::post(Callback job) {
   if (late_jobs_++ == 0) run_late_jobs();
 }
 
-// The first thread runs the jobs of all threads, until no more are posted.
+// The thread that posts the first late job runs the late jobs of all threads, until no more are posted.
 void AsioLoop::run_late_jobs() {
   std::size_t seen;
   do {
@@ -357,13 +360,15 @@ void AsioLoop::run_late_jobs() {
   } while (late_jobs_.fetch_sub(seen) != seen);
 }
 
-// Asio considers a thread as running only within run(); a thread that spins is not within it.
+// Asio considers a thread as running only within run(). A thread that spins is outside run(), so this
+// function also compares the id of the loop's thread.
 bool AsioLoop::running_here() const {
   return state_->thread.load(std::memory_order_relaxed) == std::this_thread::get_id() ||
          context_.get_executor().running_in_this_thread();
 }
 
-// std::chrono::steady_clock is CLOCK_MONOTONIC; this clock has the value of the kernel's last tick.
+// CLOCK_MONOTONIC_COARSE is the value of std::chrono::steady_clock (CLOCK_MONOTONIC) at the kernel's last
+// tick.
 Clock::time_point AsioLoop::coarse_now() const {
   timespec time{};
   if (::clock_gettime(CLOCK_MONOTONIC_COARSE, &time) != 0) return now();
@@ -392,7 +397,8 @@ void AsioLoop::cancel(TimerId id) {
   state_->entries.erase(State::TimerKey{entry->second, id});
   state_->when.erase(entry);
   state_->closing.erase(id);
-  if (state_->entries.empty()) state_->disarm();  // otherwise the program's io_context would wait for it
+  // Otherwise the program's io_context would wait for the timer.
+  if (state_->entries.empty()) state_->disarm();
 }
 
 bool AsioLoop::spins() const { return state_->policy.spins(); }

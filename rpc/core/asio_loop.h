@@ -1,11 +1,11 @@
-// AsioLoop: a Loop over an asio::io_context. The io_context is the loop's own, and a thread of the loop runs
-// it, or it is the program's.
+// AsioLoop: a Loop over an asio::io_context. Either the loop owns the io_context and a thread that runs it,
+// or the program owns and runs the io_context.
 //
-// Owned by an agent through shared_ptr; pending futures keep it, too. One thread at a time runs it. stop()
-// ends the loop's own thread as soon as only timers are pending on the io_context; these timers are dropped.
-// Jobs posted later run at once on the posting thread, one at a time, so that none is lost and a late call
-// still completes. A program's io_context is not stopped. A loop with its own thread may spin: without work
-// it polls for a short time before it blocks, which saves the wake-up (spin_policy.h).
+// Owned by an agent through shared_ptr; pending futures share the ownership. One thread at a time runs the
+// loop. stop() drops the timers, except those of schedule_closing(). It ends the loop's own thread when no
+// other work is pending on the io_context. Jobs that are posted later run at once on a posting thread, one at
+// a time, so that no job is lost. stop() does not stop a program's io_context. A loop with its own thread may
+// spin: without work it polls for a short time before it blocks, which saves the wake-up (spin_policy.h).
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -21,7 +21,8 @@ namespace weft::rpc {
 
 class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop> {
  public:
-  // A loop with its own io_context and thread. spin: how long it polls before it blocks; nullopt: adaptive.
+  // A loop with its own io_context and thread. spin: how long the loop polls before it blocks; nullopt:
+  // adaptive.
   explicit AsioLoop(std::optional<std::chrono::nanoseconds> spin = std::chrono::nanoseconds{0});
   explicit AsioLoop(asio::io_context& context);  // on the program's io_context
   ~AsioLoop() override;
@@ -48,7 +49,8 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
 
   void run_late_jobs();
 
-  // Shared with its thread and with handlers in the io_context, which may outlive the loop for a moment.
+  // Shared with the loop's thread and with handlers in the io_context, which may exist a little longer than
+  // the loop.
   std::shared_ptr<State> state_;
   asio::io_context& context_;
   const bool own_;
@@ -57,7 +59,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   std::atomic<std::size_t> late_jobs_{0};  // jobs posted since stop(), or about to run
 };
 
-// The io_context for sockets of `loop`. Throws invalid_argument if it is not an AsioLoop.
+// The io_context for sockets of `loop`. Throws invalid_argument if `loop` is not an AsioLoop.
 WEFT_EXPORT asio::io_context& io_context_of(Loop& loop);
 
 }  // namespace weft::rpc

@@ -43,7 +43,7 @@ std::optional<std::vector<std::byte>> from_base64(std::string_view text) {
     const std::uint8_t value = values[static_cast<unsigned char>(meant[i])];
     if (value == no_digit) return std::nullopt;
     group = group << 6 | value;
-    // Of each four digits, the second, third and fourth complete a byte.
+    // In each group of four digits, the second, third and fourth each complete a byte.
     if (i % 4 != 0) bytes.push_back(static_cast<std::byte>(group >> (6 - 2 * (i % 4)) & 0xff));
   }
   const std::size_t last = meant.size() % 4;  // with 2 or 3 digits, 4 or 2 bits remain

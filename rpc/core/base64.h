@@ -1,4 +1,4 @@
-// Base64 (RFC 4648, section 4, with padding), as JSON carries bytes. Thread-safety: functions without state.
+// Base64 (RFC 4648, section 4, with padding), for bytes in JSON. Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -1,4 +1,4 @@
-// BlockingExecutor: uses the calling thread for one task until it ends (Agent::run).
+// BlockingExecutor: runs one task on the calling thread until the task completes (Agent::run).
 //
 // run() may be called once; jobs posted after it has returned are dropped.
 #pragma once

@@ -1,5 +1,5 @@
-// Buffer: reference-counted bytes that are sent as an attachment. They may be any kind of memory, which their
-// owner keeps alive.
+// Buffer: reference-counted bytes that are sent as an attachment. The bytes may be in any kind of memory,
+// which `owner` keeps alive.
 //
 // Copies share the bytes. allocate() aligns to 64 bytes, as tensors require. Thread-safety: a value; the
 // users of the bytes must synchronize their access.

@@ -1,9 +1,9 @@
-// Errors of weft: a kind that says what the caller can do, and a message for users.
+// Errors of weft: a kind, which tells a program what it can do, and a message for users.
 //
-// Every future that fails carries an Error (or what the program's own code threw). An error of a remote
-// handler is a RemoteError: it names the worker and the method, and has the kind that the handler used. A
-// value may accompany an error: with_payload() and payload<T>() (rpc/codec/error_payload.h). Thread-safety:
-// values, like std::runtime_error.
+// Every future that fails has an Error, or the exception that the program's own code threw. An error of a
+// remote handler is a RemoteError: it names the worker and the method, and has the kind that the handler
+// used. A value may accompany an error: with_payload() and payload<T>() (rpc/codec/error_payload.h).
+// Thread-safety: values, like std::runtime_error.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -19,7 +19,8 @@
 
 namespace weft::rpc {
 
-// The numbers are part of the wire protocol and never change; an unknown number is read as `internal`.
+// The numbers are part of the wire protocol and never change. A receiver treats an unknown number as
+// `internal`.
 enum class ErrorKind : std::uint16_t {
   // The call is wrong: a retry does not help.
   invalid_argument = 1,     // a value that the callee refuses
@@ -28,11 +29,11 @@ enum class ErrorKind : std::uint16_t {
   already_exists = 4,       // the name is in use, or options conflict
   permission_denied = 5,    // not allowed for this peer
   unsupported = 6,          // a feature or tensor that this build or peer does not support
-  failed_precondition = 7,  // right call, wrong state: a closed pass, a missing layer
+  failed_precondition = 7,  // the call is correct, the state is not: a closed pass, a missing layer
   argument_modified = 8,    // a borrowed argument changed before it was sent
 
   // The handler failed.
-  handler_failed = 20,  // an exception other than Error left the handler
+  handler_failed = 20,  // the handler threw an exception other than Error
 
   // The call was ended early.
   deadline_exceeded = 30,
@@ -40,13 +41,13 @@ enum class ErrorKind : std::uint16_t {
   aborted = 32,  // a joint operation (a backward, a round, a collective) failed elsewhere
 
   // The peer, or the connection to it.
-  unavailable = 40,         // could not be reached: retry later
+  unavailable = 40,         // the peer could not be reached: retry later
   peer_lost = 41,           // the connection was lost with the call in flight
   owner_lost = 42,          // the owner of a remote reference has ended
   lease_lost = 43,          // other agents consider this agent dead
   shut_down = 44,           // this agent, or the peer, is shutting down
   resource_exhausted = 45,  // a limit has been reached
-  protocol_error = 46,      // bytes that violate the protocol: the connection is closed
+  protocol_error = 46,      // the bytes violate the protocol, and the connection is closed
 
   internal = 60,  // a defect in weft
 };
@@ -57,7 +58,7 @@ enum class Execution : std::uint8_t { unknown, not_sent, maybe_executed };
 // The name of the kind: "peer_lost".
 WEFT_EXPORT std::string_view to_string(ErrorKind kind);
 
-// A value that accompanies an error, in encoded form. The bytes of a peer are not trusted: decoding checks
+// A value that accompanies an error, in encoded form. The bytes may come from a peer, so decoding checks
 // them.
 struct ErrorPayload {
   std::string type;   // the name of the value's type in the canonical grammar
@@ -70,7 +71,7 @@ class WEFT_EXPORT Error : public std::runtime_error {
   Error(ErrorKind kind, const std::string& message, Execution execution = Execution::unknown);
   ~Error() override;
 
-  // What the caller can do.
+  // The kind tells the caller what it can do.
   ErrorKind kind() const { return kind_; }
   // If `not_sent`, a retry is safe even if the method is not idempotent.
   Execution execution() const { return execution_; }
@@ -100,7 +101,7 @@ class WEFT_EXPORT RemoteError : public Error {
   std::string worker_, method_, type_, detail_;
 };
 
-// The kind of an exception that is an Error; otherwise the given one.
+// The kind of the exception, if it is an Error; otherwise the given kind.
 WEFT_EXPORT ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise);
 
 }  // namespace weft::rpc

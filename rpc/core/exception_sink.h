@@ -1,9 +1,10 @@
-// ExceptionSink: receives the exceptions that continuations of futures and jobs of executors throw. Nothing
-// else catches these: the code that runs a continuation belongs to a connection, a timer or another caller.
+// ExceptionSink: receives the exceptions that continuations of futures and jobs of executors throw. The code
+// that runs a continuation belongs to a connection, a timer or another caller, which cannot handle the
+// exception.
 //
-// A loop and an agent's handler threads have one each, and share it with the futures that they complete.
-// Without a handler, take() writes a line to stderr; an agent sets a handler that logs and counts.
-// Thread-safe.
+// Each loop has one sink, and an agent's handler threads have one. The futures that they complete share the
+// sink. Without a handler, take() writes a line to stderr. An agent sets a handler that logs and counts the
+// exceptions. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -20,7 +21,7 @@ class WEFT_EXPORT ExceptionSink {
   using Handler = std::function<void(const std::string& text)>;  // any thread
 
   void set_handler(Handler handler);  // replaces the previous handler
-  // `source` is the kind of code that threw: "a continuation". The handler receives one sentence.
+  // source: the kind of code that threw, for example "a continuation". The handler receives one sentence.
   void take(const char* source, const std::exception_ptr& exception) noexcept;
 
  private:

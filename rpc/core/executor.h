@@ -1,7 +1,7 @@
 // Executor: where code runs. A Task has one executor and resumes only there.
 //
-// post() may be called from any thread and never runs the job before it returns. Jobs must not throw.
-// An executor outlives every job and every Task posted to it. Implementations are thread-safe.
+// post() may be called from any thread, and returns before the job runs. Jobs must not throw. An executor
+// outlives every job and every Task posted to it. Implementations are thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -23,16 +23,16 @@ class Fifo {
   // Appends an item.
   template <class Item>
   void push(Item&& item) {
-    // A queue that never becomes empty would grow forever. So consumed items are erased when they are half of
-    // the vector.
+    // Consumed items are erased when they are half of the vector. Otherwise a queue that never becomes empty
+    // would grow without limit.
     if (first_ >= 32 && first_ * 2 >= items_.size()) {
       items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(first_));
       first_ = 0;
     }
     items_.push_back(std::forward<Item>(item));
   }
-  // Inserts an item before the front. If there is no room, makes room for several items, so that the cost is
-  // amortized.
+  // Inserts an item before the front. If there is no room, makes room for several items, so that the
+  // amortized cost is constant.
   template <class Item>
   void push_front(Item&& item) {
     if (first_ == 0) {

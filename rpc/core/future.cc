@@ -7,7 +7,9 @@ namespace weft::rpc::detail {
 void Latch::open() {
   MutexLock lock(mutex_);
   open_ = true;
-  opened_.notify_all();  // with the lock held: the waiter may destroy this object as soon as it is released
+  // Notified with the mutex locked, because the waiter may destroy this object as soon as the mutex is
+  // unlocked.
+  opened_.notify_all();
 }
 
 void Latch::wait() {
@@ -16,7 +18,8 @@ void Latch::wait() {
 }
 
 bool Latch::wait_for(std::chrono::nanoseconds timeout) {
-  // More than a year is treated as forever: a later point in time may overflow in the system's clock.
+  // More than a year is treated as no timeout, because a later point in time may overflow in the system's
+  // clock.
   if (timeout > std::chrono::hours{24 * 365}) return wait(), true;
   MutexLock lock(mutex_);
   return opened_.wait_for(lock, timeout, [this]() WEFT_REQUIRES(mutex_) { return open_; });

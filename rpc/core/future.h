@@ -1,13 +1,13 @@
-// Future<T>: the result of an operation that runs already; Promise<T>: the completing end.
+// Future<T>: the result of an operation that runs already. Promise<T>: the end that completes the future.
 //
-// A future has one consumer, which uses one of: get() on a thread of the program, co_await in a Task,
-// then(f), or async_get(token) with any Asio completion token. as_result() makes a future whose value is the
-// Result<T>, so that an error is a value instead of an exception. The destructor of a future detaches: the
-// operation continues. cancel() requests an early end; the future still completes exactly once. A promise
-// that is destroyed without completion completes with ErrorKind::aborted. An empty future, which was consumed
-// or moved from, throws ErrorKind::failed_precondition when it is used. If a continuation throws, the agent
-// that completes the future logs and counts the exception, and drops it. Thread-safety: the two ends may be
-// used from different threads; each end by one thread at a time.
+// A future has one consumer. The consumer uses get() on a thread of the program, co_await in a Task, then(f),
+// or async_get(token) with any Asio completion token. as_result() makes a future whose value is the
+// Result<T>, so that an error is a value instead of an exception. If a future is destroyed, the operation
+// continues. cancel() requests an early end; the future still completes exactly once. A promise that is
+// destroyed without completion completes with ErrorKind::aborted. An empty future, which was consumed or
+// moved from, throws ErrorKind::failed_precondition when it is used. If a continuation throws, the agent that
+// completes the future logs and counts the exception, and drops it. Thread-safety: the two ends may be used
+// from different threads, and each end by one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -35,13 +35,14 @@ namespace weft::rpc {
 template <class T>
 class Future;
 
-// A request to the operation: to end early, or to return its title for errors ("worker1: market.last").
+// A request to the operation. cancel: end early. title: return the text that names the operation in errors
+// ("worker1: market.last").
 enum class WorkRequest : std::uint8_t { cancel, title };
 
 namespace detail {
 
-// Passes the current exception, which a continuation threw, to `exceptions`. If that is null, to the loop's
-// sink. Both may be null.
+// Passes the current exception, which a continuation threw, to `exceptions`; if `exceptions` is null, to the
+// loop's sink. Both may be null.
 WEFT_EXPORT void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept;
 
 // The stages are empty -> waiting (a continuation is set) -> done, or empty -> done. Of complete() and
@@ -63,7 +64,7 @@ class FutureState {
     if (stage_.compare_exchange_strong(expected, Stage::waiting, std::memory_order_acq_rel)) return;
     run(std::move(continuation_));
   }
-  // Takes the continuation back. False: it has run or is running.
+  // Removes the continuation. False: the continuation has run or is running.
   bool withdraw() {
     Stage expected = Stage::waiting;
     if (!stage_.compare_exchange_strong(expected, Stage::empty, std::memory_order_acq_rel)) return false;
@@ -73,16 +74,17 @@ class FutureState {
   bool done() const { return stage_.load(std::memory_order_acquire) == Stage::done; }
   Result<T>& result() { return *result_; }
 
-  std::shared_ptr<const Loop> loop;           // its thread must not block on this future
+  std::shared_ptr<const Loop> loop;           // the thread of this loop must not block on the future
   std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's sink
-  // Set before the future is returned to its consumer; called on any thread. May be null.
+  // Handles requests of the consumer, on any thread. Set before the future is returned to its consumer. May
+  // be null.
   UniqueFunction<std::string(WorkRequest)> work;
 
  private:
   enum class Stage : std::uint8_t { empty, waiting, done };
 
-  // The only place where continuations run. Their exceptions are caught here, because the caller may be a
-  // connection or a timer.
+  // Runs the continuation; continuations run nowhere else. Exceptions are caught here, because the caller may
+  // be a connection or a timer.
   void run(Continuation continuation) {
     try {
       continuation(std::move(*result_));
@@ -119,7 +121,7 @@ class WEFT_EXPORT Latch {
 };
 
 WEFT_EXPORT void refuse_blocking(const Loop* loop);  // throws on a thread that must not block
-[[noreturn]] WEFT_EXPORT void refuse_empty();        // throws for a future without a result
+[[noreturn]] WEFT_EXPORT void refuse_empty();        // throws for an empty future or task
 [[noreturn]] WEFT_EXPORT void timed_out(const std::string& title, std::chrono::nanoseconds timeout);
 
 // The completion of one async_get() that can be cancelled: Complete runs once, with the result or with
@@ -133,10 +135,11 @@ class CancellableGet {
   void complete(Result<T>&& result) {
     if (over_.exchange(true)) return;
     Complete complete =
-        std::move(complete_);  // together with its work guard, because the operation may run for a long time
+        // Moved, so that its work guard is destroyed on return: the operation may run much longer.
+        std::move(complete_);
     complete(std::move(result), cancelling_);
   }
-  // Requests the end of the operation. If it does not end at once, its later result is dropped.
+  // Requests the end of the operation. If the operation does not end at once, its result is dropped.
   void cancel() {
     if (over_) return;
     cancelling_ = true;
@@ -159,7 +162,7 @@ template <class T>
 class Promise {
  public:
   Promise() : state_(std::make_shared<detail::FutureState<T>>()) {}
-  // loop: completes the promise. On the thread of this loop, get() throws.
+  // loop: the loop that completes the promise. On its thread, a get() that would block throws.
   explicit Promise(std::shared_ptr<const Loop> loop) : Promise() { state_->loop = std::move(loop); }
   // A promise without a loop. exceptions: receives the exceptions of continuations (Executor::exceptions()).
   explicit Promise(std::shared_ptr<ExceptionSink> exceptions) : Promise() {
@@ -217,8 +220,8 @@ class [[nodiscard]] Future {
   bool ready() const { return held()->done(); }
   const std::shared_ptr<const Loop>& loop() const {
     return held()->loop;
-  }  // the loop that completes it; may be null
-  // Receives the exceptions of continuations; null: the loop's sink does.
+  }  // the loop that completes the future; may be null
+  // The sink for exceptions of continuations; null: the sink of the loop is used.
   const std::shared_ptr<ExceptionSink>& exceptions() const { return held()->exceptions; }
 
   // Blocks the calling thread. On a thread that an agent owns, or that runs the program's io_context for an
@@ -274,9 +277,9 @@ class [[nodiscard]] Future {
     return next;
   }
 
-  // f receives the Result<T>, inline on the completing thread (or on this one, if the future is ready), and
-  // must not block. The value, Result or exception of f becomes a future. If f returns void, the chain ends
-  // there, and its exceptions are logged and dropped.
+  // f receives the Result<T> and must not block. It runs on the thread that completes the future, or within
+  // then(), if the future is ready. then() returns a future of the value, Result or exception of f. If f
+  // returns void, then() returns void, and exceptions of f are logged and dropped.
   template <class F>
   auto then(F f) {
     using Returned = std::invoke_result_t<F&, Result<T>>;
@@ -302,10 +305,11 @@ class [[nodiscard]] Future {
   }
 
   // Completes the token with (std::exception_ptr[, T]) on the token's executor. T must have a default
-  // constructor; its value accompanies an error. If the token's cancellation slot signals terminal or partial
-  // cancellation, the end of the operation is requested, as by cancel(), and the token is completed at once:
-  // with the operation's error if it is available by then, otherwise with ErrorKind::cancelled. A total
-  // cancellation alone is ignored, because a call may have had effects.
+  // constructor, because an error is passed with a default value. If the token's cancellation slot signals
+  // terminal or partial cancellation, the end of the operation is requested, as by cancel(), and the token is
+  // completed at once: with the operation's error if it is available, otherwise with ErrorKind::cancelled. A
+  // total cancellation is ignored, because it promises that the operation had no effects, and a call may have
+  // had effects.
   template <class Token>
   auto async_get(Token&& token) {
     if constexpr (std::is_void_v<T>) {
@@ -315,8 +319,8 @@ class [[nodiscard]] Future {
     }
   }
 
-  // Only for the compiler's message: Asio's coroutines look for this operator in a value that they await. The
-  // return type is deduced, so that the compiler reports this message first.
+  // Never called. Asio's coroutines look for this operator in a value that they await, and the static_assert
+  // then explains the error. The return type is deduced, so that the compiler reports this message first.
   template <class Frame>
   auto operator()(Frame*) const {
     static_assert(detail::never<Frame>,
@@ -356,7 +360,8 @@ class [[nodiscard]] Future {
     return promise;
   }
 
-  // Runs the handler on its executor. later: posts it, because a cancellation signal is being emitted.
+  // Runs the handler on its executor. later: posts the handler instead of dispatching it, because a
+  // cancellation signal is being emitted.
   template <class Handler, class Work>
   struct Complete {
     Handler handler;

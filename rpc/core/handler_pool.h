@@ -1,9 +1,9 @@
 // HandlerPool: the threads on which handlers run, separate from the loops.
 //
-// Owned by an agent. Its threads are marked as OwnedThread: a blocking wait on them throws. join() runs the
-// queued jobs, then ends the threads. Jobs that are posted later are destroyed without running. An exception
-// of a job goes to exceptions(), and the thread continues with the next job. Thread-safe; do not call join()
-// on its threads.
+// Owned by an agent. Its threads are marked as OwnedThread, so a blocking wait on these threads throws.
+// join() runs the queued jobs, then ends the threads. Jobs that are posted later are destroyed without
+// running. An exception of a job goes to exceptions(), and the thread continues with the next job.
+// Thread-safe; do not call join() on its threads.
 #pragma once
 
 #include <weft/rpc/core/exception_sink.h>
@@ -23,7 +23,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   ~HandlerPool() override;
   void post(Callback job) override;
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
-  bool running_here() const;  // whether on one of its threads
+  bool running_here() const;  // whether the calling thread is one of its threads
   void join();
 
  private:
@@ -34,7 +34,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   Condition posted_;
   std::deque<Callback> jobs_ WEFT_GUARDED_BY(mutex_);
   bool joining_ WEFT_GUARDED_BY(mutex_) = false;
-  std::size_t at_work_ WEFT_GUARDED_BY(mutex_);  // threads that still run jobs
+  std::size_t at_work_ WEFT_GUARDED_BY(mutex_);  // threads that have not ended
   std::vector<std::thread> threads_;
   std::vector<std::thread::id> ids_;  // constant, whereas join() changes threads_
 };

@@ -2,7 +2,7 @@
 // flight.
 //
 // It uses open addressing, so that an entry needs no allocation. The seed must be random and secret: a peer
-// that knows the seed can choose ids that collide, so that each operation searches all of them.
+// that knows the seed can choose ids that collide, so that each operation searches all entries.
 // Thread-safety: none.
 #pragma once
 
@@ -44,7 +44,7 @@ class IdMap {
     if (!slots_[hole].used) return std::nullopt;
     std::optional<T> taken(std::move(slots_[hole].value));
     --size_;
-    // Later entries move up, unless that would put them before their home slot.
+    // Later entries move into the hole, unless the hole is before their home slot.
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t next = (hole + 1) & mask; slots_[next].used; next = (next + 1) & mask) {
       if (((next - home_of(slots_[next].id)) & mask) < ((next - hole) & mask)) continue;

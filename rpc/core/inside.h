@@ -1,8 +1,8 @@
 // Inside<T, Bytes>: stores a T within its owner, if only the owner's source file knows the type T. A pointer
 // to a T would need an allocation.
 //
-// All functions of the owner that use it, including its constructor and destructor, must be defined where T
-// is complete. T must fit into `Bytes`. Thread-safety: as T.
+// All functions of the owner that use the Inside, including constructors and destructor, must be defined
+// where T is complete. T must fit into `Bytes`. Thread-safety: as T.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // The log of an agent: a callback that the program sets. By default, warnings and errors go to stderr.
 //
-// The message of a record is complete for users. Its fields state the same for programs, with stable keys
-// (log_fields). The pointers of a record are valid during the call of the sink.
+// The message of a record contains all information for users. The fields contain the same information for
+// programs, with stable keys (log_fields). The texts of a record are valid during the call of the sink.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -16,12 +16,12 @@ namespace weft::rpc {
 // How serious a record is.
 enum class LogLevel { debug, info, warning, error };
 
-// One field. Its value may come from a peer, and may have any bytes.
+// One field. The value may come from a peer, and may contain any bytes.
 struct LogField {
   std::string_view key, value;
 };
 
-// Keys of fields. A record has the fields that are known when it is written.
+// Keys of fields. A record has the fields whose values are known when it is written.
 namespace log_fields {
 inline constexpr std::string_view peer = "peer";              // the peer's name; absent before its hello
 inline constexpr std::string_view connection = "connection";  // the transport and the other end

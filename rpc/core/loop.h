@@ -30,11 +30,11 @@ class WEFT_EXPORT LoopPoller {
  public:
   virtual ~LoopPoller() = default;
   virtual bool poll() = 0;  // runs ready work; false: no work was ready
-  // Whether another process is working on the event that this source waits for. Then the loop polls for
-  // longer.
+  // Whether another process is producing the event for which this source waits. If so, the loop polls for a
+  // longer time.
   virtual bool expects_soon() const { return false; }
-  // The loop is about to block: from now on the source must wake it through Asio. false: work is ready
-  // already, and the loop must not block.
+  // The loop is about to block: from now on the source must wake the loop through Asio. false: work is ready,
+  // and the loop must not block.
   virtual bool fall_asleep() = 0;
   virtual void wake_up() = 0;  // the loop polls again
 };
@@ -46,7 +46,7 @@ class WEFT_EXPORT Loop : public Executor {
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
 
   virtual Clock::time_point now() const = 0;  // the time of the loop's clock
-  // Like now(), but up to a few milliseconds late, and much cheaper. For measuring ages. Any thread.
+  // Like now(), but cheaper, and up to a few milliseconds late; for measuring ages. Any thread.
   virtual Clock::time_point coarse_now() const { return now(); }
   virtual bool running_here() const = 0;
   virtual TimerId schedule(Clock::time_point when, Callback job) = 0;
@@ -63,17 +63,18 @@ class WEFT_EXPORT Loop : public Executor {
       schedule(when, std::move(job));
     });
   }
-  // A timer that a stopping loop waits for and does not drop; it bounds a graceful close.
+  // Like schedule(), but stop() waits for the timer instead of dropping it. For timers that limit the
+  // duration of a graceful close.
   virtual TimerId schedule_closing(Clock::time_point when, Callback job) {
     return schedule(when, std::move(job));
   }
-  // Runs an event that Asio has delivered on this thread, then the jobs that it posted to this loop. So all
-  // consequences of one event are done before the next, without passing through Asio's queue.
+  // Runs an event that Asio has delivered on this thread, then the jobs that it posted to this loop. So these
+  // jobs run before the next event, and do not pass through Asio's queue.
   virtual void run_turn(Callback event) { event(); }
-  // The execution context for Asio's timers and sockets in code of this loop's calls.
+  // The execution context for Asio's timers and sockets in handlers of calls on this loop.
   virtual asio::execution_context& context() = 0;
   // Whether the loop has its own thread, which runs it. stop() ends that thread; call it from one other
-  // thread. Without an own thread, the program runs the loop, even after stop().
+  // thread. Without its own thread, the program runs the loop, even after stop().
   virtual bool owns_thread() const { return false; }
   virtual void stop() {}
 
@@ -92,8 +93,8 @@ class WEFT_EXPORT Loop : public Executor {
 };
 
 // Marks a thread that an agent owns (a loop's or a handler's) for its lifetime, so that a blocking wait on it
-// throws instead of causing a deadlock. It is a fact about the thread, not a context: nothing is looked up
-// through it.
+// throws instead of causing a deadlock. The mark carries no data: code can only check whether the thread is
+// marked.
 class WEFT_EXPORT OwnedThread {
  public:
   OwnedThread();

@@ -1,9 +1,10 @@
 // MemoryPool: memory for arriving attachments. It reuses blocks, whose pages are mapped already.
 //
-// Mapping a new page costs more than copying into it: large tensors arrive in new memory with 0.6 of the
+// Mapping a new page costs more than copying into it: large tensors arrive in new memory at 0.6 times the
 // bandwidth of mapped memory (docs/benchmarks_details.md, `raw-fresh`). A block returns to the pool when the
-// last copy of its Buffer is destroyed, which may be after the pool. Up to max_kept bytes are kept for later
-// attachments of about the same size; the oldest are freed first. Thread-safe.
+// last copy of its Buffer is destroyed, which may be after the pool. Up to max_kept bytes of unused blocks
+// are kept for later attachments of about the same size. If there are more, the oldest blocks are freed
+// first. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -18,11 +19,12 @@ class WEFT_EXPORT MemoryPool {
   // Counters of the pool.
   struct Counts {
     std::uint64_t hits = 0, misses = 0;  // allocations of at least `smallest` bytes
-    std::uint64_t kept_bytes = 0;        // kept now, not used by a Buffer
-    std::uint64_t lent_bytes = 0;        // used by Buffers now
+    std::uint64_t kept_bytes = 0;        // unused bytes that are kept now
+    std::uint64_t lent_bytes = 0;        // bytes that Buffers use now
   };
 
-  static constexpr std::size_t smallest = 64 * 1024;  // for smaller blocks, malloc is as fast
+  // Smaller blocks are allocated with malloc, which is as fast.
+  static constexpr std::size_t smallest = 64 * 1024;
 
   // max_kept: the maximum of unused bytes that are kept.
   explicit MemoryPool(std::uint64_t max_kept);

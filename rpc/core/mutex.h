@@ -5,8 +5,8 @@
 // WEFT_REQUIRES(mutex_) is called only with mutex_ locked. A lambda has its annotation after its parameters:
 //   ready_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return is_ready_; });
 // The analysis skips constructors and destructors. For compilers other than clang the macros expand to
-// nothing, and the types cost as much as those of the standard library. They are as thread-safe as the types
-// of the standard library.
+// nothing, and the types cost as much as those of the standard library. The thread-safety is that of the
+// types of the standard library.
 #pragma once
 
 #include <condition_variable>
@@ -68,8 +68,8 @@ class WEFT_THREAD_SAFETY(scoped_lockable) MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Unlocks a caller's lock from its construction until it is destroyed. A function that gets the lock as an
-// argument also passes the mutex of that lock, which the analysis needs.
+// Unlocks a caller's lock from its construction until it is destroyed. The analysis needs the mutex of the
+// lock, which is therefore the second parameter.
 class WEFT_THREAD_SAFETY(scoped_lockable) MutexUnlock {
  public:
   MutexUnlock(MutexLock& lock, [[maybe_unused]] Mutex& mutex) WEFT_RELEASE(mutex) : lock_(lock.lock_) {

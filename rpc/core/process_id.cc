@@ -16,9 +16,9 @@
 namespace weft::rpc {
 namespace {
 
-// Field 22 of /proc/PID/stat. The second field, the program's name in parentheses, may contain anything. 0:
-// the process does not exist. If the process is collected after the file was opened, reading fails: getline()
-// sets its state, whereas an istreambuf_iterator would throw.
+// Field 22 of /proc/PID/stat. The second field, the program's name in parentheses, may contain any
+// characters. 0: the process does not exist. If the parent collects the process after the file was opened,
+// reading fails: getline() then sets the state of the stream, whereas an istreambuf_iterator would throw.
 std::uint64_t start_of(std::uint32_t number) {
   std::ifstream file("/proc/" + std::to_string(number) + "/stat");
   std::string text;
@@ -60,7 +60,8 @@ ProcessId own_process() {
 int open_process(const ProcessId& process) {
   const long descriptor = ::syscall(SYS_pidfd_open, static_cast<pid_t>(process.number), 0U);
   if (descriptor < 0) return errno == ESRCH ? -1 : -2;
-  // Checked after the open: from here on the number cannot belong to another process.
+  // The start time is checked after pidfd_open(): from then on the descriptor cannot refer to another process
+  // with this number.
   if (start_of(process.number) == process.started) return static_cast<int>(descriptor);
   ::close(static_cast<int>(descriptor));
   return -1;

@@ -1,9 +1,9 @@
 // ProcessId: identifies the process of an agent. Agents on the same host use it to detect whether the process
 // still exists.
 //
-// `host` is a hash of the host's boot id and of the namespace of process numbers. The start time
-// distinguishes a process from a later one with the same number. Thread-safety: values, and functions without
-// state.
+// `host` is a hash of the host's boot id and of the namespace of process numbers. `started` is the start
+// time, which distinguishes a process from a later process with the same number. Thread-safety: values, and
+// functions without state.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -1,6 +1,6 @@
 // Jobs are pushed onto a lock-free stack (`posted`). The push onto an idle executor posts a Turn to the other
-// executor. The Turn runs one job and posts itself again; when its list is empty, take() replaces the stack
-// by an empty one and reverses it, so that jobs run in order.
+// executor. The Turn runs one job and posts itself again. When its list is empty, take() takes the whole
+// stack and reverses it, so that jobs run in order.
 #include <weft/rpc/core/serial_executor.h>
 
 #include <atomic>
@@ -19,8 +19,8 @@ struct SerialExecutor::State {
 
   explicit State(Executor& t) : threads(t) {}
 
-  // The jobs that were posted during the last turns, in their order. Null: no job, and the executor
-  // is now idle.
+  // The jobs that were posted during the last turns, in their order. null: no jobs, and the executor is idle
+  // from now on.
   Node* take() {
     Node* newest = &end;
     if (posted.compare_exchange_strong(newest, nullptr, std::memory_order_acq_rel)) return nullptr;
@@ -38,8 +38,8 @@ struct SerialExecutor::State {
   }
 
   Executor& threads;
-  // Null: idle. Otherwise a turn exists, and these jobs were posted after its last take(): the newest first;
-  // the oldest points to `end`.
+  // null: idle. Otherwise a turn exists, and these jobs were posted after the last take() of the turn. The
+  // newest job is the first, and the oldest points to `end`.
   std::atomic<Node*> posted{nullptr};
   Node end;
 };
@@ -51,7 +51,8 @@ class SerialExecutor::Turn {
   Turn& operator=(Turn&&) = delete;
   ~Turn() {
     if (state_ == nullptr) return;
-    // Dropped by the other executor: drop the jobs, too. They may hold the last reference to this executor.
+    // The other executor has dropped this turn: drop the jobs, too. They may own the last reference to this
+    // executor.
     State::Node* const posted = state_->posted.exchange(nullptr, std::memory_order_acq_rel);
     State::drop(jobs_, nullptr);
     State::drop(posted, &state_->end);
@@ -64,7 +65,7 @@ class SerialExecutor::Turn {
       state_ = nullptr;
       return;
     }
-    // One job per turn, so that many objects share few threads fairly.
+    // A turn runs one job, so that many objects share few threads fairly.
     Executor& threads = state_->threads;
     threads.post(std::move(*this));
   }
@@ -73,7 +74,7 @@ class SerialExecutor::Turn {
   static void run(std::unique_ptr<State::Queued> queued) { queued->job(); }
 
   std::shared_ptr<State> state_;
-  State::Node* jobs_;  // of this turn, and those to run after it
+  State::Node* jobs_;  // the jobs of this turn and of the turns after it
 };
 
 SerialExecutor::SerialExecutor(Executor& threads) : state_(std::make_shared<State>(threads)) {}

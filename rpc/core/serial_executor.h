@@ -1,9 +1,10 @@
 // SerialExecutor: runs its jobs one at a time, in the order of posting, on the threads of another executor.
 //
-// It gives turns to the handlers of an object behind an RRef, and of a pass. If a job starts a task and the
-// task suspends, the next job runs. Thread-safe. Jobs keep the executor's state, so it may be destroyed while
-// jobs are queued. If the other executor has ended and drops jobs, this one drops them, too. It uses no lock,
-// and 48 bytes while idle, because each object has one.
+// The handlers of an object behind an RRef run on one SerialExecutor, and so do the handlers of a pass. If a
+// job starts a task and the task suspends, the next job runs. Thread-safe. Jobs share the executor's state,
+// so the executor may be destroyed while jobs are queued. If the other executor has ended and drops jobs,
+// this executor also drops its jobs. Each object has its own SerialExecutor, so it is small: it uses no lock,
+// and 48 bytes while idle.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -16,11 +17,11 @@ class WEFT_EXPORT SerialExecutor final : public Executor {
  public:
   explicit SerialExecutor(Executor& threads);
   void post(Callback job) override;
-  std::shared_ptr<ExceptionSink> exceptions() const override;  // those of the other executor
+  std::shared_ptr<ExceptionSink> exceptions() const override;  // the sink of the other executor
 
  private:
   struct State;
-  class Turn;  // the one job in the other executor
+  class Turn;  // the only job in the other executor
   std::shared_ptr<State> state_;
 };
 

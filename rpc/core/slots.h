@@ -1,8 +1,8 @@
 // Slots: the data that higher layers attach to a call, a message or an agent. There is one value for each
 // type.
 //
-// There are few entries, so a linear search is faster than a map. Thread-safety: none; the owner of the slots
-// determines the thread.
+// A linear search is faster than a map, because there are few entries. Thread-safety: none; the owner of the
+// slots determines the thread.
 #pragma once
 
 #include <memory>

@@ -9,8 +9,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto brief_absence = 5us;   // a shorter yield found no other thread
-constexpr auto long_absence = 200us;  // by a thread that computes, or a CPU quota
+constexpr auto brief_absence = 5us;   // if a yield is shorter, no other thread ran
+constexpr auto long_absence = 200us;  // caused by a thread that computes, or by a CPU quota
 constexpr int pause_per_absence = 20;
 constexpr std::uint32_t max_strikes = 3;
 constexpr auto strikes_expire = 1s;
@@ -40,11 +40,11 @@ bool SpinPolicy::yielded(Time now, Duration away) {
 bool SpinPolicy::looked(Time now, Duration gap) { return gap < long_absence || yielded(now, gap); }
 
 void SpinPolicy::pause(Time now, Duration away) {
-  // If a trial soon after the pause fails, the core is still needed.
+  // If polling fails soon after the last pause, the other thread still needs the core.
   const bool again = pause_.count() > 0 && now - paused_until_ < pause_;
   pause_ = std::min(std::max(again ? pause_ * 2 : first_pause, away * pause_per_absence), max_pause);
   paused_until_ = now + pause_;
-  strikes_ = max_strikes - 1;  // one failure ends the next trial
+  strikes_ = max_strikes - 1;  // one further absence starts the next pause
 }
 
 void SpinPolicy::found() { misses_ = skips_ = 0; }
@@ -56,7 +56,7 @@ void SpinPolicy::missed() {
 }
 
 void SpinPolicy::slept(Duration duration) {
-  if (duration < 2 * bound_) found();  // includes the wake-up
+  if (duration < 2 * bound_) found();  // the duration includes the wake-up
 }
 
 unsigned online_cpus() {

@@ -4,7 +4,7 @@
 // no other thread needs the core. The kernel does not tell a thread whether another thread needs its core.
 // The loop finds out by yielding while it polls: if no thread was waiting, the yield returns within a
 // microsecond; a longer yield shows that another thread ran. An exhausted CPU quota suspends the thread
-// between yields: the loop sees it as a gap between two readings of the clock.
+// between yields: the loop detects this as a gap between two readings of the clock.
 //
 //   bound()     how long to poll now. 0: block at once.
 //   yielded()   a yield during the polling has returned. false: stop polling.
@@ -13,13 +13,15 @@
 //   missed()    the bound passed without an event.
 //   slept()     the loop blocked; the duration until the next event.
 //
-// Two rules bound the cost. First, if another thread needed the core three times within a second, or once for
-// long, the loop does not poll for a pause. The pause is 5 ms or 20 times the absence, and doubles up to 10 s
-// while the trials after it fail. Second, from the ninth consecutive poll that misses, each poll is followed
-// by an increasing number of waits without polling, up to 255, so that sparse events cost little. An event
-// soon after the loop has blocked ends this.
+// Two rules bound the cost. First, the loop stops polling for a while (a pause) if another thread ran instead
+// of the loop for 0.2 ms, or three times for a shorter time, with less than a second between them. The pause
+// is 5 ms, or 20 times the time that the other thread ran, if that is longer. If another thread needs the
+// core again soon after a pause, the next pause is twice as long, up to 10 s. Second, after eight consecutive
+// polls without an event, the loop skips polling: each further poll without an event is followed by one more
+// wait without polling than the last, up to 255. So sparse events cost little. If an event arrives soon after
+// the loop has blocked, the loop polls again.
 //
-// A value, used by one thread. It reads no clock, so tests give it the time.
+// A value, used by one thread. It does not read a clock: its caller passes the time.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -70,7 +72,7 @@ class WEFT_EXPORT SpinPolicy {
 };
 
 // The number of the machine's online CPUs, even if the calling thread may not use all of them, because a peer
-// may run on the other CPUs. If the loop and the peer share one CPU, the yields show that.
+// may run on the other CPUs. If the loop and the peer share one CPU, the yields detect this.
 WEFT_EXPORT unsigned online_cpus();
 
 }  // namespace weft::rpc

@@ -9,7 +9,7 @@ namespace weft::rpc {
 // An odd number derived from the golden ratio, so that its multiples are far apart.
 inline constexpr std::uint64_t split_mix_step = 0x9e3779b97f4a7c15;
 
-// The output function: a bijection in which each bit of x changes about half of the bits of the result.
+// The output function: a bijection. A change of one bit of x changes about half of the bits of the result.
 constexpr std::uint64_t split_mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;

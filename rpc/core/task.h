@@ -1,12 +1,13 @@
 // Task<T>: weft's coroutine. It is lazy: it begins when another task awaits it, or when it is started on an
 // executor.
 //
-// A task has one executor, that of its start, and resumes only there; the tasks that it awaits share it. It
-// may await Future<U> and Task<U>. A context (ContextSwitch) given at the start is entered whenever the task
-// runs on a thread, and left whenever it suspends. If the executor has ended and drops the resumption, the
-// suspended task is destroyed. Arguments of a coroutine that is a Task must be values, or outlive it. An
-// empty task, which was used or moved from, throws ErrorKind::failed_precondition when it is used.
-// Thread-safety: a Task object is used by one thread at a time; its body runs on one thread at a time.
+// A task has one executor, on which it was started, and resumes only there. The tasks that it awaits use the
+// same executor. A task may await Future<U> and Task<U>. A context (ContextSwitch) given at the start is
+// entered whenever the task runs on a thread, and left whenever it suspends. If the executor has ended and
+// drops the job that resumes the task, the task is destroyed. Arguments of a coroutine that returns a Task
+// must be values, or must outlive the task. An empty task, which was used or moved from, throws
+// ErrorKind::failed_precondition when it is used. Thread-safety: a Task object is used by one thread at a
+// time; its body runs on one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -27,12 +28,12 @@ struct TaskHome {
   ContextSwitch* context = nullptr;
   std::coroutine_handle<> started;
   std::coroutine_handle<>* next =
-      nullptr;  // the coroutine that the loop in run() resumes next; on the stack of the thread that runs it
+      nullptr;  // the coroutine that run() resumes next; a variable on the stack of run()
 
-  // Runs the coroutine, and those to which it passes control, until one suspends or the started task ends.
-  // This is a loop because compilers turn symmetric transfer into a tail call only with -O2; without it, a
-  // task that awaits a million tasks would overflow the stack. Once a coroutine has suspended, this object
-  // may be in use on another thread, or destroyed.
+  // Runs the coroutine, and the coroutines to which it passes control, until one of them suspends or the
+  // started task ends. This function uses a loop and not symmetric transfer, which compilers turn into a tail
+  // call only with -O2: without -O2, a task that awaits a million tasks would overflow the stack. Once a
+  // coroutine has suspended, another thread may use or destroy this object.
   void run(std::coroutine_handle<> handle) {
     std::coroutine_handle<> turn = handle;
     next = &turn;
@@ -70,7 +71,8 @@ struct FutureAwaiter {
   bool await_ready() const { return future.ready(); }
   void await_suspend(std::coroutine_handle<> handle) {
     if (home->context != nullptr) home->context->leave();
-    Future<T> waited = std::move(future);  // this awaiter may be destroyed before then() returns
+    // Moved, because this awaiter may be destroyed before then() returns.
+    Future<T> waited = std::move(future);
     waited.then([this, handle](Result<T>&& value) {
       result.emplace(std::move(value));
       home->executor->post(TaskResumption(home, handle));
@@ -97,7 +99,7 @@ class TaskPromiseBase {
 
   TaskHome own_home;               // used if this task was started
   TaskHome* home = nullptr;        // the home of this task, or of the task that awaits it
-  std::coroutine_handle<> parent;  // resumed at the end, if another task awaits this one
+  std::coroutine_handle<> parent;  // the task that awaits this task; resumed at the end
   Callback ended;                  // called at the end, if an executor started this task
   std::exception_ptr error;
 

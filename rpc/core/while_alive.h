@@ -1,5 +1,5 @@
 // while_alive: a callback that calls a function of an object while the object exists, and does nothing after
-// that. For timers and continuations that must not keep the object alive.
+// that. It is for timers and continuations that must not keep the object alive.
 //
 //   timer_ = loop->schedule(when, while_alive(this, &Link::beat));
 //
