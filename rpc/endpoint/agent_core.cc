@@ -22,7 +22,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr const char* self_scheme = "self";  // of the address at which an agent calls itself
+constexpr const char* self_scheme = "self";  // the scheme of the address at which an agent calls itself
 
 std::uint64_t draw() {
   std::random_device device;
@@ -36,7 +36,7 @@ void print(const LogRecord& record) {
                static_cast<int>(record.message.size()), record.message.data());
 }
 
-// The limit of pending handshakes, which leaves descriptors to connected peers.
+// The limit of pending handshakes. It leaves half of the descriptors to connected peers.
 std::size_t half_of_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
@@ -59,7 +59,7 @@ AgentOptions complete(AgentOptions options) {
   return options;
 }
 
-// Threads, sockets, and the system's randomness.
+// The runtime of an agent that is given none: threads, sockets, and the system's randomness.
 Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
   Runtime runtime;
   runtime.incarnation = draw() | 1;  // never 0
@@ -243,8 +243,8 @@ void AgentCore::shut_down() {
   for (const auto& listener : listeners) listener->close();
   for (const auto& [scheme, transport] : transports_) transport->shut_down();
   const Error reason(ErrorKind::shut_down, "this agent has shut down");
-  // Peers that do not know yet that the job has failed get its cause, so that they do not report this
-  // shutdown as the cause.
+  // If the job has failed, the peers receive the error of the job: a peer that has not detected the failure
+  // would otherwise report this shutdown as the cause.
   auto failure = world_failure();
   if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
   const auto end_on = [&](Loop& loop) {
@@ -273,8 +273,8 @@ void AgentCore::shut_down() {
   if (own_handlers_ != nullptr) own_handlers_->join();
   for (const auto& loop : loops_) loop->stop();
   accounts()->fail_drain(Error(ErrorKind::shut_down, "drain: the agent was shut down before it had drained"));
-  // Layers and methods own the core: break the cycle. No thread of the agent runs any more. Their objects are
-  // destroyed without locks.
+  // Layers and methods own the core, so this cycle must be broken. No thread of the agent runs any more. The
+  // objects of layers and methods are destroyed without locks.
   methods().clear();
   hooks().clear();
   routes_.clear();

@@ -2,9 +2,9 @@
 // it; programs use Agent.
 //
 // AgentCore decides about changes of connections and peers, and applies each change to the tables of the
-// agent (LinkTable, RouteTable, Sessions, and those of CallHost). The objects of the agent share ownership of
-// AgentCore. shut_down() ends it; later calls have no effect. Thread-safety: all functions may be called from
-// any thread, unless stated otherwise.
+// agent (LinkTable, RouteTable, Sessions, and the tables of CallHost). The objects of the agent share
+// ownership of AgentCore. shut_down() ends the agent; later calls of its functions have no effect.
+// Thread-safety: all functions may be called from any thread, unless stated otherwise.
 #pragma once
 
 #include <weft/rpc/call/call_host.h>
@@ -25,15 +25,15 @@ class Sessions;
 
 class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_from_this<AgentCore> {
  public:
-  // context: the program's, which runs the agent; null: the agent makes its own loops.
+  // context: the program's io_context, which runs the agent; null: the agent creates its own loops.
   AgentCore(const AgentOptions& options, asio::io_context* context);
   AgentCore(AgentOptions options, Runtime runtime);
   ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
 
   // options(): the given options with defaults filled in: `log` is set, and `loops` and `handler_threads` are
-  // above 0. loops(): at least one. Both are constant. pick_loop(): the loops, round-robin. counts(): as
-  // Agent::counts().
+  // above 0. loops(): at least one loop. Both are constant. pick_loop() returns the loops round-robin.
+  // counts(): as Agent::counts().
   const AgentOptions& options() const { return options_; }
   const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
   std::shared_ptr<Loop> pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
@@ -58,7 +58,8 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // Called on the link's loop when its handshake has succeeded.
   void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                   const HelloInfo& hello);
-  // Called on the link's loop when the link has ended. may_return: the peer itself may still exist.
+  // Called on the link's loop when the link has ended. may_return: the peer may still exist and connect
+  // again.
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                   const Error& reason, bool may_return = false);
 
@@ -66,14 +67,15 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // This incarnation of a peer is gone: its session ends, and the layers are notified.
   void lose(const AgentId& peer, const Error& reason);
   // The job has declared this incarnation dead, even if its process still runs. Its connections end with
-  // peer_lost, new ones are refused with lease_lost, and its name leads to the next incarnation.
+  // peer_lost, and new connections from it are refused with lease_lost. Calls to its name then reach the next
+  // incarnation.
   void forget(const AgentId& peer, const std::string& reason);
 
   // As Agent::drain().
   Future<void> drain(std::chrono::nanoseconds timeout);
   // As Agent::shut_down(). No effect after the first call.
   void shut_down();
-  // All calls in flight and all later calls fail with this error, or with an earlier one of blame().
+  // All calls in flight and all later calls fail with this error, or with the error of an earlier blame().
   void fail_world(const Error& reason);
 
  private:
@@ -94,11 +96,12 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   const std::shared_ptr<Sessions> sessions_;
   RouteTable routes_;
 
-  // Locked while a peer's number of links and its absence change together. Lock it after RouteTable's mutex.
+  // Locked while the number of links to a peer and the peer's absence change together. Lock it after
+  // RouteTable's mutex.
   mutable Mutex peers_mutex_;
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<Listener>> listeners_ WEFT_GUARDED_BY(mutex_);
-  // Shared memory: the listeners for peers on this host, next to those of listeners_.
+  // The listeners in shared memory for peers on this host, in addition to listeners_.
   std::vector<std::unique_ptr<Listener>> companions_ WEFT_GUARDED_BY(mutex_);
 };
 

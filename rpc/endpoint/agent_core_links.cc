@@ -70,7 +70,7 @@ bool AgentCore::is_expected(const std::string& name) const {
 void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                            const Error& reason, bool may_return) {
   const bool ready = link->ready();
-  std::shared_ptr<Session> session;  // with a peer that is gone
+  std::shared_ptr<Session> session;  // the session with the peer, if the peer is gone
   bool gone = false, absent = false;
   {
     MutexLock lock(peers_mutex_);
@@ -81,7 +81,7 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
     }
     if (gone && link->had_session()) {
       session = sessions_->close(link->peer());
-      gone = session != nullptr;  // otherwise the layers have been notified
+      gone = session != nullptr;  // if null, the layers have been notified before
     }
   }
   if (!ready) {
@@ -126,7 +126,7 @@ void AgentCore::forget(const AgentId& peer, const std::string& reason) {
   const Error error(ErrorKind::lease_lost, to_string(peer) + " was declared dead: " + reason);
   links_.forget(peer, error);
   if (const auto route = routes_.find(peer.name)) route->forget(peer);
-  // A link whose handshake completes meanwhile calls LinkTable::forgotten() afterwards.
+  // A link whose handshake completes later calls LinkTable::forgotten() itself.
   for (const auto& link : links_.all())
     link->loop()->post([link, peer, error] {
       if (link->ready() && link->peer() == peer) link->expel(error);

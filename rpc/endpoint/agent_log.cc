@@ -19,7 +19,7 @@ void AgentLog::write(LogLevel level, const std::string& message,
   sink_({level, agent_, escaped(message), known});
 }
 
-// Lines after the tenth have level debug, which the default sink ignores.
+// From the eleventh warning on, the level is debug, which the default sink ignores.
 void AgentLog::write_some(const char* topic, const std::shared_ptr<Loop>& loop, const std::string& message,
                           std::initializer_list<LogField> fields) {
   const auto now = loop->now();

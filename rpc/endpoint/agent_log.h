@@ -19,15 +19,16 @@ class WEFT_EXPORT AgentLog final : public std::enable_shared_from_this<AgentLog>
  public:
   AgentLog(std::string agent, LogSink sink) : agent_(std::move(agent)), sink_(std::move(sink)) {}
 
-  // Fields without a value are left out. Control characters of the message, which may be a peer's, are
-  // escaped.
+  // Fields without a value are left out. Control characters of the message are escaped, because its text may
+  // come from a peer.
   void write(LogLevel level, const std::string& message, std::initializer_list<LogField> fields = {}) const;
-  // A warning that peers can cause at any rate. In ten seconds, ten warnings of a topic are logged, and then,
-  // on the loop, one line with the number of further ones. topic: a literal, for example "connections
-  // refused".
+  // For warnings that peers can cause at any rate. In each period of ten seconds, ten warnings of a topic are
+  // logged. At the end of the period, one line on the loop states the number of further warnings. topic: a
+  // literal, for example "connections refused".
   void write_some(const char* topic, const std::shared_ptr<Loop>& loop, const std::string& message,
                   std::initializer_list<LogField> fields = {});
-  // A heartbeat was late by `by` because its loop was busy. Logged once for all connections.
+  // Logs that a heartbeat was late by `by` because its loop was busy. Late heartbeats of several connections
+  // are logged once.
   void write_late_beat(Clock::time_point now, std::chrono::nanoseconds by, std::chrono::nanoseconds interval);
 
  private:

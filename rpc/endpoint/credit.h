@@ -1,10 +1,10 @@
-// Credit: flow control of one connection: how many calls, and how many bytes of them, a peer accepts at a
-// time.
+// Credit: flow control of one connection: the number of calls, and the number of bytes in these calls, that a
+// peer accepts at a time.
 //
 // The peer's Hello grants credit. A request uses credit when it is sent; its reply returns the credit.
 // Notifications have no reply: a separate frame returns their credit in batches. A request is sent as soon as
-// some credit of both kinds is left. So one request may exceed the granted bytes, and no request waits for
-// ever. Pure arithmetic. Thread-safety: none.
+// some credit of both kinds is left. So one request may exceed the granted bytes, and no request waits
+// forever. Pure arithmetic. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/wire/message.h>
@@ -14,7 +14,7 @@
 
 namespace weft::rpc {
 
-// The credit at the sender. Without a grant there is always room.
+// The credit at the sender. Without a grant, the credit is unlimited.
 class CreditWindow {
  public:
   // Sets the limits that the peer's hello states. 0: no limit.
@@ -42,8 +42,8 @@ class CreditWindow {
   std::uint64_t calls_ = 0, bytes_ = 0;
 };
 
-// The credit at the receiver, for notifications. The receiver holds back less than a quarter of the granted
-// credit, so the sender never blocks for ever.
+// The credit at the receiver, for notifications. The receiver keeps less than a quarter of the granted credit
+// before it returns a batch, so the sender never waits forever.
 class CreditReturns {
  public:
   CreditReturns(std::uint32_t max_calls, std::uint64_t max_bytes)

@@ -1,5 +1,6 @@
-// call_by_name: calls a method by its name, with arguments written value by value. For tools, gateways and
-// other programs without the header of the service. list_methods() returns the names and types.
+// call_by_name: calls a method by its name, with arguments that the caller writes value by value. It is for
+// tools, gateways and other programs without the header of the service. list_methods() returns the names and
+// types.
 //
 //   DynamicReply reply = call_by_name(peer, "market.last", 1, [](OutgoingMessage& message) {
 //                          message.argument(0).set_text("ACME");
@@ -25,9 +26,9 @@ struct DynamicCallOptions {
   bool notify = false;          // the call has no reply, and completes when the request has been sent
 };
 
-// Before call_by_name() returns, it calls `encode`, which writes every argument; its exceptions are passed
-// on. Set deadline, metadata and the served call on the peer (Peer::with, Peer::with_metadata). Errors are
-// those of a typed call.
+// call_by_name() calls `encode`, which writes every argument, before it returns. Exceptions of `encode` are
+// thrown to the caller. Set deadline, metadata and the served call on the peer (Peer::with,
+// Peer::with_metadata). The errors are the same as those of a typed call.
 WEFT_EXPORT Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method,
                                               std::size_t arguments,
                                               const std::function<void(OutgoingMessage&)>& encode,

@@ -11,9 +11,9 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::string_view certified = "cert:";  // of an identity
+constexpr std::string_view certified = "cert:";  // the prefix of an identity that a certificate proves
 constexpr auto agent_ended =
-    ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
+    ErrorKind::unavailable;  // the kind in the goodbye of an agent that ends; peer_lost: its job has failed
 
 template <class Number>
 Number said(Number limit) {
@@ -47,7 +47,7 @@ Link::~Link() = default;
 void Link::open() {
   const auto connection = connection_;  // keeps it alive until this function returns
   if (route_ == nullptr && core_->draining()) {
-    // No new peers: a call that waits for this connection fails as not sent.
+    // A draining agent accepts no new peers. A call that waits for this connection fails with not_sent.
     connection->start(shared_from_this());
     connection->send(OutgoingMessage::goodbye(std::nullopt));
     return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
@@ -89,7 +89,7 @@ void Link::on_frame(InboundFrame&& frame) {
     turn = session->turn();
     if (!arrive(frame.prefix)) return count_repeated(std::move(frame));
   }
-  const auto charge = std::move(frame.charge);  // until the call holds its own
+  const auto charge = std::move(frame.charge);  // kept until the call has its own charge
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
@@ -97,7 +97,7 @@ void Link::on_frame(InboundFrame&& frame) {
     if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane's first frame");
     if (prefix.kind == FrameKind::goodbye) {
       const auto reason = message->goodbye();
-      // Not close(): the peer may have closed the connection after this frame.
+      // Uses finish() and not close(), because the peer may have closed the connection after this frame.
       return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
                            : Error(ErrorKind::shut_down, "the peer is shutting down"));
     }
@@ -156,7 +156,8 @@ void Link::on_hello(IncomingMessage& message) {
     return finish(reason);
   }
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
-  if (Address::looks_like(hello.name))  // it would be mistaken for the agent that listens there
+  // Calls to this address would reach the peer instead of the agent that listens there.
+  if (Address::looks_like(hello.name))
     throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
   const std::string identity = connection_->identity();
   if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
@@ -188,7 +189,7 @@ void Link::on_hello(IncomingMessage& message) {
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
 }
 
-// The accepted connection is not a peer's, but a lane of an existing connection.
+// Called if the accepted connection is a lane of an existing connection.
 void Link::become_lane() {
   const auto whole = core_->links().with_lanes(lane_->key);
   if (whole == nullptr)
@@ -225,8 +226,8 @@ void Link::await_beat() {
   heartbeat_ = loop()->schedule(beat_due_, while_alive(this, &Link::beat));
 }
 
-// Silence is counted in beats, not in time: a period in which this process was stopped counts as one beat.
-// The other side may send nothing between two beats of this side, so one beat alone proves nothing.
+// Silence is counted in beats and not in time, so that a period in which this process was stopped counts as
+// one beat. One silent beat proves nothing: the other side may send nothing between two beats of this side.
 void Link::beat() {
   heartbeat_ = 0;
   if (ended_) return;
@@ -238,7 +239,7 @@ void Link::beat() {
   if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.timeout) {
     AgentCounters::count(core_->counters().peers_silent);
     const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
-    end_is_proven_ = true;  // an absence must not add to this silence
+    end_is_proven_ = true;  // the peer was silent for the timeout already, so no absence follows
     return close(Error(ErrorKind::peer_lost,
                        "nothing was received from " + peer_.name + " for " + std::to_string(seconds) + " s"));
   }
@@ -247,8 +248,8 @@ void Link::beat() {
   await_beat();
 }
 
-// Ahead of queued frames, but after the Hello. A beat that is still queued replaces later ones, so a peer
-// that sends pings and reads nothing causes no growth.
+// Sends the beat ahead of queued frames, but after the Hello. While a beat is queued, no further beat of its
+// kind is queued, so the queue does not grow if a peer sends pings and reads nothing.
 void Link::send_beat(FrameKind kind, std::uint64_t id) {
   bool& queued = kind == FrameKind::ping ? ping_queued_ : pong_queued_;
   if (ended_ || std::exchange(queued, true)) return;
@@ -351,7 +352,8 @@ void Link::on_closed(const Error& reason) {
       }
     }
     held_ = std::move(others);
-    // Before the end of this link is reported: a search for a call finds it here or in the session.
+    // The session receives these calls before the end of this link is reported, so that a search finds each
+    // call in the link or in the session.
     for (const auto& call : incoming())
       if (call->is_resumable()) session_->serve(call->id(), call);
     session_->leave(*this, std::move(resumable));
@@ -369,8 +371,8 @@ void Link::on_closed(const Error& reason) {
     if (auto call = served.call.lock();
         call != nullptr && !call->is_notification() && !(call->is_resumable() && in_session()))
       call->cancel();
-  // The connection owns this link until it has reported its end, which on the program's io_context may never
-  // happen.
+  // The connection owns this link until the connection has reported its end. That may never happen if the
+  // program's io_context does not run.
   connection_ = nullptr;
   lanes_->end();
 }

@@ -32,8 +32,8 @@ class WEFT_EXPORT Link final : public Carrier,
   ~Link() override;
 
   // Called once: sends the hello and begins to receive. The link closes with deadline_exceeded if the peer's
-  // hello does not arrive within AgentOptions::handshake_timeout. An accepted link of a draining agent ends
-  // at once.
+  // hello does not arrive within AgentOptions::handshake_timeout. If the agent is draining, an accepted link
+  // ends at once.
   void open();
 
   bool usable(bool upkeep = false) const {  // any thread
@@ -42,15 +42,15 @@ class WEFT_EXPORT Link final : public Carrier,
   bool ready() const { return ready_; }                   // any thread
   bool is_open() const override { return !ended_; }       // any thread
   const AgentId& peer() const { return peer_; }           // any thread, once ready
-  const Protocol& protocol() const { return protocol_; }  // the negotiated one; any thread, once ready
+  const Protocol& protocol() const { return protocol_; }  // the negotiated protocol; any thread, once ready
   // Throws resource_exhausted if the frame exceeds a limit of this side or of the peer. Any thread, once
   // ready.
   void check_fits(const OutboundFrame& frame) const override;
-  bool fits(const OutboundFrame& frame) const;                        // whether check_fits() does not throw
+  bool fits(const OutboundFrame& frame) const;                        // true: check_fits() does not throw
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
-  // The session with the peer, for resumable calls. null: none exists, or it has ended. Any thread, once
-  // ready.
+  // The session with the peer, for resumable calls. null: the session does not exist, or it has ended. Any
+  // thread, once ready.
   std::shared_ptr<Session> session() const { return in_session() ? session_ : nullptr; }
   bool in_session() const override { return session_ != nullptr && !session_->ended(); }
   // The session of a frame; null: the frame is not resumable.
@@ -67,16 +67,17 @@ class WEFT_EXPORT Link final : public Carrier,
   void send_waiting();
   void enter(const std::shared_ptr<PendingCall>& call);  // sends the call as soon as there is credit
 
-  // Passes the call to its session, or to enter(); fails it if it must not be sent.
+  // Passes the call to its session or to enter(). If the call must not be sent, it fails.
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id) override;  // cancels the call at the callee; any thread
-  void cancel_resumable();                      // cancels calls that are served here: their session has ended
-  void say_goodbye();                           // tells the peer to send no new requests
-  void close(const Error& reason);              // at once: drops queued frames and fails the calls
-  void finish(const Error& reason);             // fails the calls, sends queued frames, closes
-  void expel(const Error& reason);              // like finish(), with peer_lost: tells the peer the reason
-  void end_incarnation(const Error& reason);    // like finish(): tells the peer that this agent has ended
-  void fail_pending(const Error& error);        // fails the calls in flight; the link stays open
+  // Cancels resumable calls that this agent serves; called when their session has ended.
+  void cancel_resumable();
+  void say_goodbye();                         // asks the peer to send no new requests
+  void close(const Error& reason);            // at once: drops queued frames and fails the calls
+  void finish(const Error& reason);           // fails the calls, sends queued frames, closes
+  void expel(const Error& reason);            // like finish(), with peer_lost; sends the reason to the peer
+  void end_incarnation(const Error& reason);  // like finish(); informs the peer that this agent has ended
+  void fail_pending(const Error& error);      // fails the calls in flight; the link stays open
 
   // Sends the reply to a call that arrived over this link; any thread. `active` is destroyed when the reply
   // has been sent, or cannot be sent any more.
@@ -89,11 +90,12 @@ class WEFT_EXPORT Link final : public Carrier,
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> held() const;  // waiting for credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;
-  const CreditWindow& credit() const { return window_; }  // the peer's credit, and the part in use
+  // The credit that the peer has granted, and the part in use.
+  const CreditWindow& credit() const { return window_; }
   // The number of requests so far, not counting requests of background methods. Any thread.
   std::uint64_t requests_sent() const { return sent_; }
   std::uint64_t requests_received() const { return received_; }
-  std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; secret
+  std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls (id_map.h); secret
 
   void on_frame(InboundFrame&& frame) override;
   bool awaits(const Prefix& reply) override {
@@ -112,15 +114,15 @@ class WEFT_EXPORT Link final : public Carrier,
     std::uint64_t bytes = 0;
     std::uint64_t expected_next = 0;  // expected_ after a resumable request; 0: not resumable
     bool upkeep = false;
-    bool counted = true;  // in unanswered_, until its reply (which returns the credit) or its destruction
+    // Counted in unanswered_ until its reply, which returns the credit, or its destruction.
+    bool counted = true;
   };
 
   void on_hello(IncomingMessage& message);
   void end_handshake();
-  void become_lane();  // turns this connection into a lane of another link, once the hello was sent
+  void become_lane();  // turns this connection into a lane of another link, if the hello was sent
   void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
-  // Ends the call with this answer. false: the call was not made over this link, and `answer` is not moved
-  // from.
+  // Ends the call with this answer. false: the call was not made over this link, and `answer` is unchanged.
   bool finish_call(std::uint64_t call_id, std::shared_ptr<IncomingMessage>&& answer);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_cancel(std::uint64_t call_id, bool resumable);
@@ -137,7 +139,7 @@ class WEFT_EXPORT Link final : public Carrier,
   void dispatch(const std::shared_ptr<PendingCall>& call);  // sends the call, and uses credit
   void send_held();
   void count_no_more(Served& call);
-  void give_credit(std::uint64_t bytes);  // returns the credit of a notification
+  void give_credit(std::uint64_t bytes);  // returns the credit of a notification to the peer
   void beat();
   void await_beat();
   void send_beat(FrameKind kind, std::uint64_t id);
@@ -179,7 +181,7 @@ class WEFT_EXPORT Link final : public Carrier,
     std::uint64_t upkeep = 0;            // calls that use no credit
   } unanswered_;
   CreditReturns returns_;
-  std::shared_ptr<Session> session_;  // fixed once ready
+  std::shared_ptr<Session> session_;  // constant once ready
   bool counted_ = false;              // the peer has stated how many resumable frames it has accepted
   // The number of the next resumable frame that will arrive over this link.
   std::uint64_t expected_ = 0;

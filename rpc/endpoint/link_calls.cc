@@ -6,7 +6,7 @@
 namespace weft::rpc {
 void Link::send(const std::shared_ptr<PendingCall>& call) {
   if (call->finished()) return;
-  // Checked here too: the call may have been in transit from its route's loop when the world failed.
+  // Also checked here, because the call may have been in transit from its route's loop when the world failed.
   if (core_->world_ended()) {
     call->fail(*core_->world_failure());
     return;
@@ -69,11 +69,11 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
     return;
   }
   OutboundFrame* frame = &sealed->frame;
-  std::uint64_t bytes = frame->head.size();  // as the other side counts
+  std::uint64_t bytes = frame->head.size();  // counted as the other side counts
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
   if (session != nullptr) {
-    unacknowledged_ = {};  // the request states what this side has accepted
-    // With larger attachments the notification completes once it is acknowledged: until then it may be sent
+    unacknowledged_ = {};  // the request acknowledges the frames that this side has accepted
+    // A notification with larger attachments completes when it is acknowledged: until then it may be sent
     // again, and its attachments are borrowed.
     const bool ends_when_sent = call->notify() && bytes <= frame->head.size() + copied_bytes;
     if (ends_when_sent)
@@ -134,7 +134,7 @@ void Link::cancel(std::uint64_t call_id) {
     return loop()->post([self = shared_from_this(), call_id] { self->cancel(call_id); });
   Asked* asked = pending_.find(call_id);
   if (asked == nullptr || asked->call == nullptr || ended_) return;
-  asked->call = nullptr;  // its answer, which returns its credit, will still arrive
+  asked->call = nullptr;  // the answer will still arrive and return the credit
   connection_->send(OutgoingMessage::plain(FrameKind::cancel, call_id));
 }
 
@@ -147,7 +147,8 @@ void Link::fail_pending(const Error& error) {
 }
 
 void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
-  if (message->has_sections())  // also without a caller: the reply may pass references to this agent
+  // Even if the call has ended, because the reply may pass references to this agent.
+  if (message->has_sections())
     for (const auto& hook : core_->hooks().all()) hook->replied(*message, peer_);
   const std::uint64_t id = message->prefix().call_id;
   const bool resumable = (message->prefix().flags & frame_flags::resumable) != 0;
@@ -159,7 +160,7 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
       return;
     }
   if (!resumable || finish_call(id, std::move(message))) return;
-  // The answer arrives over the link that the peer's session uses, perhaps not that of the call.
+  // The answer may arrive over another link than the call: the link that the session of the peer uses.
   for (const auto& other : core_->links().to(peer_))
     if (other.get() != this)
       other->loop()->post([other, id, message]() mutable { other->finish_call(id, std::move(message)); });

@@ -14,7 +14,7 @@ constexpr std::uint16_t max_lanes = 16;
 
 }  // namespace
 
-// A connection that becomes a lane. Runs on its own loop, except for cancel().
+// A connection that becomes a lane. Its functions run on its own loop, except cancel().
 class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shared_from_this<Dial> {
  public:
   Dial(std::weak_ptr<LinkLanes> lanes, std::shared_ptr<Loop> home, std::shared_ptr<Loop> loop,
@@ -34,7 +34,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     connection_->send(std::move(frame));
     connection_->start(shared_from_this());
   }
-  // The other side's hello, which it sends before it knows that this is a lane.
+  // The hello of the other side, which sends it before it has received the lane frame.
   void on_frame(InboundFrame&& frame) override {
     if (frame.prefix.kind != FrameKind::hello)
       throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello as the reply to a lane");
@@ -45,7 +45,8 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     connection_ = nullptr;
     tell([why = std::string(reason.what())](LinkLanes& lanes, std::size_t) { lanes.give_up(why); });
   }
-  // On `home`; directly if that is also its loop, because the program's io_context may never run again.
+  // Called on `home`. If the loop is the same, drops the connection at once, because the program's io_context
+  // may never run again.
   void cancel() {
     if (loop_ == home_) return drop();
     loop_->post([self = shared_from_this()] { self->drop(); });
@@ -140,13 +141,13 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
     throw Error(ErrorKind::protocol_error, "bad frame: a lane " + why);
   };
   if (connection_ == nullptr) return;
-  if (identity_ && identity != *identity_)  // a stranger that knows the key is refused
+  if (identity_ && identity != *identity_)  // a lane from another peer that knows the key is refused
     return core_->log().write_some(
         "lanes refused", connection_->loop(),
         connection_->describe() + ": a lane of another peer was refused",
         {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
   if (dialled_ || open_) refuse("that this connection does not expect");
-  if (!identity_) {  // the hello arrives over another socket
+  if (!identity_) {  // the hello arrives over another connection and may be later than the lane
     if (early_.size() == offered_) refuse("beyond the number of lanes that was offered");
     if (!core_->links().keep_early_lane())
       return core_->log().write(
@@ -165,7 +166,7 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
 }
 
 void LinkLanes::collect(std::size_t index, Lanes::Stream lane) {
-  if (connection_ == nullptr || missing_ == 0) return;  // given up meanwhile
+  if (connection_ == nullptr || missing_ == 0) return;  // the lanes were given up meanwhile
   streams_[index] = std::move(lane);
   --missing_;
   open();
@@ -174,7 +175,7 @@ void LinkLanes::collect(std::size_t index, Lanes::Stream lane) {
 void LinkLanes::on_frame(const LaneInfo& info) {
   if (connection_ == nullptr) return;
   if (dialled_) {
-    if (given_up_) return;  // meanwhile; the other side detects that its lanes have closed
+    if (given_up_) return;  // given up meanwhile; the other side detects that its lanes have closed
     if (told_ || info.count != streams_.size() || streams_.empty())
       throw Error(ErrorKind::protocol_error, "bad frame: lanes that were not requested");
     told_ = true;

@@ -1,10 +1,10 @@
-// LinkLanes: makes the lanes of a link, in addition to its connection (rpc/transport/lanes.h).
+// LinkLanes: makes the lanes of a link: connections in addition to its own (rpc/transport/lanes.h).
 //
 // The hello of each side states its maximum number of lanes, and a key. The side that dialled makes further
-// connections to the same address, each on the agent's next loop. The first frame on each connection states
-// the link to which the lane belongs. The other side detaches these connections from the links that accepted
-// them, and confirms on the first link that all lanes have arrived. If any of this fails, the link continues
-// without lanes. Owned by the link; functions are called on its loop.
+// connections to the same address, on the agent's loops in turn. The first frame on each of these connections
+// states the link to which the lane belongs. The other side detaches the connections from the links that were
+// created for them, and confirms on the first link that all lanes have arrived. If one of these steps fails,
+// the link continues without lanes. Owned by the link; functions are called on its loop.
 #pragma once
 
 #include <weft/rpc/transport/address.h>
@@ -26,7 +26,7 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   // dialled: this side has dialled the connection.
   LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled);
 
-  // The maximum of this side; 0: the link has no lanes. Any thread.
+  // The maximum number of lanes of this side; 0: the link has no lanes. Any thread.
   std::uint16_t offered() const { return offered_; }
   const LaneKey& key() const { return key_; }  // the key of this side; any thread
 
@@ -58,9 +58,10 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::shared_ptr<Connection> connection_;  // null: the link has ended
   std::uint16_t offered_ = 0;
   LaneKey key_{};
-  std::optional<std::string> identity_;  // the peer's, once its hello has arrived
-  std::vector<Early> early_;             // lanes that arrived before the hello
-  bool told_ = false;                    // on the side that dialled: the other side has confirmed all lanes
+  // The proven identity of the peer; nullopt until its hello has arrived.
+  std::optional<std::string> identity_;
+  std::vector<Early> early_;  // lanes that arrived before the hello
+  bool told_ = false;         // on the side that dialled: the other side has confirmed all lanes
   bool given_up_ = false;
   bool open_ = false;
   std::vector<std::shared_ptr<Dial>> dials_;

@@ -6,10 +6,12 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello and acknowledgements, but no backlog of answers
+// At most a hello and acknowledgements, but no backlog of answers.
+constexpr std::uint64_t few_unsent_bytes = 1024;
 
-// For a method that is not served: layers above still read the sections of the call, and end what depends on
-// it. The caller knows the method's name; the log line of a notification has only the id.
+// The entry for a method that is not served. Layers above still read the sections of the call, and end the
+// state that depends on the call. The caller knows the method's name; only the log line of a notification
+// contains the id.
 std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   MethodEntry entry;
   entry.non_blocking = true;
@@ -33,7 +35,8 @@ void Link::on_cancel(std::uint64_t call_id, bool resumable) {
   if (const auto call = serving(call_id)) return call->cancel();
   if (!resumable) return;
   const auto links = core_->links().to(peer_);
-  // If that link has ended since the search began, it is not in the table, and its calls are in the session.
+  // If the call's link has ended since the first search, the link is not in the table, and its calls are in
+  // the session.
   if (const auto call = serving(call_id)) return call->cancel();
   for (const auto& other : links)
     if (other.get() != this)
@@ -47,7 +50,7 @@ void Link::cancel_resumable() {
     if (call->is_resumable() && !call->is_notification()) call->cancel();
 }
 
-// Only the prefix of the message is known.
+// Only the prefix of the message was read.
 void Link::on_skipped(const Prefix& request) {
   if (ended_ || !ready_ || core_->ended()) return;
   if (const auto session = session_of(request)) {
@@ -62,7 +65,8 @@ void Link::on_skipped(const Prefix& request) {
 }
 
 void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
-  // If this agent ends without a goodbye, its peers consider it lost: no peer may get an answer afterwards.
+  // If this agent ends without a goodbye, its peers consider it lost. So no peer may receive an answer
+  // afterwards.
   if (core_->ended()) return;
   const Prefix prefix = message->prefix();
   const RequestInfo info = message->request();
@@ -86,14 +90,15 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
                              {log_fields::kind, to_string(ErrorKind::permission_denied)}});
     return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
-  // Before draining() is read: drain() sets it first, and then counts the calls in flight.
+  // The call is counted before draining() is read, because drain() sets draining() before it reads the number
+  // of calls in flight.
   ActiveCall active(core_->accounts(), method->background);
   if (core_->draining() && !method->upkeep)
     return refuse(prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
   const Limits& limits = core_->options().limits;
-  // Each open stream has two requests in flight, and some late ones.
+  // Each open stream has two requests in flight, and a few late requests.
   const bool room = method->upkeep
                         ? unanswered_.upkeep / 4 < core_->options().streams.max_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
@@ -195,8 +200,8 @@ void Link::count_no_more(Served& call) {
   }
 }
 
-// A peer that sends requests and reads no answers is disconnected, because answers would accumulate. Answers
-// to upkeep are bounded by the calls that they belong to.
+// Disconnects a peer that sends requests and reads no answers, because the answers would accumulate. The
+// number of answers to upkeep calls is limited by the calls to which they belong.
 void Link::answer(OutboundFrame&& frame, bool upkeep) {
   if (ended_) return;
   const std::uint64_t bytes = frame.bytes();

@@ -7,10 +7,10 @@
 namespace weft::rpc {
 namespace {
 
-// When accepted frames are acknowledged. A resumable request that is sent acknowledges all of them, and the
-// reply to one those before it. Otherwise: from the first pair of limits on, the acknowledgement leaves with
-// the next frame; at the second pair, at once; from large_bytes on, after acknowledge_after. Fewer frames
-// wait for the heartbeat.
+// The limits at which accepted frames are acknowledged. A resumable request acknowledges all accepted frames,
+// and a resumable reply acknowledges its request and earlier frames. The other frames are acknowledged at
+// once from many_frames or many_bytes on, with the next frame that is sent from few_frames or few_bytes on,
+// and after acknowledge_after from large_bytes on. Below these limits, the next heartbeat acknowledges them.
 constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20;
 constexpr std::uint64_t many_frames = 256, many_bytes = 4 << 20;
 constexpr std::uint64_t large_bytes = 1024;
@@ -76,7 +76,7 @@ void Link::transmit_soon(const std::shared_ptr<Link>& link) {
   link->loop()->dispatch([link] { link->transmit(); });
 }
 
-// Call with the session's turn() locked.
+// Call it with the session's turn() locked.
 bool Link::arrive(const Prefix& prefix) {
   const auto arrival = session_->arrive(expected_++);
   if (arrival == Session::Arrival::gap) {

@@ -31,12 +31,13 @@ class WEFT_EXPORT LinkTable {
 
   // The number of a new link: 1, 2, 3 and so on.
   std::uint64_t next_number() { return ++last_link_; }
-  // accepted: the link counts as a pending handshake until handshake_over(). If there are too many, returns
-  // the oldest one, which the caller closes, so that silent connections cannot keep out others.
+  // accepted: the link counts as a pending handshake until handshake_over(). If there are too many pending
+  // handshakes, returns the link with the oldest one. The caller closes this link, so that silent connections
+  // cannot exclude others.
   std::shared_ptr<Link> add(const std::shared_ptr<Link>& link, bool accepted);
   void handshake_over(const std::shared_ptr<Link>& link);
   void add_ready(const AgentId& peer);  // the handshake has succeeded
-  // The link has ended. Returns whether it was the last ready one to that incarnation.
+  // The link has ended. Returns whether it was the last ready link to that incarnation.
   bool remove(const std::shared_ptr<Link>& link);
   Links clear();  // removes all links and returns them
 
@@ -52,13 +53,13 @@ class WEFT_EXPORT LinkTable {
   bool keep_early_lane();  // false: there are too many
   void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }
 
-  // The incarnations with which the agent makes no connection any more, and the error that both sides
-  // receive.
+  // forget(): the agent makes no more connections to this incarnation. forgotten(): the error that both sides
+  // of such a connection receive; nullopt: the incarnation is not forgotten.
   void forget(const AgentId& peer, const Error& error);
   std::optional<Error> forgotten(const AgentId& peer) const;
 
   // The number of requests so far, not counting requests of background methods. sent, received: over the
-  // links to peers of these names. ever: over all links, in both directions.
+  // links to peers with the given names. ever: over all links, in both directions, including ended links.
   struct Requests {
     std::uint64_t sent = 0, received = 0, ever = 0;
   };
@@ -66,7 +67,7 @@ class WEFT_EXPORT LinkTable {
   void add_to(AgentCounts& counts) const;  // sets `handshakes` and `connections`
 
  private:
-  struct ByNumber {  // not by address, so that a simulation repeats the order
+  struct ByNumber {  // an order that a simulation repeats, in contrast to the order of pointers
     bool operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const;
   };
 
@@ -80,7 +81,7 @@ class WEFT_EXPORT LinkTable {
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_ WEFT_GUARDED_BY(mutex_);
   std::map<AgentId, int> ready_ WEFT_GUARDED_BY(mutex_);               // the number of links to each peer
   std::uint64_t requests_of_ended_links_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received
-  std::deque<std::pair<AgentId, Error>> forgotten_ WEFT_GUARDED_BY(mutex_);  // the latest
+  std::deque<std::pair<AgentId, Error>> forgotten_ WEFT_GUARDED_BY(mutex_);  // only the latest incarnations
 };
 
 }  // namespace weft::rpc

@@ -33,25 +33,25 @@ struct Rendezvous {
   std::size_t world_size = 0;  // the number of members of a fixed world
   bool fixed_world = true;     // the loss of any member ends the job with an error everywhere
   std::map<std::string, std::string> metadata = {};  // of this member: Member::metadata
-  // A member that does not renew its lease for this time is lost. The agent's loops renew it, so busy
-  // handlers do not delay it; a program that blocks its own io_context for this time is lost. Choose it
-  // longer than the longest pause of a healthy process. 0: no lease.
+  // A member that does not renew its lease for this time is lost. The agent's loops renew the lease, so busy
+  // handlers do not delay the renewal; a program that blocks its own io_context for this time is lost. Choose
+  // a lease that is longer than the longest pause of a healthy process. 0: no lease.
   std::chrono::nanoseconds lease = std::chrono::seconds{30};
 };
 
-// A peer is lost if nothing was received from it for `timeout`: its host has failed, or the process is
-// stopped. Every received byte counts, including bytes of an incomplete frame. Each side sends something at
-// least every `interval`, ahead of queued frames, from its loop. Handlers do not delay it, except those
-// marked non_blocking, which run on the loop and must not block. If the agent runs on the program's
-// io_context, it sends heartbeats only while the program runs the io_context. An agent logs a warning if a
-// heartbeat was late by more than `interval`.
+// A peer is lost if nothing was received from it for `timeout`, for example because its host has failed or
+// its process is stopped. Every received byte counts, including bytes of an incomplete frame. At the end of
+// each `interval` in which a side has sent nothing, its loop sends a heartbeat, ahead of queued frames.
+// Handlers do not delay heartbeats, except non_blocking handlers, which run on the loop and must not block.
+// If the agent runs on the program's io_context, it sends heartbeats only while the program runs the
+// io_context. An agent logs a warning if a heartbeat was late by more than `interval`.
 struct Heartbeat {
   std::chrono::nanoseconds interval = std::chrono::seconds{5};  // 0: none
   std::chrono::nanoseconds timeout = std::chrono::seconds{30};
 };
 
-// The limits of a stream (rpc/stream/stream.h): the items that may be in flight to a reader, or wait for it,
-// before the stream's source must wait. The item that reaches the limit of bytes may exceed it.
+// The limits of a stream (rpc/stream/stream.h): the items that may be in flight to a reader or wait for the
+// reader, before the source of the stream must wait. The last item may exceed the limit of bytes.
 struct StreamWindow {
   std::uint64_t items = 256;
   std::uint64_t bytes = std::uint64_t{16} << 20;
@@ -72,9 +72,9 @@ struct AgentOptions {
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
   Limits limits;
   StreamOptions streams;
-  // The identity of the agent on every connection that leaves the process, and the identities that it
+  // The identity of the agent on every connection to another process, and the identities that the agent
   // accepts: mutual TLS 1.3, or a secret of the job (rpc/security/credentials.h). null: no TLS, and the agent
-  // listens on loopback and Unix sockets only.
+  // listens only on loopback and Unix sockets.
   std::shared_ptr<const Credentials> credentials;
   // The methods that each peer may call. nullopt: every accepted peer may call every method.
   std::optional<Permissions> permissions;
@@ -86,28 +86,29 @@ struct AgentOptions {
   // of their peer: further ones are closed.
   std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops, if the agent has its own
-  // How long such a loop polls without work before it blocks. nullopt: up to 50 µs, while events arrive
-  // within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
+  // The time for which such a loop polls without work before it blocks. nullopt: up to 50 µs, as long as
+  // events arrive within that time and no other thread needs the core (rpc/core/spin_policy.h). 0: the loop
+  // blocks at once.
   std::optional<std::chrono::nanoseconds> spin;
   // The maximum number of lanes: further TCP connections to a peer, which carry attachments of 1 MiB and
-  // more. The lanes are assigned to the agent's loops in turn. They help on networks that limit each
-  // connection or lose packets (docs/performance.md). The smaller option of the two sides applies, at
-  // most 16.
+  // more. The lanes are assigned to the agent's loops in turn. Lanes help on networks that limit the
+  // bandwidth of each connection or lose packets (docs/performance.md). The smaller value of the two sides
+  // applies, at most 16.
   std::size_t lanes = 0;
   // Agents of one user on one host connect through shared memory, whichever addresses they use: each TCP and
-  // Unix address has a companion (rpc/transport/shm/companion.h). Not used with credentials, which prove more
-  // than the kernel does.
+  // Unix address has a companion (rpc/transport/shm/companion.h). Agents with credentials do not use shared
+  // memory, because credentials prove more about a peer than the kernel does.
   bool same_host = true;
   // The maximum number of connections through shared memory, including pending ones and those of shm://
-  // addresses. Each costs two descriptors, four mappings and some pages on either side. Beyond it, agents
-  // connect to the address itself, and connections to shm:// addresses fail.
+  // addresses. Each of these connections costs two descriptors, four mappings and some pages on either side.
+  // Beyond the maximum, agents connect to the address itself, and connections to shm:// addresses fail.
   std::uint32_t max_shared = 256;
   std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
   std::size_t handler_threads = 0;                        // 0: the number of cores, at least 2
   // The timeout of one attempt to connect to one address, including the resolution of its host name. The
-  // handshake that follows has handshake_timeout. TCP repeats a lost connection request after 1, 3 and 7 s,
-  // so an attempt with the default survives the loss of three requests, and several attempts fit into the
-  // heartbeat's timeout. 0: the limit of the system applies.
+  // handshake that follows has its own timeout (handshake_timeout). TCP repeats a lost connection request
+  // after 1, 3 and 7 s, so an attempt with the default survives the loss of three requests, and several
+  // attempts fit into the heartbeat's timeout. 0: the timeout of the system applies.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds{10};
   // The wait after all addresses of a peer have failed. A successful handshake, from either side, or new
   // addresses of the peer reset the wait to `first`. Keep `first` below the first wait of RetryPolicy, and
@@ -117,28 +118,28 @@ struct AgentOptions {
   // The maximum time from the connection to the arrival of the peer's hello.
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
   Heartbeat heartbeat;  // for every connection with a completed handshake
-  // The timeout of the program's calls that set none (Agent::set_call_timeout() changes it). nullopt: they
-  // wait until the peer answers or is lost. Internal calls of agents have no timeout.
+  // The timeout of calls of the program that set no timeout (Agent::set_call_timeout() changes it). nullopt:
+  // these calls wait until the peer answers or is lost. Internal calls of agents have no timeout.
   std::optional<std::chrono::nanoseconds> call_timeout;
-  std::optional<RetryPolicy> retry;       // for calls that set none; nullopt: one attempt
+  std::optional<RetryPolicy> retry;       // for calls that set no RetryPolicy; nullopt: one attempt
   RetryBudgetOptions retry_budget;        // for each peer
   std::shared_ptr<Transport> in_process;  // an InProcess network that agents of this process share
   std::optional<Rendezvous> rendezvous;   // nullopt: the agent is part of no job
   std::vector<std::shared_ptr<Interceptor>> interceptors;  // called in this order (rpc/call/interceptor.h)
-  LogSink log;                                             // default: warnings and errors to stderr
+  LogSink log;                                             // null: warnings and errors are written to stderr
 };
 
 // The runtime of an agent. By default an agent creates its own, with threads, sockets and the system's
-// randomness. A caller that passes a runtime (a simulation) runs it. The runtime must outlive the agent's
-// shut_down(), which then does not wait for loops or handlers: queued jobs run later, and do nothing because
-// the agent has ended.
+// randomness. If the caller passes a runtime (a simulation does), the caller runs it. The runtime must
+// outlive the agent's shut_down(). shut_down() then does not wait for loops or handlers: queued jobs run
+// later, and do nothing because the agent has ended.
 struct Runtime {
   std::vector<std::shared_ptr<Loop>> loops;  // at least one
   std::shared_ptr<Executor> handlers;
   std::uint64_t incarnation = 0;  // unique among the incarnations of this name; never 0
   std::uint64_t id_seed = 0;      // random and secret (rpc/core/id_map.h); repeatable in a simulation
   std::vector<std::shared_ptr<Transport>> transports;
-  ProcessId process;  // the process, which peers on this host may watch
+  ProcessId process;  // the agent's process, which peers on this host may watch
 };
 
 }  // namespace weft::rpc

@@ -21,7 +21,7 @@ Peer Peer::with(CallOptions options) const {
 
 Peer Peer::with_metadata(Metadata metadata) const {
   Peer peer = *this;
-  metadata.merge(peer.metadata_);  // keeps the values of keys that both have
+  metadata.merge(peer.metadata_);  // for keys in both, keeps the values of `metadata`
   peer.metadata_ = std::move(metadata);
   return peer;
 }

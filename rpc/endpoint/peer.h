@@ -1,9 +1,9 @@
 // Peer: a handle to a remote agent, for calls of its methods. Agent::peer() and Agent::connect() create it.
 //
-// Cheap to copy. It shares the route to the peer, not a connection: the first call connects. with() returns a
-// handle whose calls have options or metadata, or are made on behalf of a call that is being served. Handles
-// accumulate options: `peer.with({.timeout = 1s}).with({.idempotent = true})` has both. Calls without
-// unresolved references reach the peer in the order in which one caller made them. Thread-safe.
+// Cheap to copy. Handles share the route to the peer, not a connection: the first call connects. with()
+// returns a handle whose calls have options or metadata, or are made on behalf of a call that is being
+// served. Handles accumulate options: `peer.with({.timeout = 1s}).with({.idempotent = true})` has both. Calls
+// without unresolved references reach the peer in the order in which one caller made them. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/invoke.h>
@@ -20,7 +20,7 @@ namespace detail {
 template <class Given>
 inline constexpr bool is_modifier = std::is_base_of_v<CallModifier, std::decay_t<Given>>;
 
-// The signature's hash, once for each method.
+// The hash of the signature, computed once for each method.
 template <class Traits>
 std::uint64_t signature_hash() {
   static const std::uint64_t hash = name_hash(Traits::text());
@@ -39,7 +39,8 @@ struct Ignored {
 
 }  // namespace detail
 
-inline constexpr std::string_view ping_method = "weft.ping";  // every agent serves it; it does nothing
+// A method without effect, which every agent serves.
+inline constexpr std::string_view ping_method = "weft.ping";
 
 class WEFT_EXPORT Peer {
  public:
@@ -48,10 +49,11 @@ class WEFT_EXPORT Peer {
 
   const std::string& name() const { return route_->name(); }  // the peer's name, or the requested address
   Peer with(CallOptions options) const;                       // options that are not set keep their values
-  // Other keys keep their values; an interceptor may replace values. In a co_await expression, give the
-  // metadata a name: g++ 12 does not compile its braces there.
+  // Adds metadata to calls; other keys keep their values. An interceptor may replace values. In a co_await
+  // expression, pass a named variable: g++ 12 does not compile a braced list there.
   Peer with_metadata(Metadata metadata) const;
-  Peer with(CallContext& serving) const;      // passes on the call's deadline, cancellation and sections
+  // Calls have the deadline, cancellation and sections of `serving`.
+  Peer with(CallContext& serving) const;
   Peer with(const CancelScope& scope) const;  // scope.cancel() cancels the calls
   // Connects if there is no connection, and returns the peer's incarnation. identity(): the incarnation, if
   // it is known already.
@@ -60,7 +62,7 @@ class WEFT_EXPORT Peer {
     const auto known = route_->identity();
     return known != nullptr ? std::optional(*known) : std::nullopt;
   }
-  Peer only(AgentId id) const;  // calls fail with peer_lost if another incarnation has the name
+  Peer only(AgentId id) const;  // calls fail with peer_lost if the peer has another incarnation
 
   // Starts the call and returns a future of its result. Leading arguments that are CallModifiers (a pass)
   // change the call. Do not pass Type: see MethodOf.
@@ -69,7 +71,8 @@ class WEFT_EXPORT Peer {
     using Found = FoundMethod<Target>;
     return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
   }
-  // For a method that T's service lists and T inherits: the type of &T::f names only the base class.
+  // For a method that T's service lists and T inherits. T is needed because the type of &T::f contains only
+  // the base class.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target, Type, T>;
@@ -107,7 +110,8 @@ class WEFT_EXPORT Peer {
   void add_default_timeout(OutgoingCall& call) const;
   // Sends the call, with retries if its options and contents permit them. done: as CallbackCall::Done.
   void start(OutgoingCall&& call, CallbackCall::Done done) const;
-  // Sends the call once, without retries. It fails with resource_exhausted beyond the limits of this agent.
+  // Sends the call once, without retries. The call fails with resource_exhausted if it exceeds a limit of
+  // this agent.
   void submit(std::shared_ptr<PendingCall> call) const;
   // The agent that makes the calls, and the path to the peer.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
@@ -185,27 +189,28 @@ class WEFT_EXPORT Peer {
   // decode() as a function object, so that code for equal result types is compiled once.
   template <class Value>
   struct Decode {
-    // call: its method and peer are part of errors.
+    // call: error texts contain its method and peer.
     Result<Value> operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) const {
       return decode<Value>(std::move(reply), call.method(), call.route().get());
     }
   };
 
-  // In: the class whose service lists Target, if it is not the class that declares Target.
+  // The entry for Target in the service of the class In. By default, In is the class that declares Target.
   template <auto Target, class TypeOfTarget = decltype(Target),
             class In = typename detail::HandlerTraits<TypeOfTarget>::Object>
   struct FoundMethod {
-    using Class = In;  // it lists Target
+    using Class = In;  // the class whose service lists Target
     static_assert(
         Served<Class>,
         "weft: the class that declares this member function has no Service; for an inherited method "
         "name the class that lists it: peer.call<Derived, &Derived::f>()");
-    // After that error an empty service is used, so that the compiler reports no further error.
+    // If the assertion fails, an empty service is used, so that the compiler reports no further error.
     using Service = typename std::conditional_t<Served<Class>, Class, detail::NoService>::Service;
     using Entries = typename Service::Entries;
     static_assert(!Served<Class> || detail::MethodFor<Target, Entries>::exists,
                   "weft: this member function is not among the methods of its class's Service");
-    using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;  // as listed
+    // The entry in the service.
+    using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
     // The name of the method ("service.method") and its id on the wire.
     static inline const std::string name = std::string(Service::name) + "." + std::string(Type::short_name);
     static constexpr std::uint64_t id = name_hash(Type::short_name, name_hash(".", name_hash(Service::name)));
@@ -219,7 +224,7 @@ class WEFT_EXPORT Peer {
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
     add_default_timeout(outgoing);
-    add_default_retry(outgoing);  // not for calls of layers
+    add_default_retry(outgoing);  // only here, so not for calls of layers
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});
   }

@@ -12,8 +12,8 @@
 namespace weft::rpc {
 namespace {
 
-// Whether a later attempt may succeed without a change on this side: the peer starts, the network recovers,
-// or its next incarnation listens.
+// Whether a later attempt may succeed without a change on this side, because the peer starts, the network
+// recovers, or the next incarnation of the peer listens.
 bool is_transient(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::unavailable:
@@ -71,7 +71,7 @@ void Route::submit(std::shared_ptr<PendingCall> call) {
   loop()->post([self = shared_from_this(), kept = std::move(call)] { self->place_handed_in(); });
 }
 
-// One at a time: placing a call may run code that makes further calls.
+// Takes one call at a time, because placing a call may run code that makes further calls.
 void Route::place_handed_in() {
   while (has_handed_in_) {
     std::shared_ptr<PendingCall> call;
@@ -101,12 +101,14 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     watch_time(call, false);
     return session->submit(std::move(call));
   }
-  // An incarnation whose session has ended may have connected again: then ordinary calls reach it.
+  // An incarnation whose session has ended may have connected again. In this case, calls that are not
+  // resumable reach it.
   if (call->only() != nullptr && core->sessions().is_gone(*call->only()) &&
       (call->resumable() || !core->links().is_linked(*call->only())))
     return fail(*call, gone(*call->only()));
   auto link = link_;
-  // The route leads to the latest known incarnation of that name. An older or a newer one may be connected.
+  // The route leads to the latest known incarnation of that name. An older or a newer incarnation may also be
+  // connected.
   if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only())) {
     const auto same = core->links().to(*call->only());
     const auto usable =
@@ -115,12 +117,13 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   }
   if (link != nullptr && link->usable(call->upkeep())) {
     watch_time(call, false);
-    // The link may belong to another loop than the route, if both sides dialled at once.
+    // If both sides dialled at the same time, the link may belong to another loop than the route.
     if (link->loop()->running_here()) return link->send(call);
     link->loop()->post([link, call] { link->send(call); });
     return;
   }
-  // Upkeep is for calls that ended with the last connection. An agent connects to itself at the first use.
+  // Upkeep calls serve other calls, which have ended with the last connection, so an upkeep call never
+  // connects. An exception is the agent itself, to which it connects at the first use.
   if (call->upkeep() && name_ != core->id().name) {
     call->lose(ErrorKind::peer_lost, "the connection has ended");
     return;
@@ -138,8 +141,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   dial();
 }
 
-// The session of a resumable call, also while its peer is absent. null: none yet, so the call waits for a
-// connection like other calls.
+// The session of a resumable call, which exists even while its peer is absent. null: there is no session yet,
+// so the call waits for a connection like other calls.
 std::shared_ptr<Session> Route::session_for(const AgentCore& core, const PendingCall& call) const {
   if (call.upkeep()) return nullptr;
   if (link_ != nullptr && link_->usable() && (call.only() == nullptr || link_->peer() == *call.only()))
@@ -149,14 +152,14 @@ std::shared_ptr<Session> Route::session_for(const AgentCore& core, const Pending
   return life == nullptr ? nullptr : core.sessions().find(*life);
 }
 
-// A call that has ended stays in the queue until the queue has doubled since the last pruning: searching for
-// each call would make n ends cost n * n.
+// Removes calls that have ended. Called when the queue has doubled since the last time, because a search for
+// each call that ends would cost O(n * n) for n calls.
 void Route::prune() {
   std::erase_if(waiting_, [](const auto& call) { return call->finished(); });
   prune_at_ = std::max<std::size_t>(64, 2 * waiting_.size());
 }
 
-// connecting: the call waits for a connection.
+// Sets the call's timer. connecting: the call waits for a connection.
 void Route::watch_time(const std::shared_ptr<PendingCall>& call, bool connecting) {
   std::optional<Clock::time_point> when = call->deadline();
   bool late = true;
@@ -185,10 +188,10 @@ void Route::cancel(std::shared_ptr<PendingCall> call) {
 void Route::learn(std::vector<Address> addresses) {
   if (addresses.empty() || addresses == addresses_) return;
   addresses_ = std::move(addresses);
-  end_backoff();  // no failure of the new addresses is known
+  end_backoff();  // because no failure of the new addresses is known
   if (dialling_ || (waiting_.empty() && !wanted_)) return;
   not_before_ = loop()->now();
-  dial_later();  // not at once: a new link may be reported first
+  dial_later();  // later, because a new link may be reported first
 }
 
 void Route::forget(const AgentId& life) {
@@ -245,7 +248,7 @@ void Route::dial() {
   });
 }
 
-// Each address, preceded by its companion in shared memory.
+// Dials each address, after its companion in shared memory.
 void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
   untried_.clear();
   refused_ = false;
@@ -283,15 +286,15 @@ void Route::dial_next(const Error& last) {
   }
 }
 
-// Whether the call waits on after an attempt to connect has failed with this error. A resumable call also
-// waits for its first connection, unless no process listens there.
+// Whether the call still waits after an attempt to connect has failed with this error. A resumable call also
+// waits for its first connection, unless all addresses refused the connection.
 bool Route::waits(const PendingCall& call, const AgentCore& core, const Error& reason) const {
   if (call.wait_for_ready()) return true;
   return call.resumable() && reason.kind() != ErrorKind::not_found && !(refused_ && all_refused_) &&
          loop()->now() < later(call.made(), core.options().handshake_timeout);
 }
 
-// A name without an address is looked up again for each call.
+// There is no backoff for a name without an address: the name is looked up again for each call.
 bool Route::in_backoff() const { return refusal_ && loop()->now() < not_before_; }
 
 void Route::end_backoff() {
@@ -310,11 +313,11 @@ void Route::dial_later() {
 }
 
 void Route::dial_ended(const Error& reason) {
-  place_handed_in();  // calls that were made before this failure share it
+  place_handed_in();  // calls that were made before this failure also fail
   dialling_ = false;
   wanted_ = false;
   const auto core = core_.lock();
-  const bool up = link_ != nullptr && link_->usable();  // the peer has connected meanwhile
+  const bool up = link_ != nullptr && link_->usable();  // true: the peer has connected meanwhile
   if (core == nullptr || core->ended() || up) return fail_waiting(reason);
   reach_ = Reach::failing;
   ++failed_dials_;
@@ -327,7 +330,7 @@ void Route::dial_ended(const Error& reason) {
     if (rejoining_) dial_later();
     return fail_waiting(reason);
   }
-  // The end of a call may cause another call.
+  // Calls fail after the queue was updated, because the end of a call may cause another call.
   std::vector<std::shared_ptr<PendingCall>> failed;
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;
@@ -338,7 +341,7 @@ void Route::dial_ended(const Error& reason) {
     }
   }
   if (!waiting_.empty() || rejoining_) dial_later();
-  // Twice in a row: a host that is overloaded may refuse once.
+  // An overloaded host may refuse a connection once, so two consecutive refusals are needed.
   refused_dials_ = refused_ && all_refused_ ? refused_dials_ + 1 : 0;
   if (rejoining_ && refused_dials_ >= 2)
     for (const AgentId& life : core->sessions().absent(peer_name()))
@@ -364,8 +367,9 @@ void Route::connected(Result<std::shared_ptr<Connection>> made) {
   }
 }
 
-// A refused connection at an address of the peer proves its end. Two cases prove nothing: a loopback address
-// of a peer on another host, and shared memory, which may be missing for other reasons.
+// If an address of the peer refuses a connection, no process listens there, which proves the peer's end. Two
+// cases prove nothing: a loopback address of a peer on another host, and shared memory, which may be missing
+// for other reasons.
 void Route::note_failure(const std::exception& error) {
   if (dialled_.scheme == "shm") return;
   const auto core = core_.lock();
@@ -388,7 +392,7 @@ void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   wanted_ = rejoining_ = false;
   reach_ = Reach::connected;
   end_backoff();
-  // A new incarnation replaces an earlier one, whose end may not have been detected yet.
+  // A new incarnation replaces an earlier incarnation, whose end may not have been detected yet.
   if (link_ == nullptr || !link_->usable() || link_->peer() != link->peer()) {
     link_ = std::move(link);
     identify(link_->peer());

@@ -1,10 +1,11 @@
-// Route: the path from this agent to one peer, by name or by address. It has the live link to the peer, or
-// the calls that wait for one.
+// Route: the path from this agent to one peer, by name or by address. It has the open link to the peer, or
+// the calls that wait for a link.
 //
 // Owned by RouteTable and by every Peer handle. A route belongs to one loop; functions are called there
-// unless stated otherwise. A call is sent over the first live link and stays with that link, so the calls of
-// one caller arrive in order. After a failed attempt to connect, the next one waits
-// (AgentOptions::connect_backoff). Meanwhile calls fail, except calls with CallOptions::wait_for_ready.
+// unless stated otherwise. A call is sent over the first open link and stays with that link, so the calls of
+// one caller arrive in order. After a failed attempt to connect, the route waits before the next attempt
+// (AgentOptions::connect_backoff). During this wait calls fail, except calls with
+// CallOptions::wait_for_ready.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -39,26 +40,26 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void cancel(std::shared_ptr<PendingCall> call) override;  // any thread
   // Connects without a call, once, as soon as the backoff permits. No effect if there is a link. Any thread.
   void connect();
-  // The state of the connection, which may have changed by the time the caller looks at it. Any thread.
+  // The state of the connection, which may change at any time. Any thread.
   enum class Reach : std::uint8_t {
     idle,        // no failure is known: a call would connect
-    connecting,  // for the first time since the peer was connected
+    connecting,  // no attempt has failed since the peer was last connected
     connected,
-    failing,  // the last attempt failed: waiting for the next one, or trying
+    failing,  // the last attempt failed: the route waits for the next attempt, or makes it
   };
   Reach reach() const { return reach_; }
 
-  // On the loop.
+  // The following functions are called on the loop, unless stated otherwise.
   const Address& dialled() const { return dialled_; }  // the address of the latest dial
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
   // The peer is absent: connects repeatedly until the peer returns, or until end_of().
   void rejoin();                     // any thread
   void end_of(const AgentId& life);  // the peer is gone. Any thread.
-  // Whether the peer connected by itself. Any thread.
+  // Whether the route was created because the peer connected to this agent. Any thread.
   bool is_to_visitor() const { return to_visitor_; }
   void set_to_visitor() { to_visitor_ = true; }
-  // Drops the peer's addresses, unless the name has another incarnation. Any thread.
+  // Drops the peer's addresses, unless identity() is another incarnation. Any thread.
   void forget(const AgentId& life);
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: this route has dialled the link
   // other: another connection to an incarnation of that name. null: none.
@@ -75,7 +76,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
   void dial_next(const Error& last);
   void note_failure(const std::exception& error);
-  void dial_ended(const Error& reason);  // no address was left
+  void dial_ended(const Error& reason);  // called when no address is left
   void dial_later();
   bool in_backoff() const;
   bool waits(const PendingCall& call, const AgentCore& core, const Error& reason) const;
@@ -89,12 +90,14 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   const std::string name_;
   std::vector<Address> addresses_;
   std::shared_ptr<Link> link_;
-  std::deque<std::shared_ptr<PendingCall>> waiting_;  // some may have ended
+  std::deque<std::shared_ptr<PendingCall>> waiting_;  // may contain calls that have ended
   std::size_t prune_at_ = 64;
   bool dialling_ = false;
   std::uint32_t failed_dials_ = 0;  // in a row
   Clock::time_point not_before_{};  // the earliest time of the next dial
-  std::optional<Error> refusal_;    // the error of calls until not_before_; nullopt: no address was dialled
+  // The error with which calls fail until not_before_; nullopt: no failure is known, or the peer has no
+  // address.
+  std::optional<Error> refusal_;
   Loop::TimerId redial_ = 0;
   std::atomic<bool> wanted_{false};  // connect() was called
   std::atomic<bool> to_visitor_{false};
@@ -111,7 +114,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::atomic<bool> has_handed_in_{false};  // written under the mutex
   mutable Mutex mutex_;
   std::shared_ptr<const AgentId> identity_ WEFT_GUARDED_BY(mutex_);
-  // The calls that other threads have submitted. Posted jobs own them.
+  // The calls that other threads have submitted. The jobs that were posted for them own them.
   std::deque<std::weak_ptr<PendingCall>> handed_in_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -46,7 +46,7 @@ RouteTable::Routes RouteTable::all() const {
 }
 
 void RouteTable::clear() {
-  std::map<std::string, std::shared_ptr<Route>> routes;  // destroyed without the mutex, as the next
+  std::map<std::string, std::shared_ptr<Route>> routes;  // destroyed without the mutex, like `directory`
   FindAddresses directory;
   MutexLock lock(mutex_);
   routes.swap(routes_);
@@ -65,7 +65,7 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
   auto route = place = make_(name, {}, loop);
   route->set_to_visitor();
   if (routes_.size() < check_at_) return route;
-  // Also routes that were in use by an attempt to connect when their peers were lost.
+  // Drops all unused routes. Some of them were in use by an attempt to connect when their peers were lost.
   std::erase_if(routes_, [this](const auto& entry) WEFT_REQUIRES(mutex_) {
     if (!is_unused(entry.first, entry.second)) return false;
     addresses_.erase(entry.first);

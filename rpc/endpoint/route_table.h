@@ -1,8 +1,8 @@
 // RouteTable: the routes of one agent by name and by address, and the addresses that its peers have stated.
 //
-// A peer can invent any number of names. So the table drops a route to a peer that connected by itself when
-// no incarnation of the peer is left and no Peer handle refers to the route. Owned by AgentCore.
-// Thread-safety: all functions may be called from any thread.
+// A peer can invent any number of names. So the table drops a route that was created because its peer
+// connected, when no incarnation of the peer is connected or absent and no Peer handle refers to the route.
+// Owned by AgentCore. Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -19,7 +19,7 @@ class WEFT_EXPORT RouteTable {
  public:
   using Routes = std::vector<std::shared_ptr<Route>>;  // in the order of their names or addresses
 
-  // Looks up the addresses of an agent. Calls the given function exactly once, at once or later, on any
+  // Looks up the addresses of an agent. Calls the given function exactly once, immediately or later, on any
   // thread. An empty list: no address is known.
   using FindAddresses =
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
@@ -32,21 +32,21 @@ class WEFT_EXPORT RouteTable {
   RouteTable(std::string own_name, MakeRoute make, IsExpected is_expected)
       : own_name_(std::move(own_name)), make_(std::move(make)), is_expected_(std::move(is_expected)) {}
 
-  // The route to the agent of that name. If none exists, it is created, which does not connect. addresses: if
-  // not empty, they replace those of an existing route, except the agent's route to itself. to_name() throws
-  // invalid_argument if an address is malformed.
+  // The route to the agent of that name. If the route does not exist, it is created, without a connection.
+  // addresses: if not empty, they replace the addresses of an existing route, except the agent's route to
+  // itself. to_name() throws invalid_argument if an address is malformed.
   std::shared_ptr<Route> to_name(const std::string& name, const std::vector<std::string>& addresses = {});
   std::shared_ptr<Route> find_or_make(const std::string& name, std::vector<Address> addresses);
-  // The route to the agent that listens at this address, whatever its name. If none exists, it is created.
-  // Throws invalid_argument if the address is malformed.
+  // The route to the agent that listens at this address, whatever its name. If the route does not exist, it
+  // is created. Throws invalid_argument if the address is malformed.
   std::shared_ptr<Route> to_address(const std::string& address);
 
   std::shared_ptr<Route> find(const std::string& name) const;  // null: none
   Routes all() const;                                          // each route once
-  void clear();                                                // also drops the directory
+  void clear();                                                // drops all routes and the directory
 
   // A peer has connected and stated its name and addresses. dialled: the route that dialled; null: the peer
-  // dialled, and a route on `loop` is created if the name has none. Returns the route of the name.
+  // dialled, and if the name has no route, a route on `loop` is created. Returns the route of the name.
   std::shared_ptr<Route> peer_connected(const std::string& name, const std::vector<std::string>& addresses,
                                         const std::shared_ptr<Route>& dialled,
                                         const std::shared_ptr<Loop>& loop);
@@ -54,9 +54,9 @@ class WEFT_EXPORT RouteTable {
   void drop_unused(const std::string& name);
   std::vector<std::string> addresses_of(const std::string& name) const;  // from the peer's last hello
 
-  // The directory in which routes without addresses look up their peer: the job's membership sets it.
-  // find_addresses(): calls done() as FindAddresses does. Without a directory, it calls done() at once, with
-  // no address.
+  // The directory in which routes without addresses look up their peer. The job's membership sets it.
+  // find_addresses(): calls done() as FindAddresses does. Without a directory, find_addresses() calls done()
+  // immediately, with no address.
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;
 

@@ -107,7 +107,7 @@ Session::Next Session::take_next() {
   if (!std::exchange(kept.transmitted, true)) {
     frame.sent = std::move(kept.frame.sent);
   } else {
-    remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // of the previous link
+    remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // the flag is that of the previous link
     if (kept.ends_when_sent) {
       frame.sent = [self = shared_from_this(), check = kept.check, id = kept.call_id] {
         if (check != nullptr) (*check)();
@@ -147,7 +147,7 @@ void Session::finish_notifications(const std::list<Frame>& dropped) {
 }
 
 bool Session::acknowledged(std::uint64_t count) {
-  std::list<Frame> dropped;  // destroyed outside the mutex
+  std::list<Frame> dropped;  // destroyed without the mutex
   {
     MutexLock lock(mutex_);
     if (ended_) return true;
@@ -198,7 +198,7 @@ void Session::cancel(std::uint64_t call_id) {
     MutexLock lock(mutex_);
     Asked* asked = asked_.find(call_id);
     if (ended_ || asked == nullptr || asked->call == nullptr) return;
-    asked->call = nullptr;  // its answer, which returns its credit, will still arrive
+    asked->call = nullptr;  // the answer will still arrive and return the credit
     const std::uint64_t bytes = frame.bytes();
     keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::cancel});
     link = link_.lock();

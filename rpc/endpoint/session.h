@@ -1,18 +1,17 @@
 // Session: the resumable messages between this agent and one incarnation of a peer, over any number of
 // successive connections.
 //
-// A resumable frame (frame_flags::resumable) is kept until the peer has acknowledged it. Each side numbers
-// the resumable frames that it sends and counts those that it has accepted. A session sends over one link at
-// a time. When that link ends, the peer states its count on the next link (FrameKind::received). The sender
-// then states the number of the next frame (FrameKind::resume), and sends the frames that the peer has not
-// accepted, in the same order. The receiver drops frames that it has accepted already.
-// docs/internals/wire_protocol.md, "Sessions".
+// The session keeps a resumable frame (frame_flags::resumable) until the peer has acknowledged the frame.
+// Each side numbers the resumable frames that it sends, and counts the resumable frames that it has accepted.
+// A session sends over one link at a time. When that link ends, the peer states its count on the next link
+// (FrameKind::received). The sender then states the number of the next frame (FrameKind::resume), and sends
+// the frames that the peer has not accepted, in the same order. The receiver drops frames that it has
+// accepted already. See docs/internals/wire_protocol.md, "Sessions".
 //
-// Resumable calls wait for their answers here and not in a link, because the answer may arrive over another
-// link.
-// When the incarnation is found to be gone (Sessions), the session ends: its calls fail, and calls that it
+// Resumable calls wait for their answers in the session and not in a link, because the answer may arrive over
+// another link. When the incarnation is gone (Sessions), the session ends: its calls fail, and calls that it
 // serves are cancelled. Owned by Sessions and by links. Thread-safe: one mutex guards the state; calls
-// complete outside it.
+// complete while it is unlocked.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -48,20 +47,20 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   struct Asked {
     std::shared_ptr<PendingCall> call;  // null: the call has ended
     std::uint64_t bytes = 0;            // of credit
-    std::weak_ptr<Link> charged = {};   // the link whose credit it uses; null: none
+    std::weak_ptr<Link> charged = {};   // the link whose credit the call uses; null: none
     std::uint64_t number = 0;
   };
-  // Calls are sent in the order of submit(): over the link in use, or once there is one. If the session has
-  // ended, the call fails.
+  // Calls are sent in the order of submit(), over the link in use. Without a link in use, they wait for the
+  // next link. If the session has ended, the call fails.
   void submit(std::shared_ptr<PendingCall> call);
-  std::shared_ptr<PendingCall> next_call(const Link& link);  // null: none waits, or another link is in use
+  std::shared_ptr<PendingCall> next_call(const Link& link);  // null: no call waits, or another link is in use
   // A frame to send.
   struct Next {
     OutboundFrame frame;
     std::uint64_t number = 0;
     bool counts = false;  // a request of a method that is not in the background
   };
-  // over: the session has ended. too_many: the peer has not acknowledged too many answers and notifications;
+  // over: the session has ended. too_many: too many bytes of answers and notifications are not acknowledged;
   // close the link.
   enum class Keep : std::uint8_t { yes, too_many, over };
   // The result of passing a frame to the session.
@@ -69,8 +68,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
     Keep keep = Keep::yes;
     std::optional<Next> next = {};  // the frame, if the given link is in use and has no earlier frame to send
   };
-  // Keeps a request for the link in use. If the session has ended, the call fails. ends_when_sent: a
-  // notification that owns its attachments.
+  // Keeps a request for the link in use. If the session has ended, the call fails. ends_when_sent: the call
+  // is a notification that owns its attachments, so it completes when it was sent.
   Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link, bool ends_when_sent);
   // Keeps an answer for the link in use. link: null if the call's link has ended.
   Kept answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link);
@@ -78,35 +77,36 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: the number exceeds the frames that were sent.
   bool acknowledged(std::uint64_t count);
-  // Like acknowledged(), with the low 32 bits of the number, which a request states. A number below an
-  // earlier one has no effect, because a request that is sent again may state an old number.
+  // Like acknowledged(), with the low 32 bits of the number, which a request states. A request that is sent
+  // again may state an old number, so a lower number than before has no effect.
   bool acknowledged_by_request(std::uint32_t low_bits);
   // The answer has arrived: the peer has accepted the call and all earlier frames.
   std::optional<Asked> answered(std::uint64_t call_id);
   // A notification was sent.
   void notified(std::uint64_t call_id);
   void cancel(std::uint64_t call_id) override;  // no effect unless the call waits for its answer
-  bool awaits(std::uint64_t call_id) const;     // its answer is still expected
+  bool awaits(std::uint64_t call_id) const;     // whether the answer of the call is still expected
 
   // --- Receiving ---
   std::uint64_t accepted() const;
-  // The lock that a link holds while it delivers a frame, so that the frames of two links are delivered in
-  // their order.
+  // Locks the delivery. A link holds this lock while it delivers a frame, so that frames that arrive over two
+  // links are delivered in order.
   std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
-  // Counts the frame of that number, unless it was accepted before (repeated) or an earlier one has not
-  // arrived (gap).
+  // Counts the frame of that number as accepted, unless it was accepted before (repeated) or an earlier frame
+  // has not arrived (gap).
   enum class Arrival : std::uint8_t { accepted, repeated, gap };
   Arrival arrive(std::uint64_t number);
-  // serve(): the link of a call that is being served has ended, so its answer uses another link.
+  // serve(): the link of a call that is being served has ended, so another link sends the answer of the call.
   void serve(std::uint64_t call_id, std::weak_ptr<IncomingCall> call);
-  void served(std::uint64_t call_id);  // the call is gone
+  void served(std::uint64_t call_id);  // the call was destroyed
   std::shared_ptr<IncomingCall> serving(std::uint64_t call_id) const;
 
-  // --- Links ---
-  // Makes this the link in use. Returns the bytes of each request that is sent again, which use the link's
-  // credit. nullopt: this link or another one is in use already; this one may replace it later.
+  // --- Links --- Makes this link the link in use. Returns the size of each request that is sent again: these
+  // bytes use the link's credit. nullopt: the session has ended, or this link or another link is in use
+  // already. In the last case, this link may replace the other link later.
   std::optional<std::vector<std::uint64_t>> use(const std::shared_ptr<Link>& link);
-  // The link has ended. held: calls that waited for credit on it. Another link replaces it, if there is one.
+  // The link has ended. held: calls that waited for its credit. If the session has another link, that link
+  // replaces it.
   void leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held);
 
   // --- Its end ---
@@ -114,7 +114,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   void end(const Error& reason, const std::optional<Error>& cause = std::nullopt);
   void fail_calls(const Error& error);  // the session continues
   std::uint64_t kept_bytes() const;     // of frames that the peer has not acknowledged
-  // Resumable calls in flight: those that wait for an answer, and those that wait to be sent.
+  // Resumable calls in flight. sent(): calls that wait for an answer. waiting(): calls that wait to be sent.
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> waiting() const;
   std::vector<std::shared_ptr<IncomingCall>> orphans() const;  // calls served for links that have ended
@@ -158,9 +158,9 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   IdMap<Asked> asked_ WEFT_GUARDED_BY(mutex_);
   IdMap<std::weak_ptr<IncomingCall>> serving_ WEFT_GUARDED_BY(mutex_);
   Fifo<std::shared_ptr<PendingCall>> waiting_ WEFT_GUARDED_BY(mutex_);
-  std::weak_ptr<Link> link_ WEFT_GUARDED_BY(mutex_);                 // in use
-  const Link* in_use_ WEFT_GUARDED_BY(mutex_) = nullptr;             // the same, to compare
-  std::vector<std::weak_ptr<Link>> others_ WEFT_GUARDED_BY(mutex_);  // links that may replace it
+  std::weak_ptr<Link> link_ WEFT_GUARDED_BY(mutex_);                 // the link in use
+  const Link* in_use_ WEFT_GUARDED_BY(mutex_) = nullptr;             // the link in use, for comparisons
+  std::vector<std::weak_ptr<Link>> others_ WEFT_GUARDED_BY(mutex_);  // links that may replace the link in use
   std::optional<Error> ended_ WEFT_GUARDED_BY(mutex_);
   std::atomic<bool> is_over_{false};  // ended_ is set
 };

@@ -14,13 +14,13 @@ namespace {
 
 // Limits of the memory that peers with invented names can use.
 constexpr std::size_t max_absent_unused = 1024, max_over_unused = 4096;
-// More than a healthy peer leaves unacknowledged (link_session.cc).
+// More bytes than a healthy peer leaves unacknowledged (link_session.cc).
 constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
 
 }  // namespace
 
-// An absence of a peer. The peer is gone after the timeout, or when its process ends. Belongs to its loop;
-// finish() may be called from any thread.
+// An absence of a peer. The peer is gone after the timeout, or when its process ends. An Absence belongs to
+// one loop; finish() may be called from any thread.
 class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
  public:
   Absence(std::weak_ptr<Sessions> sessions, AgentId life, std::shared_ptr<Loop> loop, std::string lost)
@@ -53,7 +53,8 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
     process_.emplace(io_context_of(*loop_), descriptor);
     await_end();
   }
-  // Asio may report a descriptor as readable because of an earlier one with the same number.
+  // Asio may report this descriptor as readable because of an earlier descriptor with the same number, so
+  // poll() checks it.
   void await_end() {
     process_->async_wait(asio::posix::stream_descriptor::wait_read,
                          [self = shared_from_this()](const asio::error_code& error) {
@@ -78,7 +79,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
   const std::weak_ptr<Sessions> sessions_;
   const AgentId life_;
   const std::shared_ptr<Loop> loop_;
-  const std::string lost_;  // how its last connection ended
+  const std::string lost_;  // how the last connection of the peer ended
   bool over_ = false;
   Loop::TimerId timer_ = 0;
   std::optional<asio::posix::stream_descriptor> process_;
@@ -149,7 +150,8 @@ void Sessions::give_up(const AgentId& life, const Absence& absence, const Error&
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(life);
-    if (found == entries_.end() || found->second.absence.get() != &absence) return;  // it is back
+    // The peer has connected again.
+    if (found == entries_.end() || found->second.absence.get() != &absence) return;
     session = remove(found);
   }
   gone_(session, reason);

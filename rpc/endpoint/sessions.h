@@ -1,12 +1,13 @@
 // Sessions: the sessions of an agent with incarnations of peers (session.h). It also tracks which of these
 // incarnations are absent.
 //
-// A peer is absent from the end of its last connection until the same incarnation connects again. Meanwhile
-// it may return, so the session is kept. The peer is gone when its end is proven (AgentCore::lose), or when
-// it was absent for the heartbeat's timeout. If the peer is on the same host, the agent watches its process
-// during an absence: the end of the process proves the peer's end. Unused sessions are kept too, because the
-// peer may have sent something, but only a limited number of them. Owned by AgentCore. Thread-safe. AgentCore
-// calls it with a mutex locked, so it calls no function of AgentCore except `gone`, on a loop.
+// A peer is absent from the end of its last connection until the same incarnation connects again. The peer
+// may return, so the session is kept. The peer is gone when its end is proven (AgentCore::lose), or when it
+// was absent for the heartbeat's timeout. If the peer is on the same host, the agent watches its process
+// during an absence: the end of the process proves the peer's end. Unused sessions are also kept, because the
+// peer may have sent something, but their number is limited. Owned by AgentCore. Thread-safe. AgentCore calls
+// the functions with a mutex locked, so Sessions calls no function of AgentCore except `gone`, which runs on
+// a loop.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -29,21 +30,23 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone);
   ~Sessions();
 
-  // A connection to that incarnation was made: ends its absence, and returns its session. null: the
+  // A connection to that incarnation was made: ends the absence, and returns the session. null: the
   // incarnation is gone.
   std::shared_ptr<Session> open(const AgentId& life, const ProcessId& process);
-  // The last connection to that incarnation has ended: begins its absence. false: no session is kept for it.
+  // The last connection to that incarnation has ended: begins the absence. false: the incarnation has no
+  // session, or the session is not kept because of a limit or because Heartbeat::timeout is 0.
   bool begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop);
   // The incarnation is gone: the caller ends the returned session. null: it was gone before.
   std::shared_ptr<Session> close(const AgentId& life);
 
   std::shared_ptr<Session> find(const AgentId& life) const;  // null: neither connected nor absent
   bool is_absent(const AgentId& life) const;  // its last connection has ended, and it may return
-  bool is_gone(const AgentId& life) const;    // its session was closed; the oldest unused ones are forgotten
+  // Its session was closed; the oldest incarnations with unused sessions are forgotten.
+  bool is_gone(const AgentId& life) const;
   std::vector<AgentId> absent(const std::string& name) const;  // the absent incarnations of that name
-  bool is_absent_on_this_host(const std::string& name) const;  // whether any incarnation of that name is
+  bool is_absent_on_this_host(const std::string& name) const;  // any incarnation of that name
   const ProcessId& own_process() const { return own_; }        // of this agent
-  // Random and secret; the tables of calls hash ids with it.
+  // Random and secret; the tables of calls hash ids with it (id_map.h).
   std::uint64_t id_seed() const { return id_seed_; }
 
   // The sessions with connected and absent peers. close_all() removes all of them; the caller ends the
@@ -72,7 +75,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   mutable Mutex mutex_;
   std::map<AgentId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
   std::size_t absent_unused_ WEFT_GUARDED_BY(mutex_) = 0;
-  // The incarnations that are gone. Each uses eight bytes of memory.
+  // The incarnations that are gone.
   std::set<std::uint64_t> over_ WEFT_GUARDED_BY(mutex_);
   // The latest incarnations of over_ whose sessions were unused. Older ones are removed from over_.
   std::deque<std::uint64_t> over_unused_ WEFT_GUARDED_BY(mutex_);
