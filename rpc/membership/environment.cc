@@ -15,12 +15,13 @@ namespace {
 
 constexpr std::string_view etcd = "etcd://";
 
-// Reads the variables; its errors name them.
+// Reads the variables. Its errors name the variable.
 class Environment {
  public:
   explicit Environment(const VariableLookup& lookup) : lookup_(lookup) {}
 
-  // An empty variable counts as unset, because shells can only empty a variable for one command.
+  // An empty variable counts as unset, because a shell can empty a variable for one command, but not unset
+  // it.
   std::optional<std::string> find(const std::string& name) const {
     auto value = lookup_(name);
     return value && !value->empty() ? value : std::nullopt;
@@ -66,11 +67,11 @@ std::string tcp(const std::string& host, const std::string& port) {
 
 // This process's place in the job, as its launcher states it.
 struct Place {
-  std::optional<std::uint64_t> rank, world_size;  // no rank: it joins an elastic world
+  std::optional<std::uint64_t> rank, world_size;  // no rank: the process joins an elastic world
   std::optional<detail::JobPlace> batch;          // if RANK is not set
 };
 
-// A number from the job's URL, or else from the environment.
+// A number from the job's URL; if the URL does not state it, from the environment.
 std::uint64_t stated(const detail::JobUrl& url, const Environment& environment, const std::string& name,
                      const std::string& parameter, std::uint64_t min, std::uint64_t max,
                      const std::string& meaning) {
@@ -106,7 +107,7 @@ Place place_in(const detail::JobUrl& url, const Environment& environment, const 
   return place;
 }
 
-// The host of rank 0 according to a batch system: the first one that can be reached.
+// The host of rank 0 according to a batch system: the first of its candidates that can be reached.
 std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) {
   if (place.one_host) return "127.0.0.1";
   if (place.certain) return place.hosts.front();
@@ -116,7 +117,7 @@ std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) 
       const std::string own = towards(host);
       const bool digits = host.find_first_not_of("0123456789.") == std::string::npos;
       if (place.rank != 0 || !digits || own == host) return host;
-      // rank 0 could not listen there
+      // rank 0 (this process) could not listen at that address
       problems += "; " + host + ", from which the job was started, is not rank 0's host";
     } catch (const Error& error) {
       problems += std::string("; ") + error.what();
@@ -146,14 +147,14 @@ std::string store_address(const detail::JobUrl& url, const Environment& environm
   if (place.batch && place.batch->port && !environment.find("MASTER_PORT"))
     return tcp(host, std::to_string(*place.batch->port));
   const std::string text = environment.require("MASTER_PORT", "a port on the host of rank 0");
-  // torchrun keeps its store at MASTER_PORT.
+  // torchrun keeps its own store at MASTER_PORT.
   const bool occupied = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const std::uint64_t port = Environment::number("MASTER_PORT", text, 1, occupied ? 65534 : 65535);
   return tcp(host, std::to_string(port + (occupied ? 1 : 0)));
 }
 
-// A host that every agent of the job can reach: the store's; if the store is a file, rank 0's, if it is
-// known.
+// A host that every agent of the job can reach: the host of the store. If the store is a file, the host of
+// rank 0; empty if that host is not known.
 std::string common_host(const Environment& environment, const std::string& store) {
   if (store.starts_with("file:")) return environment.find("MASTER_ADDR").value_or("");
   if (!store.starts_with(etcd)) return Address::parse(store).host;
@@ -163,7 +164,7 @@ std::string common_host(const Environment& environment, const std::string& store
   return Address::parse("tcp://" + first).host;
 }
 
-// The address at which rank 0 listens so that the others find its store.
+// The address at which rank 0 listens, so that the other agents find its store.
 std::string hosts_address(const Environment& environment, const Place& place, const std::string& store,
                           const LocalAddress& towards) {
   Address address = Address::parse(store);
@@ -171,8 +172,8 @@ std::string hosts_address(const Environment& environment, const Place& place, co
   if (const auto own = environment.find("WEFT_HOST")) {
     address.host = *own;
   } else if (place.batch && !place.batch->one_host && !environment.find("MASTER_ADDR")) {
-    // On many hosts, the own name resolves to a loopback address (Debian's /etc/hosts), which other hosts
-    // cannot reach.
+    // On many hosts, the host's own name resolves to a loopback address (Debian's /etc/hosts), which other
+    // hosts cannot reach.
     const std::string own = towards(address.host);
     if (own.starts_with("127.") && own != address.host) address.host = "0.0.0.0";
   }
@@ -227,7 +228,8 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
     // WEFT_LISTEN of rank 0 states where the store's address is bound, for example to all interfaces.
     if (options.listen.empty()) options.listen = {hosts_address(environment, place, job.store, towards)};
   } else if (options.listen.empty()) {
-    // An address that the other members reach: on this host, or the one from which this host reaches theirs.
+    // An address that the other members can reach: the address of this host on the route to their common
+    // host.
     std::string own = environment.find("WEFT_HOST").value_or("");
     if (own.empty()) {
       const std::string host = common_host(environment, job.store);

@@ -1,4 +1,4 @@
-// from_environment() and from_url(): the options of an agent that its launcher describes.
+// from_environment() and from_url(): the options of an agent as its launcher states them.
 //
 // Job::from_environment() and Job::from_url() call these functions. They read the variables of the process
 // and the addresses of this host. Thread-safety: any thread, while no thread changes the environment.
@@ -27,21 +27,20 @@ namespace weft::rpc {
 //                             store's address, other agents on any free port of WEFT_HOST
 //   WEFT_INSECURE=1           permits addresses beyond this host
 //   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of the agent's credentials
-// If RANK is not set, rank, size, rank 0's host and a port are those of OpenMPI, of a Slurm step, of a
-// Kubernetes indexed job or of TF_CONFIG. Each variable above takes precedence if it is set
-// (docs/launching.md).
-// Throws invalid_argument, which names the variable that is missing or malformed, and unavailable if there is
-// no route to MASTER_ADDR.
+// If RANK is not set, the rank, the world size, the host of rank 0 and a port come from OpenMPI, a Slurm
+// step, a Kubernetes indexed job or TF_CONFIG. Each variable above takes precedence if it is set
+// (docs/launching.md). Throws invalid_argument if a variable is missing or malformed (the text names the
+// variable), unavailable if there is no route to MASTER_ADDR.
 WEFT_EXPORT AgentOptions from_environment();
 
-// The options of a job that one URL states, as PyTorch's init_method does:
-//   env://                                  all is as from_environment() says
+// The options of an agent whose job is stated by one URL, as in PyTorch's init_method:
+//   env://                                  all options come from the environment
 //   tcp://host:port?rank=R&world_size=N     rank 0 keeps the store, at that address
-//   file:///path?rank=R&world_size=N        the store is a file that all share
+//   file:///path?rank=R&world_size=N        the store is a file that all agents share
 //   etcd://host:port[,host:port][/prefix]?rank=R&world_size=N
 // The URL takes precedence over the environment. Values that the URL lacks, including rank and world_size,
 // come from the environment as in from_environment(), with the same rule for agents without a rank. Throws as
-// from_environment() does, and invalid_argument with the part of the URL that is malformed.
+// from_environment() does, and invalid_argument if the URL is malformed (the text names the part).
 WEFT_EXPORT AgentOptions from_url(const std::string& url);
 
 // Like from_environment() and from_url(). lookup: returns the value of a variable. towards: returns this

@@ -1,8 +1,8 @@
-// Job: a program's handle to the job of which its agent is a member.
+// Job: the handle with which a program uses the job of its agent.
 //
-// A Job makes its agent and owns it, or refers to an agent that outlives the Job. The agent makes calls and
-// serves methods. The Job has the agent's rank, the other members, and the operations that all members call
-// together. Methods are served before join(), because other members may call them from then on. Errors:
+// A Job creates and owns its agent, or refers to an agent that outlives the Job. The agent makes calls and
+// serves methods. The Job provides the agent's rank, the other members, and the operations that all members
+// call together. Serve methods before join(), because other members may call them from then on. Errors:
 // collectives and watches fail with failed_precondition before join(), and all operations fail with the job's
 // error after the job has failed. Thread-safety: all functions may be called from any thread.
 #pragma once
@@ -21,7 +21,7 @@ class WEFT_EXPORT Job {
   // Changes options that come from the environment or a URL, for example the number of handler threads.
   using Adjust = std::function<void(AgentOptions&)>;
 
-  // Makes the agent. failed_precondition: the options have no rendezvous.
+  // Creates the agent. Throws failed_precondition if the options have no rendezvous.
   explicit Job(AgentOptions options, Layers layers = {});
   explicit Job(Agent& agent);
   // The job that the environment describes, as rpc::from_environment() reads it (docs/launching.md).
@@ -40,8 +40,8 @@ class WEFT_EXPORT Job {
   // Joins, and completes when all ranks of a fixed world have joined. In an elastic world it completes when
   // this member has joined.
   Future<void> join();
-  // Joins, and completes when `members` members have joined. In a fixed world members that have left count;
-  // in an elastic world only present members count. Fails as Membership::wait_for does.
+  // Joins, and completes when `members` members have joined. In a fixed world, members that have left also
+  // count. In an elastic world, only present members count. Fails as Membership::wait_for does.
   Future<void> wait_for(std::size_t members) { return membership_->wait_for(members); }
   // The present members, as the store last reported them, and their changes.
   std::vector<Member> members() const { return membership_->members(); }
@@ -50,10 +50,10 @@ class WEFT_EXPORT Job {
   // Collectives for small values over all members of a fixed world, or over the members that the options
   // name. barrier() completes when all of them have called it. all_gather() returns the value of each member
   // by the member's name; T must be the same on all members. A collective fails on all members with the same
-  // error: deadline_exceeded, which names the members that did not call it; peer_lost; shut_down, if a member
-  // has left; aborted, if a member has cancelled; type_mismatch. docs/membership.md has the details.
-  // The overloads without options exist because g++ 12 destroys a default argument twice in a co_await
-  // expression.
+  // error: deadline_exceeded, which names the members that have not called it; peer_lost; shut_down if a
+  // member has left; aborted if a member has cancelled it; type_mismatch. docs/membership.md explains the
+  // errors. The overloads without options exist because g++ 12 destroys a default argument twice in a
+  // co_await expression.
   Future<void> barrier(CollectiveOptions options);
   Future<void> barrier() { return barrier(CollectiveOptions{}); }
   template <Transferable T>
@@ -71,8 +71,8 @@ class WEFT_EXPORT Job {
           });
         });
   }
-  // A barrier that completes when, in addition, no call is in flight between its members. It does not wait
-  // for calls that a program makes outside handlers in the meantime. A handler must not wait for quiesce().
+  // Like barrier(), and also waits until no call is in flight between the members. It does not wait for calls
+  // that programs make outside handlers in the meantime. A handler must not wait for quiesce().
   Future<void> quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
   Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
 
@@ -80,12 +80,12 @@ class WEFT_EXPORT Job {
   // whose rank 0 keeps the store, the store ends with that agent.
   std::shared_ptr<Store> store() const { return membership_->store(); }
 
-  // The end of the membership. A member without work either leaves, or serves the other members until they
-  // have no work either. If rank 0 keeps the store, rank 0 must serve.
+  // The end of the membership. A member without further work either leaves, or serves the other members until
+  // they also have no work. If rank 0 keeps the store, rank 0 must serve.
   Future<void> leave();  // as Agent::leave()
   // Blocks until no other member has work left and every member has released its references; then this member
-  // leaves. Returns at once after leave(), and after a call that has returned. Throws the error of a job that
-  // has failed. Throws deadline_exceeded after `timeout`; this agent stays a member then.
+  // leaves. Returns at once if leave() was called, or if an earlier call has returned. Throws the error of a
+  // job that has failed. Throws deadline_exceeded after `timeout`; the agent then remains a member.
   void serve_until_shutdown(std::chrono::nanoseconds timeout = no_timeout);
 
  private:

@@ -39,7 +39,7 @@ std::string text_or_none(const Lookup& lookup, const char* name) { return lookup
 
 std::uint16_t port_of(std::uint64_t job) { return static_cast<std::uint16_t>(first_port + job % ports); }
 
-// FNV-1a, which is equal on all hosts; std::hash may differ.
+// FNV-1a, which is equal on all hosts; std::hash may differ between hosts.
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 14695981039346656037U;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
@@ -66,8 +66,8 @@ std::vector<std::string> hosts_of_uri(const std::string& uri) {
 
 std::optional<std::string> batch_system(const Lookup& lookup) {
   if (is_set(lookup, "OMPI_COMM_WORLD_RANK") && is_set(lookup, "OMPI_COMM_WORLD_SIZE")) return "OpenMPI";
-  // A batch script has SLURM_PROCID, too, but it is not a step: without srun, its processes are not tasks of
-  // a job.
+  // A batch script also has SLURM_PROCID, but a batch script is not a step: processes that it starts without
+  // srun are not tasks.
   if (is_set(lookup, "SLURM_PROCID") && is_set(lookup, "SLURM_STEP_NUM_TASKS")) return "Slurm";
   if (is_set(lookup, "JOB_COMPLETION_INDEX")) return "Kubernetes";
   // Some platforms set TF_CONFIG without a cluster in every process.
@@ -102,7 +102,7 @@ JobPlace place_by_kubernetes(const Lookup& lookup) {
   return {"Kubernetes", *number(lookup, "JOB_COMPLETION_INDEX"), std::nullopt, false, {}, 29500};
 }
 
-// TensorFlow's chief is rank 0; without a chief it is worker 0.
+// The order of TensorFlow's roles. The chief is rank 0; without a chief, worker 0 is rank 0.
 std::size_t order_of(const std::string& role) {
   constexpr std::string_view first[] = {"chief", "master", "worker", "ps"};
   return static_cast<std::size_t>(std::find(std::begin(first), std::end(first), role) - std::begin(first));

@@ -18,8 +18,8 @@ namespace weft::rpc {
 // The system that started this process as part of a job, according to the variables that from_environment()
 // reads: "a launcher" if RANK is set (by weft launch, torchrun, Kubeflow's PyTorchJob, or manually),
 // "OpenMPI", "Slurm", "Kubernetes", "TF_CONFIG", or "an elastic world" that the process should join. nullopt:
-// no system has started it, so the process may start processes of a job itself. Does not validate the
-// variables; from_environment() does.
+// no system has started this process as part of a job, so it may start the processes of a job itself. Does
+// not validate the variables; from_environment() does.
 WEFT_EXPORT std::optional<std::string> started_by();
 // Like started_by(). lookup: returns the value of a variable.
 WEFT_EXPORT std::optional<std::string> started_by(
@@ -33,9 +33,10 @@ struct JobPlace {
   std::optional<std::uint64_t> world_size;  // nullopt: the system does not state it
   bool one_host = false;                    // all processes of the job are on this host
   // Candidates for the host of rank 0, the most reliable first. A numeric address is the address of the host
-  // that started the job. That rank 0 runs there is only a convention.
+  // that started the job; it is only a convention that rank 0 runs on that host.
   std::vector<std::string> hosts;
-  // For rank 0's store: equal in all processes of the job, different in the next job.
+  // The port for the store of rank 0. It is equal in all processes of the job, and differs from the port of
+  // the next job.
   std::optional<std::uint16_t> port;
   std::string role = {};  // of this process; empty: the job has no roles
   std::uint64_t role_rank = 0;
@@ -44,11 +45,11 @@ struct JobPlace {
 };
 
 // The place according to OpenMPI, Slurm, a Kubernetes indexed job or TF_CONFIG, in this order. OpenMPI is
-// first, because within a Slurm job mpirun starts its daemons, and not its ranks, as Slurm's tasks. TF_CONFIG
-// has the format of Kubeflow's TFJob: a list of addresses for each role, and the entry of this process. Ranks
-// follow the roles chief, master, worker and ps, then all others by name; the position in the role's list is
-// the role's rank. nullopt if there are no such variables. Throws invalid_argument, which names the malformed
-// variable.
+// first: in a Slurm job, mpirun starts only its daemons as tasks of Slurm, so Slurm's variables do not
+// describe the ranks. TF_CONFIG has the format of Kubeflow's TFJob: a list of addresses for each role, and
+// the entry of this process. Ranks follow the roles chief, master, worker and ps, then all others by name;
+// the position in the role's list is the role's rank. nullopt if no system has set its variables. Throws
+// invalid_argument if a variable is malformed (the text names the variable).
 WEFT_EXPORT std::optional<JobPlace> job_place(
     const std::function<std::optional<std::string>(const std::string& name)>& lookup);
 

@@ -2,11 +2,11 @@
 //
 //   env://                                                all from the environment
 //   tcp://10.0.0.1:29500?rank=1&world_size=4              rank 0 keeps the store, at that address
-//   file:///shared/job7?rank=1&world_size=4               the store is a file that all share
+//   file:///shared/job7?rank=1&world_size=4               the store is a file that all agents share
 //   etcd://10.0.0.1:2379/jobs/7?rank=1&world_size=4       the store is in etcd
 //
-// If rank or world_size is missing, it comes from the environment (from_url()). The parameters follow the
-// first '?', without escapes. No I/O. Thread-safety: functions without state.
+// A missing rank or world_size comes from the environment (from_url()). The parameters follow the first '?',
+// without escapes. No I/O. Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -23,7 +23,7 @@ struct JobUrl {
   std::optional<std::uint64_t> rank, world_size;
 };
 
-// Throws invalid_argument, which names the malformed part.
+// Throws invalid_argument if the URL is malformed (the text names the part).
 WEFT_EXPORT JobUrl job_url(const std::string& text);
 
 inline constexpr std::uint64_t max_agents = 1'000'000;  // of a job

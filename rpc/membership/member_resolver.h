@@ -6,9 +6,10 @@
 //   })};
 //
 // `store` is the job's store (docs/membership.md): its file, its etcd prefix, or a RemoteStore at rank 0. The
-// replicas are the present members for which `wanted` returns true, by the first of their addresses; members
-// without an address are left out. The resolver keeps the store. A query fails with the store's error, or
-// with protocol_error for a malformed record; then the set keeps its last result.
+// replicas are the present members for which `wanted` returns true, each with the first of its addresses.
+// Members without an address are left out. The resolver shares the ownership of the store. A query fails with
+// the store's error, or with protocol_error for a malformed record. If a query fails, the set keeps its last
+// result.
 #pragma once
 
 #include <weft/rpc/balance/peer_set.h>

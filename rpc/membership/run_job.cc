@@ -23,7 +23,8 @@ std::string title_of(const Job& job) {
 int run_member(const std::string& program, Layers layers, const std::function<void(Job&)>& body,
                const JobOptions& options) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
-  std::optional<Job> job;  // outlives the report: peers see, and report, its end later
+  // Destroyed after the report of an error, so that peers detect and report the end of this member later.
+  std::optional<Job> job;
   try {
     AgentOptions told = from_environment();
     if (options.adjust) options.adjust(told);
@@ -39,7 +40,7 @@ int run_member(const std::string& program, Layers layers, const std::function<vo
   }
 }
 
-// Whether the argument is -nN. Other options that begin with -n are the program's own.
+// Whether the argument is -nN. Other arguments that begin with -n are options of the program.
 bool has_number(const std::string& argument) {
   return argument.starts_with("-n") && argument.size() > 2 && argument[2] >= '0' && argument[2] <= '9';
 }

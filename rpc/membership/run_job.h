@@ -44,20 +44,20 @@ void run_body(Agent& agent, Body& body, Argument& argument) {
 // determines who calls join():
 //   Agent&  all members of a fixed world have joined when the body starts
 //   Job&    the body calls job.join() itself, after it has served its methods
-// When the body returns, the process serves the other members until all are done, and leaves
-// (Job::serve_until_shutdown). Standard output is line-buffered, so that lines of several processes stay
-// whole.
+// When the body returns, the process serves the other members until no member has work left, and then leaves
+// (Job::serve_until_shutdown). Standard output is line-buffered, so that lines of several processes are not
+// mixed.
 //
-// Returns the status for main(). 0: the body has returned, or all processes that were started have ended with
-// status 0. 1: the body has thrown; the process has printed one line on standard error, "worker1 (rank 1): "
-// and the first line of the exception's text. 2: a malformed -n. If a process that was started has failed,
-// the status of the first such process, as from weft launch; it is 128 plus the number of the signal that
-// killed the process. The others then have
-// 5 s to end before they are killed, and the last line names the first failure.
+// Returns the status for main(). 0: the body has returned, or all processes that run_job() started have ended
+// with status 0. 1: the body has thrown an exception. The process has then printed one line on standard
+// error: "worker1 (rank 1): " and the first line of the exception's text. 2: a malformed -n. If a process
+// that run_job() started has failed, the status is that of the first such process, as with weft launch: its
+// exit status, or 128 plus the number of the signal that killed it. The other processes then have 5 s to end
+// before they are killed, and the last line on standard error names the first failure.
 //
 // If no launcher has started the process, `-n N` or `-nN` among its arguments before `--` replaces
-// JobOptions::processes, and the processes are started without it. A process that a launcher has started
-// keeps all its arguments.
+// JobOptions::processes. The started processes do not receive this argument. A process that a launcher has
+// started keeps all its arguments.
 template <class Body>
 int run_job(int argc, char** argv, Layers layers, Body body, JobOptions options = {}) {
   return detail::run_job(

@@ -29,7 +29,7 @@ int checked(int result, const char* what) {
   return result;
 }
 
-// A port of 127.0.0.1 on which no process listens now.
+// A port of 127.0.0.1 on which no process listens at present.
 int free_port() {
   const int probe = checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
   sockaddr_in address{};
@@ -51,7 +51,7 @@ std::string how_it_ended(int status) {
 class LocalProcesses {
  public:
   LocalProcesses() {
-    std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, the system discards the statuses
+    std::signal(SIGCHLD, SIG_DFL);  // if the signal is ignored, the system discards the statuses
     ::sigemptyset(&signals_);
     for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&signals_, signal);
     checked(::sigprocmask(SIG_BLOCK, &signals_, &unblocked_), "sigprocmask");
@@ -134,7 +134,8 @@ class LocalProcesses {
       if (status != 0) failed.push_back(rank);
     }
     if (failed.empty()) return;
-    // A process that was killed may be found together with processes that ended because of it.
+    // If a process was killed, other processes may have ended because of that, and all of them are collected
+    // together.
     const auto killed = std::find_if(failed.begin(), failed.end(),
                                      [&](std::size_t rank) { return WIFSIGNALED(*children_[rank].status); });
     const std::size_t first = killed != failed.end() ? *killed : failed.front();
@@ -157,8 +158,8 @@ class LocalProcesses {
 
   sigset_t signals_{}, unblocked_{};
   std::vector<Child> children_;               // by rank
-  std::optional<Failure> failure_;            // the first
-  std::optional<Steady::time_point> end_by_;  // then processes that still run are killed
+  std::optional<Failure> failure_;            // the first failure
+  std::optional<Steady::time_point> end_by_;  // the time at which processes that still run are killed
 };
 
 }  // namespace
