@@ -1,11 +1,12 @@
 // Endpoint: an agent's metrics and its probes over HTTP.
 //
 //   /metrics   the counters of Metrics, for Prometheus
-// /livez 200 if every loop of the agent answers in time; otherwise restart the process
-//   /readyz    200 if the agent accepts calls: not draining, not ended, live, and ready by not_ready
+//   /livez     200 if every loop of the agent answers in time; otherwise restart the process
+//   /readyz    200 if the agent accepts calls: every loop answers, the agent neither drains nor has ended,
+//              its job has not failed, and EndpointOptions::not_ready returns nullopt
 //
-// Otherwise the reply is a 503 with the reason. The Endpoint does not own the agent, and may be destroyed
-// before or after it. Thread-safe.
+// Otherwise the reply is 503 with the reason. The Endpoint does not own the agent, and may be destroyed
+// before or after the agent. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -20,7 +21,7 @@ namespace weft::observe {
 // The address on which the endpoint listens, and the hosts that it answers.
 struct EndpointOptions {
   std::string address = "127.0.0.1:0";  // host:port
-  bool remote = false;                  // also answers other hosts, without authentication
+  bool remote = false;                  // true: also answers other hosts, without authentication
   std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // the time after which a loop counts as stuck
   // Returns the reason why the program is not ready; nullopt if it is ready. Runs on the endpoint's thread;
   // must not block for long.

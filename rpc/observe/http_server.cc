@@ -49,7 +49,7 @@ void send(mg_connection* connection, const HttpReply& reply, bool with_body = tr
 
 constexpr const char* realm = "weft";
 
-// Whether "user:realm:hash" is a line of the file.
+// Whether the file has a line "user:realm:hash" with the realm of this server.
 bool has_user(const std::string& password_file) {
   std::ifstream file(password_file);
   for (std::string line; std::getline(file, line);)
@@ -57,7 +57,7 @@ bool has_user(const std::string& password_file) {
   return false;
 }
 
-// Whether the Host header of a request names this host: "localhost:8080", or the server's own "127.0.0.1".
+// Whether the Host header of a request, without its port, is "localhost" or the host of the server's address.
 bool is_own(std::string_view asked, std::string_view host) {
   const auto colon = asked.rfind(':');
   if (colon != std::string_view::npos && asked.find(']', colon) == std::string_view::npos)
@@ -70,7 +70,7 @@ bool is_own(std::string_view asked, std::string_view host) {
 struct HttpServer::State {
   State(Pages made, HttpAccess given) : pages(std::move(made)), access(std::move(given)) {}
 
-  // Sends the refusal, and returns its status; 0: it is permitted.
+  // If the request is not permitted, sends the refusal and returns its status. 0: the request is permitted.
   int refused(mg_connection* connection) const {
     const char* asked = mg_get_header(connection, "Host");
     if (access.own_host_only && !is_own(asked == nullptr ? "" : asked, host)) {
@@ -84,8 +84,8 @@ struct HttpServer::State {
     return 401;
   }
 
-  // Called by civetweb, on its threads, for each request that it has parsed. Returns the status: civetweb
-  // itself answers nothing and serves no files.
+  // Called by civetweb, on its threads, for each request that it has parsed. Returns the status, so that
+  // civetweb itself sends no reply and serves no files.
   static int answer(mg_connection* connection) {
     State& state = *static_cast<State*>(mg_get_user_data(mg_get_context(connection)));
     if (const int status = state.refused(connection); status != 0) return status;
@@ -105,17 +105,17 @@ struct HttpServer::State {
     return 0;
   }
 
-  // Called by civetweb before its text of an error. Returns 1: civetweb writes nothing to stderr.
+  // Called by civetweb before it logs an error. Returns 1, so that civetweb writes nothing to stderr.
   static int note(const mg_connection* connection, const char* message) {
     const mg_context* context = mg_get_context(connection);
-    if (context == nullptr) return 1;  // of no server
+    if (context == nullptr) return 1;  // the message belongs to no server
     State& state = *static_cast<State*>(mg_get_user_data(context));
     const rpc::MutexLock lock(state.making);
     if (state.problem.empty()) state.problem = message;
     return 1;
   }
 
-  // False if civetweb cannot listen there: `problem` says why.
+  // false: civetweb cannot listen there, and `problem` is the reason.
   bool start(const tcp::endpoint& endpoint) {
     host = endpoint.address().to_string();
     if (endpoint.address().is_v6()) host = "[" + host + "]";
@@ -165,7 +165,8 @@ HttpServer::HttpServer(const std::string& address, Pages pages, HttpAccess acces
                      "no user of the realm " + std::string(realm) + " in " + state_->access.password_file +
                          ": make the file with htdigest -c FILE " + realm + " USER");
   static const unsigned features =
-      mg_init_library(MG_FEATURES_DEFAULT);  // counts its calls, which may not race
+      // Called once, because it must not be called by two threads at the same time.
+      mg_init_library(MG_FEATURES_DEFAULT);
   (void)features;
 
   asio::io_context context;
@@ -193,9 +194,9 @@ HttpServer::HttpServer(const std::string& address, Pages pages, HttpAccess acces
 }
 
 HttpServer::~HttpServer() {
-  // civetweb's accepting thread reads the stop flag every 2 s, and when a connection arrives: connect until
-  // it has read it. Not before the flag is set, since civetweb 1.15 does not close a connection that it has
-  // accepted and not yet read from when it stops.
+  // civetweb's accepting thread reads the stop flag every 2 s, and when a connection arrives. So the
+  // destructor connects until civetweb has stopped. It sets the flag first: when civetweb 1.15 stops, it does
+  // not close a connection that it has accepted and has not read from.
   const auto stopped = std::async(std::launch::async, [this] { mg_stop(state_->context); });
   const rpc::Address bound = rpc::Address::parse("tcp://" + address_);
   const tcp::endpoint endpoint(asio::ip::make_address(bound.host),

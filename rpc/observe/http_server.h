@@ -1,10 +1,10 @@
 // HttpServer: answers GET and HEAD requests for a few fixed paths over HTTP/1.1, with civetweb.
 //
-// civetweb's threads read the requests. A page is made on one of them, one page at a time, so the server
-// answers even if the agent's loops do not. A request may take 5 s and have 8 KiB, and each connection has
-// one reply. 32 connections are served at the same time, including connections that have sent nothing yet;
-// further connections wait until one of these is closed. The destructor waits for a page that is being made,
-// and up to 2 s if a connection is open. Thread-safe.
+// Threads of civetweb read the requests and make the pages, one page at a time. So the server answers even if
+// the agent's loops do not. A request may have at most 8 KiB and must arrive within 5 s. Each connection
+// serves one request. 32 connections are served at the same time, including connections that have sent
+// nothing yet. Further connections wait until one of these connections is closed. The destructor waits for a
+// page that is being made, and up to 2 s if a connection is open. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -26,20 +26,21 @@ struct HttpReply {
 // The requests that a server answers.
 struct HttpAccess {
   bool remote = false;  // permits listening on an address that other hosts can reach
-  // Answers only requests whose Host header is the host of the server's own address or localhost, with any
-  // port; other requests get 403. This protects a server on loopback from pages of other sites (DNS
+  // true: answers only requests whose Host header is the host of the server's own address or localhost, with
+  // any port. Other requests get 403. This protects a server on loopback from web pages of other sites (DNS
   // rebinding).
   bool own_host_only = false;
-  // Answers only the users in this file, by HTTP digest authentication; others get 401. Its lines have the
-  // format of htdigest: user:weft:MD5 of "user:weft:password". The server reads the file for each request.
-  // Empty: answers everyone.
+  // The server answers only the users in this file, by HTTP digest authentication; other users get 401. The
+  // lines of the file have the format of htdigest: user:weft:MD5 of "user:weft:password". The server reads
+  // the file for each request. Empty: no authentication.
   std::string password_file = {};
 };
 
 class WEFT_EXPORT HttpServer {
  public:
   using Pages =
-      std::map<std::string, std::function<HttpReply()>>;  // by path; an exception becomes status 500
+      // By path; if the function throws, the status is 500.
+      std::map<std::string, std::function<HttpReply()>>;
 
   // address: "127.0.0.1:9464" or "[::1]:0"; port 0: any free port. remote: permits an address that other
   // hosts can reach, and answers all hosts. Throws rpc::Error: invalid_argument if the address is malformed,

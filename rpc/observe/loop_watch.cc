@@ -15,7 +15,7 @@ std::chrono::nanoseconds thread_time() {
 
 }  // namespace
 
-// The last question to one loop.
+// The latest question to one loop.
 struct LoopWatch::Question {
   rpc::Mutex mutex;
   rpc::Condition changed;

@@ -1,8 +1,9 @@
-// LoopWatch: measures how soon each loop of an agent answers, and the processor time of its thread.
+// LoopWatch: measures for each loop of an agent the delay until it answers, and the processor time of its
+// thread.
 //
-// ask() posts a job (the question) to each loop. The job runs after the jobs that are queued, so it has the
-// delay of an event that arrives now. A loop with an unanswered question gets no second one. Thread-safe; do
-// not call ask() on the agent's loops.
+// ask() posts a job (the question) to each loop. The job runs after the jobs that are queued, so its delay is
+// that of an event that arrives at the same time. A loop with an unanswered question receives no second
+// question. Thread-safe; do not call ask() on the agent's loops.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -20,11 +21,11 @@ class WEFT_EXPORT LoopWatch {
   struct Loop {
     bool answered = false;              // within the timeout
     std::chrono::nanoseconds delay{0};  // until the answer; if unanswered, the delay so far
-    // The processor time since its start of the thread that last ran the loop. 0: the loop never ran.
+    // The total processor time of the thread that last ran the loop. 0: the loop has never answered.
     std::chrono::nanoseconds cpu{0};
   };
 
-  // The object refers to the agent weakly.
+  // The object does not keep the agent alive.
   explicit LoopWatch(const std::shared_ptr<rpc::AgentCore>& core) : core_(core) {}
 
   // One entry for each of the agent's loops; empty if the agent has ended.

@@ -154,7 +154,8 @@ std::unique_ptr<rpc::CallWatch> Metrics::calling(rpc::OutgoingCall& call, const 
 }
 
 void Metrics::answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept {
-  const auto& incoming = static_cast<const rpc::IncomingCall&>(call);  // the only subclass
+  // IncomingCall is the only class that derives from CallContext.
+  const auto& incoming = static_cast<const rpc::IncomingCall&>(call);
   served_->count(call.method(), rpc::Clock::now() - incoming.accepted(), error);
 }
 

@@ -20,7 +20,7 @@ namespace weft::observe {
 // The options of the export.
 struct MetricsOptions {
   std::vector<double> seconds;     // upper bounds of the histograms; empty: from 10 µs to 30 s
-  std::size_t max_methods = 1000;  // calls of further methods count as "other"; in each direction
+  std::size_t max_methods = 1000;  // in each direction; calls of further methods count as "other"
   std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // the maximum wait for the answer of a loop
 };
 
@@ -34,8 +34,8 @@ class WEFT_EXPORT Metrics final : public rpc::Interceptor,
   // The layer that installs the metrics into one agent. A second installation throws failed_precondition.
   rpc::Layer layer();
 
-  // The current metrics. If the agent has ended, only the durations of its calls. Do not call it on the
-  // agent's loops.
+  // The current metrics. If the agent has ended, they contain only the durations of its calls. Do not call
+  // Collect() or text() on the agent's loops.
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string text() const;  // Collect() in Prometheus' text format
 

@@ -2,8 +2,9 @@
 // continues.
 //
 // While a QuitDump exists, SIGQUIT does not end the process. A QuitDump belongs to one agent; each agent of a
-// process can have its own. It has its own thread, so it prints even if the agent's loops and handlers hang;
-// it reports loops that do not answer within a second. It refers to the agent weakly. Thread-safe.
+// process can have its own. A QuitDump has its own thread, so it prints even if the agent's loops and
+// handlers hang. It reports loops that do not answer within a second. It does not keep the agent alive.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

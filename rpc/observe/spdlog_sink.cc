@@ -22,8 +22,8 @@ spdlog::level::level_enum level_of(rpc::LogLevel level) {
   return spdlog::level::err;
 }
 
-// Unquoted if it can be parsed again, otherwise quoted: a value may come from a peer, and a line must stay
-// one record.
+// Quotes the value unless it can be parsed without quotes. A value may come from a peer, and a record must
+// remain one line.
 void append_value(std::string& line, std::string_view value) {
   const auto plain = [](unsigned char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '='; };
   if (!value.empty() && std::all_of(value.begin(), value.end(), plain)) {

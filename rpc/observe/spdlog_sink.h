@@ -2,8 +2,8 @@
 // observe::spdlog_sink()}`.
 //
 // The text of a record is "AGENT: MESSAGE", followed by its fields as KEY=VALUE (logfmt). A value with blanks
-// or unprintable characters is in quotation marks. Levels have the same names. Thread-safe if the logger is
-// (spdlog's "_mt" sinks).
+// or unprintable characters is in quotation marks. The levels are those of spdlog with the same names.
+// Thread-safe if the logger is (spdlog's "_mt" sinks).
 #pragma once
 
 #include <weft/rpc/core/export.h>
