@@ -190,7 +190,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   void nobody_left(const std::exception_ptr& last) {
     if (!wait_for_ready_ || (last != nullptr && !again_)) {
       if (last != nullptr) return promise_.fail(last);
-      return end(ErrorKind::unavailable, "no replica is known");
+      return end(ErrorKind::unavailable, "no replica is known: the set is empty, or its agent has shut down");
     }
     tried_.clear();
     const std::uint64_t number = latest_.begin();

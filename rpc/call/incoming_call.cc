@@ -130,8 +130,9 @@ void IncomingCall::replace_argument(std::size_t i, ValueReader value,
 void IncomingCall::run() {
   if (method_->needs_object && object_ == nullptr)
     return fail(
-        Error(ErrorKind::not_found,
-              "'" + method_->name + "' is a method of objects, and this agent serves no object of its type"));
+        Error(ErrorKind::not_found, "'" + method_->name +
+                                        "' is a method of objects, and this agent serves no object of its "
+                                        "type: serve() an object, or call the method by an RRef"));
   if (method_->gate != nullptr) {
     at_gate_ = true;
     return method_->gate->enter(share());

@@ -328,7 +328,7 @@ MethodEntry constructor_entry() {
   entry.run = [](std::shared_ptr<IncomingCall> call) {
     Result<std::shared_ptr<T>> made = capture([&] {
       if (!call->keeps_result())
-        throw Error(ErrorKind::invalid_argument, "a constructor is called by rref::create");
+        throw Error(ErrorKind::invalid_argument, "a constructor can only be called by rref::create");
       auto arguments = decode_arguments<Arguments>(*call, std::make_index_sequence<Traits::arity>{});
       ContextScope scope(call->context());
       return std::apply([](auto&... argument) { return std::make_shared<T>(std::move(argument)...); },

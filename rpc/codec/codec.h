@@ -97,8 +97,8 @@ constexpr std::string_view number_name() {
 template <Integer T, class Wide>
 T narrow(Wide value) {
   if (!std::in_range<T>(value))
-    throw Error(ErrorKind::type_mismatch,
-                "expected " + std::string(number_name<T>()) + ", found an integer out of range");
+    throw Error(ErrorKind::type_mismatch, "expected " + std::string(number_name<T>()) + ", found " +
+                                              std::to_string(value) + ", which is out of range");
   return static_cast<T>(value);
 }
 

@@ -21,7 +21,10 @@ Buffer packed(const OutboundFrame& frame) {
 
 std::unique_ptr<IncomingMessage> unpacked(const Buffer& bytes) {
   const Limits limits;
-  const auto refuse = [] { throw Error(ErrorKind::protocol_error, "unpack: malformed packed value"); };
+  const auto refuse = [&bytes] {
+    throw Error(ErrorKind::protocol_error,
+                "unpack: " + std::to_string(bytes.size()) + " bytes are not a packed value");
+  };
   if (bytes.size() < Prefix::size) refuse();
   const auto start = bytes.bytes().first<Prefix::size>();
   InboundFrame frame;

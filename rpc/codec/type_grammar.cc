@@ -50,7 +50,8 @@ class Parser {
   }
 
   const Type* type() {
-    if (++open_types_ > type_limits::levels) fail("types nested too deeply");
+    if (++open_types_ > type_limits::levels)
+      fail("types nested too deeply: the limit is " + std::to_string(type_limits::levels) + " levels");
     Type* found = plain();
     while (take("?")) found = make(TypeKind::optional, {found});
     --open_types_;
@@ -232,7 +233,8 @@ class Parser {
   }
 
   Type* make(TypeKind kind, const std::vector<const Type*>& parts) {
-    if (types_.size() >= type_limits::types) fail("too many types");
+    if (types_.size() >= type_limits::types)
+      fail("too many types: the limit is " + std::to_string(type_limits::types));
     Type& type = types_.emplace_back();
     type.kind = kind;
     for (const Type* part : parts) add_part(type, part);
@@ -242,7 +244,8 @@ class Parser {
     type.parts.push_back(part);
     if (type.kind == TypeKind::recursion) return;
     type.levels = std::max(type.levels, static_cast<std::uint16_t>(part->levels + 1));
-    if (type.levels > type_limits::levels) fail("types nested too deeply");
+    if (type.levels > type_limits::levels)
+      fail("types nested too deeply: the limit is " + std::to_string(type_limits::levels) + " levels");
   }
 
   std::string_view text_;

@@ -49,7 +49,9 @@ AgentOptions complete(AgentOptions options) {
     throw Error(ErrorKind::invalid_argument, "AgentOptions::name is empty, expected a name");
   if (Address::looks_like(options.name) || options.name.size() > max_name_bytes)
     throw Error(ErrorKind::invalid_argument,
-                "an agent's name must not be an address, and must have at most " +
+                "AgentOptions::name '" + options.name.substr(0, max_name_bytes) + "' has " +
+                    std::to_string(options.name.size()) +
+                    " bytes: expected a name that is not an address, of at most " +
                     std::to_string(max_name_bytes) + " bytes");
   if (!options.log) options.log = print;
   if (options.handler_threads == 0)

@@ -11,9 +11,11 @@ void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Ro
                                            std::move(route));
   if (const auto oldest = links_.add(link, accepted)) {
     AgentCounters::count(counters().connections_refused);
-    oldest->loop()->post([oldest] {
+    oldest->loop()->post([oldest, limit = options_.max_handshakes] {
       if (!oldest->ready())
-        oldest->close(Error(ErrorKind::resource_exhausted, "too many pending handshakes"));
+        oldest->close(Error(ErrorKind::resource_exhausted, "too many pending handshakes: the limit is " +
+                                                               std::to_string(limit) +
+                                                               " (AgentOptions::max_handshakes)"));
     });
     if (oldest == link) return;
   }

@@ -76,8 +76,12 @@ void Link::open() {
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
         self->handshake_timer_ = 0;
-        self->close(Error(ErrorKind::deadline_exceeded,
-                          "the peer did not finish the handshake within AgentOptions::handshake_timeout"));
+        self->close(
+            Error(ErrorKind::deadline_exceeded,
+                  "the peer did not finish the handshake within " +
+                      std::to_string(
+                          std::chrono::duration<double>(self->core_->options().handshake_timeout).count()) +
+                      " s (AgentOptions::handshake_timeout)"));
       });
   connection->start(shared_from_this());
 }
@@ -106,7 +110,8 @@ void Link::on_frame(InboundFrame&& frame) {
       return become_lane();
     }
     if (prefix.kind != FrameKind::hello)
-      throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello");
+      throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello, found a frame of kind " +
+                                                 std::to_string(static_cast<int>(prefix.kind)));
     return on_hello(*message);
   }
   switch (prefix.kind) {
@@ -158,7 +163,8 @@ void Link::on_hello(IncomingMessage& message) {
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
   // Calls to this address would reach the peer instead of the agent that listens there.
   if (Address::looks_like(hello.name))
-    throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
+    throw Error(ErrorKind::protocol_error,
+                "bad frame: a Hello with the address '" + hello.name + "' as its name");
   const std::string identity = connection_->identity();
   if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
     const Error reason(ErrorKind::permission_denied, "the certificate is for '" +

@@ -93,7 +93,9 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
       case Session::Keep::yes:
         return kept.next ? transmit(std::move(*kept.next)) : transmit();
       case Session::Keep::too_many:
-        return close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge notifications"));
+        return close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge notifications: " +
+                                                              std::to_string(session->kept_bytes()) +
+                                                              " bytes are kept (Limits::in_flight)"));
       case Session::Keep::over:
         if (!call->upkeep()) window_.give_back(1, bytes);
         return;

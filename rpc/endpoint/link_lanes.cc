@@ -37,7 +37,9 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
   // The hello of the other side, which sends it before it has received the lane frame.
   void on_frame(InboundFrame&& frame) override {
     if (frame.prefix.kind != FrameKind::hello)
-      throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello as the reply to a lane");
+      throw Error(ErrorKind::protocol_error,
+                  "bad frame: expected a Hello as the reply to a lane, found a frame of kind " +
+                      std::to_string(static_cast<int>(frame.prefix.kind)));
     answered_ = true;
     become_lane();
   }
@@ -148,7 +150,8 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
         {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
   if (dialled_ || open_) refuse("that this connection does not expect");
   if (!identity_) {  // the hello arrives over another connection and may be later than the lane
-    if (early_.size() == offered_) refuse("beyond the number of lanes that was offered");
+    if (early_.size() == offered_)
+      refuse("beyond the " + std::to_string(offered_) + " lanes that were offered");
     if (!core_->links().keep_early_lane())
       return core_->log().write(
           LogLevel::debug,
@@ -158,10 +161,12 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
     return;
   }
   if (info.count == 0 || info.count > offered_ || info.index >= info.count)
-    refuse("beyond the number of lanes that was offered");
+    refuse("with index " + std::to_string(info.index) + " of " + std::to_string(info.count) +
+           ": expected at most the " + std::to_string(offered_) + " lanes that were offered");
   if (streams_.empty()) expect(info.count);
   if (streams_.size() != info.count || streams_[info.index])
-    refuse("with another number of lanes, or with the index of a known lane");
+    refuse("with index " + std::to_string(info.index) + " of " + std::to_string(info.count) +
+           ": expected each index of " + std::to_string(streams_.size()) + " lanes once");
   collect(info.index, std::move(lane));
 }
 

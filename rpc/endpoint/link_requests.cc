@@ -71,7 +71,9 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   const Prefix prefix = message->prefix();
   const RequestInfo info = message->request();
   if (const auto session = session_of(prefix); session && !session->acknowledged_by_request(info.accepted))
-    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges frames that were not sent");
+    throw Error(ErrorKind::protocol_error,
+                "bad frame: it acknowledges frames that were not sent: the low bits of their number are " +
+                    std::to_string(info.accepted));
   auto method = core_->methods().find(info.method);
   if (method == nullptr) method = no_method(info.method);
   AgentCounters::count(core_->counters().calls_served);
@@ -96,7 +98,8 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   if (core_->draining() && !method->upkeep)
     return refuse(prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
   if (incoming_.contains(prefix.call_id))
-    throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
+    throw Error(ErrorKind::protocol_error,
+                "bad frame: the call id " + std::to_string(prefix.call_id) + " is used twice");
   const Limits& limits = core_->options().limits;
   // Each open stream has two requests in flight, and a few late requests.
   const bool room = method->upkeep
@@ -105,7 +108,11 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   if (!room || !core_->accounts()->hold(message->bytes(), method->upkeep, admitted)) {
     AgentCounters::count(core_->counters().calls_shed);
     return refuse(prefix, *method, ErrorKind::resource_exhausted,
-                  "too many requests in flight, or too many bytes in them");
+                  "too many requests in flight, or too many bytes in them: this connection has " +
+                      std::to_string(unanswered_.calls + unanswered_.upkeep) + " requests with " +
+                      std::to_string(unanswered_.bytes) + " bytes, and this agent has " +
+                      std::to_string(core_->accounts()->served()) +
+                      " (Limits::calls, in_flight, calls_total, in_flight_total)");
   }
   std::optional<Clock::time_point> deadline;
   if (info.timeout_ns != 0)
@@ -181,7 +188,9 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
       auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
       if (kept.next) link.transmit(std::move(*kept.next));
       if (kept.keep == Session::Keep::too_many)
-        link.close(Error(ErrorKind::resource_exhausted, "the peer does not read its replies"));
+        link.close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge its replies: " +
+                                                            std::to_string(link.session_->kept_bytes()) +
+                                                            " bytes are kept (Limits::in_flight)"));
       return;
     }
     link.answer(std::move(reply), call != nullptr && call->upkeep);
@@ -207,7 +216,10 @@ void Link::answer(OutboundFrame&& frame, bool upkeep) {
   const std::uint64_t bytes = frame.bytes();
   const std::uint64_t unsent = connection_->unsent_bytes();
   if (!upkeep && unsent > few_unsent_bytes && unsent + bytes > core_->options().limits.in_flight)
-    return close(Error(ErrorKind::resource_exhausted, "the peer does not read its replies"));
+    return close(Error(ErrorKind::resource_exhausted,
+                       "the peer does not read its replies: " + std::to_string(unsent + bytes) +
+                           " bytes are unsent, the limit is " +
+                           std::to_string(core_->options().limits.in_flight) + " (Limits::in_flight)"));
   AgentCounters::count(core_->counters().bytes_sent, bytes);
   write(std::move(frame));
 }

@@ -34,7 +34,8 @@ void Link::on_received(std::uint64_t count) {
   if (count == Session::over)
     return core_->lose(peer_, Error(ErrorKind::lease_lost, peer_.name + " declared this agent gone"));
   if (!session_->acknowledged(count))
-    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges frames that were not sent");
+    throw Error(ErrorKind::protocol_error,
+                "bad frame: it acknowledges " + std::to_string(count) + " frames, more than were sent");
   if (!std::exchange(counted_, true)) begin_session();
 }
 

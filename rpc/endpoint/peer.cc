@@ -112,7 +112,9 @@ void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {
 void Peer::submit(std::shared_ptr<PendingCall> call) const {
   if (!call->within_limits()) {
     call->lose(ErrorKind::resource_exhausted,
-               "this agent has too many calls in flight, or too many bytes in them");
+               "this agent has too many calls in flight, or too many bytes in them: " +
+                   std::to_string(core_->accounts()->made()) +
+                   " calls, including this one (Limits::outgoing_calls, outgoing_bytes, outgoing_values)");
     return;
   }
   if ((serving_ != nullptr || scope_ != nullptr) && !PendingCall::serve(call, cancel_sources())) return;

@@ -72,7 +72,9 @@ JobUrl job_url(const std::string& text) {
   const std::string_view rest = all.substr(begin, question - begin);
   JobUrl url{.text = text};
   if (scheme == "env") {
-    if (!rest.empty()) refuse(text, "env:// has no address: the environment states it");
+    if (!rest.empty())
+      refuse(text, "expected env:// without an address, which the environment states, found '" +
+                       std::string(rest) + "'");
   } else {
     url.store = text.substr(0, question);
     check_store(url, scheme, rest);

@@ -129,7 +129,8 @@ TEST_F(MethodsTest, OfCreatableTypesAreMethodsOfObjects) {
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
   EXPECT_EQ(
       std::string(error->what()),
-      "b: plane.name: 'plane.name' is a method of objects, and this agent serves no object of its type");
+      "b: plane.name: 'plane.name' is a method of objects, and this agent serves no object of its type: "
+      "serve() an object, or call the method by an RRef");
   EXPECT_EQ(already([&] { b.allow_create<Plane>(); }), "'plane.new' is served already");
 
   b.serve(std::make_shared<Plane>("served too"));

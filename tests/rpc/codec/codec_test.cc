@@ -155,7 +155,7 @@ TEST(Codec, IntegersOutOfRangeAreRefused) {
       kind_of([] { return travel_as<std::vector<std::int16_t>>(std::vector<std::int64_t>{0, 40'000}); }),
       ErrorKind::type_mismatch);
   EXPECT_EQ(message_of([] { return travel_as<std::uint8_t>(300); }),
-            "expected u8, found an integer out of range");
+            "expected u8, found 300, which is out of range");
   EXPECT_EQ(travel_as<std::int64_t>(std::uint32_t{7}), 7);  // a wider type takes it
 }
 

@@ -67,7 +67,8 @@ TEST(JobUrl, NamesTheMalformedPart) {
        {"", "env", "env:", "redis://node0", "TCP://node0:1", "://node0:1", "tcp:/node0:1"})
     EXPECT_EQ(refusal(url), "'" + url + "'" + ways);
   EXPECT_EQ(refusal("env://node0:29500"),
-            "'env://node0:29500': env:// has no address: the environment states it");
+            "'env://node0:29500': expected env:// without an address, which the environment states, found "
+            "'node0:29500'");
   for (const std::string url :
        {"tcp://", "tcp://node0", "tcp://:29500", "tcp://node0:", "tcp://node0:http", "tcp://node0:65536",
         "tcp://node0:29500/", "tcp://fd00::1:29500", "tcp://?rank=0"})

@@ -217,7 +217,7 @@ class Errors(WeftTest):
                      "call", self.address, "ends.refuse", "not \x1b[2Jyou")
         self.refused(1, r"^weft: ends\.crash failed on .*: handler_failed: std::out_of_range: beyond the end\n$",
                      "call", self.address, "ends.crash")
-        self.refused(1, r"created\.new failed on .*: invalid_argument: a constructor is called by rref::create",
+        self.refused(1, r"created\.new failed on .*: invalid_argument: a constructor can only be called by rref::create",
                      "call", self.address, "created.new", "x")
 
     def test_of_arguments(self):
