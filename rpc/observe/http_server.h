@@ -38,9 +38,8 @@ struct HttpAccess {
 
 class WEFT_EXPORT HttpServer {
  public:
-  using Pages =
-      // By path; if the function throws, the status is 500.
-      std::map<std::string, std::function<HttpReply()>>;
+  // The pages by path. If the function of a page throws, the status is 500.
+  using Pages = std::map<std::string, std::function<HttpReply()>>;
 
   // address: "127.0.0.1:9464" or "[::1]:0"; port 0: any free port. remote: permits an address that other
   // hosts can reach, and answers all hosts. Throws rpc::Error: invalid_argument if the address is malformed,
