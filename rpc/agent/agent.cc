@@ -101,7 +101,8 @@ Future<void> Agent::leave() {
   core->hooks().leave(core->pick_loop()).then([core, membership, promise](Result<void>&& layers) {
     const auto drain = [core, promise](Result<void>&& left) {
       std::exception_ptr error = left.ok() ? nullptr : left.error();
-      // If the job has failed, no peer waits for the calls that are still served, and all agents end soon.
+      // If the job has failed, the agent does not drain: no peer waits for the calls that are still served,
+      // and all agents end soon.
       if (core->world_failure()) {
         promise->complete(error != nullptr ? error : std::make_exception_ptr(*core->world_failure()));
         return;

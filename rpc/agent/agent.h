@@ -102,7 +102,7 @@ class WEFT_EXPORT Agent {
   // For layers, and for Job (rpc/membership/job.h). methods(): the served methods. membership() throws
   // failed_precondition without a rendezvous.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
-  // So that an Agent may be passed as the core of a PeerSet.
+  // Permits an Agent to be passed as the core of a PeerSet.
   operator const std::shared_ptr<AgentCore>&() const { return core_; }
   MethodTable& methods();
   Membership& membership() const;

@@ -2,9 +2,9 @@
 // `weft.pending` returns it. The reports of several agents show where a call hangs: a call has the same
 // caller and id in the reports of both sides.
 //
-// A loop serves the method, so it replies while every handler thread is busy. The agent's loops report one
-// after another: a call that begins or completes meanwhile may be missing. Thread-safety: values; the
-// functions may be called from any thread.
+// A loop serves the method, so the agent replies even while every handler thread is busy. The agent's loops
+// report one after another: a call that begins or completes meanwhile may be missing. Thread-safety: values;
+// the functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>

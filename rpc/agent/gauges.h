@@ -5,10 +5,10 @@
 //   rpc::Agent agent{options, {gauges->layer()}};
 //   gauges->set("loss", 0.31);
 //
-// AgentStats::gauges contains them, so `weft top` and `weft dash` show them. observe::Metrics publishes them
-// as the metric `weft_gauge`. Several agents may share one Gauges object. An agent publishes one Gauges
-// object: the one whose layer was installed last. The object does not refer to its agents, and may outlive
-// them. Thread-safe.
+// AgentStats::gauges contains the gauges, so `weft top` and `weft dash` show them. observe::Metrics publishes
+// the gauges as the metric `weft_gauge`. Several agents may share one Gauges object. An agent publishes one
+// Gauges object: the one whose layer was installed last. The object does not refer to its agents, and may
+// outlive them. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

@@ -1,8 +1,8 @@
 // AgentStats: the counters of an agent, the number of its calls in flight, and the figures of its layers. The
 // method `weft.stats` returns it to peers, and stats() to the agent's own program.
 //
-// A loop serves the method, so it replies while every handler thread is busy. Counters start at 0 when the
-// agent is created; compute rates from the difference of two reports. Thread-safety: values.
+// A loop serves the method, so the agent replies even while every handler thread is busy. Counters start at 0
+// when the agent is created; compute rates from the difference of two reports. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/call/call_hook.h>

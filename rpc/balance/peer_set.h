@@ -69,7 +69,8 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   void resolved(Result<Names> names);
   void resolve_later(std::chrono::nanoseconds wait);
   void resolve_soon();
-  // The caller connects the returned routes without the mutex.
+  // Updates the Reach of the replicas. Returns the routes that fail; the caller connects these routes with
+  // the mutex unlocked.
   std::vector<std::shared_ptr<Route>> look_at_routes() WEFT_REQUIRES(mutex_);
 
   const std::weak_ptr<AgentCore> core_;

@@ -22,8 +22,8 @@ inline constexpr std::string_view metadata_section = "meta";  // text by key, se
 
 // The caller.
 struct Caller {
-  AgentId id;            // as the peer states it
-  std::string identity;  // proven by its credentials; empty if it has none
+  AgentId id;            // as the peer states it; not proven
+  std::string identity;  // the identity that the peer's credentials prove; empty: no credentials
   std::string address;
 };
 

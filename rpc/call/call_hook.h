@@ -1,5 +1,5 @@
 // CallHook: lets a layer above RPC take part in all calls of one agent. It is the extension point of the RPC
-// layer, which names no layer above it.
+// layer, which does not depend on the layers above.
 //
 // Installed with LayerHooks::add() while the agent is created, and owned by the agent. Thread-safety: each
 // function states its thread.

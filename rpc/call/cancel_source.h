@@ -18,8 +18,8 @@ namespace weft::rpc {
 class WEFT_EXPORT CancelSource {
  public:
   // on_cancel() adds a job that runs once, at the cancellation: on a loop or on the thread that calls
-  // cancel(). It must not block or throw. If the source has been cancelled, the job runs within on_cancel(),
-  // which then returns 0. forget_cancel() removes a job that is no longer needed.
+  // cancel(). The job must not block or throw. If the source has been cancelled, the job runs within
+  // on_cancel(), which then returns 0. forget_cancel() removes a job that is no longer needed.
   using CancelJobId = std::uint64_t;
   CancelJobId on_cancel(Callback job);
   void forget_cancel(CancelJobId id);

@@ -27,8 +27,8 @@ class WEFT_EXPORT CancelTarget {
 
 class WEFT_EXPORT CallRoute : public Destination {
  public:
-  // loop(): constant. The deadlines of calls and their cancellation run on it. retry_budget(): shared by all
-  // calls to the peer.
+  // loop(): constant. The timers and the cancellation of calls run on this loop. retry_budget(): shared by
+  // all calls to the peer.
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   RetryBudget& retry_budget() { return retry_budget_; }
   virtual std::string peer_name() const = 0;  // for error texts; an address until the peer is connected
@@ -55,7 +55,7 @@ class WEFT_EXPORT Carrier : public CancelTarget {
   std::uint64_t number() const { return number_; }  // unique among the agent's connections, ascending
   // Whether the connection is open. It may end at any time.
   virtual bool is_open() const = 0;
-  virtual bool in_session() const = 0;  // replies may outlive the connection
+  virtual bool in_session() const = 0;  // true: a later connection may send the replies
   virtual void check_fits(
       const OutboundFrame& frame) const = 0;  // throws if the frame exceeds a limit of either side
   // `active` is destroyed when the reply has been written, or cannot be written any more.

@@ -21,13 +21,14 @@ namespace weft::rpc {
 
 class MethodGate;
 
-// The type of a kept value: one object for each type, which is never destroyed.
+// The type of a kept value. Each type has one KeptType, which is never destroyed.
 struct WEFT_EXPORT KeptType {
   std::string name;                                    // in the canonical grammar, or the name of its service
-  bool concurrent = false;                             // its calls may run at the same time
+  bool concurrent = false;                             // calls of such an object may run at the same time
   void (*encode)(ValueWriter, const void*) = nullptr;  // null: values of the type cannot be sent
-  // Throws a pointer to the object, with its type. C++ has no other conversion from an erased type to a base:
-  // the catch clause for a pointer to the base converts it. Takes about 2 µs; see rref::detail::as.
+  // Throws a pointer to the object, as a pointer of the object's type. A catch clause for a pointer to a base
+  // class receives the pointer, converted to the base. C++ has no other conversion from an erased type to a
+  // base. Takes about 2 µs; see rref::detail::as.
   void (*throw_pointer)(void*) = nullptr;
 
   static const KeptType unknown;  // the type of a value whose type is unknown

@@ -24,7 +24,7 @@ class WEFT_EXPORT Interceptor {
     co_return;
   }
   // At the callee, once for every call whose handler ran or was refused, before the answer is sent. error:
-  // null for a value. Must not block.
+  // null if the call has succeeded. Must not block.
   virtual void answered(CallContext& call, const std::exception_ptr& error) noexcept {
     (void)call, (void)error;
   }

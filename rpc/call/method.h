@@ -244,8 +244,8 @@ struct MethodFor<Target, std::tuple<Items...>> {
     return found;
   }
   static constexpr bool exists = index() < sizeof...(Items);
-  // The entry that lists Target. If none does, type() returns an unnamed method of Target, so that the
-  // compiler reports no further error.
+  // The entry that lists Target. If no entry lists Target, type() returns an unnamed method of Target, so
+  // that the compiler reports no further error.
   static constexpr auto type() {
     if constexpr (exists) {
       return std::type_identity<std::tuple_element_t<index(), std::tuple<Items...>>>{};
@@ -256,7 +256,7 @@ struct MethodFor<Target, std::tuple<Items...>> {
 };
 
 // The class whose service lists the method Target of an object of type T. If the service of T lists the
-// method, which T may inherit, it is T; otherwise it is the class that declares the method.
+// method, which T may inherit, the result is T; otherwise the result is the class that declares the method.
 template <class T, auto Target, class TypeOfTarget = decltype(Target)>
 constexpr auto listing_class() {
   using Declaring = typename HandlerTraits<TypeOfTarget>::Object;

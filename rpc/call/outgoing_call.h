@@ -24,7 +24,8 @@ class OutgoingCall;
 class WEFT_EXPORT CallWatch {
  public:
   virtual ~CallWatch() = default;
-  virtual void ended(const std::exception_ptr& error) noexcept = 0;  // null: a value; any thread
+  // Called on any thread. error: null if the call has succeeded.
+  virtual void ended(const std::exception_ptr& error) noexcept = 0;
 };
 
 // Precedes the arguments of a call and changes the call: `peer.call<&T::f>(pass, x)`.

@@ -55,7 +55,7 @@ WEFT_EXPORT std::optional<std::chrono::nanoseconds> wait_before_retry(const Retr
 
 // The size of a RetryBudget, in retries.
 struct RetryBudgetOptions {
-  double max = 20;        // the retries of a full budget, which a healthy peer has
+  double max = 20;        // the number of retries in a full budget; at the start the budget is full
   double per_call = 0.1;  // retries that each successful call permits
 };
 

@@ -22,7 +22,7 @@ class AsioExecutor {
                std::shared_ptr<void> owner)
       : loop_(&loop), executor_(&executor), context_(context), owner_(std::move(owner)) {}
 
-  // Asio's requirements of an executor.
+  // The functions that Asio requires of an executor.
   asio::execution_context& query(asio::execution::context_t) const noexcept { return *loop_; }
   static constexpr asio::execution::blocking_t query(asio::execution::blocking_t) noexcept {
     return asio::execution::blocking.never;

@@ -1,4 +1,4 @@
-// Executor: where code runs. A Task has one executor and resumes only there.
+// Executor: the thread or pool on which code runs. A Task has one executor and resumes only there.
 //
 // post() may be called from any thread, and returns before the job runs. Jobs must not throw. An executor
 // outlives every job and every Task posted to it. Implementations are thread-safe.

@@ -215,7 +215,8 @@ class [[nodiscard]] Future {
   Future(Future&&) noexcept = default;
   Future& operator=(Future&&) noexcept = default;
 
-  // valid(): not consumed or moved from. ready(): completed, so that get() does not block.
+  // valid(): whether the future is neither consumed nor moved from. ready(): whether it is completed, so that
+  // get() does not block.
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return held()->done(); }
   const std::shared_ptr<const Loop>& loop() const {

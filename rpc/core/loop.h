@@ -68,8 +68,8 @@ class WEFT_EXPORT Loop : public Executor {
   virtual TimerId schedule_closing(Clock::time_point when, Callback job) {
     return schedule(when, std::move(job));
   }
-  // Runs an event that Asio has delivered on this thread, then the jobs that it posted to this loop. So these
-  // jobs run before the next event, and do not pass through Asio's queue.
+  // Runs an event that Asio has delivered on this thread, then the jobs that the event has posted to this
+  // loop. So these jobs run before the next event, and do not pass through Asio's queue.
   virtual void run_turn(Callback event) { event(); }
   // The execution context for Asio's timers and sockets in handlers of calls on this loop.
   virtual asio::execution_context& context() = 0;
@@ -92,9 +92,9 @@ class WEFT_EXPORT Loop : public Executor {
   const std::shared_ptr<ExceptionSink> exceptions_ = std::make_shared<ExceptionSink>();
 };
 
-// Marks a thread that an agent owns (a loop's or a handler's) for its lifetime, so that a blocking wait on it
-// throws instead of causing a deadlock. The mark carries no data: code can only check whether the thread is
-// marked.
+// While an OwnedThread exists, its thread is marked as a thread of an agent (of a loop or of the handlers). A
+// blocking wait on a marked thread throws instead of causing a deadlock. The mark carries no data: code can
+// only check whether the thread is marked.
 class WEFT_EXPORT OwnedThread {
  public:
   OwnedThread();

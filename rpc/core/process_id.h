@@ -26,7 +26,7 @@ struct ProcessId {
 WEFT_EXPORT ProcessId own_process();
 
 // A descriptor that becomes readable when the process ends; the caller closes it. -1: the process has ended.
-// -2: the system cannot tell.
+// -2: unknown, because the system call failed.
 WEFT_EXPORT int open_process(const ProcessId& process);
 
 }  // namespace weft::rpc

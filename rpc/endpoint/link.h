@@ -152,7 +152,7 @@ class WEFT_EXPORT Link final : public Carrier,
   }
 
   std::shared_ptr<AgentCore> core_;
-  std::shared_ptr<Connection> connection_;  // null once it has ended; on the loop
+  std::shared_ptr<Connection> connection_;  // null once the connection has ended; used on the loop
   const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the peer's Hello has arrived

@@ -81,9 +81,9 @@ struct AgentOptions {
   bool insecure = false;  // permits listening beyond this host without credentials
   // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
   // there are more, the oldest one is closed. Each handshake costs about 10 KiB, more with TLS, until
-  // handshake_timeout. A job whose agents all start at once needs as many as it has agents. At most half of
-  // the descriptors of the process are used. The same maximum applies to lanes that arrive before the hello
-  // of their peer: further ones are closed.
+  // handshake_timeout. A job whose agents all start at once needs as many pending handshakes as it has
+  // agents. At most half of the descriptors of the process are used. The same maximum applies to lanes that
+  // arrive before the hello of their peer: further ones are closed.
   std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops, if the agent has its own
   // The time for which such a loop polls without work before it blocks. nullopt: up to 50 µs, as long as

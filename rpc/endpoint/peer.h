@@ -52,7 +52,7 @@ class WEFT_EXPORT Peer {
   // Adds metadata to calls; other keys keep their values. An interceptor may replace values. In a co_await
   // expression, pass a named variable: g++ 12 does not compile a braced list there.
   Peer with_metadata(Metadata metadata) const;
-  // Calls have the deadline, cancellation and sections of `serving`.
+  // The calls of the returned handle have the deadline, cancellation and sections of `serving`.
   Peer with(CallContext& serving) const;
   Peer with(const CancelScope& scope) const;  // scope.cancel() cancels the calls
   // Connects if there is no connection, and returns the peer's incarnation. identity(): the incarnation, if

@@ -43,7 +43,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   // The state of the connection, which may change at any time. Any thread.
   enum class Reach : std::uint8_t {
     idle,        // no failure is known: a call would connect
-    connecting,  // no attempt has failed since the peer was last connected
+    connecting,  // an attempt runs, and none has failed since the last connection
     connected,
     failing,  // the last attempt failed: the route waits for the next attempt, or makes it
   };
@@ -114,7 +114,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::atomic<bool> has_handed_in_{false};  // written under the mutex
   mutable Mutex mutex_;
   std::shared_ptr<const AgentId> identity_ WEFT_GUARDED_BY(mutex_);
-  // The calls that other threads have submitted. The jobs that were posted for them own them.
+  // The calls that other threads have submitted. The posted jobs own the calls.
   std::deque<std::weak_ptr<PendingCall>> handed_in_ WEFT_GUARDED_BY(mutex_);
 };
 

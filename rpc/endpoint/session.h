@@ -101,9 +101,10 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   void served(std::uint64_t call_id);  // the call was destroyed
   std::shared_ptr<IncomingCall> serving(std::uint64_t call_id) const;
 
-  // --- Links --- Makes this link the link in use. Returns the size of each request that is sent again: these
-  // bytes use the link's credit. nullopt: the session has ended, or this link or another link is in use
-  // already. In the last case, this link may replace the other link later.
+  // --- Links ---
+  // Makes this link the link in use. Returns the size of each request that is sent again: these bytes use the
+  // link's credit. nullopt: the session has ended, or this link or another link is in use already. In the
+  // last case, this link may replace the other link later.
   std::optional<std::vector<std::uint64_t>> use(const std::shared_ptr<Link>& link);
   // The link has ended. held: calls that waited for its credit. If the session has another link, that link
   // replaces it.

@@ -1,9 +1,9 @@
 // run_processes(): runs this program once per rank on this host.
 //
 // Each process has the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as from_environment() reads
-// them, and OMP_NUM_THREADS=1 if OMP_NUM_THREADS is not set. It inherits the standard input and outputs. The
-// processes die with this process, even if this process is killed. `weft launch` does more: roles, several
-// hosts, output by rank.
+// them, and OMP_NUM_THREADS=1 if OMP_NUM_THREADS is not set. Each process inherits the standard input and
+// outputs. The processes die with this process, even if this process is killed. `weft launch` does more:
+// roles, several hosts, output by rank.
 #pragma once
 
 #include <cstddef>
