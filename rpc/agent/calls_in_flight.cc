@@ -200,7 +200,7 @@ std::string text_of(const CallsInFlight& calls) {
     if (call.state == made_connecting) text += ", not sent: no connection";
     if (call.state == made_held) text += ", not sent: no credit";
     if (call.left >= 0) text += ", deadline in " + time_text(call.left);
-    if (call.serving.id != 0) text += ", in the name of " + escaped(text_of(call.serving));
+    if (call.serving.id != 0) text += ", on behalf of " + escaped(text_of(call.serving));
     text += '\n';
   }
   for (const ServedCall& call : calls.served) {

@@ -1,4 +1,4 @@
-// Interceptor: takes part in every call of one agent, on both sides: for authorisation, quotas, metadata,
+// Interceptor: takes part in every call of one agent, on both sides: for authorization, quotas, metadata,
 // measurements, traces.
 //
 // AgentOptions::interceptors lists them; they are called in that order. An agent without interceptors has no
