@@ -4,8 +4,8 @@
 // Each member calls the leader with its value. When all have called, the leader replies to each with all
 // values. The leader alone decides the result of a round, so that all members get the same one. The round
 // fails for all members if a member's deadline expires, or if a member is lost, leaves, or cancels its call.
-// A member that calls after that gets the same error. Owned by the job's membership. No promise is completed
-// with its mutex locked. Thread-safe.
+// A member that calls after that gets the same error. Owned by the job's membership. The leader releases its
+// mutex before it completes a promise. Thread-safe.
 #pragma once
 
 #include <weft/rpc/codec/agent_id_codec.h>
@@ -48,8 +48,8 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   // runs the returned function, which completes the promises, without holding a lock.
   Callback judge(const Roster& roster, std::uint64_t version);
   void fail_all(const Error& error);  // fails all open rounds; new ones may start later
-  // The agent shuts down without having left the job. The other members consider it lost, so it must not
-  // reply to them any more.
+  // The agent shuts down without having left the job. The other members consider the agent lost, so the
+  // leader must not reply to them any more.
   void stop();
 
  private:
@@ -68,7 +68,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   };
   struct OpenRounds {
     std::map<std::uint64_t, Round> open;
-    std::uint64_t failed = 0;      // rounds below this number that are not open have ended
+    std::uint64_t failed = 0;      // rounds with a lower number have ended, unless they are in `open`
     std::optional<Error> failure;  // the latest error
   };
   struct Ended {

@@ -190,7 +190,7 @@ bool JobMembership::take(const StoreChanges& changes) {
   return lost == nullptr;
 }
 
-// Informs the routes of a peer's incarnation and addresses.
+// Passes a member's incarnation and addresses to the routes.
 void JobMembership::tell_routes(const MemberEvent& event) const {
   const Member& member = event.member;
   switch (event.change) {
@@ -532,8 +532,8 @@ void JobMembership::fail_all(const Error& error, Spared spared) {
   for (const auto& promise : watches) promise->fail(error);
 }
 
-// Publishes whether this member only serves. One change at a time, and none after it has left: then the
-// record differs from the expected one.
+// Publishes whether this member only serves. It publishes one change at a time. After the member has left,
+// the record differs from the expected one, so nothing is published.
 void JobMembership::publish_state() {
   std::string before, after;
   LeaseId lease = no_lease;
@@ -564,7 +564,7 @@ void JobMembership::publish_state() {
       });
 }
 
-// The host has left gracefully, and the store with it: no member learns of joins and leaves any more.
+// The host, which kept the store, has left gracefully: members no longer learn of joins and leaves.
 void JobMembership::store_is_gone() {
   std::string who;
   Spared spared = Spared::nobody;

@@ -1,8 +1,8 @@
 // JobMembership: the Membership of agents that find each other through a store.
 //
 // It shares the ownership of its agent's core. The core's hook, served object and directory refer to the
-// JobMembership weakly. While the agent is a member, it watches the members' records. No store operation is
-// started and no promise is completed with the mutex locked. Thread-safe.
+// JobMembership weakly. While the agent is a member, it watches the members' records. The mutex is released
+// before a store operation starts and before a promise is completed. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/method.h>
@@ -115,13 +115,13 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::optional<Error> failure_ WEFT_GUARDED_BY(mutex_);
   // The record of the host; nullopt: this agent is the host, or the host is unknown.
   std::optional<MemberRecord> host_ WEFT_GUARDED_BY(mutex_);
-  bool store_gone_ WEFT_GUARDED_BY(mutex_) = false;  // the host has left, and the store with it
+  bool store_gone_ WEFT_GUARDED_BY(mutex_) = false;  // the host, which kept the store, has left
   // `record` has the last state that was published before leaving.
   Joining::Joined self_ WEFT_GUARDED_BY(mutex_);
   bool publishing_ WEFT_GUARDED_BY(mutex_) = false;  // publish_state() is in progress
   // The layers are releasing their references at other members, or have released them.
   bool releasing_ WEFT_GUARDED_BY(mutex_) = false;
-  bool released_ WEFT_GUARDED_BY(mutex_) = false;            // the layers have released them
+  bool released_ WEFT_GUARDED_BY(mutex_) = false;            // the layers have released these references
   bool waited_for_release_ WEFT_GUARDED_BY(mutex_) = false;  // release_timeout has expired
   Roster roster_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t version_ WEFT_GUARDED_BY(mutex_) = 0;  // the version of the roster; 0: not known yet
@@ -142,8 +142,9 @@ Error loss_of(const std::string& name, const std::string& reason);
 Error job_ended();
 Error error_of(const std::exception_ptr& error);  // the exception of a failed future, as an Error
 
-// The methods that members serve to each other, as "weft.membership". All run on the caller's loop. So the
-// host has run the calls of a member before it processes the end of the member's connection.
+// The methods that members serve to each other, as "weft.membership". They run on the loop of the connection
+// to the caller. So the host runs the calls of a member before it processes the end of the member's
+// connection.
 class MembershipService {
  public:
   explicit MembershipService(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}

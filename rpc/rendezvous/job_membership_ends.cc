@@ -98,7 +98,7 @@ void JobMembership::left(Result<void>&& published, const std::shared_ptr<Promise
   }
   if (lease == no_lease) return after_left(done);
   place_.store->revoke(lease).then([self = shared_from_this(), done](Result<void>&&) {
-    self->after_left(done);  // also if it failed: no record depends on the lease any more
+    self->after_left(done);  // also if revoke() failed: no record depends on the lease any more
   });
 }
 
@@ -142,8 +142,8 @@ void JobMembership::shut_down() {
   for (const auto& leaver : leavers) leaver->fail(job_ended());
   look.cancel();
   keeper = nullptr;
-  // A host that closes without having left is lost to the others. Its store must not tell them that it was
-  // closed; they see the end of their connections.
+  // A host that closes without having left is lost to the others. Its store must not tell the others that it
+  // was closed; they see the end of their connections.
   if (place_.close && (left || !place_.with_host)) place_.close();
   if (joining != nullptr) joining->stop();
 }

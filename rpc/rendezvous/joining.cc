@@ -10,7 +10,7 @@ namespace weft::rpc::detail {
 namespace {
 
 constexpr auto retry_interval = std::chrono::milliseconds{100};
-// Waits for the host, or for the end of an earlier incarnation, check at this interval whether they should
+// The interval at which a wait for the host, or for the end of an earlier incarnation, checks whether to
 // stop.
 constexpr auto look_up_interval = std::chrono::seconds{1};
 constexpr auto ping_timeout = std::chrono::seconds{2};
@@ -117,8 +117,8 @@ Task<bool> Joining::take_rank(std::shared_ptr<Joining> self) {
     return self->place_.store->compare_set(std::string(membership_keys::ranks) + rank, std::nullopt, name);
   };
   const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
-  // If it is this agent's own name, an earlier try succeeded; or another agent has both, which take_name()
-  // detects.
+  // If the rank belongs to this agent's own name, either an earlier try succeeded, or another agent has both
+  // the rank and the name. take_name() detects the second case.
   if (taken.actual != name)
     throw Error(ErrorKind::already_exists,
                 "rank " + rank + " of this job is taken by '" + taken.actual.value_or("") + "'");
@@ -169,8 +169,9 @@ Error Joining::name_taken(const MemberRecord& other) const {
           (elsewhere ? " (if the store " + rendezvous_.store + " is from an earlier job, remove it)" : ""));
 }
 
-// The name belongs to an earlier incarnation of this agent, or to another agent. If it answers a ping, it is
-// another agent. If not, wait until its lease has expired, or until the host has found it gone.
+// The name belongs to an earlier incarnation of this agent, or to another agent. If an agent with this name
+// answers a ping, it is another agent. Otherwise, wait until the lease of the name has expired, or until the
+// host has found that its agent is gone.
 Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other) {
   for (const std::string& address : other.addresses) {
     bool answers = true;
@@ -221,7 +222,8 @@ Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
     if (!reached) co_await self->pause();
   }
   self->met_host_(*host);
-  // From here on there is a connection, whose end notifies each side of the end of the other.
+  // From here on, the two agents are connected. The end of the connection tells each side that the other has
+  // ended.
   const Peer peer(self->core_, self->core_->routes().to_name(host->name, host->addresses));
   try {
     co_await peer.call<&MembershipService::attend>();

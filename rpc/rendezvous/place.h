@@ -13,7 +13,7 @@ namespace weft::rpc::detail {
 struct Place {
   std::shared_ptr<Store> store;
   bool with_host = false;       // the host's agent keeps the store, which ends with that agent
-  std::string towards;          // a host: the local address towards it is this host's address for others
+  std::string towards;          // a host; peers reach this host at the local address of the route to it
   std::shared_ptr<Loop> loop;   // for timers that must not be delayed: not a loop that the program may block
   std::function<void()> close;  // ends all waits; set if the store is kept in this process
   std::function<Future<void>()> discard;  // removes the store, at the end of a fixed world

@@ -8,11 +8,12 @@
 namespace weft::rpc::detail {
 namespace {
 
-// The pause before the next look at a busy member, and between waves: starts with the first value and doubles
-// up to the second.
+// The pause before the next look at a busy member, and between waves. It starts with the first value and
+// doubles up to the second.
 constexpr std::chrono::milliseconds first_pause{1}, longest_pause{50};
-// A member that gives up tells the others, if they arrive within this time; otherwise they learn that it is
-// missing.
+// `telling`: a member that gives up calls one more wave, to tell the others, and waits for them for this
+// time. If the others call the wave later, their error names the missing member. `shortest`: the minimum
+// timeout of a wave.
 constexpr std::chrono::nanoseconds telling = std::chrono::seconds{1}, shortest{1};
 
 std::string calls(std::uint64_t number) {
@@ -69,7 +70,8 @@ MemberWork Quiescence::work() const {
   std::set<std::string> names(options_.among.begin(), options_.among.end());
   if (names.empty())
     for (const Member& member : membership_->members()) names.insert(member.name);
-  // The calls in flight are read before the requests: a call that begins in between is seen in the latter.
+  // The calls in flight are read before the requests: a call that begins in between is counted in the
+  // requests.
   const auto served = static_cast<std::uint64_t>(std::max<std::int64_t>(core_->accounts()->served_work(), 0));
   const auto made = static_cast<std::uint64_t>(std::max<std::int64_t>(core_->accounts()->made_work(), 0));
   const LinkTable::Requests found = core_->links().requests_with(names);

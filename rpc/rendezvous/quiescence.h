@@ -1,10 +1,11 @@
 // Quiescence: detects, in waves, that no call is in flight between members of a job.
 //
-// A wave is an all_gather. A member calls it once it has no call in flight itself, and passes the numbers of
-// requests that it has sent to the other members, and received from them, so far. If no number changes
-// between two waves in a row, and as many requests were received as sent, then no member had a call in flight
-// between the two waves, and no request was in transit. So no earlier call can cause further calls (the four
-// counters of F. Mattern, Algorithms for Distributed Termination Detection, 1987).
+// A wave is an all_gather. A member calls the all_gather when it has no call in flight. The member passes two
+// numbers: the requests that it has sent to the other members so far, and the requests that it has received
+// from them. If no number changes between two waves in a row, and as many requests were received as sent,
+// then no member had a call in flight between the two waves, and no request was in transit. So no earlier
+// call can cause further calls (the four counters of F. Mattern, Algorithms for Distributed Termination
+// Detection, 1987).
 //
 // Every member evaluates the same waves, so all get the same result. Owned by its own callbacks until it has
 // ended; runs on one loop of its agent.

@@ -7,8 +7,8 @@
 namespace weft::rpc {
 namespace {
 
-// In the order of MemberState. The record of a member that has released is that of a serving member with one
-// more line, which earlier versions of weft skip.
+// In the order of MemberState. A member that has released its references has the record of a serving member
+// with one more line, which earlier versions of weft skip.
 constexpr std::string_view has_released = "has released";
 constexpr std::string_view state_names[] = {"claimed", "joined", "serving", "serving", "left", "lost"};
 constexpr std::string_view hex_digits = "0123456789abcdef";

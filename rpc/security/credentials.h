@@ -25,8 +25,8 @@ class CredentialSnapshot;
 // One secret: at least 16 bytes that cannot be guessed, with an id that is not secret.
 struct SharedSecret {
   std::string id;     // 1 to 128 printable ASCII characters without blanks
-  std::string bytes;  // or
-  std::string file;   // contains the secret; a line break at the end is not part of it
+  std::string bytes;  // the secret; set either `bytes` or `file`
+  std::string file;   // a file with the secret; a line break at its end is not part of the secret
 };
 
 // Files are PEM and are read again by each reload(); fields with `pem` contain the same as text. Files with a
@@ -34,7 +34,7 @@ struct SharedSecret {
 struct CredentialOptions {
   std::string certificate_file, certificate_pem;  // the agent's certificate, then the chain to its authority
   std::string key_file, key_pem;                  // the key of that certificate, not encrypted
-  std::string trust_file, trust_pem;              // authorities: each certificate is trusted by itself
+  std::string trust_file, trust_pem;              // trusted certificates: of authorities, or of single agents
 
   std::vector<SharedSecret> secrets;  // one or two: the first is offered, both are accepted
   // Instead of `secrets`: a file with one or two lines "ID SECRET", or with one secret alone, whose id is
@@ -52,8 +52,8 @@ class WEFT_EXPORT Credentials {
   Credentials(const Credentials&) = delete;
   Credentials& operator=(const Credentials&) = delete;
 
-  // Read the files again, or use other options. If they throw, as the constructor does, the credentials do
-  // not change.
+  // reload() reads the files again, replace() uses other options. Both throw as the constructor does, and
+  // then the credentials do not change.
   void reload();
   void replace(CredentialOptions options);  // later calls of reload() use these options
 

@@ -1,8 +1,9 @@
 // Functions that read the names in a certificate.
 //
 // weft's own form is the URI weft://NAME among the subject's alternative names. Without such a URI, the first
-// DNS name is used; without a DNS name, a single common name. A name that could mislead its readers or a
-// comparison (unprintable bytes, blanks, empty) is ignored. Functions without side effects; thread-safe.
+// DNS name is used; without a DNS name, a single common name. A name that is empty, or contains unprintable
+// bytes or blanks, is ignored, because it could mislead readers or a comparison. Functions without side
+// effects; thread-safe.
 #pragma once
 
 #include <weft/rpc/security/internal/openssl.h>
@@ -21,8 +22,8 @@ bool is_plain_name(std::string_view name, std::size_t max_chars);
 // case, otherwise the single common name; "" if none exists, or if it is not a plain name.
 std::string proven_name(const X509& certificate);
 
-// Whether the certificate is for this agent: one of its URIs is weft://agent, or one of its DNS names is the
-// agent's name, without wildcards.
+// Whether the certificate is for this agent: one of its URIs is weft:// and the agent's name, or one of its
+// DNS names is the agent's name, without wildcards.
 bool names_agent(const X509& certificate, std::string_view agent);
 
 // All names, for messages: "'worker1', '10.0.0.5'"; "nobody" if the certificate has no names. The text is

@@ -66,8 +66,8 @@ openssl::Key key_in(const CredentialMaterial::Text& from) {
   return key;
 }
 
-// Derives a key for TLS only. If it is disclosed, the secret is not, and using the same secret elsewhere does
-// no harm here. The id is part of the derivation, so that it cannot be changed in transit.
+// Derives a key that only TLS uses. If the key is disclosed, the secret stays unknown, and other uses of the
+// secret do not weaken the key. The id is part of the derivation, so that it cannot be changed in transit.
 std::vector<unsigned char> derive(const CredentialMaterial::Secret& secret) {
   std::string info = "weft tls psk 1";
   info += '\0';
@@ -300,7 +300,7 @@ int CredentialSnapshot::offer_secret(SSL* ssl, const EVP_MD* digest, const unsig
                                      std::size_t* id_size, SSL_SESSION** found) {
   HandshakeNotes& notes = notes_of(ssl);
   *found = nullptr;
-  // After a HelloRetryRequest, the server has chosen a hash, which may not be that of secrets.
+  // After a HelloRetryRequest, the server has chosen a hash, which may not be SHA-256, the hash of secrets.
   if (digest != nullptr && EVP_MD_get_type(digest) != NID_sha256) return 1;
   const Secret& secret = notes.credentials->secrets_.front();
   openssl::Session session = CredentialSnapshot::session(ssl, secret);

@@ -35,8 +35,8 @@ struct HandshakeNotes {
   const class CredentialSnapshot* credentials = nullptr;
   std::string expected_agent;  // client: the name that the certificate must contain, if not empty
   std::string host;            // client: the dialled host
-  std::string unknown_secret;  // server: the offered id that is unknown, printable
-  std::string secret;          // the offered id (client), or the found one (server)
+  std::string unknown_secret;  // server: the id that the client offers, if it is unknown; printable
+  std::string secret;          // client: the id that it offers; server: the id that it has found
   int verify_error = X509_V_OK;
   int verify_depth = 0;           // 0: the peer's own certificate, otherwise an authority's
   bool nameless = false;          // the certificate is valid, but contains no name

@@ -39,7 +39,7 @@ using Session = std::unique_ptr<SSL_SESSION, Free<SSL_SESSION_free>>;
 using Ssl = std::unique_ptr<SSL, Free<SSL_free>>;
 using Context = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
 
-// The earliest error in this thread's queue, for users ("ee key too small"); "" if it is empty.
+// The earliest error in this thread's queue, for users ("ee key too small"); "" if the queue is empty.
 inline std::string first_error() {
   const unsigned long code = ERR_peek_error();
   if (code == 0) return {};
