@@ -1,6 +1,6 @@
 // Reads and changes are requests of the EtcdClient. A wait (get, wait, watch) reads first and, if it is not
 // satisfied, waits in the EtcdWatch for the next change after the version that it has read. sees_since()
-// ensures that the watch has recorded every change since that version; otherwise the wait reads again. So no
+// returns whether the watch has recorded every change since that version. If not, the wait reads again. So no
 // change is missed, even if the stream of changes is opened after the read, or has lost its history.
 #include <weft/rpc/store/etcd_store.h>
 
@@ -197,15 +197,15 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
     wait->fail(error);
   }
 
-  // Whether the watch has recorded all changes after `version`. If not, it is opened, and will for the next
-  // read.
+  // Whether the watch has recorded all changes after `version`. If the watch is closed, sees_since() opens
+  // it, so that it records the changes after the next read, and returns false.
   static Task<bool> sees_since(std::shared_ptr<State> self, std::uint64_t version) {
     const bool open = self->changes->is_open();
     if (!open) co_await self->changes->open();
     co_return open && self->changes->known_since() <= version;
   }
-  // Waits for the next change under the prefix after `version`. If the result is whole, there may have been
-  // one.
+  // Waits for the next change under the prefix after `version`. If the result is `whole`, the change itself
+  // is unknown.
   Future<StoreChanges> change(const std::string& key, std::uint64_t version,
                               const std::shared_ptr<Waiting>& wait) {
     if (wait->over) return Future<StoreChanges>::made(std::make_exception_ptr(etcd_closed()));

@@ -253,7 +253,7 @@ void FileStore::close() {
   }
   if (thread.joinable()) {
     if (thread.get_id() == std::this_thread::get_id()) {
-      thread.detach();  // close() runs in a continuation on this thread, which ends when that returns
+      thread.detach();  // close() runs in a continuation on this thread, which ends after that job
     } else {
       thread.join();
     }

@@ -6,10 +6,11 @@
 // does all work on the file, so no call blocks. While an operation waits, the thread checks for changes every
 // `interval`, which bounds the delay of a wait.
 //
-// A lease expires if a process that has the file open has not seen a renewal for the lease's time, by its own
-// clock, without counting time in which it did not check. Clocks of hosts are never compared. The log is
-// never compacted: the store is for rendezvous, not for data. Use a new path for each job, or discard() the
-// file at its end. Thread-safe; futures complete on the store's thread.
+// Each process that has the file open checks the leases by its own clock. A lease expires if one of these
+// processes has seen no renewal for the lease's time. Time in which the process did not check is not counted.
+// Clocks of hosts are never compared. The log is never compacted: the store is for rendezvous, not for data.
+// Use a new path for each job, or discard() the file at its end. Thread-safe; futures complete on the store's
+// thread.
 #pragma once
 
 #include <weft/rpc/store/store.h>

@@ -6,8 +6,8 @@
 
 namespace weft::rpc {
 
-// The store's futures and the loop's timer refer to it weakly. Other members than the atomic are used on the
-// loop.
+// The store's futures and the loop's timer refer to the State weakly. All members except the atomic are used
+// on the loop.
 struct LeaseKeeper::State : std::enable_shared_from_this<State> {
   State(std::shared_ptr<Store> s, std::shared_ptr<Loop> l, StoreLease k, Lost f)
       : store(std::move(s)), loop(std::move(l)), lease(k), lost(std::move(f)) {}

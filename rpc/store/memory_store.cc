@@ -28,8 +28,8 @@ struct MemoryStore::State : std::enable_shared_from_this<State> {
   std::chrono::nanoseconds ticks WEFT_GUARDED_BY(mutex) = std::chrono::nanoseconds::max();
   std::uint64_t timer WEFT_GUARDED_BY(mutex) = 0;
 
-  // Starts the timer that ends leases, if it does not run or has a longer
-  // interval. It refers to the store weakly. An earlier timer stops when it sees a newer number.
+  // Starts the timer that ends leases, if it does not run or has a longer interval. The timer refers to the
+  // store weakly. An earlier timer stops when it sees a newer number.
   void watch_leases(StoreTable::Jobs& jobs) WEFT_REQUIRES(mutex) {
     if (ticks <= table.tick_interval()) return;
     ticks = table.tick_interval();

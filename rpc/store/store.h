@@ -1,12 +1,12 @@
 // Store: the small key-value service through which the agents of a job find each other.
 //
 // Keys are text (UTF-8), values any bytes; both should be small. An operation that starts after the future of
-// a change has completed sees the change; a watch may lag behind. get, wait and watch block until they are
-// satisfied. They fail early by the future's cancel(), by the deadline of their options (deadline_exceeded),
-// or if the store fails (shut_down; unavailable if it cannot be reached). Backends: memory_store.h (served to
-// peers by store_service.h), remote_store.h (a peer's), file_store.h (a shared directory), etcd_store.h
-// (etcd). Each passes tests/support/store_suite.h. Thread-safe; futures complete on threads of the backend or
-// inline, so continuations must not block.
+// a change has completed sees the change; a watch may lag behind. The futures of get, wait and watch complete
+// when the keys exist or change. They fail early if the program cancels the future, if the deadline of the
+// options expires (deadline_exceeded), or if the store fails (shut_down; unavailable if it cannot be
+// reached). Backends: memory_store.h (served to peers by store_service.h), remote_store.h (a peer's),
+// file_store.h (a shared directory), etcd_store.h (etcd). Each passes tests/support/store_suite.h.
+// Thread-safe; futures complete on threads of the backend or inline, so continuations must not block.
 #pragma once
 
 #include <weft/rpc/call/call_options.h>
@@ -44,9 +44,9 @@ struct StoreExchange {
   std::optional<std::string> actual;
 };
 
-// A lease. When it ends, the keys that were set with it are removed. It ends when it is revoked, or when it
-// was not renewed for `ttl` by the store's clock, which does not count time in which the store itself was
-// stopped.
+// A lease. When it ends, the keys that were set with it are removed. A lease ends when it is revoked, or when
+// it was not renewed for `ttl`. The store's clock measures this time, and does not count time in which the
+// store itself was stopped.
 using LeaseId = std::uint64_t;
 inline constexpr LeaseId no_lease = 0;
 // The result of grant().
@@ -59,14 +59,14 @@ class WEFT_EXPORT Store {
  public:
   virtual ~Store() = default;
 
-  // The key then belongs to this lease, or to no lease. lease_lost: the lease has ended.
+  // The key then belongs to `lease`, or to no lease if `lease` is no_lease. lease_lost: the lease has ended.
   virtual Future<void> set(std::string key, std::string value, LeaseId lease = no_lease) = 0;
   // Waits until the key exists.
   virtual Future<std::string> get(std::string key, CallOptions options = {}) = 0;
   // Does not wait. nullopt: the key does not exist.
   virtual Future<std::optional<std::string>> try_get(std::string key) = 0;
-  // Adds to the decimal number that the key holds (0 if it does not exist), and returns the sum. The key then
-  // belongs to no lease. invalid_argument if it holds no number, or if the sum overflows.
+  // Adds to the decimal number that the key holds (0 if the key does not exist), and returns the sum. The key
+  // then belongs to no lease. invalid_argument if the key holds no number, or if the sum overflows.
   virtual Future<std::int64_t> add(std::string key, std::int64_t delta) = 0;
   // Stores `desired` if the key holds `expected` (nullopt: if the key does not exist). The key then belongs
   // to `lease`, as after set().
@@ -80,11 +80,11 @@ class WEFT_EXPORT Store {
   virtual Future<StoreView> list(std::string prefix) = 0;
   // Waits for changes under the prefix after version `after`, and returns them. A caller that passes the last
   // returned version each time receives every change, in order. If `after` is 0, watch() returns all keys at
-  // once. In rare cases it completes without changes.
+  // once. In rare cases the future completes without changes.
   virtual Future<StoreChanges> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) = 0;
 
-  // The granted time may be longer, because the store's clock may be coarse. invalid_argument if ttl is not
-  // positive.
+  // The granted time may be longer than `ttl`, because the store's clock may be coarse. invalid_argument if
+  // ttl is not positive.
   virtual Future<StoreLease> grant(std::chrono::nanoseconds ttl) = 0;
 
   virtual Future<void> renew(LeaseId lease) = 0;   // lease_lost if the lease has ended

@@ -42,7 +42,7 @@ class WEFT_EXPORT StoreLog {
 
   void unlock();  // no effect without the lock
 
-  // Passes the records since the last call to `apply`. Call it with the lock held.
+  // Passes each record that was appended since the last read() to `apply`. Call it with the lock held.
   void read(const std::function<void(Record)>& apply);
   // Whether there may be new records. Does not lock the file, so that readers do not delay writers.
   bool grown() const;

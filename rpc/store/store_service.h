@@ -1,7 +1,7 @@
 // StoreService: a store as the service "weft.store", so that an agent serves it to peers (remote_store.h).
 //
-// Its methods run on the caller's loop in the order of arrival. A wait occupies no thread. A wait ends when
-// its call is cancelled, times out, or loses its caller. Thread-safe.
+// Its methods run on the loop of the connection to the caller, in the order of arrival. A wait occupies no
+// thread. A wait ends when its call is cancelled or times out, or when the caller is lost. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/method.h>

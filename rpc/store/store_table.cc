@@ -233,7 +233,8 @@ void StoreTable::keep(std::shared_ptr<StoreWait> wait) {
 
 void StoreTable::wait(std::shared_ptr<StoreWait> wait, Jobs& jobs) {
   if (Callback job = wait->answer(*this, wait)) jobs.push_back(std::move(job));
-  // If it was cancelled before: fail() marks it first and drop() follows, so it is not kept forever.
+  // If the wait is being cancelled, fail() marks it before drop() removes it. So either over() is true here,
+  // or drop() finds the wait in the table.
   if (!wait->over()) keep(std::move(wait));
 }
 

@@ -54,7 +54,7 @@ class WEFT_EXPORT StoreTable {
   void set(const std::string& key, std::string value, LeaseId lease, Jobs& jobs);  // throws lease_lost
   bool remove(const std::string& key, Jobs& jobs);  // returns whether the key existed
   // For a copy of another store: applies all changes of one version. The copy may have only the changes after
-  // some version: restart() sets that version, and wakes all waits to read again.
+  // some version: restart() sets that version, and wakes all waits, which then read the other store again.
   void mirror(std::uint64_t version, std::vector<Change> changes, Jobs& jobs);
   void restart(std::uint64_t version, Jobs& jobs);
   // The oldest version after which all changes are known.

@@ -73,7 +73,7 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   // run() is delivering an item, and checks the state afterwards.
   bool delivering_ WEFT_GUARDED_BY(mutex_) = false;
   std::uint64_t number_ WEFT_GUARDED_BY(mutex_) = 0;  // counts suspensions and resumptions
-  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);  // the error with which it ended
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);  // the error with which the coroutine ended
   // These members have no annotation: mutex_ guards home_ until the coroutine has started, and state_
   // determines which thread uses coroutine_ and step_.
   std::coroutine_handle<> coroutine_;

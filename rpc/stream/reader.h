@@ -29,8 +29,8 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   void set_window(const StreamWindow& window);
   Future<std::optional<Raw>> next();
   void close();
-  // Call it if the last item of next() cannot be decoded. Closes the stream, and throws an error that names
-  // the peer and the method.
+  // Call it if the item that next() returned last cannot be decoded. Closes the stream, and throws an error
+  // that names the peer and the method.
   [[noreturn]] void refuse_item(const Error& mismatch);
 
  private:
@@ -56,7 +56,7 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   Mutex mutex_;
   StreamWindow window_ WEFT_GUARDED_BY(mutex_);
   std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);  // by first item: not consumed, or early
+  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);  // not consumed; by first item
   std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;              // items received without a gap
   std::uint64_t consumed_ WEFT_GUARDED_BY(mutex_) = 0;
   std::uint64_t consumed_bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // as the source counts them

@@ -1,5 +1,5 @@
 // pump() runs on one thread at a time. It requests items from the source as long as may_ask(), and replies to
-// a waiting pull as soon as may_answer(). A reply takes all items that are there, up to the permitted items
+// a waiting pull as soon as may_answer(). A reply has all items that are available, up to the permitted items
 // and bytes. Items have the same numbers on both sides, so pulls may arrive in any order and over several
 // connections.
 #include <weft/rpc/stream/served_stream.h>
@@ -12,7 +12,7 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::uint64_t max_items = 1024;     // of one answer
+constexpr std::uint64_t max_items = 1024;     // of one reply
 constexpr std::uint64_t max_bytes = 1 << 20;  // of one reply, unless a single item is larger
 constexpr std::uint64_t least_bytes = 32;     // the minimum of a value in a list
 constexpr std::size_t max_pulls = 64;         // that wait, or that arrived before earlier ones
@@ -109,8 +109,9 @@ void ServedStream::arrived_end(std::exception_ptr error) {
   pump();
 }
 
-// Whether to request an item: as far ahead as the reader permits, and as this agent keeps. The size of items
-// that were not sent is estimated from those that were. Until the first is sent, only one item is kept.
+// Whether to request an item: the reader must permit it, and the items that this agent keeps must be within
+// `limit_`. The sizes of items that were not sent are estimated from the items of the last reply. Until the
+// first item is sent, only one item is kept.
 bool ServedStream::may_ask() const {
   const std::uint64_t kept = taken_ - sent_;
   if (over_ || asking_ || ended_ || taken_ >= items_ || sent_bytes_ >= bytes_) return false;

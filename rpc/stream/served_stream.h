@@ -21,7 +21,7 @@ struct StreamPull {
   std::uint64_t stream = 0;
   std::uint64_t number = 0;  // the number of the pull, from 0; each number is used once
   std::uint64_t items = 0;   // permits items below this number
-  std::uint64_t bytes = 0;   // permits an item while the items before it have fewer bytes
+  std::uint64_t bytes = 0;   // permits an item if all items before it have fewer bytes in total
 };
 
 // The error with which a stream ended. It is delivered after the items before it.
@@ -37,7 +37,7 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   explicit ServedStream(StreamWindow limit) : limit_(limit) {}
   virtual ~ServedStream() = default;
 
-  // Call it before other objects refer to this one.
+  // Call it before other objects refer to this stream.
   void belongs_to(std::weak_ptr<StreamTable> table, std::uint64_t id) {
     table_ = std::move(table);
     id_ = id;

@@ -11,11 +11,11 @@
 
 namespace weft::rpc::detail {
 
-// The executor of a generator, and the call whose handler made it. The call lives as long as the generator.
+// The executor of a generator, and the call whose handler made it. The generator keeps the call.
 struct StreamHome {
   std::shared_ptr<Executor> executor;
   std::shared_ptr<IncomingCall> call;
-  std::shared_ptr<void> among;  // each generator of the call has one copy
+  std::shared_ptr<void> among;  // a copy for each generator of the call: its use count tells their number
 };
 
 template <class T>

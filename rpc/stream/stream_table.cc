@@ -15,8 +15,8 @@ Error foreign(std::uint64_t id) {
   return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
 }
 
-// Whether the message may not have arrived, because its connection ended; then it is sent again over another
-// one.
+// Whether the message may be lost because its connection has ended. Such a message is sent again over another
+// connection.
 bool may_be_lost(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -36,8 +36,8 @@ struct CallGenerators {
 
 }  // namespace
 
-// The part of the StreamTable in a message that carries streams, on the sending side. For the streams of a
-// sent reply, the receiver's messages decide, or the end of its connection.
+// The part of the StreamTable in a message that carries streams, on the sending side. After a reply has been
+// sent, its streams end by messages of the receiver, or with the connection.
 class StreamTable::Carried final : public CallPart {
  public:
   explicit Carried(std::shared_ptr<StreamTable> table, bool reply)
@@ -64,8 +64,8 @@ class StreamTable::Carried final : public CallPart {
     Codec<std::vector<std::uint64_t>>::encode(message.section(section_key, true), ids_);
     sealed_ = true;
   }
-  // If the call failed on this side, its streams end. If it failed on the other side, the other side has
-  // received it, and closes the streams that were not taken.
+  // If the call failed on this side, its streams end. If the call failed on the other side, the other side
+  // has received the message, and closes the streams that its program did not take.
   void ended(const std::exception_ptr& error) override {
     if (std::exchange(over_, true)) return;
     if (error == nullptr) return settle();
@@ -394,7 +394,7 @@ void StreamTable::serve_methods() {
       table.find(stream, *call);
       table.end(stream, stream_error(ErrorKind::cancelled, "the reader has closed the stream"));
     } catch (const Error&) {
-      // It has ended in the meantime.
+      // The stream has ended in the meantime.
     }
     call->reply([](ValueWriter writer) { writer.set_nil(); });
   });

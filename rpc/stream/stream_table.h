@@ -60,11 +60,11 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   struct Entry {
     std::shared_ptr<ServedStream> stream;
     std::shared_ptr<const AgentId> reader;  // null: not known yet, because the call has not been sent
-    std::string counted_as;
-    bool result = false;  // the stream is the result of a call that this agent served
-    // The connection over which the reader's last message arrived. First it is the connection of the call
-    // whose result the stream is, then the connection of the latest pull. When it ends, the stream ends,
-    // because a reply may have been lost. 0: none yet.
+    std::string counted_as;                 // the key in open_
+    bool result = false;                    // the stream is the result of a call that this agent served
+    // The connection over which the reader's last message arrived: the call that returned the stream, or the
+    // latest pull. When this connection ends, the stream ends, because a reply may have been lost. 0: no
+    // message has arrived.
     std::uint64_t connection = 0;
     bool settled = false;  // the call with this argument has ended
   };
@@ -86,7 +86,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   std::map<std::uint64_t, Entry> served_ WEFT_GUARDED_BY(mutex_);
   // The number of open streams for each peer.
   std::map<std::string, std::size_t> open_ WEFT_GUARDED_BY(mutex_);
-  // Kept until the agent's connections have ended.
+  // Pulls that get no reply. They are kept until the agent's connections have ended.
   std::vector<std::shared_ptr<IncomingCall>> unanswered_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -62,7 +62,8 @@ void CurlMulti::stop(CURL* transfer) {
 int CurlMulti::on_socket(CURL*, curl_socket_t socket, int wanted, void* self, void*) noexcept {
   auto& multi = *static_cast<CurlMulti*>(self);
   if (wanted == CURL_POLL_REMOVE) {
-    // Now, though a handler may still hold it: the connection ends only when the duplicate is closed, too.
+    // Close the duplicate now, although a handler may still refer to it: the connection ends only when the
+    // duplicate is closed, too.
     if (const auto found = multi.sockets_.extract(socket)) found.mapped()->close();
     return 0;
   }

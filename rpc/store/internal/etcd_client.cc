@@ -183,7 +183,7 @@ struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
       const HttpResponse whole = std::move(response).get();
       Json json = parse(whole.body);
       if (whole.status != 200) throw to_error(json);
-      // The only reply of a stream, or its failure, is wrapped.
+      // If the method is a stream in gRPC, its reply is in "result", and its failure in "error".
       if (field(json, "error").is_object()) throw to_error(field(json, "error"));
       return field(json, "result").is_object() ? field(json, "result") : json;
     });
@@ -196,7 +196,7 @@ struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
       }
     }));
   }
-  // If the server is unavailable now, it, or another server, may be available soon.
+  // If the server is unavailable now, this server or another one may be available soon.
   bool asks_again(const std::exception_ptr& error) {
     if (!request.repeatable || loop->now() + pause >= request.until ||
         error_kind(error, ErrorKind::internal) != ErrorKind::unavailable)

@@ -40,14 +40,15 @@ struct EtcdEvents {
 
 class EtcdClient {
  public:
-  using Time = Clock::time_point;  // the deadline
+  using Time = Clock::time_point;  // `until`: the deadline of the call
   using WatchId = HttpClient::CallId;
 
   EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, std::chrono::nanoseconds attempt);
 
   Future<EtcdRange> get(const std::string& key, Time until);
   Future<EtcdRange> get_all(const std::string& prefix, Time until);
-  // The entries of those keys that exist, at one revision. keys: at most max_keys.
+  // The entries of the given keys, without keys that do not exist, at one revision. keys: at most max_keys.
+  // at: the revision; nullopt: the newest.
   static constexpr std::size_t max_keys = 100;
   Future<EtcdRange> get_some(const std::vector<std::string>& keys, std::optional<std::uint64_t> at,
                              Time until);

@@ -18,7 +18,8 @@ class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
   EtcdWatch(std::shared_ptr<Loop> loop, EtcdClient& client, std::string prefix,
             std::chrono::nanoseconds timeout);
 
-  // After the future completes, the copy has every change after known_since(). Its keys lack the prefix.
+  // After the future completes, the copy has every change after known_since(). The keys of the copy lack the
+  // prefix.
   Future<void> open();
   bool is_open() const { return stage_ == Stage::open; }
   std::uint64_t known_since() const { return copy_.known_since(); }

@@ -55,9 +55,9 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   ~HttpClient();
 
   CallId post(HttpRequest request, Done done) { return begin(std::move(request), {}, std::move(done)); }
-  // A response without an end: its body is passed on in parts, and not stored. After the first part, the
-  // request's times no longer apply. `ended` receives the result (for a status other than 200, with the
-  // body), or the exception that `part` threw.
+  // For a response without an end: its body is passed to `part` as it arrives, and is not stored. After the
+  // first part, `until` and `attempt` of the request no longer apply. `ended` receives the result (for a
+  // status other than 200, with the body), or the exception that `part` threw.
   CallId stream(HttpRequest request, Part part, Done ended) {
     return begin(std::move(request), std::move(part), std::move(ended));
   }
