@@ -4,9 +4,9 @@
 // Part of tensor::layers(). If the caller has a map for the peer, its request contains the map in the section
 // "devices". The callee copies arguments to its devices on streams of the call (call_streams.h), which are
 // current while its handler runs, and sends results by the inverse map. The caller's results arrive on the
-// streams that were current when it made the call, so later work on these streams may use them; other streams
-// must wait for these, as between any two streams. No step waits for a whole device. A call to a peer with a
-// map has no retries (retry.h).
+// streams that were current when it made the call, so later work on these streams may use them. A program
+// that uses the results on other streams makes these streams wait first, as between any two streams. No step
+// waits for a whole device. A call to a peer with a map has no retries (retry.h).
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -34,7 +34,7 @@ class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
 };
 
 // The map for sending tensors back to the sender of a received message; empty if the message had no map. Call
-// it after the parts of the call have read the message.
+// it after every rpc::CallPart of the call has read the message.
 WEFT_EXPORT DeviceMap device_map_back(rpc::IncomingMessage& message);
 
 // The streams of a served call, one for each device that the call may use. Its result is copied on them.
@@ -42,8 +42,8 @@ WEFT_EXPORT std::vector<c10::Stream> call_streams(rpc::CallContext& call);
 // For a handler that passes its arguments to other threads: blocks until the arguments on accelerators have
 // been copied there.
 WEFT_EXPORT void wait_for_arguments(rpc::CallContext& call);
-// Call it on such a thread. The memory of these tensors is then not reused before the thread's current
-// streams have finished with it.
+// For a thread that received arguments from a handler; call it on that thread. The memory of these tensors is
+// then not reused before the thread's current streams have finished with it.
 WEFT_EXPORT void use_on_current_streams(const std::vector<at::Tensor>& tensors);
 
 }  // namespace weft::tensor

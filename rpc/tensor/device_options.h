@@ -1,13 +1,14 @@
-// DeviceOptions: the accelerators that an agent uses, and the device maps for its peers; an argument of the
-// agent's layers.
+// DeviceOptions: the accelerators that an agent uses, and the device maps for its peers; the argument of
+// tensor::layers().
 //
 //   tensor::DeviceOptions devices;
 //   devices.map("worker1", {{"cuda:0", "cuda:1"}});
 //   rpc::Agent agent{options, tensor::layers(devices)};
 //
 // Arguments use the map for the callee, results its inverse, and gradients the reverse direction of their
-// tensors. A tensor on a device that the map does not name fails at once with failed_precondition. A peer
-// needs a map only to make calls with tensors on accelerators, not to be called. Thread-safety: a value.
+// tensors. A call with a tensor on a device that the map does not name fails at once with
+// failed_precondition. A peer needs a map only to make calls with tensors on accelerators, not to be called.
+// Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/tensor/device_map.h>
@@ -15,8 +16,8 @@
 namespace weft::tensor {
 
 struct WEFT_EXPORT DeviceOptions {
-  // The maps by the peer's name. Until the first connection to a peer that was looked up by address, its name
-  // is that address: await peer.ready() before its first call with tensors. In a job of a fixed world,
+  // The maps by the peer's name. A peer that was looked up by address has this address as its name until the
+  // first connection: await peer.ready() before the first call with tensors. In a job of a fixed world,
   // wait_for() fails if no member has the name.
   std::map<std::string, DeviceMap> maps;
   DeviceMap others;  // for peers that `maps` does not name

@@ -56,7 +56,8 @@ void for_each_tensor(const T& value, const F& f) {
 class WEFT_EXPORT StreamMarks {
  public:
   void note(const at::Tensor& tensor);  // records the current stream of its device, once for each device
-  // Makes the current stream of the tensor's device wait for the recorded point, and use the tensor's memory.
+  // Makes the current stream of the tensor's device wait for the recorded point, and notes that this stream
+  // uses the tensor's memory.
   void pass_on(const at::Tensor& tensor);
   void wait();  // blocks the thread until the streams have reached the points
 

@@ -1,7 +1,7 @@
 // A Line is one line of work, such as a handler across its suspensions. While it runs on a thread, its
 // observer is a thread-local callback of at::RecordFunction, and the Line itself is the thread's profiler
 // state. LibTorch propagates both to the threads of the autograd engine. An operator's span is a child of the
-// innermost open span of the same thread, otherwise of the line's own innermost one.
+// innermost open span of the same thread, otherwise of the innermost open span of the line's own thread.
 #include <weft/rpc/tensor/operator_spans.h>
 
 #include <weft/rpc/core/mutex.h>
@@ -98,7 +98,7 @@ class Line final : public profiler::ProfilerStateBase, public std::enable_shared
     if (auto* open = static_cast<Open*>(context)) open->line->end(*open);
   }
 
-  // The calling thread; empty for the line's own, set for a thread of the engine.
+  // The calling thread if it is a thread of the engine; empty for the line's own thread.
   std::thread::id thread() const WEFT_REQUIRES(mutex_) {
     const auto here = std::this_thread::get_id();
     return here == home_ ? std::thread::id() : here;

@@ -7,9 +7,9 @@
 //
 // Each ATen operator, autograd node and named block (RECORD_USER_SCOPE("attention")) that a handler runs
 // becomes a span (rpc::Span::work) under the span of the call, or of the operator or block that runs it.
-// Concurrent calls keep their operators separate. Calls without the layer, of unsampled traces, or while no
-// recording is active cost one check. While operators are traced, LibTorch refuses to start its profiler in a
-// handler. Thread-safe.
+// Concurrent calls keep their operators separate. A call costs only one check if its agent does not have the
+// layer, if its trace is not sampled, or if no recording is active. While operators are traced, LibTorch
+// refuses to start its profiler in a handler. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -61,8 +61,8 @@ class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
   // A context in which operators become spans under `under`; null: no recording is active.
   std::unique_ptr<rpc::ContextSwitch> context_under(const rpc::TraceContext& under) const;
 
-  // start() records until the same peer stops the recording, or is gone. stop() throws not_found for other
-  // recordings.
+  // start() records until the same peer stops the recording, or is gone. stop() throws not_found if this peer
+  // has no such recording.
   OperatorRecording start(const rpc::AgentId& peer);
   OperatorRecording stop(const rpc::AgentId& peer, const OperatorRecording& recording);
 

@@ -17,7 +17,7 @@ using c10::TypeKind;
 using rpc::Error;
 using rpc::ErrorKind;
 
-// How a type of a schema travels.
+// How the values of a schema's type are sent.
 class ArgumentType {
  public:
   ArgumentType(c10::TypePtr type, c10::TypePtr real) : type_(std::move(type)) {
@@ -52,8 +52,8 @@ class ArgumentType {
       if (!optional_) value.mismatch(text_);
       return {};
     }
-    // A caller that follows the declared type sends an optional, or an alternative of a number, wrapped as
-    // codecs do.
+    // A caller may declare a parameter as an optional, or as a variant of number types. Codecs wrap such a
+    // value in a variant.
     if (value.kind() == rpc::ValueKind::variant && (optional_ || type_->kind() == TypeKind::NumberType))
       return decode(value.variant_value());
     if (dtype_) return static_cast<std::int64_t>(dtype_from_name(value.get_text()));

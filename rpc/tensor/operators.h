@@ -4,9 +4,9 @@
 //   at::Tensor product = co_await tensor::call_operator(peer, "aten::mm", pass, a, b);
 //
 // A name is an operator's name in LibTorch's dispatcher, with its overload after a dot. Arguments are
-// positional; trailing arguments may be omitted if the operator's schema has a default. A dtype is passed by
-// name ("float32"). Parameters that cannot be sent (device, layout, generator) have their default values.
-// With a pass, the operator is part of its graph.
+// positional; trailing arguments may be omitted if the operator's schema has defaults for them. A dtype is
+// passed by name ("float32"). Parameters that cannot be sent (device, layout, generator) have their default
+// values. In a call with a pass, the operator is part of the graph of the pass.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

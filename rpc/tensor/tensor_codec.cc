@@ -34,7 +34,8 @@ void check_supported(const at::Tensor& tensor) {
 
 enum class Copy { if_shared, never, always };  // of the caller's memory
 
-// For a result: other code may change it before it is sent. Call before anything here shares its memory.
+// Whether other code refers to a result, and so may change it before it is sent. Call it before code of this
+// file shares the memory of the result.
 bool held_elsewhere(const at::Tensor& tensor) {
   if (!tensor.is_leaf()) return false;  // autograd's version check guards it
   return tensor.use_count() > 1 || tensor.layout() != at::kStrided || tensor.storage().use_count() > 1;
@@ -215,8 +216,8 @@ std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t it
   return empty ? 0 : static_cast<std::size_t>(bytes);
 }
 
-// No received tensor is a view: autograd does not allow changing a view in place that was made here, under
-// no-grad.
+// No received tensor is a view: this code runs under no-grad, and autograd does not allow in-place changes of
+// a view that was made under no-grad.
 
 // The same values in memory with the dimensions in this order, from the slowest to the fastest.
 at::Tensor laid_out(const at::Tensor& tensor, const std::vector<std::int64_t>& order) {

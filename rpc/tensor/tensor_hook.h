@@ -1,5 +1,5 @@
 // TensorHook: sees every tensor of a message. Distributed autograd has one: it records the tensors that are
-// sent, and connects those that are received to the graph.
+// sent, and connects received tensors to the graph.
 //
 // A layer puts it into the slots of a message before the values are encoded or decoded. Only the thread that
 // encodes or decodes uses it.
@@ -27,8 +27,8 @@ class TensorHook {
   virtual at::Tensor received(at::Tensor tensor, std::uint64_t mark) = 0;
 };
 
-// If it is in the slots of a served call, the handler runs with grad mode on. Otherwise handlers run under
-// no-grad.
+// If a WithGrad is in the slots of a served call, the handler runs with grad mode on. Otherwise the handler
+// runs under no-grad.
 struct WithGrad {};
 
 }  // namespace weft::tensor

@@ -95,7 +95,7 @@ void add_alternatives(X509* certificate, const TestAuthority::Request& request) 
   must(X509_add1_ext_i2d(certificate, NID_subject_alt_name, names.get(), 0, X509V3_ADD_DEFAULT) == 1);
 }
 
-// Without an issuer, it is signed with its own key.
+// Without an issuer, the certificate is signed with its own key.
 openssl::Certificate make(const TestAuthority::Request& request, EVP_PKEY* key, X509* issuer,
                           EVP_PKEY* issuer_key) {
   openssl::Certificate certificate(X509_new());

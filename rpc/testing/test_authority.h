@@ -47,7 +47,8 @@ class WEFT_EXPORT TestAuthority {
   TestAuthority(const TestAuthority&) = delete;
   TestAuthority& operator=(const TestAuthority&) = delete;
 
-  const std::string& certificate() const { return own_.certificate; }  // PEM, for trust
+  // PEM, for CredentialOptions::trust_pem.
+  const std::string& certificate() const { return own_.certificate; }
 
   // A certificate of this authority with a new key.
   Issued issue(const Request& request) const;

@@ -1,9 +1,10 @@
 // SimNetwork: the network of a simulated world. It has a random behavior, and a test injects faults.
 //
-// Owned by its SimWorld. It behaves like TCP between hosts with the names of their processes. Bytes arrive in
-// order, with delays and in pieces. Lost segments are repeated, so a partition causes delays. It breaks
-// connections only if it lasts longer than `give_up`. connect() fails if no process listens. Faults apply to
-// hosts by name, so they also apply to later incarnations of a process. Thread-safety: none.
+// Owned by its SimWorld. The network behaves like TCP between hosts; each host has the name of its process.
+// Bytes arrive in order, with delays and in pieces. Lost segments are repeated, so a partition causes delays.
+// A partition breaks connections only if it lasts longer than `give_up`. connect() fails if no process
+// listens. Faults apply to hosts by name, so they also apply to later incarnations of a process.
+// Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/unique_function.h>
@@ -27,8 +28,8 @@ struct SimWeather {
   // The latency of a segment in one direction. The range of each connection is drawn once.
   std::chrono::nanoseconds least_latency = std::chrono::microseconds{10};
   std::chrono::nanoseconds max_latency = std::chrono::microseconds{500};
-  std::uint64_t repeats = 3;  // lost segments in 1000; each is repeated after
-  std::chrono::nanoseconds repeat_after = std::chrono::milliseconds{200};
+  std::uint64_t repeats = 3;  // segments in 1000 that are lost and sent again
+  std::chrono::nanoseconds repeat_after = std::chrono::milliseconds{200};  // the delay of such a repetition
   // Bytes in flight and unread in one direction, after which a write would block; drawn for each connection.
   std::size_t least_window = 1024;
   std::size_t max_window = 256 * 1024;
@@ -64,7 +65,7 @@ class WEFT_EXPORT SimNetwork {
   void heal();                                                                             // removes all cuts
   void reset(const std::string& one, const std::string& other);  // resets the connections between them
   bool reset_any();                                              // resets one connection; false: none is open
-  // From now on, the current connections between them deliver nothing, and report no error.
+  // From now on, the current connections between the two hosts deliver nothing, and report no error.
   void blackhole(const std::string& one, const std::string& other);
 
   void calm();  // heals, and disables the random faults

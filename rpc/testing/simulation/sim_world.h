@@ -34,7 +34,7 @@ struct SimPace {
   std::chrono::nanoseconds longest_stall = std::chrono::milliseconds{50};
 };
 
-// The initial pace and weather of a world, which a test may change while it runs, and its limits.
+// The initial pace and weather of a world, which a test may change later, and the limits of the world.
 struct SimOptions {
   SimPace pace;
   SimWeather weather;

@@ -1,7 +1,7 @@
 // A write takes bytes from the window and becomes one or two segments, which arrive in order after a random
 // latency (send, arm, arrive, deliver). A read frees the window; the writer learns of this after another
-// latency (arm_credit). A cut does not remove segments: while a direction is blocked, arm() waits
-// for resume(), and watch() breaks the writer's end if nothing progresses for SimWeather::give_up, as the
+// latency (arm_credit). A cut does not remove segments: while a direction is blocked, arm() waits for
+// resume(), and watch() breaks the writer's end if nothing progresses for SimWeather::give_up, as the
 // kernel's retransmission timeout does. A reset may destroy segments in flight and breaks the end at which it
 // arrives.
 #include <weft/rpc/testing/simulation/internal/sim_wire.h>

@@ -28,8 +28,8 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   void shut_down_writing(Side side, std::error_code& error);
   void close(Side side);
   const std::optional<rpc::BulkRange>& bulk() const { return bulk_; }
-  // Whether both processes share the host, so that each can read the other's memory, and sees its end at
-  // once.
+  // Whether both processes share the host. Then each can read the other's memory, and learns of the other's
+  // end at once.
   bool one_host() const { return bulk_.has_value(); }
   void pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error);
   void acknowledge(Side side);
