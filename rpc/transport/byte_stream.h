@@ -44,7 +44,7 @@ class WEFT_EXPORT BulkAccess {
   // unspecified.
   virtual void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) = 0;
 
-  // Receiver: has copied the bulk of one more frame, which the sender may release.
+  // Receiver: reports that it has copied the bulk of one more frame. The sender may then release this bulk.
   virtual void acknowledge() = 0;
 
   // Sender: the number of its frames whose bulk the receiver has copied. The number only grows. The receiver

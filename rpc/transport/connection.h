@@ -1,7 +1,7 @@
 // Connection: carries whole frames in both directions until it closes. The interface of every transport.
 //
 // Frames arrive in the order in which they were sent, except frames of send_ahead(). A connection belongs to
-// one loop: all members are called there, and its observer is called there. Delivered frames have passed
+// one loop, on which its members are called, and on which it calls its observer. Delivered frames have passed
 // check_header(). If on_frame() throws an Error, the connection closes. close() drops queued frames. finish()
 // delivers nothing more, sends the queued frames as long as the other side reads them, and closes. After
 // close(), finish() or the end of the other side, on_closed() is called exactly once, with the reason, and no
@@ -69,7 +69,7 @@ class WEFT_EXPORT Connection {
   // Queues the frame, of any size, and does not block. After close() or finish() it drops the frame.
   virtual void send(OutboundFrame&& frame) = 0;
 
-  virtual std::uint64_t unsent_bytes() const = 0;    // bytes of queued frames that have not left yet
+  virtual std::uint64_t unsent_bytes() const = 0;    // bytes of queued frames that have not been sent
   virtual std::uint64_t received_bytes() const = 0;  // bytes so far, including bytes of incomplete frames
   // End the connection (see above). No effect on a connection that has ended.
   virtual void finish(const Error& reason) = 0;
@@ -91,7 +91,7 @@ class WEFT_EXPORT Connection {
 
   // For frames without attachments whose order relative to other frames does not matter, such as heartbeats.
   // The frame is sent before all queued frames, including earlier ones of send_ahead(), but after a frame
-  // that has been sent in part. If nothing is queued, it does the same as send().
+  // that has been sent in part. If nothing is queued, send_ahead() is the same as send().
   virtual void send_ahead(OutboundFrame&& frame) { send(std::move(frame)); }
 };
 

@@ -27,7 +27,7 @@ const std::vector<std::span<std::byte>>& FrameReader::targets() {
   if (stage_ == Stage::body) {
     for (std::size_t i = piece_; i < pieces_.size() && targets_.size() + 1 < max_targets; ++i)
       targets_.push_back(pieces_[i]);
-    // The bytes after the body may arrive with it, unless more pieces of the body do not fit into this read.
+    // This read may also take bytes after the body, but not if further pieces of the body do not fit into it.
     if (targets_.size() + 1 == max_targets) return targets_;
   }
   make_room();

@@ -54,8 +54,8 @@ class WEFT_EXPORT FrameReader {
   const Prefix* announced() const { return stage_ == Stage::announced ? &frame_.prefix : nullptr; }
   void admit(std::shared_ptr<void> charge);  // the frame keeps `charge`
   // skip(): the reader discards the announced frame, and next() returns its prefix with an empty header.
-  // can_skip(): whether that is possible. It is not for a frame with bulk or on lanes, because only its
-  // header describes the layout.
+  // can_skip(): false for a frame with bulk or on lanes, because only the frame's header describes the layout
+  // of its body.
   bool can_skip() const { return bulk_ == BulkRange{} && (frame_.prefix.flags & frame_flags::on_lanes) == 0; }
   void skip();
 

@@ -1,8 +1,8 @@
-// InProcess: a network within one process. A program or test with several agents creates it and gives it to
-// each of them.
+// InProcess: a network within one process. A program or test with several agents creates one InProcess and
+// gives it to each agent.
 //
-// Frames are passed without a socket, but as over a wire: headers are checked, and attachments are copied, so
-// that the two sides never share memory. Address: inproc://name. Thread-safe.
+// Frames are passed without a socket. As over a wire, headers are checked and attachments are copied, so the
+// two sides never share memory. Address: inproc://name. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>

@@ -308,8 +308,9 @@ void StreamConnection::write_held_back() {
   if (has_queued() && !awaiting_writable_ && !write_due_) write();
 }
 
-// Called only here, where whole frames and a part of the queue's front have left: written() assumes the order
-// of the queue at the time of gather().
+// Called only before gather(), never between gather() and written(), because written() assumes the order of
+// the queue at the time of gather(). The front of the queue may have been written in part, and stays the
+// front.
 void StreamConnection::place_ahead() {
   std::optional<Queued> begun;
   if (front_written_ != 0) begun = queue_.pop();
@@ -409,7 +410,7 @@ void StreamConnection::lane_lost(const std::string& why, bool idle) {
   if (!reading_lanes_) end_without_lane();
 }
 
-// If the other side has closed, its last frames are still to be read.
+// If the other side has closed, its last frames must still be read.
 void StreamConnection::end_without_lane() {
   if (observer_ != nullptr && !awaiting_room_) on_readable();
   if (!closed_) close(finishing_ ? *finishing_ : *lost_lane_);
@@ -438,7 +439,7 @@ void StreamConnection::send_on_lanes(const Queued& queued) {
                 }));
 }
 
-// Frames leave on_lanes_ in the order in which they left the stream.
+// Frames leave on_lanes_ in the order in which they were written to the stream.
 void StreamConnection::leave_lanes() {
   while (lanes_done_ != 0 && !on_lanes_.empty() && !closed_) {
     --lanes_done_;

@@ -55,7 +55,8 @@ class WEFT_EXPORT StreamConnection final : public Connection,
     std::vector<std::uint64_t> addresses;  // the addresses of its bulk attachments
     bool on_lanes = false;                 // its large attachments are sent on lanes
   };
-  // Whether lanes or memory carry the attachment.
+  // Whether the attachment is not written to the stream: lanes carry it, or the receiver reads it from
+  // memory.
   bool leaves_stream(const Queued& queued, const Buffer& attachment) const;
 
   void await_readable();
@@ -99,7 +100,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
 
   Fifo<Queued> queue_;
   Fifo<Queued> ahead_;             // moves to the front of queue_ with the next write
-  std::size_t front_written_ = 0;  // bytes of the queue's front that have left
+  std::size_t front_written_ = 0;  // bytes of the queue's front that have been written
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
   bool awaiting_room_ = false;            // an announced frame waits for room, and nothing is read meanwhile
@@ -121,8 +122,8 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   bool reading_lanes_ = false;      // the received frame waits for its attachments
   Fifo<Queued> on_lanes_;           // frames whose part on the stream was written
   // The number of frames whose transfer on the lanes is complete and that are still in on_lanes_, or in
-  // queue_ if their part on the stream has not left. They are the first frames of on_lanes_ and then of
-  // queue_.
+  // queue_ if their part on the stream has not been written. They are the first frames of on_lanes_ and then
+  // of queue_.
   std::size_t lanes_done_ = 0;
 };
 

@@ -24,8 +24,8 @@ std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
 }
 
-// For lanes, which may be idle for a long time; connections send heartbeats. Keep-alive prevents that a
-// network drops an idle flow, and detects a flow that was dropped.
+// Only lanes need it: they may be idle for a long time, while connections send heartbeats. Keep-alive
+// prevents that a network drops an idle flow, and detects a flow that was dropped.
 void keep_alive(tcp::socket& socket) {
   const auto set = [&](int level, int option, int value) {
     (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof value);

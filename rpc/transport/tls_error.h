@@ -27,7 +27,7 @@ enum class TlsError {
   certificate_not_yet_valid,
   certificate_untrusted,    // this side does not trust the certificate's authority
   certificate_for_another,  // the certificate has another name
-  certificate_unfit,        // it has no name, is not for this use, has a weak key, or a bad signature
+  certificate_unfit,        // it has no name, a weak key or a bad signature, or is not for this use
   secret_missing,
   secret_unknown,  // this side does not know the id of the secret
   secret_wrong,    // the secret differs from this side's secret with the same id
@@ -45,8 +45,8 @@ enum class TlsError {
 WEFT_EXPORT const std::error_category& tls_category();
 inline std::error_code make_error_code(TlsError error) { return {static_cast<int>(error), tls_category()}; }
 
-// Whether this side refuses the peer: its credentials were wrong, expired or missing, or it does not speak
-// TLS. Such an error is logged and counted, and is not retried.
+// Whether this side refuses the peer: the peer's credentials are wrong, expired or missing, or the peer does
+// not speak TLS. Such an error is logged and counted, and is not retried.
 WEFT_EXPORT bool refuses_peer(const std::error_code& error);
 // Whether the peer refuses this side's credentials.
 WEFT_EXPORT bool refused_by_peer(const std::error_code& error);

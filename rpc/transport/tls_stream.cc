@@ -156,8 +156,8 @@ void TlsStream::admit() {
   if (SSL_session_reused(ssl_.get())) {
     identity_ = "psk:" + notes_->secret;
   } else {
-    // OpenSSL has verified these already. They are checked again in case a change of the callbacks breaks
-    // that.
+    // The handshake's callbacks have verified the certificate already. These checks protect against a mistake
+    // in the callbacks.
     const X509* peer = SSL_get0_peer_certificate(ssl_.get());
     if (peer == nullptr || SSL_get_verify_result(ssl_.get()) != X509_V_OK)
       return fail({TlsError::certificate_missing, {}});

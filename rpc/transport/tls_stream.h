@@ -26,7 +26,7 @@ class TlsWire;
 // secret proves that the server belongs to the job, but no name.
 struct ExpectedPeer {
   std::string host;   // the dialled host: a DNS name or an IP address, which must be an alternative name
-  std::string agent;  // an agent's name: the alternative name URI weft://agent, or DNS without wildcards
+  std::string agent;  // an agent's name: the alternative name URI weft://NAME, or DNS without wildcards
   bool any = false;
 };
 
@@ -90,7 +90,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   const bool server_;
   const std::shared_ptr<Loop> loop_;
   const TlsSettings settings_;
-  // OpenSSL's object uses the members before it, so they are destroyed after it.
+  // ssl_ uses these three members. It is declared after them, so it is destroyed first.
   std::shared_ptr<const CredentialSnapshot> credentials_;
   std::unique_ptr<HandshakeNotes> notes_;
   std::unique_ptr<TlsWire> wire_;
@@ -101,8 +101,8 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   bool starved_ = false;     // OpenSSL needs bytes, and the lower stream has none to read
   bool peer_ended_ = false;  // the peer's TLS close was received
   bool ending_ = false;      // shut_down_writing() was called
-  // Nothing is written after the pending bytes. When the lower stream has accepted them, its direction is
-  // closed.
+  // true: nothing is written after the pending bytes. When the lower stream has accepted these bytes,
+  // TlsStream closes the lower stream's own direction.
   bool last_written_ = false;
   bool lower_ended_ = false;
   std::uint64_t records_ = 0;  // the number of records since the last key update

@@ -38,15 +38,15 @@ class WEFT_EXPORT Transport {
 
   virtual ~Transport() = default;
   virtual std::string_view scheme() const = 0;  // the scheme of its addresses: "tcp"
-  // Whether its connections authenticate the peer with ConnectionOptions::credentials, or do not leave this
-  // process. An agent with credentials uses only such transports.
+  // Whether the connections of this transport authenticate the peer with ConnectionOptions::credentials, or
+  // never leave this process. An agent with credentials uses only such transports.
   virtual bool checks_credentials() const { return false; }
   // Fails with ConnectionRefused if no process listens, and with unavailable if there is no answer within
   // options.connect_timeout. Throws invalid_argument for an address of another transport.
   virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;
 
-  virtual void shut_down() {}  // makes attempts to connect in flight fail soon
+  virtual void shut_down() {}  // connect() calls in flight fail soon
   // allow_remote: if it is false, an address that other hosts can reach fails with permission_denied.
   virtual std::unique_ptr<Listener> listen(const Address& address, PickLoop pick,
                                            const ConnectionOptions& options, bool allow_remote,

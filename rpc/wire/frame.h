@@ -16,7 +16,7 @@ struct OutboundFrame {
   // Borrowed until `sent` has run. If `sent` never runs, they are borrowed until these Buffers are destroyed,
   // which may be shortly after on_closed(), because lanes on other threads may still read them.
   std::vector<Buffer> attachments;
-  Callback sent;  // runs on the connection's loop when all bytes have left; never after a failure
+  Callback sent;  // runs on the connection's loop when all bytes have been sent; never after a failure
 
   std::uint64_t bytes() const {  // bytes of memory
     std::uint64_t all = head.size();

@@ -32,7 +32,7 @@ struct Limits {
   std::uint64_t outgoing_calls = 1'000'000;
   // Bytes of attachments of these calls; one call may exceed it.
   std::uint64_t outgoing_bytes = std::uint64_t{8} << 30;
-  // Bytes of the other arguments of these calls. Only calls with more than 1 KiB of them count.
+  // Bytes of the other arguments of these calls. Only calls with more than 1 KiB of such arguments count.
   std::uint64_t outgoing_values = std::uint64_t{4} << 30;
 };
 

@@ -27,7 +27,7 @@ struct Hello {
   versionMax @1 :UInt16;
   features @2 :UInt64;           # bits; a feature is active if both sides set it
   name @3 :Text;                 # the agent's name in its job
-  incarnation @4 :UInt64;        # which incarnation of that name
+  incarnation @4 :UInt64;        # of the agent: identifies this start
   addresses @5 :List(Text);      # the addresses on which the agent listens
   mostCalls @6 :UInt32;          # credit: requests in flight that this side accepts; 0: unlimited
   mostBytes @7 :UInt64;          # credit: bytes of these requests; 0: unlimited

@@ -11,8 +11,8 @@ using detail::checked;
 
 constexpr unsigned max_addresses = 256;  // of one Hello
 constexpr unsigned max_address_bytes = 1024;
-// For addresses and reasons of this side: the rest is omitted, because a hello or goodbye has at most
-// Prefix::max_control_header bytes.
+// The maximum bytes of the addresses in a hello of this side, and of the reason in its goodbye. The rest is
+// omitted, because such a frame has a header of at most Prefix::max_control_header bytes.
 constexpr std::size_t max_told_addresses = 8 * 1024;
 constexpr std::size_t max_told_reason = 4 * 1024;
 

@@ -100,7 +100,7 @@ class WEFT_EXPORT OutgoingMessage {
   static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel
   static OutboundFrame lane(const LaneInfo& info);
   static OutboundFrame credit(const CreditInfo& credit);
-  // A copy of a sealed request, which can be sealed with another id, deadline and attempt.
+  // A copy of a sealed request. The copy can be sealed with another id, deadline and attempt.
   static std::unique_ptr<OutgoingMessage> again(const OutboundFrame& sealed);
   ~OutgoingMessage();
 
@@ -114,7 +114,8 @@ class WEFT_EXPORT OutgoingMessage {
   std::uint64_t attached_bytes() const;  // attachments so far
   std::uint64_t header_bytes();          // written so far
 
-  // `unchanged` is called after the bytes have left; it returns whether a borrowed argument was not modified.
+  // `unchanged` is called after the bytes have been sent. It returns false if the program has modified the
+  // borrowed argument.
   void borrow(UniqueFunction<bool()> unchanged) { borrowed_.push_back(std::move(unchanged)); }
   std::vector<UniqueFunction<bool()>> take_borrowed() { return std::move(borrowed_); }
   // For a request: `job` is called once, just before the message is sent, on the connection's loop, with the
@@ -148,8 +149,8 @@ class WEFT_EXPORT OutgoingMessage {
   }
   // The only incarnation that this message may reach; null: any incarnation that exists when it is sent.
   std::shared_ptr<const AgentId> only_destination() const { return bound_ ? destination_ : nullptr; }
-  // The contents depend on the incarnation destination() of the peer: the message reaches this incarnation,
-  // or fails.
+  // Call it if the contents depend on the incarnation destination() of the peer: the message then reaches
+  // this incarnation, or fails.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
   // The message survives the loss of the connection over which it is sent (rpc/endpoint/session.h).

@@ -1,8 +1,9 @@
 // Protocol: the protocol version and the features of a connection, negotiated from the two hellos
-// (docs/internals/wire_protocol.md, 2). Values.
+// (docs/internals/wire_protocol.md, 2). Thread-safety: values.
 //
 // The version is increased for a change that an older peer cannot handle; an optional extension is a feature
-// bit. Both lists belong to this build. Changes to them must keep the promises of docs/compatibility.md.
+// bit. This file lists the versions and features of this build. Changes must keep the promises of
+// docs/compatibility.md.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -43,8 +43,9 @@ class SocketListener final : public Listener {
     };
     const auto* asio = dynamic_cast<AsioLoop*>(state->loop.get());
     if (state->loop->running_here() || (asio != nullptr && !asio->owns_thread())) {
-      // The program may no longer run its io_context. The agent is closed on the thread that ran it, so the
-      // acceptor can be closed here.
+      // If the program runs the io_context itself, it may have stopped doing so, and a posted job would not
+      // run. The program closes the agent on the thread that ran the io_context, so the acceptor can be
+      // closed here.
       end();
     } else {
       std::promise<void> done;

@@ -1,7 +1,7 @@
 // SocketStream<Protocol>: a connected stream socket of Asio (TCP, Unix) as a ByteStream.
 //
 // Asio only waits for the socket; one readv or sendmsg moves the bytes. If the loop spins and has few
-// sockets, it polls the socket by reading from it instead of waiting.
+// sockets, the stream polls the socket by reading from it instead of waiting.
 #pragma once
 
 #include <weft/rpc/transport/byte_stream.h>

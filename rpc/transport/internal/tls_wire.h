@@ -1,8 +1,9 @@
 // TlsWire: the lower end of OpenSSL: a BIO over a ByteStream, with a buffer for each direction.
 //
-// A read takes all bytes that the lower stream has, so that several records cost one call below. Writes are
-// collected, and flush() passes them on. So OpenSSL never waits for the lower stream to accept bytes, and no
-// write has to be repeated with the same bytes. Owned by a TlsStream, whose SSL is destroyed first.
+// A read takes all bytes that the lower stream has, so that several records cost one call of the lower
+// stream. Writes are collected, and flush() passes them on. So OpenSSL never waits for the lower stream to
+// accept bytes, and no write has to be repeated with the same bytes. Owned by a TlsStream, whose SSL is
+// destroyed first.
 #pragma once
 
 #include <weft/rpc/security/internal/openssl.h>

@@ -19,8 +19,8 @@ class Descriptor {
   ~Descriptor() { reset(); }
 
   explicit operator bool() const { return number_ >= 0; }
-  // The number, -1 without one. release() leaves the descriptor open to the caller. reset() closes it and
-  // owns the given one.
+  // get(): the number, or -1. release(): returns the number and no longer owns the descriptor. reset():
+  // closes the descriptor, and owns `number`.
   int get() const { return number_; }
   int release() { return std::exchange(number_, -1); }
   void reset(int number = -1) {

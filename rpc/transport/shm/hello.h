@@ -2,8 +2,8 @@
 //
 // Both sides send the same messages in the same order over the Unix socket, with numbers in little-endian:
 //   ShmHello    64 bytes, with one descriptor: the segment that the sender writes to.
-//   ShmProof    16 bytes, if both hellos offer bulk: the address of the other's nonce in the sender's memory.
-//   ShmVerdict  16 bytes, after a proof: whether it was valid. Bulk is used if both were.
+//   ShmProof    16 bytes, if both hellos offer bulk: the address at which the sender keeps the other's nonce.
+//   ShmVerdict  16 bytes, after a proof: whether it was valid. Bulk is used if both proofs were.
 // After that, each byte on the socket is a wake-up (its value is ignored), and the end of the socket is the
 // end of the connection.
 #pragma once

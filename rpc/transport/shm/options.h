@@ -10,7 +10,7 @@ struct ShmOptions {
   // The size of this side's ring; rounded up to a power of two, at least 64 KiB.
   std::size_t ring_bytes = 1U << 20;
   std::size_t max_ring_bytes = 64U << 20;  // the maximum size of the other side's ring
-  bool bulk = true;  // each side reads the other's memory, if the system permits both to
+  bool bulk = true;  // each side reads the other's memory, if the system permits it to both
   // The sizes of attachments that use bulk, in bytes: the greater begin and the lesser end of the two sides
   // apply. Data larger than a core's cache is faster through the rings, where the copies of both sides
   // overlap.

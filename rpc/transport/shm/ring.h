@@ -31,7 +31,7 @@ class WEFT_EXPORT Doorbell {
 //
 // No wake-up is lost. A side that falls asleep sets its flag and then reads the other's position once more. A
 // side that advances its position then reads the other's flag. All four accesses are sequentially consistent,
-// so they have one total order. In it, at least one of the two reads is last and sees the other side's write.
+// so they have one total order. The last access in this order is a read, and it sees the other side's write.
 struct RingControl {
   // Written by the writer.
   struct alignas(128) {
@@ -63,7 +63,7 @@ class WEFT_EXPORT RingWriter {
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error);
 
   void end();  // the reader reads eof after the bytes that were written
-  // At least half of the ring is free (less is not worth a wake-up), or the ring is broken.
+  // Whether at least half of the ring is free (less is not worth a wake-up), or the ring is broken.
   bool writable() const;
   bool fall_asleep();  // false: writable() is true
   void wake_up();      // withdraws the request of fall_asleep()
@@ -91,7 +91,7 @@ class WEFT_EXPORT RingReader {
   // Like ByteStream::read(): would_block if there are no bytes, eof after the end.
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error);
 
-  bool readable() const;  // there are bytes, or the end was reached, or the ring is broken
+  bool readable() const;  // whether there are bytes, the end was reached, or the ring is broken
   bool fall_asleep();     // false: readable() is true
   void wake_up();         // withdraws the request of fall_asleep()
   void acknowledge();     // adds one to the writer's acknowledged(), and wakes a writer that waits for that

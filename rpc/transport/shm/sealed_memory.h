@@ -17,8 +17,8 @@ namespace weft::rpc {
 // no descriptor left. /proc shows `name`.
 WEFT_EXPORT Descriptor make_sealed_memory(const char* name, std::size_t bytes);
 
-// The size of memory that another process created. Throws protocol_error if the memory was not created as by
-// make_sealed_memory().
+// Returns the size of memory that another process created. Throws protocol_error if the memory was not
+// created as by make_sealed_memory().
 WEFT_EXPORT std::uint64_t expect_sealed_memory(const Descriptor& memory);
 
 [[noreturn]] WEFT_EXPORT void refuse_memory(const std::string& what);  // throws protocol_error

@@ -1,10 +1,11 @@
 // A ByteStream that uses two rings in shared memory, one for each direction, and a Unix socket.
 //
 // A byte on the socket wakes a side that sleeps. Unlike an eventfd, the socket cannot block its writer. This
-// side watches the socket anyway, because it ends with the other process. On a loop that spins, the rings are
-// polled, and no system call is made while both sides have work. If the peer ends, its written bytes are read
-// first; after them, eof if it had shut down writing or closed the stream, otherwise connection_reset.
-// BulkAccess is available if the handshake proved that each side can read the other's memory.
+// side watches the socket anyway, because the socket ends with the other process. On a loop that spins, the
+// rings are polled, and no system call is made while both sides have work. If the peer ends, read() first
+// returns the bytes that the peer has written. After them, it returns eof if the peer had shut down writing
+// or closed the stream, otherwise connection_reset. BulkAccess is available if the handshake proved that each
+// side can read the other's memory.
 #pragma once
 
 #include <weft/rpc/transport/byte_stream.h>

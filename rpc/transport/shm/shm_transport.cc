@@ -35,8 +35,8 @@ class Places : public std::enable_shared_from_this<Places> {
   std::atomic<std::size_t> taken_{0};
 };
 
-// A connection that is being made, on either side. Its pending operation keeps it alive, at the end the
-// handshake.
+// A connection that is being made, on either side. The pending operation keeps it alive: the connect, then
+// the handshake.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
   Attempt(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
