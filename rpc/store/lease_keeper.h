@@ -1,8 +1,8 @@
 // LeaseKeeper: renews a lease of a store while this object exists, about three times within the lease's time.
 //
 // `lost` is called once, on the loop, when the store reports that the lease has ended (lease_lost). While the
-// store cannot be reached, the keeper retries: only the store decides whether the lease has ended. The
-// destructor lets the lease expire; call revoke() to end it at once. Thread-safe.
+// store cannot be reached, the keeper retries: only the store decides whether the lease has ended. After the
+// destruction the lease expires; call Store::revoke() to end it at once. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/loop.h>

@@ -79,8 +79,9 @@ class WEFT_EXPORT Store {
   // All keys that begin with the prefix.
   virtual Future<StoreView> list(std::string prefix) = 0;
   // Waits for changes under the prefix after version `after`, and returns them. A caller that passes the last
-  // returned version each time receives every change, in order. If `after` is 0, watch() returns all keys at
-  // once. In rare cases the future completes without changes.
+  // returned version each time misses no changed key. Of several changes of one key, the caller may receive
+  // only the last. If `after` is 0, watch() returns all keys at once. In rare cases the future completes
+  // without changes.
   virtual Future<StoreChanges> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) = 0;
 
   // The granted time may be longer than `ttl`, because the store's clock may be coarse. invalid_argument if

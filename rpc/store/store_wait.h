@@ -61,7 +61,7 @@ std::optional<Clock::time_point> deadline_of(const CallOptions& options);
 // For errors: "'a'", or "'a' (the first of 3 keys)".
 std::string keys_text(const std::vector<std::string>& keys);
 
-// The three kinds of waits. A cancelled wait calls `drop(wait)`, which removes it from its owner.
+// The three kinds of waits. A cancelled wait calls `drop(wait)`, which removes the wait from its owner.
 template <class T>
 struct StoreWaiting {
   std::shared_ptr<StoreWait> wait;

@@ -22,7 +22,8 @@ template <class T>
 class StreamSource {
  public:
   virtual ~StreamSource() = default;
-  // Returns the next item, nothing at the end, or the error with which the stream ends (repeatedly).
+  // Returns the next item, nothing at the end, or the error with which the stream has ended. Later calls
+  // return the same end or error.
   virtual Future<std::optional<T>> next() = 0;
   // The reader closes the stream: a next() in flight fails with `cancelled`, and the producer is notified.
   virtual void close() = 0;

@@ -42,7 +42,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   // Like end(), but the reader can still get the error by a pull, until the reader closes the stream.
   void stop(std::uint64_t id, const std::exception_ptr& error);
   void forget(std::uint64_t id);  // the stream has ended
-  // A call that has the stream as an argument is sent now.
+  // The call that has the stream as an argument is about to be sent to `to`.
   void leaves(std::uint64_t id, const AgentId& to);
   void settle(std::uint64_t id);  // that call has ended at its callee
 

@@ -51,7 +51,7 @@ class WEFT_EXPORT Cluster {
 
   void acquaint();  // connects all agents to each other
 
-  // Destroys an agent, or all agents. Blocks until its handlers have returned.
+  // Destroys an agent, or all agents. Blocks until the handlers have returned.
   void end(const std::string& name) { agents_.erase(name); }
   void end_all() { agents_.clear(); }
 

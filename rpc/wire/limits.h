@@ -19,18 +19,18 @@ struct Limits {
   std::uint32_t calls = 65536;
   // Requests received over all connections that have no reply yet; further ones are refused.
   std::uint32_t calls_total = 1'000'000;
-  // Bytes of the requests that `calls` counts; one frame may exceed it. It also limits the bytes of replies
-  // and notifications that the peer has not acknowledged, for which the limit is at least 8 MiB
-  // (rpc/endpoint/session.h).
+  // Bytes of the requests that `calls` counts; a single frame may exceed this limit. The limit also applies
+  // to the bytes of replies and notifications that the peer has not acknowledged, for which it is at least 8
+  // MiB (rpc/endpoint/session.h).
   std::uint64_t in_flight = std::uint64_t{4} << 30;
-  // Bytes of arriving frames of all connections, from the moment at which a frame announces its size. If it
-  // is exceeded, connections wait for room for a second, then requests are refused
+  // Bytes of arriving frames of all connections, from the moment at which a frame announces its size. If this
+  // limit is exceeded, connections wait for room for a second, then requests are refused
   // (rpc/transport/admission.h).
   std::uint64_t in_flight_total = std::uint64_t{32} << 30;
   // Calls of this agent in flight, to all peers. Further calls fail at once with resource_exhausted, so that
   // a slow peer does not make its callers use more and more memory.
   std::uint64_t outgoing_calls = 1'000'000;
-  // Bytes of attachments of these calls; one call may exceed it.
+  // Bytes of attachments of these calls; a single call may exceed this limit.
   std::uint64_t outgoing_bytes = std::uint64_t{8} << 30;
   // Bytes of the other arguments of these calls. Only calls with more than 1 KiB of such arguments count.
   std::uint64_t outgoing_values = std::uint64_t{4} << 30;

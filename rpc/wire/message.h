@@ -25,7 +25,7 @@ class CallPart;
 
 inline constexpr std::size_t max_name_bytes = 255;  // the maximum length of an agent's name
 
-// Identifies the connections to one peer that carry its large attachments.
+// The key by which a lane proves to which connection it belongs.
 using LaneKey = std::array<std::uint64_t, 2>;
 
 // The contents of a hello, about the sending side.

@@ -29,7 +29,7 @@ class CurlMulti : public std::enable_shared_from_this<CurlMulti> {
   explicit CurlMulti(std::shared_ptr<Loop> loop);  // an AsioLoop
   ~CurlMulti();
 
-  // Starts the transfer. `done` runs after this function has returned; it may call all members.
+  // Starts the transfer. `done` runs after start() has returned, and may call all members.
   void start(CURL* transfer, Done done);
   void stop(CURL* transfer);  // `done` does not run; no effect if the transfer is not in flight
 

@@ -2,8 +2,8 @@
 //
 // Each process has its own SimTransport, so that the network knows which process connects or listens. A
 // connect takes a round trip. It is refused if no process listens. During a partition, it waits for the
-// connect_timeout of the connection, but not longer than that of the network. Its loops are SimLoops of its
-// process. Thread-safety: none.
+// connect_timeout of the connection, but not longer than SimWeather::connect_timeout. Its loops are SimLoops
+// of its process. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_process.h>
