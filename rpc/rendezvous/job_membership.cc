@@ -426,7 +426,8 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
 
 std::string JobMembership::name_of(std::size_t rank) const {
   if (!rendezvous_.fixed_world)
-    throw Error(ErrorKind::failed_precondition, "members have ranks in a fixed world only");
+    throw Error(ErrorKind::failed_precondition,
+                "rank " + std::to_string(rank) + " has no member: members have ranks in a fixed world only");
   if (rank >= rendezvous_.world_size)
     throw Error(ErrorKind::not_found, "rank " + std::to_string(rank) + " is not within a world of " +
                                           std::to_string(rendezvous_.world_size));

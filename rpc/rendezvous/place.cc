@@ -55,7 +55,7 @@ Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& r
   }
   if (core->options().listen.empty())
     throw Error(ErrorKind::invalid_argument, "rank 0 keeps the store at " + address.text() +
-                                                 ": its options.listen must hold that address");
+                                                 ": its options.listen is empty, expected that address");
   auto store = std::make_shared<MemoryStore>(agents);
   serve_store(*core, store);
   place.close = [store] { store->close(); };

@@ -44,7 +44,8 @@ std::string read_file(const std::string& path, const std::string& source, bool c
   if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) refuse(source, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse(source, "it is not a regular file");
   if (status.st_size == 0) refuse(source, "it is empty");  // otherwise it would count as not given
-  if (status.st_size > largest_file) refuse(source, "it is larger than 1 MiB");
+  if (status.st_size > largest_file)
+    refuse(source, "it is larger than 1 MiB: " + std::to_string(status.st_size) + " bytes");
   if (confidential && (status.st_mode & S_IRWXO) != 0)
     refuse(source, "other users of this host can open it: chmod o= " + path);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');

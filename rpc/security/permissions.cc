@@ -59,7 +59,8 @@ Permissions::Permissions(const std::vector<PermissionRule>& rules, bool otherwis
   for (const PermissionRule& rule : rules) {
     if (rule.identity.empty() || rule.method.empty())
       throw Error(ErrorKind::invalid_argument,
-                  "permissions: a rule has an empty pattern, which matches nothing: use * to match all");
+                  "permissions: rule " + std::to_string(rules_.size() + 1) +
+                      " has an empty pattern, which matches nothing: use * to match all");
     rules_.push_back({rule.allow, Glob(rule.identity), Glob(rule.method)});
   }
 }
@@ -73,6 +74,7 @@ Permissions Permissions::parse(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     if (words.empty()) continue;
 
+    const std::string line(words.front().data(), words.back().data() + words.back().size());
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorKind::invalid_argument, "permissions, line " + std::to_string(number) + ": " + why);
     };
@@ -83,13 +85,13 @@ Permissions Permissions::parse(std::string_view text) {
     };
     if (otherwise) refuse("found a rule after the default, expected the default last");
     if (words[0] == "default") {
-      if (words.size() != 2) refuse("malformed default, expected 'default allow' or 'default deny'");
+      if (words.size() != 2) refuse("found '" + line + "', expected 'default allow' or 'default deny'");
       otherwise = verdict(words[1]);
       continue;
     }
     const bool allow = verdict(words[0]);
     if (words.size() != 3)
-      refuse("malformed rule, expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
+      refuse("found '" + line + "', expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
     rules.push_back({allow, std::string(words[1]), std::string(words[2])});
   }
   return Permissions(rules, otherwise.value_or(false));

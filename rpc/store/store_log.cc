@@ -123,7 +123,9 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
   struct stat status{};
   if (::fstat(file_, &status) != 0) failed("the store ");
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (size < position_) damaged("its file has become shorter");
+  if (size < position_)
+    damaged("its file has " + std::to_string(size) + " bytes, expected at least " +
+            std::to_string(position_));
   std::string bytes(size - position_, '\0');
   for (std::size_t filled = 0; filled < bytes.size();) {
     const ssize_t n =
@@ -135,8 +137,7 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
   }
   std::string_view rest = bytes;
   if (position_ == 0) {
-    if (!magic.starts_with(rest.substr(0, magic.size())))
-      damaged("its file does not begin with the header of a store");
+    if (!magic.starts_with(rest.substr(0, magic.size()))) damaged("its file does not begin with 'weftkv1'");
     if (rest.size() < magic.size()) return;
     rest.remove_prefix(magic.size());
     position_ = magic.size();
@@ -180,7 +181,7 @@ std::uint64_t StoreLog::beat(std::uint64_t at) const {
     n = ::pread(file_, bytes, sizeof bytes, static_cast<off_t>(at));
   } while (n < 0 && errno == EINTR);
   if (n < 0) failed("the store ");
-  if (n != sizeof bytes) damaged("its file has become shorter");
+  if (n != sizeof bytes) damaged("its file ends within the lease at byte " + std::to_string(at));
   return number_at<std::uint64_t>(std::string_view(bytes, sizeof bytes), 0);
 }
 

@@ -31,16 +31,21 @@ std::int64_t detail::sum_of(const std::string& key, const std::string* value, st
     const char* const last = value->data() + value->size();
     const auto [end, error] = std::from_chars(value->data(), last, number);
     if (error != std::errc{} || end != last)
-      throw Error(ErrorKind::invalid_argument, "add: '" + key + "' is not a number");
+      throw Error(ErrorKind::invalid_argument, "add: '" + key + "' holds " + std::to_string(value->size()) +
+                                                   " bytes, expected a decimal number within 64 bits");
   }
-  if (__builtin_add_overflow(number, delta, &number))
-    throw Error(ErrorKind::invalid_argument, "add: '" + key + "' would overflow");
-  return number;
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(number, delta, &sum))
+    throw Error(ErrorKind::invalid_argument, "add: '" + key + "' holds " + std::to_string(number) +
+                                                 ", and adding " + std::to_string(delta) +
+                                                 " overflows 64 bits");
+  return sum;
 }
 
 void detail::check_ttl(std::chrono::nanoseconds ttl) {
   if (ttl <= std::chrono::nanoseconds::zero())
-    throw Error(ErrorKind::invalid_argument, "grant: the time to live of a lease is not positive");
+    throw Error(ErrorKind::invalid_argument,
+                "grant: a lease of " + std::to_string(ttl.count()) + " ns, expected more than 0");
 }
 
 Error detail::lease_lost(LeaseId lease) {

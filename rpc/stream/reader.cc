@@ -121,7 +121,9 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
   batch.count = find("count", 2).get_uint();
   batch.bytes = find("bytes", 3).get_uint();
   batch.last = find("end", 4).get_bool();
-  if (batch.count > batch.items.size()) malformed("fewer items than announced");
+  if (batch.count > batch.items.size())
+    malformed("it has " + std::to_string(batch.items.size()) + " items, and announces " +
+              std::to_string(batch.count));
   batch.held = std::max(batch.bytes, reply->bytes());
   if (const ValueReader& error = find("error", 5); !error.is_nil()) {
     auto failure = Codec<StreamFailure>::decode(error);
@@ -137,12 +139,15 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
 
 void StreamReader::accept(Batch batch) {
   if (batch.first < received_ || batch.first > permitted_ || batch.count > permitted_ - batch.first)
-    malformed("items that were not requested");
+    malformed(std::to_string(batch.count) + " items from item " + std::to_string(batch.first) +
+              ", expected items from " + std::to_string(received_) + " to below " +
+              std::to_string(permitted_));
   if (batch.count == 0 && !batch.last) malformed("neither items nor an end");
   if (batch.count == 0 && ended_) return;  // the reply to a second pull at the end
   if (batch.count != 0) held_bytes_ += batch.held;
   const std::uint64_t first = batch.first;
-  if (!batches_.emplace(first, std::move(batch)).second) malformed("the same items twice");
+  if (!batches_.emplace(first, std::move(batch)).second)
+    malformed("item " + std::to_string(first) + " for the second time");
   // Counts the batches that follow each other without a gap.
   for (auto next = batches_.lower_bound(received_); next != batches_.end() && next->first == received_;) {
     const Batch& found = next->second;

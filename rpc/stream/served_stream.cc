@@ -52,7 +52,8 @@ void ServedStream::pull(const Call& call, const StreamPull& pull) {
     } else if (pull.number < next_pull_ || early != early_pulls_.end()) {
       refused = stream_error(ErrorKind::permission_denied, "another peer already reads this stream");
     } else if (waiting_.size() >= max_pulls || early_pulls_.size() >= max_pulls) {
-      refused = stream_error(ErrorKind::resource_exhausted, "too many pulls of one stream");
+      refused = stream_error(ErrorKind::resource_exhausted,
+                             "more than " + std::to_string(max_pulls) + " pulls of one stream are pending");
     } else {
       early_pulls_.push_back(pull.number);
       for (auto next = early_pulls_.end();

@@ -198,7 +198,7 @@ std::shared_ptr<StreamReader> StreamTable::receive(ValueReader value) {
     MutexLock lock(received->mutex);
     if (received->left.erase(id) == 0)
       throw Error(ErrorKind::failed_precondition,
-                  "a stream that is not in this message, or was taken before");
+                  "stream " + std::to_string(id) + " is not in this message, or was taken before");
   }
   const auto* answered = message.slots().find<AnsweredMethod>();
   return std::make_shared<StreamReader>(received->table->peer(received->from),
@@ -231,7 +231,9 @@ void StreamTable::note(IncomingMessage& message, const AgentId& from, std::strin
   if (!section) return;
   const auto ids = Codec<std::vector<std::uint64_t>>::decode(*section);
   if (ids.size() > options_.max_per_peer)
-    throw Error(ErrorKind::resource_exhausted, "a message with " + std::to_string(ids.size()) + " streams");
+    throw Error(ErrorKind::resource_exhausted,
+                "a message with " + std::to_string(ids.size()) + " streams, expected at most " +
+                    std::to_string(options_.max_per_peer) + " (StreamOptions::max_per_peer)");
   message.slots().put(std::make_shared<Received>(shared_from_this(), from, method, ids));
 }
 

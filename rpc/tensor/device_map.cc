@@ -27,7 +27,7 @@ c10::Device device_from_name(std::string_view name) {
     const c10::Device device{std::string(name)};
     // LibTorch stores an index in 8 bits and drops the rest.
     if (!device.is_cpu() && device.has_index() && !name.ends_with(":" + std::to_string(device.index())))
-      refuse("'" + std::string(name) + "' is not a device: its index is out of range");
+      refuse("'" + std::string(name) + "' is not a device: its index is out of range, expected at most 127");
     return checked(device);
   } catch (const c10::Error& error) {
     refuse("'" + std::string(name) + "' is not a device: " + error.what_without_backtrace());

@@ -184,13 +184,15 @@ Operator find(std::string_view name) {
       ++found.travelling;
     } else if (!argument.default_value()) {
       throw Error(ErrorKind::unsupported, std::string(name) + ": parameter '" + argument.name() +
-                                              "' cannot be sent and has no default");
+                                              "' of type " + argument.type()->str() +
+                                              " cannot be sent and has no default");
     }
   }
   for (const c10::Argument& result : schema.returns()) {
     found.results.emplace_back(result.type(), result.real_type());
     if (!found.results.back().travels())
-      throw Error(ErrorKind::unsupported, std::string(name) + ": its result cannot be sent");
+      throw Error(ErrorKind::unsupported,
+                  std::string(name) + ": its result of type " + result.type()->str() + " cannot be sent");
   }
   return found;
 }

@@ -29,7 +29,7 @@ void check_supported(const at::Tensor& tensor) {
   if (tensor.is_meta()) unsupported("on the meta device");
   if (tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python)) unsupported("a subclass");
   if (tensor.layout() != at::kStrided && tensor.layout() != at::kSparse && tensor.layout() != at::kSparseCsr)
-    unsupported("of another layout than strided, COO and CSR");
+    unsupported("of layout " + c10::str(tensor.layout()) + ", expected strided, COO or CSR");
 }
 
 enum class Copy { if_shared, never, always };  // of the caller's memory
@@ -196,7 +196,9 @@ ValueReader field(const ValueReader& record, std::string_view name, std::size_t 
 std::vector<std::int64_t> read_ints(const ValueReader& value, std::size_t max_count) {
   const std::size_t n = value.size();
   if (n > max_count)
-    throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(n) + " dimensions");
+    throw Error(
+        ErrorKind::invalid_argument,
+        "a tensor of " + std::to_string(n) + " dimensions, expected at most " + std::to_string(max_count));
   std::vector<std::int64_t> numbers(n);
   for (std::size_t i = 0; i < n; ++i) numbers[i] = value.int_at(i);
   return numbers;
@@ -207,11 +209,12 @@ std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t it
   std::uint64_t bytes = item;
   bool empty = false;
   for (const std::int64_t size : shape) {
-    if (size < 0) throw Error(ErrorKind::invalid_argument, "a tensor of negative size");
+    if (size < 0)
+      throw Error(ErrorKind::invalid_argument, "a tensor with a dimension of size " + std::to_string(size));
     if (size == 0) empty = true;
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1)), &bytes) ||
         bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      throw Error(ErrorKind::resource_exhausted, "a tensor whose size overflows");
+      throw Error(ErrorKind::resource_exhausted, "a tensor of more than 2^63 - 1 bytes");
   }
   return empty ? 0 : static_cast<std::size_t>(bytes);
 }
@@ -226,12 +229,16 @@ at::Tensor laid_out(const at::Tensor& tensor, const std::vector<std::int64_t>& o
   for (auto next = order.rbegin(); next != order.rend(); ++next) {
     const std::int64_t d = *next;
     if (d < 0 || d >= tensor.dim() || strides[static_cast<std::size_t>(d)] >= 0)
-      throw Error(ErrorKind::invalid_argument, "a tensor with a malformed order of its dimensions");
+      throw Error(ErrorKind::invalid_argument,
+                  "a tensor of " + std::to_string(tensor.dim()) + " dimensions, whose order has dimension " +
+                      std::to_string(d) + (d < 0 || d >= tensor.dim() ? "" : " twice"));
     strides[static_cast<std::size_t>(d)] = stride;
     stride *= std::max<std::int64_t>(tensor.size(d), 1);
   }
   if (order.size() != strides.size())
-    throw Error(ErrorKind::invalid_argument, "a tensor whose order lacks dimensions");
+    throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(tensor.dim()) +
+                                                 " dimensions, whose order has " +
+                                                 std::to_string(order.size()));
   return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
 }
 
@@ -250,7 +257,9 @@ at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at:
                          const std::vector<std::int64_t>& shape) {
   const at::Tensor values = decode_plain(field(reader, "values", 4));
   if (values.scalar_type() != type)
-    throw Error(ErrorKind::invalid_argument, "a sparse tensor whose values have another type");
+    throw Error(ErrorKind::invalid_argument, std::string("a sparse tensor of type ") + c10::toString(type) +
+                                                 ", whose values have type " +
+                                                 c10::toString(values.scalar_type()));
   try {
     if (layout == "coo") {
       // The checking constructor, because indices come from a peer.
@@ -289,7 +298,9 @@ at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
   if (expands)
     for (const std::int64_t d : read_ints(expanded, shape.size())) {
       if (d < 0 || static_cast<std::size_t>(d) >= shape.size())
-        throw Error(ErrorKind::invalid_argument, "a tensor expanded along a dimension that it does not have");
+        throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(shape.size()) +
+                                                     " dimensions, expanded along dimension " +
+                                                     std::to_string(d));
       stored[static_cast<std::size_t>(d)] = std::min<std::int64_t>(shape[static_cast<std::size_t>(d)], 1);
     }
   const std::size_t bytes = checked_bytes(stored, c10::elementSize(type));

@@ -63,7 +63,7 @@ class Event {
   void wait() {
     rpc::MutexLock lock(mutex_);
     if (!changed_.wait_for(lock, too_long, [this]() WEFT_REQUIRES(mutex_) { return set_; }))
-      throw std::runtime_error("no value arrived within a minute");
+      throw std::runtime_error("the event was not set within a minute");
   }
 
  private:

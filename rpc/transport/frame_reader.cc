@@ -119,7 +119,8 @@ std::optional<InboundFrame> FrameReader::next() {
 void FrameReader::check_greeting() const {
   const FrameKind kind = frame_.prefix.kind;
   if (kind != FrameKind::hello && kind != FrameKind::goodbye && kind != FrameKind::lane)
-    throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello");
+    throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello, found a frame of kind " +
+                                               std::to_string(static_cast<int>(kind)));
 }
 
 void FrameReader::begin_header() {

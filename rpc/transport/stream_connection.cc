@@ -373,7 +373,9 @@ void StreamConnection::on_acknowledged() {
   if (closed_) return;
   const std::uint64_t now = bulk_->acknowledged();
   if (now - acknowledged_ > unacknowledged_.size())
-    return close(Error(ErrorKind::protocol_error, "acknowledgement of bulk data that was not sent"));
+    return close(Error(ErrorKind::protocol_error,
+                       "the other side acknowledged " + std::to_string(now) + " frames with bulk data, and " +
+                           std::to_string(acknowledged_ + unacknowledged_.size()) + " were sent"));
   while (acknowledged_ != now) {
     ++acknowledged_;
     if (finishing_) be_patient();

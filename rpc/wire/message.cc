@@ -42,7 +42,9 @@ kj::ArrayPtr<const kj::byte> data(const LaneKey& key) {
 
 LaneKey key_of(capnp::Data::Reader bytes) {
   LaneKey key{};
-  if (bytes.size() != 0 && bytes.size() != sizeof key) refuse("a lane's key of another size");
+  if (bytes.size() != 0 && bytes.size() != sizeof key)
+    refuse("a lane's key of " + std::to_string(bytes.size()) + " bytes, expected " +
+           std::to_string(sizeof key));
   if (bytes.size() != 0) std::memcpy(key.data(), bytes.begin(), bytes.size());
   return key;
 }
@@ -84,17 +86,22 @@ FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
                  ? prefix_kind
                  : FrameKind::ping;
   }
-  refuse("a header of an unknown kind");
+  refuse("a header of unknown kind " + std::to_string(static_cast<int>(which)));
 }
 
 void check_kind(schema::Header::Reader header, const Prefix& prefix) {
-  if (kind_of(header.which(), prefix.kind) != prefix.kind) refuse("a header of another kind than its prefix");
+  const FrameKind kind = kind_of(header.which(), prefix.kind);
+  if (kind != prefix.kind)
+    refuse("a header of kind " + std::to_string(static_cast<int>(kind)) + ", and a prefix of kind " +
+           std::to_string(static_cast<int>(prefix.kind)));
 }
 
 void check_count(capnp::List<std::uint64_t>::Reader attachments, const Limits& limits) {
   if (attachments.size() > limits.attachments)
-    throw Error(ErrorKind::resource_exhausted,
-                "a frame of " + std::to_string(attachments.size()) + " attachments");
+    throw Error(ErrorKind::resource_exhausted, "a frame of " + std::to_string(attachments.size()) +
+                                                   " attachments, and the limit of this agent is " +
+                                                   std::to_string(limits.attachments) +
+                                                   " (AgentOptions::limits)");
 }
 
 }  // namespace
@@ -103,23 +110,30 @@ std::vector<std::uint64_t> check_header(const Prefix& prefix,
                                         std::span<const std::byte, Prefix::size> prefix_bytes,
                                         std::span<const std::byte> header, const Limits& limits) {
   if (header.empty() || header.size() != std::size_t{prefix.header_words} * 8)
-    refuse("a header of another size");
+    refuse("a header of " + std::to_string(header.size()) + " bytes, expected " +
+           std::to_string(prefix.header_words * std::uint64_t{8}));
   if (frame_checksum(prefix_bytes, header) != prefix.checksum) refuse("the checksum does not match");
   // Check the segment table before Cap'n Proto trusts it: the count minus 1, then the words of each segment,
   // padded to a whole word.
   std::uint32_t count;
   std::memcpy(&count, header.data(), sizeof count);
-  if (count >= limits.segments) refuse("a header of too many segments");
+  if (count >= limits.segments)
+    refuse("a header of " + std::to_string(std::uint64_t{count} + 1) + " segments, expected at most " +
+           std::to_string(limits.segments));
   ++count;
   const std::uint64_t table_words = (count + 2) / 2;
-  if (table_words * 8 > header.size()) refuse("a segment table beyond the header's end");
+  if (table_words * 8 > header.size())
+    refuse("a segment table of " + std::to_string(table_words * 8) + " bytes in a header of " +
+           std::to_string(header.size()));
   std::uint64_t total = table_words;
   for (std::uint32_t i = 0; i < count; ++i) {
     std::uint32_t size;
     std::memcpy(&size, header.data() + 4 * (i + 1), sizeof size);
     total += size;
   }
-  if (total * 8 != header.size()) refuse("segments that do not fill the header");
+  if (total * 8 != header.size())
+    refuse("segments of " + std::to_string(total * 8) + " bytes in a header of " +
+           std::to_string(header.size()));
 
   if (prefix.body_bytes == 0) return {};  // no memory to allocate; IncomingMessage reads the header anyway
   return checked([&] {
@@ -132,12 +146,18 @@ std::vector<std::uint64_t> check_header(const Prefix& prefix,
     sizes.reserve(table.size());
     std::uint64_t body = 0;
     for (const std::uint64_t size : table) {
-      if (size > prefix.body_bytes) refuse("an attachment larger than the body");
+      if (size > prefix.body_bytes)
+        refuse("an attachment of " + std::to_string(size) + " bytes in a body of " +
+               std::to_string(prefix.body_bytes));
       body += padded(size);
-      if (body > prefix.body_bytes) refuse("attachments that exceed the body");
+      if (body > prefix.body_bytes)
+        refuse("attachments of " + std::to_string(body) + " bytes in a body of " +
+               std::to_string(prefix.body_bytes));
       sizes.push_back(size);
     }
-    if (body != prefix.body_bytes) refuse("attachments that do not fill the body");
+    if (body != prefix.body_bytes)
+      refuse("attachments of " + std::to_string(body) + " bytes in a body of " +
+             std::to_string(prefix.body_bytes));
     return sizes;
   });
 }
@@ -360,7 +380,7 @@ IncomingMessage::Content::Content(InboundFrame&& f, const Limits& limits)
     const auto table = header.getAttachments();
     check_count(table, limits);
     for (const std::uint64_t size : table)
-      if (size != 0) refuse("an attachment larger than the body");
+      if (size != 0) refuse("an attachment of " + std::to_string(size) + " bytes in a body of 0");
     frame.attachments.resize(table.size());
   }
   if (header.isRequest()) {
@@ -382,7 +402,9 @@ const Prefix& IncomingMessage::prefix() const { return content_->frame.prefix; }
 HelloInfo IncomingMessage::hello() const {
   return checked([&] {
     const auto hello = content_->header.getHello();
-    if (hello.getName().size() > max_name_bytes) refuse("a Hello with a name that is too long");
+    if (hello.getName().size() > max_name_bytes)
+      refuse("a Hello with a name of " + std::to_string(hello.getName().size()) +
+             " bytes, expected at most " + std::to_string(max_name_bytes));
     HelloInfo info{hello.getVersionMin(),      hello.getVersionMax(),
                    hello.getFeatures(),        text(hello.getName()),
                    hello.getIncarnation(),     {},
@@ -392,9 +414,12 @@ HelloInfo IncomingMessage::hello() const {
                    key_of(hello.getLaneKey()), {hello.getHost(), hello.getProcess(), hello.getStarted()}};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > max_addresses)
-      refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");
+      refuse("a Hello of " + std::to_string(addresses.size()) + " addresses, expected at most " +
+             std::to_string(max_addresses));
     for (const auto address : addresses) {
-      if (address.size() > max_address_bytes) refuse("a Hello with an address that is too long");
+      if (address.size() > max_address_bytes)
+        refuse("a Hello with an address of " + std::to_string(address.size()) + " bytes, expected at most " +
+               std::to_string(max_address_bytes));
       info.addresses.push_back(text(address));
     }
     return info;
@@ -434,7 +459,9 @@ LaneInfo IncomingMessage::lane() const {
 std::size_t IncomingMessage::argument_count() const { return content_->arguments.size(); }
 
 ValueReader IncomingMessage::argument(std::size_t i) {
-  if (i >= content_->arguments.size()) refuse("an argument that does not exist");
+  if (i >= content_->arguments.size())
+    refuse("argument " + std::to_string(i) + " does not exist: the request has " +
+           std::to_string(content_->arguments.size()) + " arguments");
   return detail::ValueAccess::reader(content_->arguments[static_cast<unsigned>(i)], *this);
 }
 
@@ -483,7 +510,9 @@ std::size_t IncomingMessage::attachment_count() const { return content_->frame.a
 
 const Buffer& IncomingMessage::attachment(std::uint32_t index) const {
   const auto& attachments = content_->frame.attachments;
-  if (index >= attachments.size()) refuse("an attachment that does not exist");
+  if (index >= attachments.size())
+    refuse("attachment " + std::to_string(index) + " does not exist: the frame has " +
+           std::to_string(attachments.size()) + " attachments");
   return attachments[index];
 }
 

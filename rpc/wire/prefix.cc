@@ -54,7 +54,8 @@ void encode(const Prefix& prefix, PrefixBytes out) {
 Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits) {
   if (take<std::uint32_t>(in, 0) != magic) refuse(ErrorKind::protocol_error, "not a weft frame");
   if (const auto version = take<std::uint8_t>(in, 4); version != Prefix::frame_version)
-    refuse(ErrorKind::protocol_error, "frame version " + std::to_string(version));
+    refuse(ErrorKind::protocol_error, "frame version " + std::to_string(version) + ", expected " +
+                                          std::to_string(Prefix::frame_version));
   Prefix prefix;
   const auto kind = take<std::uint8_t>(in, 5);
   if (kind < static_cast<std::uint8_t>(FrameKind::hello) ||
@@ -62,7 +63,8 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
     refuse(ErrorKind::protocol_error, "unknown kind " + std::to_string(kind));
   prefix.kind = static_cast<FrameKind>(kind);
   prefix.flags = take<std::uint16_t>(in, flags_offset);
-  if ((prefix.flags & ~frame_flags::known) != 0) refuse(ErrorKind::protocol_error, "unknown flags");
+  if ((prefix.flags & ~frame_flags::known) != 0)
+    refuse(ErrorKind::protocol_error, "unknown flags " + std::to_string(prefix.flags & ~frame_flags::known));
   prefix.header_words = take<std::uint32_t>(in, 8);
   prefix.checksum = take<std::uint32_t>(in, checksum_offset);
   prefix.call_id = take<std::uint64_t>(in, 16);
@@ -74,7 +76,7 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
   if (prefix.header_words > header_limit / 8)
     refuse_size("a header", prefix.header_words * std::uint64_t{8}, header_limit, prefix);
   if (prefix.body_bytes > body_limit) refuse_size("a body", prefix.body_bytes, body_limit, prefix);
-  if (prefix.header_words == 0) refuse(ErrorKind::protocol_error, "no header");
+  if (prefix.header_words == 0) refuse(ErrorKind::protocol_error, "a header of 0 bytes");
   return prefix;
 }
 

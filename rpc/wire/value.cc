@@ -28,11 +28,14 @@ unsigned count(std::size_t size) {
   return static_cast<unsigned>(size);
 }
 
-[[noreturn]] void out_of_range() { throw Error(ErrorKind::protocol_error, "index beyond a value's end"); }
+[[noreturn]] void out_of_range(std::size_t i, std::size_t size) {
+  throw Error(ErrorKind::protocol_error,
+              "index " + std::to_string(i) + " in a value of " + std::to_string(size) + " elements");
+}
 
 template <class List>
 auto element(const List& list, std::size_t i) {
-  if (i >= list.size()) out_of_range();
+  if (i >= list.size()) out_of_range(i, list.size());
   return list[static_cast<unsigned>(i)];
 }
 
@@ -166,7 +169,8 @@ ValueWriter MapWriter::value(std::size_t i) {
 ValueKind ValueReader::kind() const {
   const auto which = static_cast<unsigned>(ValueAccess::reader(*this).which());
   if (which > static_cast<unsigned>(ValueKind::floats))
-    throw Error(ErrorKind::unsupported, "a value of a kind that this version does not know");
+    throw Error(ErrorKind::unsupported,
+                "a value of kind " + std::to_string(which) + ", which this version does not know");
   return static_cast<ValueKind>(which);
 }
 
@@ -188,14 +192,17 @@ std::int64_t ValueReader::get_int() const {
   if (kind() == ValueKind::int_) return value.getInt();
   if (kind() != ValueKind::uint) mismatch("an integer");
   if (value.getUint() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-    throw Error(ErrorKind::type_mismatch, "expected i64, found an integer out of range");
+    throw Error(ErrorKind::type_mismatch,
+                "expected i64, found an integer out of range: " + std::to_string(value.getUint()));
   return static_cast<std::int64_t>(value.getUint());
 }
 std::uint64_t ValueReader::get_uint() const {
   const auto& value = ValueAccess::reader(*this);
   if (kind() == ValueKind::uint) return value.getUint();
   if (kind() != ValueKind::int_) mismatch("an integer");
-  if (value.getInt() < 0) throw Error(ErrorKind::type_mismatch, "expected u64, found a negative integer");
+  if (value.getInt() < 0)
+    throw Error(ErrorKind::type_mismatch,
+                "expected u64, found a negative integer: " + std::to_string(value.getInt()));
   return static_cast<std::uint64_t>(value.getInt());
 }
 double ValueReader::get_real() const {

@@ -27,22 +27,28 @@ const Json& field(const Json& object, const char* name) {
   return found == object.end() ? none : *found;
 }
 
+// The beginning of a value, for errors.
+std::string excerpt(const Json& value) {
+  return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 64);
+}
+
 std::uint64_t to_number(const Json& value) {
   if (value.is_null()) return 0;
   if (value.is_number_unsigned()) return value.get<std::uint64_t>();
-  if (!value.is_string()) no_etcd("malformed number");
+  if (!value.is_string()) no_etcd("expected a number, found " + excerpt(value));
   const auto& text = value.get_ref<const std::string&>();
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) no_etcd("malformed number");
+  if (error != std::errc{} || end != text.data() + text.size())
+    no_etcd("expected a number, found " + excerpt(value));
   return number;
 }
 
 std::string to_bytes(const Json& value) {
   if (value.is_null()) return {};
-  if (!value.is_string()) no_etcd("expected bytes as base64");
+  if (!value.is_string()) no_etcd("expected base64, found " + excerpt(value));
   auto bytes = from_base64(value.get_ref<const std::string&>());
-  if (!bytes) no_etcd("malformed base64");
+  if (!bytes) no_etcd("expected base64, found " + excerpt(value));
   return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
 }
 
@@ -56,7 +62,7 @@ EtcdEntry to_entry(const Json& kv) {
 
 std::uint64_t version_of(const Json& answer) {
   const std::uint64_t version = to_number(field(field(answer, "header"), "revision"));
-  if (version == 0) no_etcd("no revision");
+  if (version == 0) no_etcd("its header has no revision");
   return version;
 }
 

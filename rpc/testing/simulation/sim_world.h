@@ -97,7 +97,8 @@ class WEFT_EXPORT SimWorld {
   template <class T>
   T got(rpc::Future<T> future, std::chrono::nanoseconds timeout = std::chrono::hours{1}) {
     if (!run_until([&] { return future.ready(); }, timeout))
-      throw SimFailure("a future did not complete in time");
+      throw SimFailure("a future did not complete within " + std::to_string(timeout.count()) +
+                       " ns of virtual time");
     return future.get();
   }
 

@@ -19,8 +19,9 @@ namespace weft::rpc {
 // Throws invalid_argument if the path is too long for a socket.
 inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& address) {
   if (address.path.size() >= sizeof(sockaddr_un::sun_path))
-    throw Error(ErrorKind::invalid_argument,
-                address.text() + " is longer than a socket's path may be (107 bytes)");
+    throw Error(ErrorKind::invalid_argument, address.text() + ": a path of " +
+                                                 std::to_string(address.path.size()) +
+                                                 " bytes, expected at most 107 for a socket");
   return asio::local::stream_protocol::endpoint(address.path);
 }
 

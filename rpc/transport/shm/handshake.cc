@@ -74,7 +74,10 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   void greet() {
     const auto user = peer_user(socket_.native_handle());
     if (!user || *user != ::geteuid())
-      throw Error(ErrorKind::permission_denied, "the other side runs as another user", Execution::not_sent);
+      throw Error(ErrorKind::permission_denied,
+                  "the other side runs as another user: " + (user ? std::to_string(*user) : "unknown") +
+                      ", expected " + std::to_string(::geteuid()),
+                  Execution::not_sent);
     identity_ = "uid:" + std::to_string(*user);
     if (options_.bulk) memory_ = PeerMemory::of(socket_.native_handle());
 
@@ -94,7 +97,9 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
     inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.max_ring_bytes));
     if (inbound_->capacity() != theirs_.capacity)
-      throw Error(ErrorKind::protocol_error, "shared memory of another size than announced");
+      throw Error(ErrorKind::protocol_error, "a ring of " + std::to_string(inbound_->capacity()) +
+                                                 " bytes, and the hello announced " +
+                                                 std::to_string(theirs_.capacity));
     if (!ours_.bulk || !theirs_.bulk) {
       memory_.reset();
       return succeed();
@@ -167,7 +172,8 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     if (came.empty() && (message.msg_flags & MSG_CTRUNC) == 0) return;
     const bool fits = came.size() == 1 && (message.msg_flags & MSG_CTRUNC) == 0;
     if (!fits || descriptor_ || inbound_)
-      throw Error(ErrorKind::protocol_error, "unexpected file descriptors");
+      throw Error(ErrorKind::protocol_error,
+                  std::to_string(came.size()) + " file descriptors, expected one, with the hello");
     descriptor_ = std::move(came.front());
   }
 

@@ -53,7 +53,8 @@ ShmHello ShmHello::decode(std::span<const std::byte, size> in) {
   ShmHello hello;
   hello.version = take_at<std::uint16_t>(in, 8);
   hello.oldest = take_at<std::uint16_t>(in, 10);
-  if (hello.oldest > hello.version) bad_hello("no version");
+  if (hello.oldest > hello.version)
+    bad_hello("it speaks versions " + std::to_string(hello.oldest) + " to " + std::to_string(hello.version));
   if (hello.version < current || hello.oldest > current)
     bad_hello("it speaks versions " + std::to_string(hello.oldest) + " to " + std::to_string(hello.version) +
               ", this side " + std::to_string(current));
@@ -61,9 +62,10 @@ ShmHello ShmHello::decode(std::span<const std::byte, size> in) {
   hello.capacity = take_at<std::uint64_t>(in, 16);
   if (!std::has_single_bit(hello.capacity) || hello.capacity < ShmSegment::smallest ||
       hello.capacity > ShmSegment::largest)
-    bad_hello("a ring of " + std::to_string(hello.capacity) + " bytes");
+    bad_hello("a ring of " + std::to_string(hello.capacity) +
+              " bytes, expected a power of two from 64 KiB to 1 GiB");
   hello.bulk_begin = take_at<std::uint64_t>(in, 24);
-  if (hello.bulk && hello.bulk_begin == 0) bad_hello("bulk from 0 bytes");
+  if (hello.bulk && hello.bulk_begin == 0) bad_hello("bulk from 0 bytes, expected at least 1");
   hello.nonce = take_at<PeerMemory::Nonce>(in, 32);
   hello.bulk_end = take_at<std::uint64_t>(in, 48);
   return hello;

@@ -33,8 +33,8 @@ std::size_t ShmSegment::capacity_for(std::size_t bytes) {
 
 ShmSegment ShmSegment::create(std::size_t capacity) {
   if (!is_capacity(capacity))
-    throw Error(ErrorKind::invalid_argument,
-                "a ring of " + std::to_string(capacity) + " bytes: a power of two from 64 KiB to 1 GiB");
+    throw Error(ErrorKind::invalid_argument, "a ring of " + std::to_string(capacity) +
+                                                 " bytes, expected a power of two from 64 KiB to 1 GiB");
   Descriptor memory = make_sealed_memory("weft-ring", page_size() + capacity);
   return ShmSegment(std::move(memory), capacity);
 }
@@ -43,7 +43,8 @@ ShmSegment ShmSegment::open(Descriptor memory, std::size_t max_bytes) {
   const std::uint64_t size = expect_sealed_memory(memory);
   const std::uint64_t capacity = size - std::min<std::uint64_t>(size, page_size());
   if (!is_capacity(capacity) || capacity > max_bytes)
-    refuse_memory("a size of " + std::to_string(size) + " bytes");
+    refuse_memory("a size of " + std::to_string(size) +
+                  " bytes, expected one page and a power of two from 64 KiB to " + std::to_string(max_bytes));
   return ShmSegment(std::move(memory), capacity);
 }
 

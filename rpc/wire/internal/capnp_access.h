@@ -47,8 +47,9 @@ struct IncomingMessage::Content {
   template <class List>
   List sized(List list) const {
     if (list.size() > frame.header.size() / sizeof(capnp::word))
-      throw Error(ErrorKind::protocol_error,
-                  "bad frame: a list of more elements than its header has room for");
+      throw Error(ErrorKind::protocol_error, "bad frame: a list of " + std::to_string(list.size()) +
+                                                 " elements in a header of " +
+                                                 std::to_string(frame.header.size()) + " bytes");
     return list;
   }
 };

@@ -97,12 +97,12 @@ TEST(Permissions, errors_name_their_line) {
   EXPECT_EQ(message("allow * *\nalow a b"), "permissions, line 2: found 'alow', expected allow or deny");
   EXPECT_EQ(
       message("allow a"),
-      "permissions, line 1: malformed rule, expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
+      "permissions, line 1: found 'allow a', expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
   EXPECT_EQ(
       message("allow a b c"),
-      "permissions, line 1: malformed rule, expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
+      "permissions, line 1: found 'allow a b c', expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
   EXPECT_EQ(message("\n\ndefault"),
-            "permissions, line 3: malformed default, expected 'default allow' or 'default deny'");
+            "permissions, line 3: found 'default', expected 'default allow' or 'default deny'");
   EXPECT_EQ(message("default maybe"), "permissions, line 1: found 'maybe', expected allow or deny");
   EXPECT_EQ(message("default deny\nallow * *"),
             "permissions, line 2: found a rule after the default, expected the default last");
