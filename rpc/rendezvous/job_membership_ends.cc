@@ -182,7 +182,7 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
       });
 }
 
-// A member knew of the loss earlier than this one, and ended its world.
+// The peer has learned of a loss before this agent, and has failed its world.
 void JobMembership::peer_world_failed(const AgentId& peer, const Error& error) {
   {
     MutexLock lock(mutex_);

@@ -127,7 +127,8 @@ void Quiescence::arrived(Result<std::map<std::string, Buffer>>&& gathered) {
   look_later();
 }
 
-// The others wait in the next wave. This member must take part in it, to tell them.
+// The others wait in the next wave. This member must take part in that wave, to tell the others that it has
+// cancelled.
 void Quiescence::cancel() {
   if (over_ || !promise_) return;
   cancelled_ = true;

@@ -34,7 +34,7 @@ struct WEFT_EXPORT StoreChanges {
   bool whole = false;  // `entries` has all existing keys, because the store no longer knows what has changed
   std::map<std::string, std::optional<std::string>> entries;
 
-  // Updates a copy of the entries from the earlier version to this one.
+  // Applies these changes to a copy of the entries at the earlier version.
   void apply_to(std::map<std::string, std::string>& copy) const;
 };
 

@@ -5,8 +5,8 @@
 //
 // An incomplete record at the end of the file is from a writer that died: it is ignored, and the next append
 // overwrites it. The value of a grant is u64 ttl in ns · u64 beat. The beat is not part of the checksum. Each
-// renewal of the lease overwrites it, so renewals do not let the file grow. Thread-safety: none; the lock
-// belongs to the file and excludes other processes and other StoreLogs.
+// renewal of the lease overwrites the beat, so renewals do not make the file longer. Thread-safety: none; the
+// lock belongs to the file and excludes other processes and other StoreLogs.
 #pragma once
 
 #include <weft/rpc/core/error.h>

@@ -37,7 +37,8 @@ class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
 // it after every rpc::CallPart of the call has read the message.
 WEFT_EXPORT DeviceMap device_map_back(rpc::IncomingMessage& message);
 
-// The streams of a served call, one for each device that the call may use. Its result is copied on them.
+// The streams of a served call, one for each device that the call may use. The result of the call is copied
+// on these streams.
 WEFT_EXPORT std::vector<c10::Stream> call_streams(rpc::CallContext& call);
 // For a handler that passes its arguments to other threads: blocks until the arguments on accelerators have
 // been copied there.

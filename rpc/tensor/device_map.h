@@ -45,7 +45,7 @@ class WEFT_EXPORT DeviceMap {
   // The pairs, in the order in which they were added.
   bool empty() const { return pairs_.empty(); }
   const std::vector<Pair>& pairs() const { return pairs_; }
-  // The remote device for tensors on this device. nullopt: the map does not name it.
+  // The remote device for tensors on this device. nullopt: the map does not name this device.
   std::optional<c10::Device> find(c10::Device here) const;
   DeviceMap inverse() const;
 

@@ -29,7 +29,7 @@ struct OperatorTraceOptions {
 };
 
 // The layer. It serves the methods `weft.operators.start` and `.stop`. The agent's layers must contain a
-// tracer's layer before this one; otherwise it throws failed_precondition.
+// tracer's layer before this one; otherwise the agent's constructor throws failed_precondition.
 WEFT_EXPORT rpc::Layer trace_operators(OperatorTraceOptions options = {});
 
 // A recording at an agent, with its times by the agent's clock in nanoseconds, like the times of spans.

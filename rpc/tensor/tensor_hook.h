@@ -19,7 +19,7 @@ class TensorHook {
   // The replacement of a tensor that is sent.
   struct Sent {
     at::Tensor tensor;                  // is sent instead, detached
-    std::optional<std::uint64_t> mark;  // is sent with it, and is passed to received()
+    std::optional<std::uint64_t> mark;  // is sent with the tensor, and passed to received()
   };
   // sending(): called once for each tensor, in the order of encoding. received(): called for a tensor that
   // was sent with a mark; returns the tensor for the program.

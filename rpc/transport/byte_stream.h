@@ -76,7 +76,7 @@ class WEFT_EXPORT ByteStream {
 
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
   // The identity of the other side that its credentials or the kernel prove: "uid:1000", "cert:worker1",
-  // "psk:job7". Empty if nothing proves it, or not yet.
+  // "psk:job7". Empty if no identity is proved, or not yet.
   virtual std::string identity() const { return {}; }
   // Describes an error of this stream for users. Adds details to the error's message if the stream has them
   // ("the peer's certificate is for 'b', not 'a'").

@@ -3,8 +3,8 @@
 // bytes come next on each lane, and the lanes need no framing of their own.
 //
 // Both directions of a lane are queues of pieces. A piece is the slice of one attachment; the transfer of a
-// frame's attachments counts the pieces that are left on all lanes, and the lane that completes the last
-// piece posts `done` to the loop of the connection.
+// frame's attachments counts the remaining pieces on all lanes, and the lane that completes the last piece
+// posts `done` to the loop of the connection.
 #include <weft/rpc/transport/lanes.h>
 
 #include <weft/rpc/core/fifo.h>

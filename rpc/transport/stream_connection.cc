@@ -487,7 +487,7 @@ void StreamConnection::be_patient() {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->timeout_ = 0;
-    // A large frame leaves the lanes as a whole, so progress shows only in the number of written bytes.
+    // A large frame counts as sent only as a whole, so only the number of written bytes shows its progress.
     if (self->lanes_ != nullptr && self->lanes_->written_bytes() != written) return self->be_patient();
     self->close(*self->finishing_);
   });

@@ -4,7 +4,7 @@
 // servers, and again after a pause, until its deadline. A request that may have been executed is repeated
 // only if it is marked as repeatable. Failures are `unavailable` and name each tried server with its error;
 // any reply of a server, whatever its status, is a response. Members are called on the loop, and callbacks
-// run there. close() fails the pending calls with shut_down; after it, no callback runs.
+// run there. close() fails the pending calls with shut_down. After close(), no callback runs.
 #pragma once
 
 #include <weft/rpc/core/error.h>

@@ -19,8 +19,8 @@ struct ShmOptions {
 
   std::chrono::nanoseconds timeout = std::chrono::seconds{5};  // of the exchange of hellos
   // The maximum number of connections of one transport at a time, in both directions, including connections
-  // in their handshake. Beyond it, connect() fails with resource_exhausted, and an incoming connection is
-  // closed at once, before anything is allocated for it.
+  // in their handshake. Beyond this maximum, connect() fails with resource_exhausted, and an incoming
+  // connection is closed at once, before anything is allocated for it.
   std::size_t max_connections = static_cast<std::size_t>(-1);
 };
 
