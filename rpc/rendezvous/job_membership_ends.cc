@@ -9,8 +9,8 @@ namespace {
 
 // How long a member that does not answer can delay the host in failing the job.
 constexpr auto tell_timeout = std::chrono::seconds{1};
-// In an elastic world: how long a store keeps the record of a member that left or was lost, so that other
-// members can tell the difference, and names that are used once do not accumulate.
+// In an elastic world: how long a store keeps the record of a member that left or was lost. So the other
+// members can tell the two cases apart, and names that are used once do not accumulate.
 constexpr auto remembered = std::chrono::minutes{2};
 
 void log_error(const AgentCore& core, LogLevel level, const Error& error, std::string_view peer = {}) {

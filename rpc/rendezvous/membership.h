@@ -2,12 +2,13 @@
 //
 // An agent that joins claims its name in the store (in a fixed world also its rank) and publishes its
 // addresses. Then it can resolve names of members. Each member renews a lease; a member whose lease expires
-// is lost. In a fixed world, or if an agent keeps the store, rank 0 is the host: all members wait for it to
-// join, and it also watches connections, so that a death is detected at once. In a fixed world the loss of a
-// member fails the job on every member with an error that names the lost member (AgentCore::fail_world), and
-// a name can be claimed only once. In an elastic world the other members are notified (MemberWatch), and a
-// new incarnation may claim the name. If an agent's Rendezvous states the other kind of world or another size
-// than the job has, the agent cannot join. Owned by the Agent. Thread-safe.
+// is lost. In a fixed world, or if an agent keeps the store, rank 0 is the host. All members wait for the
+// host to join. The host also watches connections, so that a death is detected at once. If a fixed world
+// loses a member, the job fails on every member with an error that names the lost member
+// (AgentCore::fail_world). In a fixed world, a name can be claimed only once. In an elastic world the other
+// members are notified (MemberWatch), and a new incarnation may claim the name. If an agent's Rendezvous
+// states the other kind of world or another size than the job has, the agent cannot join. Owned by the Agent.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>

@@ -1,8 +1,8 @@
 // GeneratorCore and GeneratorSource<T>: a coroutine that makes a stream's items with co_yield.
 //
 // The coroutine runs only on its home's executor, and only when an item is requested. It may await futures
-// and tasks. When the stream is closed, the coroutine is destroyed on that executor: at once if it is
-// suspended at a co_yield or awaits a future; if it awaits a task, when the task has ended. A coroutine that
+// and tasks. When the stream is closed, the coroutine is destroyed on that executor: at once if the coroutine
+// is suspended at a co_yield or awaits a future, and after the end of a task that it awaits. A coroutine that
 // never ran is destroyed by the thread that closes the stream. Thread-safety: as StreamSource.
 #pragma once
 

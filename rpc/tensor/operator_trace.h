@@ -6,10 +6,10 @@
 //   layers.push_back(tensor::trace_operators({.details = {.shapes = true}}));
 //
 // Each ATen operator, autograd node and named block (RECORD_USER_SCOPE("attention")) that a handler runs
-// becomes a span (rpc::Span::work) under the span of the call, or of the operator or block that runs it.
-// Concurrent calls keep their operators separate. A call costs only one check if its agent does not have the
-// layer, if its trace is not sampled, or if no recording is active. While operators are traced, LibTorch
-// refuses to start its profiler in a handler. Thread-safe.
+// becomes a span (rpc::Span::work). Its parent is the span of the operator or block that runs it, otherwise
+// the span of the call. Concurrent calls keep their operators separate. A call costs only one check if its
+// agent does not have the layer, if its trace is not sampled, or if no recording is active. While operators
+// are traced, LibTorch refuses to start its profiler in a handler. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

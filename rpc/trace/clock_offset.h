@@ -1,6 +1,6 @@
-// ClockOffset: the difference between another agent's clock and this agent's clock, estimated from the
-// midpoint of a round trip (Cristian's algorithm): the other agent read its clock between the departure of
-// the request and the arrival of the reply.
+// ClockOffset: the difference between another agent's clock and this agent's clock. It is estimated from the
+// midpoint of a round trip (Cristian's algorithm), because the other agent reads its clock between the
+// departure of the request and the arrival of the reply.
 //
 // Thread-safety: values; measure_clock() blocks, so do not call it on the agents' own threads.
 #pragma once

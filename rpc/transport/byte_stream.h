@@ -58,10 +58,10 @@ class WEFT_EXPORT ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  // Returns the number of bytes that were moved. If it is 0, `error` is set: would_block
-  // (asio::error::would_block); asio::error::eof for a read, once the other side has closed its direction and
-  // everything has been read; or the error that broke the stream. The spans must not be empty. A stream may
-  // ignore the spans after the 64th.
+  // Returns the number of bytes that were moved. If the number is 0, `error` is set. would_block
+  // (asio::error::would_block): try again later. asio::error::eof, only for a read: the other side has closed
+  // its direction, and everything has been read. Other errors: the stream has failed. The spans must not be
+  // empty. A stream may ignore the spans after the 64th.
   virtual std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) = 0;
   virtual std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) = 0;
 

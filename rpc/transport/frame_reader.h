@@ -46,8 +46,8 @@ class WEFT_EXPORT FrameReader {
   // pulls(), lane_reads()).
   std::optional<InboundFrame> next();
 
-  // After this call the peer is not trusted: its first frame must be a Hello, Goodbye or Lane, and until a
-  // Hello has been received, the reader buffers at most the size of the largest of these. Call before the
+  // After this call the peer is not trusted. Its first frame must be a Hello, Goodbye or Lane. Until a Hello
+  // has been received, the reader buffers at most the size of the largest of these frames. Call before the
   // first advance().
   void guard() { guarded_ = true; }
   // The prefix of the frame that waits for admit() or skip(); null: none waits.

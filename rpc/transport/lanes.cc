@@ -2,9 +2,9 @@
 // i. The frame on the connection announces the sizes of its attachments, in order. So each side knows which
 // bytes come next on each lane, and the lanes need no framing of their own.
 //
-// Both directions of a lane are queues of pieces. A piece is the slice of one attachment; the transfer of a
-// frame's attachments counts the remaining pieces on all lanes, and the lane that completes the last piece
-// posts `done` to the loop of the connection.
+// Both directions of a lane are queues of pieces. A piece is the slice of one attachment. The transfer of a
+// frame's attachments counts the remaining pieces on all lanes. The lane that completes the last piece posts
+// `done` to the loop of the connection.
 #include <weft/rpc/transport/lanes.h>
 
 #include <weft/rpc/core/fifo.h>

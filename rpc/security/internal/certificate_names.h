@@ -18,12 +18,13 @@ namespace weft::rpc {
 // certificates.
 bool is_plain_name(std::string_view name, std::size_t max_chars);
 
-// The name that the certificate proves: from the first weft:// URI, otherwise the first DNS name in lower
-// case, otherwise the single common name; "" if none exists, or if it is not a plain name.
+// The name that the certificate proves: the name in the first weft:// URI; without such a URI, the first DNS
+// name in lower case; without a DNS name, the single common name. "" if the certificate has none of these, or
+// if the name is not a plain name.
 std::string proven_name(const X509& certificate);
 
 // Whether the certificate is for this agent: one of its URIs is weft:// and the agent's name, or one of its
-// DNS names is the agent's name, without wildcards.
+// DNS names is the agent's name in upper or lower case. A DNS name with a wildcard does not match.
 bool names_agent(const X509& certificate, std::string_view agent);
 
 // All names, for messages: "'worker1', '10.0.0.5'"; "nobody" if the certificate has no names. The text is

@@ -1,7 +1,11 @@
-// The steps of a Greeting, each with the message that it waits for: greet() checks the user, creates this
-// side's segment and sends the hello; on_hello() maps the other side's segment and, if both sides offer bulk,
-// sends the proof; on_proof() tries to read this side's nonce in the other process and sends the verdict;
-// on_verdict() knows whether both sides can read. Then succeed() passes everything to the stream.
+// The steps of a Greeting, each with the message that it waits for:
+//
+//   greet()       checks the user, creates this side's segment and sends the hello
+//   on_hello()    maps the other side's segment; sends the proof if both sides offer bulk
+//   on_proof()    tries to read this side's nonce in the other process; sends the verdict
+//   on_verdict()  uses bulk if each side can read the other's memory
+//
+// Then succeed() passes everything to the stream.
 #include <weft/rpc/transport/shm/handshake.h>
 
 #include <weft/rpc/core/error.h>

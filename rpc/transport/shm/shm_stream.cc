@@ -107,9 +107,9 @@ class ShmCore final : public LoopPoller,
   }
 
  private:
-  // The requested jobs. They are owned by the wait for a knock, which is pending or running, as a job is
-  // owned by the socket in other streams: if the program destroys its io_context, the wait and the jobs are
-  // destroyed, too.
+  // The requested jobs. The wait for a knock, which is pending or running, owns them, as the socket owns the
+  // jobs in other streams. So if the program destroys its io_context, the wait and the jobs are destroyed,
+  // too.
   struct Jobs {
     Callback readable, writable, acknowledged;
   };
