@@ -102,7 +102,8 @@ class StreamWriter {
   // stream; resource_exhausted if an earlier write() still waits for room; failed_precondition after the end.
   Future<void> write(T item) {
     if (channel_ != nullptr) return channel_->write(std::move(item));
-    return Future<void>::made(detail::stream_error(ErrorKind::failed_precondition, "not a writer"));
+    return Future<void>::made(detail::stream_error(
+        ErrorKind::failed_precondition, "this StreamWriter is empty: it was moved, or never had a channel"));
   }
   void close() { channel_->end(nullptr); }  // the stream ends after the items that were written
   void fail(std::exception_ptr error) { channel_->end(std::move(error)); }
