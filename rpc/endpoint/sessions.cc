@@ -195,6 +195,7 @@ bool Sessions::is_absent_on_this_host(const std::string& name) const {
 std::vector<std::shared_ptr<Session>> Sessions::all() const {
   std::vector<std::shared_ptr<Session>> sessions;
   MutexLock lock(mutex_);
+  sessions.reserve(entries_.size());
   for (const auto& [life, entry] : entries_) sessions.push_back(entry.session);
   return sessions;
 }

@@ -81,7 +81,7 @@ Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
       }
     }
   }
-  if (refused) promise.fail(*refused);
+  if (refused) promise.fail(*refused);  // NOLINT(bugprone-use-after-move): if refused, it was not moved
   if (ended) tell(*std::move(ended));
   if (timer != nullptr) start_timer(timer, arrival);
   return future;
