@@ -1,9 +1,10 @@
 // Carried: the RRef layer's CallPart in one outgoing call or reply. It writes the section "rref", and reports
-// to the tables how each hand-over ended. The first reference in a message creates it in the message's slots.
+// to the tables how each hand-over ended. The first reference in a message creates the Carried in the
+// message's slots.
 //
-// The sender of a reply or a notification does not learn how it ended. For these, the messages of the
-// receiver decide, or the end of its connection. Hand-overs that are never sent are undone by the destructor.
-// Thread-safety: as CallPart.
+// The sender of a reply or a notification does not learn whether the message arrived. The tables then wait
+// for messages of the receiver, or for the end of the connection to it. Hand-overs that are never sent are
+// undone by the destructor. Thread-safety: as CallPart.
 #pragma once
 
 #include <weft/rpc/wire/message.h>
@@ -32,7 +33,7 @@ class Carried final : public rpc::CallPart {
   const std::shared_ptr<RRefLayer> layer_;
   RRefSection section_;
   ReferencePtr own_target_;  // if this agent owns the target
-  // If another agent owns it: the request holds the fork without a handle.
+  // If another agent owns the target: the fork that the request holds, without a handle.
   std::optional<ForkId> target_fork_;
   std::weak_ptr<Reference> result_;
   std::vector<ReferencePtr> references_;  // keeps the references that are handed over

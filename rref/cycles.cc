@@ -85,7 +85,7 @@ bool is_cycle(const std::vector<Node>& nodes, const std::vector<std::size_t>& co
   return component.size() > 1 || std::find(next.begin(), next.end(), component.front()) != next.end();
 }
 
-// A member has every fork and every hold of the members, and nothing else has one.
+// Whether members of the cycle have all forks and all holds of the members.
 bool is_garbage(const std::vector<Node>& nodes, const std::vector<std::size_t>& component) {
   std::set<ForkId> forks;
   std::map<RRefId, std::uint64_t> holds;
@@ -111,7 +111,7 @@ bool is_garbage(const std::vector<Node>& nodes, const std::vector<std::size_t>& 
 
 // --- An owner's answer ---
 
-// One for each object, even if several RRefs were made of it.
+// There is one for each object, even if several RRefs refer to the object.
 struct Asked {
   HoldingObject answer;
   std::shared_ptr<StoredObject> object;
@@ -124,7 +124,8 @@ struct Asking {
   std::atomic<std::size_t> open{1};
   rpc::Promise<Holdings> promise;
 
-  // After the objects, so that what they hold is counted already.
+  // Runs when all objects have reported: the live objects are read last, so that they include every reported
+  // hold.
   void finish() {
     std::map<RRefId, std::size_t> place;
     for (std::size_t i = 0; i < objects.size(); ++i)

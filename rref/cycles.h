@@ -90,7 +90,7 @@ struct CycleMember {
   std::string type, site;
 };
 
-// Objects each of which holds every other one, possibly through others; or one that holds itself.
+// Objects of which each holds every other one, directly or through others; or one object that holds itself.
 struct Cycle {
   std::vector<CycleMember> members;
   // Nothing outside the cycle holds any of its members. So no program can reach them, and they exist until an

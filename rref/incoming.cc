@@ -16,7 +16,7 @@ class CreationSink final : public rpc::ResultSink {
  public:
   CreationSink(std::shared_ptr<RRefLayer> layer, const RRefId& id) : layer_(std::move(layer)), id_(id) {}
 
-  // It creates a named object, for which others may wait. Before the call runs.
+  // The call creates a named object, for which other callers may wait. Call take_name() before the call runs.
   void take_name(std::string name) { name_ = std::move(name); }
   void finish(StoredObjects::Found object) {
     if (finished_.exchange(true)) return;
@@ -38,8 +38,8 @@ class CreationSink final : public rpc::ResultSink {
   std::atomic<bool> finished_{false};
 };
 
-// Waits for several events, then continues or fails the call, once. The creator's own share is the last
-// arrive().
+// Waits for several events, then continues or fails the call, once. The code that creates the Gate also calls
+// arrive() once, after its last expect().
 class Gate {
  public:
   Gate(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next)
@@ -103,7 +103,7 @@ std::vector<std::string> addresses_in(const std::string& text) {
     try {
       addresses.push_back(rpc::Address::parse(word).text());
     } catch (const rpc::Error&) {
-      // Of a kind that this agent does not know.
+      // The address is of a kind that this agent does not know.
     }
   }
   return addresses;
@@ -118,7 +118,7 @@ std::string arguments_text(rpc::IncomingCall& call, const std::vector<ReferenceP
   return text;
 }
 
-// The index in its message of an RRef that is sent for a declared value.
+// If `value` is an RRef that was sent for a declared value: the index of the RRef in its message.
 std::optional<std::uint64_t> stand_in(const std::string& declared, const rpc::ValueReader& value) {
   if (declared.starts_with("rref<") || value.kind() != rpc::ValueKind::record || value.size() != 1 ||
       value.field_name(0) != value_field)
@@ -181,7 +181,7 @@ RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::Ag
   const auto refuse = [&](std::exception_ptr why) {
     if (received.failed == nullptr) received.failed = std::move(why);
   };
-  // All are accepted, also after one that fails: their senders wait for a report of each.
+  // All references are accepted, even after one that fails: the sender waits for a report of each.
   act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
     for (std::size_t i = 0; i < section.carried.size(); ++i) {
       const protocol::Handover& handover = section.carried[i];
@@ -236,7 +236,7 @@ void RRefLayer::resolve_target(const protocol::Handover& target,
   gate->expect();
   if (const auto why = denial(access); why != protocol::Fault::none)
     return gate->arrive(fault(why, failure, self_, id));
-  // From here the hold is a reference like any other.
+  // From here on, the hold belongs to a reference, which releases it.
   auto held = std::make_shared<Reference>(shared_from_this(), id, std::nullopt, self_);
   when_alive(held, [call, gate, held](StoredObjects::Found found) {
     if (!found.ok()) return gate->arrive(found.error());

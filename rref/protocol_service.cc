@@ -109,7 +109,7 @@ void RRefLayer::send(rpc::AgentId to, Message message) {
   });
 }
 
-// A container releases many references at once: those to one owner are sent together.
+// A container releases many references at once: the messages to one owner are sent together.
 void RRefLayer::send(rpc::AgentId to, protocol::ForkDelete message) {
   {
     rpc::MutexLock lock(deletes_mutex_);
@@ -159,7 +159,8 @@ void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
   peer(to).call<&ProtocolService::taken_for_gone>().then(
       [weak = weak_from_this(), to](rpc::Result<void>&& answer) {
         const auto self = weak.lock();
-        // Without a connection no owner is notified; with the next one they are.
+        // Without a connection the agent cannot be notified. connection_made() notifies it over the next
+        // connection.
         if (self == nullptr || answer.ok() || !self->core_->links().is_linked(to)) return;
         self->later([weak, to] {
           if (const auto again = weak.lock()) again->tell_taken_for_gone(to);

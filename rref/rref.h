@@ -6,9 +6,9 @@
 //
 // Copies share one fork of the object; the object lives while any agent has a fork. An RRef<T> is accepted
 // wherever a method takes T (its owner sends the value to the callee) or RRef<T>, and an RRef<Derived> is an
-// RRef<Base>. Errors: owner_lost once the owner is gone. If the creation failed, its creator gets its error,
-// and others get failed_precondition with its text. Thread-safe like a shared_ptr: copies may be used
-// concurrently. An RRef may outlive its agent; then all uses fail.
+// RRef<Base>. Errors: owner_lost once the owner is gone. If the creation failed, the creator gets the error
+// of the creation, and other agents get failed_precondition with the text of that error. Thread-safe like a
+// shared_ptr: copies may be used concurrently. An RRef may outlive its agent; then all uses fail.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -142,10 +142,10 @@ class RRef {
   template <class... Modifiers>
   rpc::Future<T> to_here(const Modifiers&... modifiers) const;
 
-  // On the owner: the object itself, once it is alive. It is used outside its turn. On other agents:
-  // failed_precondition.
+  // On the owner: the object itself, once it is alive. The caller uses the object outside its turn. On other
+  // agents: failed_precondition.
   rpc::Future<std::shared_ptr<T>> local() const;
-  // Waits in the object's turn. Completes when the object is alive, or fails with the error of its creation.
+  // Waits for the object's turn. Completes when the object is alive, or fails with the error of its creation.
   rpc::Future<void> ready() const;
 
   // The owner as a Peer with the options of with(), for calls that are not methods of the object (an operator
@@ -273,7 +273,7 @@ const std::string& constructor_name() {
   return name;
 }
 
-// Serves the methods of T on the objects that calls name. Further calls have no effect.
+// Serves the methods of T for calls on objects behind RRefs. Further calls have no effect.
 template <class T>
 void serve_methods(rpc::MethodTable& methods) {
   [&]<class... Items>(std::tuple<Items...>*) {

@@ -156,7 +156,7 @@ rpc::Result<RRefLayer::Reply> RRefLayer::explain(rpc::Result<Reply> reply, const
     rpc::MutexLock lock(layer.mutex_);
     if (object.refusal != nullptr) return object.refusal;  // the call waited for a creation that failed
   } catch (const rpc::Error& own) {
-    // unavailable: the connection had ended already, and no agent answers another one.
+    // unavailable: the connection had ended already, and no agent accepts another connection.
     const bool gone = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable ||
                       (own.kind() == rpc::ErrorKind::shut_down && !layer.core_->draining());
     if (gone && !layer.core_->world_failure())
@@ -295,7 +295,8 @@ void RRefLayer::wake(const ForkId& fork, const std::exception_ptr& error) {
 
 // --- Ends ---
 
-// The peer may have returned before it noticed its absence, and hold references that this agent has released.
+// The peer may have returned before it noticed its absence, and may hold references that this agent has
+// released.
 void RRefLayer::connection_made(const rpc::AgentId& peer) {
   {
     rpc::MutexLock lock(mutex_);
@@ -304,8 +305,8 @@ void RRefLayer::connection_made(const rpc::AgentId& peer) {
   tell_taken_for_gone(peer);
 }
 
-// References that were lent over it may not have arrived, even if another connection to the same peer is
-// alive. A session sends them again.
+// References that were lent over this connection may not have arrived, even if another connection to the same
+// peer is alive. If there is a session, it sends them again.
 void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
   if (core_->sessions().find(peer) != nullptr) return;
   act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
@@ -381,7 +382,7 @@ void RRefLayer::shut_down() {
   const auto error = std::make_exception_ptr(ended());
   for (auto& [fork, waiters] : confirmations)
     for (auto& waiter : waiters) waiter(error);
-  // The agents that wait for objects of this agent are users elsewhere.
+  // Calls of other agents wait for objects of this agent: their error is that the owner is lost.
   const auto lost =
       std::make_exception_ptr(rpc::Error(rpc::ErrorKind::owner_lost, self_.name + " has shut down"));
   named_.end(lost);

@@ -1,5 +1,6 @@
 // RRefLayer: the RRef layer of one agent. It owns the two tables of the ownership protocol, the objects that
-// live on this agent, and the waits for both. It executes the actions of the tables.
+// live on this agent, the waits for the creation of objects, and the waits for the confirmation of forks. It
+// executes the actions of the tables.
 //
 // There is one for each agent: rref::layers() creates it, and RRefLayer::of() returns it. It takes part in
 // calls as the agent's CallHook. Thread-safe: one mutex guards the tables; actions are executed, waiters run

@@ -9,9 +9,9 @@ namespace {
 using protocol::Handover;
 using rpc::AgentId;
 
-// A Handover is five packed integers: the ids, and 1 if it is settled. If its owner is not the message's
-// receiver, or its creator not its sender, it is a list of three: the integers, the owner and the creator;
-// nil for an agent that is.
+// A Handover is five packed integers: the ids, and 1 if it is settled. If its owner is not the receiver of
+// the message, or its creator is not the sender, it is a list of three: the integers, the owner (nil: the
+// receiver), and the creator (nil: the sender).
 constexpr std::size_t integers = 5;
 
 struct Ends {

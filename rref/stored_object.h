@@ -62,7 +62,7 @@ class WEFT_EXPORT StoredObject {
     return {object, &object->turn()};
   }
 
-  // The object as a Base, or null if its type is not derived from it (publicly, unambiguously). About 2 µs.
+  // The object as a Base, or null if its type is not derived from Base (publicly, unambiguously). About 2 µs.
   template <class Base>
   Base* as() const {
     const auto throw_pointer = value_.type->throw_pointer;

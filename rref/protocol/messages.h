@@ -21,12 +21,12 @@ struct Handover {
   rpc::AgentId owner;  // the agent on which the object lives
   rpc::AgentId
       creator;  // the agent that chose `rref`; the owner watches it while the creation has not arrived
-  bool settled = false;  // the owner lends a fork of a live object: the receiver need not ask it
+  bool settled = false;  // the owner lends a fork of a live object: the receiver need not ask the owner
 
   friend bool operator==(const Handover&, const Handover&) = default;
 };
 
-// The end of a call or reply that carried a Handover, as its sender sees it.
+// The result of a call or reply that carried a Handover, as the sender of the Handover sees it.
 enum class Outcome : std::uint8_t {
   accepted,  // the handler ran: the receiver has the forks, and the owner knows them
   not_sent,  // the receiver has certainly never seen the message
@@ -82,9 +82,9 @@ struct CreationFailed {
 
 // The state of a fork at its owner.
 enum class Verdict : std::uint8_t {
-  // The owner considered the sender dead: its forks are gone, and its incarnation is refused permanently.
   registered,  // the owner knows the fork
   ended,       // the owner does not know the fork, and never will (again)
+  // The owner considered the sender dead: its forks are gone, and its incarnation is refused permanently.
   lease_lost,
 };
 

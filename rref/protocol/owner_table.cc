@@ -15,8 +15,8 @@ OwnerTable::Peer& OwnerTable::watch(const rpc::AgentId& agent, Actions& out) {
   return peer->second;
 }
 
-// Takes the number of a birth, which is possible once. Births of unwatched agents are settled: those agents
-// were dropped.
+// Settles the birth of the fork. Returns false if the birth was settled before. All births of an unwatched
+// agent are settled, because that agent was dropped.
 bool OwnerTable::settle(const ForkId& fork) {
   auto peer = peers_.find(fork.origin);
   return peer != peers_.end() && peer->second.births.insert(fork.number - birth_base(self_.incarnation));
@@ -44,7 +44,8 @@ OwnerTable::Object& OwnerTable::known(const RRefId& rref) {
   return *object;
 }
 
-// An unknown object is gone, or a message arrived before that of its creator: then it is expected.
+// If the object is unknown, it is gone, or a message about it arrived before the message of its creator. In
+// the second case, the object is expected.
 OwnerTable::Object* OwnerTable::find_or_expect(const RRefId& rref, const rpc::AgentId& creator,
                                                Actions& out) {
   if (Object* object = find(rref)) return object;
@@ -168,8 +169,8 @@ Access OwnerTable::begin_request(const rpc::AgentId& from, const Handover& targe
   return acquire(target.rref, target.creator, out);
 }
 
-// The sender keeps its own fork for this hand-over as for any other, under the birth that this function
-// settles.
+// As for any other hand-over, the sender keeps its own fork until the birth of the child is settled. This
+// function settles that birth.
 Access OwnerTable::receive(const rpc::AgentId& from, const Handover& handover, Actions& out) {
   if (handover.fork.origin != from.incarnation) return Access::gone;
   if (fenced(from.incarnation)) {
@@ -203,7 +204,7 @@ void OwnerTable::lend_ended(const Handover& lent, Outcome outcome, Actions& out)
     return;
   }
   // A fork that was not sent is erased at once, but its number is a gap in the numbers that the user
-  // remembers: the probe closes it.
+  // remembers. The probe closes this gap.
   if (fork->transit != Transit::probing)
     out.push_back(Send<ForkProbe>{user_of(*fork), {lent.rref, lent.fork}});
   fork->transit = Transit::probing;

@@ -194,7 +194,7 @@ void UserTable::hand_over_ended(const ForkId& child, Outcome outcome, Actions& o
   if (entry == parents_.end()) return;
   Fork& parent = known(entry->second);
   // A child that was not sent is settled at once, but its number is a gap in the numbers that the owner
-  // remembers: the fence closes it.
+  // remembers. The fence closes this gap.
   if (outcome != Outcome::accepted) fence(parent, child, parent.children.at(child), out);
   if (outcome != Outcome::unknown) drop_child(child, out);
 }

@@ -1,5 +1,5 @@
-// UserTable: one agent's forks of other agents' objects. It tracks whether the owner knows each fork, who
-// uses the fork, and when it may end.
+// UserTable: one agent's forks of other agents' objects. For each fork it tracks whether the owner knows the
+// fork, how many uses the fork has, and when the fork may end.
 //
 // A pure state machine, the other half of owner_table.h, with the same rules: each event function appends its
 // actions to `out`, and the layer above executes them. A fork is released when it has no handle, no request
@@ -59,8 +59,8 @@ class WEFT_EXPORT UserTable {
   std::optional<Handover> create(const rpc::AgentId& owner, Actions& out);
   void create_ended(const ForkId& fork, Outcome outcome, Actions& out);
   // A call or reply from `from` carries an RRef to another agent's object. Fault::none: the fork has a
-  // handle, and the handler may run after ForkConfirmed. Otherwise the handler must not run, and there is no
-  // handle.
+  // handle, and the handler may run after ForkConfirmed. Otherwise the handler must not run, and the fork has
+  // no handle.
   Fault receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
 
   // --- Using them ---
