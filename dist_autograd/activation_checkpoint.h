@@ -9,7 +9,7 @@
 // a pass and under LibTorch's engine, and the gradients are accumulated as without activation_checkpoint. The
 // second run has the autocast state of the first. If the first run drew random numbers, the second draws the
 // same ones: before the second run, the generators of the process, of the inputs' devices and the given ones
-// are reset. No other thread may draw from them until that run has completed. The forward must not call
+// are reset. No other thread may draw from these generators during either run. The forward must not call
 // another worker in a pass: the second run refuses such calls. As thread-safe as the operators that the
 // forward calls.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace weft::dist_autograd {
 
-// Returns the outputs for the inputs. It is called once in the forward and once in the backward.
+// Returns the outputs for the inputs. Called once in the forward and once in the backward.
 using CheckpointedForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 // parameters: all leaves that the forward uses, other than its inputs. generators: generators of the program

@@ -67,7 +67,8 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   std::shared_ptr<PassState> create();
   std::shared_ptr<PassState> find(const PassId& id);           // throws not_found
   std::shared_ptr<PassState> find_if_known(const PassId& id);  // null: the pass is not here
-  // Finds or creates the pass; throws if it has ended. oldest: from a message of the pass (PassSection).
+  // Finds or creates the pass. Throws an error if the pass has ended. oldest: PassSection::oldest of the
+  // message that names the pass.
   std::shared_ptr<PassState> join(const PassId& id, std::uint64_t oldest = 0);
   // Makes the call part of the pass. backward: the call belongs to a backward of the pass that is itself
   // recorded.
@@ -76,10 +77,11 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;
   std::size_t live_backwards() const;  // the number of backwards in which this worker takes part now
-  // A number below which all passes of the origin of `id` have ended, as far as this worker knows. At most
-  // the number of `id`.
+  // As far as this worker knows, all passes of the origin of `id` with numbers below the result have ended.
+  // The result is at most the number of `id`.
   std::uint64_t oldest_beside(const PassId& id) const;
-  // The number of ranges in which the ended passes are stored; few for each origin, however many have ended.
+  // The number of ranges in which the ended passes are stored. Each origin has few ranges, even if many of
+  // its passes have ended.
   std::size_t remembered() const;
   // Whether the pass was on this agent and has ended, by release or failure. False for a pass that was never
   // here.
@@ -100,7 +102,8 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   mutable rpc::Mutex mutex_;
   std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
   std::map<PassId, std::shared_ptr<PassState>> passes_ WEFT_GUARDED_BY(mutex_);
-  // Another origin's passes that must not be created again: all below a number, and some above.
+  // The ended passes of another origin, which must not be created again: all passes below a number, and some
+  // passes above it.
   struct Ended {
     std::uint64_t below = 0;
     rref::protocol::NumberSet numbers;

@@ -36,11 +36,11 @@ struct BackwardOptions {
   // even if a worker does not answer.
   std::chrono::nanoseconds timeout = rpc::no_timeout;
 
-  // Whether nodes keep what the forward saved.
+  // Whether nodes keep the tensors that the forward saved.
   bool keeps_graph() const { return retain_graph || create_graph; }
 };
 WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode,
-           defer_weights)  // the timeout is the initiator's
+           defer_weights)  // without `timeout`: only the initiator uses it
 
 // One backward of a pass. A pass may have several, one after another, started by different workers.
 struct BackwardId {
@@ -50,7 +50,8 @@ struct BackwardId {
 };
 WEFT_CODEC(BackwardId, initiator, number)
 
-// The backward to which a message belongs; the message starts it at its receiver.
+// The backward to which a message belongs. If the receiver has no share in this backward yet, the message
+// starts one.
 struct Backward {
   BackwardId id;
   BackwardOptions options;
@@ -63,7 +64,7 @@ WEFT_CODEC(Backward, id, options)
 //   explore: find the messages on which the waiting nodes depend: they are live
 //   resume:  no gradients will arrive for messages that are not live: run the nodes that waited for them
 //   weights: with defer_weights, before finalize: run the deferred nodes
-//   finalize: if some worker has hooks: no gradient can arrive any more, on any worker. Run the finalize
+//   finalize: if some worker has hooks, and no gradient can arrive any more on any worker: run the finalize
 //             hooks (pass_hooks.h), and wait for the work that hooks have started
 enum class Stage : std::uint8_t { run, explore, resume, finalize, weights };
 
@@ -77,8 +78,8 @@ WEFT_CODEC(Returned, message, gradients)
 // The contents of an acknowledgement, about its sender and the workers whose acknowledgements the sender
 // received.
 struct Report {
-  std::vector<rpc::AgentId> workers;  // whose share was started
-  bool waiting = false;               // some node waits for gradients that may never come
+  std::vector<rpc::AgentId> workers;  // the workers whose shares were started
+  bool waiting = false;               // some node waits for gradients that may never arrive
   bool wants_finalize = false;        // some worker has hooks on gradients
   std::vector<Returned> returned;     // for the receiver of the acknowledgement, from its sender
 };

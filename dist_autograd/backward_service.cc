@@ -34,7 +34,7 @@ rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Au
     pass->close(backward, [layer, pass, backward, promise](rpc::Result<bool> fresh) {
       if (!fresh.ok()) return promise->fail(fresh.error());
       if (!fresh.value())
-        return promise->complete(Agents{});  // the worker that closed it answers for all below
+        return promise->complete(Agents{});  // the reply to the call that closed it lists the workers below
       auto below = rpc::capture([&] {
         std::vector<rpc::Future<Agents>> asked;
         for (const rpc::AgentId& peer : pass->met())
@@ -59,7 +59,7 @@ rpc::Future<void> cancel_everywhere(const std::shared_ptr<AutogradLayer>& layer,
   auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
   pass->cancel(backward.id).then([layer, pass, backward, promise](rpc::Result<bool>&& had) {
-    // A worker whose share has ended already asks the workers below it.
+    // If the share had ended already, this worker has asked the workers below it before.
     const bool spread = had.ok() && had.value() && backward.options.mode == BackwardMode::fast;
     if (!spread) return promise->complete(had.ok() ? rpc::Result<void>() : rpc::Result<void>(had.error()));
     auto below = rpc::capture([&] {

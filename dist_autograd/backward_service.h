@@ -3,7 +3,7 @@
 //
 //   close     fast mode: accept no new calls of the pass; wait until the calls in flight here have completed;
 //             then send `close` to the workers with which this worker exchanged calls. The reply lists this
-//             worker's participants and those of the workers that it closed
+//             worker and the workers in the replies that it received, or nothing if the pass was closed here
 //   root      the backward also starts at a tensor of this worker, behind an RRef
 //   cancel    the backward was refused before any of its nodes ran: the pass is unchanged. In fast mode the
 //             worker forwards `cancel` to all workers with which it exchanged calls
@@ -11,7 +11,7 @@
 //   gradients the gradients of one message's tensors, from the receiver of the message to its sender; some
 //             are sent in a reply instead (Report::returned)
 //   discover  the roots depend on these messages; from the receiver of the messages to their sender
-//   finish    the backward is complete; the reply lists the messages that were never reached
+//   finish    the backward is complete; the reply lists this worker's nodes whose gradients never arrived
 //   release   the pass has ended
 //   graph     this worker's part of the pass's graph, for drawing
 //
@@ -52,14 +52,14 @@ struct WEFT_EXPORT BackwardService {
   std::shared_ptr<AutogradLayer> layer;
 };
 
-// Closes the pass on this worker and, unless they are closed, on all workers that it met; returns all
-// participants.
+// Closes the pass on this worker, and then on the workers with which this worker exchanged calls, and so on.
+// Returns the workers that this call has closed: all participants, if the initiator calls it.
 rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                                         const std::shared_ptr<PassState>& pass,
                                                         Backward backward, bool initiator);
 
 // Ends this worker's share in a backward in which no node has run. In fast mode, also ends the shares of all
-// workers with which it exchanged calls.
+// workers with which this worker exchanged calls.
 rpc::Future<void> cancel_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                     const std::shared_ptr<PassState>& pass, Backward backward);
 

@@ -202,7 +202,7 @@ void BackwardShare::settle() {
     return fail(std::current_exception());
   }
   const bool held = run_held_ || weights_held_;
-  if (termination_.awaits() || held)  // the acknowledgement is sent later: its gradients are sent now
+  if (termination_.awaits() || held)  // the acknowledgement is sent later, but these gradients are sent now
     for (Returned& held : std::exchange(held_, {}))
       tell<&BackwardService::gradients>(*engaged_by_, nullptr, backward_, held.message,
                                         std::move(held.gradients));

@@ -31,7 +31,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   // sends: every message of the pass that left this worker; any of them may get gradients.
   BackwardShare(PassState& pass, Backward backward, std::map<MessageId, NodePtr> sends);
 
-  // The backward that this is a share of.
+  // The backward to which this share belongs.
   const Backward& backward() const { return backward_; }
 
   // gradient: of the root's shape; may be undefined for a scalar. Throws error() if the share has failed.
@@ -50,20 +50,20 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
                Done acknowledge);
   void discover(const std::vector<MessageId>& messages, const Asked& asked, Done acknowledge);
 
-  // A node that runs here calls it with the gradients of the tensors that arrived with a message. If `to` is
-  // the worker that engaged this one and its acknowledgement is due at once, the acknowledgement contains the
-  // gradients: one message instead of two. back: the devices of the gradients at `to`; empty: those of any
-  // call to `to`.
+  // Called by a node that runs here, with the gradients of the tensors that arrived with a message. If `to`
+  // has engaged this worker (termination.h) and the acknowledgement to `to` is due at once, the
+  // acknowledgement contains the gradients: one message instead of two. back: the devices of the gradients at
+  // `to`; empty: the devices as for any call to `to`.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
                       const tensor::DeviceMap& back);
 
-  // A hook or a node that runs here calls it. The last stage of the share lasts until `work` has completed.
+  // Called by a hook or a node that runs here. The last stage of the share lasts until `work` has completed.
   void complete_after(rpc::Future<void> work);
 
   // Runs the nodes that PassTurns now permits.
   void take_turn();
 
-  const std::exception_ptr& error() const { return error_; }  // null: it has not failed
+  const std::exception_ptr& error() const { return error_; }  // null: the share has not failed
   // The nodes that wait for gradients which have not arrived, by name.
   std::vector<std::string> unreached() const {
     return executor_ == nullptr ? std::vector<std::string>{} : executor_->blocked();
@@ -78,7 +78,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   struct Send {
     NodePtr node;
     bool live = false;       // the roots depend on it
-    bool delivered = false;  // or abandoned
+    bool delivered = false;  // its gradients were delivered, or will never arrive
   };
 
   // Accepts a message: calls `work`, which executes the request, and acknowledges the message now or later.
@@ -111,9 +111,9 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   bool run_held_ = false, weights_held_ = false;  // run() and run_weights() wait for their turns
   std::vector<rpc::Future<void>> work_;           // the last stage waits for it
   std::exception_ptr error_;
-  std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, with their senders; for announce()
+  std::map<rpc::AgentId, std::vector<MessageId>> found_;  // live messages, by sender; for announce()
   Termination<Done> termination_;
-  std::optional<rpc::AgentId> engaged_by_;  // none: not engaged, or by this worker itself
+  std::optional<rpc::AgentId> engaged_by_;  // nullopt: not engaged, or engaged by this worker itself
   std::vector<Returned> held_;              // gradients for the worker that engaged this one
   std::set<rpc::AgentId> workers_;          // workers whose shares were started, for the report
   bool waiting_ = false;                    // some worker that this one engaged waits for gradients

@@ -50,7 +50,8 @@ at::Tensor RecvBackward::join(const NodePtr& self, at::Tensor tensor, std::uint6
 
 torch::autograd::variable_list RecvBackward::apply(torch::autograd::variable_list&& gradients) {
   const auto pass = pass_.lock();
-  // A pass runs without a graph task: with one, a nested backward of LibTorch's engine reached this node.
+  // A pass runs without a graph task. If there is a graph task, a nested backward of LibTorch's engine has
+  // reached this node.
   const bool of_pass = torch::autograd::get_current_graph_task_id() == -1;
   if (pass == nullptr || !of_pass || !pass->running_here())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,

@@ -3,7 +3,7 @@
 // The sender of a message has a SendBackward with an edge to every sent tensor; the gradients that are its
 // inputs arrive from the receiver. The receiver has a RecvBackward, which is the grad_fn of the received
 // tensors. If a backward of the pass runs the RecvBackward, it sends its gradients to the sender. If a local
-// .backward() reaches it, it fails with an error that explains this.
+// .backward() reaches the RecvBackward, that backward fails with an error that explains this.
 #pragma once
 
 #include <weft/dist_autograd/engine/make_node.h>

@@ -13,7 +13,7 @@ std::exception_ptr explain_participant(const PassId& pass, const rpc::AgentId& a
     std::rethrow_exception(error);
   } catch (const rpc::RemoteError&) {  // the peer exists, and answers
   } catch (const rpc::Error& own) {
-    // unavailable: its connection had ended already, and no agent answers another one.
+    // unavailable: its connection had ended already, and no agent accepts another connection.
     if (own.kind() == rpc::ErrorKind::unavailable) return participant_lost(pass, agent, own.what());
   } catch (...) {
   }

@@ -47,9 +47,9 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   enum class Direction { outgoing, incoming };
   void call_began(Direction direction);
   void call_ended(Direction direction);
-  // Calls `job` when this worker has no outstanding call of the pass. incoming_too: and when it also serves
-  // no call of the pass; false on a worker that may itself be serving such a call. The end of the pass also
-  // calls the job.
+  // Calls `job` when this worker has no outstanding call of the pass. incoming_too: the job also waits until
+  // this worker serves no call of the pass. It must be false on a worker that may call when_quiet() while it
+  // serves such a call. The end of the pass also calls the job.
   void when_quiet(bool incoming_too, rpc::Callback job);
 
   // --- Gradients; any thread ---
@@ -70,8 +70,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // From now on, this worker's part of the backwards runs on this executor, one job at a time, instead of the
   // agent's handler threads: for example on the threads of a pipeline stage. The executor chooses which of
   // its passes runs first; turns() holds nodes back. If the executor drops a job, this worker's part ends.
-  // The pass keeps the executor until its last job there has run. So the executor must not be destroyed on
-  // its own threads.
+  // The pass keeps the executor until the pass's last job there has run. If the pass then has the last
+  // reference, a thread of the executor destroys the executor, which must not happen: keep another reference.
   void run_on(std::shared_ptr<rpc::Executor> executor);
   // Call it from a hook on gradients or from a node that runs here; elsewhere it throws failed_precondition.
   // The backward completes only after this work. If the work fails, the backward fails with its error. Only
@@ -100,7 +100,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // The backward is complete: the share ends. Returns the names of the nodes whose gradients never arrived.
   rpc::Future<std::vector<std::string>> finish(const BackwardId& backward);
   std::uint64_t backwards() const;  // the number of backwards in which this worker took part
-  bool had_backward() const;  // one has started here and was not refused, or this worker took part in one
+  bool had_backward() const;  // a backward started here and was not refused, or this worker took part in one
   bool in_backward() const;   // this worker takes part in a backward now
   WorkerGraph graph(const std::vector<at::Tensor>& roots) const;
 
@@ -111,8 +111,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void run_in_contexts(const std::function<void()>& body);
   // The share has failed. The first error becomes the error of the pass.
   void failed(const std::exception_ptr& error);
-  // told(), answered(): a message of the backward was sent to this worker, or the worker has acknowledged
-  // one. awaited(): the workers with messages that they have not acknowledged.
+  // told(): a message of the backward was sent to `worker`. answered(): `worker` has acknowledged one of
+  // these messages. awaited(): the workers that have not acknowledged all of them.
   void told(const rpc::AgentId& worker);
   void answered(const rpc::AgentId& worker);
   std::vector<rpc::AgentId> awaited() const;

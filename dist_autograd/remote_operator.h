@@ -4,9 +4,9 @@
 //   auto product = dist_autograd::remote_operator(peer, "aten::mm", pass, a, b);  // RRef<Tensor>, at once
 //   auto sum = tensor::call_operator(product.owner_peer(), "aten::sum", pass, product);
 //
-// An argument may be an RRef, here and in call_operator, and stands for its tensor: call the operator on the
-// owner of that tensor. Modifiers (a pass) precede the arguments. If the operator fails, the RRef has the
-// error; `not_found`: the peer does not allow the operator.
+// Here and in call_operator, an argument may be an RRef, which represents its tensor. In that case, call the
+// operator on the owner of the tensor. Modifiers (a pass) precede the arguments. If the operator fails, the
+// RRef has the error; `not_found`: the peer does not allow the operator.
 #pragma once
 
 #include <weft/rpc/tensor/operators.h>

@@ -3,9 +3,9 @@
 //
 // The first message that reaches an idle worker engages it, and is acknowledged only when that worker is idle
 // again and all its messages are acknowledged. Every other message is acknowledged at once. So when the first
-// worker is idle, all are, whatever cycles the messages ran in. Here a message is a call, and its reply is
-// the acknowledgement. Each worker has one object for each backward and uses it on the pass's serial
-// executor. Not thread-safe.
+// worker is idle, all workers are idle, even if messages were sent in cycles. Here a message is a call, and
+// its reply is the acknowledgement. Each worker has one object for each backward and uses it on the pass's
+// serial executor. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class Termination {
   }
   void sent() { ++unacknowledged_; }
   void acknowledged() { --unacknowledged_; }
-  bool awaits() const { return unacknowledged_ != 0; }  // its messages are not all acknowledged
+  bool awaits() const { return unacknowledged_ != 0; }  // some messages of this worker are not acknowledged
 
   // Call it when the worker has nothing to do. Returns true, and sets `ack` to the acknowledgement to send,
   // if the worker was engaged and has now disengaged.

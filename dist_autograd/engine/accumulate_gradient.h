@@ -14,9 +14,9 @@ namespace weft::dist_autograd {
 WEFT_EXPORT bool owns_memory(const at::Tensor& gradient);
 
 // Adds `gradient` to `sum`, the sum of the gradients of `leaf`, as LibTorch adds to `.grad`. Both may be
-// sparse or dense. If the sum is undefined, it takes the gradient's memory, provided that
-// owns_memory(gradient). LibTorch checks the references to the gradient only, so that views of one gradient
-// for two leaves would share memory. references: as for GradientSink::accumulate().
+// sparse or dense. If the sum is undefined and owns_memory(gradient), the sum uses the gradient's memory.
+// (LibTorch checks only the references to the gradient itself. With its check, the sums of two leaves could
+// share memory, if their gradients are views of one tensor.) references: as for GradientSink::accumulate().
 WEFT_EXPORT void accumulate_gradient(const at::Tensor& leaf, at::Tensor& sum, const at::Tensor& gradient,
                                      std::size_t references);
 

@@ -91,8 +91,9 @@ class DependencyPlan {
     for (const auto& [node, entry] : entries_) visit(node, entry.payload);
   }
 
-  bool contains(Node node) const { return entries_.contains(node); }  // it was not taken yet
-  // Nodes that were not taken yet.
+  // Whether the node was added and not taken yet.
+  bool contains(Node node) const { return entries_.contains(node); }
+  // The number of nodes that were not taken yet.
   std::size_t size() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
   void clear() { entries_.clear(); }

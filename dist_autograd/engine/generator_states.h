@@ -1,8 +1,8 @@
 // GeneratorStates: the random generators that a forward can draw from, so that it can run again with the same
 // numbers.
 //
-// These are the generators of the process, of the tensors' devices, and of the program. Other threads must
-// not draw from them between the first run and the end of a later one. Not thread-safe.
+// These are the generators of the process, of the tensors' devices, and of the program. During a run, no
+// other thread may draw from them. Not thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -20,7 +20,7 @@ class WEFT_EXPORT GeneratorStates {
   // The current states. tensors: the tensors that the forward uses. others: generators of the program.
   static GeneratorStates of(const std::vector<at::Tensor>& tensors,
                             const std::vector<at::Generator>& others = {});
-  GeneratorStates now() const;  // of the same generators
+  GeneratorStates now() const;  // the current states of the same generators
   void restore() const;
   friend WEFT_EXPORT bool operator==(const GeneratorStates& a, const GeneratorStates& b);
 

@@ -13,8 +13,8 @@
 
 namespace weft::dist_autograd {
 
-// Callers do not set `Base`: it makes the call of deleteNode, which newer versions of LibTorch lack, depend
-// on a template parameter.
+// Callers do not set `Base`. Because of `Base`, the call of deleteNode depends on a template parameter, so
+// that it also compiles with newer versions of LibTorch, which lack deleteNode.
 template <class T, class... Arguments, class Base = torch::autograd::Node>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Base>>) {

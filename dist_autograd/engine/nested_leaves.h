@@ -26,8 +26,8 @@ class NestedLeaves {
   NestedLeaves(const NestedLeaves&) = delete;
   NestedLeaves& operator=(const NestedLeaves&) = delete;
 
-  // Call after the node and its hooks have run. failed_precondition if a leaf was written that is not the
-  // node's own. recorded: the node's results in a recorded backward, otherwise empty.
+  // Call after the node and its hooks have run. failed_precondition if the `.grad` of a leaf other than the
+  // node's own was written. recorded: the node's results in a recorded backward, otherwise empty.
   void check(const torch::autograd::Node& node, const torch::autograd::variable_list& recorded) const;
 
  private:

@@ -109,7 +109,7 @@ struct NodeExecutor::Impl {
 
   struct Source {
     NodePtr node;
-    bool settled = false;  // its gradients were delivered, or none will come
+    bool settled = false;  // its gradients were delivered, or will never arrive
   };
   // Gradients from outside for consecutive inputs of a node.
   struct Arrival {

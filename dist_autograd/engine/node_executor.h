@@ -11,13 +11,13 @@
 // (Qi et al., Zero Bubble Pipeline Parallelism, 2024). run() is the input part: all nodes from which an exit
 // (a node without successors that is not a leaf) can be reached. run_weights() runs the other nodes, which
 // lead only to leaves, and passes the gradients of all leaves to the sink. A node at the boundary has edges
-// of both kinds. If it is one of LibTorch's nodes and has no hooks, it runs in both parts, and computes in
-// each part only the gradients of that part. Any other boundary node runs once, in the input part. The
-// gradients have the same bits as without defer_weights, because all of them are added in the same order. The
-// executor keeps until run_weights(): the incoming gradients and saved tensors of boundary nodes that run
-// twice; the gradients that the other boundary nodes computed for the weight part; and the gradients and
-// saved tensors of nodes of the weight part. An operator whose backward computes all of its gradients at once
-// (a fused RNN) computes them twice.
+// to nodes of both parts. If it is one of LibTorch's nodes and has no hooks, it runs in both parts, and
+// computes in each part only the gradients of that part. Any other boundary node runs once, in the input
+// part. The gradients have the same bits as without defer_weights, because all of them are added in the same
+// order. The executor keeps until run_weights(): the incoming gradients and saved tensors of boundary nodes
+// that run twice; the gradients that the other boundary nodes computed for the weight part; and the gradients
+// and saved tensors of nodes of the weight part. An operator whose backward computes all of its gradients at
+// once (a fused RNN) computes them twice.
 //
 // Threads: one for each pass and worker, driven by one serial executor. Not thread-safe, but successive calls
 // may come from different threads. As in LibTorch's engine, nodes run under the thread-local state of the

@@ -97,8 +97,8 @@ bool runs_foreign_code(Node& node, const AccumulateGrad* leaf) {
 // Runs a node within a task of LibTorch's engine. Node::task_should_compute_output(), which LibTorch's nodes
 // ask before they compute a gradient, is true for the functions that the task was started for. Nothing else
 // restricts a node without changing it: Node::set_next_edge() cannot put an edge back (its check of
-// topological numbers refuses it for a node that another one leads to), and a graph may be shared with other
-// threads. A task costs some microseconds.
+// topological numbers refuses the edge if another node leads to this node), and a graph may be shared with
+// other threads. A task costs some microseconds.
 class PartTask final : public Node {
  public:
   static variable_list run(Node& node, variable_list gradients, edge_list wanted) {

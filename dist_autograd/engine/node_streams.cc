@@ -13,8 +13,8 @@ c10::Stream current_stream_on(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// LibTorch 2.15 may move a node off a stream that must not take part in a CUDA graph's capture; older ones
-// cannot.
+// LibTorch 2.15 may move a node off a stream that must not take part in a CUDA graph's capture; older
+// versions cannot.
 template <class Buffer>
 std::optional<c10::Stream> overridden_stream(const Buffer& buffer) {
   if constexpr (requires { buffer.opt_overridden_consumer_stream; }) {

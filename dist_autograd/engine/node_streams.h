@@ -2,7 +2,7 @@
 //
 // A node runs on the stream of its forward. InputBuffer::add records an event when each gradient is ready.
 // The node's stream waits for these events before the node runs. At the end, the caller's streams wait for
-// the streams on which leaves ran. Used by NodeExecutor only, on the thread that runs.
+// the streams on which leaves ran. Used by NodeExecutor only, on the thread that runs the nodes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -58,8 +58,8 @@ class WEFT_EXPORT RemoteModule {
     requires std::is_base_of_v<torch::nn::Module, T>
   RemoteModule(const rref::RRef<T>& module) : module_(module.reference()) {}
   explicit RemoteModule(rref::ReferencePtr module) : module_(std::move(module)) {}
-  // with() and with_metadata() return handles whose calls use these options or this metadata. They merge with
-  // those of this handle, as for a Peer.
+  // with() and with_metadata() return handles whose calls use these options or this metadata. The options and
+  // the metadata merge with those of this handle, as for a Peer.
   RemoteModule with(rpc::CallOptions options) const;
   RemoteModule with_metadata(rpc::Metadata metadata) const;
 
