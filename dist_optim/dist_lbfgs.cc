@@ -47,7 +47,7 @@ struct DistLBFGS::Core {
     for (const auto& module : modules) calls.push_back(ask<Method>(module, number, arguments...));
     return calls;
   }
-  // Not before all attaching has completed.
+  // Runs only after all attaching has completed.
   ~Core() {
     for (auto& call : on_all<&LbfgsService::detach>()) std::move(call).then([](auto&&) {});
   }

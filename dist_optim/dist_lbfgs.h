@@ -2,14 +2,15 @@
 // loss several times within a step, so a step takes a closure:
 //
 //   rpc::Task<dist_optim::DistLBFGS::Evaluation> evaluate(rpc::Agent& agent, rref::RRef<Model> model,
-//   at::Tensor x) {
+//                                                         at::Tensor x) {
 //     dist_autograd::Pass pass{agent};
 //     at::Tensor loss = (co_await model.call<&Model::forward>(pass, x)).square().mean();
 //     co_await pass.backward(loss);
 //     co_return dist_optim::DistLBFGS::Evaluation{std::move(pass), loss.item<double>()};
 //   }
-//   dist_optim::DistLBFGS optimizer{agent, torch::optim::LBFGSOptions(1).line_search_fn("strong_wolfe"),
-//   model}; co_await optimizer.step([&] { return evaluate(agent, model, x); });
+//   dist_optim::DistLBFGS optimizer{
+//       agent, torch::optim::LBFGSOptions(1).line_search_fn("strong_wolfe"), model};
+//   co_await optimizer.step([&] { return evaluate(agent, model, x); });
 //
 // Parameters, gradients and the history stay on their owners; only numbers are sent (lbfgs/gram.h). The steps
 // equal those of torch::optim::LBFGS over all parameters in one process. While a DistLBFGS is attached to an
@@ -72,7 +73,8 @@ class WEFT_EXPORT DistLBFGS {
   // attaching failed, every step fails with its error.
   rpc::Future<LBFGSResult> step(Closure closure);
 
-  rpc::Future<void> attached();  // completes, in order with the steps, when every owner has accepted this
+  rpc::Future<void>
+  attached();  // completes, in order with the steps, when every owner has accepted this optimizer
 
  private:
   struct Core;

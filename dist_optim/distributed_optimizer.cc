@@ -401,9 +401,9 @@ rpc::Future<std::vector<ModuleSnapshot>> ask_snapshots(const std::vector<rref::R
 
 }  // namespace
 
-// The states are read with the modules that are saved, so that both are of one version; those of other
-// modules separately. A module that no handle of this agent steps has a state only if it is one of this
-// handle's modules.
+// The state of a module that is saved is read with the module, so that both are of one version. The states of
+// other modules are read separately. A module that no handle of this agent steps has a state only if it is
+// one of this handle's modules.
 rpc::Task<DistSnapshot> DistributedOptimizer::Core::snapshot(std::shared_ptr<Core> self,
                                                              std::vector<rref::ReferencePtr> saved) {
   co_await self->attached();

@@ -7,7 +7,7 @@
 //   }
 //
 // A schedule has no state: a checkpoint needs only the step number, and two trainers with the same number
-// agree. The formulas are PyTorch's documented closed forms (torch.optim.lr_scheduler), LibTorch's own
+// agree. The formulas are PyTorch's documented closed forms (torch.optim.lr_scheduler). LibTorch's own
 // scheduler objects (StepLR, ReduceLROnPlateau) also work: run one over any local optimizer, and pass that
 // optimizer's rate to set_learning_rate() (docs/dist_optim.md).
 //
@@ -55,7 +55,7 @@ struct OneCycle {
   double start_divisor = 25;   // starts at maximum / start_divisor
   double final_divisor = 1e4;  // ends at the start divided by final_divisor
   bool linear = false;         // false: half cosines
-  bool three_phases = false;   // fall to the start in as many steps as it rises, then to the end
+  bool three_phases = false;   // the rate falls to the start in as many steps as it rises, then to the end
 };
 WEFT_EXPORT Schedule one_cycle(const OneCycle& shape);
 

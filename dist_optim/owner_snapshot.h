@@ -12,8 +12,8 @@
 // DistributedOptimizer::snapshot() reads modules of other agents in the same way. Its result has the states
 // of that handle's optimizers, and no versions.
 //
-// Thread-safe. The futures have the errors. `invalid_argument`: a reference is to an object of another agent
-// or to an object that is not a module, or an object occurs twice.
+// Thread-safe. The futures report the errors. `invalid_argument`: a reference is to an object of another
+// agent or to an object that is not a module, or an object occurs twice.
 #pragma once
 
 #include <weft/dist_optim/service/optimizer_service.h>

@@ -2,7 +2,7 @@
 // gradients are on the trainer. An example is a ShardedEmbedding: its rows are leaves of the trainer's
 // passes.
 //
-// The DistributedOptimizers that step it share it. Thread-safe.
+// Shared by the DistributedOptimizers that step it. Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>

@@ -81,7 +81,7 @@ std::size_t digits_of_blocks(std::uint64_t bytes) {
   return static_cast<std::size_t>((bytes + block_bytes - 1) / block_bytes * 8);
 }
 
-// The checksum is computed over the header with zeros in place of the checksum.
+// The checksum of the header is computed with zeros in place of its own digits.
 constexpr auto unknown_checksum = "00000000";
 
 // Replaces the text of a note of checksums in a header; `digits` is as long as the text.
@@ -96,7 +96,7 @@ struct Parsed {
   std::uint64_t begin, end;
 };
 
-// elements: the number of their bytes in the file.
+// elements: the size of all elements in the file, in bytes.
 Parsed parse_entry(const CheckedFile& file, const std::string& name, const Json& entry,
                    std::uint64_t elements) {
   const auto damaged = [&](const std::string& why) { file.fail("is damaged: '" + name + "' " + why); };

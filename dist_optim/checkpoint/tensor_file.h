@@ -4,8 +4,8 @@
 // little-endian u64, that number of bytes of JSON (for each tensor its dtype, shape and offsets;
 // "__metadata__" for the notes), then the tensors' elements, little-endian and in C order, without gaps. This
 // code writes and checks two notes. "weft.crc32c.blocks" has a CRC-32C for each MiB of the elements, so that
-// a part of a tensor can be checked without the rest; "weft.crc32c" is the CRC-32C of the JSON with that note
-// in it.
+// a part of a tensor can be checked without the rest; "weft.crc32c" is the CRC-32C of the JSON, including the
+// first note, with zeros in place of the digits of this CRC-32C.
 //
 // Tensors must be dense and of a real or integer type. CUDA tensors are written as their values, and read as
 // CPU tensors. Calls block. One thread at a time may use a reader.

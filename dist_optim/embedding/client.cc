@@ -38,7 +38,7 @@ rpc::Task<void> EmbeddingClient::follow(Ptr self, Shard shard, std::size_t known
   if (owners > known) {
     std::vector<Shard> more = co_await shard.call<&EmbeddingShard::later>(static_cast<std::uint32_t>(known));
     self->add(known, std::move(more));
-  } else {  // an owner that was to be added is not added
+  } else {  // the addition of an owner has failed
     std::vector<Shard> gone;
     rpc::MutexLock lock(self->mutex_);
     if (self->shards_.size() != known) co_return;
@@ -57,7 +57,7 @@ rpc::Task<void> EmbeddingClient::refresh(Ptr self) {
 
 rpc::Task<void> EmbeddingClient::ask_owners(Ptr self, std::shared_ptr<const std::vector<std::int64_t>> ids,
                                             Ask ask, Take take) {
-  constexpr int max_rounds = 1000;  // only while an addition is being undone, more than a few are needed
+  constexpr int max_rounds = 1000;  // few rounds suffice, except while an addition is being undone
   std::vector<std::size_t> open(ids->size());
   std::iota(open.begin(), open.end(), std::size_t{0});
   for (int round = 0; !open.empty(); ++round) {

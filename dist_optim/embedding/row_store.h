@@ -9,7 +9,7 @@
 // number of ticks since its last use. For changes: close_epoch() ends an epoch, and the rows that were
 // changed or erased after an epoch can be listed. An incremental checkpoint writes this list.
 //
-// Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted if it would have more than 2^32 - 2
+// Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted if it would have more than 2^32 - 1
 // rows.
 #pragma once
 

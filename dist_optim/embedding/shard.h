@@ -7,9 +7,9 @@
 // request, without an effect, and returns the number of owners that it knows.
 //
 // Growth (docs/sharded_embedding.md): hand_over() on an old owner increments the number of owners at once and
-// sends the rows that it no longer owns in blocks. It deletes these rows when the new owner has received the
-// rows of all old owners. If that fails, the old owner returns to the previous number. Calls at the new owner
-// that need rows which have not arrived wait for them.
+// sends, in blocks, the rows that it no longer owns. It deletes these rows when the new owner has received
+// the rows of all old owners. If that fails, the old owner returns to the previous number. If a call at the
+// new owner needs rows that have not arrived, the call waits for them.
 //
 // Owned by its agent, by RRef. Its methods run one at a time, in the shard's turn. A method that is a task
 // ends its turn while it waits for another shard. Errors: invalid_argument for tensors of a wrong dtype or

@@ -8,7 +8,7 @@
 //   co_await pass.backward(loss(rows));
 //   co_await embedding.step(pass);                        // each row by its own gradient, on its owner
 //
-// Owners must have allow_create<EmbeddingShard>(). If the embedding has a name, its shards live as long as
+// Owners must call allow_create<EmbeddingShard>(). If the embedding has a name, its shards live as long as
 // their owners' agents, and all trainers that give the same name, options and owners work on the same rows.
 // Otherwise the shards live as long as RRefs to them exist. docs/sharded_embedding.md states the guarantees.
 //

@@ -5,8 +5,8 @@
 // trainer to register sets the optimizer and the mode (step_mode.h); other trainers must register the same
 // ones. A pass is admitted before it first reads, reads within read() (forward handlers and backward nodes),
 // and ends with its step or its release. A step applies exactly the given gradients: in place if no other
-// pass reads that version, otherwise to a copy. A refused operation changes nothing. Only if LibTorch itself
-// fails in the middle of a step may some parameters be stepped and others not.
+// pass reads that version, otherwise to a copy. A refused operation changes nothing. If LibTorch itself fails
+// in the middle of a step, some parameters may have stepped and others not.
 //
 // While no pass on an old version is open and no thread reads, the module's tensors hold the newest version.
 // Code of the owner that reads the tensors at other times (for example to save them) uses read_newest().
@@ -119,10 +119,10 @@ class WEFT_EXPORT ParameterHost {
   // step is prepared or waits for its round, or if either mode is not synchronous. `invalid_argument` if the
   // mode's number of trainers is less than the number of registered trainers.
   void set_mode(StepMode mode);
-  // Ends one handle of the trainer. With its last handle, or if the trainer died, its passes end, too.
-  // step_round.h describes the effect on a synchronous round. The optimizer's state stays, even after the
-  // last trainer. Afterwards call close_rounds() on a thread that may step: it applies a round that is now
-  // complete.
+  // Ends one handle of the trainer. If this was the trainer's last handle, or if the trainer died, the
+  // trainer's passes end, too. step_round.h describes the effect on a synchronous round. The optimizer's
+  // state stays, even after the last trainer. Afterwards call close_rounds() on a thread that may step: it
+  // applies a round that is now complete.
   void strike_off(const std::string& trainer, bool died);
   void close_rounds();
 
@@ -133,11 +133,12 @@ class WEFT_EXPORT ParameterHost {
   void end_claim();
 
   // Admits the pass. Call it before the pass's first read() here; calling it again has no effect. Under
-  // bounded_staleness(k) the pass may wait for other trainers' steps. In synchronous mode the pass waits for
-  // the end of the round in which the trainer has already stepped: what the pass read now would be too old
-  // for its next step. Errors: `cancelled` if the pass is released, `aborted` if the trainer ends meanwhile.
-  // version: the pass reads this version, which the host still keeps. Then the pass does not wait, and the
-  // errors are those of PassLedger::admit_at; rows keep no versions: `failed_precondition`.
+  // bounded_staleness(k) the pass may wait for other trainers' steps. In synchronous mode, if the trainer has
+  // already stepped in the present round, the pass waits for the end of the round: the parameters that the
+  // pass would read now would be too old for the trainer's next step. Errors: `cancelled` if the pass is
+  // released, `aborted` if the trainer ends meanwhile. version: the pass reads this version, which the host
+  // must still keep. Then the pass does not wait, and the errors are those of PassLedger::admit_at.
+  // `failed_precondition` for rows, which keep no versions.
   void admit(const std::string& trainer, PassKey pass, Admitted done, std::optional<Version> version = {});
 
   // The state of the pass at this host.

@@ -5,9 +5,9 @@
 // trainer opens between two of its steps share the pin of the first. A pin ends with its pass's step or
 // release. The staleness of a step is the number of steps since the oldest pin among its passes.
 //
-// Admission under bounded_staleness(k). A trainer with open passes owes one step. In the worst case all other
-// trainers step before it. No step can then exceed the bound, and none has to wait, exactly if for every
-// trainer with open passes
+// Admission under bounded_staleness(k). A trainer with open passes owes one step. In the worst case, all
+// steps that other trainers owe are made before this step. No step can exceed the bound, and no step has to
+// wait, exactly if for every trainer with open passes
 //    (newest − its oldest pin) + (steps that the other trainers owe) ≤ k.
 // A pass is admitted if the inequality still holds with it. Otherwise it waits, in the order of arrival. A
 // further pass of a trainer with open passes changes neither term and is admitted at once. If no pass is
@@ -66,7 +66,7 @@ class WEFT_EXPORT PassLedger {
   using PassesOfTrainers = std::map<std::string, std::vector<PassKey>>;
   enum class Admission { admitted, waiting };
 
-  // Until it is called, passes pin a version and never wait.
+  // Until set_mode() is called, passes pin a version and never wait.
   void set_mode(StepMode mode) { mode_ = mode; }
   // name: the trainer's name in messages; empty: its key.
   void add_trainer(const std::string& trainer, const std::string& name = {});
@@ -104,7 +104,8 @@ class WEFT_EXPORT PassLedger {
   // open.
   std::uint64_t check_step(const std::string& trainer, const std::vector<PassKey>& passes) const;
 
-  // The staleness of a step of those of these passes that are open. The mode's bound is not checked.
+  // The staleness of a step of these passes. Passes that are not open do not count, and the mode's bound is
+  // not checked.
   std::uint64_t staleness(const PassesOfTrainers& passes) const;
 
   // prepare_step() records a step that check_step() allowed, and holds its trainer. Call end_prepared() when

@@ -26,7 +26,8 @@ struct WEFT_EXPORT StepOptions {
   // The factor by which the losses were multiplied (GradScaler). The gradients are divided by it. If a
   // gradient is not finite on any owner, all owners skip the step.
   std::optional<double> loss_scale;
-  // At most one of the two. Both apply to this trainer's gradients, not to the sum over a synchronous round.
+  // At most one of clip_value and clip_norm may be set. Both apply to this trainer's gradients, not to the
+  // sum over a synchronous round.
   std::optional<double> clip_value;
   std::optional<double> clip_norm;
   double norm_type = 2;             // p of the norm; infinity is the largest absolute value
@@ -38,8 +39,8 @@ struct WEFT_EXPORT StepOptions {
 
 // The measurements of the gradients on one object.
 struct StepPart {
-  bool nonfinite = false;  // known with a loss scale
-  double norm = 0;         // known if the norm is clipped
+  bool nonfinite = false;  // known only if there is a loss scale
+  double norm = 0;         // known only if the norm is clipped
   bool none = false;       // no parameter has a gradient
   // Passes that have a gradient on this object although the trainer does not know that their backward has
   // begun. By index in StepRequest::unseen.

@@ -1,12 +1,12 @@
 // PassAdmission: admits the passes of this agent, a trainer, to all objects of a handle.
 //
 // Under bounded_staleness(k) a pass may have to wait at an object until passes of other trainers end. A pass
-// that waits at one object while it is admitted to another could be part of a cycle of waiting passes. So the
-// objects of a handle with several of them ask the trainer: before a pass first reads one of them, and before
-// its step, the trainer has the pass admitted to all objects of the handle, one after the other, in an order
-// that is the same for all trainers (the owner's incarnation, then the object's number there). A pass that
-// waits then waits only for passes that wait, if at all, at a later object: there is no cycle (Havender
-// 1968). Handles that share an object count as one.
+// that waits at one object while it is admitted to another could be part of a cycle of waiting passes. So if
+// a handle has several objects, each object asks the trainer before a pass first reads the object. Then, and
+// before the pass's step, the trainer has the pass admitted to all objects of the handle, one after the
+// other, in an order that is the same for all trainers (by the owner's incarnation, then by the object's
+// number there). A pass that waits then waits only for passes that wait, if at all, at a later object: there
+// is no cycle (Havender 1968). Handles that share an object count as one.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe.
 #pragma once
@@ -71,7 +71,7 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   };
 
   std::vector<std::shared_ptr<Handle>> handles() const;
-  // Includes all objects of the handles of these objects, transitively.
+  // Adds the objects of all handles to which one of these objects belongs, and so on for the added objects.
   Objects closure(Objects objects) const;
   bool is_admitted(const dist_autograd::PassId& pass, Handle& handle) const;
   std::shared_ptr<Admitted> admitted(const dist_autograd::PassId& pass);

@@ -69,7 +69,7 @@ class ByteStreamTest : public testing::Test {
     moved.text.resize(moved.bytes);
     return moved;
   }
-  // Reads as soon as there is something, or the end.
+  // Reads as soon as bytes, or the end of the stream, have arrived.
   Moved await_read(int side, std::size_t most = 1000) {
     for (;;) {
       Moved moved = read(side, most);

@@ -26,7 +26,7 @@ inline std::string line_of(int pipe) {  // empty once the other side has ended
 
 // Runs `body` until the child is killed. `body` gets a pipe to write to and, if it has a second parameter,
 // one to read from. The child ends with its parent. Create it before the parent has threads, because a child
-// of a process with threads may not create any.
+// of a process with threads may not create threads.
 class Child {
  public:
   template <class Body>

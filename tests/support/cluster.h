@@ -10,7 +10,7 @@
 
 namespace weft::test {
 
-// Polls until the condition holds. If it does not hold in time, the test fails with its name.
+// Polls until the condition holds. If it does not hold in time, the test fails with the text `what`.
 template <class Condition>
 void eventually(const std::string& what, Condition condition) {
   const auto end = rpc::Clock::now() + too_long / 2;

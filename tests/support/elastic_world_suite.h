@@ -108,9 +108,9 @@ TEST_P(ElasticWorld, PresentAndLaterMembersCallEachOther) {
   got(rpc::Job(start("a")).wait_for(2));
   got(rpc::Job(start("b")).wait_for(3));
   got(rpc::Job(agent("a")).wait_for(3));
-  EXPECT_EQ(got(agent("a").peer("b").call<&Worker::who>()), "b") << "who is there calls first";
+  EXPECT_EQ(got(agent("a").peer("b").call<&Worker::who>()), "b") << "the present member calls first";
   got(rpc::Job(start("c")).wait_for(4));
-  EXPECT_EQ(got(agent("c").peer("a").call<&Worker::who>()), "a") << "who joins later calls first";
+  EXPECT_EQ(got(agent("c").peer("a").call<&Worker::who>()), "a") << "the later member calls first";
 }
 
 TEST_P(ElasticWorld, ADeathIsReported) {

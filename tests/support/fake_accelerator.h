@@ -3,8 +3,8 @@
 // waits for it (for the stream, an event, or a copy that blocks). A missing wait is therefore always
 // detected: the test reads the pattern with which fresh memory is filled.
 //
-// LibTorch registers devices for the whole process, so there is one; install() creates it. Kernels run
-// on the CPU, after the remaining jobs of their device's current stream. Thread-safe.
+// LibTorch registers devices for the whole process, so there is one FakeAccelerator, which install() creates.
+// Kernels run on the CPU, after the remaining jobs of their device's current stream. Thread-safe.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -110,8 +110,8 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return device_waits_;
   }
-  // A condition for which an event waits in addition to the jobs on its stream. It is requested for a stream
-  // when the event is recorded. Null: none.
+  // Sets the function that is called with the stream of an event when the event is recorded. It returns a
+  // condition for which the event waits in addition to the jobs on the stream. Null: none.
   void set_pending_work(std::function<std::function<bool()>(const c10::Stream&)> ended) {
     std::lock_guard lock(mutex_);
     work_ended_ = std::move(ended);
@@ -126,7 +126,7 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return std::exchange(querying_threads_, {});
   }
-  // Takes the threads that asked for the number of devices since the last take.
+  // Takes the threads that have requested the number of devices since the last take.
   std::set<std::thread::id> take_counting_threads() {
     std::lock_guard lock(mutex_);
     return std::exchange(counting_threads_, {});

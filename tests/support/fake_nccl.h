@@ -1,11 +1,11 @@
 // FakeNccl: NCCL's C interface for ranks in one process, without a GPU, and with faults that tests plant.
 //
-// Ranks are communicators that meet by a unique id. As in NCCL, non-blocking calls return in_progress and are
-// polled, new communicators are written to the caller's pointer, and an operation completes after all ranks
-// have begun it. Memory is the host's; a stream is any pointer, and an operation on it runs at once, or when
-// `enqueue` runs it. Calls that NCCL leaves undefined are not executed but noted in misuse(), which a test
-// expects to be empty: two threads inside one communicator, use after its end, an abort while a thread is
-// inside, memory allocated or freed while work is in flight. Thread-safe.
+// Ranks are communicators that find each other by a unique id. As in NCCL, non-blocking calls return
+// in_progress and are polled, new communicators are written to the caller's pointer, and an operation
+// completes after all ranks have begun it. Memory is the host's; a stream is any pointer, and an operation on
+// it runs at once, or when `enqueue` runs it. Calls that NCCL leaves undefined are not executed but noted in
+// misuse(), which a test expects to be empty: two threads inside one communicator, use after its end, an
+// abort while a thread is inside, memory allocated or freed while work is in flight. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/api.h>
@@ -104,7 +104,7 @@ class FakeNccl {
 
   // The faults of one rank of the first communicator, and of the communicators created from it.
   struct Faults {
-    Result init = Result::success;    // result of creating one
+    Result init = Result::success;    // result of creating a communicator
     bool init_hangs = false;          // never completes
     int init_polls = 2;               // polls that return in_progress
     Result launch = Result::success;  // result of the end of a group
@@ -117,7 +117,7 @@ class FakeNccl {
   FakeNccl(const FakeNccl&) = delete;
   FakeNccl& operator=(const FakeNccl&) = delete;
 
-  // Outlives the table.
+  // The FakeNccl must outlive the table.
   std::shared_ptr<const Api> api();
 
   Faults& faults(int rank) { return faults_[rank]; }  // set before threads start
@@ -158,7 +158,8 @@ class FakeNccl {
     changed_.wait(lock, [&] { return holding_.contains(rank); });
   }
 
-  // Returns a function that tells whether the current operations of the stream have ended, as an event does.
+  // Returns a function that returns whether the present operations of the stream have ended, as an event
+  // does.
   std::function<bool()> mark(Stream stream) {
     std::lock_guard lock(mutex_);
     return [this, works = streams_[stream]] {
@@ -370,7 +371,8 @@ inline void FakeNccl::reduce_any(std::vector<FakeOp>& ops, std::size_t from, std
   }
 }
 
-// Without this check the library waits for a message that no rank sends, until it is aborted.
+// Whether the ranks have called the same operation. If they have not, the operation does not end before it is
+// aborted: in NCCL, too, ranks then wait for messages that no rank sends.
 inline bool agree(const std::vector<FakeOp>& ops) {
   static constexpr int made = 5;  // the first operator that a communicator creates; each rank has its own
   const auto meaning = [](const FakeOp& op) {

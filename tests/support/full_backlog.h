@@ -20,12 +20,12 @@ class FullBacklog {
     acceptor_.listen(0);
     const auto there = acceptor_.local_endpoint();
     port_ = std::to_string(there.port());
-    for (int i = 0; i < 8; ++i) {  // the queue takes a few more than it was told
+    for (int i = 0; i < 8; ++i) {  // the queue accepts a few more connections than listen() states
       auto& socket = waiting_.emplace_back(io_);
       socket.open(asio::ip::tcp::v4());
       socket.non_blocking(true);
       (void)::connect(socket.native_handle(), there.data(),
-                      static_cast<socklen_t>(there.size()));  // Asio's waits
+                      static_cast<socklen_t>(there.size()));  // Asio's connect() would wait
     }
   }
   const std::string& port() const { return port_; }

@@ -1,4 +1,4 @@
-// Jobs of several agents in one process that meet by a store of any kind.
+// Jobs of several agents in one process that find each other through a store of any kind.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -32,7 +32,7 @@ struct JobStore {
   virtual ~JobStore() = default;
   std::string url;
   bool with_host = false;                   // rank 0 keeps it and listens at its address
-  std::shared_ptr<rpc::InProcess> network;  // set if agents reach each other by it
+  std::shared_ptr<rpc::InProcess> network;  // set if agents connect to each other over it
   std::string path;                         // path of the file
 };
 

@@ -7,8 +7,9 @@
 
 namespace weft::test {
 
-// An address for a port that the test releases and binds again, or on which no process may listen. A process
-// that binds any free port of 127.0.0.1 in the meantime cannot get it. Linux serves all of 127.0.0.0/8.
+// An address for a port that the test releases and binds again, or on which no process may listen. In the
+// meantime, a process that binds any free port of 127.0.0.1 cannot get this port. Linux serves all of
+// 127.0.0.0/8.
 inline std::string own_loopback() {
   const int pid = ::getpid();
   const auto part = [pid](int shift) { return std::to_string(pid >> shift & 255); };

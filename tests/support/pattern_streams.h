@@ -16,7 +16,7 @@
 namespace weft::test {
 
 // Writes `total` bytes of a pattern in pieces of random sizes, as fast as the stream takes them, and ends its
-// direction. run() on the stream's loop; outlives what it started.
+// direction. Call run() on the stream's loop. The sender must exist until `done` is set.
 class PatternSender {
  public:
   PatternSender(rpc::ByteStream& stream, std::uint64_t total, std::size_t most, unsigned seed)

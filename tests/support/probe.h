@@ -26,7 +26,7 @@ using test::FrameMutator;
 
 // --- Numbers ---
 
-// Returns the numbers of a test that runs `n`: all, or the one that the environment names.
+// Returns the range of seed numbers of a test with `n` seeds: all of them, or only $WEFT_SEED.
 inline std::pair<std::uint64_t, std::uint64_t> numbers(std::uint64_t n) {
   const char* one = std::getenv("WEFT_SEED");
   if (one == nullptr) return {0, n};

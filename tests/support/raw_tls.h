@@ -1,5 +1,6 @@
-// RawTls: the other side of TLS as any program might play it, by OpenSSL alone: old versions, no certificate,
-// wrong ones, other applications. It sends a message once it believes the handshake done.
+// RawTls: a TLS peer that is not weft, made with OpenSSL alone. Its options choose an old version, no
+// certificate, a wrong certificate or another application. It sends a message when its side of the handshake
+// is done.
 #pragma once
 
 #include <openssl/err.h>
@@ -13,7 +14,7 @@ namespace weft::test {
 struct RawOptions {
   bool server = false;
   int highest = 0;                   // version; 0: the highest supported one
-  std::string application = "weft";  // "": ALPN is not spoken
+  std::string application = "weft";  // "": without ALPN
   std::string certificate, key;      // PEM; empty: none
 };
 
@@ -141,7 +142,7 @@ class RawTls {
   std::string received_, error_;
 };
 
-// Our side against that side.
+// weft's side of TLS, connected to a RawTls.
 struct RawPair {
   static constexpr const char* message = "from weft";
 

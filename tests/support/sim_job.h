@@ -144,8 +144,8 @@ class SimJob {
   std::map<std::string, Program*> programs_;
 };
 
-// Returns the peer of that name after it has replied. A connection may be lost in its handshake. If this is
-// the only fault of the network, the program retries.
+// Returns the peer of that name after it has replied. again: retries after an error, for a network whose only
+// fault is that connections are lost, possibly during a handshake.
 inline rpc::Task<rpc::Peer> reach(rpc::Agent* agent, std::string name, bool again) {
   const rpc::Peer peer = agent->peer(name);
   for (int attempt = 0;; ++attempt) {
@@ -178,7 +178,7 @@ inline void expect_found_and_replayed(const char* found, std::uint64_t seeds,
     EXPECT_EQ(run(seed), said);
     return;
   }
-  ADD_FAILURE() << "nobody noticed, in " << seeds << " seeds";
+  ADD_FAILURE() << "the planted fault was not found in " << seeds << " seeds";
 }
 
 inline std::string text_of(const std::exception_ptr& error) {

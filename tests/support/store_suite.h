@@ -21,7 +21,7 @@ namespace weft::test {
 struct StoreBackend {
   virtual ~StoreBackend() = default;
   std::shared_ptr<rpc::Store> mine, theirs;
-  // Returns another client. It ends with its last reference.
+  // Returns another client, which ends with its last reference.
   virtual std::shared_ptr<rpc::Store> client() = 0;
   virtual void end() = 0;  // ends the store, not its clients
   // a client that soon detects the end of the store

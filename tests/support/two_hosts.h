@@ -53,7 +53,7 @@ class TwoHosts {
   }
 
   const std::string& missing() const { return missing_; }  // empty: the hosts exist
-  const std::string& said() const { return said_; }        // run by the other host
+  const std::string& said() const { return said_; }        // the line that `serve` returned
   bool there(const std::string& command) {
     other_->tell(command);
     return other_->line() == "yes";
