@@ -1,7 +1,7 @@
-// The trace of a backward: at the initiator one span "backward" from its start to its end; under it the
-// messages of all stages (backward_methods); under these messages, on every worker, a span "backward nodes"
-// for each run of the nodes that a message started, in which an OperatorTrace records the nodes and their
-// operators.
+// The trace of a backward. The initiator records one span "backward", from the start to the end of the
+// backward. Under this span are the messages of all stages (backward_methods). Under these messages, every
+// worker records a span "backward nodes" for each run of nodes that a message started, and an OperatorTrace
+// records the nodes and their operators in it.
 //
 // Enabled by TracerOptions::own_methods = backward_methods(). A worker without a tracer passes the trace on.
 // Thread-safety: each object is used by one thread at a time.

@@ -139,7 +139,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   bool finished_ WEFT_GUARDED_BY(mutex_) = false;      // a backward that uses up the graph has begun
   bool leading_ WEFT_GUARDED_BY(mutex_) = false;       // a backward that this worker started is running
   std::uint64_t begun_ WEFT_GUARDED_BY(mutex_) = 0;    // the number of backwards that got an id here
-  std::uint64_t refused_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of those that were refused
+  std::uint64_t refused_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of backwards that were refused
   std::uint64_t shares_ WEFT_GUARDED_BY(mutex_) = 0;   // the number of backwards with a share here
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);

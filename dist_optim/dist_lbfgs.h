@@ -73,8 +73,8 @@ class WEFT_EXPORT DistLBFGS {
   // attaching failed, every step fails with its error.
   rpc::Future<LBFGSResult> step(Closure closure);
 
-  rpc::Future<void>
-  attached();  // completes, in order with the steps, when every owner has accepted this optimizer
+  // Completes, in order with the steps, when every owner has accepted this optimizer.
+  rpc::Future<void> attached();
 
  private:
   struct Core;

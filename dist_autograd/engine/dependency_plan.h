@@ -144,7 +144,8 @@ class ReadyQueue {
 };
 
 // The parts of a backward that defers its weight gradients: the input part computes the gradients that reach
-// an exit, the weight part computes the others. An exit is a node that sends its gradients elsewhere.
+// an exit, the weight part computes all other gradients. An exit is a node that sends its gradients
+// elsewhere.
 //   input:    an exit can be reached by each edge of the node
 //   boundary: an exit can be reached by some of its edges; the other edges lead to nodes of the weight part
 //   weight:   no exit can be reached from the node

@@ -18,7 +18,7 @@ namespace weft::dist_autograd::detail {
 // The stream on which `node`'s forward ran, if it ran on an accelerator.
 std::optional<c10::Stream> forward_stream(torch::autograd::Node& node);
 
-// The calling thread's current stream for the device of a gradient that comes from outside.
+// The calling thread's current stream for the device of a gradient that arrives from outside.
 std::optional<c10::Stream> current_stream(const at::Tensor& gradient);
 
 // The stream on which `node` runs with the gradients in `buffer`. That stream has been made to wait for the

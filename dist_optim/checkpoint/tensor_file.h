@@ -29,7 +29,8 @@ namespace weft::dist_optim {
 struct TensorFile {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> notes;
-  bool proven = false;  // set by a read: the checksum was found and is right (other programs write none)
+  bool proven =
+      false;  // set by a read: the checksum was found and is right (other programs write no checksum)
 };
 
 // Atomic: after a crash the file is the new or the old one. Returns the file's "weft.crc32c"; a file with

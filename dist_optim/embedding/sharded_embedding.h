@@ -1,6 +1,6 @@
-// ShardedEmbedding: a table of rows by id, created on first use, distributed over owners by a hash of the id;
-// looked up in passes and updated with their gradients (the parameter server of Li and others 2014, for
-// sparse models).
+// ShardedEmbedding: a table of rows by id, distributed over owners by a hash of the id. A row is created on
+// first use. Passes look rows up, and a step updates the rows with the gradients of its passes (the parameter
+// server of Li and others 2014, for sparse models).
 //
 //   dist_optim::EmbeddingOptions options{.dimension = 16, .optimizer = RowOptimizer::adagrad(0.05)};
 //   dist_optim::ShardedEmbedding embedding{agent, options, {agent.peer("ps0"), agent.peer("ps1")}, "users"};

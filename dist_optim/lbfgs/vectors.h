@@ -52,8 +52,8 @@ class WEFT_EXPORT LbfgsVectors {
   // as zeros. Drops the gradients of all other points that are not in `keep`. Errors: those of
   // check_gradients().
   LbfgsMeasures take(Point point, const Gradients& gradients, const std::vector<Point>& keep);
-  // Selects the gradient of that point as the step's next one. 0: the start of the direction; every other
-  // point must have been recorded by take().
+  // Selects the gradient of that point as the next gradient of the step. 0: the start of the direction; every
+  // other point must have been recorded by take().
   LbfgsMeasures settle(Point point);
 
   // Computes the direction from the last settled gradient, and moves the parameters by t along it. stay: only

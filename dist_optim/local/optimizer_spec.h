@@ -5,9 +5,10 @@
 // including those left at their defaults: two specs are equal exactly if the two optimizers behave equally,
 // and handles to one object with different specs are refused.
 //
-// Parameter groups: parameters whose names begin with a group's prefix (a whole name or up to a dot: "conv"
-// includes conv.weight, not conv2.weight; the longest prefix applies) have the group's options instead of the
-// spec's. A slice of a parameter (slices.h) is in the group of the parameter.
+// Parameter groups: the parameters whose names begin with a group's prefix have the group's options instead
+// of the spec's. The prefix must be the whole name or end before a dot: "conv" includes conv.weight, but not
+// conv2.weight. If several prefixes match, the longest one applies. A slice of a parameter (slices.h) is in
+// the group of the parameter.
 //
 // Thread-safety: a value.
 #pragma once

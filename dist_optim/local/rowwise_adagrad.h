@@ -1,6 +1,6 @@
-// RowwiseAdagrad: Adagrad with one accumulator for each row instead of each element, which changes only the
-// rows that have a gradient: the usual optimizer of large embedding tables (Duchi et al. 2011; per row as in
-// DLRM, Naumov et al. 2019, and FBGEMM's table-batched embeddings).
+// RowwiseAdagrad: Adagrad with one accumulator for each row instead of each element. It changes only the rows
+// that have a gradient, and is the usual optimizer of large embedding tables (Duchi et al. 2011; per row as
+// in DLRM, Naumov et al. 2019, and FBGEMM's table-batched embeddings).
 //
 //   s += mean over the row of g²;  p -= lr · g / (sqrt(s) + eps)
 // A row is an index of the first dimension; in a parameter with fewer than two dimensions every element is a

@@ -1,5 +1,5 @@
 // SparseAdam: Adam for embeddings, which changes only the rows that have a gradient (torch.optim.SparseAdam,
-// which LibTorch's C++ API lacks; its Adam refuses sparse gradients).
+// which LibTorch's C++ API lacks; LibTorch's Adam refuses sparse gradients).
 //
 // A row's moments decay only in the steps in which it has a gradient. The bias correction counts the
 // parameter's steps, not the row's. With m, v the row's moments and t the step (Kingma and Ba 2015, in the

@@ -147,7 +147,7 @@ class WEFT_EXPORT UserTable {
 
   const rpc::AgentId self_;
   std::map<ForkId, Fork> forks_;
-  std::map<ForkId, ForkId> parents_;       // unsettled child -> the fork that is kept for it
+  std::map<ForkId, ForkId> parents_;       // unsettled child -> its parent, which is kept
   std::map<std::uint64_t, Owner> owners_;  // by incarnation
   std::map<std::uint64_t, Fault> lost_;    // by incarnation; each entry uses a few bytes of memory
   std::uint64_t next_serial_ = 0;

@@ -180,7 +180,7 @@ class PairedStream final : public rpc::ByteStream {
   struct Pipe {  // one direction
     explicit Pipe(std::size_t room) : capacity(room) {}
     const std::size_t capacity;
-    std::mutex mutex;  // guards what follows
+    std::mutex mutex;  // guards the members below
     std::string bytes;
     bool ended = false;  // by its writer
     bool deaf = false;   // its reader was destroyed

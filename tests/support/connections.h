@@ -81,7 +81,7 @@ class End final : public rpc::ConnectionObserver {
   }
 
   const std::shared_ptr<rpc::Connection> connection_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<rpc::InboundFrame> frames_;
   std::vector<rpc::Error> reasons_;

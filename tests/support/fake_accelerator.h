@@ -287,7 +287,8 @@ class FakeAccelerator {
   static at::Tensor view(const at::Tensor& self, c10::IntArrayRef sizes) {
     return at::native::view(self, sizes);
   }
-  // A copy on the CPU is contiguous, and the strides would be wrong for it.
+  // Without this function LibTorch would copy the tensor to the CPU, and the strides would not fit the
+  // contiguous copy.
   static at::Tensor reshape_alias(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
     return at::native::_reshape_alias(self, sizes, strides);
   }
@@ -432,7 +433,7 @@ class FakeAccelerator {
   }
 
   torch::Library kernels_, sparse_, others_;
-  std::recursive_mutex mutex_;  // guards what follows
+  std::recursive_mutex mutex_;  // guards the members below
   std::map<Key, Queue> queues_;
   std::set<void*> pinned_;
   bool results_late_ = false;

@@ -299,7 +299,7 @@ class FakeNccl {
   static void reduce_any(std::vector<FakeOp>& ops, std::size_t from, std::size_t count, void* out);
 
   const int version_;
-  mutable std::recursive_mutex mutex_;  // guards what follows
+  mutable std::recursive_mutex mutex_;  // guards the members below
   std::condition_variable_any changed_;
   std::map<int, Faults> faults_;
   std::vector<std::unique_ptr<Comm>> comms_;  // never destroyed, to detect use after the end

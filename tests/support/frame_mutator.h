@@ -58,7 +58,7 @@ class FrameMutator {
   std::uint64_t one_of(std::initializer_list<std::uint64_t> values) {
     return *(values.begin() + below(values.size()));
   }
-  // A length or a count: values at which checks of it are likely to fail.
+  // Replaces a length or a count `n` by a value at which its checks are likely to fail.
   std::uint64_t near(std::uint64_t n) {
     return one_of({0,
                    1,

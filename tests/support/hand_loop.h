@@ -81,7 +81,7 @@ class HandLoop final : public rpc::Loop {
     return job;
   }
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   rpc::Clock::time_point now_ = rpc::Clock::now();
   std::deque<rpc::Callback> jobs_;
   std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Callback> timers_;

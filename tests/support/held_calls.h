@@ -41,7 +41,7 @@ class HeldCalls final : public rpc::Interceptor {
 
   const std::string method_;
   Event held_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   bool open_ = false;
   std::vector<rpc::Promise<void>> waiting_;
 };

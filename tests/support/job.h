@@ -40,7 +40,7 @@ struct TcpJobStore : JobStore {
   TcpJobStore() {
     with_host = true;
     rpc::Agent probe(rpc::AgentOptions{.name = "probe", .listen = {"tcp://" + own_loopback() + ":0"}});
-    url = probe.addresses().front();  // no other process takes it before the host does
+    url = probe.addresses().front();  // no other process binds it before the host does
   }
 };
 struct InProcessJobStore : JobStore {

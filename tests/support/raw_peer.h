@@ -1,4 +1,5 @@
-// A peer whose bytes a test writes, and an agent that reports its resources for such peers.
+// A peer whose bytes a test writes, and an agent whose resources a test measures while the agent serves such
+// peers.
 #pragma once
 
 #include <weft/rpc/testing/wait.h>

@@ -1,5 +1,5 @@
-// The contract of rpc::Store, run against every backend, each seen through two clients of one store, as two
-// agents see it. A backend runs it by one line, given a class derived from StoreBackend:
+// The contract of rpc::Store, as a suite of tests to run against every backend, through two clients of one
+// store. For a backend with a class derived from StoreBackend, one line runs the suite:
 //
 //   INSTANTIATE_TYPED_TEST_SUITE_P(Memory, StoreSuite, MemoryBackend);
 #pragma once

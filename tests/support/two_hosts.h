@@ -1,7 +1,7 @@
 // Two hosts, as network namespaces with a cable between them: this process moves to 10.99.7.2, a child of it
 // is at 10.99.7.1. Commands on either side produce the faults of the network.
 //
-// Made before the process has threads. Thread-safety: none.
+// Create it before the process has threads. Thread-safety: none.
 #pragma once
 
 #include <sched.h>
