@@ -154,9 +154,12 @@ class CheckpointBackward final : public Node {
 std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward, std::vector<at::Tensor> inputs,
                                               std::vector<at::Tensor> parameters,
                                               const std::vector<at::Generator>& generators) {
-  for (const at::Tensor& parameter : parameters)
-    if (!parameter.defined() || !parameter.is_leaf())
-      throw Error(ErrorKind::invalid_argument, "activation_checkpoint: expected leaves as parameters");
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (!parameters[i].defined() || !parameters[i].is_leaf())
+      throw Error(ErrorKind::invalid_argument,
+                  "activation_checkpoint: parameter " + std::to_string(i) +
+                      (parameters[i].defined() ? " is the result of an operation" : " is undefined") +
+                      ", expected leaves as parameters");
   std::erase_if(parameters, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
   const bool recorded =
       at::GradMode::is_enabled() &&

@@ -93,9 +93,10 @@ void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gr
 void BackwardShare::take(const MessageId& message, std::vector<at::Tensor> gradients) {
   const auto found = sends_.find(message);
   if (found == sends_.end() || found->second.delivered)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     to_string(pass_.id()) +
-                         ": gradients arrived for a message that this worker has not sent, or twice for one");
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        to_string(pass_.id()) + ": gradients arrived for message " + std::to_string(message.number) +
+            (found == sends_.end() ? ", which this worker has not sent" : " twice, expected once"));
   Send& send = found->second;
   send.live = send.delivered = true;
   plan();
@@ -117,7 +118,8 @@ void BackwardShare::discover(const std::vector<MessageId>& messages, const Asked
       const auto found = sends_.find(message);
       if (found == sends_.end())
         throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         to_string(pass_.id()) + ": discover names a message that this worker has not sent");
+                         to_string(pass_.id()) + ": discover names message " +
+                             std::to_string(message.number) + ", which this worker has not sent");
       found->second.live = true;
       executor_->visit_from(found->second.node, [this](torch::autograd::Node& node) { note(node); });
     }
@@ -256,8 +258,8 @@ void BackwardShare::enter(Stage stage) {
                    "backward: unknown stage " + std::to_string(static_cast<int>(stage)));
 }
 
-// All workers of the pass enter this stage, notified by those with which they exchanged calls. This includes
-// workers that the backward did not reach, because a reduction may wait for them.
+// All workers of the pass enter this stage, notified by workers with which they exchanged calls. This
+// includes workers that the backward did not reach, because a reduction may wait for them.
 void BackwardShare::finalize() {
   if (std::exchange(finalized_, true)) return;
   for (const rpc::AgentId& worker : pass_.met())

@@ -11,10 +11,14 @@ void PassHooks::add_context(const void* owner, std::shared_ptr<rpc::ContextSwitc
 
 void PassHooks::on_gradient(const at::Tensor& leaf, OnGradient hook) {
   if (!leaf.defined() || !leaf.is_leaf() || !leaf.requires_grad())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "on_gradient: expected a leaf that requires grad");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     std::string("on_gradient: expected a leaf that requires grad, not ") +
+                         (!leaf.defined()   ? "an undefined tensor"
+                          : !leaf.is_leaf() ? "the result of an operation"
+                                            : "a leaf that does not require grad"));
   rpc::MutexLock lock(mutex_);
   if (!by_tensor_.emplace(leaf.unsafeGetTensorImpl(), leaves_.size()).second)
-    throw rpc::Error(rpc::ErrorKind::already_exists, "on_gradient: the leaf has a hook in this pass");
+    throw rpc::Error(rpc::ErrorKind::already_exists, "on_gradient: the leaf already has a hook in this pass");
   leaves_.push_back({leaf, std::make_shared<OnGradient>(std::move(hook))});
   wants_finalize_ = true;
 }
@@ -55,7 +59,9 @@ void PassHooks::reached(const at::Tensor& leaf, at::Tensor& gradient) {
   (*hook)(gradient);
   if (!gradient.defined() || gradient.sizes() != leaf.sizes())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "on_gradient: the hook replaced the gradient by a tensor of another shape");
+                     "on_gradient: the hook replaced the gradient by a tensor of another shape: " +
+                         (gradient.defined() ? c10::str(gradient.sizes()) : "undefined") + ", expected " +
+                         c10::str(leaf.sizes()));
 }
 
 void PassHooks::finalize() {

@@ -236,8 +236,8 @@ BackwardShare& PassState::share_in(const Backward& backward) {
     if (ended_) std::rethrow_exception(released_error(id_));
     if (share_ != nullptr) {
       if (share_->backward().id == backward.id) return *share_;
-      // If the graph was kept, the previous backward has finished on all workers; otherwise none may follow
-      // it.
+      // If the graph was kept, the previous backward has finished on all workers. Otherwise no other backward
+      // may follow it.
       if (share_->backward().options.keeps_graph()) throw running_error(id_);
     }
     if (finished_) throw graph_used_error(id_);
@@ -335,7 +335,8 @@ WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
   std::vector<NodePtr> nodes;
   for (const at::Tensor& root : roots) {
     if (!root.defined() || !root.requires_grad())
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a root must require a gradient");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "dot: a root does not require grad, expected roots that require grad");
     nodes.push_back(torch::autograd::impl::gradient_edge(root).function);
   }
   std::map<MessageId, NodePtr> sends;
@@ -367,8 +368,9 @@ void PassState::run_in_contexts(const std::function<void()>& body) {
 
 void PassState::complete_after(rpc::Future<void> work) {
   if (!running_here() || share_ == nullptr)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     to_string(id_) + ": complete_after() is called by a hook or a node of a backward");
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        to_string(id_) + ": complete_after() may be called only by a hook or a node of a running backward");
   share_->complete_after(std::move(work));
 }
 

@@ -66,7 +66,7 @@ struct DistLBFGS::Core {
   const std::vector<rref::ReferencePtr> modules;
   const std::uint64_t number;  // by which the owners identify this optimizer of the agent
 
-  // The jobs of the handle, which run one at a time, use the rest.
+  // Only the jobs of the handle, which run one at a time, use the members below.
   const std::shared_ptr<InOrder> order = std::make_shared<InOrder>();
   std::exception_ptr refused;
   bool broken = false;  // the owners no longer have the same step

@@ -71,13 +71,13 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   // for that failure.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all(Call call, std::size_t count);
-  // As ask_all(), in the handle's order: after the steps before it, and before those that follow.
+  // Like ask_all(), but in the handle's order: after the earlier steps, and before the later steps.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all_in_order(Call call, std::size_t count);
   static rpc::Task<DistSnapshot> snapshot(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> saved);
   static rpc::Task<void> restore(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> modules,
                                  DistSnapshot from);
-  // Runs a task in the handle's order: the steps that follow wait for it.
+  // Runs a task in the handle's order: later steps wait for the task.
   template <class T, class Make>
   rpc::Future<T> run_in_order(Make make);
   // invalid_argument: the state does not have one entry for each of the handle's modules.
@@ -152,8 +152,8 @@ StepCall::Rows DistributedOptimizer::Core::rows_of(std::span<const dist_autograd
   return rows;
 }
 
-// Like a module's guard, admits the passes that call it. In `hogwild` the lookups do not wait for it, as no
-// pass waits.
+// Like a module's guard, admits the passes that call it. In `hogwild` the lookups do not wait for their
+// admission, because no pass waits.
 void DistributedOptimizer::Core::admit_lookups() {
   admit_pass = std::make_shared<const StepParticipant::Admit>(
       [admission = layer->admission(), of = std::weak_ptr(handle),

@@ -9,17 +9,20 @@ namespace weft::dist_optim {
 namespace {
 
 void check_rate(double rate) {
-  require(std::isfinite(rate) && rate >= 0,
-          "learning-rate schedule: the rate must be finite and not negative");
+  require(std::isfinite(rate) && rate >= 0, "learning-rate schedule: the rate is " + std::to_string(rate) +
+                                                ", expected a finite number of at least 0");
 }
 
 void check_steps(std::uint64_t steps) {
-  require(steps > 0, "learning-rate schedule: expected at least one step");
+  require(steps > 0, "learning-rate schedule: the number of steps is 0, expected at least 1");
 }
 
 void check_milestones(const std::vector<std::uint64_t>& milestones) {
-  require(std::is_sorted(milestones.begin(), milestones.end()),
-          "learning-rate schedule: the milestones must ascend");
+  const auto next = std::is_sorted_until(milestones.begin(), milestones.end());
+  if (next != milestones.end())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "learning-rate schedule: milestone " + std::to_string(*next) + " follows " +
+                         std::to_string(*(next - 1)) + ", expected ascending milestones");
 }
 
 double ratio(std::uint64_t step, std::uint64_t steps) {
@@ -94,7 +97,7 @@ Schedule cosine_restarts(double rate, std::uint64_t first, std::uint64_t multipl
   check_rate(rate);
   check_rate(minimum);
   check_steps(first);
-  require(multiplier > 0, "cosine_restarts: the multiplier must be at least 1");
+  require(multiplier > 0, "cosine_restarts: the multiplier is 0, expected at least 1");
   return [=](std::uint64_t step) {
     std::uint64_t length = first;
     if (multiplier == 1) {
@@ -109,10 +112,14 @@ Schedule cosine_restarts(double rate, std::uint64_t first, std::uint64_t multipl
 Schedule one_cycle(const OneCycle& shape) {
   check_rate(shape.maximum);
   check_steps(shape.steps);
-  require(shape.rising >= 0 && shape.rising <= 1, "one_cycle: the rising part must be between 0 and 1");
-  require(shape.start_divisor > 0 && shape.final_divisor > 0, "one_cycle: the divisors must be positive");
-  require(!shape.three_phases || shape.rising <= 0.5,
-          "one_cycle: with three_phases, `rising` must be at most 0.5");
+  require(shape.rising >= 0 && shape.rising <= 1,
+          "one_cycle: `rising` is " + std::to_string(shape.rising) + ", expected a number from 0 to 1");
+  require(shape.start_divisor > 0 && shape.final_divisor > 0,
+          "one_cycle: the divisors are " + std::to_string(shape.start_divisor) + " and " +
+              std::to_string(shape.final_divisor) + ", expected positive numbers");
+  require(
+      !shape.three_phases || shape.rising <= 0.5,
+      "one_cycle: `rising` is " + std::to_string(shape.rising) + " with three_phases, expected at most 0.5");
   const double start = shape.maximum / shape.start_divisor, end = start / shape.final_divisor;
   const auto steps = static_cast<double>(shape.steps);
   struct Phase {
@@ -139,7 +146,9 @@ Schedule one_cycle(const OneCycle& shape) {
 
 Schedule sequential(std::vector<Schedule> schedules, std::vector<std::uint64_t> milestones) {
   require(!schedules.empty() && schedules.size() == milestones.size() + 1,
-          "sequential: expected at least one schedule, and one milestone fewer than schedules");
+          "sequential: " + std::to_string(schedules.size()) + " schedules and " +
+              std::to_string(milestones.size()) +
+              " milestones, expected at least one schedule, and one milestone fewer than schedules");
   check_milestones(milestones);
   return [schedules = std::move(schedules), milestones = std::move(milestones)](std::uint64_t step) {
     const auto next = std::upper_bound(milestones.begin(), milestones.end(), step);

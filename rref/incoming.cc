@@ -192,7 +192,8 @@ RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::Ag
                 from == self_ ? transit_.extract(section.local[i]) : decltype(transit_)::node_type{}) {
           reference = std::move(node.mapped());
         } else {
-          refuse(error(rpc::ErrorKind::invalid_argument, "a reference that is not in flight"));
+          refuse(error(rpc::ErrorKind::invalid_argument,
+                       "the local reference " + std::to_string(section.local[i]) + " is not in flight"));
           continue;
         }
       } else if (handover.owner == self_) {
@@ -318,7 +319,8 @@ std::shared_ptr<CreationSink> RRefLayer::accept_creation(const RRefSection& sect
   const RRefId id = section.result->rref;
   std::exception_ptr refused;
   if (section.result->owner != self_) {
-    refused = error(rpc::ErrorKind::invalid_argument, "an object for another owner");
+    refused = error(rpc::ErrorKind::invalid_argument,
+                    "a creation for the owner " + section.result->owner.name + " arrived at " + self_.name);
   } else if (from == self_) {
     rpc::MutexLock lock(mutex_);
     unbegun_.erase(id);

@@ -189,7 +189,7 @@ void RRefLayer::watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout)
     try {
       std::rethrow_exception(answer.error());
     } catch (const rpc::RemoteError&) {
-      // The peer exists, whatever it answers.
+      // The peer exists: it has replied, although with an error.
     } catch (const rpc::Error& error) {
       if (self->core_->expects(agent))
         return;  // the end of another connection, or its absence, will be detected

@@ -39,15 +39,18 @@ void write(rpc::ValueWriter writer, const Handover& handover, const Ends& ends) 
   agent(list[2], created, handover.creator);
 }
 
-rpc::Error malformed() {
-  return rpc::Error(rpc::ErrorKind::invalid_argument, "a malformed section of references");
+rpc::Error malformed(const std::string& why) {
+  return rpc::Error(rpc::ErrorKind::invalid_argument, "malformed section of references: " + why);
 }
 
 Handover read_handover(const rpc::ValueReader& reader, const Ends& ends) {
   const bool list = reader.kind() == rpc::ValueKind::list;
-  if (list && reader.size() != 3) throw malformed();
+  if (list && reader.size() != 3)
+    throw malformed("a hand-over has " + std::to_string(reader.size()) + " parts, expected 3");
   const rpc::ValueReader ids = list ? reader.at(0) : reader;
-  if (ids.size() != integers) throw malformed();
+  if (ids.size() != integers)
+    throw malformed("a hand-over has " + std::to_string(ids.size()) + " integers, expected " +
+                    std::to_string(integers));
   const auto number = [&](std::size_t i) { return std::bit_cast<std::uint64_t>(ids.int_at(i)); };
   const auto agent = [&](std::size_t i, const AgentId& known) {
     if (!list) return known;
@@ -115,7 +118,10 @@ RRefSection RRefSection::read(const rpc::ValueReader& reader, const AgentId& sen
         [&](const Value& value) { section.local = rpc::Codec<std::vector<std::uint64_t>>::decode(value); });
   if (section.local.size() != section.carried.size() ||
       section.owner_addresses.size() != section.carried.size())
-    throw malformed();
+    throw malformed(std::to_string(section.carried.size()) + " references have " +
+                    std::to_string(section.owner_addresses.size()) + " texts of addresses and " +
+                    std::to_string(section.local.size()) +
+                    " transit numbers, expected one of each for each reference");
   return section;
 }
 

@@ -15,7 +15,7 @@ using dist_autograd::StateDict;
 using Json = nlohmann::json;
 
 // The tensors of a module are "module.INDEX/NAME", those of its optimizer's state "optimizer.INDEX/NAME". The
-// note "weft.checkpoint" holds the data that are no tensors.
+// note "weft.checkpoint" holds the data that are not tensors.
 constexpr auto note_name = "weft.checkpoint";
 constexpr int format = 1;
 
@@ -86,7 +86,9 @@ Loaded taken_apart(TensorFile file) {
   };
   try {
     const Json about = Json::parse(text);
-    if (about.at("format").get<int>() > format) refuse("a later version of weft wrote it");
+    if (const int found = about.at("format").get<int>(); found > format)
+      refuse("its format is " + std::to_string(found) + ", expected at most " + std::to_string(format) +
+             ": a later version of weft wrote it");
     for (const Json& entry : about.at("modules")) {
       StateDict state;
       for (auto& [name, tensor] : take(prefix_of("module", loaded.modules.size())))

@@ -106,7 +106,8 @@ Parsed parse_entry(const CheckedFile& file, const std::string& name, const Json&
   if (type == std::end(types)) damaged("is of type " + type_name + ", which is not supported");
   const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > elements)
-    damaged("has data_offsets outside of the file");
+    damaged("has data_offsets " + entry.at("data_offsets").dump() + " outside of the " +
+            std::to_string(elements) + " bytes of elements in the file");
   const std::uint64_t bytes = offsets[1] - offsets[0], item = c10::elementSize(type->type);
   const auto shape = entry.at("shape").get<std::vector<std::uint64_t>>();
   std::uint64_t count = 1, strides = 1;  // if an extent is 0, the other extents determine the strides
@@ -210,13 +211,14 @@ TensorFileReader::TensorFileReader(const std::filesystem::path& path) : file_(pa
   std::uint64_t length = 0;
   file_.read_at(0, &length, sizeof length);
   if (length > longest_header || length > size - sizeof length)
-    file_.fail("is damaged, or no file of tensors: its header would be longer than it is");
+    file_.fail("is damaged, or not a tensor file: it states a header of " + std::to_string(length) +
+               " bytes, expected at most " + std::to_string(std::min(longest_header, size - sizeof length)));
   elements_at_ = sizeof length + length;
   elements_bytes_ = size - elements_at_;
   std::string text(length, '\0');
   file_.read_at(sizeof length, text.data(), length);
   const Json header = Json::parse(text, nullptr, false);
-  if (!header.is_object()) file_.fail("is damaged, or no file of tensors: its header is not JSON");
+  if (!header.is_object()) file_.fail("is damaged, or not a tensor file: its header is not JSON");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   try {
     for (const auto& [name, entry] : header.items()) {
@@ -235,14 +237,20 @@ TensorFileReader::TensorFileReader(const std::filesystem::path& path) : file_(pa
   std::sort(ranges.begin(), ranges.end());
   std::uint64_t at = 0;
   for (const auto& [begin, end] : ranges) {
-    if (begin != at) file_.fail("is damaged: its tensors overlap, or leave gaps");
+    if (begin != at)
+      file_.fail("is damaged: its tensors overlap or have gaps: one begins at byte " + std::to_string(begin) +
+                 ", expected " + std::to_string(at));
     at = end;
   }
-  if (at != elements_bytes_) file_.fail("is damaged: it is longer than its tensors");
+  if (at != elements_bytes_)
+    file_.fail("is damaged: it is longer than its tensors: it has " + std::to_string(elements_bytes_) +
+               " bytes of elements, expected " + std::to_string(at));
   if (const auto note = notes_.find(checksum_note); note != notes_.end()) {
     put_digits(text, checksum_note, unknown_checksum);
     crc_ = crc_of(text.data(), text.size());
-    if (note->second != hexadecimal(crc_)) file_.fail("is damaged: the checksum of its header is wrong");
+    if (note->second != hexadecimal(crc_))
+      file_.fail("is damaged: the checksum of its header is " + hexadecimal(crc_) + ", expected " +
+                 note->second);
     blocks_ = notes_[blocks_note];
     if (blocks_.size() != digits_of_blocks(elements_bytes_))
       file_.fail("is damaged: it has " + std::to_string(blocks_.size()) + " digits of checksums, expected " +
@@ -293,8 +301,10 @@ void TensorFileReader::read_bytes(std::uint64_t begin, std::uint64_t end, std::b
 void TensorFileReader::read_block(std::uint64_t block, std::byte* to) {
   const std::uint64_t first = block * block_bytes, bytes = std::min(block_bytes, elements_bytes_ - first);
   file_.read_at(elements_at_ + first, to, bytes);
-  if (blocks_.compare(block * 8, 8, hexadecimal(crc_of(to, bytes))) != 0)
-    file_.fail("is damaged: the checksum of MiB " + std::to_string(block) + " of its elements is wrong");
+  const std::string found = hexadecimal(crc_of(to, bytes)), expected = blocks_.substr(block * 8, 8);
+  if (found != expected)
+    file_.fail("is damaged: the checksum of MiB " + std::to_string(block) + " of its elements is " + found +
+               ", expected " + expected);
 }
 
 TensorFile read_tensor_file(const std::filesystem::path& path) {

@@ -133,7 +133,9 @@ void read_checkpoint(const std::filesystem::path& directory, const CheckpointFil
   const std::uint32_t want = file.crc();
   std::uint32_t found = 0;
   file.read(&found, sizeof found);
-  if (found != want) file.fail("is damaged: its checksum is wrong");
+  if (found != want)
+    file.fail("is damaged: the checksum of its contents is " + std::to_string(want) + ", expected " +
+              std::to_string(found));
 }
 
 std::optional<CheckpointChains> newest_checkpoint(std::vector<CheckpointFile> files) {

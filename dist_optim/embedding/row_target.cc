@@ -10,7 +10,9 @@ void RowTarget::check(const Gradients& gradients) const {
     if (index != 0 || !gradient.is_sparse() || !gradient.is_coalesced() || gradient.sparse_dim() != 1 ||
         gradient.dense_dim() != 1)
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "embedding: a step of rows needs one gradient, coalesced and sparse in its rows");
+                       "embedding: gradient " + std::to_string(index) + " of a step has layout " +
+                           c10::str(gradient.layout()) + " and sizes " + c10::str(gradient.sizes()) +
+                           ", expected only gradient 0, coalesced and sparse in its rows");
     shard_->check_gradient(gradient.indices().reshape(-1), gradient.values().contiguous());
   }
 }

@@ -74,7 +74,7 @@ bool LbfgsGram::take_pair(const LbfgsProducts& products) {
   return true;
 }
 
-// Nocedal's recursion, each vector of it written in the basis of the history and g.
+// Nocedal's recursion. Each of its vectors is written in the basis of the history and g.
 void LbfgsGram::two_loops(LbfgsDirection& direction) {
   const std::size_t k = pairs();
   direction.scale = scale_;

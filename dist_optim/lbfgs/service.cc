@@ -27,7 +27,7 @@ class Deaths final : public rpc::CallHook {
   const std::shared_ptr<OptimizerLayer> layer_;
 };
 
-// Runs use(vectors) on those of the call's object.
+// Runs use(vectors) with the vectors of the call's object.
 template <class Use>
 auto with_vectors(OptimizerLayer& layer, rpc::CallContext& call, std::uint64_t number, Use use) {
   return layer.host_of(call)->part<LbfgsHost>().with(holder_of(call, number), std::move(use));

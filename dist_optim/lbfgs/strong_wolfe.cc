@@ -51,7 +51,7 @@ bool StrongWolfe::flat_enough(const Point& point) const {
   return std::abs(point.slope) <= -c2 * start_.slope;
 }
 
-// Increases the step until a minimum lies before it.
+// Increases the step until a minimum is bracketed.
 void StrongWolfe::bracket(const Point& point) {
   const std::uint64_t trials = evaluations_ - 1;
   if (trials == max_trials) {

@@ -32,15 +32,19 @@ void LbfgsMeasures::add(const LbfgsMeasures& more) {
 
 LbfgsVectors::LbfgsVectors(ParameterHost& host, std::size_t history_size)
     : host_(host), history_size_(history_size) {
-  require(history_size > 0, "L-BFGS: history_size must be positive");
+  require(history_size > 0, "L-BFGS: history_size is 0, expected at least 1");
   const auto& parameters = host.parameters();
   for (const Parameter& parameter : parameters) {
     const at::Tensor& first = parameters.front().tensor;
-    require(parameter.tensor.is_floating_point(),
-            "L-BFGS: all parameters must be of a real floating-point type");
+    require(parameter.tensor.is_floating_point(), "L-BFGS: parameter " + parameter.name + " is of type " +
+                                                      c10::toString(parameter.tensor.scalar_type()) +
+                                                      ", expected a real floating-point type");
     require(
         parameter.tensor.scalar_type() == first.scalar_type() && parameter.tensor.device() == first.device(),
-        "L-BFGS: the parameters of an object must have one dtype and one device");
+        "L-BFGS: parameter " + parameter.name + " is of type " +
+            c10::toString(parameter.tensor.scalar_type()) + " on " + parameter.tensor.device().str() +
+            ", expected " + c10::toString(first.scalar_type()) + " on " + first.device().str() +
+            ", as of the first parameter");
   }
 }
 

@@ -85,9 +85,10 @@ class Loader {
 
   void count(const char* field, std::int64_t& value) {
     const at::Tensor tensor = find(field);
-    require(tensor.defined() && tensor.scalar_type() == at::kLong && tensor.dim() == 0 &&
-                tensor.layout() == at::kStrided && tensor.item<std::int64_t>() >= 0,
-            field, "is not a count: expected a 0-d int64 tensor of at least 0");
+    require(tensor.defined(), field, "is missing");
+    if (tensor.scalar_type() != at::kLong || tensor.dim() != 0 || tensor.layout() != at::kStrided ||
+        tensor.item<std::int64_t>() < 0)
+      refuse(field, "is " + describe(tensor) + ", expected a dense 0-d int64 tensor of at least 0");
     value = tensor.item<std::int64_t>();
   }
   void elementwise(const char* field, at::Tensor& tensor) {
@@ -111,15 +112,21 @@ class Loader {
   void take(const char* field, at::IntArrayRef shape, bool sparse, at::Tensor& tensor) {
     const at::Tensor found = find(field);
     if (!found.defined()) return;
-    require(found.sizes() == shape && found.scalar_type() == leaf_.scalar_type() &&
-                (found.layout() == at::kStrided || (sparse && found.layout() == at::kSparse)),
-            field, "does not fit its parameter: another shape, dtype or layout");
+    if (found.sizes() != shape || found.scalar_type() != leaf_.scalar_type() ||
+        (found.layout() != at::kStrided && !(sparse && found.layout() == at::kSparse)))
+      refuse(field, "is " + describe(found) + ", expected " + c10::str(leaf_.scalar_type(), shape) +
+                        (sparse ? ", dense or COO" : ", dense"));
     tensor = found.detach().to(leaf_.device(), leaf_.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }
   void require(bool holds, const char* field, const char* otherwise) const {
-    if (!holds)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "the optimizer's state " + prefix_ + field + " " + otherwise);
+    if (!holds) refuse(field, otherwise);
+  }
+  [[noreturn]] void refuse(const char* field, const std::string& why) const {
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "the optimizer's state " + prefix_ + field + " " + why);
+  }
+  static std::string describe(const at::Tensor& tensor) {
+    return c10::str(tensor.scalar_type(), tensor.sizes(), " of layout ", tensor.layout());
   }
 
   const OptimizerState& from_;

@@ -64,8 +64,8 @@ PassLedger::Admission PassLedger::admit(const std::string& trainer, PassKey pass
     check_owner(trainer, pass, entry.trainer);
     return Admission::waiting;
   }
-  // This overtakes no waiting pass: the bound is the same for all trainers without open passes, and those
-  // that could be admitted have been.
+  // This overtakes no waiting pass: the bound is the same for all trainers without open passes, and all
+  // waiting passes that could be admitted have been admitted.
   if (may_open(trainer)) {
     open_now(trainer, pass);
     return Admission::admitted;

@@ -3,10 +3,12 @@
 
 #include <weft/rpc/core/error.h>
 
+#include <string>
+
 namespace weft::dist_optim {
 
 // Throws `invalid_argument` with the text `otherwise` unless the condition holds.
-inline void require(bool holds, const char* otherwise) {
+inline void require(bool holds, const std::string& otherwise) {
   if (!holds) throw rpc::Error(rpc::ErrorKind::invalid_argument, otherwise);
 }
 

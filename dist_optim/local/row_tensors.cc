@@ -86,9 +86,12 @@ at::Tensor row_gradient(const at::Tensor& ids, const at::Tensor& gradients) {
   std::iota(order.begin(), order.end(), std::int64_t{0});
   const auto id_at = [&](std::int64_t i) { return all[static_cast<std::size_t>(i)]; };
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return id_at(a) < id_at(b); });
-  if (std::adjacent_find(order.begin(), order.end(), [&](auto a, auto b) { return id_at(a) == id_at(b); }) !=
-      order.end())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: a step has the gradient of a row twice");
+  const auto same =
+      std::adjacent_find(order.begin(), order.end(), [&](auto a, auto b) { return id_at(a) == id_at(b); });
+  if (same != order.end())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: a step has two gradients of row " +
+                                                           std::to_string(id_at(*same)) +
+                                                           ", expected one of each row");
   const at::Tensor sorted = tensor_of(order);
   return at::_sparse_coo_tensor_unsafe(ids.reshape(-1).index_select(0, sorted).unsqueeze(0),
                                        gradients.index_select(0, sorted), {no_bound, width})

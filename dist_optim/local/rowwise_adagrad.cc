@@ -47,7 +47,8 @@ void RowwiseAdagrad::update(at::Tensor& parameter, const at::Tensor& gradient,
   }
   // The update is not linear: an index that occurs twice counts once, with the sum.
   const torch::Tensor once = gradient.coalesce();
-  TORCH_CHECK(once.sparse_dim() == 1, "RowwiseAdagrad takes gradients that are sparse in their rows");
+  TORCH_CHECK(once.sparse_dim() == 1, "RowwiseAdagrad: the gradient has ", once.sparse_dim(),
+              " sparse dimensions, expected 1 (its rows)");
   const torch::Tensor rows = once.indices()[0];
   if (rows.numel() == 0) return;
   sum.index_add_(0, rows, mean_square(once.values()));

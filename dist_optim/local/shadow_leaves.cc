@@ -38,8 +38,8 @@ ShadowLeaves::ShadowLeaves(std::vector<Parameter> parameters, OptimizerSpec spec
   optimizers_ = make_optimizers();
 }
 
-// A separate optimizer for each group, instead of LibTorch's parameter groups: those treat a group's option
-// as unset if it equals LibTorch's default, and use the base's value instead.
+// A separate optimizer for each group, instead of LibTorch's parameter groups: if a group's option equals
+// LibTorch's default, LibTorch treats it as unset and uses the base's value.
 ShadowLeaves::Optimizers ShadowLeaves::make_optimizers() const {
   std::map<std::string, std::vector<at::Tensor>> shadows;
   for (std::size_t i = 0; i < shadows_.size(); ++i) shadows[groups_[i]].push_back(shadows_[i]);
@@ -70,7 +70,8 @@ void ShadowLeaves::check(const Gradients& gradients) const {
     } else if (!fits_momentum(optimizer_of(index), shadows_[index], gradient)) {
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "the gradient of parameter " + parameters_[index].name +
-                           " is sparse and its momentum dense, or vice versa");
+                           (gradient.is_sparse() ? " is sparse, expected dense as its momentum"
+                                                 : " is dense, expected sparse as its momentum"));
     }
   }
 }
@@ -166,7 +167,9 @@ void ShadowLeaves::set_state(const OptimizerState& state) {
   std::size_t taken = 0;
   for (std::size_t i = 0; i < shadows_.size(); ++i)
     taken += write_state(state, parameters_[i].name, shadows_[i], *loaded.at(groups_[i]));
-  if (taken != state.tensors.size()) refuse("the state has tensors that belong to none of these parameters");
+  if (taken != state.tensors.size())
+    refuse("the state has " + std::to_string(state.tensors.size()) + " tensors, of which " +
+           std::to_string(taken) + " belong to these parameters, expected all");
   for (const auto& [group, rate] : state.learning_rates) {
     if (!loaded.contains(group))
       refuse("the state has a parameter group " + group + ", which this optimizer does not have");

@@ -31,7 +31,7 @@ struct Name {
   std::optional<Range> slice;  // none: the whole parameter
 };
 
-// "bucket0[4:8]"; a name without such an ending is one of a whole parameter.
+// "bucket0[4:8]"; a name without such an ending is the name of a whole parameter.
 Name parse(const std::string& text) {
   const auto open = text.rfind('['), colon = text.find(':', open == std::string::npos ? 0 : open);
   if (open == std::string::npos || colon == std::string::npos || text.back() != ']') return {text, {}};
@@ -71,14 +71,15 @@ std::map<std::string, Fields> take_apart(const std::vector<OptimizerState>& stat
       }
       if (!name.slice) range.end = tensor.numel();
       if (range.end - range.begin != tensor.numel())
-        refuse("reslice: " + key + " has " + std::to_string(tensor.numel()) + " elements");
+        refuse("reslice: " + key + " has " + std::to_string(tensor.numel()) + " elements, expected " +
+               std::to_string(range.end - range.begin));
       field.pieces.push_back({range, tensor.reshape({-1})});
     }
   }
   return parameters;
 }
 
-// The elements in the range; none if no piece has one of them.
+// The elements in the range; nullopt if no piece has any of them.
 std::optional<at::Tensor> gather(const std::string& name, const std::vector<Piece>& pieces,
                                  const Range& range) {
   std::vector<at::Tensor> parts;

@@ -28,7 +28,8 @@ void SparseAdam::update(at::Tensor& parameter, const at::Tensor& gradient, const
   }
   // The update is not linear: an index that occurs twice counts once, with the sum.
   const torch::Tensor sum = gradient.coalesce();
-  TORCH_CHECK(sum.sparse_dim() == 1, "SparseAdam takes gradients that are sparse in their rows");
+  TORCH_CHECK(sum.sparse_dim() == 1, "SparseAdam: the gradient has ", sum.sparse_dim(),
+              " sparse dimensions, expected 1 (its rows)");
   const torch::Tensor rows = sum.indices()[0];
   if (rows.numel() == 0) return;
   torch::Tensor m = state.exp_avg().index_select(0, rows), v = state.exp_avg_sq().index_select(0, rows);

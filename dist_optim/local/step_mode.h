@@ -46,7 +46,7 @@ struct Synchronous {
   constexpr StepMode operator()(std::int32_t trainers) const {
     if (trainers < 1) {
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "synchronous(n): a round needs at least one trainer");
+                       "synchronous(" + std::to_string(trainers) + "): expected at least 1 trainer");
     }
     return {StepMode::Kind::synchronous, trainers, mean};
   }
@@ -59,7 +59,8 @@ inline constexpr Synchronous synchronous_mean{true};
 
 constexpr StepMode bounded_staleness(std::int32_t steps) {
   if (steps < 0)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "bounded_staleness(k): k must not be negative");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "bounded_staleness(" + std::to_string(steps) + "): expected at least 0 steps");
   return {StepMode::Kind::bounded_staleness, steps, false};
 }
 

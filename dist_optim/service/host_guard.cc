@@ -41,8 +41,9 @@ void HostGuard::read(const std::function<void()>& body) {
 }
 
 void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) {
-  // Methods of other services that concern the object order themselves (the optimizer's, read() and
-  // change()); all calls that run on the object, or fetch a part of it, read its parameters.
+  // Methods of other services that concern the object need no admission here: the optimizer's methods have
+  // their own order, and other methods call read() or change(). All calls that run on the object, or fetch a
+  // part of it, read its parameters.
   const auto* target = call->slots().find<rref::RRefLayer::Target>();
   if ((target == nullptr || !target->runs_on_it) && call->method() != rref::detail::fetch_method)
     return proceed();
@@ -110,7 +111,7 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
     if (error != nullptr) return call->fail(error);
     call->executor().post([resume] { (*resume)(); });
   });
-  // Afterwards: a pass that has ended meanwhile releases at once what it was just given.
+  // After the admission, because on_end() runs the job at once if the pass has ended meanwhile.
   pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
   std::exception_ptr refused;
   {

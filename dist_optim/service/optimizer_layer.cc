@@ -62,7 +62,7 @@ OptimizerLayer::PassPart OptimizerLayer::part_of(const dist_autograd::PassId& pa
                                                  const ParameterHost& host) const {
   const auto autograd = dist_autograd::AutogradLayer::of(*core_);
   PassPart part{autograd->find_if_known(pass), {}};
-  // Its gradients were lost with it: a step without them is not what the trainer requested.
+  // An ended pass has lost its gradients. A step without them is not the step that the trainer requested.
   if (part.pass == nullptr && autograd->has_ended(pass))
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      to_string(pass) + " cannot step: it has failed here or was released");

@@ -22,8 +22,8 @@ std::string calling_trainer(rpc::CallContext& call, const std::optional<std::str
 
 using Prepared = std::function<void(rpc::Result<StepPart>)>;
 
-// The gradients of a shard's rows, by pass. The sum counts for the first pass: each of the others must have
-// an entry, so that its version is checked.
+// The gradients of a shard's rows, by pass. The first pass that looked rows up gets the sum over all passes.
+// Each other such pass gets a gradient without rows, so that its version is checked.
 std::vector<PassGradients> gradients_of(const StepRequest& request, const StepRows& rows) {
   std::vector<PassGradients> all;
   at::Tensor sum = row_gradient(rows.ids, rows.gradients);
@@ -103,8 +103,8 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
   for (const PassGradients& one : *gradients)
     if (!one.gradients.empty()) keys.push_back(one.pass);
   for (const PassKey& key : keys) host.admit(trainer, key, admitted);
-  // Afterwards: a pass that has ended meanwhile releases at once what it was just given.
-  // A shard's passes belong only to the trainer, which releases them.
+  // After the admission, because on_end() runs the job at once if the pass has ended meanwhile. A shard's
+  // passes belong only to the trainer, which releases them.
   for (std::size_t i = 0; i < open.size(); ++i)
     open[i]->on_end([guard, key = keys[i]] { guard->host().release(key); });
   admitted(nullptr);
@@ -116,7 +116,7 @@ bool caller_is_gone(rpc::CallContext& call) {
   return rpc::AgentCore::of(call)->sessions().is_gone(call.peer().id);
 }
 
-// A peer may open and end the passes that it created, and those that its trainers step.
+// A peer may open and end the passes that it created, and the passes that its trainers step.
 void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const std::string& trainer) {
   if (pass.origin == call.peer().id.incarnation || is_trainer_of(trainer, call.peer().id.incarnation)) return;
   throw rpc::Error(rpc::ErrorKind::invalid_argument,
@@ -258,7 +258,9 @@ std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallCon
   auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();
   if (module == nullptr)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     std::string(call.method()) + ": expected an RRef to a torch::nn::Module");
+                     std::string(call.method()) + ": expected an RRef to a torch::nn::Module, not " +
+                         (target == nullptr ? "a call without an object"
+                                            : "an object of type " + target->object->value().type->name));
   return {module, std::dynamic_pointer_cast<HostGuard>(target->object->guard())};
 }
 

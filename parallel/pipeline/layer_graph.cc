@@ -207,9 +207,12 @@ int LayerGraph::add(Layer layer) {
 }
 
 void LayerGraph::tie(std::vector<std::string> parameters) {
-  if (std::set<std::string>(parameters.begin(), parameters.end()).size() != parameters.size() ||
-      parameters.size() < 2)
-    refuse_layers("a tie of fewer than two parameters, or of one twice");
+  if (parameters.size() < 2)
+    refuse_layers("a tie has " + std::to_string(parameters.size()) + " parameters, expected at least 2");
+  std::set<std::string> names;
+  for (const std::string& parameter : parameters)
+    if (!names.insert(parameter).second)
+      refuse_layers("a tie names " + parameter + " twice, expected different parameters");
   for (const std::string& parameter : parameters) {
     layer_of(*this, parameter);
     for (const auto& other : ties_)

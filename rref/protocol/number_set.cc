@@ -13,7 +13,7 @@ bool NumberSet::contains(std::uint64_t number) const {
 bool NumberSet::insert(std::uint64_t number) {
   if (contains(number)) return false;
   auto after = ranges_.upper_bound(number);
-  // `number` lies strictly between its neighbours, so neither sum below can wrap.
+  // `number` is strictly between its neighbours, so neither sum below can wrap.
   const bool joins_after = after != ranges_.end() && after->first == number + 1;
   const bool joins_before = after != ranges_.begin() && std::prev(after)->second + 1 == number;
   const std::uint64_t last = joins_after ? after->second : number;

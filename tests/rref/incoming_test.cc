@@ -175,7 +175,8 @@ TEST_F(IncomingTest, CreationsUnderAnotherOwnerOrOriginAreRefused) {
   RRefSection section;
   section.result = Handover{
       {id("mallory").incarnation, 1}, {id("mallory").incarnation, 1}, id("bert"), id("mallory"), false};
-  expect(send("owner", "box.new", {one}, section), ErrorKind::invalid_argument, "another owner");
+  expect(send("owner", "box.new", {one}, section), ErrorKind::invalid_argument,
+         "for the owner bert arrived at owner");
   section.result->owner = id("owner");
   section.result->rref.origin = id("bert").incarnation;
   expect(send("owner", "box.new", {one}, section), ErrorKind::not_found, "the object does not exist");

@@ -61,9 +61,9 @@ TEST(Ties, OnThreadsTrainLikeLayersThatShareAParameter) {
 TEST(Ties, RefuseInvalidParameters) {
   LayerGraph model = blocks(2);
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight"}); }),
-            "pipeline layers: a tie of fewer than two parameters, or of one twice");
+            "pipeline layers: a tie has 1 parameters, expected at least 2");
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block0.0.weight"}); }),
-            "pipeline layers: a tie of fewer than two parameters, or of one twice");
+            "pipeline layers: a tie names block0.0.weight twice, expected different parameters");
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block2.0.weight"}); }),
             "pipeline layers: the parameter block2.0.weight of a tie: expected LAYER.PARAMETER");
   model.tie({"block0.0.weight", "block1.0.weight"});
