@@ -1,8 +1,8 @@
 // AutogradLayer: distributed autograd on one agent. It keeps the passes in which the agent takes part.
 //
-// One per agent, created by dist_autograd::layers(), found by AutogradLayer::of(agent). As the agent's
-// CallHook, the layer joins calls that carry a pass. It answers the backward messages of other workers
-// (BackwardService). Thread-safe.
+// There is one for each agent: dist_autograd::layers() creates it, and AutogradLayer::of(agent) returns it.
+// As the agent's CallHook, the layer takes part in calls that carry a pass. It answers the backward messages
+// of other workers (BackwardService). Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/participant.h>

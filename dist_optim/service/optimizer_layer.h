@@ -1,6 +1,6 @@
 // OptimizerLayer: the optimizer layer of one agent. It has the hosts of the parameters of the agent's objects
-// and the steps in flight on them, so that a trainer that dies is removed from all hosts. One per agent,
-// created by dist_optim::layers(). Thread-safe.
+// and the steps in flight on them, so that a trainer that dies is removed from all hosts. There is one for
+// each agent, which dist_optim::layers() creates. Thread-safe.
 #pragma once
 
 #include <weft/dist_optim/service/handle_ends.h>

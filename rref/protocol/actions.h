@@ -59,8 +59,8 @@ struct DeleteObject {
   RRefId rref;
 };
 
-// From now on, the layer must report the death of this agent to the table, and keep the lease with it. The
-// table requests this once for each agent.
+// From now on, the layer must report the death of this agent to the table, and keep the lease with the agent.
+// The table requests this once for each agent.
 struct WatchAgent {
   rpc::AgentId agent;
 };

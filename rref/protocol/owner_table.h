@@ -1,5 +1,5 @@
-// OwnerTable: the state of the objects that one agent owns: their stage, their references, and when they may
-// be destroyed.
+// OwnerTable: the objects that one agent owns: their states, their references, and when they may be
+// destroyed.
 //
 // A pure state machine: each event function appends its actions to `out` and has no other effect. The layer
 // above owns it (one per agent), executes the actions, and provides the clock and the network; user_table.h
