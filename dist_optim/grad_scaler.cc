@@ -6,15 +6,12 @@
 namespace weft::dist_optim {
 
 GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
-  require(std::isfinite(options.growth_factor) && options.growth_factor > 1,
-          "GradScaler: growth_factor is " + std::to_string(options.growth_factor) +
-              ", expected a finite number greater than 1");
-  require(options.backoff_factor > 0 && options.backoff_factor < 1,
-          "GradScaler: backoff_factor is " + std::to_string(options.backoff_factor) +
-              ", expected a number between 0 and 1");
-  require(
-      options.growth_interval >= 1,
-      "GradScaler: growth_interval is " + std::to_string(options.growth_interval) + ", expected at least 1");
+  require(std::isfinite(options.growth_factor) && options.growth_factor > 1, "GradScaler: growth_factor is ",
+          options.growth_factor, ", expected a finite number greater than 1");
+  require(options.backoff_factor > 0 && options.backoff_factor < 1, "GradScaler: backoff_factor is ",
+          options.backoff_factor, ", expected a number between 0 and 1");
+  require(options.growth_interval >= 1, "GradScaler: growth_interval is ", options.growth_interval,
+          ", expected at least 1");
   set_state({options.init_scale, 0});
 }
 
@@ -33,10 +30,10 @@ void GradScaler::update(bool applied) {
 }
 
 void GradScaler::set_state(const State& state) {
-  require(std::isfinite(state.factor) && state.factor > 0,
-          "GradScaler: the scale is " + std::to_string(state.factor) + ", expected a finite positive number");
-  require(state.growth_tracker >= 0,
-          "GradScaler: growth_tracker is " + std::to_string(state.growth_tracker) + ", expected at least 0");
+  require(std::isfinite(state.factor) && state.factor > 0, "GradScaler: the scale is ", state.factor,
+          ", expected a finite positive number");
+  require(state.growth_tracker >= 0, "GradScaler: growth_tracker is ", state.growth_tracker,
+          ", expected at least 0");
   state_ = state;
 }
 

@@ -9,8 +9,8 @@ namespace weft::dist_optim {
 namespace {
 
 void check_rate(double rate) {
-  require(std::isfinite(rate) && rate >= 0, "learning-rate schedule: the rate is " + std::to_string(rate) +
-                                                ", expected a finite number of at least 0");
+  require(std::isfinite(rate) && rate >= 0, "learning-rate schedule: the rate is ", rate,
+          ", expected a finite number of at least 0");
 }
 
 void check_steps(std::uint64_t steps) {
@@ -112,14 +112,12 @@ Schedule cosine_restarts(double rate, std::uint64_t first, std::uint64_t multipl
 Schedule one_cycle(const OneCycle& shape) {
   check_rate(shape.maximum);
   check_steps(shape.steps);
-  require(shape.rising >= 0 && shape.rising <= 1,
-          "one_cycle: `rising` is " + std::to_string(shape.rising) + ", expected a number from 0 to 1");
-  require(shape.start_divisor > 0 && shape.final_divisor > 0,
-          "one_cycle: the divisors are " + std::to_string(shape.start_divisor) + " and " +
-              std::to_string(shape.final_divisor) + ", expected positive numbers");
-  require(
-      !shape.three_phases || shape.rising <= 0.5,
-      "one_cycle: `rising` is " + std::to_string(shape.rising) + " with three_phases, expected at most 0.5");
+  require(shape.rising >= 0 && shape.rising <= 1, "one_cycle: `rising` is ", shape.rising,
+          ", expected a number from 0 to 1");
+  require(shape.start_divisor > 0 && shape.final_divisor > 0, "one_cycle: the divisors are ",
+          shape.start_divisor, " and ", shape.final_divisor, ", expected positive numbers");
+  require(!shape.three_phases || shape.rising <= 0.5, "one_cycle: `rising` is ", shape.rising,
+          " with three_phases, expected at most 0.5");
   const double start = shape.maximum / shape.start_divisor, end = start / shape.final_divisor;
   const auto steps = static_cast<double>(shape.steps);
   struct Phase {
@@ -145,10 +143,9 @@ Schedule one_cycle(const OneCycle& shape) {
 }
 
 Schedule sequential(std::vector<Schedule> schedules, std::vector<std::uint64_t> milestones) {
-  require(!schedules.empty() && schedules.size() == milestones.size() + 1,
-          "sequential: " + std::to_string(schedules.size()) + " schedules and " +
-              std::to_string(milestones.size()) +
-              " milestones, expected at least one schedule, and one milestone fewer than schedules");
+  require(!schedules.empty() && schedules.size() == milestones.size() + 1, "sequential: ", schedules.size(),
+          " schedules and ", milestones.size(),
+          " milestones, expected at least one schedule, and one milestone fewer than schedules");
   check_milestones(milestones);
   return [schedules = std::move(schedules), milestones = std::move(milestones)](std::uint64_t step) {
     const auto next = std::upper_bound(milestones.begin(), milestones.end(), step);

@@ -15,12 +15,10 @@ LbfgsOptions::LbfgsOptions(const torch::optim::LBFGSOptions& from)
       tolerance_change(from.tolerance_change()),
       history_size(static_cast<std::uint64_t>(from.history_size())),
       line_search(from.line_search_fn().has_value()) {
-  require(std::isfinite(rate) && rate >= 0, "L-BFGS: the learning rate is " + std::to_string(rate) +
-                                                ", expected a finite number of at least 0");
-  require(max_iterations > 0,
-          "L-BFGS: max_iter is " + std::to_string(max_iterations) + ", expected at least 1");
-  require(from.history_size() > 0,
-          "L-BFGS: history_size is " + std::to_string(from.history_size()) + ", expected at least 1");
+  require(std::isfinite(rate) && rate >= 0, "L-BFGS: the learning rate is ", rate,
+          ", expected a finite number of at least 0");
+  require(max_iterations > 0, "L-BFGS: max_iter is ", max_iterations, ", expected at least 1");
+  require(from.history_size() > 0, "L-BFGS: history_size is ", from.history_size(), ", expected at least 1");
   require(from.line_search_fn().value_or("strong_wolfe") == "strong_wolfe",
           "L-BFGS: unknown line search '" + from.line_search_fn().value_or("") +
               "', expected strong_wolfe or none");

@@ -3,13 +3,14 @@
 
 #include <weft/rpc/core/error.h>
 
-#include <string>
+#include <c10/util/StringUtil.h>
 
 namespace weft::dist_optim {
 
-// Throws `invalid_argument` with the text `otherwise` unless the condition holds.
-inline void require(bool holds, const std::string& otherwise) {
-  if (!holds) throw rpc::Error(rpc::ErrorKind::invalid_argument, otherwise);
+// Throws `invalid_argument` unless the condition holds. otherwise: the parts of the error text.
+template <class... Parts>
+void require(bool holds, const Parts&... otherwise) {
+  if (!holds) throw rpc::Error(rpc::ErrorKind::invalid_argument, c10::str(otherwise...));
 }
 
 }  // namespace weft::dist_optim

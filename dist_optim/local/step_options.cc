@@ -8,16 +8,15 @@
 namespace weft::dist_optim {
 
 void StepOptions::check() const {
-  require(!loss_scale || (std::isfinite(*loss_scale) && *loss_scale > 0),
-          "step: loss_scale is " + std::to_string(loss_scale.value_or(0)) +
-              ", expected a finite positive number");
-  require(!clip_value || *clip_value >= 0,
-          "step: clip_value is " + std::to_string(clip_value.value_or(0)) + ", expected at least 0");
-  require(!clip_norm || *clip_norm >= 0,
-          "step: clip_norm is " + std::to_string(clip_norm.value_or(0)) + ", expected at least 0");
+  require(!loss_scale || (std::isfinite(*loss_scale) && *loss_scale > 0), "step: loss_scale is ",
+          loss_scale.value_or(0), ", expected a finite positive number");
+  require(!clip_value || *clip_value >= 0, "step: clip_value is ", clip_value.value_or(0),
+          ", expected at least 0");
+  require(!clip_norm || *clip_norm >= 0, "step: clip_norm is ", clip_norm.value_or(0),
+          ", expected at least 0");
   require(!clip_value || !clip_norm,
           "step: clip_value and clip_norm are both set, expected at most one of them");
-  require(norm_type > 0, "step: norm_type is " + std::to_string(norm_type) + ", expected a positive number");
+  require(norm_type > 0, "step: norm_type is ", norm_type, ", expected a positive number");
 }
 
 double combine_norms(const std::vector<double>& norms, double norm_type) {
