@@ -27,7 +27,8 @@ const Type& type_of(const Method& method, std::size_t i) {
   return **method.parameters[i];
 }
 
-// Whether it may be a text without quotation marks: whatever begins like a structure of JSON is one.
+// Whether the argument may be a text without quotation marks: it does not begin like a JSON string, list or
+// object.
 bool may_be_bare(const GivenArgument& given) {
   return !given.from_stdin && given.text.find_first_of("\"{[") != 0;
 }
@@ -81,7 +82,8 @@ bool fits(const Type& type, const GivenJson& json) {
   }
 }
 
-// Whether a list that does not fit the only parameter is nevertheless that argument, with a mistake in it.
+// Whether a list that does not fit the only parameter is probably meant as the value of this parameter, with
+// a mistake in it.
 bool is_meant(const Method& method, const GivenJson& list) {
   const Type& type = type_of(method, 0);
   if (list.empty()) return type.kind != TypeKind::optional;
@@ -94,7 +96,8 @@ bool is_meant(const Method& method, const GivenJson& list) {
 void check_count(const Method& method, std::size_t given) {
   const std::size_t declared = method.parameters.size();
   bool enough = true;
-  // Operators have defaults that the listing does not tell: there the agent says what is missing.
+  // Parameters of operators may have defaults that the listing does not contain. The agent itself reports
+  // missing arguments of operators.
   if (!method.info.name.starts_with("aten::"))
     for (std::size_t i = given; i < declared && enough; ++i)
       enough = type_of(method, i).kind == TypeKind::optional;
@@ -108,7 +111,7 @@ void check_count(const Method& method, std::size_t given) {
 
 std::vector<PlainValue> arguments_of(const Method& method, const std::vector<GivenArgument>& given) {
   if (given.size() == 1) {
-    // A list: of all arguments, or the only one.
+    // The list of all arguments, or the only argument, which is a list.
     std::optional<GivenJson> list;
     try {
       list = parse_json(given[0].text);

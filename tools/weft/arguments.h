@@ -1,9 +1,9 @@
 // arguments_of(): parses the arguments of a call from the command line: one JSON value for each parameter, or
-// one list with all of them.
+// one list with all arguments.
 //
 // If the only argument is a list, it is the list of all arguments, unless the method has one parameter and
-// the list fits it. A text that is not JSON is accepted as it is for a parameter of type str, and as base64
-// for a parameter of type bytes. Thread-safety: functions without state.
+// the list fits this parameter. A text that is not JSON is accepted as it is for a parameter of type str, and
+// as base64 for a parameter of type bytes. Thread-safety: functions without state.
 #pragma once
 
 #include <string>

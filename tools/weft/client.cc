@@ -16,7 +16,8 @@ namespace weft::tool {
 namespace {
 
 rpc::AgentOptions options(const rpc::CredentialOptions& files, bool verbose) {
-  // Agents know their peers by name: two commands at the same time are two peers, on whatever hosts.
+  // Agents distinguish peers by name. Two commands that run at the same time, on one host or several, need
+  // different names.
   std::random_device random;
   rpc::AgentOptions options;
   options.name = "weft-" + std::to_string(::getpid()) + "-" + std::to_string(random());
@@ -26,7 +27,7 @@ rpc::AgentOptions options(const rpc::CredentialOptions& files, bool verbose) {
     } catch (const rpc::Error& error) {
       throw UsageError(printable(error.what()));
     }
-    // A peer with a certificate calls itself by its name.
+    // A peer with a certificate must use the name in its certificate.
     if (const std::string name = options.credentials->name(); !name.empty()) options.name = name;
   }
   options.handler_threads = 1;

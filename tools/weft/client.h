@@ -1,7 +1,7 @@
 // Client: the agent of a command, and the peers that the command calls.
 //
-// The agent does not listen and serves no methods. All calls together must complete within one timeout, which
-// restart() starts again. Thread-safety: used by the program's main thread only.
+// The agent does not listen and serves no methods. All calls together must complete within one timeout.
+// restart() starts the timeout again. Thread-safety: used by the program's main thread only.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -17,7 +17,7 @@ std::string complete_address(const std::string& address);
 
 class Client {
  public:
-  // timeout: 0 means none. credentials: not used if they name no file. verbose: writes the agent's log to
+  // timeout: 0: no timeout. credentials: not used if they name no file. verbose: writes the agent's log to
   // stderr.
   Client(const std::string& address, std::chrono::nanoseconds timeout,
          const rpc::CredentialOptions& credentials = {}, bool verbose = false);

@@ -21,7 +21,7 @@ struct Command {
   std::shared_ptr<std::vector<std::string>> rest = nullptr;
 };
 
-// Each adds its subcommand to the program.
+// Each function adds its subcommand to the program.
 Command add_list(CLI::App& program);
 Command add_call(CLI::App& program);
 Command add_ping(CLI::App& program);
@@ -45,8 +45,8 @@ struct AskedAgent {
   rpc::CredentialOptions credentials;
 
   void add_to(CLI::App& command);
-  // Makes the client. This object keeps it, and not the command, so that the program can end while the client
-  // still waits (for a name server).
+  // Makes the client. This object owns the client, and the command does not, so that the program can exit
+  // while the client still waits (for a name server).
   Client& connect();  // throws UsageError
 
  private:

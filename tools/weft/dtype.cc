@@ -44,7 +44,7 @@ constexpr std::array dtypes{
 
 std::uint64_t load(const std::byte* from, std::size_t bytes) {
   std::uint64_t bits = 0;
-  std::memcpy(&bits, from, bytes);  // little-endian, as the wire is
+  std::memcpy(&bits, from, bytes);  // little-endian, as on the wire
   return bits;
 }
 void store(std::byte* to, std::uint64_t bits, std::size_t bytes) { std::memcpy(to, &bits, bytes); }
@@ -84,7 +84,7 @@ double decode(const Dtype::Format& format, std::uint64_t bits) {
   return negative ? -value : value;
 }
 
-// The nearest value, ties to even; nothing where that would be beyond the largest.
+// The code of the nearest value, ties to even. nullopt: the nearest value exceeds the format's largest value.
 std::optional<std::uint64_t> encode(const Dtype::Format& format, double value) {
   const int sign_at = format.mantissa_bits + format.exponent_bits;
   const std::uint64_t all_ones = (1U << format.exponent_bits) - 1;
@@ -116,7 +116,7 @@ std::optional<std::uint64_t> encode(const Dtype::Format& format, double value) {
   return sign | bits;
 }
 
-// The number with the fewest digits that is `value` in a format that holds fewer than a double.
+// The number with the fewest digits that rounds to `value` in a format with fewer digits than a double.
 double shortest(const Dtype::Format& format, double value) {
   const auto wanted = encode(format, value);
   for (int digits = 1; digits < 17; ++digits) {
@@ -160,7 +160,8 @@ PrintedJson Dtype::read(const std::byte* element) const {
   const auto real = [&](const std::byte* number) {
     const double value = read_real(number);
     if (format_.mantissa_bits == single.mantissa_bits) return real_json(static_cast<float>(value));
-    // Of 8 bits every number is one of a few, and printed as it is; so are whole numbers that are not huge.
+    // A format of 8 bits has few values, so its numbers are printed exactly. Whole numbers below 1e6 are
+    // printed exactly, too.
     const bool whole = value == std::trunc(value) && std::abs(value) < 1e6;
     const bool exact = whole || number_bytes() == 1 || number_bytes() == sizeof(double);
     return real_json(exact || !std::isfinite(value) ? value : shortest(format_, value));
@@ -229,7 +230,7 @@ double real_of(const GivenJson& json, std::string_view expected) {
 
 std::int64_t integer_of(const GivenJson& json, std::int64_t least, std::int64_t most,
                         std::string_view expected) {
-  constexpr double exact = 9007199254740992;  // 2^53: beyond it not every integer is a double
+  constexpr double exact = 9007199254740992;  // 2^53: above it, not every integer is a double
   std::int64_t value = 0;
   if (json.is_number_unsigned()) {
     if (!std::in_range<std::int64_t>(json.get<std::uint64_t>())) refuse(expected, json);

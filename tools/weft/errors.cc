@@ -11,7 +11,8 @@ using rpc::ErrorKind;
 
 Exit exit_of(ErrorKind kind, bool remote) {
   switch (kind) {
-    // Also as the answer of an agent: the timeout and the end of the agent may come in either order.
+    // Also for an error that an agent returned: the reply of an agent that shuts down may arrive before or
+    // after the timeout.
     case ErrorKind::deadline_exceeded:
     case ErrorKind::shut_down:
       return Exit::no_answer;

@@ -8,10 +8,10 @@
 namespace weft::tool {
 
 enum class Exit : int {
-  // The agent was unreachable, refused the handshake, was lost, was shutting down, or timed out.
   ok = 0,
   failed = 1,  // the agent answered with an error, or is not serving
   usage = 2,   // no call was made: the command, an argument or the method's name is wrong
+  // The agent was unreachable, refused the handshake, was lost, was shutting down, or did not answer in time.
   no_answer = 3
 };
 

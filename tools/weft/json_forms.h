@@ -1,4 +1,4 @@
-// The JSON forms of values for which JSON has no form. Reading and printing use the same ones.
+// The JSON forms of values for which JSON has no form. Reading and printing use the same forms.
 #pragma once
 
 #include <weft/rpc/codec/type_grammar.h>

@@ -23,12 +23,13 @@ constexpr std::size_t max_nested = 8;  // dimensions that are printed as lists w
 
 std::string text(const Sizes& sizes) { return on_one_line(PrintedJson(sizes)); }
 
-// The number of elements of that shape. Empty if it is not a shape, or the number of its bytes overflows.
+// The number of elements of a tensor of this shape. nullopt: a size is negative, or the number of bytes
+// overflows.
 std::optional<std::size_t> count(const Sizes& shape, std::size_t item) {
   std::uint64_t elements = 1;
   for (const std::int64_t size : shape) {
     if (size < 0) return std::nullopt;
-    // A zero somewhere must not hide an overflow elsewhere.
+    // A size of zero counts as 1 here, so that it does not hide an overflow of the other sizes.
     std::uint64_t next = 0;
     if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1)),
                                &next) ||
@@ -47,7 +48,7 @@ const Dtype& dtype_named(const std::string& name) {
   return *found;
 }
 
-// The shape of nested lists, of which every one on a level has the same length.
+// Computes the shape of nested lists. All lists of one level must have the same length.
 void measure(const GivenJson& data, std::size_t level, Sizes& shape) {
   if (!data.is_array()) {
     if (level != shape.size()) refuse("lists of different depth, expected a tensor");
@@ -167,7 +168,7 @@ std::optional<Sizes> read_sizes(const rpc::ValueReader& value, std::size_t most)
   return sizes;
 }
 
-// Elements from `at` on as lists within lists.
+// The elements from `at` on, as nested lists.
 PrintedJson nested(const Dtype& dtype, const std::byte*& at, const Sizes& shape, std::size_t level) {
   if (level == shape.size()) {
     PrintedJson element = dtype.read(at);
@@ -279,8 +280,8 @@ std::optional<PrintedJson> tensor_to_json(const rpc::ValueReader& value, std::si
     return sparse_to_json(value, layout, std::move(json), most, budget);
   }
 
-  // What was sent once along an expanded dimension is printed once: a tensor of a few bytes may have any
-  // size.
+  // Along an expanded dimension, one element was sent, and one is printed: a tensor of a few bytes may have
+  // any size.
   Sizes stored = *shape;
   if (value.find_field("expanded", 3, expanded_field)) {
     const auto expanded = read_sizes(expanded_field, shape->size());

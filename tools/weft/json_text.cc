@@ -13,8 +13,8 @@ using rpc::ErrorKind;
 constexpr int max_json_levels = 200;
 constexpr std::size_t max_shown = 60;  // bytes of an excerpt
 
-// DEL and the C1 controls, which steer terminals and which JSON does not ask to be escaped. All of them stand
-// within strings.
+// Escapes DEL and the C1 control characters. They control terminals, and JSON does not require that they are
+// escaped. In JSON they occur only within strings.
 std::string escape_controls(std::string text) {
   const auto is_control = [&](std::size_t i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -45,7 +45,7 @@ std::string leaf(const Json& json) {
 
 std::string quoted(const std::string& text) { return leaf(PrintedJson(text)); }
 
-// Appends the value on one line as long as `out` stays within `most` bytes; false where it would not.
+// Appends the value on one line. Returns false, and stops, when `out` exceeds `most` bytes.
 template <class Json>
 bool append_line(std::string& out, const Json& json, std::size_t most) {
   if (!json.is_structured()) {
@@ -69,7 +69,7 @@ class Lines {
   explicit Lines(std::size_t width) : width_(width) {}
   std::string take() { return std::move(out_); }
 
-  // `after` bytes follow the value on its last line: a comma.
+  // after: the number of bytes that follow the value on its last line, for a comma.
   void append(const PrintedJson& json, std::size_t indent, std::size_t after) {
     const std::size_t used = out_.size() - line_ + after;
     std::string line;
@@ -126,7 +126,7 @@ std::string one_line(const Json& json) {
 }  // namespace
 
 GivenJson parse_json(std::string_view text) {
-  std::vector<std::set<std::string>> keys;  // of the objects around this place
+  std::vector<std::set<std::string>> keys;  // the keys of each object that contains the current position
   const auto watch = [&](int depth, GivenJson::parse_event_t event, GivenJson& value) {
     if (depth > max_json_levels) throw Error(ErrorKind::invalid_argument, "the JSON is nested too deeply");
     if (event == GivenJson::parse_event_t::object_start) keys.emplace_back();
@@ -166,7 +166,7 @@ std::string excerpt(std::string text) {
 
 std::string excerpt(const GivenJson& json) {
   std::string out;
-  append_line(out, json, max_shown + 1);  // what is beyond is never made
+  append_line(out, json, max_shown + 1);  // appends no text beyond the excerpt
   return excerpt(std::move(out));
 }
 
@@ -182,7 +182,7 @@ std::string printable(std::string_view text) {
   for (;;) {
     const std::size_t end = text.find('\n', start);
     const std::string line = quoted(std::string(text.substr(start, end - start)));
-    // Without the quotation marks, and with those within as they were.
+    // Removes the quotation marks around the text, and the escapes of quotation marks within it.
     for (std::size_t i = 1; i + 1 < line.size(); ++i) {
       if (line[i] == '\\' && (line[i + 1] == '"' || line[i + 1] == '\\')) ++i;
       out += line[i];

@@ -20,14 +20,15 @@ using rpc::ErrorKind;
 using rpc::Type;
 using rpc::TypeKind;
 
-constexpr std::size_t max_value_levels = 100;  // of values within values; a message holds fewer
-// What is looked at to find out which alternatives are meant: values, and among them those that did not fit.
+constexpr std::size_t max_value_levels = 100;  // of nested values; a message has fewer levels
+// Limits of the search for the alternatives of variants: the number of values that are examined, and the
+// number of conversions that failed.
 constexpr std::size_t max_guesses = 20'000'000, max_wrong_guesses = 4000;
 
 constexpr std::string_view too_much =
     "too many possible alternatives: state them as {\"index\": …, \"value\": …}";
 
-// Where a value is, from the outermost on.
+// The position of a value within the argument: a list from the innermost value to the outermost one.
 struct Place {
   const Place* outer = nullptr;
   std::string_view field = {};
@@ -153,7 +154,7 @@ class Converter {
     return std::move(*bytes);
   }
 
-  // Numbers are packed as Codec<std::vector<T>> packs them.
+  // Numbers are packed in the same way as by Codec<std::vector<T>>.
   PlainValue list(const Type& element, const Type& type, const GivenJson& json, const Place& place,
                   std::size_t level) {
     if (!json.is_array()) mismatch(type, json, place);
@@ -213,7 +214,7 @@ class Converter {
     }
     return {std::move(map)};
   }
-  // Keys of JSON are texts: what is no text stands in them as JSON.
+  // Keys of JSON objects are texts. A key of another type is JSON within this text.
   static GivenJson key_json(const Type& key, const std::string& name, const Place& place) {
     if (key.kind == TypeKind::text || key.kind == TypeKind::bytes) return name;
     try {
@@ -234,7 +235,7 @@ class Converter {
     return {std::move(present)};
   }
 
-  // {"index": i, "value": …}, or a value that is then of the first alternative that it fits.
+  // {"index": i, "value": …}, or a value without index, which selects the first alternative that it fits.
   PlainValue variant(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
     if (is_alternative(json)) {
       const std::size_t index = at(in(place, "index"), [&] {
@@ -263,7 +264,7 @@ class Converter {
       }
     }
     --guessing_;
-    // Of several reasons the last one is as good as any, and one is readable.
+    // If several alternatives failed, the error contains only the last reason, so that it is short.
     if (!why.empty()) throw Error(ErrorKind::invalid_argument, why);
     mismatch(type, json, place);
   }
@@ -293,7 +294,7 @@ class Converter {
   // --- Which alternative ---
 
   bool guessed_enough() const { return guesses_ > max_guesses || wrong_guesses_ > max_wrong_guesses; }
-  // A first look: what is false here does not fit.
+  // A quick test. If it returns false, the JSON does not fit the type.
   static bool may_fit(const Type& type, const GivenJson& json) {
     switch (type.kind) {
       case TypeKind::boolean:
@@ -327,7 +328,7 @@ class Converter {
     }
   }
 
-  std::size_t guessing_ = 0;  // variants around this place whose alternative is being looked for
+  std::size_t guessing_ = 0;  // the number of enclosing variants whose alternative is being searched
   std::size_t guesses_ = 0, wrong_guesses_ = 0;
 };
 

@@ -4,7 +4,8 @@
 // JSON of a user is checked against the type before a call is sent. Errors are Error(invalid_argument) with
 // the position (".prices[3]: expected f64, found "x""). To print a value, no type is needed, because values
 // describe themselves. With a type, optionals are printed as their value, and floats with a float's digits. A
-// value that does not fit the type is printed as without a type. Thread-safety: functions without state.
+// value that does not fit the type is printed as if no type was given. Thread-safety: functions without
+// state.
 #pragma once
 
 #include <weft/rpc/codec/type_grammar.h>

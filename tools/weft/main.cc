@@ -1,4 +1,4 @@
-// weft: asks and calls any agent from a shell, and starts jobs. docs/weft_tool.md, docs/launching.md
+// weft: inspects and calls any agent from a shell, and starts jobs. docs/weft_tool.md, docs/launching.md
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
       command.rest->assign(mark, words.end());
       words.erase(mark, words.end());
     }
-  std::reverse(words.begin(), words.end());  // as CLI11 wants it
+  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse order
   try {
     program.parse(words);
   } catch (const CLI::ParseError& error) {

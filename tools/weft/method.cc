@@ -36,7 +36,7 @@ void append_all(std::string& out, const std::vector<const Type*>& types, std::st
   out += close;
 }
 
-// The canonical text, with blanks, and without the fields of structs.
+// Appends the canonical text of a type, with blanks, and without the fields of structs.
 void append(std::string& out, const Type& type) {
   switch (type.kind) {
     case TypeKind::list:
@@ -89,9 +89,10 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// Names that may have been meant, the likeliest first.
+// Names that the user may have meant, the most similar first.
 std::vector<std::string> similar(const std::vector<rpc::MethodInfo>& listed, const std::string& name) {
-  constexpr std::size_t most = 3, longest = 200, looked_at = 10'000;  // the listing is the peer's
+  constexpr std::size_t most = 3, longest = 200,
+                        looked_at = 10'000;  // limits, because the peer controls the listing
   std::vector<std::pair<std::size_t, std::string>> found;
   if (name.size() > longest) return {};
   for (std::size_t i = 0; i < std::min(looked_at, listed.size()); ++i) {

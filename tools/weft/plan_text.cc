@@ -32,7 +32,7 @@ std::string seconds_text(double seconds) { return decimal("%.4g", seconds); }
 
 double state_bytes(const Memory& memory) { return memory.total() - memory.activations; }
 
-// Columns with two spaces between them: right-aligned, except for the last one.
+// The rows as a table: columns are separated by two spaces and right-aligned, except for the last one.
 std::string columns_of(const std::vector<TableRow>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const TableRow& row : rows)

@@ -31,7 +31,7 @@ struct Row {
   std::uint64_t under_way = 0, all = 0;
 };
 
-// How much a counter has grown, a second. One that has shrunk has not grown.
+// The growth of a counter per second. If a counter has shrunk, its growth is 0.
 class Rate {
  public:
   explicit Rate(double seconds) : seconds_(seconds) {}
@@ -60,7 +60,7 @@ std::vector<Row> rows(const rpc::AgentStats& before, const rpc::AgentStats& now,
   return rows;
 }
 
-// Those that are not zero: "rref.forks 2, rref.objects 1".
+// The figures that are not zero: "rref.forks 2, rref.objects 1".
 std::string layers_text(const rpc::LayerFigures& figures) {
   std::string text;
   for (const auto& [name, figure] : figures)

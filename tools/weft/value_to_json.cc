@@ -16,7 +16,7 @@ using rpc::TypeKind;
 using rpc::ValueKind;
 using rpc::ValueReader;
 
-// Whether every byte is part of a character: JSON is UTF-8, and a text of the wire any bytes.
+// Whether the text is valid UTF-8. JSON must be UTF-8, but a text on the wire may contain any bytes.
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
@@ -141,7 +141,7 @@ class Printer {
     return json;
   }
 
-  // An object where every key is a text that JSON can hold; else [[key, value], …].
+  // An object if every key is a text in UTF-8; otherwise [[key, value], …].
   PrintedJson map(const ValueReader& value, const Type* type) {
     const Type* key_type = is(type, TypeKind::map) ? type->parts[0] : nullptr;
     const Type* value_type = is(type, TypeKind::map) ? type->parts[1] : nullptr;
@@ -186,7 +186,8 @@ class Printer {
 }  // namespace
 
 PrintedJson json_of_value(const ValueReader& value, const Type* type, std::size_t most) {
-  // Every attachment once, and some more: a message may name one again and again.
+  // The budget permits every attachment at least once. It is limited because a message may refer to one
+  // attachment many times.
   const std::uint64_t budget = 2 * value.message().bytes() + (1U << 20);
   return Printer(most, budget).print(value, type);
 }

@@ -12,14 +12,14 @@
 namespace weft::tool {
 namespace {
 
-constexpr std::size_t deepest = 1000;  // that is shown: what peers tell is theirs
+constexpr std::size_t deepest = 1000;  // the maximum depth that is printed, because peers control the data
 
 using rpc::CallName;
 using rpc::CallsInFlight;
 using rpc::MadeCall;
 using rpc::ServedCall;
 
-// A call as its two sides tell of it.
+// The reports of the caller and of the callee about one call.
 struct Sides {
   const CallsInFlight* caller = nullptr;
   const MadeCall* made = nullptr;
@@ -75,8 +75,8 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
   return printable(text);
 }
 
-// What a queued call waits for: those that its method's limit has let in, the one that runs on its object (or
-// has run, and may again), or those that have taken all threads.
+// The calls for which a queued call waits: the calls that its method's limit has admitted, the call that runs
+// on its object (or is suspended on it), or the calls that occupy all handler threads.
 std::vector<CallName> ahead_of(const ServedCall& queued, const CallsInFlight& agent) {
   std::vector<CallName> admitted, on_object, off_object, running;
   for (const auto& call : agent.served) {
@@ -94,10 +94,11 @@ std::vector<CallName> ahead_of(const ServedCall& queued, const CallsInFlight& ag
   return {};
 }
 
-// The calls in cycles, and those that wait for them: what is left when calls that wait for none are taken
-// away, again and again.
+// Whether each call is in a cycle, or waits for a call in a cycle. The algorithm repeatedly removes calls
+// that wait for no remaining call. The calls that it cannot remove are the result.
 std::vector<bool> held_up(const WaitGraph& graph) {
-  std::vector<std::vector<std::size_t>> waiting(graph.calls.size());  // for each
+  std::vector<std::vector<std::size_t>> waiting(
+      graph.calls.size());  // for each call, the calls that wait for it
   std::vector<std::size_t> left(graph.calls.size()), free;
   for (std::size_t i = 0; i < graph.calls.size(); ++i) {
     left[i] = graph.calls[i].waits_for.size();
@@ -115,7 +116,7 @@ std::vector<bool> held_up(const WaitGraph& graph) {
   return held;
 }
 
-// A shortest way from a call back to itself.
+// A shortest cycle through a call, by breadth-first search.
 std::vector<std::size_t> cycle_through(const WaitGraph& graph, std::size_t start) {
   std::vector<std::optional<std::size_t>> from(graph.calls.size());
   std::vector<std::size_t> queue{start};
@@ -196,7 +197,7 @@ std::string text_of(const WaitGraph& graph) {
   std::vector<bool> told(graph.calls.size());
   for (std::size_t i = 0; i < graph.calls.size(); ++i)
     if (!graph.calls[i].awaited) append(out, graph, i, 0, told);
-  for (std::size_t i = 0; i < graph.calls.size(); ++i)  // what only cycles lead to
+  for (std::size_t i = 0; i < graph.calls.size(); ++i)  // calls that only calls in cycles wait for
     if (!told[i]) append(out, graph, i, 0, told);
   for (const auto& cycle : graph.cycles) {
     out += "\ncycle of " + std::to_string(cycle.size()) + (cycle.size() == 1 ? " call:\n" : " calls:\n");

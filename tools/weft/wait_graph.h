@@ -1,11 +1,12 @@
-// WaitGraph: shows which call waits for which other call, across agents. Its data are the agents' reports of
-// their calls (weft.pending).
+// WaitGraph: shows which call waits for which other call, across agents. The data of the graph are the
+// agents' reports of their calls (weft.pending).
 //
 // A call waits for the calls that its handler makes on its behalf (peer.with(call)). A queued call waits for
 // the calls that run on the same object, for the calls that its method's limit has admitted, or, if all
 // handler threads are busy, for the calls that run on them. The graph does not show waits that an agent does
 // not know (a handler that waits for something else). Calls that change while the agents are queried may be
-// missing, or occur twice. To tell them from a call that hangs, make a second graph. Thread-safety: values.
+// missing, or occur twice. To distinguish such calls from a call that hangs, make a second graph.
+// Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/agent/calls_in_flight.h>

@@ -29,7 +29,7 @@ struct Options : AskedAgent {
   bool pretty = false, compact = false;
 };
 
-// Arguments are not among CLI11's positionals (see arguments_in), but belong into the usage.
+// CLI11 does not know the arguments as positionals (see arguments_in). This formatter adds them to the usage.
 class UsageWithArguments : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* app, std::string name) const override {
@@ -40,7 +40,8 @@ class UsageWithArguments : public CLI::Formatter {
   }
 };
 
-// What CLI11 left over, which it would take apart itself: it reads "[1,2]" as two.
+// The arguments are the words that CLI11 has not parsed. As positionals, CLI11 would split them: it would
+// parse "[1,2]" as two values.
 std::vector<GivenArgument> arguments_in(const std::vector<std::string>& words) {
   std::vector<GivenArgument> given;
   for (const std::string& word : words) {
@@ -71,7 +72,7 @@ rpc::Metadata metadata_of(const Options& options) {
   return metadata;
 }
 
-// T, where the type is stream<T>; nothing where T is not known here.
+// T, if the method returns stream<T>. nullopt: this program cannot parse T.
 std::optional<rpc::ParsedType> item_type(const Method& method) {
   constexpr std::string_view open = "stream<";
   const std::string& text = method.info.result;
@@ -92,7 +93,7 @@ void print(const Options& options, const rpc::ValueReader& value, const rpc::Typ
   std::puts((pretty ? on_lines(json, terminal ? terminal_width() : 80) : on_one_line(json)).c_str());
 }
 
-// Prints each item as a result is printed, until the stream ends or --items of them are printed.
+// Prints each item in the form of a result, until the stream ends or --items items are printed.
 void print_items(const Options& options, const rpc::ValueReader& value, const Method& method) {
   rpc::DynamicStream stream(value);
   const auto type = item_type(method);
@@ -104,7 +105,7 @@ void print_items(const Options& options, const rpc::ValueReader& value, const Me
   }
 }
 
-// Times of calls that were repeated, to stderr: what they returned is on stdout.
+// Prints the times of repeated calls to stderr, because their results are on stdout.
 void print_times(std::vector<std::chrono::nanoseconds> times) {
   std::sort(times.begin(), times.end());
   std::chrono::nanoseconds sum{0};
@@ -119,7 +120,7 @@ Exit run(Options& options, const std::vector<std::string>& words) {
   const auto metadata = metadata_of(options);
   Client& client = options.connect();
   const auto given = arguments_in(words);
-  client.restart();  // reading may have taken its time
+  client.restart();  // the time for reading standard input does not count
   const Method method(find_method(rpc::list_methods(client.peer()).get(), options.method));
   if (method.info.on_object)
     throw UsageError(
@@ -164,7 +165,8 @@ Command add_call(CLI::App& program) {
   options->add_to(*app);
   app->add_option("METHOD", options->method, "The name of the method, as weft list shows it")->required();
   app->add_flag("--notify", options->notify, "Do not wait for a reply");
-  app->add_option("--metadata", options->metadata, "KEY=VALUE: text that the callee reads; give one for each")
+  app->add_option("--metadata", options->metadata,
+                  "KEY=VALUE: text that the callee reads; repeat the option for each key")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app->add_option("--items", options->items, "Print N items of a stream and close it; by default all")

@@ -27,7 +27,7 @@ struct Options : AskedAgent {
 
 #ifdef WEFT_DASH
 
-// The data of the page as text; empty until there is some. Thread-safe.
+// The data of the page as text; empty until the first sample. Thread-safe.
 class Published {
  public:
   void set(std::string text) {

@@ -18,7 +18,8 @@ struct Options : AskedAgent {
 Exit run(Options& options) {
   const std::chrono::duration<double> older = parse_duration(options.older);
   Client& client = options.connect();
-  std::vector<rpc::Future<rpc::CallsInFlight>> asked;  // all at once: the less changes meanwhile
+  std::vector<rpc::Future<rpc::CallsInFlight>>
+      asked;  // queried concurrently, so that fewer calls change in the meantime
   asked.push_back(rpc::calls_in_flight(client.peer()));
   for (const std::string& address : options.others)
     asked.push_back(rpc::calls_in_flight(client.peer_at(address)));
@@ -28,7 +29,7 @@ Exit run(Options& options) {
     try {
       agents.push_back(answer.get());
     } catch (const rpc::Error& error) {
-      // Whoever does not answer may be what the others wait for.
+      // The agent that does not answer may be the one for which the others wait.
       std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
       silent = std::current_exception();
     }

@@ -50,7 +50,7 @@ struct Options {
   bool insecure = false;
 };
 
-// PROGRAM and its arguments, after -- or not.
+// // PROGRAM and its arguments, with or without a preceding "--".
 std::vector<std::string> command_of(const Options& options) {
   std::vector<std::string> words = options.app->remaining();
   const bool marked = words.empty() && !options.rest->empty();
@@ -72,7 +72,8 @@ std::string new_id() {
   return text;
 }
 
-// host:port of --rendezvous; its port is where launchers meet, or rank 0 listens where there is one host.
+// Splits --rendezvous into host and port. With several hosts, the launchers connect to this port. With one
+// host, rank 0 listens on it.
 std::pair<std::string, std::uint16_t> parted(const std::string& rendezvous) {
   try {
     const rpc::Address address = rpc::Address::parse("tcp://" + rendezvous);
@@ -89,7 +90,7 @@ void check(const Options& options) {
     throw UsageError("--nnodes " + std::to_string(options.hosts) + " needs --rendezvous HOST:PORT of host 0");
   if (!options.join.empty() && (options.hosts > 1 || !options.store.empty() || !options.rendezvous.empty()))
     throw UsageError("--join states the address of the job: it excludes --nnodes, --rendezvous and --store");
-  if (options.join.starts_with("file:")) {  // a store in a file that is missing would be created
+  if (options.join.starts_with("file:")) {  // otherwise a missing file would be created as a new store
     const std::string path = rpc::FileStore::path_of(options.join);
     if (!std::filesystem::exists(path))
       throw UsageError("--join: no job has this store: " + path +
@@ -140,7 +141,8 @@ JobSettings settings_of(const Options& options, Hosts* hosts) {
   job.joins = !options.join.empty();
   job.store = job.joins ? options.join : options.store;
   job.insecure = options.insecure;
-  if (!options.credentials.secret_file.empty())  // workers may change their folder
+  if (!options.credentials.secret_file
+           .empty())  // an absolute path, because workers may change their working directory
     job.secret_file = std::filesystem::absolute(options.credentials.secret_file).string();
   HostGreeting own{shares_of(options), 0, new_id(), options.elastic};
   if (options.rendezvous.empty()) {
@@ -163,7 +165,8 @@ JobSettings settings_of(const Options& options, Hosts* hosts) {
   return job;
 }
 
-// Host 0 keeps the launchers' store, so it goes last. Meanwhile a signal, or a failure elsewhere, is heard.
+// Host 0 keeps the launchers' store, so it leaves last. While this function waits, signals and failures of
+// other hosts are still handled.
 void leave(Hosts& hosts, asio::io_context& context, bool failed, std::chrono::nanoseconds grace,
            int& status) {
   context.restart();
@@ -222,11 +225,12 @@ int launch_workers(Options& options) {
   workers_left = false;
   status = supervisor.status();
   if (hosts != nullptr) leave(*hosts, context, status != 0 && !options.keep_going, grace, status);
-  hosts.reset();  // nothing calls back any more
+  hosts.reset();  // no callback runs after this
   return status;
 }
 
-// Where a descriptor of these is closed, the next file opened would be taken for it.
+// Opens /dev/null for each closed descriptor among 0, 1 and 2. Otherwise the next file that is opened would
+// become standard input, output or error.
 void have_standard_files() {
   for (int file = ::open("/dev/null", O_RDWR | O_CLOEXEC); file >= 0;
        file = ::open("/dev/null", O_RDWR | O_CLOEXEC))
@@ -262,7 +266,7 @@ Exit run(Options& options) {
   } else if (options.driven.given() &&
              parse_duration(options.driven.orphan_wait_with(options.store)).count() != 0) {
     become_subreaper();
-    return static_cast<Exit>(body());  // unguarded: its death leaves the workers
+    return static_cast<Exit>(body());  // without guarded(): the workers outlive this process
   }
   return static_cast<Exit>(guarded(body));
 }

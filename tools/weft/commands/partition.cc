@@ -82,7 +82,7 @@ Partition find(const Options& options, const Profile& profile) {
   return partition::balance_exactly(profile, stages);
 }
 
-// PipeDream's schedule of the partition, simulated with the times of its stages.
+// Draws PipeDream's schedule of the partition, simulated with the times of the stages.
 std::string picture(const Options& options, const Profile& profile, const Partition& found) {
   const schedule::Schedule plan =
       schedule::place_communication(partition::schedule_of(profile, found, options.microbatches));

@@ -36,7 +36,7 @@ std::vector<rpc::AgentSpans> collect_all(Options& options, Client& client) {
 Exit run(Options& options) {
   Client& client = options.connect();
   if (!options.during.empty()) {
-    (void)collect_all(options, client);  // what was before
+    (void)collect_all(options, client);  // discards the spans that were recorded before
     std::this_thread::sleep_for(parse_duration(options.during));
     client.restart();
   }

@@ -29,7 +29,7 @@ std::vector<collectives::FlightDump> dumps_of(const rpc::DynamicReply& reply) {
   return dumps;
 }
 
-// Of a member, the first address that this process can call; empty: none.
+// The first address of a member that this process can call; empty: none.
 std::string address_of(const rpc::MemberRecord& member) {
   for (const std::string& address : member.addresses) {
     try {
@@ -40,7 +40,7 @@ std::string address_of(const rpc::MemberRecord& member) {
   return {};
 }
 
-// The questions to one agent; those that it does not serve are absent.
+// The queries to one agent. A query is absent if the agent does not serve its method.
 struct Asked {
   rpc::Peer peer;
   rpc::Future<rpc::AgentStats> stats;
@@ -50,7 +50,7 @@ struct Asked {
   bool traced = false;
 };
 
-// An agent may refuse a question, by its permissions, and answer the others.
+// An agent may deny one query because of its permissions, and answer the others.
 template <class Ask>
 void unless_refused(Ask&& ask) {
   try {
@@ -105,7 +105,8 @@ JobSample Collector::collect() {
   return sample;
 }
 
-// An agent's methods do not change in practice; those of the next agent at its address may differ.
+// In practice, the methods of one incarnation do not change. Another incarnation at the same address may have
+// other methods.
 void Collector::learn_methods(const std::vector<std::string>& addresses,
                               std::map<std::string, std::string>& silent) {
   std::map<std::string, rpc::Future<std::vector<rpc::MethodInfo>>> asked;

@@ -74,7 +74,7 @@ PrintedJson groups_json(const JobSample& sample) {
   return groups;
 }
 
-// The calls as a list in which those that a call waits for follow it, one level deeper.
+// Appends a call to the list, followed by the calls for which it waits, one level deeper.
 void append(PrintedJson& list, const WaitGraph& graph, std::size_t call, std::size_t depth,
             std::vector<bool>& listed, const std::vector<bool>& in_cycle) {
   if (listed[call] || list.size() >= max_calls) return;
@@ -97,7 +97,7 @@ PrintedJson calls_json(const JobSample& sample) {
   for (const auto& cycle : graph.cycles)
     for (const std::size_t call : cycle) in_cycle[call] = true;
   PrintedJson list = PrintedJson::array();
-  for (const bool awaited : {false, true})  // those to which only cycles lead come last
+  for (const bool awaited : {false, true})  // calls that only calls in cycles wait for are last
     for (std::size_t i = 0; i < graph.calls.size(); ++i)
       if (graph.calls[i].awaited == awaited) append(list, graph, i, 0, listed, in_cycle);
   return list;
@@ -128,7 +128,7 @@ void Picture::add(const JobSample& sample) {
   for (const AgentSample& agent : sample.agents) {
     if (!agent.silent.empty()) continue;
     const rpc::AgentStats& now = agent.stats;
-    last_.time = sample.time;  // of the points
+    last_.time = sample.time;  // the time of the points
     add_rates(now);
     for (const auto& [name, value] : now.gauges) add_point(gauges_, name, now.name, value);
     stats_[{now.name, now.incarnation}] = now;
@@ -229,7 +229,7 @@ void Picture::add_spans(const AgentSample& agent, std::int64_t time) {
 
 void Picture::add_point(Charts& charts, const std::string& name, const std::string& agent, double value) {
   auto& chart = charts[name];
-  if (!chart.contains(agent)) {  // a program may make up names without end
+  if (!chart.contains(agent)) {  // a program may generate any number of names
     std::size_t series = 0;
     for (const auto& [other, lines] : charts) series += lines.size();
     if (series >= max_series) {
@@ -247,7 +247,8 @@ PrintedJson Picture::json() const {
         {{"name", name},
          {"rank", row.rank ? PrintedJson(*row.rank) : PrintedJson()},
          {"address", row.address},
-         {"incarnation", incarnation == 0 ? "" : std::to_string(incarnation)},  // exceeds a double
+         {"incarnation",
+          incarnation == 0 ? "" : std::to_string(incarnation)},  // as text: a double cannot represent it
          {"uptime", row.uptime >= 0 ? PrintedJson(row.uptime) : PrintedJson()},
          {"state", row.state},
          {"note", row.note}});

@@ -19,7 +19,7 @@ int topology(unsigned core, const char* what) {
 }  // namespace
 
 std::vector<unsigned> own_cores() {
-  // Systems have more processors than a cpu_set_t; the kernel refuses a set that is too small.
+  // A system may have more processors than a cpu_set_t, and the kernel refuses a set that is too small.
   for (std::size_t most = 1024; most <= 65536; most *= 2) {
     cpu_set_t* const set = CPU_ALLOC(most);
     const std::size_t size = CPU_ALLOC_SIZE(most);

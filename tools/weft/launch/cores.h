@@ -12,8 +12,8 @@ namespace weft::tool::launch {
 // are adjacent, so that a range of the list consists of whole cores.
 std::vector<unsigned> own_cores();
 
-// How many of them may be busy at a time. A quota of the control group (as in containers) may be smaller than
-// the number of processors.
+// The number of processors that may be busy at the same time. A quota of the control group (as in containers)
+// may be smaller than the number of processors.
 std::size_t own_processors(std::size_t cores);
 
 // The number of processors for each worker if `workers` workers share this host equally; at least 1.

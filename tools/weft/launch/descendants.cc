@@ -19,7 +19,7 @@ struct Entry {
   pid_t parent = 0;
 };
 
-// Of /proc/PID/stat: "PID (name) state parent …", where the name may hold anything.
+// Parses /proc/PID/stat: "PID (name) state parent …". The name may contain any characters.
 Entry entry_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text;
@@ -60,7 +60,8 @@ std::vector<pid_t> descendants() {
 }
 
 void kill_descendants() {
-  // A process that starts others meanwhile leaves them to this one by its own end: the next look finds them.
+  // A process may start children before it is killed. When it has ended, its children are descendants of this
+  // process, so the next iteration finds them.
   for (auto left = descendants(); !left.empty(); left = descendants()) {
     for (const pid_t pid : left) ::kill(pid, SIGKILL);
     ::waitpid(-1, nullptr, 0);

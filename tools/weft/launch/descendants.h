@@ -1,8 +1,8 @@
 // Functions that find and kill the descendants of this process.
 //
 // The caller is a subreaper (PR_SET_CHILD_SUBREAPER): if a child ends, the processes that it has started
-// remain descendants of the caller, even if they have left its process group and session. So /proc shows all
-// of them. Thread-safety: one thread of a process at a time.
+// remain descendants of the caller, even if they have left its process group and session. So /proc lists all
+// descendants. Thread-safety: one thread of a process at a time.
 #pragma once
 
 #include <sys/types.h>

@@ -19,12 +19,13 @@ namespace {
 constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 [[noreturn]] void run_below(pid_t front, const sigset_t& unblocked, const std::function<int()>& body) {
-  // Ctrl-C reaches the front alone, which passes it on: once.
+  // In its own process group, the launcher gets Ctrl-C only once: forwarded by the front.
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
   if (::getppid() != front) ::_exit(1);
   become_subreaper();
-  // A terminal may forbid output of what is not in its foreground, which is the front's group.
+  // A terminal may stop a process that writes to it from a background process group. The foreground group is
+  // the front's group.
   ::signal(SIGTTOU, SIG_IGN);
   ::sigprocmask(SIG_SETMASK, &unblocked, nullptr);
   const int status = body();
@@ -43,7 +44,8 @@ int guarded(const std::function<int()>& body) {
   for (const int number : passed_on) {
     struct sigaction now{};
     ::sigaction(number, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaddset(&awaited, number);  // nohup: it stays ignored
+    if (now.sa_handler != SIG_IGN)
+      sigaddset(&awaited, number);  // a signal that is ignored stays ignored, as with nohup
   }
   ::sigprocmask(SIG_BLOCK, &awaited, &unblocked);
   std::fflush(nullptr);
@@ -51,7 +53,7 @@ int guarded(const std::function<int()>& body) {
   const pid_t below = ::fork();
   if (below < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (below == 0) run_below(front, unblocked, body);
-  ::setpgid(below, below);  // whichever of the two comes first
+  ::setpgid(below, below);  // both processes call setpgid(), because either may run first
 
   std::optional<int> ended;
   while (!ended) {
@@ -65,7 +67,7 @@ int guarded(const std::function<int()>& body) {
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
       if (pid == below) ended = status;
   }
-  kill_descendants();  // there are some only where it could not end them itself
+  kill_descendants();  // descendants remain only if the launcher could not end them itself
   if (WIFEXITED(*ended)) return WEXITSTATUS(*ended);
   const int number = WTERMSIG(*ended);
   if (number != SIGPIPE && number != SIGINT && number != SIGTERM)

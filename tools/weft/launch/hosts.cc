@@ -18,7 +18,7 @@
 namespace weft::tool::launch {
 using namespace std::chrono_literals;
 
-// What a launcher serves to the others.
+// The methods that a launcher serves to the other launchers.
 class LauncherService {
  public:
   void failed(Failure failure) {
@@ -44,7 +44,7 @@ class LauncherService {
  private:
   rpc::Mutex mutex_;
   std::function<void(const Failure&)> tell_ WEFT_GUARDED_BY(mutex_);
-  std::vector<Failure> first_ WEFT_GUARDED_BY(mutex_);  // that came before anybody watched
+  std::vector<Failure> first_ WEFT_GUARDED_BY(mutex_);  // failures that arrived before watch()
 };
 
 namespace {
@@ -59,7 +59,7 @@ rpc::AgentOptions launcher_options(const HostsOptions& options) {
   }
   const std::string store = "tcp://" + options.rendezvous;
   const rpc::Address address = rpc::Address::parse(store);
-  // WEFT_HOST, as for workers: names of pods may be known later than they run.
+  // WEFT_HOST, as for workers: a pod may run before its name can be resolved.
   const char* const variable = std::getenv("WEFT_HOST");
   std::string own = variable == nullptr ? "" : variable;
   if (own.empty()) own = options.own == 0 ? address.host : rpc::local_address_towards(address.host);
@@ -99,7 +99,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
         told_.push_back(
             job_.agent().peer(host).with({.timeout = 5s}).call<&LauncherService::failed>(failure));
       } catch (const rpc::Error&) {
-        // It has gone.
+        // // The other launcher has ended.
       }
     }
   }
@@ -108,7 +108,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
       try {
         call.get();
       } catch (const rpc::Error&) {
-        // It has gone, or hears of it by our going.
+        // // The other launcher has ended, or it detects that this launcher leaves.
       }
     }
     try {
@@ -117,7 +117,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
       else
         job_.leave().get();
     } catch (const rpc::Error&) {
-      // A loss, which the watch has told.
+      // // A loss, which the watch has already reported.
     }
   }
   void stop() { job_.agent().shut_down(); }
@@ -170,7 +170,8 @@ void Hosts::leave(std::chrono::nanoseconds timeout) { impl_->leave(timeout); }
 void Hosts::stop() { impl_->stop(); }
 
 std::uint16_t free_port() {
-  // Below what Linux gives to connections and to port 0: nobody comes upon it until rank 0 listens there.
+  // The port is below the range from which Linux assigns ports to connections and to port 0, so no other
+  // process gets it by chance before rank 0 listens.
   std::random_device random;
   std::uniform_int_distribution<unsigned> ports(15000, 29999);
   asio::io_context context;

@@ -1,8 +1,8 @@
 // Hosts: connects the launchers of one job on several hosts, one launcher for each host.
 //
 // Each launcher has an agent. The agents are members of a fixed world, whose store host 0 keeps at the
-// rendezvous address. First the launchers exchange their shares. After that, each is notified of the first
-// failure on another host, and of the loss of a launcher or host. Owned by the launcher. Thread-safety:
+// rendezvous address. First the launchers exchange their shares. After that, each launcher is notified of the
+// first failure on another host, and of the loss of a launcher or host. Owned by the launcher. Thread-safety:
 // members are called on its main thread, `failed` on a thread of the agent.
 #pragma once
 
@@ -45,8 +45,9 @@ class Hosts {
   std::vector<HostGreeting> meet(const HostGreeting& own);
   void watch(std::function<void(const Failure&)> failed);
   void tell(const Failure& failure);  // sends the failure to the other hosts; does not block
-  // Call it when the workers of this host have ended. Waits until the other hosts know of that; host 0 waits
-  // until their workers have ended, too. Waits at most for `timeout`. stop(), on any thread, ends the wait.
+  // Call it when the workers of this host have ended. Waits until the other hosts know that; host 0 also
+  // waits until the workers of the other hosts have ended. Waits at most for `timeout`. stop(), on any
+  // thread, ends the wait.
   void leave(std::chrono::nanoseconds timeout);
   void stop();
 

@@ -16,14 +16,16 @@ std::size_t workers_of(const HostShare& host) {
   return workers;
 }
 
-// Threads that each worker may run at a time: its part of the processors, unless somebody has said it.
+// The value of OMP_NUM_THREADS for each worker: an equal part of the processors, unless an option or the
+// shell sets it.
 std::string threads_of(const JobSettings& job, std::size_t workers) {
   if (job.threads) return std::to_string(*job.threads);
   if (job.own_threads && !job.own_threads->empty()) return *job.own_threads;
   return std::to_string(std::max<std::size_t>(1, job.processors / workers));
 }
 
-// Equal parts; what is left over stays unused, for a worker with more than the others only waits for them.
+// Each worker gets an equal number of cores. The remaining cores stay unused, because a worker with more
+// cores would only wait for the others.
 std::vector<unsigned> part_of(const JobSettings& job, std::size_t local_rank, std::size_t workers) {
   const std::size_t part = job.cores.size() / workers, wanted = job.threads.value_or(1);
   if (part < std::max<std::size_t>(1, wanted))
@@ -34,7 +36,7 @@ std::vector<unsigned> part_of(const JobSettings& job, std::size_t local_rank, st
   return {first, first + static_cast<std::ptrdiff_t>(part)};
 }
 
-// What those workers of a job know that have ranks: as torchrun says it, and weft's own.
+// Sets the variables of a worker that has a rank: torchrun's variables and weft's own.
 void tell_place(const JobSettings& job, WorkerPlan& worker, std::size_t world, std::size_t of_role) {
   auto& variables = worker.environment;
   variables["RANK"] = std::to_string(*worker.rank);
@@ -49,7 +51,7 @@ void tell_place(const JobSettings& job, WorkerPlan& worker, std::size_t world, s
   variables["TORCHELASTIC_RUN_ID"] = job.id;
   variables["TORCHELASTIC_RESTART_COUNT"] = "0";
   variables["TORCHELASTIC_MAX_RESTARTS"] = "0";
-  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";  // the port is rank 0's
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";  // rank 0 listens on the port
   variables["WEFT_NAME"] = worker.name;
   if (!worker.role.empty()) {
     variables["WEFT_ROLE_RANK"] = std::to_string(worker.role_rank);
@@ -73,7 +75,8 @@ RoleShare parse_role(const std::string& text) {
   const auto valid = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
-  // It is part of agents' and files' names; a number at its end would make server1's second worker server11.
+  // The role is part of the names of agents and files. With a digit at its end, names would be ambiguous:
+  // worker 1 of the role "server1" would be "server11".
   if (share.role.empty() || !std::all_of(share.role.begin(), share.role.end(), valid) ||
       (share.role.back() >= '0' && share.role.back() <= '9'))
     throw UsageError("--role '" + text +
@@ -128,7 +131,8 @@ std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
       if (!job.store.empty()) variables["WEFT_STORE"] = job.store;
       if (job.elastic_world || job.joins) variables["WEFT_ELASTIC_WORLD"] = "1";
       if (job.insecure) variables["WEFT_INSECURE"] = "1";
-      // The file's path, and not what is in it. A certificate is not passed on: it names the launcher.
+      // Passes the path of the file, not its contents. A certificate is not passed on, because it names the
+      // launcher.
       if (!job.secret_file.empty()) variables["WEFT_SECRET"] = job.secret_file;
       workers.push_back(std::move(worker));
     }

@@ -32,7 +32,7 @@ struct JobSettings {
   std::size_t node_rank = 0;
   std::string master_host;  // the host of rank 0, as every host reaches it
   std::uint16_t master_port = 0;
-  std::string store;           // the store, instead of that address; empty: none
+  std::string store;           // the store, which replaces the master's address and port; empty: none
   std::string id;              // the job's id
   bool elastic_world = false;  // workers may join and leave
   bool joins = false;          // the workers join a running elastic world at `store`, and have no ranks
@@ -41,7 +41,7 @@ struct JobSettings {
 
   // The resources of this host.
   std::vector<unsigned> cores;  // for the workers; hardware threads of one core are adjacent
-  std::size_t processors = 1;   // how many processors the workers may use together
+  std::size_t processors = 1;   // the number of processors that the workers may use together
   std::optional<std::size_t> threads;
   std::optional<std::string> own_threads;  // OMP_NUM_THREADS of the launcher
   bool pin = false;

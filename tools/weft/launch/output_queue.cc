@@ -22,7 +22,7 @@ struct OutputQueue::State {
   mutable rpc::Condition changes;
   std::function<void()> changed WEFT_GUARDED_BY(mutex);
   std::deque<Piece> pieces WEFT_GUARDED_BY(mutex);
-  std::size_t bytes WEFT_GUARDED_BY(mutex) = 0;  // with those of the piece that is being written
+  std::size_t bytes WEFT_GUARDED_BY(mutex) = 0;  // including the piece that is being written
   bool full WEFT_GUARDED_BY(mutex) = false;
   bool writing WEFT_GUARDED_BY(mutex) = false;
   bool closed WEFT_GUARDED_BY(mutex) = false;
@@ -61,7 +61,7 @@ void OutputQueue::State::run() {
 
 OutputQueue::OutputQueue(std::function<void()> changed) : state_(std::make_shared<State>()) {
   state_->changed = std::move(changed);
-  // Signals are for the thread that waits for them.
+  // Blocks all signals in the new thread: another thread waits for them.
   sigset_t every, before;
   sigfillset(&every);
   ::pthread_sigmask(SIG_SETMASK, &every, &before);
@@ -80,7 +80,7 @@ OutputQueue::~OutputQueue() {
 }
 
 void OutputQueue::add(int file, std::string_view text) {
-  constexpr std::size_t longest = 1 << 16;  // of what is written at a time
+  constexpr std::size_t longest = 1 << 16;  // the maximum number of bytes of one write
   rpc::MutexLock lock(state_->mutex);
   if (state_->closed || text.empty()) return;
   auto& pieces = state_->pieces;

@@ -1,5 +1,5 @@
 // OutputQueue: output for files whose reader may be slow, or may not read at all. The queue's own thread
-// writes it, so that no other thread waits for the reader.
+// writes the output, so that no other thread waits for the reader.
 //
 // Only a separate thread keeps writes from blocking the other threads: even if poll() reports room in a
 // terminal, a write may block, and O_NONBLOCK would apply to all processes that share the file. The queue

@@ -25,11 +25,12 @@ bool is_program(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// Between fork and exec of a process that may have threads nothing may allocate: all is made ready before.
+// Data for the child between fork and exec. The process may have threads, so the child must not allocate
+// memory, and all data is prepared before the fork.
 struct Prepared {
   std::vector<char*> words, variables;
   std::vector<unsigned long> cores;            // a mask
-  int nothing = -1, told = -1, liveness = -1;  // /dev/null; where an error goes
+  int nothing = -1, told = -1, liveness = -1;  // /dev/null; the pipe to which an error is written
   pid_t parent = 0;
 };
 
@@ -61,7 +62,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
       ::dup2(prepared.liveness, liveness_file) < 0)
     fail();
   ::syscall(SYS_close_range, static_cast<unsigned>(liveness_file + 1), ~0U,
-            CLOSE_RANGE_CLOEXEC);  // sockets of libraries, which set it too late or never
+            CLOSE_RANGE_CLOEXEC);  // libraries may set the flag of their sockets too late or never
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -117,12 +118,13 @@ pid_t spawn(const ProcessStart& start) {
     prepared.cores[core / bits] |= 1UL << core % bits;
   }
   Pipe told = make_pipe();
-  // Not where the liveness pipe is to be.
+  // Moves the descriptor above liveness_file, the descriptor number of the liveness pipe.
   prepared.told = ::fcntl(told.write.get(), F_DUPFD_CLOEXEC, liveness_file + 1);
   prepared.liveness = ::fcntl(start.liveness, F_DUPFD_CLOEXEC, liveness_file + 1);
   told.write.reset();
   prepared.nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  // No handler of this process may run in the new one, where it would write into what both share.
+  // Blocks signals, so that no handler of this process runs in the child, where it would write to pipes that
+  // both processes share.
   sigset_t every, before;
   sigfillset(&every);
   ::pthread_sigmask(SIG_SETMASK, &every, &before);
@@ -135,7 +137,7 @@ pid_t spawn(const ProcessStart& start) {
   ::close(prepared.nothing);
   int problem = 0;
   ssize_t got = 0;
-  if (pid > 0)  // until it has become the program: its process group is there, too
+  if (pid > 0)  // waits until the child has executed the program; its process group then exists, too
     while ((got = ::read(told.read.get(), &problem, sizeof problem)) < 0 && errno == EINTR) {
     }
   if (pid < 0) throw std::system_error(error, std::generic_category(), "fork");

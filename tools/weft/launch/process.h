@@ -1,9 +1,10 @@
 // spawn(): starts one worker's process.
 //
-// The process inherits a pipe as descriptor `liveness_file`, which shows when the process begins to end: the
-// system closes descriptors in order, so it closes this one before all sockets, and long before the kernel
-// reports the end. The process is in its own process group, has the default signal dispositions, and inherits
-// only the given descriptors. It dies (SIGKILL) with the thread that started it. The caller may have threads.
+// The process inherits a pipe as descriptor `liveness_file`. The closing of this pipe shows that the process
+// begins to end: the system closes descriptors in order, so it closes the pipe before all sockets, and long
+// before the kernel reports the end of the process. The process is in its own process group, has the default
+// signal dispositions, and inherits only the given descriptors. When the thread that started the process
+// ends, the process gets SIGKILL. The caller may have threads.
 #pragma once
 
 #include <weft/rpc/transport/shm/descriptor.h>

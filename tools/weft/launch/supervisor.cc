@@ -35,9 +35,10 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr auto settle_time = std::chrono::seconds{2};
-constexpr auto remote_time =
-    std::chrono::seconds{5};  // for a program that stops the worker elsewhere, with its grace
-constexpr auto last_output_time = std::chrono::seconds{2};  // for the reader of the output, after a signal
+constexpr auto remote_time = std::chrono::seconds{
+    5};  // for a program that stops the worker on another host, in addition to the grace time there
+constexpr auto last_output_time =
+    std::chrono::seconds{2};  // how long the reader of the output may take after a signal
 
 bool same_file(int one, int other) {
   struct stat first{}, second{};
@@ -62,12 +63,12 @@ struct RunningWorker {
         output(context, to_output, to_errors, std::move(prefix)) {}
   const WorkerPlan plan;
   pid_t pid = 0;
-  stream_descriptor process;         // its pidfd: readable once it has ended
+  stream_descriptor process;         // the pidfd of the process: readable when the process has ended
   stream_descriptor liveness;        // its liveness pipe (process.h)
-  stream_descriptor input;           // its standard input, if the end of that stops it
+  stream_descriptor input;           // the standard input, if closing it stops the worker
   asio::steady_timer grace;          // from stop() to SIGKILL
-  std::optional<std::size_t> began;  // to end: before those of a higher number
-  std::optional<int> status;         // as waitpid says it
+  std::optional<std::size_t> began;  // the position in the order in which workers begin to end
+  std::optional<int> status;         // the status from waitpid
   WorkerOutput output;
 };
 
@@ -92,7 +93,8 @@ class Supervisor::Impl {
       : context_(context), options_(std::move(options)), signals_(context), grace_(context) {
     const auto changed = [this] { asio::post(context_, [this] { output_changed(); }); };
     output_ = std::make_shared<OutputQueue>(changed);
-    // In one queue where they have one reader: their order is kept, and lines stay whole.
+    // If standard output and standard error are the same file, they share a queue, so that the order of lines
+    // is kept and lines stay whole.
     errors_ = same_file(STDOUT_FILENO, STDERR_FILENO) ? output_ : std::make_shared<OutputQueue>(changed);
   }
   ~Impl() {
@@ -118,9 +120,9 @@ class Supervisor::Impl {
  private:
   enum class Stage {
     running,
-    ending,   // they have been asked to
-    killing,  // or not asked any more
-    ended     // what they have printed may not be written yet
+    ending,   // the workers have got the signal to end
+    killing,  // the workers get SIGKILL
+    ended     // no process is left, but some output may not have been written yet
   };
 
   std::unique_ptr<RunningWorker> make(WorkerPlan plan);
@@ -146,24 +148,25 @@ class Supervisor::Impl {
   SupervisorOptions options_;
   asio::signal_set signals_;
   asio::steady_timer grace_;
-  std::shared_ptr<OutputQueue> output_, errors_;  // ours
+  std::shared_ptr<OutputQueue> output_, errors_;  // the queues of this process's standard output and error
   std::vector<std::unique_ptr<RunningWorker>> workers_;
-  std::map<pid_t, int> reaped_;  // of workers of which ended() has not been told yet
-  std::set<std::string> logs_;  // that have been opened: a worker that takes the place of another one appends
+  std::map<pid_t, int> reaped_;  // the statuses of workers that were reaped and not yet passed to ended()
+  std::set<std::string>
+      logs_;  // log files that have been opened: a worker that replaces another worker appends to its file
   std::size_t running_ = 0;
-  bool all_started_ = false;  // there will be no more workers
+  bool all_started_ = false;  // no further worker will be started
   bool closed_ = false;
   Stage stage_ = Stage::running;
   bool failed_ = false;
   std::size_t begun_ = 0;                    // workers that have begun to end
   bool settling_ = false, settled_ = false;  // a failure waits for workers that began to end before it
-  bool rest_asked_ = false;                  // what ended workers have left, to end
+  bool rest_asked_ = false;                  // the processes that workers have left behind have got SIGTERM
   bool interrupted_ = false;
-  bool left_ = false;  // nothing is awaited any more
+  bool left_ = false;  // the supervisor has ended, and waits for nothing
 };
 
 void Supervisor::Impl::start() {
-  ::signal(SIGPIPE, SIG_IGN);  // of our own output: a write says it
+  ::signal(SIGPIPE, SIG_IGN);  // a write to an output without a reader returns EPIPE instead
   const std::string program = options_.on_exit ? "" : find_program(options_.command.front());
   if (!options_.logs.empty()) {
     std::error_code error;
@@ -208,7 +211,7 @@ void Supervisor::Impl::stop(std::size_t number) {
 void Supervisor::Impl::ask_to_end(RunningWorker& worker, int signal) {
   if (worker.input.is_open()) return worker.input.close();
   ::kill(-worker.pid, signal);
-  ::kill(-worker.pid, SIGCONT);  // a stopped process gets the signal only then
+  ::kill(-worker.pid, SIGCONT);  // a stopped process handles the signal only when it continues
 }
 
 void Supervisor::Impl::close(int status) {
@@ -273,7 +276,8 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program,
     begin.in = input.read.get();
   }
   worker.pid = spawn(begin);
-  // Otherwise they would stay open for the worker's life, and its end would not be seen.
+  // Closes this process's copies of the descriptors. Otherwise the pipes would stay open, and the end of the
+  // worker would not be detected.
   ends = {};
   liveness.write.reset();
   input.read.reset();
@@ -291,14 +295,15 @@ void Supervisor::Impl::say(const std::string& text) {
   if (!options_.quiet) errors_->add(STDERR_FILENO, "weft: " + text + "\n");
 }
 
-// Of our own: there is room again, or all is written, or nobody reads any more.
+// The queues of this process's output have changed: there is room again, all output is written, or the output
+// has no reader any more.
 void Supervisor::Impl::output_changed() {
   if (left_) return;
   for (auto& worker : workers_) worker->output.resume();
   leave_once_written();
 }
 
-// Ends as a program that writes to such a pipe.
+// Ends with the status of a program that was killed by SIGPIPE.
 void Supervisor::Impl::nobody_reads() {
   if (failed_ || options_.unread) return;
   failed_ = true;
@@ -311,9 +316,10 @@ void Supervisor::Impl::nobody_reads() {
 
 // --- Ends ---
 
-// A worker that loses a peer may end before the peer, whose process the kernel is still removing. But the
-// kernel closes the peer's liveness pipe before its connections, and the loop handles events in their order.
-// Pidfds also report ends in their order, which SIGCHLD does not.
+// A worker that loses a peer may end before the peer has ended, because the kernel is still removing the
+// peer's process. The order of the failures is nevertheless known: the kernel closes the liveness pipe of a
+// process before its connections, and the loop handles events in their order. Pidfds also report ends in
+// their order; SIGCHLD does not.
 void Supervisor::Impl::await_end(RunningWorker& worker) {
   const auto begins = [&](asio::error_code error) {
     if (error) return;
@@ -341,7 +347,8 @@ void Supervisor::Impl::ended(RunningWorker& worker) {
   reaped_.erase(worker.pid);
   worker.process.close();
   --running_;
-  if (!worker.began) worker.began = begun_++;  // what it has started keeps its pipe
+  if (!worker.began)
+    worker.began = begun_++;  // a process that the worker has started may keep the liveness pipe open
   if (options_.on_exit) return added_ended(worker);
   if (failed_ && options_.keep_going && stage_ == Stage::running && *worker.status != 0)
     say("another failure: " + worker.plan.title() + " " + failure_of(*worker.status).how);
@@ -378,7 +385,8 @@ void Supervisor::Impl::find_first_failure() {
     return !worker->status && worker->began && *worker->began < *first->began;
   };
   if (!settled_ && std::any_of(workers_.begin(), workers_.end(), may_be_first)) {
-    // It is as good as ended, unless it only closes what it does not know.
+    // A worker whose liveness pipe is closed is probably ending. But it may also have only closed descriptors
+    // that it does not know, so the wait is limited.
     if (settling_) return;
     settling_ = true;
     grace_.expires_after(settle_time);
@@ -397,7 +405,7 @@ void Supervisor::Impl::find_first_failure() {
 }
 
 void Supervisor::Impl::fail(const Failure& failure, bool own) {
-  if (failed_) return;  // one from elsewhere also counts when all here have ended
+  if (failed_) return;  // a failure of another host also counts when all workers of this host have ended
   failed_ = true;
   status_ = failure.status;
   std::string text = failure.who + " " + failure.how;
@@ -407,7 +415,8 @@ void Supervisor::Impl::fail(const Failure& failure, bool own) {
   if (!options_.keep_going) end_survivors();
 }
 
-// Workers that lost a peer learn of it from their own agents within moments, and have something to print.
+// The agents of workers that lost a peer detect the loss after a short time. The workers can then print their
+// own errors before they get SIGTERM.
 void Supervisor::Impl::end_survivors() {
   if (stage_ != Stage::running) return;
   grace_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(options_.failure_wait));
@@ -442,7 +451,7 @@ void Supervisor::Impl::kill() {
   for (const pid_t pid : descendants()) ::kill(pid, SIGKILL);
 }
 
-// Called whenever a process below this one has ended.
+// Called whenever a descendant of this process has ended.
 void Supervisor::Impl::look_for_the_rest() {
   if (stage_ == Stage::ended) return;
   if (stage_ == Stage::killing) kill();
@@ -470,7 +479,7 @@ void Supervisor::Impl::finish() {
   leave_once_written();
 }
 
-// A pager may stay open for hours. A launcher that was told to end does not wait for it.
+// A pager may stay open for hours. A launcher that was interrupted does not wait for it.
 void Supervisor::Impl::close_outputs() {
   grace_.expires_after(last_output_time);
   grace_.async_wait([this](asio::error_code error) {
@@ -505,7 +514,7 @@ void Supervisor::Impl::take_signal(int number) {
     case SIGCHLD:
       reap();
       return look_for_the_rest();
-    case SIGUSR1:  // batch systems warn with them
+    case SIGUSR1:  // batch systems send these signals as warnings
     case SIGUSR2:
       for (const auto& worker : workers_)
         if (!worker->status && !worker->input.is_open()) ::kill(worker->pid, number);
@@ -523,7 +532,7 @@ void Supervisor::Impl::take_signal(int number) {
     return kill();
   }
   interrupted_ = true;
-  if (stage_ != Stage::running) return;                          // they end already
+  if (stage_ != Stage::running) return;                          // the workers are ending already
   if (failed_) return end(number == SIGINT ? SIGINT : SIGTERM);  // the first failure's status stays
   failed_ = true;
   status_ = 128 + number;

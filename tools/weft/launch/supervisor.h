@@ -1,15 +1,15 @@
 // Supervisor: runs the workers of this host, from their start until none of their processes is left.
 //
-// The first failure (another exit status than 0, or a signal) is reported with its rank and last error. The
-// other workers then have a short time to report their own errors and to end. After that, the supervisor ends
-// them: it sends SIGTERM to their process groups, and after the grace time SIGKILL to all remaining
-// descendants of this process. With keep_going it lets the other workers run, and reports each further
-// failure. A request to end (Ctrl-C) also ends the workers; a second request kills them at once. Processes
-// that ended workers have left are ended with the last worker. The supervisor does not wait for the reader of
-// its output while workers run: output is queued, and workers cannot print faster than it is read. At the end
-// the supervisor waits until all output has been written; after a signal it waits at most 2 s. It runs on an
-// io_context of the main thread, and has no work there after its end. This process is a subreaper.
-// Thread-safety: none; post to the io_context.
+// The first failure (an exit status other than 0, or a signal) is reported with the worker's rank and its
+// last error lines. The other workers then have a short time to report their own errors and to end. After
+// that, the supervisor ends them: it sends SIGTERM to their process groups, and after the grace time SIGKILL
+// to all remaining descendants of this process. With keep_going, the supervisor lets the other workers run,
+// and reports each further failure. A request to end (Ctrl-C) also ends the workers; a second request kills
+// them at once. When the last worker has ended, the supervisor ends the processes that workers have left
+// behind. While workers run, the supervisor does not wait for the reader of its output: it queues the output,
+// and blocks a worker whose output queue is full. At the end the supervisor waits until all output has been
+// written; after a signal it waits at most 2 s. The supervisor runs on an io_context of the main thread, and
+// has no work there after its end. This process is a subreaper. Thread-safety: none; post to the io_context.
 //
 // With `on_exit` the supervisor is open: workers may be added and stopped at any time, the caller decides
 // what an exit means, and the supervisor runs until close() or a signal. When an added worker has exited, the
@@ -45,8 +45,8 @@ Failure failure_of(int wait_status);
 struct AddedWorker {
   WorkerPlan plan;
   std::vector<std::string> command;
-  // Standard input is a pipe. To stop the worker, the supervisor closes the pipe. For a program that runs the
-  // worker elsewhere, such as ssh: a signal would end that program, not the worker.
+  // Standard input is a pipe. To stop the worker, the supervisor closes the pipe. Set this for a program that
+  // runs the worker on another host, such as ssh: a signal would end that program, not the worker.
   bool stopped_by_input = false;
 };
 
@@ -83,8 +83,8 @@ class Supervisor {
 
   // Starts the workers. Throws UsageError if the program cannot be run; then no worker runs.
   void start();
-  // Reports a failure on another host, which counts like the first failure of a worker. No effect after the
-  // first failure.
+  // Reports a failure on another host. The supervisor handles it like the first failure of a worker. No
+  // effect after the first failure.
   void end(const Failure& failure);
   void kill();                        // kills all workers, without the grace time
   void say(const std::string& text);  // prints a line for the user, between lines of workers

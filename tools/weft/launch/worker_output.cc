@@ -19,9 +19,9 @@ struct WorkerOutput::Stream {
     pipe.non_blocking(true);
   }
   stream_descriptor pipe;
-  const int to;  // our own file
+  const int to;  // the launcher's own file descriptor
   OutputQueue& queue;
-  bool paused = false;  // until what was read before has been written
+  bool paused = false;  // until the bytes that were read before have been written
   LineCutter cutter;
 };
 
@@ -62,18 +62,18 @@ void WorkerOutput::resume() {
     }
 }
 
-// False: it has ended.
+// // Reads a part of the stream. false: the stream has ended.
 bool WorkerOutput::read(Stream& stream) {
   asio::error_code error;
   Block block;
   const std::size_t bytes = stream.pipe.read_some(asio::buffer(block), error);
-  if (error == asio::error::would_block) return true;  // drain() was here
+  if (error == asio::error::would_block) return true;  // drain() has already read the bytes
   take(stream, {block.data(), bytes});
   if (error) stream.pipe.close();
   return !error;
 }
 
-// No bytes: it has ended.
+// // bytes: empty if the stream has ended.
 void WorkerOutput::take(Stream& stream, std::string_view bytes) {
   std::string text;
   const auto add = [&](std::string_view line) {

@@ -1,10 +1,10 @@
 // WorkerOutput: passes the output of one worker on to the launcher's own output.
 //
-// The worker writes to two pipes. Its lines go to the queues of the launcher's standard output and error,
-// each with the worker's prefix. While a queue is full, the worker blocks, as it would without the launcher
-// if its reader were slow. Instead of pipes, the worker may write to files itself. In both cases the object
-// keeps the last lines of the worker's standard error. Owned by the supervisor. Thread-safety: members are
-// called on the thread of the io_context.
+// The worker writes to two pipes. This object adds the lines to the queues of the launcher's standard output
+// and error, each line with the worker's prefix. While a queue is full, the worker blocks, as it would block
+// without the launcher if the reader of its output were slow. Instead of pipes, the worker may write to files
+// itself. In both cases the object keeps the last lines of the worker's standard error. Owned by the
+// supervisor. Thread-safety: members are called on the thread of the io_context.
 #pragma once
 
 #include <weft/rpc/transport/shm/descriptor.h>
@@ -37,8 +37,8 @@ class WorkerOutput {
 
   void begin();   // begins to read the pipes
   void resume();  // a queue may have room again
-  // When the worker has ended, passes on the bytes that are in the pipes. It does not wait for more, because
-  // processes that the worker has started may continue to print.
+  // When the worker has ended, passes on the bytes that are in the pipes. drain() does not wait for more
+  // output, because processes that the worker has started may continue to print.
   void drain();
   void close();
   const std::string& last_errors() const { return last_errors_.text(); }

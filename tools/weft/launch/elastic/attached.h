@@ -1,8 +1,8 @@
 // run_attached(): runs one worker for the driver of an elastic job on another host (remote.h).
 //
-// When standard input ends, the worker is ended, with the grace time. The driver closes standard input to end
-// the worker, and it also ends if the driver or the connection is lost. run_attached() prints only the output
-// of the worker.
+// When standard input ends, run_attached() ends the worker, with the grace time. Standard input ends if the
+// driver closes it to end the worker, or if the driver or the connection is lost. run_attached() prints only
+// the output of the worker.
 #pragma once
 
 #include <string>

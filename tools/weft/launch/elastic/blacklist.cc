@@ -46,7 +46,8 @@ std::optional<Blacklist::Time> Blacklist::next_release() const {
   return next;
 }
 
-// Hosts that failed together return one after another, unless the cooldown is at its maximum.
+// The cooldown has a random part, so that hosts that failed together return one after another, unless the
+// cooldown is at its maximum.
 std::chrono::nanoseconds Blacklist::cooldown_of(std::uint32_t times) {
   const std::chrono::nanoseconds most = std::max(options_.cooldown, options_.max_cooldown);
   std::chrono::nanoseconds cooldown = options_.cooldown;

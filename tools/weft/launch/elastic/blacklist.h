@@ -4,8 +4,8 @@
 // A host that fails `failures` times in a row is blacklisted for a cooldown that doubles from one time to the
 // next, with jitter, so that hosts that failed together do not return together. After its cooldown a host is
 // on probation: its next failure blacklists it again. If a worker was ready for `healthy_after` before it
-// failed, the host works, and the failure is the first of a new row. Hosts are remembered while discovery
-// does not report them. Thread-safety: none.
+// failed, the host counts as healthy until then, and the failure is the first of a new row. Hosts are
+// remembered while discovery does not report them. Thread-safety: none.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ struct BlacklistOptions {
 
 struct BlacklistEntry {
   std::size_t failures = 0;  // in a row
-  std::uint32_t times = 0;   // how often the host was blacklisted in this row
+  std::uint32_t times = 0;   // the number of times that the host was blacklisted in this row
   bool blacklisted = false;
   std::optional<std::chrono::nanoseconds> until;
 };

@@ -38,7 +38,7 @@ void Discovery::run() {
   text_.clear();
   killed_ = false;
   Pipe ends = make_pipe(), liveness = make_pipe();
-  liveness.read.reset();  // nothing waits for it
+  liveness.read.reset();  // no code waits for this pipe
   output_.assign(ends.read.release());
   ProcessStart start;
   start.program = "/bin/sh";
@@ -83,12 +83,12 @@ void Discovery::child_exited(pid_t child, int wait_status) {
   if (child_ != child) return;
   child_.reset();
   status_ = wait_status;
-  ::kill(-child, SIGKILL);  // what it has left behind may hold the pipe
+  ::kill(-child, SIGKILL);  // processes that the command has left behind may keep the output pipe open
   if (stopped_) return std::exchange(stopped_, nullptr)();
   if (!stopping_) finish_if_complete();
 }
 
-// The process has ended, and all that it printed has been read.
+// Reports the result if the process has ended and its whole output has been read.
 void Discovery::finish_if_complete() {
   if (child_ || output_.is_open()) return;
   wait_for_next();

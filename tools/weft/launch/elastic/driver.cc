@@ -1,6 +1,7 @@
 // Each event first changes what the driver knows (the take() functions). Then plan() compares the workers
-// that run with the slots that may be used, and stops and starts workers. Failures, the minimum and the reset
-// limit are judged on the way; each of them may end the job by give_up().
+// that run with the slots that may be used, and stops and starts workers. These functions also check for
+// failures, the minimum number of workers and the reset limit. Each of these checks may end the job by
+// give_up().
 #include "tools/weft/launch/elastic/driver.h"
 
 #include <algorithm>
@@ -34,8 +35,8 @@ DriverState ElasticDriver::save() const {
   return state;
 }
 
-// The other driver may have died before it did what it had decided. A start is not repeated: nobody but the
-// caller knows whether the worker runs.
+// The other driver may have died before it executed its last decisions. Stops are therefore repeated. Starts
+// are not repeated, because only the caller knows whether the worker runs.
 Actions ElasticDriver::restore(Time now, DriverState state) {
   now_ = now;
   state_ = std::move(state);
@@ -77,7 +78,8 @@ std::optional<ElasticDriver::Time> ElasticDriver::next_wake() const {
 
 // --- Events ---
 
-// Hosts that were known before keep their order, and new ones follow: the oldest have the lowest ranks.
+// Hosts that were known before keep their order, and new hosts follow, so that the oldest hosts have the
+// lowest ranks.
 void ElasticDriver::take(const HostsFound& found) {
   std::map<std::string, std::size_t> slots;
   for (const HostSlots& host : found.hosts)
@@ -145,7 +147,7 @@ void ElasticDriver::strike(const DriverWorker& worker) {
   if (!blacklist_.fail(worker.host, now_, worker.ready ? now_ - *worker.ready : Time{0})) return;
   const auto until = blacklist_.until(worker.host);
   actions_.push_back(BlacklistHost{worker.host, until});
-  // Hosts that have not failed come first from now on.
+  // Moves this host behind all other hosts.
   std::stable_partition(state_.hosts.begin(), state_.hosts.end(),
                         [&](const HostSlots& host) { return host.host != worker.host; });
 }
@@ -178,9 +180,9 @@ void ElasticDriver::stop_late_starters() {
   }
 }
 
-// Displaced workers are stopped while another ready worker has the job's state. If none has, one displaced
-// worker is kept until a new worker is ready. If no host is left at all, all are kept: discovery may be
-// mistaken.
+// Stops displaced workers if another ready worker has the job's state. If no other ready worker exists, one
+// displaced worker is kept until a new worker is ready. If no host is left at all, all workers are kept,
+// because the result of discovery may be wrong.
 void ElasticDriver::stop_displaced() {
   bool placed_ready = false;
   DriverWorker* keeper = nullptr;

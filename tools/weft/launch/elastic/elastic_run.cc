@@ -31,15 +31,16 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// A worker whose keeper has not registered so long after the takeover never will.
+// If the keeper of a worker has not registered within this time after the takeover, the worker counts as not
+// started.
 constexpr auto keeper_wait = std::chrono::seconds{5};
 
-// Of a worker that has left the job on a SIGTERM, which may be that of a batch system.
+// The status of a worker that has left the job after a SIGTERM, which a batch system may have sent.
 constexpr int left_status = 128 + SIGTERM;
 
 std::string worker_name(std::size_t rank) { return "worker" + std::to_string(rank); }
 
-// The job while it runs.
+// // A running job.
 class ElasticRun {
  public:
   ElasticRun(asio::io_context& context, const ElasticJob& job);
@@ -48,7 +49,7 @@ class ElasticRun {
  private:
   struct Running {
     std::string name;
-    bool here = false;  // on this host
+    bool here = false;  // the worker runs on this host
   };
 
   SupervisorOptions supervisor_options();
@@ -81,25 +82,27 @@ class ElasticRun {
   void stop_all();
 
   asio::io_context& context_;
-  const std::shared_ptr<rpc::Loop> loop_;  // on it
+  const std::shared_ptr<rpc::Loop> loop_;  // a loop on context_
   const ElasticJob& job_;
-  std::string id_;  // of the job
+  std::string id_;  // the id of the job
   Supervisor supervisor_;
   JobStore store_;
-  std::optional<Takeover> takeover_;  // if workers may outlive this driver
+  std::optional<Takeover> takeover_;  // set if workers may outlive this driver
   std::optional<ElasticDriver> driver_;
   std::unique_ptr<Discovery> discovery_;
   asio::steady_timer wake_, missing_;
-  nanoseconds ahead_{0};  // of the steady clock, so that drivers on several hosts have one time
-  std::map<WorkerId, Running> workers_;          // that have been started
-  std::map<std::size_t, WorkerId> numbers_;      // by the supervisor's number, of its children
-  std::map<std::string, WorkerId> ids_;          // by name, of workers_
+  nanoseconds ahead_{
+      0};  // added to the steady clock, so that a driver continues the time of the driver before it
+  std::map<WorkerId, Running> workers_;          // the workers that have been started
+  std::map<std::size_t, WorkerId> numbers_;      // child processes, by the supervisor's number
+  std::map<std::string, WorkerId> ids_;          // the keys of workers_, by name
   std::map<std::string, std::uint64_t> joined_;  // the last incarnation of a name that has joined
   std::map<std::string, std::uint64_t> ended_;   // the last incarnation of a name that has ended
-  std::vector<std::function<void()>> undone_;    // until the state is saved from which they follow
-  std::set<WorkerId> kept_;                      // whose keepers are registered
-  std::set<WorkerId> leaving_;                   // that have ended, which is not saved yet
-  std::string saved_;                            // the driver's state, as it is saved or being saved
+  std::vector<std::function<void()>>
+      undone_;                  // actions that wait until the state from which they follow is saved
+  std::set<WorkerId> kept_;     // workers whose keepers are registered
+  std::set<WorkerId> leaving_;  // workers whose end is not saved yet
+  std::string saved_;           // the driver's state that was saved last, or is being saved
   bool saving_ = false, driving_ = false, stopped_ = false;
   std::optional<int> interrupted_;  // the status to end with
 };
@@ -115,7 +118,7 @@ ElasticRun::ElasticRun(asio::io_context& context, const ElasticJob& job)
       wake_(context),
       missing_(context) {
   const nanoseconds orphan_wait = parse_duration(job.orphan_wait);
-  if (orphan_wait > nanoseconds{0})  // otherwise it drives at once
+  if (orphan_wait > nanoseconds{0})  // otherwise this process drives the job at once
     takeover_.emplace(loop_, store_.store(), takeover_lease(orphan_wait), takeover_calls());
   if (!job.discovery) return;
   Discovery::Options options{*job.discovery, job.slots, job.poll};
@@ -127,17 +130,18 @@ ElasticRun::ElasticRun(asio::io_context& context, const ElasticJob& job)
 SupervisorOptions ElasticRun::supervisor_options() {
   SupervisorOptions options;
   options.command = job_.command;
-  if (parse_duration(job_.orphan_wait) == nanoseconds{0}) options.logs = job_.logs;  // else of the keepers
+  if (parse_duration(job_.orphan_wait) == nanoseconds{0})
+    options.logs = job_.logs;  // otherwise the keepers write the logs
   options.prefix = job_.prefix;
   options.grace = parse_duration(job_.grace);
   options.on_failure = [this](const Failure&) { stop_all(); };
   options.on_exit = [this](std::size_t number, const Failure& exit) { exited(number, exit); };
-  // Later: the supervisor is in the middle of something.
+  // Handles the exit later, because the supervisor is still handling the event itself.
   options.on_child_exit = [this](pid_t child, int status) {
     if (discovery_ != nullptr)
       asio::post(context_, [this, child, status] { discovery_->child_exited(child, status); });
   };
-  // Workers that are stopped commit and leave, for which they need the store.
+  // Until here the store is needed: workers that are stopped make a commit and leave the job.
   options.on_end = [this] {
     stop_all();
     store_.close();
@@ -201,7 +205,8 @@ void ElasticRun::drive(std::optional<SavedJob> job) {
   begin();
 }
 
-// If none of the workers is left, the state in their memory is lost, and the job begins anew.
+// Compares the saved workers with the records of their keepers. If no worker is left, the state in their
+// memory is lost, and the job restarts.
 void ElasticRun::compare(const SavedJob& job, const Takeover::Workers& kept, bool again) {
   const DriverState& state = job.driver;
   const bool undecided = state.phase == DriverPhase::waiting || state.phase == DriverPhase::running;
@@ -249,20 +254,20 @@ void ElasticRun::continue_job(const SavedJob& job) {
   save();
 }
 
-// Their driver has died before it had started them.
+// Drops workers that the last driver had not started when it died.
 void ElasticRun::drop_missing() {
   for (const auto& [id, worker] : std::map(workers_)) {
     if (kept_.contains(id)) continue;
     if (std::any_of(numbers_.begin(), numbers_.end(),
                     [number = id](const auto& child) { return child.second == number; }))
-      continue;  // of this driver
+      continue;  // a worker of this driver
     takeover_->stop(id);
     gone({id, 137, "was not started before its driver died", {}, true});
   }
 }
 
-// Actions are executed once the state from which they follow is saved. What happens meanwhile is saved next,
-// all at once.
+// Actions are executed when the state from which they follow is saved. Changes that happen during a save are
+// saved together by the next save.
 void ElasticRun::save() {
   if (!takeover_ || !driving_) {
     for (auto& action : std::exchange(undone_, {})) action();
@@ -291,7 +296,7 @@ void ElasticRun::step_down(const std::string& why) {
   supervisor_.abandon(1);
 }
 
-// The job ends as it does by a failure: also the workers that are no children of this process are ended.
+// The job ends as after a failure: workers that are not children of this process are ended, too.
 bool ElasticRun::interrupt(int number, const std::string& how) {
   if (!driving_ || stopped_) return false;
   interrupted_ = 128 + number;
@@ -303,7 +308,7 @@ void ElasticRun::kept_changed(WorkerId id, const std::optional<KeptWorker>& reco
   const bool known = workers_.contains(id);
   if (record && !record->ended) {
     kept_.insert(id);
-    if (!known) takeover_->stop(id);  // it has registered too late
+    if (!known) takeover_->stop(id);  // the keeper has registered too late
     return;
   }
   kept_.erase(id);
@@ -393,7 +398,8 @@ void ElasticRun::perform(const EndJob& end) {
   discovery_->stop([this, close] { asio::post(context_, close); });
 }
 
-// The end of a child process. With a keeper, what counts is the record of that.
+// A child process has ended. If the worker has a keeper, only the keeper's record determines how the worker
+// has ended.
 void ElasticRun::exited(std::size_t number, const Failure& exit) {
   if (stopped_) return;
   const WorkerId id = numbers_.at(number);
@@ -413,7 +419,8 @@ void ElasticRun::exited(std::size_t number, const Failure& exit) {
   });
 }
 
-// First the store, so that a successor finds its name free, and the other workers learn of the death.
+// First marks the end in the store, so that a successor can use the worker's name and the other workers are
+// notified of the death.
 void ElasticRun::gone(const WorkerExited& event) {
   const auto found = workers_.find(event.worker);
   if (found == workers_.end()) return;
@@ -422,7 +429,8 @@ void ElasticRun::gone(const WorkerExited& event) {
   ids_.erase(name);
   if (takeover_) leaving_.insert(event.worker);
   store_.end(name, [this, name, event](const JobStore::End& end) {
-    std::uint64_t& last = ended_[name];  // of that, a worker that has never joined finds the record
+    std::uint64_t& last = ended_[name];  // if the worker has never joined, the record may be that of the last
+                                         // incarnation that has ended
     const bool left = event.status == left_status && end.left && end.incarnation != last;
     if (end.incarnation != 0)
       last = end.incarnation;
@@ -445,7 +453,8 @@ void ElasticRun::joined(const std::string& name, std::uint64_t incarnation) {
   handle(WorkerReady{worker->second});
 }
 
-// The supervisor ends, by itself or by a signal: nothing else may keep the io_context busy.
+// The supervisor has ended, by itself or by a signal. Stops all other work, so that the io_context can
+// return.
 void ElasticRun::stop_all() {
   if (std::exchange(stopped_, true)) return;
   wake_.cancel();
@@ -462,7 +471,8 @@ WorkerPlan plan_worker(const ElasticJob& job, const StartWorker& start) {
   worker.rank = start.rank;
   worker.name = worker_name(start.rank);
   auto& variables = worker.environment;
-  // None of the ranks that this process may have itself: a worker of an elastic world joins without one.
+  // Removes the ranks that this process's environment may contain: a worker of an elastic world joins without
+  // a rank.
   for (const char* name : {"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
                            "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "WEFT_ROLE", "WEFT_ROLE_SIZE"})
     variables[name] = "";

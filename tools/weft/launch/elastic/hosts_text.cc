@@ -11,7 +11,7 @@
 namespace weft::tool::launch::elastic {
 namespace {
 
-constexpr std::size_t max_slots = 100'000;  // of a host
+constexpr std::size_t max_slots = 100'000;  // the maximum number of slots of a host
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r");
@@ -19,7 +19,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-// "node1:4", "[fe80::1]:4" or "node1". An address of IPv6 without brackets has no slots.
+// "node1:4", "[fe80::1]:4" or "node1". An IPv6 address without brackets is parsed as a host without slots.
 HostSlots parse_host(std::string_view text, std::size_t default_slots) {
   const auto wrong = [&](const char* why) {
     return std::runtime_error("'" + printable(text) + "': " + why + "; expected HOST or HOST:SLOTS");
@@ -94,7 +94,7 @@ std::vector<HostSlots> parse_ready_pods(std::string_view text, std::size_t slots
 
 DiscoveryCommand discovery_command(const std::string& text) {
   using Output = DiscoveryCommand::Output;
-  if (text == "slurm")  // squeue knows the nodes of a job that has been resized
+  if (text == "slurm")  // squeue lists the current nodes also if the job has been resized
     return {
         Output::hosts,
         R"(nodes=$(squeue --noheader --jobs="${SLURM_JOB_ID:?is not set: this is no Slurm job}" --format=%N) &&)"

@@ -20,14 +20,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto end_timeout = 2s;
-// As long as the store remembers members that have left (rpc/membership): late readers can tell the two ends
-// apart.
+// How long the record of a lost worker remains, as long as the records of members that have left
+// (rpc/membership), so that late readers can distinguish the two ends.
 constexpr auto remembered = 3min;
 
 std::string key_of(const std::string& name) { return std::string(rpc::membership_keys::members) + name; }
 
-// The driver's agent serves the store, and is no member of the job: members expect no host
-// (rpc/membership).
+// The driver's agent serves the store, and is not a member of the job. So the job has no host among its
+// members (rpc/membership).
 OpenedStore keep_store(const JobStoreOptions& options) {
   rpc::AgentOptions with;
   with.name = "driver";
@@ -73,7 +73,7 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
   const std::shared_ptr<rpc::Store>& store() const { return opened_.store; }
 
   void end(const std::string& name, std::function<void(const End&)> done) {
-    // Whichever is first: the answer of the store, or the timer.
+    // Continues after the answer of the store or after the timer, whichever is first.
     const auto timer = std::make_shared<rpc::Loop::TimerId>();
     const auto finish = [weak = weak_from_this(), timer, done = std::move(done)](const End& how) {
       const auto self = weak.lock();
@@ -81,7 +81,7 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
       self->loop_->cancel(*timer);
       done(how);
     };
-    // After the timer a successor may have joined: its record stays as it is.
+    // After the timer, a successor may have joined. Its record must not be changed.
     const auto given_up = std::make_shared<std::atomic<bool>>(false);
     *timer = loop_->schedule(loop_->now() + end_timeout, [finish, given_up] {
       *given_up = true;
@@ -134,13 +134,14 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
         }
       }
     } catch (const rpc::Error&) {
-      // The store is not reachable, and the lease will tell.
+      // The store cannot be reached. When the worker's lease expires, the other workers detect the loss.
     }
     if (after.empty()) return finish(end);
     store->grant(remembered)
         .then([store, name, before, after, end, finish](rpc::Result<rpc::StoreLease>&& lease) {
           if (!lease.ok()) return finish(end);
-          // If the record has changed meanwhile, the worker has left after all.
+          // If the record has changed in the meantime, the worker has left the job after all, and the store
+          // keeps that record.
           store->compare_set(key_of(name), before, after, lease.value().id)
               .then([end, finish](rpc::Result<rpc::StoreExchange>&&) { finish(end); });
         });
@@ -150,7 +151,7 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
   const OpenedStore opened_;
   const Joined joined_;
   std::optional<StoreWatch> watch_;
-  std::set<rpc::Loop::TimerId> timers_;  // of the calls of end() that wait for the store
+  std::set<rpc::Loop::TimerId> timers_;  // the timers of calls of end() that wait for the store
   bool closed_ = false;
 };
 

@@ -1,9 +1,9 @@
 // JobStore: the driver's access to the store through which the workers of an elastic job find each other.
 //
 // The driver's own agent keeps the store at tcp://host:port, or a file or etcd does. In each case the driver
-// is not a member of the job. It reads from the store which workers have joined, and writes to it which
-// workers have died, which the driver knows before their leases expire. Owned by the launcher. Thread-safety:
-// members and their callbacks are called on the thread of the io_context.
+// is not a member of the job. The driver reads from the store which workers have joined. It writes to the
+// store which workers have died, because it knows this before the leases of the workers expire. Owned by the
+// launcher. Thread-safety: members and their callbacks are called on the thread of the io_context.
 #pragma once
 
 #include <weft/rpc/core/loop.h>

@@ -2,8 +2,8 @@
 // decides when the worker starts and ends.
 //
 // The keeper registers the worker before it starts, so there is never a worker that no driver knows. The
-// keeper stops the worker if the driver orders that, if no driver has had the lease for `orphan_wait`, or if
-// the keeper's own lease has ended. In the last case the driver considers the worker lost, and may have
+// keeper stops the worker if the driver orders the stop, if no driver has had the lease for `orphan_wait`, or
+// if the keeper's own lease has ended. In the last case the driver considers the worker lost, and may have
 // replaced it. While the store cannot be reached, the worker continues. Thread-safety: members and calls run
 // on the loop.
 //
@@ -41,8 +41,8 @@ class Keeper {
          std::chrono::nanoseconds orphan_wait, Calls calls);
   ~Keeper();
 
-  // The worker has ended, or could not start. If the keeper has stopped it, the record keeps the reason of
-  // that.
+  // The worker has ended, or could not start. If the keeper has stopped the worker, the record keeps the
+  // reason for the stop.
   void ended(const Failure& end);
   int status() const { return record_.status; }  // the status of the worker, which has ended
 

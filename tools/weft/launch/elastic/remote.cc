@@ -29,7 +29,7 @@ std::string remote_command(const RemoteWorker& worker) {
 
 std::vector<std::string> rsh_words(const std::string& rsh, const std::string& host,
                                    const std::string& command) {
-  if (rsh == "ssh")  // which notices after 15 s that the host is gone
+  if (rsh == "ssh")  // with these options, ssh detects after 15 s that the host is lost
     return {"ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
             "--",  host, command};
   if (rsh == "srun")
@@ -50,7 +50,7 @@ bool is_this_host(const std::string& host) {
   if (::gethostname(name, sizeof name - 1) != 0) return false;
   const std::string own = name;
   const auto short_form = [](const std::string& of) { return of.substr(0, of.find('.')); };
-  // A short name stands for the full one, but two full names may differ in the domain.
+  // A short name matches the full name, but two full names with different domains differ.
   return host == own || (short_form(host) == short_form(own) &&
                          (host.find('.') == std::string::npos || own.find('.') == std::string::npos));
 }

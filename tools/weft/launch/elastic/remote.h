@@ -1,8 +1,9 @@
 // Starts a worker on another host: RSH HOST COMMAND runs a shell command there, as ssh does.
 //
-// The command is `weft launch --attached`. It runs the worker as a child. When standard input ends, it ends
-// the worker and all processes that the worker has started. So a worker ends with its connection, with its
-// driver, and on request. Thread-safety: pure functions, except is_this_host(), which any thread may call.
+// The command is `weft launch --attached`. This command runs the worker as a child. When standard input ends,
+// the command ends the worker and all processes that the worker has started. So a worker ends with its
+// connection, with its driver, and on request. Thread-safety: pure functions, except is_this_host(), which
+// any thread may call.
 #pragma once
 
 #include <map>

@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto look_timeout = 5s;   // of one watch
-constexpr auto look_pause = 500ms;  // after a failed one
+constexpr auto look_timeout = 5s;   // the timeout of one watch
+constexpr auto look_pause = 500ms;  // the pause after a watch that failed
 
 }  // namespace
 

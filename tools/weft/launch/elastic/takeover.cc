@@ -65,7 +65,7 @@ std::chrono::nanoseconds takeover_lease(std::chrono::nanoseconds orphan_wait) {
   return std::clamp<std::chrono::nanoseconds>(orphan_wait / 4, 2s, 10s);
 }
 
-// The store's futures hold it weakly, and come back to the loop.
+// Callbacks of the store's futures have a weak pointer to this object, and run on the loop.
 struct Takeover::State : std::enable_shared_from_this<State> {
   State(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> store, std::chrono::nanoseconds ttl,
         Calls calls)
@@ -81,7 +81,7 @@ struct Takeover::State : std::enable_shared_from_this<State> {
   std::string other;  // the driver that has the lease
   rpc::StoreLease lease;
   std::optional<rpc::LeaseKeeper> keeper;
-  std::optional<std::string> saved;  // as the store has it
+  std::optional<std::string> saved;  // the state in the store
   std::string job;
   std::map<std::string, std::string> records;
   std::optional<StoreWatch> watch;
@@ -120,29 +120,31 @@ struct Takeover::State : std::enable_shared_from_this<State> {
     calls.lost(why);
   }
 
-  // A driver that has died leaves its lease until that ends by itself. One that lives renews it.
+  // The lease of a driver that has died remains until it expires. A driver that lives renews its lease.
   void acquire() {
     if (!give_up) give_up = loop->now() + 3 * ttl;
     if (loop->now() > *give_up)
       return lose(other.empty() ? "the store cannot be reached" : "another driver runs this job");
-    await(store->try_get(std::string(takeover_keys::lease)),
-          [this](rpc::Result<std::optional<std::string>>&& holder) {
-            if (!holder.ok()) return acquire_later();
-            if (const auto& name = holder.value()) {
-              if (*name == owner) return drive();  // an answer was lost
-              if (std::exchange(other, *name).empty()) calls.waits();
-              return acquire_later();
-            }
-            await(store->grant(ttl), [this](rpc::Result<rpc::StoreLease>&& granted) {
-              if (!granted.ok()) return acquire_later();
-              lease = granted.value();
-              await(store->compare_set(std::string(takeover_keys::lease), std::nullopt, owner, lease.id),
-                    [this](rpc::Result<rpc::StoreExchange>&& set) {
-                      if (!set.ok() || set.value().actual != owner) return acquire_later();
-                      drive();
-                    });
-            });
+    await(
+        store->try_get(std::string(takeover_keys::lease)),
+        [this](rpc::Result<std::optional<std::string>>&& holder) {
+          if (!holder.ok()) return acquire_later();
+          if (const auto& name = holder.value()) {
+            if (*name == owner)
+              return drive();  // this driver has the lease already: the answer to an earlier attempt was lost
+            if (std::exchange(other, *name).empty()) calls.waits();
+            return acquire_later();
+          }
+          await(store->grant(ttl), [this](rpc::Result<rpc::StoreLease>&& granted) {
+            if (!granted.ok()) return acquire_later();
+            lease = granted.value();
+            await(store->compare_set(std::string(takeover_keys::lease), std::nullopt, owner, lease.id),
+                  [this](rpc::Result<rpc::StoreExchange>&& set) {
+                    if (!set.ok() || set.value().actual != owner) return acquire_later();
+                    drive();
+                  });
           });
+        });
   }
   void acquire_later() {
     later(acquire_pause, [this] { acquire(); });
@@ -211,11 +213,11 @@ struct Takeover::State : std::enable_shared_from_this<State> {
 
   void stop(const std::string& key) {
     await(store->set(key, "stop"), [this, key](rpc::Result<void>&& set) {
-      if (!set.ok()) stop(key);  // the store has tried for some time
+      if (!set.ok()) stop(key);  // the store has already retried for some time
     });
   }
 
-  // The lease last: no other driver drives before all is removed.
+  // Removes the lease last, so that no other driver takes over before all other keys are removed.
   void release(std::function<void()> done) {
     watch.reset();
     releasing = true;
