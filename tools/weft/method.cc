@@ -91,8 +91,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
 
 // Names that the user may have meant, the most similar first.
 std::vector<std::string> similar(const std::vector<rpc::MethodInfo>& listed, const std::string& name) {
-  constexpr std::size_t most = 3, longest = 200,
-                        looked_at = 10'000;  // limits, because the peer controls the listing
+  constexpr std::size_t most = 3, longest = 200, looked_at = 10'000;  // the peer controls the listing
   std::vector<std::pair<std::size_t, std::string>> found;
   if (name.size() > longest) return {};
   for (std::size_t i = 0; i < std::min(looked_at, listed.size()); ++i) {

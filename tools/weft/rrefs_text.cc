@@ -16,7 +16,7 @@ std::string size_text(const std::optional<std::uint64_t>& bytes) {
   return bytes ? bytes_text(static_cast<double>(*bytes)) : "?";
 }
 
-// // The users, each once, with the number of its forks: "anna bert*3".
+// The users, each once, with the number of its forks: "anna bert*3".
 std::string users_text(const std::vector<std::string>& users) {
   std::map<std::string, std::size_t> forks;
   for (const std::string& user : users) ++forks[user];

@@ -97,8 +97,7 @@ std::vector<CallName> ahead_of(const ServedCall& queued, const CallsInFlight& ag
 // Whether each call is in a cycle, or waits for a call in a cycle. The algorithm repeatedly removes calls
 // that wait for no remaining call. The calls that it cannot remove are the result.
 std::vector<bool> held_up(const WaitGraph& graph) {
-  std::vector<std::vector<std::size_t>> waiting(
-      graph.calls.size());  // for each call, the calls that wait for it
+  std::vector<std::vector<std::size_t>> waiting(graph.calls.size());  // the calls that wait for each call
   std::vector<std::size_t> left(graph.calls.size()), free;
   for (std::size_t i = 0; i < graph.calls.size(); ++i) {
     left[i] = graph.calls[i].waits_for.size();

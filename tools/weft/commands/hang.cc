@@ -18,8 +18,8 @@ struct Options : AskedAgent {
 Exit run(Options& options) {
   const std::chrono::duration<double> older = parse_duration(options.older);
   Client& client = options.connect();
-  std::vector<rpc::Future<rpc::CallsInFlight>>
-      asked;  // queried concurrently, so that fewer calls change in the meantime
+  // Agents are queried concurrently, so that fewer calls change in the meantime.
+  std::vector<rpc::Future<rpc::CallsInFlight>> asked;
   asked.push_back(rpc::calls_in_flight(client.peer()));
   for (const std::string& address : options.others)
     asked.push_back(rpc::calls_in_flight(client.peer_at(address)));

@@ -50,7 +50,7 @@ struct Options {
   bool insecure = false;
 };
 
-// // PROGRAM and its arguments, with or without a preceding "--".
+// PROGRAM and its arguments, with or without a preceding "--".
 std::vector<std::string> command_of(const Options& options) {
   std::vector<std::string> words = options.app->remaining();
   const bool marked = words.empty() && !options.rest->empty();
@@ -141,8 +141,7 @@ JobSettings settings_of(const Options& options, Hosts* hosts) {
   job.joins = !options.join.empty();
   job.store = job.joins ? options.join : options.store;
   job.insecure = options.insecure;
-  if (!options.credentials.secret_file
-           .empty())  // an absolute path, because workers may change their working directory
+  if (!options.credentials.secret_file.empty())  // absolute: workers may change their working directory
     job.secret_file = std::filesystem::absolute(options.credentials.secret_file).string();
   HostGreeting own{shares_of(options), 0, new_id(), options.elastic};
   if (options.rendezvous.empty()) {

@@ -247,8 +247,7 @@ PrintedJson Picture::json() const {
         {{"name", name},
          {"rank", row.rank ? PrintedJson(*row.rank) : PrintedJson()},
          {"address", row.address},
-         {"incarnation",
-          incarnation == 0 ? "" : std::to_string(incarnation)},  // as text: a double cannot represent it
+         {"incarnation", incarnation == 0 ? "" : std::to_string(incarnation)},  // text: exceeds a double
          {"uptime", row.uptime >= 0 ? PrintedJson(row.uptime) : PrintedJson()},
          {"state", row.state},
          {"note", row.note}});

@@ -44,8 +44,8 @@ int guarded(const std::function<int()>& body) {
   for (const int number : passed_on) {
     struct sigaction now{};
     ::sigaction(number, nullptr, &now);
-    if (now.sa_handler != SIG_IGN)
-      sigaddset(&awaited, number);  // a signal that is ignored stays ignored, as with nohup
+    // A signal that is ignored stays ignored, as with nohup.
+    if (now.sa_handler != SIG_IGN) sigaddset(&awaited, number);
   }
   ::sigprocmask(SIG_BLOCK, &awaited, &unblocked);
   std::fflush(nullptr);

@@ -99,7 +99,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
         told_.push_back(
             job_.agent().peer(host).with({.timeout = 5s}).call<&LauncherService::failed>(failure));
       } catch (const rpc::Error&) {
-        // // The other launcher has ended.
+        // The other launcher has ended.
       }
     }
   }
@@ -108,7 +108,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
       try {
         call.get();
       } catch (const rpc::Error&) {
-        // // The other launcher has ended, or it detects that this launcher leaves.
+        // The other launcher has ended, or it detects that this launcher leaves.
       }
     }
     try {
@@ -117,7 +117,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
       else
         job_.leave().get();
     } catch (const rpc::Error&) {
-      // // A loss, which the watch has already reported.
+      // A loss, which the watch has already reported.
     }
   }
   void stop() { job_.agent().shut_down(); }

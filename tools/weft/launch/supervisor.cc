@@ -35,10 +35,10 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr auto settle_time = std::chrono::seconds{2};
-constexpr auto remote_time = std::chrono::seconds{
-    5};  // for a program that stops the worker on another host, in addition to the grace time there
-constexpr auto last_output_time =
-    std::chrono::seconds{2};  // how long the reader of the output may take after a signal
+// For a program that stops the worker on another host, in addition to the grace time there.
+constexpr auto remote_time = std::chrono::seconds{5};
+// How long the reader of the output may take after a signal.
+constexpr auto last_output_time = std::chrono::seconds{2};
 
 bool same_file(int one, int other) {
   struct stat first{}, second{};
@@ -151,8 +151,8 @@ class Supervisor::Impl {
   std::shared_ptr<OutputQueue> output_, errors_;  // the queues of this process's standard output and error
   std::vector<std::unique_ptr<RunningWorker>> workers_;
   std::map<pid_t, int> reaped_;  // the statuses of workers that were reaped and not yet passed to ended()
-  std::set<std::string>
-      logs_;  // log files that have been opened: a worker that replaces another worker appends to its file
+  // Log files that have been opened: a worker that replaces another worker appends to its file.
+  std::set<std::string> logs_;
   std::size_t running_ = 0;
   bool all_started_ = false;  // no further worker will be started
   bool closed_ = false;
@@ -347,8 +347,8 @@ void Supervisor::Impl::ended(RunningWorker& worker) {
   reaped_.erase(worker.pid);
   worker.process.close();
   --running_;
-  if (!worker.began)
-    worker.began = begun_++;  // a process that the worker has started may keep the liveness pipe open
+  // The liveness pipe may still be open: a process that the worker has started may have inherited it.
+  if (!worker.began) worker.began = begun_++;
   if (options_.on_exit) return added_ended(worker);
   if (failed_ && options_.keep_going && stage_ == Stage::running && *worker.status != 0)
     say("another failure: " + worker.plan.title() + " " + failure_of(*worker.status).how);

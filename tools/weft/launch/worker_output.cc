@@ -62,7 +62,7 @@ void WorkerOutput::resume() {
     }
 }
 
-// // Reads a part of the stream. false: the stream has ended.
+// Reads a part of the stream. false: the stream has ended.
 bool WorkerOutput::read(Stream& stream) {
   asio::error_code error;
   Block block;
@@ -73,7 +73,7 @@ bool WorkerOutput::read(Stream& stream) {
   return !error;
 }
 
-// // bytes: empty if the stream has ended.
+// bytes: empty if the stream has ended.
 void WorkerOutput::take(Stream& stream, std::string_view bytes) {
   std::string text;
   const auto add = [&](std::string_view line) {

@@ -40,7 +40,7 @@ constexpr int left_status = 128 + SIGTERM;
 
 std::string worker_name(std::size_t rank) { return "worker" + std::to_string(rank); }
 
-// // A running job.
+// A running job.
 class ElasticRun {
  public:
   ElasticRun(asio::io_context& context, const ElasticJob& job);
@@ -91,18 +91,17 @@ class ElasticRun {
   std::optional<ElasticDriver> driver_;
   std::unique_ptr<Discovery> discovery_;
   asio::steady_timer wake_, missing_;
-  nanoseconds ahead_{
-      0};  // added to the steady clock, so that a driver continues the time of the driver before it
+  // Added to the steady clock, so that a driver continues the time of the driver before it.
+  nanoseconds ahead_{0};
   std::map<WorkerId, Running> workers_;          // the workers that have been started
   std::map<std::size_t, WorkerId> numbers_;      // child processes, by the supervisor's number
   std::map<std::string, WorkerId> ids_;          // the keys of workers_, by name
   std::map<std::string, std::uint64_t> joined_;  // the last incarnation of a name that has joined
   std::map<std::string, std::uint64_t> ended_;   // the last incarnation of a name that has ended
-  std::vector<std::function<void()>>
-      undone_;                  // actions that wait until the state from which they follow is saved
-  std::set<WorkerId> kept_;     // workers whose keepers are registered
-  std::set<WorkerId> leaving_;  // workers whose end is not saved yet
-  std::string saved_;           // the driver's state that was saved last, or is being saved
+  std::vector<std::function<void()>> undone_;    // actions that wait for the save of their state
+  std::set<WorkerId> kept_;                      // workers whose keepers are registered
+  std::set<WorkerId> leaving_;                   // workers whose end is not saved yet
+  std::string saved_;                            // the driver's state that was saved last, or is being saved
   bool saving_ = false, driving_ = false, stopped_ = false;
   std::optional<int> interrupted_;  // the status to end with
 };
@@ -429,8 +428,8 @@ void ElasticRun::gone(const WorkerExited& event) {
   ids_.erase(name);
   if (takeover_) leaving_.insert(event.worker);
   store_.end(name, [this, name, event](const JobStore::End& end) {
-    std::uint64_t& last = ended_[name];  // if the worker has never joined, the record may be that of the last
-                                         // incarnation that has ended
+    // If the worker has never joined, the record may be that of the last incarnation that has ended.
+    std::uint64_t& last = ended_[name];
     const bool left = event.status == left_status && end.left && end.incarnation != last;
     if (end.incarnation != 0)
       last = end.incarnation;

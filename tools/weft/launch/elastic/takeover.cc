@@ -125,26 +125,24 @@ struct Takeover::State : std::enable_shared_from_this<State> {
     if (!give_up) give_up = loop->now() + 3 * ttl;
     if (loop->now() > *give_up)
       return lose(other.empty() ? "the store cannot be reached" : "another driver runs this job");
-    await(
-        store->try_get(std::string(takeover_keys::lease)),
-        [this](rpc::Result<std::optional<std::string>>&& holder) {
-          if (!holder.ok()) return acquire_later();
-          if (const auto& name = holder.value()) {
-            if (*name == owner)
-              return drive();  // this driver has the lease already: the answer to an earlier attempt was lost
-            if (std::exchange(other, *name).empty()) calls.waits();
-            return acquire_later();
-          }
-          await(store->grant(ttl), [this](rpc::Result<rpc::StoreLease>&& granted) {
-            if (!granted.ok()) return acquire_later();
-            lease = granted.value();
-            await(store->compare_set(std::string(takeover_keys::lease), std::nullopt, owner, lease.id),
-                  [this](rpc::Result<rpc::StoreExchange>&& set) {
-                    if (!set.ok() || set.value().actual != owner) return acquire_later();
-                    drive();
-                  });
+    await(store->try_get(std::string(takeover_keys::lease)),
+          [this](rpc::Result<std::optional<std::string>>&& holder) {
+            if (!holder.ok()) return acquire_later();
+            if (const auto& name = holder.value()) {
+              if (*name == owner) return drive();  // the answer to an earlier attempt was lost
+              if (std::exchange(other, *name).empty()) calls.waits();
+              return acquire_later();
+            }
+            await(store->grant(ttl), [this](rpc::Result<rpc::StoreLease>&& granted) {
+              if (!granted.ok()) return acquire_later();
+              lease = granted.value();
+              await(store->compare_set(std::string(takeover_keys::lease), std::nullopt, owner, lease.id),
+                    [this](rpc::Result<rpc::StoreExchange>&& set) {
+                      if (!set.ok() || set.value().actual != owner) return acquire_later();
+                      drive();
+                    });
+            });
           });
-        });
   }
   void acquire_later() {
     later(acquire_pause, [this] { acquire(); });

@@ -3,9 +3,11 @@
 //
 //   driver/orders/lease      the driver's id, under a lease that it renews. One driver has it at a time
 //   driver/state             SavedJob, stored before the driver does what it has decided
-//   driver/orders/JOB/ID the order to end this worker driver/workers/JOB/ID KeptWorker, written by the
-//   worker's keeper (keeper.h). While the worker runs, the record is under a lease that the keeper renews.
-//   When the worker has ended, the record states how, and has no lease
+//   driver/orders/JOB/ID     the order to end this worker
+//   driver/workers/JOB/ID    KeptWorker, written by the worker's keeper (keeper.h). While the worker runs,
+//   the
+//                            record is under a lease that the keeper renews. When the worker has ended, the
+//                            record states how it has ended, and has no lease
 //
 // JOB is SavedJob::id. A driver that no longer has the lease cannot change the state, because each change
 // compares the state with the driver's last value. Owned by the launcher. Thread-safety: members and calls
