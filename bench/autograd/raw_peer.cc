@@ -1,5 +1,5 @@
-// The cost of an embedding's rows as one tensor of the client: a gather in forward, and an addition to each
-// updated row in backward.
+// The minimum cost of an embedding: its rows are one tensor of the client. Forward gathers rows, and backward
+// adds to each updated row.
 #include "bench/autograd/batches.h"
 #include "bench/autograd/work.h"
 

@@ -1,6 +1,6 @@
 // PyTorch's distributed autograd from C++, as LibTorch exports it: its RPC agent over TCP, its DistEngine,
-// and operators, the only calls that it supports without Python. The functions of a worker are operators of
-// this file in the namespace `aten`, because the RPC agent sends no others.
+// and operators, which are the only calls that the agent supports without Python. The functions of a worker
+// are operators of this file in the namespace `aten`, because the RPC agent sends no others.
 #include "bench/autograd/crowd.h"
 #include "bench/autograd/work.h"
 
@@ -39,7 +39,7 @@ using Stack = std::vector<c10::IValue>;
 constexpr int worker_threads = 16;  // PyTorch's default
 constexpr float timeout_seconds = 60;
 
-// The workers have the first ids, the client the last.
+// The workers have the first ids, and the client has the last id.
 std::string name_of(std::size_t id, const Work& work) {
   return id == work.workers ? "client" : "worker" + std::to_string(id);
 }
@@ -47,7 +47,8 @@ std::string name_of(std::size_t id, const Work& work) {
 // Returns when all workers have created their agents. The agent is never destroyed: its graceful shutdown
 // needs the other workers, and is not measured.
 void start_agent(const std::string& store, std::size_t id, const Work& work) {
-  setenv("TP_SOCKET_IFNAME", "lo", 1);  // else it listens at what the host's name resolves to
+  // Otherwise the agent listens at the address to which the host's name resolves.
+  setenv("TP_SOCKET_IFNAME", "lo", 1);
   const auto worker = static_cast<torch_rpc::worker_id_t>(id);
   const int world = static_cast<int>(work.workers) + 1;
   DistAutogradContainer::init(worker);
@@ -68,7 +69,7 @@ void start_agent(const std::string& store, std::size_t id, const Work& work) {
 
 torch_rpc::RpcAgent& agent() { return *torch_rpc::RpcAgent::getCurrentRpcAgent(); }
 
-// --- Operators that travel. ---
+// --- The operators that agents call. ---
 
 std::shared_ptr<torch::jit::Operator> operation(const char* name) {
   return torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name)).front();
@@ -84,7 +85,7 @@ at::Tensor tensor_of(Reply reply) {
   return torch_rpc::deserializeRespToIValue(*reply->constValue().toCustomClass<Message>()).toTensor();
 }
 
-at::Tensor weight(std::int64_t size) {  // of this worker
+at::Tensor weight(std::int64_t size) {  // the weight of this worker
   static const at::Tensor made =
       at::ones({size, size}).div(static_cast<double>(size)).set_requires_grad(true);
   return made;
@@ -195,7 +196,7 @@ class Client {
       }
     } else {
       loss = tensor_of(call(workers_.front(), chain_operator, {x, rest_})).sum();
-      if (work_.half_unused)  // it must be used: its backward would wait for ever
+      if (work_.half_unused)  // the extra result must be used, or the backward would wait forever
         loss = loss + 0 * tensor_of(call(workers_.front(), chain_operator, {x, rest_})).sum();
     }
     torch_autograd::DistEngine::getInstance().execute(pass->contextId(), {loss}, false);
@@ -243,7 +244,7 @@ class Client {
 
   const Work& work_;
   std::vector<torch_rpc::WorkerInfo> workers_;
-  std::vector<std::int64_t> rest_;  // the ids of all workers but the first
+  std::vector<std::int64_t> rest_;  // the ids of all workers except the first
   at::Tensor input_;
 };
 

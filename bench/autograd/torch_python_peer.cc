@@ -1,4 +1,4 @@
-// PyTorch's distributed autograd as its users have it, in Python: torch_python_peer.py.
+// PyTorch's distributed autograd in Python, as users call it: torch_python_peer.py.
 #include "bench/autograd/work.h"
 #include "bench/harness/torch_python.h"
 
@@ -35,7 +35,7 @@ std::vector<std::string> command(const Work& work, const char* role, const std::
 
 std::optional<Contender> torch_python_peer(const Work& work) {
   if (work.kind == Kind::live || work.kind == Kind::wide) return std::nullopt;
-  if (work.half_unused) return std::nullopt;  // its backward would wait for ever
+  if (work.half_unused) return std::nullopt;  // the backward would wait forever
   const std::string caller = work.kind == Kind::passes ? "64 threads" : "rpc_sync on main";
   return contender(
       "torch-python", {{"wait", "blocking"}, {"caller", caller}, {"transport", "uv"}},

@@ -121,7 +121,8 @@ rpc::Task<void> step(const World* world, Kind kind) {
     loss = value.sum();
     if (world->half_unused) {
       const at::Tensor extra = co_await world->layers.front().call<&Layer::chain>(pass, rest, x);
-      if (world->how.mode == BackwardMode::fast) loss = loss + 0 * extra.sum();  // else it is an error
+      // In fast mode, an unused output is an error.
+      if (world->how.mode == BackwardMode::fast) loss = loss + 0 * extra.sum();
     }
   }
   co_await pass.backward(loss, world->how);

@@ -17,7 +17,7 @@ enum class Kind {
   live,     // the memory of live RRefs to objects of a worker
   wide,     // a pass of many messages, and its backward
   lookup,   // rows of a ShardedEmbedding whose owners are the workers, in a pass
-  update,   // the same, its backward, and a step of the rows
+  update,   // a lookup, its backward, and a step of the rows
 };
 
 struct Work {
@@ -25,10 +25,10 @@ struct Work {
   Kind kind;
   std::size_t workers = 1;   // without the client; each is a process
   std::size_t size = 32;     // products are of size x size matrices
-  bool half_unused = false;  // the workers also return tensors that nobody uses
-  std::size_t calls = 0;     // of a wide pass
-  std::int64_t rows = 0;     // of an embedding
-  bool skewed = false;       // a few of its rows make up most of a batch
+  bool half_unused = false;  // the workers also return tensors that are not used
+  std::size_t calls = 0;     // the calls of a wide pass
+  std::int64_t rows = 0;     // the rows of an embedding
+  bool skewed = false;       // a few rows of the embedding occur most often in a batch
 
   bool is_table() const { return kind == Kind::lookup || kind == Kind::update; }
 };
@@ -42,13 +42,13 @@ inline constexpr double skew = 3;  // an id is rows * u^skew, with u uniform in 
 // Every answer is checked.
 void expect_answer(bool right);  // throws std::runtime_error
 
-// Each returns nothing if the work does not apply to the peer.
+// Each function returns nullopt if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_fast_peer(const Work& work);    // with BackwardMode::fast
 std::optional<Contender> weft_narrow_peer(const Work& work);  // the baseline of wide passes: 100 calls
-std::optional<Contender> raw_peer(const Work& work);    // of embeddings: one tensor, in the client alone
-std::optional<Contender> torch_peer(const Work& work);  // its DistEngine, in C++
+std::optional<Contender> raw_peer(const Work& work);          // for embeddings only: one tensor in the client
+std::optional<Contender> torch_peer(const Work& work);        // PyTorch's DistEngine, in C++
 std::optional<Contender> torch_python_peer(const Work& work);
 
 }  // namespace weft::bench

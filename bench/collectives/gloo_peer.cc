@@ -1,5 +1,5 @@
-// Gloo, as PyTorch's users have it: torch.distributed in Python, gloo_peer.py. LibTorch has Gloo without its
-// headers.
+// Gloo, as users of PyTorch use it: torch.distributed in Python, gloo_peer.py. LibTorch contains Gloo, but
+// not the headers of Gloo.
 #include "bench/collectives/work.h"
 #include "bench/harness/torch_python.h"
 

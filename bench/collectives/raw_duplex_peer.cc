@@ -1,5 +1,5 @@
-// The lower bound over TCP: two processes exchange as many bytes as a ring all_reduce of two ranks. They send
-// in both directions at the same time over one connection, and do no arithmetic.
+// The lower bound over TCP: two processes exchange the number of bytes that a ring all_reduce of two ranks
+// sends. They send in both directions at the same time over one connection, and do no arithmetic.
 #include "bench/collectives/work.h"
 
 #include <arpa/inet.h>
@@ -64,7 +64,7 @@ void run(const Work& work, int socket, RankEnd& end) {
   const auto half = work.bytes / 2;
   measure_rounds(
       end, work,
-      [&] {  // the halves, then the sums of the halves
+      [&] {  // exchanges the halves, then the sums of the halves
         exchange(socket, out.data(), in.data(), half);
         exchange(socket, out.data() + half, in.data() + half, work.bytes - half);
       },

@@ -1,6 +1,6 @@
 // The lower bound on one host: processes that synchronize through one shared memory, which also holds their
-// data. Each rank either reduces its part of all ranks' data in one pass and writes the result to all of
-// them, or copies its output from the other ranks.
+// data. Each rank either reduces its part of all ranks' data in one pass and writes the result to all ranks,
+// or copies its output from the other ranks.
 #include "bench/collectives/work.h"
 
 #include <sched.h>
@@ -17,7 +17,7 @@ namespace weft::bench {
 namespace {
 
 struct Shared {
-  alignas(128) std::atomic<std::uint64_t> arrived[8][16];  // a line each
+  alignas(128) std::atomic<std::uint64_t> arrived[8][16];  // each rank's flags are on separate cache lines
   std::atomic<std::uint64_t> next;
 };
 
@@ -52,7 +52,7 @@ void run(const Work& work, const Memory& memory, RankEnd& end) {
   auto& shared = *reinterpret_cast<Shared*>(memory.base());
   const auto ranks = static_cast<std::size_t>(work.ranks), rank = static_cast<std::size_t>(end.rank());
   const bool crowded = ranks > static_cast<std::size_t>(sysconf(_SC_NPROCESSORS_ONLN));
-  const auto data = [&](std::size_t of) {  // input, and behind it output
+  const auto data = [&](std::size_t of) {  // the input, followed by the output
     return reinterpret_cast<float*>(memory.base() + 4096 + of * 2 * work.bytes);
   };
   std::uint64_t step = 0;
@@ -63,7 +63,7 @@ void run(const Work& work, const Memory& memory, RankEnd& end) {
         if (crowded) sched_yield();
   };
   const std::size_t n = work.elements(), part = work.part();
-  constexpr std::size_t block = 4096;  // stays in the nearest cache
+  constexpr std::size_t block = 4096;  // small enough for the first-level cache
   const auto collective = [&] {
     meet();
     float* const own = data(rank);

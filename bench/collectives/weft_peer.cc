@@ -34,7 +34,8 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
   collectives::GroupOptions how{.shared_memory = work.kind != Kind::tcp};
   if (work.bounds) how.bounds = *work.bounds;
   if (hosts) how.host = "host" + std::to_string(work.host_of(end.rank()));
-  const Group group = Group::create(agent, how).get().inlined();  // it waits for each result
+  // Inlined, because the rank waits for each result.
+  const Group group = Group::create(agent, how).get().inlined();
 
   const auto make = [&](std::size_t elements) {
     const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(elements)};
@@ -72,7 +73,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
     group.broadcast(count, 0).get();
     return static_cast<std::size_t>(count.item<std::int64_t>());
   });
-  agent.leave().get();  // otherwise this rank is reported as lost to the others
+  agent.leave().get();  // otherwise the other ranks report this rank as lost
 }
 
 }  // namespace

@@ -16,9 +16,9 @@ enum class Operation { all_reduce, broadcast, all_gather, reduce_scatter, all_to
 
 // The memory that holds a rank's tensor, and the transport of its bytes.
 enum class Kind {
-  group,  // in group memory, if the peer has it; otherwise as `any`
+  group,  // in group memory, if the peer has group memory; otherwise as `any`
   any,    // in ordinary memory
-  tcp,    // the same, over TCP alone
+  tcp,    // in ordinary memory, over TCP only
   hosts,  // ordinary memory, on two hosts, half of the ranks on each
 };
 inline constexpr int host_count = 2;
@@ -57,12 +57,13 @@ void measure_rounds(RankEnd& end, const Work& work, Collective collective, Tell 
   if (end.rank() == 0) report(end, work, rounds.figures());
 }
 
-// Each returns nothing if the work does not apply to the peer.
+// Each function returns nullopt if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
-std::optional<Contender> raw_peer(const Work& work);         // processes that reduce in one shared memory
-std::optional<Contender> raw_duplex_peer(const Work& work);  // as many bytes over one TCP connection
-std::optional<Contender> gloo_peer(const Work& work);        // by way of PyTorch in Python
+std::optional<Contender> raw_peer(const Work& work);  // processes that reduce in one shared memory
+// The same number of bytes over one TCP connection.
+std::optional<Contender> raw_duplex_peer(const Work& work);
+std::optional<Contender> gloo_peer(const Work& work);  // through PyTorch in Python
 std::optional<Contender> openmpi_peer(const Work& work);
 
 // The algorithm that weft chooses, and its alternatives.

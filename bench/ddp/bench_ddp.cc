@@ -1,4 +1,5 @@
-// ./dev bench ddp: steps of data parallel training, weft's next to PyTorch's and to unconnected ranks.
+// ./dev bench ddp: compares steps of data parallel training with weft, with PyTorch, and on unconnected
+// ranks.
 #include "bench/ddp/work.h"
 
 #include <unistd.h>
@@ -16,7 +17,7 @@ bool has_gpu() { return access("/dev/nvidia0", F_OK) == 0; }
 
 void share_gpu(int rank) {
   setenv("NCCL_HOSTID", ("weft-bench-" + std::to_string(rank)).c_str(), 1);
-  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // from NCCL 2.30 on
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // has an effect since NCCL 2.30
 }
 
 }  // namespace weft::bench

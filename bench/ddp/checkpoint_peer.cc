@@ -1,4 +1,5 @@
-// The time for which a save of sharded::Checkpoints delays training, and the time to copy as much memory.
+// Measures the time for which a save of sharded::Checkpoints delays training, and the time to copy the same
+// amount of memory.
 #include "bench/ddp/weft_rank.h"
 
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>

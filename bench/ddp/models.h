@@ -1,4 +1,4 @@
-// The models of this bench, with a batch and a loss each. torch_peer.py has the same ones.
+// The models of this bench, each with a batch and a loss. torch_peer.py has the same models.
 #pragma once
 
 #include "bench/ddp/work.h"
@@ -60,7 +60,7 @@ struct TransformerBlock : torch::nn::Module {
   torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
 };
 
-// Blocks alone, so that a unit is a twelfth of it.
+// The model has only blocks, so that each unit is a twelfth of the model.
 struct Transformer : torch::nn::Module {
   static constexpr std::int64_t width = 256, blocks = 12;
   Transformer() {

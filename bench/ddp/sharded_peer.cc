@@ -13,8 +13,8 @@ namespace {
 
 enum class Sharding { none, zero1, zero2, zero3 };
 
-// The memory of one rank's training state as weft counts it: parameters, gradients, AdamW's state and
-// buffers.
+// The figures of memory are those of one rank's training state, as weft counts it: parameters, gradients,
+// AdamW's state and buffers.
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 std::size_t bytes_of(const std::vector<at::Tensor>& tensors) {
   std::size_t bytes = 0;

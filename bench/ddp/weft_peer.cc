@@ -1,4 +1,5 @@
-// weft's DistributedDataParallel; the same ranks without it; and the all-reduces of its buckets alone.
+// weft's DistributedDataParallel, the same ranks without communication, and only the all-reduces of the
+// buckets.
 #include "bench/ddp/models.h"
 #include "bench/ddp/weft_rank.h"
 
@@ -15,8 +16,8 @@ namespace {
 using collectives::Group;
 enum class Way { ddp, group, after, local, all_reduce };
 
-// Returns a function that all-reduces the buckets which a DistributedDataParallel of this module has after
-// its first backward.
+// Returns a function that all-reduces the buckets that a DistributedDataParallel of this module has after its
+// first backward.
 std::function<void()> all_reduces(const Group& group, const torch::nn::Module& module) {
   std::vector<data_parallel::ParameterSpec> specs;
   for (const at::Tensor& parameter : module.parameters())

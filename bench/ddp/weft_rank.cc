@@ -36,7 +36,7 @@ void as_rank(const Work& work, const std::string& store, RankEnd& end,
   if (hosts) how.host = "host" + std::to_string(end.rank());
   const auto group = collectives::Group::create(agent, how).get();
   f(group);
-  agent.leave().get();  // else the others learn that this rank is lost
+  agent.leave().get();  // otherwise the other ranks report this rank as lost
 }
 
 void measure(RankEnd& end, const collectives::Group& group, const std::function<void()>& step,

@@ -1,4 +1,4 @@
-// as_rank, measure, rank_contender: shared by the peers of weft in this bench.
+// Functions that the peers of weft in this bench share.
 #pragma once
 
 #include "bench/ddp/work.h"

@@ -20,12 +20,12 @@ struct Work {
   std::string name;
   Model model = Model::mlp25m;
   int ranks = 2;
-  bool tcp = false;       // else shared memory, where a peer has such
+  bool tcp = false;       // false: shared memory, if the peer supports it
   bool keep_grad = true;  // calls zero_grad(false), so that gradients keep their memory
-  bool gpu = false;       // all ranks share one GPU, and each step waits until it is done
-  int batch = 16;         // of the ResNet-18
-  // The bandwidth of each rank, as tc writes it: "1gbit". Each rank then runs on a separate host. Empty: all
-  // ranks run on one host, without a limit.
+  bool gpu = false;       // all ranks share one GPU, and each step waits until the GPU has completed it
+  int batch = 16;         // the batch size of the ResNet-18
+  // The bandwidth of each rank, in the notation of tc: "1gbit". Each rank then runs on a separate host.
+  // Empty: all ranks run on one host, without a limit.
   std::string rate = {};
   Task task = Task::gradients;
 
@@ -38,20 +38,20 @@ struct Work {
 };
 
 bool has_gpu();
-// Call it in a rank's process before the process uses CUDA. NCCL then takes the ranks for ranks of different
-// hosts. It does not permit two ranks of one host on one GPU.
+// Call it in a rank's process before the process uses CUDA. NCCL then considers the ranks as ranks of
+// different hosts. This is necessary because NCCL does not permit two ranks of one host on one GPU.
 void share_gpu(int rank);
 
 const char* name_of(Model model);
 
-// Each returns nothing if the work does not apply to the peer. Only the last ones apply to tasks with an
-// optimizer.
+// Each function returns nullopt if the work does not apply to the peer. Only the functions in the last two
+// blocks apply to other tasks than `gradients`.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_group_peer(const Work& work);  // Overlap::group
 std::optional<Contender> weft_after_peer(const Work& work);  // Overlap::after
 std::optional<Contender> local_peer(const Work& work);       // the same ranks, without communication
-std::optional<Contender> all_reduce_peer(const Work& work);  // the all-reduces of the buckets alone
+std::optional<Contender> all_reduce_peer(const Work& work);  // only the all-reduces of the buckets
 std::optional<Contender> torch_peer(const Work& work);       // PyTorch in Python, on Gloo
 std::optional<Contender> torch_view_peer(const Work& work);  // the same with gradient_as_bucket_view
 // For tasks with an optimizer: DistributedDataParallel without sharding; ZeRO-2; PyTorch's fully_shard or

@@ -1,4 +1,5 @@
-// The cost of State::commit() for two ranks that train together, and of one copy of as many bytes.
+// Measures the cost of State::commit() for two ranks that train together, and the cost of copying the same
+// number of bytes once.
 #include "bench/elastic/work.h"
 #include "bench/harness/ranks.h"
 
@@ -92,7 +93,7 @@ Contender contender(const char* peer, const Size& size,
 
 }  // namespace
 
-// The share of commit_every(50) follows from the medians of a commit and of a step.
+// The share of time of commit_every(50) is computed from the medians of a commit and of a step.
 Contender commit_contender(const Size& size) {
   return contender(
       "weft", size,

@@ -12,7 +12,7 @@
 namespace weft::bench {
 namespace {
 
-// An address of this host where nothing listens.
+// An address of this host at which no process listens.
 std::string free_address() {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -53,7 +53,7 @@ Launches torchelastic_job(int workers, bool join, const std::string& reports) {
   const std::string count = std::to_string(workers);
   if (!join) return {torchrun({"--standalone", "--nproc-per-node", count, "--max-restarts", "3"}), {}};
   // The job starts with one agent, and another agent joins later. The first agent waits last_call_timeout (30
-  // s by default) for the second one before it starts alone. That time is not measured.
+  // s by default) for the second one before it starts alone. This wait is not measured.
   const std::string endpoint = free_address();
   const auto agent = [&](const std::string& processes) {
     return torchrun({"--nnodes", "1:2", "--nproc-per-node", processes, "--max-restarts", "3",

@@ -11,9 +11,9 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 using Generation = Reports::Generation;
 
-constexpr int victim = 1;  // its rank
+constexpr int victim = 1;  // the rank of the worker that is killed
 
-// A launcher; its workers end with it.
+// Starts a launcher. Its workers end when the launcher ends.
 Process start(const std::vector<std::string>& command, const Setting& setting) {
   return Process(setting.pins, 0, [&](Channel& channel) { channel.become(command); });
 }

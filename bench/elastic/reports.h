@@ -1,4 +1,4 @@
-// Reports: the steps that the workers of a job report, each by one line in a named pipe:
+// Reports: reads the steps that the workers of a job report. Each report is one line in a named pipe:
 //
 //   GENERATION RANK RANKS PID NANOSECONDS     the time of CLOCK_MONOTONIC at the end of the step
 //

@@ -10,7 +10,7 @@
 
 namespace weft::bench {
 
-// A job of workers that report their steps (job.h), as commands that start it.
+// The commands that start a job of workers. The workers report their steps (reports.h).
 struct Launches {
   std::vector<std::string> first;   // starts the job
   std::vector<std::string> second;  // starts one more worker, in the cases of a join
@@ -19,11 +19,11 @@ using Launch = Launches (*)(int workers, bool join, const std::string& reports);
 Launches weft_job(int workers, bool join, const std::string& reports);
 Launches torchelastic_job(int workers, bool join, const std::string& reports);
 
-// Kills one of the workers. `seconds`: until all ranks of the next generation have completed a step;
-// `seconds_all`: until as many workers as before have completed one.
+// Kills one of the workers. `seconds`: the time until all ranks of the next generation have completed a step.
+// `seconds_all`: the time until the same number of workers as before have completed a step.
 Contender kill_contender(const char* peer, int workers, Launch launch);
-// Starts one more worker. `seconds`: until all ranks, with the new one, have completed a step;
-// `seconds_paused`: between this step and the last one of the other workers before.
+// Starts one more worker. `seconds`: the time until all ranks, including the new rank, have completed a step.
+// `seconds_paused`: the time between this step and the last earlier step of the other workers.
 Contender join_contender(const char* peer, int workers, Launch launch);
 
 // A model of linear layers of width × width and its Adam: the state has three times the parameters.

@@ -38,12 +38,12 @@ struct Case {
 struct Bench {
   std::string name;
   std::string subject = "weft";  // the peer that ratios compare with the others
-  std::size_t processes = 2;     // in one measurement, to compute the default pins
+  std::size_t processes = 2;     // the processes of one measurement, to compute the default pins
   std::vector<Case> cases;
 };
 
-// The whole program: options, rounds, progress, rows, table. Returns main()'s result: 1 where the subject
-// failed in a case, 2 where the options are wrong.
+// Runs the whole program: options, rounds, progress, rows, table. Returns the result of main(): 1 if the
+// subject failed in a case, 2 if the options are wrong.
 int run_bench(int argc, char** argv, Bench bench);
 
 }  // namespace weft::bench

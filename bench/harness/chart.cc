@@ -13,7 +13,7 @@ namespace {
 constexpr double width = 860, plot_left = 130, plot_right = 590, figures_right = 668, ratios_right = 730,
                  worst_right = 800;
 constexpr double top = 62, row_height = 18, panel_head = 30, panel_foot = 26;
-constexpr double narrowest_scale = 8;       // greatest over least
+constexpr double narrowest_scale = 8;       // the greatest value of the scale divided by the least
 constexpr std::size_t longest_reason = 90;  // characters
 
 // Almost all readers can distinguish blue and orange.
@@ -88,7 +88,8 @@ class Drawing {
   std::string body_;
 };
 
-double value_of(const Entry& entry, const std::string& figure) {  // 0: has none that can be drawn
+// 0: the entry has no figure that can be drawn.
+double value_of(const Entry& entry, const std::string& figure) {
   const auto found = entry.medians.find(figure);
   return found == entry.medians.end() ? 0 : std::max(0.0, found->second);
 }
@@ -113,7 +114,7 @@ class Panel {
       high = std::max(high, value);
     }
     if (low == 0) return;
-    // No scale is narrower than this, so that nearly equal values are drawn close together.
+    // No scale is narrower than narrowest_scale, so that nearly equal values are drawn close together.
     const double widen = std::sqrt(std::max(1.0, narrowest_scale * low / high));
     ticks_ = log_ticks(low / widen, high * widen);
   }
@@ -190,7 +191,7 @@ std::vector<double> log_ticks(double low, double high) {
   const auto trim = [&](std::vector<double> all) {
     const auto from = std::upper_bound(all.begin(), all.end(), low) - 1;
     const auto to = std::lower_bound(from, all.end(), high);
-    // The axis has a length even if all values are equal and lie on a tick.
+    // If all values are equal to one tick, adds the ticks before and after it, so that the axis has a length.
     return from == to ? std::vector<double>(from - 1, to + 2) : std::vector<double>(from, to + 1);
   };
   const std::vector<double> fine = trim(ticks);

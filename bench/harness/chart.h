@@ -1,4 +1,4 @@
-// The comparison as a standalone SVG, readable on a light and on a dark page. A pure function.
+// The comparison as a standalone SVG, readable on a light and on a dark page. chart() is a pure function.
 //
 // Each case has a panel, which shows its leading figure on a separate logarithmic scale. A line through the
 // panel marks the subject's value, and a dot marks the value of each peer. A bar connects the line with the

@@ -71,7 +71,7 @@ Hosts::~Hosts() { remove(); }
 void Hosts::remove() {
   for (const std::string& name : names_)
     if (std::system(("ip netns delete " + name + " 2>/dev/null").c_str()) != 0)
-      continue;  // nothing is left to do
+      continue;  // the other namespaces are still removed
 }
 
 void Hosts::enter(int host) const {

@@ -1,6 +1,6 @@
 // Hosts: network namespaces of this machine for one measurement, each with its own address on one bridge.
-// They need iproute2 and the permission to create namespaces. If one is missing, std::runtime_error names it.
-// Thread-safety: one thread. Entering a namespace affects only the calling thread.
+// Hosts needs iproute2 and the permission to create namespaces. If one is missing, std::runtime_error names
+// it. Thread-safety: one thread. Entering a namespace affects only the calling thread.
 #pragma once
 
 #include <string>
@@ -10,8 +10,9 @@ namespace weft::bench {
 
 class Hosts {
  public:
-  enum class Limit { host, flow };  // everything that a host sends; each of the connections that it makes
-  // rate: how much may be sent, as tc writes it: "1gbit". Empty: as much as possible.
+  // host: limits all data that a host sends. flow: limits each connection that a host makes.
+  enum class Limit { host, flow };
+  // rate: the limit, in the notation of tc: "1gbit". Empty: no limit.
   explicit Hosts(int count, const std::string& rate = {}, Limit limit = Limit::host);
   ~Hosts();
   Hosts(const Hosts&) = delete;
@@ -24,7 +25,7 @@ class Hosts {
  private:
   void remove();
 
-  std::vector<std::string> names_;  // of the namespaces, the bridge's last
+  std::vector<std::string> names_;  // the names of the namespaces; the bridge's namespace is the last
 };
 
 }  // namespace weft::bench

@@ -5,7 +5,7 @@
 namespace weft::bench {
 namespace {
 
-constexpr std::size_t fewest_calls = 3;  // to warm up with, and to measure
+constexpr std::size_t fewest_calls = 3;  // the minimum number of calls of a warm-up, and of a measurement
 
 }  // namespace
 

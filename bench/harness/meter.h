@@ -1,5 +1,4 @@
-// Meters: they decide when a measurement has warmed up and when it has lasted long enough, and compute its
-// figures.
+// Meters decide when a measurement has warmed up and when it has lasted long enough, and compute its figures.
 //
 // Calls are counted and timed only after the warm-up. A measurement lasts for the given time, and for at
 // least a few calls, even if these take longer. Thread-safety: none.

@@ -8,7 +8,8 @@
 namespace weft::bench {
 namespace {
 
-// `asked` is the name or a leading part of it: "bulk" stands for "bulk/1MiB/tcp" and its kin.
+// Whether a name in `asked` equals the name or a leading part of it: "bulk" selects "bulk/1MiB/tcp" and all
+// other cases of "bulk".
 bool chosen(const std::string& name, const std::vector<std::string>& asked) {
   return asked.empty() || std::any_of(asked.begin(), asked.end(), [&](const std::string& one) {
            return name == one || name.starts_with(one + "/");

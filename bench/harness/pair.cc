@@ -10,8 +10,8 @@ namespace {
 constexpr auto start_up = std::chrono::seconds{20};
 constexpr auto tear_down = std::chrono::seconds{5};
 
-// The client's report. A server reports nothing before it is asked. If the server reports first, it has died,
-// and its client may wait for it without limit.
+// The client's report. A server reports nothing before it gets a request. If the channel of the server is
+// ready first, the server has died, and the client may wait for the server without limit.
 std::string result_of(Process& client, Process& server, std::chrono::milliseconds timeout) {
   const auto first = first_ready({&client.channel(), &server.channel()}, timeout);
   if (!first)
@@ -23,7 +23,7 @@ std::string result_of(Process& client, Process& server, std::chrono::millisecond
   try {
     return client.expect("client", tear_down);
   } catch (const std::exception& error) {
-    // The client often dies of the server's death.
+    // The death of the server is often the cause of the client's death.
     const std::string cause = server.end(std::chrono::milliseconds{100});
     throw std::runtime_error(cause.empty() || cause.starts_with("was killed") ? error.what()
                                                                               : "server: " + cause);

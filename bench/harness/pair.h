@@ -28,7 +28,7 @@ class ClientEnd {
  public:
   ClientEnd(Channel& channel, std::string address, const Budget& budget)
       : channel_(channel), address_(std::move(address)), budget_(budget) {}
-  const std::string& address() const { return address_; }  // as the server announced it
+  const std::string& address() const { return address_; }  // the address that the server announced
   const Budget& budget() const { return budget_; }
   void report(const Figures& figures);  // once, before anything is torn down
   [[noreturn]] void become(const std::vector<std::string>& command) { channel_.become(command); }

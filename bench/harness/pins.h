@@ -1,5 +1,5 @@
-// Pins: the cores that each process of a measurement may run on, and no other.
-// Thread-safety: a value; apply() concerns the calling thread and those that it starts later.
+// Pins: the only cores on which each process of a measurement may run. Thread-safety: a value; apply()
+// affects the calling thread and the threads that it starts later.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ class Pins {
   std::string text() const;
 
  private:
-  std::vector<std::vector<int>> cores_;  // by process; processes beyond the end wrap around
+  std::vector<std::vector<int>> cores_;  // by process; if there are more processes, the list is repeated
 };
 
 std::vector<int> allowed_cores();  // of this process

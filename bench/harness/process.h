@@ -1,8 +1,8 @@
 // Process: a child that runs one function, and a channel of short messages to it.
 //
 // The child is forked, so the parent must not have started a thread. The child may become another program
-// (Channel::become). It is killed if its parent exits, and it exits without running destructors of the
-// parent's objects. Its output is kept for error messages. Thread-safety: one thread.
+// (Channel::become). The child is killed if its parent exits, and it exits without running destructors of the
+// parent's objects. The output of the child is kept for error messages. Thread-safety: one thread.
 #pragma once
 
 #include "bench/harness/pins.h"

@@ -1,5 +1,5 @@
-// Progress of a run, on stderr: one line that is rewritten on a terminal, else a line now and then.
-// Thread-safety: one thread.
+// Prints the progress of a run to stderr. On a terminal, one line is rewritten; otherwise a line is printed
+// at intervals. Thread-safety: one thread.
 #pragma once
 
 #include <chrono>

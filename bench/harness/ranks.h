@@ -29,8 +29,8 @@ class RankEnd {
 };
 
 // Runs one rank's step repeatedly until rank 0 has measured enough. Steps run in blocks. After each block,
-// rank 0 sends the number of steps of the next block to the other ranks by the peer's own means. The number 0
-// ends the measurement.
+// rank 0 sends the number of steps of the next block to the other ranks, by the peer that is measured. The
+// number 0 ends the measurement.
 class Rounds {
  public:
   explicit Rounds(const RankEnd& end) : meter_(end.budget()) {}

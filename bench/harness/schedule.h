@@ -1,8 +1,8 @@
-// The order of measurements. A pure function.
+// Computes the order of measurements. A pure function.
 //
-// The speed of the machine changes over time, because of other load, its clock and its caches. Therefore
-// measurements that are compared run close together and repeatedly: in each round, each case runs all its
-// contenders one after the other, and each round begins with another contender.
+// The speed of the machine changes over time, because of other load, the clock of the processor, and caches.
+// Therefore measurements that are compared run close together and repeatedly: in each round, each case runs
+// all its contenders one after the other, and each round begins with another contender.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// Summary: the rows of a run, reduced to one entry for each case and peer. A pure function.
+// Summary: reduces the rows of a run to one entry for each case and peer. A pure function.
 //
 // Figures are medians over rounds. A ratio is the subject's figure divided by the peer's figure in the same
-// round. The summary keeps the median and the worst ratio over rounds. The worst is that of the subject's
-// highest time or lowest rate relative to the peer.
+// round. The summary keeps the median and the worst ratio over rounds. The worst ratio is that of the round
+// in which the subject has the highest time or the lowest rate relative to the peer.
 #pragma once
 
 #include "bench/harness/row.h"
@@ -24,7 +24,7 @@ struct Entry {
   std::string error;  // of the last round that failed
 };
 
-// In the order in which cases and peers first appear.
+// The entries are in the order in which cases and peers first appear.
 std::vector<Entry> summarise(const std::vector<Row>& rows, const std::string& subject);
 
 }  // namespace weft::bench

@@ -1,6 +1,6 @@
-// Peers in Python: scripts of this source tree, run by a Python that can import torch: $WEFT_TORCH_PYTHON,
-// else that of .venv. The scripts may import the modules next to this file. Thread-safety: functions without
-// state.
+// Peers in Python: scripts of this source tree. They are run by a Python that can import torch:
+// $WEFT_TORCH_PYTHON, or the Python of .venv. The scripts may import the modules next to this file.
+// Thread-safety: functions without state.
 #pragma once
 
 #include "bench/harness/ranks.h"
@@ -18,8 +18,9 @@ std::vector<std::string> torch_command(const std::string& script, const std::vec
 // Formats the time for an argument of a script.
 std::string seconds(std::chrono::nanoseconds time);
 
-// Starts a process for each rank. The process becomes the script, with RANK RANKS STORE WARM_UP DURATION
-// before the given arguments (torch_ranks.py). prepare: called in each process before that.
+// Starts a process for each rank. The process becomes the script, with the arguments RANK RANKS STORE WARM_UP
+// DURATION followed by the given arguments (torch_ranks.py). prepare: called in each process before it
+// becomes the script.
 Outcome measure_torch_ranks(
     int ranks, const Setting& setting, const std::string& script, const std::vector<std::string>& arguments,
     const std::function<void(int rank)>& prepare = [](int) {});

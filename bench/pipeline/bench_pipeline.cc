@@ -1,4 +1,4 @@
-// ./dev bench pipeline: steps of pipeline training, weft's executors next to PyTorch's.
+// ./dev bench pipeline: compares steps of pipeline training with weft's executors and with PyTorch's.
 #include "bench/pipeline/work.h"
 
 int main(int argc, char** argv) {

@@ -1,4 +1,4 @@
-// The models of this bench: torch_peer.py and torch_rpc_peer.py have the same.
+// The models of this bench. torch_peer.py and torch_rpc_peer.py have the same models.
 #pragma once
 
 #include "bench/pipeline/work.h"

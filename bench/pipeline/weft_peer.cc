@@ -1,4 +1,4 @@
-// weft's executors. Pipeline's driver is on the agent of rank 0.
+// weft's executors. The driver of `Pipeline` is on the agent of rank 0.
 #include "bench/pipeline/model.h"
 #include "bench/pipeline/work.h"
 
@@ -107,7 +107,7 @@ void drive_pipeline(const Work& work, rpc::Agent& agent, RankEnd& end) {
   report(work, end, rounds.figures(), model.schedule(), steps);
 }
 
-// A stage of the tutorial's model, for calls.
+// A stage of the tutorial's model, which the driver calls.
 struct ServedStage : torch::nn::Module {
   explicit ServedStage(std::int64_t number) {
     const Work work{.model = Model::resnet50};
@@ -166,7 +166,7 @@ void run(const Work& work, Way way, int ranks, const std::string& store, RankEnd
   if (way == Way::group) run_by_group(work, group, end);
   if (way == Way::pipeline && end.rank() == 0) drive_pipeline(work, agent, end);
   if (way == Way::calls && end.rank() == 0) drive_calls(work, agent, end);
-  group.barrier().get();  // the workers serve until then
+  group.barrier().get();  // the workers serve until the barrier
   agent.leave().get();
 }
 
@@ -195,7 +195,8 @@ std::optional<Contender> weft_calls_peer(const Work& work) {
 std::optional<Contender> weft_local_peer(const Work& work) {
   if (work.model != Model::scale) return std::nullopt;
   return Contender{"weft-local", {{"caller", "main"}, {"cores", "any"}}, [work](const Setting& setting) {
-                     const Setting any_core{setting.budget, {}};  // its threads are in one process
+                     // All threads of a LocalPipeline are in one process.
+                     const Setting any_core{setting.budget, {}};
                      return measure_ranks(1, any_core, [&](RankEnd& end) { run_locally(work, end); });
                    }};
 }

@@ -1,6 +1,6 @@
 // Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks_details.md
 // describes the cases. A step is zero_grad, and forward and backward of all micro-batches; the optimizer is
-// not part of it. Values.
+// not part of a step. Values.
 #pragma once
 
 #include "bench/harness/ranks.h"
@@ -13,8 +13,9 @@ namespace weft::bench {
 
 enum class Model {
   transformer,  // a chain of blocks, split evenly over the stages
-  resnet50,     // of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC", in its two stages
-  scale,        // a layer multiplies its input by a parameter: what the executor itself costs
+  // The model of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC", with its two stages.
+  resnet50,
+  scale,  // each layer multiplies its input by a parameter, to measure the cost of the executor itself
 };
 
 struct Work {
@@ -26,10 +27,10 @@ struct Work {
   std::int64_t rows = 4, tokens = 64;  // of a micro-batch
 };
 
-// A quarter of the tutorial's channels, so that a step takes seconds on a core.
+// The model has a quarter of the tutorial's channels, so that a step takes only seconds on a core.
 inline constexpr std::int64_t tutorial_image = 128, tutorial_width = 16, tutorial_classes = 1000;
 
-// Each returns nothing if the work does not apply to the peer.
+// Each function returns nullopt if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);      // GroupPipeline
 std::optional<Contender> weft_rpc_peer(const Work& work);  // Pipeline; rank 0 is also the driver

@@ -1,5 +1,5 @@
-// A bare Asio program: the same bytes through an event loop, with callbacks and nothing else. If it spins, it
-// polls the loop, and blocks only after some time without events.
+// A bare Asio program that sends the same bytes through an event loop, with callbacks and nothing else. In
+// cases that spin, the program polls the loop, and blocks only after some time without events.
 #include "bench/rpc/work.h"
 
 #include <asio/buffer.hpp>
@@ -61,7 +61,7 @@ void run(asio::io_context& context, Wait wait) {
   }
 }
 
-// The first eight bytes of a message are the call's number, which the answer repeats.
+// Copies the first eight bytes of a message: the number of the call, which the answer repeats.
 void copy_number(char* to, const char* from) { std::memcpy(to, from, sizeof(std::uint64_t)); }
 void put_number(char* to, std::uint64_t number) { std::memcpy(to, &number, sizeof number); }
 std::uint64_t number_of(const char* from) {
@@ -253,7 +253,7 @@ void measure(const Work& work, const typename Protocol::endpoint& where, ClientE
 
 std::optional<Contender> asio_peer(const Work& work) {
   if (!is_plain(work.kind) || work.kind == Kind::get)
-    return std::nullopt;  // a loop of callbacks has no thread that waits
+    return std::nullopt;  // get() does not apply: with callbacks, no thread waits for a result
   if (work.wire != Wire::tcp && work.wire != Wire::unix_socket) return std::nullopt;
   const std::string peer = work.wait == Wait::spinning ? "asio-spin" : "asio";
   const Notes notes = notes_of(work.wait, "callback on the loop");

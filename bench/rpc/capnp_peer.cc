@@ -19,7 +19,7 @@ using schema::Bench;
 
 constexpr std::size_t small_message = 16;  // words
 
-capnp::ReaderOptions reader_options() {  // as many bytes as come
+capnp::ReaderOptions reader_options() {  // no limit on the size of a message
   capnp::ReaderOptions options;
   options.traversalLimitInWords = std::uint64_t{1} << 60;
   return options;
@@ -69,7 +69,7 @@ class Client {
         work_(work),
         latency_(budget),
         rate_(budget),
-        // Words, because that is what a message may refer to.
+        // Words, because a message can refer only to whole words.
         tensor_(kj::heapArray<capnp::word>(bytes() / sizeof(capnp::word))) {
     std::memset(tensor_.asBytes().begin(), 1, tensor_.asBytes().size());
   }
@@ -167,7 +167,8 @@ void measure(const Work& work, ClientEnd& end) {
   end.report(client.run());
 }
 
-// Its exceptions end in a line of addresses; the reason is what is to be read.
+// Rethrows exceptions of Cap'n Proto with their description only. Their full text ends with a line of
+// addresses.
 template <class Body>
 void with_reasons(Body body) {
   try {
@@ -181,7 +182,7 @@ void with_reasons(Body body) {
 
 std::optional<Contender> capnp_peer(const Work& work) {
   if (!is_plain(work.kind) || work.wire == Wire::shared_memory) return std::nullopt;
-  // This peer cannot spin. Its transport within a host is compared with peers that can.
+  // This peer cannot spin. In the cases of one host, it is compared with peers that spin.
   if (work.wait == Wait::spinning && work.wire != Wire::same_host) return std::nullopt;
   return contender("capnp", notes_of(Wait::blocking, "promises on main's loop"),
                    {.serve = [=](ServerEnd& end) { with_reasons([&] { serve(work, end); }); },

@@ -35,7 +35,7 @@ std::int64_t size_of(const Bytes& bytes) { return static_cast<std::int64_t>(byte
 class Step {  // the type behind the tags of a completion queue
  public:
   virtual ~Step() = default;
-  virtual bool go() = 0;  // false: that was the last one
+  virtual bool go() = 0;  // false: this was the last step
 };
 
 // Waits for a call of a method, answers it, and waits for the next one.
@@ -136,7 +136,8 @@ void serve_queue(const Work& work, ServerEnd& end) {
   std::vector<std::unique_ptr<Step>> steps;
   using Service = proto::Bench::AsyncService;
   const auto echo = [](Number& request, Number& reply) { reply.set_value(request.value()); };
-  // One more than the calls in flight, so that the next call can begin while the last reply is being sent.
+  // Creates one handler more than calls in flight, so that the next call can begin while the last reply is
+  // being sent.
   for (std::size_t i = 0; i <= in_flight; ++i)
     steps.push_back(std::make_unique<Answerer<Number, Number>>(service, *queue, &Service::RequestEcho, echo));
   for (int i = 0; i < 2; ++i) {
@@ -287,7 +288,7 @@ class CallbackCall {
   void call() {
     begins_();
     method_.prepare();
-    // Not the context of the call whose callback may be running now.
+    // Uses another context than the call whose callback may be running now.
     auto& context = contexts_[turn_++ % contexts_.size()].emplace();
     Method::call_back(stub_, context, method_.request, reply_,
                       [this](const grpc::Status& status) { answered(status); });
@@ -405,7 +406,7 @@ Way way(const Work& work, Style style) {
 
 std::optional<Contender> grpc_peer(const Work& work) {
   if (!is_plain(work.kind) || work.wire == Wire::shared_memory) return std::nullopt;
-  // This peer cannot spin. Its transport within a host is compared with peers that can.
+  // This peer cannot spin. In the cases of one host, it is compared with peers that spin.
   if (work.wait == Wait::spinning && work.wire != Wire::same_host) return std::nullopt;
   std::vector<Way> ways{way(work, Style::queue)};
   if (work.kind != Kind::throughput) ways.push_back(way(work, Style::callback));

@@ -24,7 +24,7 @@ constexpr std::size_t slots = 4;
 // The address of a tensor in its sender.
 struct Header {
   std::uint64_t call = 0, address = 0, bytes = 0;
-  pid_t sender = 0;  // 0: this was the last one
+  pid_t sender = 0;  // 0: no further tensor follows
 };
 // The receiver's message: the number of the call whose tensor has arrived, or the end.
 struct Acknowledgement {
@@ -53,8 +53,8 @@ std::uint64_t last_word(const char* tensor, std::size_t bytes) {
   return word;
 }
 
-// The system decides which processes may read this process's memory, and may require this process's
-// permission. It permits all.
+// The system decides which processes may read this process's memory, and may require the permission of this
+// process. This function permits all processes.
 void permit_reading() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); }
 
 void fetch(const Header& header, const Memory& into) {
@@ -67,7 +67,7 @@ void fetch(const Header& header, const Memory& into) {
   }
 }
 
-// A sender's tensor, whose last word is another for each call.
+// A sender's tensor. Its last word differs for each call.
 class Tensor {
  public:
   explicit Tensor(std::size_t bytes) : memory_(bytes) { std::memset(memory_.data(), 1, bytes); }
@@ -148,7 +148,7 @@ Outcome by_spinning(std::size_t bytes, const Setting& setting) {
 
 Outcome by_ring(std::size_t bytes, Wait wait, const Setting& setting) {
   const Memory memory(sizeof(Lines), Memory::Kind::shared), ring(slots * slot_bytes, Memory::Kind::shared);
-  std::memset(ring.data(), 0, ring.size());  // touched
+  std::memset(ring.data(), 0, ring.size());  // touches all pages
   auto& lines = *new (memory.data()) Lines;
   const auto slot = [&](std::uint32_t number) { return ring.data() + number % slots * slot_bytes; };
   return measure_pair(

@@ -1,4 +1,5 @@
-// The lower bound for shared memory: a number in each direction, each in a separate cache line.
+// The lower bound for shared memory: the processes exchange a number in each direction, each in a separate
+// cache line.
 #include "bench/rpc/socket.h"
 #include "bench/rpc/turn.h"
 
@@ -49,7 +50,7 @@ void measure(Lines& lines, Wait wait, ClientEnd& end) {
 std::optional<Contender> raw_memory_peer(const Work& work) {
   if (work.wire != Wire::shared_memory) return std::nullopt;
   return Contender{"raw", notes_of(work.wait, "main"), [wait = work.wait](const Setting& setting) {
-                     const Memory memory(sizeof(Lines), Memory::Kind::shared);  // of both processes
+                     const Memory memory(sizeof(Lines), Memory::Kind::shared);  // shared by both processes
                      auto& lines = *new (memory.data()) Lines;
                      return measure_pair({.serve = [&](ServerEnd& end) { serve(lines, wait, end); },
                                           .measure = [&](ClientEnd& end) { measure(lines, wait, end); }},

@@ -27,7 +27,7 @@ Head head_of(const char* message) {
   return head;
 }
 
-// --- Servers: until the client closes. ---
+// --- Servers: they run until the client closes the connection. ---
 
 void answer_calls(const Socket& socket, const Shape& shape, bool fresh) {
   std::vector<char> request(shape.request), reply(shape.reply);

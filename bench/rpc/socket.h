@@ -11,7 +11,7 @@
 
 namespace weft::bench {
 
-int checked(long result, const char* what);  // throws where it is negative
+int checked(long result, const char* what);  // throws if the result is negative
 
 // A connected stream socket. A spinning caller polls for bytes; otherwise the system call blocks.
 class Socket {

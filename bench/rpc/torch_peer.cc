@@ -75,7 +75,8 @@ struct Transports {
 // Returns when both sides have created their agents. The agent is never destroyed: its graceful shutdown
 // needs the other side, and is not measured.
 TensorPipeAgent& start_agent(const std::string& store, torch_rpc::worker_id_t id, Transports how) {
-  setenv("TP_SOCKET_IFNAME", "lo", 1);  // else it listens at what the host's name resolves to
+  // Otherwise the agent listens at the address to which the host's name resolves.
+  setenv("TP_SOCKET_IFNAME", "lo", 1);
   auto* agent = new std::shared_ptr<TensorPipeAgent>(std::make_shared<TensorPipeAgent>(
       c10::make_intrusive<c10d::FileStore>(store, 2), id == server_id ? "server" : "client", id, 2,
       torch_rpc::TensorPipeRpcBackendOptions(worker_threads, how.transports(), how.channels(),
@@ -187,8 +188,8 @@ void measure(const Work& work, Transports how, ClientEnd& end) {
 std::optional<Contender> make(const char* peer, const Work& work, Transports how) {
   if (!is_plain(work.kind) || work.wire == Wire::unix_socket) return std::nullopt;
   if (how.tcp_only && work.wire != Wire::tcp) return std::nullopt;
-  // The default agent always polls its shared memory. It is compared with TCP nevertheless, because it is the
-  // default of its users.
+  // The default agent always polls its shared memory. The TCP cases nevertheless include this agent, because
+  // PyTorch uses it by default.
   const Wait wait = how.tcp_only ? Wait::blocking : Wait::spinning;
   if (work.wait != (work.wire == Wire::tcp ? Wait::blocking : wait)) return std::nullopt;
   Notes notes = notes_of(wait, work.kind == Kind::get ? "wait() on main" : "callback of the reply's future");

@@ -1,4 +1,4 @@
-// PyTorch's RPC as its users have it, in Python: torch_python_peer.py.
+// PyTorch's RPC in Python, as users call it: torch_python_peer.py.
 #include "bench/harness/torch_python.h"
 #include "bench/rpc/work.h"
 
@@ -30,7 +30,7 @@ std::vector<std::string> command(const Work& work, const char* role, const std::
 
 std::optional<Contender> torch_python_peer(const Work& work) {
   if (!is_plain(work.kind) || work.wire == Wire::unix_socket) return std::nullopt;
-  // Its transport for one host polls; TCP is only waited for.
+  // PyTorch's transport for one host polls. Its TCP transport blocks.
   const Wait wait = work.wire == Wire::tcp ? Wait::blocking : Wait::spinning;
   if (wait != work.wait) return std::nullopt;
   Notes notes = notes_of(wait, work.kind == Kind::throughput ? "rpc_async on main" : "rpc_sync on main");

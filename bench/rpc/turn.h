@@ -21,7 +21,8 @@ inline void relax() {  // tells the core that this loop waits
 
 class Turn {
  public:
-  // Earlier writes are visible to the thread that this wakes. Waking a blocked thread needs a system call.
+  // Earlier writes are visible to the thread that advance() wakes. Waking a blocked thread needs a system
+  // call.
   void advance(std::uint32_t to, Wait wait) {
     number_.store(to, std::memory_order_release);
     if (wait == Wait::blocking) syscall(SYS_futex, &number_, FUTEX_WAKE, 1, nullptr, nullptr, 0);

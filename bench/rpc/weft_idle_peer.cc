@@ -1,6 +1,6 @@
-// idle: the memory of a connection that is idle after one call. Thousands of agents in several client
-// processes connect to one agent. A call returns the memory of that agent, before they connect and
-// afterwards.
+// idle: measures the memory of a connection that is idle after one call. Thousands of agents in several
+// client processes connect to one agent. A call returns the memory of that agent, before the others connect
+// and afterwards.
 #include "bench/rpc/work.h"
 
 #include <weft/rpc/rpc.h>
@@ -48,7 +48,7 @@ void need_descriptors(std::size_t connections) {
   getrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
-  limit.rlim_max = std::max(limit.rlim_max, wanted);  // only a privileged process may raise this
+  limit.rlim_max = std::max(limit.rlim_max, wanted);  // only a privileged process may raise the hard limit
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
     throw std::runtime_error("needs " + std::to_string(wanted) +
                              " file descriptors, and the limit (RLIMIT_NOFILE) cannot be raised");
@@ -62,7 +62,7 @@ void serve(const Work& work, ServerEnd& end) {
   end.wait_for_client();
 }
 
-// Separate agents, as those of separate programs, which share one loop.
+// Runs separate agents, which share one loop. Each agent represents a separate program.
 void crowd(const std::string& address, std::size_t connections, Channel& channel) {
   need_descriptors(connections);
   asio::io_context context{1};
@@ -105,7 +105,7 @@ void crowd(const std::string& address, std::size_t connections, Channel& channel
 }
 
 void measure(const Work& work, ClientEnd& end) {
-  // Forked before this process has threads. They run on its cores.
+  // The crowds are forked before this process has threads. They run on the cores of this process.
   std::vector<std::unique_ptr<Process>> processes;
   const std::size_t each = work.peers / crowds;
   for (std::size_t i = 0; i < crowds; ++i)

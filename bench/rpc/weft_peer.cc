@@ -78,7 +78,7 @@ Figures get_one_by_one(const rpc::Peer& peer, const Budget& budget) {
   return meter.figures();
 }
 
-struct Crowd {  // of callers, all of them on one loop, one at a time
+struct Crowd {  // a group of callers on one loop, which runs one caller at a time
   explicit Crowd(const Budget& budget) : meter(budget) {}
   RateMeter meter;
   bool enough = false;
@@ -106,7 +106,8 @@ rpc::Task<Figures> call_many(std::vector<rpc::Peer> peers, Budget budget, rpc::E
   for (const rpc::Peer& peer : peers)
     for (std::size_t i = 0; i < in_flight; ++i)
       callers.push_back(call_until_enough(peer, &crowd).start(*loop));
-  for (auto& caller : callers) co_await std::move(caller);  // none of them is left when the crowd ends
+  // All callers have ended before the crowd is destroyed.
+  for (auto& caller : callers) co_await std::move(caller);
   if (crowd.error) std::rethrow_exception(crowd.error);
   co_return crowd.meter.calls();
 }
@@ -208,7 +209,7 @@ void measure_growth(const Work& work, ClientEnd& end) {
   }
   busy.reset();
   context.stop();
-  thread.join();  // before the agents, which could not end after their loop had stopped
+  thread.join();  // joined before the agents are destroyed, because their loop has stopped
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -48,7 +48,7 @@ rpc::Task<std::size_t> call_times(rpc::Peer peer, std::size_t times) {
   co_return times;
 }
 
-struct Crowd {  // of callers on one loop
+struct Crowd {  // a group of callers on one loop
   explicit Crowd(const Budget& budget) : meter(budget) {}
   RateMeter meter;
   bool enough = false;

@@ -1,5 +1,5 @@
-// The agents that bench spin measures: one method, and callers that are coroutines on a loop.
-// Thread-safety: none; a process makes its agents after it was forked.
+// The agents that `bench spin` measures. They serve one method, and their callers are coroutines on a loop.
+// Thread-safety: none; a process creates its agents after it was forked.
 #pragma once
 
 #include "bench/harness/meter.h"
@@ -22,15 +22,15 @@ enum class Wire {
   unix_socket,  // a Unix socket only
 };
 
-// Listens, and serves echo.
+// Creates an agent that listens and serves echo.
 std::unique_ptr<rpc::Agent> make_server(const std::string& name, Wire wire, Spin spin);
 std::unique_ptr<rpc::Agent> make_client(const std::string& name, Wire wire, Spin spin);
 
-// One call at a time, by a coroutine on the loop, of a handler on the loop.
+// One call at a time: a coroutine on the loop calls a handler that runs on the loop.
 Figures measure_latency(const rpc::Peer& peer, const Budget& budget);
-// One call at a time, by a thread that waits in get(), of a handler on a handler thread.
+// One call at a time: a thread that waits in get() calls a handler that runs on a handler thread.
 Figures measure_latency_of_threads(const rpc::Peer& peer, const Budget& budget);
-// Calls one at a time, but not faster than calls_per_s: 8 of them, then a pause.
+// One call at a time, at most calls_per_s: 8 calls, then a pause.
 Figures measure_limited_rate(const rpc::Peer& peer, double calls_per_s, const Budget& budget);
 // in_flight calls at a time to each peer.
 Figures measure_rate(const std::vector<rpc::Peer>& peers, std::size_t in_flight, const Budget& budget);

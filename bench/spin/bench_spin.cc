@@ -89,7 +89,7 @@ Contender idle(const Way& way, std::size_t connections) {
 
 // --- Many agents ---
 
-// One process of a crowd: serves, calls the peers, and reports its rate.
+// Runs one process of a crowd: it serves, calls the peers, and reports its rate.
 void join_crowd(Channel& channel, const Way& way, std::size_t index, std::size_t in_flight,
                 const Budget& budget) {
   const auto server = make_server("agent" + std::to_string(index), Wire::tcp, way.spin);
@@ -167,8 +167,7 @@ std::uint64_t compute(std::uint64_t state) {
   return state;
 }
 
-// The client has a thread that computes on its core. calls_per_s: no more than these; 0: as many as it can
-// make.
+// The client has a thread that computes on its core. calls_per_s: the maximum rate of its calls; 0: no limit.
 Contender next_to_computing(const Way& way, double calls_per_s) {
   return contender(way.name, {},
                    {.serve =

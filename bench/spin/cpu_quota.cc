@@ -17,7 +17,7 @@ void write(const std::filesystem::path& file, const std::string& text) {
   if (!out) throw std::runtime_error("cannot write " + file.string());
 }
 
-// The hierarchy of version 1 that limits processor time: the cgroup of this process in it.
+// The cgroup of this process in the hierarchy of cgroup version 1 that limits processor time.
 std::filesystem::path own_group_of_version_1() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {

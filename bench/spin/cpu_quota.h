@@ -10,7 +10,7 @@ namespace weft::bench {
 
 class CpuQuota {
  public:
-  // share: of one core. Throws std::runtime_error if no cgroup can be made.
+  // share: the limit, as a part of one core. Throws std::runtime_error if no cgroup can be made.
   explicit CpuQuota(double share);
   ~CpuQuota();
   CpuQuota(const CpuQuota&) = delete;

@@ -1,5 +1,5 @@
-// ./dev bench tensor_parallel: steps of a transformer block split over ranks, weft's next to PyTorch's and to
-// the whole block on one core.
+// ./dev bench tensor_parallel: compares steps of a transformer block that is split over ranks, with weft and
+// with PyTorch, and steps of the whole block on one core.
 #include "bench/tensor_parallel/work.h"
 
 int main(int argc, char** argv) {

@@ -41,7 +41,7 @@ class Waits {
   Waits(const Waits&) = delete;
   Waits& operator=(const Waits&) = delete;
 
-  // Since the last call.
+  // The time since the last call of take_us().
   double take_us() {
     if (std::exchange(layers_, 0) == 0)
       throw std::logic_error("no backward of a ColumnParallelLinear was seen: has its node another name?");
@@ -81,10 +81,10 @@ class Waits {
 
   const at::RecordFunctionGuard records_{true};
   at::CallbackHandle handle_ = 0;
-  Clock::duration waited_{};  // ends of such times are added, their beginnings subtracted
-  bool within_ = false;       // a layer's backward
-  int depth_ = 0;             // of operators within it
-  int layers_ = 0;            // whose backward has begun
+  Clock::duration waited_{};  // the sum of the ends of such times, minus the sum of their beginnings
+  bool within_ = false;       // the thread runs the backward of a layer
+  int depth_ = 0;             // the nesting depth of operators within this backward
+  int layers_ = 0;            // the number of layers whose backward has begun
 };
 
 at::Tensor activations(std::int64_t width) { return at::randn({rows, tokens, width}); }
@@ -171,7 +171,7 @@ void on_ranks(const Work& work, const std::string& store, RankEnd& end,
   rpc::Agent agent(options, layers);
   rpc::Job(agent).join().get();
   run(work, Group::create(agent).get(), end);
-  agent.leave().get();  // else the others learn that this rank is lost
+  agent.leave().get();  // otherwise the other rank reports this rank as lost
 }
 
 Contender contender(const char* name, const Work& work, void (*run)(const Work&, const Group&, RankEnd&)) {

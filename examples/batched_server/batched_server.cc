@@ -2,7 +2,7 @@
 // client has many requests in flight, and compares each answer with its own computation.
 //
 // Without a launcher the program starts the server and its clients on this machine. Under weft launch,
-// torchrun, mpirun or srun it is one of them. batcher.h joins the requests.
+// torchrun, mpirun or srun the program is one of these processes. batcher.h joins the requests.
 #include "batched_server/batcher.h"
 
 #include <fmt/format.h>
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   app.add_option("--max-rows", settings.max_rows, "rows of one forward, at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--window", settings.window, "microseconds that a request waits for others, at most")
+  app.add_option("--window", settings.window, "microseconds that a request waits for other requests, at most")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

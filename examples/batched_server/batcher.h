@@ -1,7 +1,7 @@
 // Batcher: answers single requests by forwards over the rows of many requests.
 //
 // A forward begins when enough rows are queued, or when the oldest request has waited for the window.
-// Requests that arrive during a forward are part of the next one. The forwards run on a thread of the
+// Requests that arrive during a forward are part of the next forward. The forwards run on a thread of the
 // Batcher. If a forward throws, its requests fail with that error. The destructor fails queued requests with
 // `aborted`. Thread-safe.
 #pragma once
@@ -20,7 +20,7 @@ class Batcher {
  public:
   using Forward = std::function<at::Tensor(at::Tensor)>;  // [N, ...] -> [N, ...], row by row
   struct Options {
-    std::int64_t max_rows = 64;  // of a forward; a request with more rows runs alone
+    std::int64_t max_rows = 64;  // the limit for one forward; a request with more rows runs alone
     std::chrono::microseconds window{2000};
   };
   struct Counts {
@@ -104,11 +104,11 @@ class Batcher {
 
   const Forward forward_;
   const Options options_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<Request> waiting_;
   std::int64_t rows_ = 0;  // of the queued requests
   Counts counts_;
   bool ended_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // the last member, because the thread uses the other members
 };

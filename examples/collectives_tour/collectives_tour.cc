@@ -3,8 +3,8 @@
 // be checked.
 //
 // Without a launcher the program starts its ranks on this machine. Under weft launch, torchrun, mpirun or
-// srun it is one of them. --alone trains the same model in one process, on all of the data: the losses are
-// the same.
+// srun the program is one of the ranks. --alone trains the same model in one process, on all of the data: the
+// losses are the same.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -30,7 +30,7 @@ constexpr double learning_rate = 1;
 
 template <class... Arguments>
 void say(const Group& group, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
-  if (group.rank() != 0) return;  // one line, not one of each rank
+  if (group.rank() != 0) return;  // one line in total, not one line of each rank
   fmt::print("{}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
 }
 
@@ -52,8 +52,8 @@ void point_to_point(const Group& group) {
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
   if (ranks == 1) return;
 
-  // A token goes around, and each rank adds its number to it. get() blocks, and there is nothing else to do
-  // here.
+  // A token is sent around the ring, and each rank adds its number to the token. get() blocks, because this
+  // rank has nothing else to do.
   at::Tensor token = at::zeros({1});
   if (rank == 0) {
     group.send(token, next).get();
@@ -65,8 +65,9 @@ void point_to_point(const Group& group) {
   }
   say(group, "token: {} after {} ranks", token.item<float>(), ranks);
 
-  // All ranks send to the next rank at once. A send completes when it has been received. If each rank waited
-  // for its send before it receives, all ranks would wait forever. So each rank starts both first.
+  // All ranks send to the next rank at once. A send completes when the receiver has received the message. If
+  // each rank waited for its send before it receives, all ranks would wait forever. So each rank first starts
+  // both operations.
   at::Tensor mine = at::full({3}, rank, at::kFloat), theirs = at::empty({3});
   auto sent = group.send(mine, next);
   auto received = group.recv(theirs, before);
@@ -80,7 +81,8 @@ void point_to_point(const Group& group) {
 void all_together(const Group& group) {
   at::Tensor sum = at::full({2}, group.rank() + 1, at::kFloat), largest = sum.clone(), first = sum.clone();
   at::Tensor each = at::empty({group.size()});
-  // All ranks call the same collectives in the same order. All four are in flight before the first wait.
+  // All ranks call the same collectives in the same order. All four collectives are in flight before the
+  // first wait.
   auto summed = group.all_reduce(sum);
   auto compared = group.all_reduce(largest, ReduceOp::max);
   auto given = group.broadcast(first, 0);
@@ -114,7 +116,7 @@ void ring(const Group& group) {
 void train(const Group& group, std::int64_t steps) {
   const Points mine = part_of(moons(points), group.rank(), group.size());
   auto model = make_model(static_cast<std::uint64_t>(group.rank()));  // different on each rank,
-  data_parallel::DistributedDataParallel ddp{group, model};           // now equal to that of rank 0
+  data_parallel::DistributedDataParallel ddp{group, model};           // now equal to the model of rank 0
   const std::vector<at::Tensor> parameters = model->parameters();
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(learning_rate));
 
@@ -142,8 +144,8 @@ void train(const Group& group, std::int64_t steps) {
   say(group, "parameters: those of rank 0 on {} of {} ranks", count(group, same), group.size());
 }
 
-// The same in one process, on all of the data: the mean of the gradients of equal parts is the gradient of
-// the whole.
+// The same training in one process, on all of the data: the mean of the gradients of equal parts is the
+// gradient of the whole.
 void train_alone(std::int64_t steps) {
   const Points all = moons(points);
   auto model = make_model(0);

@@ -1,4 +1,4 @@
-// The task: to learn which of two interleaved half circles a point of the plane belongs to.
+// The task: to learn to which of two interleaved half circles a point of the plane belongs.
 #pragma once
 
 #include <torch/torch.h>
@@ -10,7 +10,7 @@ struct Points {
   at::Tensor labels;  // int64 [N], 0 or 1
 };
 
-// The same on all ranks: no random numbers.
+// The points are the same on all ranks, because no random numbers are used.
 inline Points moons(std::int64_t n) {
   const at::Tensor number = at::arange(n), label = number.remainder(2);
   const at::Tensor angle = number.to(at::kFloat) * (M_PI / static_cast<double>(n));

@@ -1,8 +1,9 @@
 // An all-reduce written with send and recv: the algorithm `ring_all_reduce` of docs/internals/collectives.md.
 //
-// The tensor is split into P parts, where P is the number of ranks. First each part goes around the ring, and
-// each rank adds its own values: after P-1 steps each rank has the sum of one part. Then the sums go around,
-// in P-1 more steps. Each rank sends 2(P-1)/P of the tensor, and all links are busy all the time.
+// The tensor is split into P parts, where P is the number of ranks. First each part is sent around the ring,
+// and each rank adds its own values: after P-1 steps each rank has the sum of one part. Then the sums are
+// sent around the ring, in P-1 more steps. Each rank sends 2(P-1)/P of the tensor, and all links are busy all
+// the time.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -13,7 +13,7 @@ class Checkpoint {
   // Saves nothing and finds nothing if the folder is empty.
   explicit Checkpoint(std::string folder) : folder_(std::move(folder)) {}
 
-  // Replaces the file in one step, so that a process that dies leaves the earlier one.
+  // Replaces the file in one step, so that a process that dies leaves the earlier file.
   void save(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
             const weft::data_parallel::DistributedSampler& sampler, std::int64_t step,
             const Progress::State& progress) const;

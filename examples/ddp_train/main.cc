@@ -35,7 +35,7 @@ void train(rpc::Agent& agent, rpc::Gauges& gauges, const Settings& settings) {
       model->parameters(), torch::optim::SGDOptions(settings.learning_rate).momentum(0.9).weight_decay(5e-4));
   Dataset data(settings.data, "train");
   data.truncate(settings.images);
-  // Of uneven ranks each later one leaves out an eighth.
+  // With --uneven, rank r of P ranks leaves out r / (8 P) of its images.
   const auto size = static_cast<std::size_t>(
       settings.uneven ? data.size() - data.size() * group.rank() / 8 / group.size() : data.size());
   data_parallel::DistributedSampler sampler{size, group, {.drop_last = true, .seed = settings.seed}};  // 2
@@ -47,7 +47,7 @@ void train(rpc::Agent& agent, rpc::Gauges& gauges, const Settings& settings) {
   data_parallel::DistributedDataParallel ddp{group, model};  // 3
   if (settings.compress) ddp.set_hook(std::make_shared<data_parallel::CastHook>(at::kBFloat16));
 
-  // The same on all ranks, also if they have different numbers of batches.
+  // This number is the same on all ranks, also if they have different numbers of batches.
   const double batches = static_cast<double>(data.size() / group.size() / settings.batch_size + 1);
   Progress progress(agent.name(), settings.epochs * static_cast<std::int64_t>(sampler.samples()));
   progress.go_on(state);

@@ -3,7 +3,8 @@
 
 #include <torch/torch.h>
 
-// Over the images of a batch, or within each image: then a result does not depend on the other images.
+// A norm over the images of a batch, or within each image. Within each image, a result does not depend on the
+// other images.
 inline torch::nn::AnyModule norm_over(std::int64_t channels, bool within_images) {
   if (within_images)
     return torch::nn::AnyModule(torch::nn::GroupNorm(torch::nn::GroupNormOptions(4, channels)));

@@ -21,7 +21,8 @@ Settings parse_settings(int argc, char** argv) {
   app.add_option("--width", settings.width, "channels of the first stage; 64 in the paper")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--learning-rate", settings.learning_rate, "the highest, of a cycle")->capture_default_str();
+  app.add_option("--learning-rate", settings.learning_rate, "the highest learning rate of the cycle")
+      ->capture_default_str();
   app.add_option("--seed", settings.seed)->capture_default_str();
   app.add_option("--threads", settings.threads, "threads within an operation, in each process")
       ->capture_default_str();

@@ -21,7 +21,7 @@ namespace sharded = weft::sharded;
 
 namespace {
 
-// The model and its optimizer, of which each rank has a part.
+// The model and its optimizer. Each rank has a part of their state.
 struct Trainer {
   virtual ~Trainer() = default;
   virtual at::Tensor forward(const at::Tensor& images) = 0;
@@ -29,7 +29,8 @@ struct Trainer {
   virtual void step(double rate) = 0;
   virtual double accuracy(const Dataset& test) = 0;
   virtual void add_to(sharded::SlicedState& state) = 0;
-  // Adds tensors that a checkpoint with these names is loaded into, and takes the loaded state from them.
+  // add_wanted_to(): adds tensors into which a checkpoint with these names is loaded. take_from(): takes the
+  // loaded state from these tensors.
   virtual void add_wanted_to(sharded::SlicedState& state, const std::vector<std::string>& names) = 0;
   virtual void take_from(const sharded::SlicedState& state) = 0;
 };

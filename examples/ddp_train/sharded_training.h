@@ -1,4 +1,4 @@
-// The training with a state that is split over the ranks.
+// The training in which the state is split over the ranks.
 #pragma once
 
 #include <weft/rpc/agent/gauges.h>

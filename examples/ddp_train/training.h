@@ -1,4 +1,4 @@
-// Functions of all forms of this training.
+// Functions that all forms of this training use.
 #pragma once
 
 #include <torch/torch.h>
@@ -11,7 +11,8 @@
 #include "fashion_mnist/images.h"
 #include "fashion_mnist/loss_curve.h"
 
-// Rises to the highest rate in a tenth of the steps, then falls along a cosine. done: part of the steps.
+// The learning rate. It rises to the highest rate in the first tenth of the steps, then falls along a cosine.
+// done: the part of the steps that is done, from 0 to 1.
 double rate_at(double done, double highest);
 // Rank 0 writes the loss curve of all ranks.
 void report(const weft::collectives::Group& group, const std::vector<Point>& points,

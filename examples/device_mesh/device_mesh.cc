@@ -2,7 +2,7 @@
 // a `tensor` group have different parts of each layer. The losses are equal to those of one process.
 //
 //   device_mesh          starts four ranks on this machine
-//   device_mesh -n 1     starts one; -n 2: a mesh of 1 x 2
+//   device_mesh -n 1     starts one rank; -n 2 starts a mesh of 1 x 2 ranks
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/device_mesh.h>

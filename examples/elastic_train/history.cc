@@ -139,7 +139,7 @@ void write_history(const std::vector<Row>& rows, const std::string& title, const
 LivePicture::LivePicture(std::int64_t steps) : terminal_(::isatty(STDOUT_FILENO) == 1), steps_(steps) {}
 
 void LivePicture::add(const Row& row) {
-  // Steps that were lost are done again.
+  // Steps that were lost are repeated: drops their earlier rows.
   while (!rows_.empty() && rows_.back().step >= row.step) rows_.pop_back();
   rows_.push_back(row);
   if (terminal_) return draw();
@@ -160,7 +160,7 @@ void LivePicture::draw() {
     const Row& last = rows_.back();
     lines.push_back(fmt::format("step {} of {}   loss {:.4f}   generation {}: {} workers", last.step, steps_,
                                 last.loss, last.generation, last.workers.size()));
-    // Of each column the latest row.
+    // The latest row of each column.
     std::vector<const Row*> shown(columns, nullptr);
     for (const Row& row : rows_)
       shown[std::min(columns - 1, static_cast<std::size_t>(

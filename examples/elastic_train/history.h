@@ -1,4 +1,4 @@
-// The history of a training, a row for each ten steps, and pictures of it.
+// The history of a training, with a row for every ten steps, and pictures of the history.
 #pragma once
 
 #include <weft/rpc/rpc.h>
@@ -16,12 +16,12 @@ struct Row {
 };
 WEFT_CODEC(Row, step, loss, generation, workers)
 
-// "step 120  loss 0.5312  generation 7  worker0 worker2". row_of: nothing for other lines.
+// "step 120  loss 0.5312  generation 7  worker0 worker2". row_of: nullopt for other lines.
 std::string to_line(const Row& row);
 std::optional<Row> row_of(const std::string& line);
 
-// Writes loss.csv and membership.svg, the losses over the bars of the workers, into the folder, which is made
-// if it is missing.
+// Writes loss.csv and membership.svg into the folder. membership.svg shows the losses above a bar for each
+// worker. The folder is created if it is missing.
 void write_history(const std::vector<Row>& rows, const std::string& title, const std::string& folder);
 
 // The history so far, in a terminal: a line of losses, a bar for each worker, and the latest notes. If the

@@ -1,7 +1,7 @@
 // Trains a small network on Fashion-MNIST with workers that join and leave:  elastic_train
 //
-// Without a launcher it starts `weft launch` of itself and a storm of kills, stops and joins (storm.cc).
-// Under `weft launch` it is one of the workers. The training loop is in training.cc.
+// Without a launcher the program starts `weft launch` of itself and a storm of kills, stops and joins
+// (storm.cc). Under `weft launch` the program is one of the workers. The training loop is in training.cc.
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/elastic/leave_on_signal.h>
@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   const auto gauges = std::make_shared<rpc::Gauges>();  // for `weft dash`
   const int status = rpc::run_job(argc, argv, {collectives::layer(), gauges->layer()},
                                   [&](rpc::Job& job) { outcome = train(job, gauges, settings); });
-  // A worker that exits with 0 has ended the job.
+  // A worker that exits with status 0 would end the job, so a worker that has only left exits with another
+  // status.
   return status == 0 && outcome == elastic::Outcome::left ? 128 + SIGTERM : status;
 }

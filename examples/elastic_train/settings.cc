@@ -18,7 +18,8 @@ Settings parse_settings(int argc, char** argv) {
   app.add_option("--images", settings.images, "number of training images")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
-  app.add_option("--learning-rate", settings.learning_rate, "at the beginning; it falls to 0")
+  app.add_option("--learning-rate", settings.learning_rate,
+                 "the learning rate at the beginning; it falls to 0")
       ->capture_default_str();
   app.add_option("--seed", settings.seed, "of the parameters and the order of images")->capture_default_str();
   app.add_option("--threads", settings.threads, "threads within an operation, in each process")

@@ -17,7 +17,7 @@ struct Settings {
 
   std::uint64_t storm = 1;
   int changes = 12;
-  std::string weft;  // empty: found
+  std::string weft;  // the path of the program weft; empty: searched
 
   std::int64_t steps_per_epoch() const { return (images + batch_size - 1) / batch_size; }
   std::int64_t steps() const { return epochs * steps_per_epoch(); }

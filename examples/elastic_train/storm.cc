@@ -1,7 +1,7 @@
 // The storm reads the output of the workers, and acts as a user and a cluster do: it sends signals, and
-// changes the number of slots that the discovery of the launcher prints. A change follows a row of the
-// history. The next change waits until the workers have agreed on a newer generation, so one of the workers
-// always keeps the state.
+// changes the number of slots that the discovery of the launcher prints. The storm makes a change when the
+// workers print a row of the history. It makes the next change only after the workers have agreed on a newer
+// generation, so at least one worker always keeps the state.
 #include "elastic_train/storm.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// The file that the launcher's discovery prints.
+// The file with the number of slots, which the launcher's discovery prints.
 class Slots {
  public:
   explicit Slots(const std::string& folder) : path_(folder + "/hosts") {

@@ -1,5 +1,5 @@
-// The storm: `weft launch` of this program with two to four workers, of which a worker is killed, stopped,
-// added or removed in the course of the training, by a seed.
+// The storm: runs `weft launch` of this program with two to four workers. During the training it kills,
+// stops, adds and removes workers, at random by a seed.
 #pragma once
 
 #include "elastic_train/settings.h"

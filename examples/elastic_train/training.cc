@@ -83,13 +83,14 @@ void Training::train(const collectives::Group& group) {
       if (++step_ % row_steps != 0) continue;
       history_.push_back({step_, std::exchange(losses_, 0) / row_steps, generation_, group.members()});
       if (group.rank() == 0) fmt::print("{}\n", to_line(history_.back()));
-      state_.commit();  // here it learns of workers that join and leave
+      state_.commit();  // commit() also detects workers that join and leave
     }
   }
   if (group.rank() == 0) report(group);
 }
 
-// Before the gradients are averaged: if one worker completes the step, all have logged it.
+// Called before the gradients are averaged. If one worker completes the step, all workers have therefore
+// logged it.
 void Training::log(const collectives::Group& group, double loss) {
   if (!log_.is_open()) return;
   const elastic::Round round = sampler_.round();
@@ -128,8 +129,8 @@ void Training::left() {
   fs::rename(incomplete, path);
 }
 
-// The latest checkpoint. Its state counts as committed, so it prevails over that of a worker that has found
-// none.
+// Loads the latest checkpoint. The loaded state counts as committed, so it replaces the state of a worker
+// that has found no checkpoint.
 void Training::load() {
   std::string latest;
   if (!settings_.checkpoint.empty() && fs::exists(settings_.checkpoint))

@@ -1,5 +1,5 @@
-// The RPC layer in an existing Asio program: it runs on the event loop of the program, together with the work
-// of the program. No LibTorch.
+// The RPC layer in an existing Asio program. The layer runs on the event loop of the program, together with
+// the work of the program. No LibTorch.
 //
 //   embedded_service rates tcp://127.0.0.1:7001                         a service that the next one calls
 //   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001   the existing program, until SIGTERM

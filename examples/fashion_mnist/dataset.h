@@ -16,8 +16,8 @@ struct Batch {
 
 class Dataset {
  public:
-  // part: "train" or "t10k". folder: empty for that of the package. If the files are missing, the constructor
-  // throws an error that says what to do.
+  // part: "train" or "t10k". folder: empty for the folder of the package. If the files are missing, the
+  // constructor throws an error that says what to do.
   Dataset(const std::string& folder, const std::string& part);
 
   std::int64_t size() const { return labels_.size(0); }

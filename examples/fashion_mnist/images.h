@@ -1,4 +1,4 @@
-// The images as LibTorch's data loader reads them, and how many of them a model recognizes.
+// The images as a data set of LibTorch's data loader, and the accuracy of a model.
 #pragma once
 
 #include <torch/torch.h>

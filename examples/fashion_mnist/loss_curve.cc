@@ -15,7 +15,7 @@ namespace {
 
 constexpr double width = 720, height = 420, left = 60, right = 20, top = 40, bottom = 50;
 constexpr int line_styles = 4;
-// For light and dark pages. Each trainer has the next style.
+// Styles for light and dark pages, with four styles for the lines of trainers.
 constexpr std::string_view style = R"(<style>
   text { font: 12px system-ui, sans-serif; fill: #1f2328 } .title { font-size: 14px; font-weight: 600 }
   .page { fill: #ffffff } .grid { stroke: #e3e7eb } polyline { fill: none; stroke-width: 1.5 }

@@ -1,7 +1,8 @@
 // Progress: a progress bar of a trainer, with its loss and its images (or other rows of a data set) per
 // second.
 //
-// A line is printed with the first batch, every five seconds, and at the end. One thread.
+// A line is printed with the first batch, every five seconds, and at the end. Thread-safety: used by one
+// thread.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The state of a run, of which each rank saves its parts. A run resumes on any mesh.
+// The state of a run. Each rank saves its parts of the state, and a run can resume on any mesh.
 #pragma once
 
 #include <weft/parallel/pipeline/group_pipeline.h>
@@ -10,7 +10,7 @@
 
 #include "fashion_mnist/progress.h"
 
-// All ranks call its functions. The model and the optimizer outlive it.
+// All ranks call the functions of a Checkpoint. The model and the optimizer must outlive the object.
 class Checkpoint {
  public:
   // Saves nothing and finds nothing if the folder is empty.

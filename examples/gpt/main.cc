@@ -1,9 +1,9 @@
 // Trains a GPT on the bytes of a text, over a mesh of ranks:  gpt -n 8 --data 2 --pipeline 2 --tensor 2
 //
-// The ranks of the dimension `data` have different rows of each batch and split the training state, those of
-// `pipeline` have different blocks of the model, and those of `tensor` parts of each block. The losses are
-// the same for every mesh, and a run resumes on another one. At the end the program writes some text, and
-// compares the model with a 5-gram model of the same text.
+// The ranks of the dimension `data` have different rows of each batch and split the training state. The ranks
+// of `pipeline` have different blocks of the model. The ranks of `tensor` have parts of each block. The
+// losses are the same for every mesh, and a run can resume on another mesh. At the end the program writes
+// some text, and compares the model with a 5-gram model of the same text.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>

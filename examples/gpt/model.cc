@@ -48,7 +48,7 @@ struct Block : torch::nn::Module {
     const at::Tensor y = x + attention_out(attention(attention_in(attention_norm(x))));
     return y + down(torch::gelu(up(hidden_norm(y))));
   }
-  // Of the heads of this rank. features: their queries, keys and values.
+  // The attention of the heads of this rank. features: the queries, keys and values of these heads.
   at::Tensor attention(const at::Tensor& features) const {
     const auto parts = features.unflatten(-1, {3, heads, -1}).permute({2, 0, 3, 1, 4}).unbind();
     return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, /*is_causal=*/true)

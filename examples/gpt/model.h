@@ -1,5 +1,5 @@
-// GPT (Radford et al., 2019) over bytes, as the layers of a pipeline, each of which is split over the ranks
-// of a tensor group (Megatron-LM).
+// GPT (Radford et al., 2019) over bytes, as the layers of a pipeline. Each layer is split over the ranks of a
+// tensor group (Megatron-LM).
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -17,11 +17,11 @@ struct ModelOptions {
 };
 
 // Input: bytes, int64 [rows, length] with length <= context. Output of the last layer: the logits of the
-// bytes that follow, of which each rank has its columns.
+// bytes that follow. Each rank has its columns of the logits.
 weft::pipeline::LayerGraph gpt(const weft::collectives::Group& tensor, const ModelOptions& options);
 
-// The first layers of the stages after the first one: those with these names, or, without names, such that
-// each stage has equally many blocks.
+// The first layers of the stages after the first stage. With names: the layers with these names. Without
+// names: layers such that all stages have equally many blocks.
 std::vector<int> gpt_cuts(const weft::pipeline::LayerGraph& model, const std::vector<std::string>& names,
                           int stages);
 

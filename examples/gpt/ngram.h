@@ -1,4 +1,5 @@
-// NGram: a model that counts which byte follows the n - 1 bytes before it, to compare with.
+// NGram: a model that counts which byte follows the n - 1 bytes before it. The GPT is compared with this
+// model.
 //
 // Interpolation of Witten and Bell (1991): the more different bytes have followed a context, the larger is
 // the weight of the estimate for the context that is one byte shorter.

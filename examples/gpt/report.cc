@@ -18,7 +18,7 @@ using namespace weft;
 
 namespace {
 
-// Bytes that a terminal does not show become '?'.
+// Replaces the bytes that a terminal does not show by '?'.
 std::string readable(std::string text) {
   for (char& c : text)
     if (c != '\n' && (c < ' ' || c > '~')) c = '?';

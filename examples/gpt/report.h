@@ -12,26 +12,27 @@
 #include "gpt/settings.h"
 #include "gpt/text.h"
 
-// Up to the highest rate in a twentieth of the steps, then down along a cosine to a tenth of it.
+// The learning rate. It rises to the highest rate in the first twentieth of the steps, then falls along a
+// cosine to a tenth of the highest rate.
 double rate_at(std::int64_t step, const Settings& settings);
 
-// What `weft plan` needs: the costs of the layers for one micro-batch, and as FILE.kept the bytes that they
-// keep.
+// Writes the input of `weft plan`: the costs of the layers for one micro-batch, and in FILE.kept the bytes
+// that the layers keep for backward.
 void write_profile(const weft::pipeline::LayerGraph& layers, const Settings& settings);
 
-// In seconds, without the first step.
+// The median duration of a step in seconds, without the first step.
 double median_step(const std::vector<Point>& points);
 
 // The mean cross entropy of the held-out text. All ranks call it.
 double held_out_loss(weft::pipeline::GroupPipeline& model, const weft::collectives::DeviceMesh& mesh,
                      const Text& text, const Settings& settings);
 
-// Text that the model writes after the beginning of the held-out text. All ranks call it.
+// Generates text with the model, as a continuation of the beginning of the held-out text. All ranks call it.
 std::string sample(weft::pipeline::GroupPipeline& model, const weft::collectives::DeviceMesh& mesh,
                    const Text& text, const Settings& settings);
 
 std::string title_of(const Settings& settings);
 
-// The step as measured, and as predicted from the measured costs of the stages.
+// Draws the last step as measured, and as predicted from the measured costs of the stages.
 void draw(const weft::schedule::Schedule& schedule, const weft::schedule::Timeline& measured,
           const Settings& settings);

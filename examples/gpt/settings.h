@@ -11,7 +11,7 @@
 #include "gpt/model.h"
 
 struct Settings {
-  int data = 0, pipeline = 1, tensor = 1;  // ranks of each dimension; data 0: all that the others leave
+  int data = 0, pipeline = 1, tensor = 1;  // ranks of each dimension; data 0: all remaining ranks
   std::vector<std::string> mesh = {"data", "pipeline", "tensor"};  // the outermost dimension first
   std::string schedule = "1f1b";
   int chunks = 0;                // stages on each rank; 0: as few as the schedule has
@@ -39,6 +39,6 @@ Settings parse_settings(int argc, char** argv);
 std::vector<weft::collectives::DeviceMesh::Dimension> dimensions_of(const Settings& settings);
 weft::schedule::Schedule schedule_of(const Settings& settings);
 
-// With the number of data parallel ranks. Throws an error with the reason if these ranks cannot share the
-// model and its batches.
+// The settings with the number of data parallel ranks filled in. Throws an error with the reason if the model
+// and its batches cannot be split over this number of ranks.
 Settings fitted(Settings settings, int ranks);

@@ -27,7 +27,8 @@ Text::Text(const std::string& path, std::int64_t length) : length_(length) {
   bytes_ = bytes_of(all_).squeeze(0);
 }
 
-// Descriptions of Perl's messages, 300 KB; the license is on every Debian machine.
+// The text is the descriptions of Perl's messages, 300 KB. If they are not installed, it is the GPL, which is
+// on every Debian machine.
 std::string Text::default_path() {
   std::error_code error;
   for (const auto& version : fs::directory_iterator("/usr/share/perl", error))

@@ -1,4 +1,4 @@
-// A text as bytes: the first nine tenths to learn from, the others held out.
+// A text as bytes: the first nine tenths are for training, and the rest is held out.
 #pragma once
 
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 
 struct Batch {
   at::Tensor bytes;      // int64 [rows, length]
-  at::Tensor following;  // of each byte the next one
+  at::Tensor following;  // the next byte of each byte
 
   // The rows of one of several data parallel ranks.
   Batch part(int rank, int ranks) const {
@@ -21,16 +21,16 @@ struct Batch {
 
 class Text {
  public:
-  // length: of the parts that are read of it.
+  // length: the length of the parts in which the text is read.
   Text(const std::string& path, std::int64_t length);
-  static std::string default_path();  // of a text that a Debian package has installed
+  static std::string default_path();  // the path of a text that a Debian package has installed
 
   std::string_view training() const { return std::string_view(all_).substr(0, training_); }
   std::string_view held_out() const { return std::string_view(all_).substr(training_); }
 
-  // Parts of the training text from random places, the same for equal seeds.
+  // Parts of the training text from random positions. Equal seeds give equal parts.
   Batch batch(std::uint64_t seed, std::int64_t rows) const;
-  // The held-out text in order, without a rest that is shorter than a part.
+  // The held-out text in order. A rest that is shorter than a part is left out.
   std::vector<Batch> held_out_batches(std::int64_t rows) const;
 
  private:
@@ -42,5 +42,5 @@ class Text {
   at::Tensor bytes_;  // of all_
 };
 
-// As a batch of one row.
+// The bytes of the text, as a batch of one row.
 at::Tensor bytes_of(std::string_view text);

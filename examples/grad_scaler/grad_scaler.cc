@@ -1,7 +1,7 @@
 // Training in float16 with a loss scale that adapts. The scale keeps small gradients from becoming 0. If it
 // is too large, gradients become infinite: the step is skipped, and the scale is halved. Each of the two
-// ranks has a part of the gradients, so one rank alone may see the infinite ones, but both must skip the same
-// steps.
+// ranks has a part of the gradients. One rank alone may have infinite gradients, but both ranks must skip the
+// same steps.
 //
 //   grad_scaler     starts the two ranks on this machine
 #include <torch/torch.h>

@@ -1,6 +1,6 @@
 // Documents of `length` words, each about one of `topics` topics. Half of the words of a document belong to
-// its topic, the others are any words. The words of a topic are scattered over the vocabulary, so each has to
-// be learnt.
+// its topic, and the other half are arbitrary words. The words of a topic are scattered over the vocabulary,
+// so the topic of each word has to be learnt.
 #pragma once
 
 #include <torch/torch.h>

@@ -4,7 +4,7 @@
 // An all-reduce averages the gradients of the copies, so the copies stay equal.
 //
 // Without a launcher the program starts the server and the trainers on this machine. Under weft launch,
-// torchrun, mpirun or srun it is one of them.
+// torchrun, mpirun or srun the program is one of these processes.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
@@ -28,7 +28,7 @@ struct Settings {
   std::int64_t trainers = 2, steps = 200;
 };
 
-// A lookup reads a few rows, and its gradient has those rows alone.
+// A lookup reads a few rows, and its gradient has only these rows.
 struct Table : torch::nn::Module {
   explicit Table(std::int64_t seed) {
     torch::manual_seed(static_cast<std::uint64_t>(seed));
@@ -84,12 +84,12 @@ rpc::Task<double> evaluate(rref::RRef<Table> table, torch::nn::Linear head) {
 rpc::Task<void> run(rpc::Job& job, Settings settings) {
   job.agent().allow_create<Table>();
   co_await job.join();
-  if (job.rank() == 0) co_return;  // the server: it serves the trainers until they are done
+  if (job.rank() == 0) co_return;  // the server serves the trainers until they have finished
 
   auto table = rref::create<Table>(job.agent().peer("worker0"), rref::Named{"table"}, 1);  // one for all
-  torch::manual_seed(2);  // of the heads, which begin equal
+  torch::manual_seed(2);  // the seed of the heads, which start with equal values
   torch::nn::Linear head(width, topics);
-  torch::manual_seed(100 + job.rank());  // of the documents, which differ between trainers
+  torch::manual_seed(100 + job.rank());  // the seed of the documents, which differ between trainers
   co_await train(job, settings, table, head);
   const double loss = co_await evaluate(table, head);
   fmt::print("trainer{} unseen={:.3f} head={:.9g}\n", job.rank(), loss,

@@ -26,7 +26,8 @@ struct Coordinate : torch::nn::Module {
       rpc::Service<"coordinate", rpc::Constructor<double>, rpc::Method<"value", &Coordinate::value>>;
 };
 
-// A step calls this several times, at different points: a line search chooses how far to go.
+// A step calls this function several times, at different points, because a line search chooses the length of
+// the step.
 rpc::Task<DistLBFGS::Evaluation> rosenbrock(rpc::Agent& agent, rref::RRef<Coordinate> first,
                                             rref::RRef<Coordinate> second) {
   dist_autograd::Pass pass{agent};
@@ -41,7 +42,7 @@ rpc::Task<void> run(rpc::Job& job) {
   rpc::Agent& agent = job.agent();
   agent.allow_create<Coordinate>();
   co_await job.join();
-  if (job.rank() != 0) co_return;  // an owner: it serves rank 0 until that is done
+  if (job.rank() != 0) co_return;  // an owner serves rank 0 until rank 0 has finished
 
   auto x = rref::create<Coordinate>(agent.peer("worker1"), -1.2);
   auto y = rref::create<Coordinate>(agent.peer("worker2"), 2.0);

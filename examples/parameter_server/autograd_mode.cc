@@ -28,8 +28,8 @@ rpc::Task<void> train(rpc::Job& job, const Settings& settings, rref::RRef<Shared
       batches.skip(step = *newest);
       report.go_on(co_await dist_optim::load(checkpoints.file(step), modules, optimizer));
     }
-    // No trainer begins before all have loaded, and each round has all trainers. So a resumed run continues
-    // exactly as the run that was interrupted would have.
+    // No trainer begins before all trainers have loaded, and each round has all trainers. So a resumed run
+    // has the same results as a run without the interruption.
     co_await optimizer.attached();
     co_await report.meet(job.world_size() - 1);
   }

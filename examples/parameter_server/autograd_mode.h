@@ -1,6 +1,6 @@
 // --mode autograd: the server owns the convolutions, and each trainer owns its head. No trainer ever holds a
-// parameter of the server. The forward calls a remote reference, the backward runs on both workers, and each
-// parameter is stepped by its owner.
+// parameter of the server. The forward calls the server's module through a remote reference, the backward
+// runs on both workers, and each parameter is stepped by its owner.
 #pragma once
 
 #include <weft/rpc/membership/job.h>

@@ -29,7 +29,7 @@ bool Checkpoints::due(std::int64_t step) const { return asked_for() && step % ev
 void Checkpoints::written(std::int64_t step) const {
   const fs::path old = file(step - 2 * every_);
   fs::remove(old);
-  std::error_code not_empty;  // while the folder has the file of another trainer
+  std::error_code not_empty;  // set if the folder still has the file of another trainer
   fs::remove(old.parent_path(), not_empty);
 }
 

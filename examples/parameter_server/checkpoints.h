@@ -1,9 +1,9 @@
-// Checkpoints: which files a trainer writes and reads, so that a job that was killed resumes.
+// Checkpoints: decides which files a trainer writes and reads, so that a job that was killed can resume.
 //
-// In synchronous mode all trainers are at the same step. Each writes its state after that step into its own
-// file, FOLDER/STEP/TRAINER. A job resumes from the newest step with the files of all trainers. A trainer
-// that writes the file of a step knows that all trainers have written the step before. It then removes its
-// file of the step before that one. One task uses the object.
+// In synchronous mode all trainers are at the same step. Each trainer writes its state after a step into its
+// own file, FOLDER/STEP/TRAINER. A job resumes from the newest step with the files of all trainers. When a
+// trainer writes the file of a saved step, all trainers have written their files of the previous saved step.
+// The trainer then removes its file of the saved step before the previous one. One task uses the object.
 #pragma once
 
 #include <weft/rpc/membership/job.h>

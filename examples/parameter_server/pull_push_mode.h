@@ -20,7 +20,8 @@ struct Snapshot {
 };
 WEFT_CODEC(Snapshot, version, parameters)
 
-// Behind a reference on the server, so its calls run one at a time: no snapshot is taken during a step.
+// The object is behind a reference on the server, so its calls run one at a time, and no snapshot is taken
+// during a step.
 class ParameterServer {
  public:
   // learning_rate: of Adam. staleness: the largest number of steps by which gradients may be late.
@@ -28,8 +29,8 @@ class ParameterServer {
   ~ParameterServer();
 
   Snapshot pull() const;
-  // Steps with gradients that were computed with that version. False if the version is more than `staleness`
-  // steps old: then nothing changes, and the trainer pulls and computes again.
+  // Makes a step with gradients that were computed with this version. Returns false, and changes nothing, if
+  // the version is more than `staleness` steps old. The trainer then pulls and computes again.
   bool push(std::uint64_t version, std::vector<at::Tensor> gradients);
   void set_learning_rate(double rate);
 

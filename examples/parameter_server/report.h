@@ -13,11 +13,11 @@ class Report {
       : trainer_(agent.name()), server_(agent.peer("server")), progress_(trainer_, total_images) {}
 
   double fraction() const { return progress_.fraction(); }
-  // Written to a checkpoint, and read from one.
+  // The progress of the trainer, which is saved in a checkpoint.
   weft::dist_optim::Notes notes() const;
   void go_on(const weft::dist_optim::Notes& notes);
   weft::rpc::Task<void> meet(std::size_t trainers);  // waits for all trainers
-  // Call it after each batch. True after each twentieth one, which is sent to the server.
+  // Call it after each batch. Returns true after each twentieth batch, whose loss is sent to the server.
   weft::rpc::Task<bool> batch(std::int64_t images, double loss);
   void trained();  // after the last batch: ends the training time
   weft::rpc::Task<void> finish(double test_accuracy);

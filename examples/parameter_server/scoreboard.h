@@ -1,4 +1,4 @@
-// Scoreboard: the results of the trainers. A plain object that the server serves to them. Thread-safe.
+// Scoreboard: the results of the trainers. The server serves this plain object to the trainers. Thread-safe.
 #pragma once
 
 #include <weft/rpc/rpc.h>

@@ -19,9 +19,10 @@ Settings parse_settings(int argc, char** argv) {
 
   CLI::App app{
       "Trains a small convolutional network on Fashion-MNIST with a parameter server.\n"
-      "Without a launcher it starts one server and its trainers on this machine. Under weft launch, "
+      "Without a launcher the program starts one server and its trainers on this machine. Under weft launch, "
       "torchrun, mpirun or srun,\n"
-      "or with --rank, --world-size and --master, it is one of them: rank 0 serves, the others train."};
+      "or with --rank, --world-size and --master, it is one of these processes: rank 0 serves, the others "
+      "train."};
   const std::map<std::string, Mode> modes{{"autograd", Mode::autograd}, {"pull-push", Mode::pull_push}};
   app.add_option("--mode", settings.mode,
                  "autograd: forward through remote objects, backward through distributed autograd; "
@@ -40,12 +41,12 @@ Settings parse_settings(int argc, char** argv) {
   app.add_option("--images", settings.images, "number of training images, over all trainers")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
-  app.add_option("--learning-rate", settings.learning_rate, "of Adam, at the beginning")
+  app.add_option("--learning-rate", settings.learning_rate, "learning rate of Adam at the beginning")
       ->capture_default_str();
   app.add_option("--seed", settings.seed)->capture_default_str();
   app.add_option("--threads", settings.threads, "threads within an operation, in each process")
       ->capture_default_str();
-  app.add_option("--trainers", settings.trainers, "to start on this machine")
+  app.add_option("--trainers", settings.trainers, "number of trainers to start on this machine")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--data", settings.data,
@@ -65,7 +66,7 @@ Settings parse_settings(int argc, char** argv) {
     if (!settings.checkpoint.empty() &&
         (settings.mode != Mode::autograd || settings.step_mode != "synchronous"))
       throw CLI::ValidationError("--checkpoint",
-                                 "needs --mode autograd --mode-step synchronous: only there "
+                                 "needs --mode autograd --mode-step synchronous: only in this mode "
                                  "are all trainers at one step");
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));

@@ -1,5 +1,5 @@
-// Three replicas answer one client, and die one after the other. A call that may have run on a replica that
-// died is made again only if its method is idempotent. No LibTorch.
+// Three replicas answer one client, and die one after the other. If a replica dies and may have run a call,
+// the call is retried only if its method is idempotent. No LibTorch.
 //
 //   peer_set     starts the client (rank 0) and the replicas (worker1 to worker3) on this machine
 #include <weft/rpc/membership/run_job.h>

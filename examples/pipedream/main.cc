@@ -3,7 +3,7 @@
 // Rank 0 measures the layers. PipeDream's dynamic program cuts them into stages, some with replicas. The
 // ranks train without a flush: each batch is a micro-batch, each stage steps after each of its backwards, and
 // keeps the versions of its weights that batches in flight need. Without a launcher the program starts all
-// workers on this machine. Under weft launch, torchrun, mpirun or srun it is one of them.
+// workers on this machine. Under weft launch, torchrun, mpirun or srun the program is one of the workers.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
@@ -50,7 +50,7 @@ Settings parse(int argc, char** argv) {
                  "micro-batches per step, after which the pipeline runs empty")
       ->capture_default_str();
   app.add_option("--width", s.width, "channels of the first convolution")->capture_default_str();
-  app.add_option("--hidden", s.hidden, "of the linear layers")->capture_default_str();
+  app.add_option("--hidden", s.hidden, "features of the linear layers")->capture_default_str();
   app.add_option("--batch-size", s.batch_size)->capture_default_str();
   app.add_option("--images", s.images, "of an epoch")->capture_default_str();
   app.add_option("--test-images", s.test_images, "for the accuracy")->capture_default_str();
@@ -69,7 +69,7 @@ Settings parse(int argc, char** argv) {
   return s;
 }
 
-// Measured by rank 0, so that all ranks compute the same partition.
+// Rank 0 measures the profile and broadcasts it, so that all ranks compute the same partition.
 partition::Profile measured_profile(const collectives::Group& group, const pipeline::LayerGraph& layers,
                                     const Settings& settings) {
   std::string text;
@@ -141,7 +141,7 @@ void train(rpc::Agent& agent, const Settings& settings) {
 
   Dataset data(settings.data, "train");
   data.truncate(settings.images);
-  torch::manual_seed(settings.seed);  // all ranks take the same batches
+  torch::manual_seed(settings.seed);  // all ranks read the same batches
   Batches batches(data, settings.batch_size * settings.microbatches, settings.epochs);
   Progress progress("rank 0", batches.total_images());
   std::vector<Point> points;

@@ -1,13 +1,13 @@
 // A small VGG (Simonyan and Zisserman 2014) for images of 28 by 28 pixels, as the layers of a pipeline. Its
-// convolutions take most of the time, its linear layers have most of the parameters: the kind of model for
-// which PipeDream replicates some stages and not others.
+// convolutions take most of the time, and its linear layers have most of the parameters. For such a model,
+// PipeDream replicates some stages and not others.
 #pragma once
 
 #include <weft/parallel/pipeline/layer_graph.h>
 
 #include <torch/torch.h>
 
-// width: channels of the first convolution. hidden: of the linear layers.
+// width: channels of the first convolution. hidden: features of the linear layers.
 inline weft::pipeline::LayerGraph vgg(std::int64_t width, std::int64_t hidden) {
   using namespace torch::nn;
   weft::pipeline::LayerGraph model;

@@ -1,8 +1,8 @@
 // Trains a ResNet-50 on Fashion-MNIST, split over workers:  pipeline_resnet --schedule zb-h1 --microbatches 8
 //
 // Without a launcher the program starts a driver and two workers on this machine. Under weft launch,
-// torchrun, mpirun or srun it is one of them. The driver has the training loop. It draws the last step, as
-// measured and as predicted from the measured costs of the stages.
+// torchrun, mpirun or srun the program is one of these processes. The driver has the training loop. It draws
+// the last step, as measured and as predicted from the measured costs of the stages.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_optim/checkpoint/checkpoint.h>
@@ -47,7 +47,8 @@ Settings parse(int argc, char** argv) {
   app.add_option("--microbatches", s.microbatches, "parts of a batch")->capture_default_str();
   app.add_option("--cuts", s.cuts, "first layers of the stages after the first one; of 18 layers")
       ->delimiter(',');
-  app.add_flag("--recompute", s.recompute, "keep the inputs of the stages alone, and compute them again");
+  app.add_flag("--recompute", s.recompute,
+               "keep only the inputs of the stages, and compute the stages again in backward");
   app.add_option("--width", s.width, "channels of the first group of blocks; 64 in the paper")
       ->capture_default_str();
   app.add_option("--batch-size", s.batch_size)->capture_default_str();

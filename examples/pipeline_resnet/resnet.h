@@ -6,7 +6,8 @@
 
 #include <torch/torch.h>
 
-// For small images (28 x 28) a 3x3 convolution; for large ones that of the paper, 7x7 and a pooling.
+// For small images (28 x 28), a 3x3 convolution. For large images, the stem of the paper: a 7x7 convolution
+// and a pooling.
 struct Stem : torch::nn::Module {
   Stem(std::int64_t colors, std::int64_t width, bool large_images) : pools(large_images) {
     const auto options = torch::nn::Conv2dOptions(colors, width, large_images ? 7 : 3)

@@ -1,4 +1,4 @@
-// The policy of the agent: it chooses the actions of all observers, and learns from the rewards. REINFORCE
+// The policy of the agent. It chooses the actions of all observers, and learns from the rewards by REINFORCE
 // (Williams 1992).
 #pragma once
 
@@ -17,8 +17,9 @@ class Policy {
     for (std::size_t i = 0; i < observers; ++i) episodes_.push_back({std::mt19937_64(seed + i), {}, {}});
   }
 
-  // Whether this observer pushes right in this state [4]. Each observer calls it at each step, and calls run
-  // one at a time. Each observer has its own random numbers, so the order of their calls does not matter.
+  // Whether this observer pushes right in this state [4]. Each observer calls this function at each step, and
+  // calls run one at a time. Each observer has separate random numbers, so the order of the observers' calls
+  // does not matter.
   bool goes_right(std::int64_t observer, at::Tensor state) {
     Episode& episode = episodes_.at(static_cast<std::size_t>(observer));
     const double probability = network_->forward(state).softmax(0)[1].item().toDouble();

@@ -1,9 +1,11 @@
 // One agent learns to balance a pole from N observers, each with its own simulated cart. The agent has an
-// RRef to each observer and asks it for an episode. The request has an RRef to the policy of the agent, which
-// the observer calls at each step. After each round of episodes the policy learns from all of them.
+// RRef to each observer and requests an episode from it. The request has an RRef to the policy of the agent.
+// The observer calls this policy at each step. After each round of episodes, the policy learns from all
+// episodes of the round.
 //
 // Without a launcher the program starts the agent and the observers on this machine. Under weft launch,
-// torchrun, mpirun or srun it is one of them. Runs with the same seed give the same results.
+// torchrun, mpirun or srun the program is one of these processes. Runs with the same seed give the same
+// results.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_optim/layers.h>

@@ -1,5 +1,5 @@
-// A language model over characters in two parts. The first part has both the embedding and the decoder, so a
-// pass goes from its worker to the other one and back.
+// A language model over characters in two parts. The first part has both the embedding and the decoder, so
+// each pass is sent from its worker to the other worker and back.
 #pragma once
 
 #include <torch/torch.h>

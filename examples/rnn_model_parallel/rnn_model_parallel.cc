@@ -2,7 +2,7 @@
 // the recurrent part, and the driver has no parameters. Each worker steps its own parameters.
 //
 // Without a launcher the program starts the driver and the two workers on this machine. Under weft launch,
-// torchrun, mpirun or srun it is one of them.
+// torchrun, mpirun or srun the program is one of these processes.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
@@ -77,7 +77,7 @@ void run(rpc::Job& job, const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  CLI::App app{"Trains a language model of characters whose parts live on two workers."};
+  CLI::App app{"Trains a language model of characters in two parts, each on one worker."};
   app.add_option("--text", settings.text, "a file to learn from")->capture_default_str();
   app.add_option("--steps", settings.steps)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

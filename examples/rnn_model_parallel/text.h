@@ -10,7 +10,7 @@
 
 struct Window {
   at::Tensor text;       // int64 [length, columns]
-  at::Tensor following;  // the next character of each, of the same shape
+  at::Tensor following;  // the next character of each character, of the same shape
 };
 
 class Text {
@@ -33,7 +33,7 @@ class Text {
   std::int64_t characters() const { return static_cast<std::int64_t>(characters_.size()); }
   const std::string& beginning() const { return beginning_; }
 
-  // The next `length` characters of each column. Begins again at the start if fewer are left.
+  // The next `length` characters of each column. If fewer characters are left, begins again at the start.
   Window next(std::int64_t length) {
     if (at_ + length >= columns_.size(0)) at_ = 0;
     const std::int64_t from = std::exchange(at_, at_ + length);

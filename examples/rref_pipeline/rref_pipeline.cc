@@ -1,8 +1,8 @@
-// A model in two stages on two workers. Activations go from worker to worker, never through the driver.
+// A model in two stages on two workers. Activations are sent from worker to worker, never through the driver.
 //
 // Without a launcher the program starts a driver and the two workers on this machine. Under weft launch,
-// torchrun, mpirun or srun it is one of them. The driver draws the last step. --alone trains the same network
-// in one process, without weft: the losses are the same.
+// torchrun, mpirun or srun the program is one of these processes. The driver draws the last step. --alone
+// trains the same network in one process, without weft: the losses are the same.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/backward_trace.h>
@@ -54,7 +54,7 @@ rpc::Task<void> train(rpc::Agent& agent, std::int64_t steps) {
       auto& pass = passes.emplace_back(agent);
       pass.trace_under(trace);
       auto hidden = front.remote<&Front::forward>(pass, traced, tokens);  // RRef<Tensor> on worker1
-      // An RRef for an argument of type Tensor: the tensor goes from worker1 to worker2.
+      // An RRef is passed for an argument of type Tensor. The tensor is sent from worker1 to worker2.
       auto loss = back.remote<&Back::loss>(pass, traced, hidden, targets);
       done.push_back(pass.backward(loss, share));  // from the loss on worker2
     }
@@ -97,7 +97,8 @@ void run(rpc::Job& job, std::int64_t steps, const std::string& svg) {
   fmt::print("the last step is drawn in {}\n", svg);
 }
 
-// With a tracer that records only the traces that trace_of() samples, with their backwards and named blocks.
+// Layers with a tracer that records only the traces that trace_of() samples, with their backwards and named
+// blocks.
 rpc::Layers layers() {
   const auto tracer = std::make_shared<rpc::Tracer>(
       rpc::TracerOptions{.ratio = 0, .own_methods = dist_autograd::backward_methods()});
@@ -110,12 +111,12 @@ rpc::Layers layers() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Trains a network whose two stages are held by remote references on two workers."};
+  CLI::App app{"Trains a network of two stages, which are remote objects on two workers."};
   std::int64_t steps = 201;
   bool alone = false;
   std::string svg = "rref_pipeline.svg";
   app.add_option("--steps", steps)->capture_default_str();
-  app.add_flag("--alone", alone, "in this process, without weft");
+  app.add_flag("--alone", alone, "train in this process, without weft");
   app.add_option("--svg", svg, "file for the timeline")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 

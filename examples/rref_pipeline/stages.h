@@ -26,7 +26,7 @@ struct Front : torch::nn::Module {
                                      weft::rpc::Method<"forward", &Front::forward>>;
 };
 
-// [N, width] and targets [N] -> their loss, a scalar
+// [N, width] and targets [N] -> the loss, a scalar
 struct Back : torch::nn::Module {
   Back(std::int64_t width, std::int64_t seed) {
     torch::manual_seed(static_cast<std::uint64_t>(seed));

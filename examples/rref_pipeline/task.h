@@ -10,7 +10,7 @@ struct MicroBatch {
   at::Tensor targets;  // int64 [N]
 };
 
-// Gives batch after batch, split into micro-batches.
+// Returns one batch after the other, split into micro-batches.
 class Fibonacci {
  public:
   std::vector<MicroBatch> next(std::int64_t micro_batches, std::int64_t size) {

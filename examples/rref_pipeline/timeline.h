@@ -15,7 +15,7 @@ inline weft::rpc::TraceContext trace_of(std::size_t micro_batch, bool noted) {
 }
 
 // stages: the spans of the worker of each stage. The forward of a stage is a span "forward", its backward a
-// span "backward nodes". Other spans are operators within these, or calls.
+// span "backward nodes". Other spans are operators within these spans, or calls.
 inline std::string timeline_svg(const std::vector<weft::rpc::AgentSpans>& stages, const std::string& title) {
   namespace schedule = weft::schedule;
   schedule::Schedule actions;

@@ -1,6 +1,6 @@
-// A table of embeddings that two processes own and two others train. Each user and each item has a row. The
-// product of two rows predicts how the user rates the item. Each trainer has the ratings of half of the
-// users.
+// A table of embeddings that two processes own and two other processes train. Each user and each item has a
+// row. The product of two rows predicts how the user rates the item. Each trainer has the ratings of half of
+// the users.
 //
 //   sharded_embedding     starts the owners (ranks 0 and 1) and the trainers (ranks 2 and 3) on this machine
 #include <torch/torch.h>
@@ -28,7 +28,7 @@ rpc::Task<void> train(rpc::Agent& agent, dist_optim::ShardedEmbedding table, std
     const at::Tensor rows = co_await table.lookup(pass, ids);  // [2, 256, dimension], from both owners
     const at::Tensor loss = torch::mse_loss((rows[0] * rows[1]).sum(-1), ratings_of(user, item));
     co_await pass.backward(loss);
-    co_await table.step(pass);  // each row on its owner, with what the owner knows of that row
+    co_await table.step(pass);  // each owner steps its rows, with its optimizer state of each row
   }
 }
 
@@ -46,14 +46,14 @@ rpc::Task<void> run(rpc::Job& job) {
   co_await job.join();
   if (job.rank() < 2) {
     co_await job.barrier();
-    co_return;  // an owner: it serves the trainers until they are done
+    co_return;  // an owner serves the trainers until they have finished
   }
 
   torch::manual_seed(job.rank());
   const dist_optim::EmbeddingOptions options{.dimension = 8,
                                              .optimizer = dist_optim::RowOptimizer::adagrad(0.1)};
   const std::vector<rpc::Peer> owners{agent.peer("worker0"), agent.peer("worker1")};
-  // The trainers give the same name, and so work on the same rows.
+  // Both trainers pass the same name, so they train the same rows.
   dist_optim::ShardedEmbedding table{agent, options, owners, "ratings"};
   co_await train(agent, table, job.rank() == 2 ? 0 : 1);
   co_await job.barrier();  // both have trained

@@ -1,4 +1,4 @@
-// What peers may call: a class, and its methods under names that stay.
+// The service that peers may call: a class, and its methods under permanent names.
 #pragma once
 
 #include <weft/rpc/rpc.h>

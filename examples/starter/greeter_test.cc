@@ -1,5 +1,5 @@
-// A test of one's own service: several agents in one process, without a network; also what happens when one
-// dies.
+// A test of a program's own service, with several agents in one process, without a network. It also tests the
+// death of an agent.
 #include "greeter.h"
 
 #include <weft/rpc/testing/cluster.h>

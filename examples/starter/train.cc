@@ -1,5 +1,5 @@
-// Data parallel training: starts two ranks on this machine, or is one of the ranks that a launcher has
-// started.
+// Data parallel training. Without a launcher the program starts two ranks on this machine. Under a launcher
+// it is one of the ranks.
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>

@@ -1,5 +1,5 @@
-// Calls that call other agents, as one trace: rank 0 orders at a shop, and the shop asks its warehouse about
-// each item. Open the file in ui.perfetto.dev or chrome://tracing. No LibTorch.
+// Records nested calls of several agents as one trace: rank 0 orders at a shop, and the shop calls its
+// warehouse for each item. Open the file in ui.perfetto.dev or chrome://tracing. No LibTorch.
 //
 //   tracing [FILE]     starts the three processes on this machine; FILE is trace.json by default
 #include <weft/rpc/membership/run_job.h>
@@ -25,7 +25,8 @@ class Shop {
   explicit Shop(rpc::Peer warehouse) : warehouse_(std::move(warehouse)) {}
 
   rpc::Task<std::int64_t> order(rpc::CallContext& call, std::vector<std::string> items) {
-    const rpc::Peer warehouse = warehouse_.with(call);  // calls that belong to the trace of `call`
+    // Calls through this handle belong to the trace of `call`.
+    const rpc::Peer warehouse = warehouse_.with(call);
     std::vector<rpc::Future<std::int64_t>> prices;
     for (const std::string& item : items) prices.push_back(warehouse.call<&Warehouse::price>(item));
     std::int64_t total = 0;
@@ -43,7 +44,7 @@ void run(rpc::Job& job, const std::string& file) {
   if (job.rank() == 1) agent.serve(std::make_shared<Shop>(agent.peer("worker2")));
   if (job.rank() == 2) agent.serve(std::make_shared<Warehouse>());
   job.join().get();
-  if (job.rank() != 0) return;  // serves the others until they are done
+  if (job.rank() != 0) return;  // serves the other agents until they have finished
 
   const std::vector<std::string> items{"tea", "bread", "milk"};
   const auto total = agent.peer("worker1").call<&Shop::order>(items).get();

@@ -1,7 +1,6 @@
 // The program that bench_collectives runs under mpirun, one process for each rank:
 //   bench_collectives_openmpi OPERATION ELEMENTS WARM_UP DURATION PINS     (seconds)
-// Rank 0 prints {"figures": …, "threads": …}. The blocks of rounds are those of Rounds
-// (bench/collectives/work.h).
+// Rank 0 prints {"figures": …, "threads": …}. The steps run in blocks, as in Rounds (bench/harness/ranks.h).
 #include "bench/harness/meter.h"
 #include "bench/harness/pins.h"
 #include "bench/harness/process.h"

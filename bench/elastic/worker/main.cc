@@ -1,6 +1,6 @@
 // A worker of the jobs of bench_elastic, started by weft launch: bench_elastic_worker REPORTS WORKERS
 //
-// WORKERS: of the first generation. torch_peer.py has the same model.
+// WORKERS: the number of workers of the first generation. torch_peer.py has the same model.
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/elastic/run.h>
@@ -30,7 +30,7 @@ struct Training {
     state.add("model", model).add("optimizer", *optimizer);
   }
 
-  // report: after each step.
+  // report: called after each step.
   template <class Report>
   void train(const collectives::Group& group, Report report) {
     data_parallel::DistributedDataParallel ddp{group, model};

@@ -1,7 +1,7 @@
-// bench_rpc_allocs: the client and the server of allocs/tiny. It is a separate program because it counts its
-// allocations: it replaces malloc and its variants, which operator new also calls. bench_rpc starts it as
-// `bench_rpc_allocs serve` and `bench_rpc_allocs measure ADDRESS`. It communicates over the channel that it
-// inherits.
+// bench_rpc_allocs: the client and the server of allocs/tiny. It is a separate program because it replaces
+// malloc and the variants of malloc, which operator new also calls, to count its allocations. bench_rpc
+// starts it as `bench_rpc_allocs serve` and `bench_rpc_allocs measure ADDRESS`. The program communicates over
+// the channel that it inherits.
 #include "bench/harness/pair.h"
 
 #include <weft/rpc/rpc.h>
@@ -20,7 +20,8 @@ void count() { allocations.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
-// glibc's functions under their second names. Memory from one of them may be freed by any other.
+// glibc's functions under their second names. They share one heap, so memory that one function allocated can
+// be freed or resized by another.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
