@@ -13,7 +13,7 @@ namespace weft::tool {
 
 void AskedAgent::add_to(CLI::App& command) {
   const std::string forms =
-      "host:port or [v6]:port, also with tcp:// before it; unix:///path, /path or ./path; shm:///path";
+      "host:port or [v6]:port, with or without tcp://; unix:///path, /path or ./path; shm:///path";
   command.add_option("ADDRESS", address, forms)->required();
   command.add_option("--timeout", timeout, "How long to wait for the reply: 5s, 300ms, 2m; 0: without limit")
       ->type_name("TIME")
@@ -27,7 +27,7 @@ void AskedAgent::add_to(CLI::App& command) {
   file("--key", credentials.key_file, "WEFT_KEY", "The key of the certificate");
   file("--trust", credentials.trust_file, "WEFT_TRUST", "The authorities to trust");
   file("--secret", credentials.secret_file, "WEFT_SECRET",
-       "The job's secret, instead of these or in addition");
+       "The job's secret, instead of a certificate or in addition to it");
 }
 
 Client& AskedAgent::connect() {

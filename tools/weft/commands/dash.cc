@@ -97,10 +97,10 @@ Command add_dash(CLI::App& program) {
   using namespace dash_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "dash", "A page for browsers with a live picture of a job: members, calls, RRefs, collectives, losses");
+      "dash", "Serves a web page with the live state of a job: members, calls, RRefs, collectives, losses");
   options->add_to(*app);
   app->add_option("OTHERS", options->others,
-                  "More addresses; the members of a job are found through its store");
+                  "Further addresses; the members of a job are found through its store");
   app->add_option("--listen", options->listen,
                   "The address at which the page is served; port 0: any free port")
       ->type_name("HOST:PORT")
@@ -109,7 +109,8 @@ Command add_dash(CLI::App& program) {
       ->type_name("TIME")
       ->capture_default_str();
   app->add_option("--password-file", options->password_file,
-                  "Only these users, by HTTP digest: lines as htdigest writes them, with the realm weft")
+                  "Permit only the users in this file, by HTTP digest: lines in the format of htdigest, with "
+                  "the realm weft")
       ->type_name("FILE");
   return {app, [options] { return run(*options); }};
 }

@@ -53,11 +53,12 @@ Exit run(Options& options) {
 Command add_hang(CLI::App& program) {
   using namespace hang_command;
   auto options = std::make_shared<Options>();
-  CLI::App* app = program.add_subcommand(
-      "hang", "The calls in flight on agents, what each waits for, and cycles; exit status 1: a cycle");
+  CLI::App* app = program.add_subcommand("hang",
+                                         "Shows the calls in flight on agents, the calls for which each "
+                                         "waits, and cycles; exit status 1: a cycle");
   options->add_to(*app);
-  app->add_option("OTHERS", options->others, "More addresses: all agents that the calls go through");
-  app->add_option("--older", options->older, "Leave out calls that have been in flight for less")
+  app->add_option("OTHERS", options->others, "Further addresses: all agents that take part in the calls");
+  app->add_option("--older", options->older, "Leave out calls that have been in flight for a shorter time")
       ->type_name("TIME")
       ->capture_default_str();
   app->add_flag("--json", options->json, "Print one line of JSON");

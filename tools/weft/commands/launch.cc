@@ -282,7 +282,8 @@ Command add_launch(CLI::App& program) {
   app->prefix_command();
   app->add_option("-n,--workers", options->workers, "Workers on this host (1)")
       ->check(CLI::Range(1, 100'000));
-  app->add_option("--role", options->roles, "NAME=N: N workers with this role; give one for each role")
+  app->add_option("--role", options->roles,
+                  "NAME=N: N workers with this role; repeat the option for each role")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
   app->add_option("--threads", options->threads,
@@ -290,7 +291,7 @@ Command add_launch(CLI::App& program) {
                   "the processors")
       ->check(CLI::Range(1, 65536));
   app->add_flag("--pin", options->pin, "Run each worker on separate cores");
-  app->add_option("--nnodes", options->hosts, "Hosts of the job, with a launcher each")
+  app->add_option("--nnodes", options->hosts, "Number of hosts of the job, each with a launcher")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   app->add_option("--node-rank", options->host, "The number of this host, from 0")->capture_default_str();
@@ -316,7 +317,7 @@ Command add_launch(CLI::App& program) {
       ->capture_default_str();
   app->add_flag("--keep-going", options->keep_going, "Keep the other workers running after a failure");
   app->add_flag("--attached", options->attached,
-                "Run one worker, for the driver of an elastic job elsewhere, until standard input ends")
+                "Run one worker for the driver of an elastic job on another host, until standard input ends")
       ->group("Elastic jobs");
   app->add_option(
          "--keep", options->keep,

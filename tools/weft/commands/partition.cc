@@ -110,16 +110,14 @@ Command add_partition(CLI::App& program) {
   using namespace partition_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "partition", "Cut a profiled model into the stages of a pipeline; no agent is asked");
+      "partition", "Cut a profiled model into the stages of a pipeline; calls no agent");
   app->add_option("PROFILE", options->profile, "The profile: a file in the form of PipeDream's graph.txt")
       ->required();
-  auto* workers =
-      app->add_option(
-             "-n,--workers", options->units,
-             "Workers; or of each level of the machine, from the innermost: 4,2 is 4 workers on each of 2 "
-             "hosts")
-          ->delimiter(',')
-          ->check(CLI::PositiveNumber);
+  auto* workers = app->add_option("-n,--workers", options->units,
+                                  "Number of workers, or numbers for each level of the machine, the "
+                                  "innermost first: 4,2 is 4 workers on each of 2 hosts")
+                      ->delimiter(',')
+                      ->check(CLI::PositiveNumber);
   app->add_option("-b,--bandwidth", options->bandwidths, "Bytes per second at each level; by default 1e9")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
@@ -128,7 +126,7 @@ Command add_partition(CLI::App& program) {
 
   app->add_option("--svg", options->svg, "Draw the stages into this file, as PipeDream's schedule runs them")
       ->type_name("FILE");
-  app->add_option("--microbatches", options->microbatches, "Micro-batches of the picture")
+  app->add_option("--microbatches", options->microbatches, "Number of micro-batches in the picture")
       ->type_name("M")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -164,17 +162,18 @@ Command add_partition(CLI::App& program) {
       ->check(CLI::IsMember({"all", "whole-branches", "in-order"}))
       ->type_name("KIND")
       ->group(dynamic);
-  app->add_option("--max-cuts", options->max_cuts, "By default as many as take a few seconds")
+  app->add_option("--max-cuts", options->max_cuts,
+                  "Maximum number of cuts; by default a number that takes a few seconds")
       ->check(CLI::PositiveNumber)
       ->type_name("N")
       ->group(dynamic);
 
   const std::string other = "Instead of the dynamic program";
-  auto* stages =
-      app->add_option("--stages", options->stages, "Stages of equal numbers of layers, or of --balance")
-          ->check(CLI::PositiveNumber)
-          ->excludes(workers)
-          ->group(other);
+  auto* stages = app->add_option("--stages", options->stages,
+                                 "Number of stages, with equal numbers of layers or balanced by --balance")
+                     ->check(CLI::PositiveNumber)
+                     ->excludes(workers)
+                     ->group(other);
   auto* balance =
       app->add_option("--balance", options->balance,
                       "time, size: torchgpipe's block partition; exact: the lowest possible bottleneck")
@@ -182,7 +181,7 @@ Command add_partition(CLI::App& program) {
           ->type_name("MEASURE")
           ->group(other);
   app->add_option("--parameter-copies", options->parameter_copies,
-                  "Of --balance size: copies of parameters, with gradients and what the optimizer keeps")
+                  "For --balance size: copies of the parameters, including gradients and optimizer state")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(other);

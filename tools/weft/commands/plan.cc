@@ -109,7 +109,7 @@ Command add_plan(CLI::App& program) {
   using namespace plan_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "plan", "Split ranks into data, pipeline and tensor parallel for a profiled model; no agent is asked");
+      "plan", "Split ranks into data, pipeline and tensor parallel for a profiled model; calls no agent");
   app->add_option("PROFILE", options->profile, "The profile: a file in the form of PipeDream's graph.txt")
       ->required();
   app->add_option("--kept", options->kept,
@@ -129,16 +129,18 @@ Command add_plan(CLI::App& program) {
       ->type_name("HOSTSxRANKS")
       ->required()
       ->group(machine);
-  app->add_option("--cores", options->cores, "Of a host, which its ranks share; by default one for each rank")
+  app->add_option("--cores", options->cores,
+                  "Processors of a host, which its ranks share; by default one for each rank")
       ->check(CLI::PositiveNumber)
       ->type_name("N")
       ->group(machine);
-  size("--memory", options->memory, "Of each rank: 40GiB, 80e9; by default as much as needed");
-  size("--bandwidth", options->bandwidth, "Per second, between two ranks of a host")->capture_default_str();
-  size("--host-bandwidth", options->host_bandwidth, "Per second, of a host to all others")
+  size("--memory", options->memory, "Memory of each rank: 40GiB, 80e9; by default unlimited");
+  size("--bandwidth", options->bandwidth, "Bytes per second between two ranks of a host")
       ->capture_default_str();
-  time("--latency", options->latency, "Of a message within a host");
-  time("--host-latency", options->host_latency, "Of a message between hosts");
+  size("--host-bandwidth", options->host_bandwidth, "Bytes per second between a host and all other hosts")
+      ->capture_default_str();
+  time("--latency", options->latency, "Latency of a message within a host");
+  time("--host-latency", options->host_latency, "Latency of a message between hosts");
 
   const std::string batch = "Batch";
   app->add_option("--global-batch", options->search.global_batch,
@@ -152,7 +154,7 @@ Command add_plan(CLI::App& program) {
       ->capture_default_str()
       ->group(batch);
   app->add_option("--try-microbatch", options->search.microbatches,
-                  "Samples of a micro-batch to try instead; times and activations scale with them")
+                  "Use micro-batches of these sizes instead; times and activations are scaled in proportion")
       ->check(CLI::PositiveNumber)
       ->delimiter(',')
       ->type_name("N[,N...]")
@@ -160,8 +162,9 @@ Command add_plan(CLI::App& program) {
       ->group(batch);
 
   const std::string model = "Model";
-  app->add_option("--optimizer-bytes", options->search.optimizer_bytes,
-                  "Of the optimizer's state for each byte of parameters: 0 SGD, 1 momentum, 2 Adam")
+  app->add_option(
+         "--optimizer-bytes", options->search.optimizer_bytes,
+         "Bytes of optimizer state for each byte of parameters: 0 for SGD, 1 with momentum, 2 for Adam")
       ->check(CLI::NonNegativeNumber)
       ->type_name("X")
       ->capture_default_str()
@@ -175,15 +178,14 @@ Command add_plan(CLI::App& program) {
       ->check(CLI::PositiveNumber)
       ->type_name("N")
       ->group(model);
-  app->add_option(
-         "--reductions", options->model.reductions,
-         "All-reduces of a split layer in forward, and as many in backward; 2 of a transformer block")
+  app->add_option("--reductions", options->model.reductions,
+                  "All-reduces of a split layer in each of forward and backward; a transformer block has 2")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->capture_default_str()
       ->group(model);
   app->add_option("--split-backward", options->search.split_backward,
-                  "Time of a backward that a schedule splits, for one of a whole backward")
+                  "Time of a backward that a schedule splits, relative to a whole backward")
       ->check(CLI::PositiveNumber)
       ->type_name("X")
       ->capture_default_str()
@@ -201,18 +203,19 @@ Command add_plan(CLI::App& program) {
   fixed("--tensor", options->search.tensor);
   std::string names;
   for (const std::string_view name : planner::schedules())
-    names += (names.empty() ? "Of a pipeline; by default all of " : ", ") + std::string(name);
+    names += (names.empty() ? "Schedules of a pipeline; by default all of " : ", ") + std::string(name);
   app->add_option("--schedule", options->search.schedules, names)
       ->delimiter(',')
       ->type_name("NAME[,NAME...]")
       ->allow_extra_args(false)
       ->group(search);
-  app->add_option("--max-chunks", options->search.max_chunks, "Stages on a rank: 2, 4, ... up to V")
+  app->add_option("--max-chunks", options->search.max_chunks,
+                  "Maximum number of stages on a rank: 2, 4, ... up to V")
       ->check(CLI::PositiveNumber)
       ->type_name("V")
       ->capture_default_str()
       ->group(search);
-  app->add_option("--plans", options->search.plans, "How many to print")
+  app->add_option("--plans", options->search.plans, "Number of plans to print")
       ->check(CLI::PositiveNumber)
       ->type_name("N")
       ->capture_default_str()

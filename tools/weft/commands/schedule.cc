@@ -159,20 +159,20 @@ Command add_schedule(CLI::App& program) {
   using namespace schedule_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "schedule", "Print, check, simulate and draw the schedule of a pipeline; no agent is asked");
+      "schedule", "Print, check, simulate and draw the schedule of a pipeline; calls no agent");
   app->add_option("--type", options->type, "A generator; --list prints their names");
-  app->add_option("--load", options->load, "A schedule as CSV, as torch.distributed.pipelining writes it")
+  app->add_option("--load", options->load, "A schedule as CSV, in the format of torch.distributed.pipelining")
       ->type_name("FILE");
   app->add_flag("--list", options->list, "Print the types");
   app->add_option("--stages,--ranks", options->shape.ranks,
-                  "Pipeline stages: ranks, of one or several chunks each")
+                  "Number of ranks, each with one or several chunks")
       ->type_name("P")
       ->capture_default_str();
   app->add_option("--microbatches", options->shape.microbatches, "Micro-batches of a step")
       ->type_name("M")
       ->capture_default_str();
   app->add_option("--chunks", options->shape.chunks,
-                  "Stages of the model on each rank; 0: the least of the type")
+                  "Stages of the model on each rank; 0: the minimum of the type")
       ->type_name("V");
   app->add_option("--replicas", options->pipedream.replicas, "pipedream: ranks of each stage, such as 2,1,1")
       ->delimiter(',');
@@ -188,7 +188,8 @@ Command add_schedule(CLI::App& program) {
                   "reduce, unshard, "
                   "step (0). Memory: activation, kept (1), checkpoint (0). overlap: a share (1)")
       ->type_name("NAME=X[,X...]");
-  app->add_option("--waits", options->waits, "Place waits, for at most N sends at a time")->type_name("N");
+  app->add_option("--waits", options->waits, "Add waits, so that at most N sends of a rank are in flight")
+      ->type_name("N");
   app->add_flag("--messages", options->messages, "Also save sends and receives");
   app->add_option("--save", options->save, "Write the schedule into this file, as CSV")->type_name("FILE");
   app->add_option("--svg", options->svg, "Draw the simulated step into this file")->type_name("FILE");

@@ -64,7 +64,7 @@ Command add_trace(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "trace", "The calls that agents with a tracer have recorded, in Chrome's format (ui.perfetto.dev)");
   options->add_to(*app);
-  app->add_option("OTHERS", options->others, "More addresses: all agents that the calls go through");
+  app->add_option("OTHERS", options->others, "Further addresses: all agents that take part in the calls");
   app->add_option("--for", options->during, "Only calls that are recorded from now on, for this time")
       ->type_name("TIME");
   app->add_option("-o,--output", options->output, "Write the trace into this file")->type_name("FILE");
