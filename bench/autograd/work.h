@@ -23,7 +23,7 @@ enum class Kind {
 struct Work {
   std::string name;
   Kind kind;
-  std::size_t workers = 1;   // without the client; each is a process
+  std::size_t workers = 1;   // the number of worker processes, without the client
   std::size_t size = 32;     // products are of size x size matrices
   bool half_unused = false;  // the workers also return tensors that are not used
   std::size_t calls = 0;     // the calls of a wide pass

@@ -54,13 +54,13 @@ std::optional<Contender> local_peer(const Work& work);       // the same ranks, 
 std::optional<Contender> all_reduce_peer(const Work& work);  // only the all-reduces of the buckets
 std::optional<Contender> torch_peer(const Work& work);       // PyTorch in Python, on Gloo
 std::optional<Contender> torch_view_peer(const Work& work);  // the same with gradient_as_bucket_view
-// For tasks with an optimizer: DistributedDataParallel without sharding; ZeRO-2; PyTorch's fully_shard or
-// ZeroRedundancyOptimizer.
+// Peers of the tasks with an optimizer: weft with sharding, weft with ZeRO-2, weft's DistributedDataParallel
+// without sharding, and PyTorch's fully_shard or ZeroRedundancyOptimizer.
 std::optional<Contender> weft_sharded_peer(const Work& work);
 std::optional<Contender> weft_zero2_peer(const Work& work);
 std::optional<Contender> weft_whole_peer(const Work& work);
 std::optional<Contender> torch_sharded_peer(const Work& work);
-// For Task::checkpoint.
+// Peers of Task::checkpoint.
 std::optional<Contender> weft_checkpoint_peer(const Work& work);
 std::optional<Contender> memcpy_peer(const Work& work);
 

@@ -44,7 +44,7 @@ Launches torchelastic_job(int workers, bool join, const std::string& reports) {
   const std::vector<std::string> script = torch_command("elastic/torch_peer.py", {reports});
   const auto torchrun = [&](const std::vector<std::string>& options) {
     std::vector<std::string> command = script;
-    // With a shared store PyTorch 2.15 gives restarted workers the addresses of the workers before.
+    // With a shared store, PyTorch 2.15 gives restarted workers the addresses of the previous workers.
     command.insert(command.begin() + 1, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1");
     const auto at = command.insert(command.end() - 2, {"-m", "torch.distributed.run"});
     command.insert(at + 2, options.begin(), options.end());

@@ -16,7 +16,7 @@ class ServerEnd {
  public:
   explicit ServerEnd(Channel& channel) : channel_(channel) {}
   void announce(const std::string& address) { channel_.send(address); }  // once; the client starts after it
-  void wait_for_client();  // until the client has measured; the server still has all its threads
+  void wait_for_client();  // returns when the client has measured; the server must still have all its threads
   [[noreturn]] void become(const std::vector<std::string>& command) { channel_.become(command); }
 
  private:
@@ -52,8 +52,8 @@ Outcome measure_pair(const Pair& pair, const Setting& setting);
 
 Contender contender(std::string peer, Notes notes, Pair pair);
 
-// For a peer that can do the work in several ways. Measures all of them and returns the best outcome, whose
-// note `way` names the way. Ways that fail are ignored, unless all fail.
+// For a peer that can do the work in several ways. Measures all ways and returns the best outcome. Its note
+// `way` names the way. Ways that fail are ignored, unless all fail.
 struct Way {
   std::string name;
   std::function<Outcome(const Setting&)> measure;

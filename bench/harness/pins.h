@@ -25,6 +25,6 @@ class Pins {
   std::vector<std::vector<int>> cores_;  // by process; if there are more processes, the list is repeated
 };
 
-std::vector<int> allowed_cores();  // of this process
+std::vector<int> allowed_cores();  // the cores on which this process may run
 
 }  // namespace weft::bench

@@ -75,7 +75,7 @@ class Process {
   pid_t pid_ = -1;
 };
 
-std::size_t count_threads();  // of this process
+std::size_t count_threads();  // the number of threads of this process
 // A path for a listener or a store that no other process uses. The function that uses the path removes it.
 std::string scratch_path(const std::string& suffix);
 

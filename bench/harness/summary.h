@@ -19,9 +19,9 @@ struct Ratio {
 struct Entry {
   std::string case_name, peer;
   Figures medians;
-  std::map<std::string, Ratio> ratios;  // of the figures that both have; empty for the subject
+  std::map<std::string, Ratio> ratios;  // the ratios of the figures that both have; empty for the subject
   int measured = 0, rounds = 0;
-  std::string error;  // of the last round that failed
+  std::string error;  // the error of the last round that failed
 };
 
 // The entries are in the order in which cases and peers first appear.

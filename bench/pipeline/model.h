@@ -62,7 +62,7 @@ inline std::vector<int> cuts_of(const Work& work, int stages) {
 }
 
 struct Data {
-  at::Tensor input, target;  // of all micro-batches
+  at::Tensor input, target;  // the rows of all micro-batches
 };
 inline Data data_of(const Work& work) {
   const std::int64_t rows = work.rows * work.microbatches;

@@ -20,11 +20,11 @@ enum class Model {
 
 struct Work {
   std::string name;
-  std::string schedule = "1f1b";  // as `weft schedule --type`
+  std::string schedule = "1f1b";  // a value of `weft schedule --type`
   Model model = Model::transformer;
   std::int64_t width = 256;
   int blocks = 8, ranks = 2, microbatches = 8;
-  std::int64_t rows = 4, tokens = 64;  // of a micro-batch
+  std::int64_t rows = 4, tokens = 64;  // the size of a micro-batch
 };
 
 // The model has a quarter of the tutorial's channels, so that a step takes only seconds on a core.

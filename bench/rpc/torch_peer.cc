@@ -30,7 +30,7 @@ constexpr torch_rpc::worker_id_t server_id = 0, client_id = 1;
 // The fields of a message next to its tensors.
 struct Text {
   std::int64_t call = 0;      // the reply repeats it
-  std::int64_t elements = 0;  // of a reply: the elements of all received tensors
+  std::int64_t elements = 0;  // in a reply: the number of elements of all received tensors
   bool tensors_back = false;
 };
 

@@ -29,14 +29,14 @@ enum class Wire {
   shared_memory,
   same_host,  // the transport that the peer uses for tensors between processes of one host
 };
-enum class Wait { blocking, spinning };  // of a thread without work, on both sides
+enum class Wait { blocking, spinning };  // what a thread without work does, on both sides
 
 struct Work {
   std::string name;
   Kind kind;
   Wire wire = Wire::tcp;
   Wait wait = Wait::blocking;
-  std::size_t bytes = 0;  // of the tensor
+  std::size_t bytes = 0;  // the size of the tensor
   std::size_t peers = 1;  // in growth: callers; in idle: connections
   std::size_t lanes = 0;  // weft's lanes over TCP
   bool defaults = false;  // weft spins by its default options, and `wait` is ignored

@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t features = 64, classes = 10;
 
 struct Settings {
-  std::int64_t clients = 4, requests = 100;  // of each client
+  std::int64_t clients = 4, requests = 100;  // requests: the number for each client
   std::int64_t max_rows = 64, window = 2000;
 };
 

@@ -107,7 +107,7 @@ class Batcher {
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<Request> waiting_;
-  std::int64_t rows_ = 0;  // of the queued requests
+  std::int64_t rows_ = 0;  // the rows of the queued requests
   Counts counts_;
   bool ended_ = false;
   std::thread thread_;  // the last member, because the thread uses the other members

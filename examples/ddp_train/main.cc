@@ -1,7 +1,7 @@
 // Trains a ResNet-18 on Fashion-MNIST, data parallel:  ddp_train -n 2 --epochs 2
 //
-// train() is a local training loop in which five lines were changed. They are numbered. With --shard the
-// state of the training is split over the ranks (sharded_training.cc).
+// train() is a local training loop in which five lines were changed. These lines are numbered. With --shard
+// the state of the training is split over the ranks (sharded_training.cc).
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>

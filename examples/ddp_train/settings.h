@@ -6,7 +6,7 @@
 
 struct Settings {
   std::int64_t epochs = 2;
-  std::int64_t batch_size = 64;  // of each rank
+  std::int64_t batch_size = 64;  // the batch size of each rank
   std::int64_t images = 60'000;
   std::int64_t width = 16;
   double learning_rate = 0.1;

@@ -36,7 +36,7 @@ class LivePicture {
   void draw();
 
   const bool terminal_;
-  const std::int64_t steps_;  // of the whole training
+  const std::int64_t steps_;  // the number of steps of the whole training
   std::vector<Row> rows_;
   std::vector<std::string> notes_;
   std::size_t drawn_ = 0;  // lines

@@ -6,7 +6,7 @@
 
 struct Settings {
   std::int64_t epochs = 3;
-  std::int64_t batch_size = 240;  // of all workers together
+  std::int64_t batch_size = 240;  // the batch size of all workers together
   std::int64_t images = 60'000;
   double learning_rate = 0.1;
   std::uint64_t seed = 1;

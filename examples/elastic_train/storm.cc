@@ -79,7 +79,7 @@ class Storm {
     int pid = 0;
     if (std::sscanf(line.c_str(), "%63s (process %d) begins generation", name, &pid) == 2)
       return meet(name, pid);
-    // Of the reports of the launcher and the agents, show only the failure of the job.
+    // Of all reports of the launcher and the agents, shows only the failure of the job.
     const bool is_report = line.starts_with("weft: ") || line.starts_with("    ");
     if (!is_report || line.starts_with("weft: the job")) picture_.add_note(line);
   }

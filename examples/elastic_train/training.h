@@ -39,7 +39,7 @@ class Training {
   torch::optim::SGD optimizer_;
   weft::elastic::ElasticSampler sampler_;
   std::int64_t epoch_ = 0, step_ = 0;
-  double losses_ = 0;           // of the steps since the last row
+  double losses_ = 0;           // the sum of the losses since the last row
   std::vector<Row> history_;    // a row every ten steps
   weft::elastic::State state_;  // refers to the objects above
 

@@ -13,7 +13,8 @@
 namespace {
 
 constexpr const char* package_folder = "/usr/share/datasets/fashion-mnist";
-constexpr double pixel_mean = 0.2860, pixel_deviation = 0.3530;  // of the training images
+// The mean and deviation of the training images.
+constexpr double pixel_mean = 0.2860, pixel_deviation = 0.3530;
 
 // A file in the IDX format: a magic number whose last byte is the rank, the sizes as big-endian numbers, the
 // bytes.

@@ -11,8 +11,8 @@
 struct Point {
   std::string trainer;
   std::int64_t images = 0;  // seen so far
-  std::int64_t before = 0;  // of these, by the run that this one resumes
-  double seconds = 0;       // since its first batch
+  std::int64_t before = 0;  // the images that the resumed run had seen
+  double seconds = 0;       // the time since the first batch
   double loss = 0;
 };
 WEFT_CODEC(Point, trainer, images, before, seconds, loss)

@@ -53,7 +53,7 @@ void train(rpc::Agent& agent, const Settings& wanted) {
   const Progress::State begin = checkpoint.load();
 
   const Text text(settings.text, settings.model.context);
-  const std::int64_t bytes = settings.batch_size * settings.model.context;  // of a batch
+  const std::int64_t bytes = settings.batch_size * settings.model.context;  // the size of a batch
   Progress progress(agent.name(), settings.steps * bytes, "bytes");
   progress.go_on(begin);
   if (begin.batches > 0 && world.rank() == 0) fmt::print("resumes after step {}\n", begin.batches);

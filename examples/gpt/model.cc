@@ -15,7 +15,7 @@ using weft::collectives::Group;
 
 namespace {
 
-constexpr double deviation = 0.02;  // of initial embeddings
+constexpr double deviation = 0.02;  // the standard deviation of initial embeddings
 
 torch::nn::LayerNorm norm_of(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));

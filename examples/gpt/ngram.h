@@ -22,7 +22,7 @@ class NGram {
       }
   }
 
-  // In nats for each byte.
+  // The cross entropy of the text, in nats for each byte.
   double cross_entropy(std::string_view text) const {
     double sum = 0;
     for (std::size_t i = 0; i < text.size(); ++i)

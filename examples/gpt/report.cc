@@ -62,7 +62,7 @@ double held_out_loss(pipeline::GroupPipeline& model, const collectives::DeviceMe
                      const Settings& settings) {
   const torch::NoGradGuard no_grad;
   const auto loss_of = gpt_loss(mesh.group("tensor"));
-  at::Tensor sum = at::zeros({2}, at::kDouble);  // of losses, and of bytes
+  at::Tensor sum = at::zeros({2}, at::kDouble);  // the sums of losses and of bytes
   for (const Batch& batch : text.held_out_batches(settings.batch_size)) {
     const pipeline::Values logits = model.evaluate({batch.bytes});
     if (logits.empty()) continue;  // another rank has the last stage

@@ -39,7 +39,7 @@ class Text {
   const std::int64_t length_;
   std::string all_;
   std::size_t training_ = 0;
-  at::Tensor bytes_;  // of all_
+  at::Tensor bytes_;  // the bytes of all_
 };
 
 // The bytes of the text, as a batch of one row.

@@ -1,5 +1,5 @@
 // Report: prints the progress of a trainer, and sends its points to the scoreboard of the server. One task
-// uses it.
+// uses the object.
 #pragma once
 
 #include <weft/dist_optim/checkpoint/checkpoint.h>

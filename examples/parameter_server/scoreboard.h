@@ -21,13 +21,13 @@ class Scoreboard {
 
   std::vector<Point> points() const;
   double test_accuracy() const;      // mean over the trainers
-  double images_per_second() const;  // of all trainers together
+  double images_per_second() const;  // the rate of all trainers together
 
  private:
   mutable std::mutex mutex_;  // guards the rest
   std::vector<Point> points_;
   std::vector<double> accuracies_;
   std::int64_t images_ = 0;
-  double seconds_ = 0;  // of the slowest
+  double seconds_ = 0;  // the training time of the slowest trainer
   std::vector<weft::rpc::Promise<void>> meeting_;
 };

@@ -11,7 +11,7 @@
 using namespace weft;
 
 void serve(rpc::Job& job, const Settings& settings) {
-  job.agent().allow_create<Shared>();  // what trainers may create here
+  job.agent().allow_create<Shared>();  // trainers may create a Shared on this agent
   job.agent().allow_create<ParameterServer>();
   auto scoreboard = std::make_shared<Scoreboard>();
   job.agent().serve(scoreboard);

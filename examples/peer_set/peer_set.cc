@@ -49,7 +49,7 @@ rpc::Task<void> look(rpc::PeerSet replicas) {
 }
 
 rpc::Task<void> ask(rpc::Agent& agent) {
-  const rpc::PeerSet replicas{agent, {"worker1", "worker2", "worker3"}};  // in turns
+  const rpc::PeerSet replicas{agent, {"worker1", "worker2", "worker3"}};  // called round-robin
   co_await look(replicas);
   co_await look(replicas);  // worker2 dies, and the others answer its calls
   for (int i = 0; i < 2; ++i) {

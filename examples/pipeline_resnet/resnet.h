@@ -27,7 +27,7 @@ struct Stem : torch::nn::Module {
 };
 
 struct Bottleneck : torch::nn::Module {
-  static constexpr std::int64_t expansion = 4;  // of the channels, at the output
+  static constexpr std::int64_t expansion = 4;  // output channels for each inner channel
 
   Bottleneck(std::int64_t in, std::int64_t width, std::int64_t stride) {
     using torch::nn::Conv2dOptions;

@@ -24,7 +24,7 @@ using namespace weft;
 namespace {
 
 struct Settings {
-  std::int64_t observers = 4, rounds = 150, max_steps = 500;  // of an episode
+  std::int64_t observers = 4, rounds = 150, max_steps = 500;  // max_steps: the limit of an episode
   std::int64_t seed = 1;
 };
 

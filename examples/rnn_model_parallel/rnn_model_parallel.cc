@@ -1,5 +1,5 @@
-// An LSTM learns to write, character by character. One worker has the embedding and the decoder, another one
-// the recurrent part, and the driver has no parameters. Each worker steps its own parameters.
+// An LSTM learns to write, character by character. One worker has the embedding and the decoder, another
+// worker has the recurrent part, and the driver has no parameters. Each worker steps its own parameters.
 //
 // Without a launcher the program starts the driver and the two workers on this machine. Under weft launch,
 // torchrun, mpirun or srun the program is one of these processes.

@@ -56,7 +56,7 @@ rpc::Task<void> run(rpc::Job& job) {
   // Both trainers pass the same name, so they train the same rows.
   dist_optim::ShardedEmbedding table{agent, options, owners, "ratings"};
   co_await train(agent, table, job.rank() == 2 ? 0 : 1);
-  co_await job.barrier();  // both have trained
+  co_await job.barrier();  // both trainers have finished their training
   if (job.rank() == 3) co_return;
   for (const dist_optim::ShardStats& shard : co_await table.stats())
     std::printf("worker%u has %llu rows\n", shard.index, static_cast<unsigned long long>(shard.rows));

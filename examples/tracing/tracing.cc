@@ -61,7 +61,7 @@ void run(rpc::Job& job, const std::string& file) {
 
 int main(int argc, char** argv) {
   const std::string file = argc > 1 ? argv[1] : "trace.json";
-  const auto tracer = std::make_shared<rpc::Tracer>();  // of this process's agent
+  const auto tracer = std::make_shared<rpc::Tracer>();  // the tracer of this process's agent
   return rpc::run_job(argc, argv, {tracer->layer()}, [&](rpc::Job& job) { run(job, file); },
                       {.processes = 3});
 }

@@ -52,7 +52,7 @@ PlainValue argument(const Method& method, std::size_t i, const GivenArgument& gi
   if (may_be_bare(given)) {
     try {
       if (auto text = bare_text(type, given.text)) return std::move(*text);
-    } catch (const Error& error) {  // no base64
+    } catch (const Error& error) {  // the text is not base64
       refuse(method, which(method, i) + ": " + error.what());
     }
     if (!json) why = "expected " + readable(type) + ", found " + excerpt(given.text) + ", which is not JSON";

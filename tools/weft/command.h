@@ -1,5 +1,6 @@
-// Command: one subcommand of `weft`. It has the options for CLI11 and the function that runs the command.
-// Each subcommand has its own source file; main.cc lists them all. Thread-safety: used by one thread.
+// Command: one subcommand of `weft`. A Command has the options for CLI11 and the function that runs the
+// command. Each subcommand has its own source file; main.cc lists them all. Thread-safety: used by one
+// thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

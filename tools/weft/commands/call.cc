@@ -24,8 +24,8 @@ struct Options : AskedAgent {
   bool notify = false;
   std::uint64_t repeat = 1;
   std::vector<std::string> metadata;   // KEY=VALUE
-  std::optional<std::uint64_t> items;  // of a stream
-  std::optional<std::uint64_t> most;   // 0: all
+  std::optional<std::uint64_t> items;  // the maximum number of items of a stream
+  std::optional<std::uint64_t> most;   // the maximum number of elements to print; 0: all
   bool pretty = false, compact = false;
 };
 

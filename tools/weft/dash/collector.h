@@ -1,8 +1,8 @@
 // Collector: repeatedly queries the agents of a job for the data of `weft dash`.
 //
-// It queries the given agents. If one of them keeps the store of a job, the Collector also queries the
-// members in that store. It queries agents concurrently, each for at most the client's timeout. It removes
-// the spans from the tracers of the agents, as `weft trace` does. Thread-safety: used by one thread.
+// The Collector queries the given agents. If one of them keeps the store of a job, the Collector also queries
+// the members in that store. It queries agents concurrently, each for at most the client's timeout. It
+// removes the spans from the tracers of the agents, as `weft trace` does. Thread-safety: used by one thread.
 #pragma once
 
 #include <map>

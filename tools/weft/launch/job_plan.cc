@@ -8,7 +8,7 @@
 namespace weft::tool::launch {
 namespace {
 
-constexpr std::uint64_t max_workers = 100'000;  // of a role on one host
+constexpr std::uint64_t max_workers = 100'000;  // the maximum number of workers of a role on one host
 
 std::size_t workers_of(const HostShare& host) {
   std::size_t workers = 0;

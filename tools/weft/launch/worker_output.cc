@@ -21,7 +21,7 @@ struct WorkerOutput::Stream {
   stream_descriptor pipe;
   const int to;  // the launcher's own file descriptor
   OutputQueue& queue;
-  bool paused = false;  // until the bytes that were read before have been written
+  bool paused = false;  // no reads until the bytes that were read before have been written
   LineCutter cutter;
 };
 

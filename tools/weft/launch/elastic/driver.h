@@ -140,7 +140,7 @@ struct DriverState {
   std::vector<HostSlots> hosts;  // as discovered, the oldest first, so that ranks are stable
   bool discovered = false;       // discovery has succeeded at least once
   BlacklistState blacklist;
-  std::map<WorkerId, DriverWorker> workers;  // that have not exited
+  std::map<WorkerId, DriverWorker> workers;  // workers that have not exited
   WorkerId last_id = 0;
   std::size_t resets = 0, restarts = 0;
   bool formed = false;  // min_workers were ready at some time, so there is a state to lose

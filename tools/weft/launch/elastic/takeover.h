@@ -61,7 +61,8 @@ class Takeover {
   struct Calls {
     std::function<void()> waits;                                // another driver has the lease
     std::function<void(std::optional<SavedJob> job)> acquired;  // nullopt: no driver had the job before
-    std::function<void(const std::string& why)> lost;           // this process may not drive any more
+    // This process must not drive the job any more.
+    std::function<void(const std::string& why)> lost;
     // A worker's keeper has changed its record. nullopt: the keeper is lost.
     std::function<void(WorkerId worker, const std::optional<KeptWorker>& record)> changed;
   };
