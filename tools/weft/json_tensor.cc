@@ -214,7 +214,8 @@ PlainValue tensor_from_json(const GivenJson& json) {
     refuse("expected a tensor: lists of numbers, or {\"dtype\": …, \"shape\": …, \"data\": …}, found " +
            excerpt(json));
   if (!bare) {
-    if (json.contains("elided")) refuse("this tensor was printed without all of its elements");
+    if (json.contains("elided"))
+      refuse("some elements of this tensor were elided, expected all: print it with --max 0");
     for (const auto& [name, value] : json.items())
       if (name != "dtype" && name != "shape" && name != "data" && name != "expanded" && name != "layout" &&
           name != "indices" && name != "values" && name != "coalesced" && name != "crow" && name != "columns")

@@ -137,7 +137,8 @@ class Converter {
   // {"base64": "…"}
   static std::optional<std::vector<std::byte>> tagged_bytes(const GivenJson& json, const Place& place) {
     if (!json.is_object()) return std::nullopt;
-    if (json.contains("elided")) fail(place, "these bytes were printed without all of them");
+    if (json.contains("elided"))
+      fail(place, "some of these bytes were elided, expected all: print them with --max 0");
     if (json.size() != 1) return std::nullopt;
     const auto found = json.find("base64");
     if (found == json.end() || !found->is_string()) return std::nullopt;

@@ -192,7 +192,9 @@ std::string plan_text(const PlannedJob& job, const planner::Plans& plans) {
   if (!plans.plans.empty()) {
     text += "\n" + table_of(plans) + "\n" + best_text(job, plans.plans.front());
     if (job.model.kept_bytes.empty())
-      text += "  Activations are the outputs of layers. --kept FILE gives all that they keep for backward.\n";
+      text +=
+          "  Activations are the outputs of layers. --kept FILE states all bytes that layers keep for "
+          "backward.\n";
   }
   if (!plans.refused.empty()) text += "\n" + refused_text(plans.refused);
   return text;

@@ -67,7 +67,7 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
   } else if (sides.made->state == rpc::made_held) {
     text += ", not sent: no credit";
   } else if (!asked.contains(where)) {
-    text += ", state unknown: that agent was not asked";
+    text += ", state unknown: that agent was not queried";
   } else {
     text += ", not at that agent: in transit or completed";
   }

@@ -114,7 +114,7 @@ TEST(JsonTensor, WithManyElementsIsElided) {
   EXPECT_EQ(printed_of(ten, "tensor", 10),
             R"({"dtype": "uint8", "shape": [2, 5], "data": [[7, 7, 7, 7, 7], [7, 7, 7, 7, 7]]})");
   EXPECT_EQ(refusal("tensor", printed_of(ten, "tensor", 3)),
-            "this tensor was printed without all of its elements");
+            "some elements of this tensor were elided, expected all: print it with --max 0");
   const Record large{"uint8", {5000}, std::vector<std::byte>(5000, std::byte{7})};  // an attachment
   EXPECT_EQ(printed_of(large, "", 2),
             R"({"dtype": "uint8", "shape": [5000], "data": [7, 7], "elided": 4998})");

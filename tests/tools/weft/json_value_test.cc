@@ -170,7 +170,7 @@ TEST(JsonValue, ReportsMismatchesWithTheirPosition) {
   EXPECT_EQ(refusal("bytes", "\"a\""), "malformed base64: \"a\"");
   EXPECT_EQ(refusal("bytes", "[1]"), "expected base64 bytes, found [1]");
   EXPECT_EQ(refusal("bytes", "{\"base64\": \"\", \"elided\": 3}"),
-            "these bytes were printed without all of them");
+            "some of these bytes were elided, expected all: print them with --max 0");
   EXPECT_EQ(refusal("void", "0"), "expected void, found 0");
   EXPECT_EQ(refusal("[f64]", "3"), "expected [f64], found 3");
   EXPECT_EQ(refusal("[[i8]]", "[[1, 2], [3, \"x\"]]"), "[1][1]: expected i8, found \"x\"");

@@ -123,7 +123,7 @@ TEST(WaitGraph, ReportsUnknownStates) {
   a.made.push_back({1, "f", "b", 3, "sent", -1, {}});
   a.made.push_back({2, "f", "tcp://h:1", 2, "connecting", -1, {}});
   EXPECT_EQ(text_of(wait_graph({a}, 0)),
-            "a#1 f on b, 3.00 s, state unknown: that agent was not asked\n"
+            "a#1 f on b, 3.00 s, state unknown: that agent was not queried\n"
             "a#2 f on tcp://h:1, 2.00 s, not sent: no connection\n");
   EXPECT_EQ(text_of(wait_graph({a, agent("b")}, 0)),
             "a#1 f on b, 3.00 s, not at that agent: in transit or completed\n"

@@ -85,7 +85,8 @@ std::pair<std::string, std::uint16_t> parted(const std::string& rendezvous) {
 
 void check(const Options& options) {
   if (options.workers != 0 && !options.roles.empty()) throw UsageError("-n and --role exclude each other");
-  if (options.host >= options.hosts) throw UsageError("--node-rank is not from 0 to --nnodes minus 1");
+  if (options.host >= options.hosts)
+    throw UsageError("--node-rank: expected a number from 0 to --nnodes minus 1");
   if (options.hosts > 1 && options.rendezvous.empty())
     throw UsageError("--nnodes " + std::to_string(options.hosts) + " needs --rendezvous HOST:PORT of host 0");
   if (!options.join.empty() && (options.hosts > 1 || !options.store.empty() || !options.rendezvous.empty()))

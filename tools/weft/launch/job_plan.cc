@@ -99,7 +99,8 @@ std::string WorkerPlan::title() const {
 std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
   const HostShare& own = job.hosts.at(job.node_rank);
   const std::size_t here = workers_of(own);
-  if (here == 0 || here > max_workers) throw UsageError("no worker to start, or too many workers");
+  if (here == 0 || here > max_workers)
+    throw UsageError("the number of workers on this host: expected 1 to 100000");
   std::size_t world = 0, next = 0;  // next: the first rank of this host
   std::map<std::string, std::size_t> of_role, next_of_role;
   for (std::size_t host = 0; host < job.hosts.size(); ++host) {

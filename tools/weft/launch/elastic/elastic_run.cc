@@ -411,9 +411,9 @@ void ElasticRun::exited(std::size_t number, const Failure& exit) {
     const auto worker = workers_.find(event.worker);
     if (worker == workers_.end()) return;
     if (record != kept.end() && (record->second.ended || !worker->second.here))
-      return record->second.ended
-                 ? kept_changed(event.worker, record->second)
-                 : supervisor_.say("the connection to " + worker->second.name + " is lost, which continues");
+      return record->second.ended ? kept_changed(event.worker, record->second)
+                                  : supervisor_.say("the connection to " + worker->second.name +
+                                                    " is lost; the worker continues");
     gone(event);
   });
 }
