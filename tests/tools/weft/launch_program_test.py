@@ -118,7 +118,7 @@ class Start(unittest.TestCase):
                                (["/etc/passwd"], "not an executable program"),
                                (["-n", "2"], "no program"), (["-n", "2", "--role", "a=1", "true"], "exclude each other"),
                                (["--role", "a=x", "true"], "no number of workers"), (["--nnodes", "2", "true"], "--rendezvous"),
-                               (["--node-rank", "1", "true"], "is not from 0"), (["--grace", "x", "true"], "x"),
+                               (["--node-rank", "1", "true"], "expected a number from 0"), (["--grace", "x", "true"], "x"),
                                (["--join", "file:///nowhere/job7", "true"], "no job has this store: /nowhere/job7 does not exist"),
                                (["--join", "file://job7", "true"], "'file://job7' is not the URL of a file store")):
             status, output, errors = launch(*wrong)
