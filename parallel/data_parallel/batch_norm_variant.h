@@ -29,7 +29,8 @@ class BatchNormVariant : public torch::nn::NormImplBase<1, Derived, torch::nn::B
   using Base = torch::nn::NormImplBase<1, Derived, torch::nn::BatchNormOptions>;
   using Base::Base;
 
-  // Shares the parameters and buffers of a BatchNorm with the same options, and has its mode.
+  // Shares the parameters and buffers of a BatchNorm with the same options, and gets its mode (training or
+  // evaluation).
   template <class BatchNorm>
   void take_over(const BatchNorm& like) {
     const auto take = [&](const char* name, at::Tensor& member, const at::Tensor& from) {

@@ -10,7 +10,8 @@
 namespace weft::data_parallel {
 namespace {
 
-// Its memory in one dimension. The ranks' tensors have the same strides.
+// Views the memory of a tensor without gaps as one dimension. All ranks have the same strides, so the
+// elements correspond.
 at::Tensor flat(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() ? tensor.detach().as_strided({tensor.numel()}, {1})
                                                : tensor.detach();

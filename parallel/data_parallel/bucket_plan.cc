@@ -15,7 +15,7 @@ struct Open {
   c10::Device device;
   std::vector<std::size_t> parameters;
   std::size_t bytes = 0;
-  std::size_t cap = 0;  // index
+  std::size_t cap = 0;  // the index in `caps`
 };
 
 [[noreturn]] void refuse(const std::string& why) {

@@ -37,10 +37,10 @@ using BucketPlan = std::vector<std::vector<std::size_t>>;
 WEFT_EXPORT BucketPlan plan_buckets(std::span<const ParameterSpec> parameters,
                                     std::span<const std::size_t> caps, std::span<const std::size_t> order);
 
-// Splits the last bucket of a plan. Its last parameters become a separate bucket: as many of them as `bytes`
-// can hold. When the last bucket becomes ready, backward is almost complete and cannot hide the reduction.
-// After the split, only a short reduction remains. The last bucket stays whole if it has at most `bytes`, or
-// if its last parameter alone has more.
+// Splits the last bucket of a plan: as many of its last parameters as fit into `bytes` become a separate
+// bucket. When the last bucket becomes ready, backward is almost complete and cannot hide the reduction.
+// After the split, only a short reduction remains. The last bucket is not split if all of its parameters fit
+// into `bytes`, or if its last parameter alone does not fit.
 WEFT_EXPORT BucketPlan split_last_bucket(BucketPlan plan, std::span<const ParameterSpec> parameters,
                                          std::size_t bytes);
 

@@ -59,7 +59,7 @@ class BucketReductions {
     std::size_t missing = 0;            // gradients
     Time ready_at;                      // the time of the latest gradient so far
     std::size_t late = 0;               // the parameter whose gradient had the longest delay
-    std::chrono::nanoseconds delay{0};  // that delay, after the gradient before
+    std::chrono::nanoseconds delay{0};  // the time since the gradient before it
     bool skipped = false;
     Time launched_at;
     std::shared_ptr<Time> reduced_at = {};  // written before `in_flight` completes

@@ -17,7 +17,7 @@ double clip_gradients(const std::vector<at::Tensor>& counted, const std::vector<
         "clip_grad_norm: norm_type is " + std::to_string(norm_type) + ", expected a positive number");
   const at::NoGradGuard no_grad;
   const bool is_max = norm_type == std::numeric_limits<double>::infinity();
-  double sum = 0;  // of powers, or the largest
+  double sum = 0;  // of the powers of norms; if is_max, the largest norm
   for (const at::Tensor& gradient : counted) {
     if (!gradient.defined()) continue;
     const double norm =

@@ -9,7 +9,7 @@ using c10::impl::VirtualGuardImpl;
 
 c10::Stream current_of(c10::Device device) { return VirtualGuardImpl(device.type()).getStream(device); }
 
-// Later work on `second` starts after what `first` has been given so far.
+// Later work on `second` starts after all work that is enqueued on `first` so far.
 void order(const c10::Stream& first, const c10::Stream& second) {
   c10::Event reached(first.device_type());
   reached.record(first);

@@ -28,15 +28,15 @@ class WEFT_EXPORT CommunicationStream {
 
   // Records that the current stream of the device writes data that collectives will read.
   void note_writer();
-  // Later work on this stream starts after all work that the writers have been given so far.
+  // Later work on this stream starts after all work that is enqueued on the streams of the writers so far.
   void follow_writers();
-  // written(): an event after all work that the current stream of the device has been given so far; none on
-  // the CPU. Any thread may call it. follow(): later work on this stream starts after the event.
+  // written(): an event after all work that is enqueued on the current stream of the device so far; nullopt
+  // on the CPU. Any thread may call written(). follow(): later work on this stream starts after the event.
   static std::optional<c10::Event> written(c10::Device device);
   void follow(const c10::Event& written) const { written.block(*stream_); }
-  // Later work on the current stream starts after all work that this stream has been given so far.
+  // Later work on the current stream starts after all work that is enqueued on this stream so far.
   void begin_reads() const;
-  // Blocks until the device has completed all work that the current stream has been given so far.
+  // Blocks until the device has completed all work that is enqueued on the current stream so far.
   void synchronize_current() const;
 
   // Calls f with this stream as the current one of its device.
@@ -50,7 +50,7 @@ class WEFT_EXPORT CommunicationStream {
   c10::Stream current() const;
 
   std::optional<c10::Stream> stream_;
-  std::optional<c10::Stream> writer_;  // the latest writer; this stream follows the earlier ones already
+  std::optional<c10::Stream> writer_;  // the latest writer; this stream already follows the earlier writers
 };
 
 }  // namespace weft::data_parallel

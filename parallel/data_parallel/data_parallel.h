@@ -6,9 +6,10 @@
 //
 // Each forward splits its inputs along the first dimension, runs the parts at the same time, and joins the
 // outputs on the first device. Backward adds the gradients of all parts to those of the module's parameters.
-// The module itself runs the first part, so its buffers, such as the running statistics of a batch norm, are
-// updated as by a forward of that part. The other parts run on clones. Before each forward, the clones get
-// the module's parameters and buffers; clones on the module's own device share the memory of its parameters.
+// The module itself runs the first part, and the other parts run on clones. Therefore only the first part
+// updates the module's buffers, such as the running statistics of a batch norm. Before each forward, the
+// clones get the module's parameters and buffers; clones on the module's own device share the memory of its
+// parameters.
 //
 // The backward of all parts on one device runs on one thread, because LibTorch's engine has one thread for
 // each device. To use all cores, or several hosts, train with DistributedDataParallel, one process for each
@@ -38,7 +39,7 @@ class WEFT_EXPORT Clones {
 
   const std::vector<std::shared_ptr<torch::nn::Module>>& modules() const {
     return modules_;
-  }  // own one first
+  }  // the given module first
   const std::vector<at::Device>& devices() const { return devices_; }
 
   // Copies the module's parameters and buffers to the clones of the first `parts` parts. Call it before each

@@ -10,13 +10,13 @@
 //   loss.backward();      // afterwards the gradients are the averages over the ranks
 //   optimizer.step();     // the same step on all ranks
 //
-// The parameters start as those of rank 0, and stay equal if the ranks' optimizers are equal. Each rank calls
-// forward() and backward() equally often. The ranks may use different parts of the module: a parameter that
-// only other ranks use gets their gradients. An output may be a tensor, or a tuple, container, optional or
-// struct (WEFT_CODEC) of tensors; backward starts at an output. backward() throws the errors of the group,
-// and forward() those of the broadcast of buffers. create_graph is not supported. Not thread-safe, except
-// that calls of forward(pass, ...) may run at the same time. The algorithm is that of PyTorch's class of the
-// same name (Li et al., 2020).
+// All ranks start with the parameters of rank 0. If the ranks' optimizers are equal, the parameters stay
+// equal. All ranks call forward() and backward() the same number of times. The ranks may use different parts
+// of the module: a parameter that only other ranks use gets their gradients. An output may be a tensor, or a
+// tuple, container, optional or struct (WEFT_CODEC) of tensors. The gradients are averaged in a backward that
+// reaches an output. backward() throws the errors of the group. forward() throws the errors of the broadcast
+// of buffers. create_graph is not supported. Not thread-safe, except that calls of forward(pass, ...) may run
+// at the same time. The algorithm is that of PyTorch's class of the same name (Li et al., 2020).
 //
 // In a dist_autograd::Pass, gradients are averaged in the pass:
 //
@@ -121,7 +121,7 @@ class DistributedDataParallel : public Replica {
   DistributedDataParallel(const collectives::Group& group, const Holder& module, Options options = {})
       : DistributedDataParallel(group, module.ptr(), std::move(options)) {}
 
-  Module& module() const { return *module_; }  // as it was given
+  Module& module() const { return *module_; }  // the module given to the constructor
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {

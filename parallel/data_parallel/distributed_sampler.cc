@@ -59,9 +59,10 @@ struct DistributedSampler::State {
 
   mutable rpc::Mutex mutex;
   std::size_t epoch WEFT_GUARDED_BY(mutex) = 0;
-  // Of the epoch's order, by all ranks, when the present pass began.
+  // The number of indices of the epoch's order that all ranks together had consumed when the present pass
+  // began.
   std::size_t consumed WEFT_GUARDED_BY(mutex) = 0;
-  bool resumes WEFT_GUARDED_BY(mutex) = false;  // the next pass begins there
+  bool resumes WEFT_GUARDED_BY(mutex) = false;  // the next pass begins at `consumed`
   std::vector<std::size_t> indices WEFT_GUARDED_BY(mutex);
   std::size_t next WEFT_GUARDED_BY(mutex) = 0;             // in indices
   std::deque<std::size_t> fetched WEFT_GUARDED_BY(mutex);  // sizes of batches that are not delivered yet

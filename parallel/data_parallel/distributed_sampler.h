@@ -9,9 +9,9 @@
 //
 // All ranks permute the indices in the same way, which depends on the seed and the epoch; each of P ranks
 // takes every P-th index. A sampler is a handle: the copy in the loader shares its state. save() and load()
-// resume within an epoch after the batches that batches() has delivered, also with another number of ranks;
-// batches that the loader has only prefetched do not count. The loader must keep its batches in order
-// (DataLoaderOptions::enforce_ordering, the default). Thread-safe.
+// resume within an epoch, also with another number of ranks. The sampler resumes after the batches that
+// batches() has delivered. Batches that the loader has only prefetched do not count. The loader must keep its
+// batches in order (DataLoaderOptions::enforce_ordering, the default). Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -32,7 +32,7 @@ namespace weft::data_parallel {
 struct SamplerOptions {
   bool shuffle = true;  // a new order in each epoch
   // If the number of indices is not a multiple of the number of ranks: true leaves out the last indices;
-  // false repeats indices from the beginning, so that all ranks have equally many.
+  // false repeats indices from the beginning, so that all ranks have the same number.
   bool drop_last = false;
   std::uint64_t seed = 0;
 };
@@ -48,8 +48,8 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
   DistributedSampler(std::size_t size, const collectives::Group& group, SamplerOptions options = {})
       : DistributedSampler(size, group.rank(), group.size(), options) {}
 
-  // Sets the number of the epoch, which selects the permutation. Call it before the epoch. It has no effect
-  // if the number is that of the present epoch.
+  // Sets the number of the epoch, which selects the permutation. Call it before the epoch. If the number is
+  // that of the present epoch, the call has no effect.
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const;
   std::size_t samples() const;  // of this rank in an epoch
@@ -81,7 +81,7 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
 template <class Loader>
 class DistributedSampler::Batches {
  public:
-  // The loader's.
+  // The loader's iterator.
   using Iterator = decltype(std::declval<Loader&>().begin());
 
   // The sampler and the loader must outlive the range.

@@ -14,8 +14,9 @@ constexpr std::size_t alignment = 64;  // bytes of a gradient's place in a bucke
 
 std::size_t padded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// As LibTorch lays out a gradient: like its parameter, if that has no gaps. For autograd it is not a view:
-// Optimizer::zero_grad(false) detaches it in place.
+// Returns the part with the strides that LibTorch gives a gradient: those of the parameter, if it has no
+// gaps. For autograd the result is not a view, because Optimizer::zero_grad(false) detaches gradients in
+// place.
 at::Tensor view_for(const at::Tensor& parameter, const at::Tensor& part) {
   const at::AutoDispatchBelowADInplaceOrView no_view;
   return parameter.is_non_overlapping_and_dense()
@@ -145,7 +146,8 @@ std::optional<rpc::Future<void>> GradientBuckets::run_on_stream(const collective
 }
 
 at::Tensor GradientBuckets::take_sparse_sum(std::size_t bucket) {
-  // The gathered parts stay until the next reduction, whose stream has waited for what reads them here.
+  // The gathered parts are kept until the next reduction, whose stream first waits for the work that reads
+  // them here.
   return gathers_[bucket]->sum();
 }
 

@@ -55,7 +55,7 @@ class WEFT_EXPORT GradientBuckets {
   void end_writes(std::size_t bucket) const;
   // Call it before the averages of a bucket are read, on the thread that reads them.
   void begin_reads(std::size_t bucket) const { streams_[bucket]->begin_reads(); }
-  // Blocks until the devices have completed all work that the current streams have been given so far.
+  // Blocks until the devices have completed all work that is enqueued on the current streams so far.
   void synchronize() const;
 
   // Starts a step of the reduction of a bucket, as CommunicationHook::run() does. sparse: for step 0 of a

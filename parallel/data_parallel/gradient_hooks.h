@@ -25,7 +25,8 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  // failed_precondition: a parameter has changed its dtype or device, and with it its accumulator.
+  // failed_precondition: the dtype or device of a parameter has changed, so the parameter has another
+  // accumulator.
   void check_unchanged() const;
   // By parameter: the number of gradients that the backward on this thread will compute.
   std::vector<std::size_t> expected() const;
@@ -42,8 +43,8 @@ class GradientHooks {
 // Whether a backward of LibTorch's engine runs on this thread. Backwards of a dist_autograd::Pass do not
 // count.
 bool in_backward();
-// Whether that backward computes the gradients of some tensors only: torch::autograd::grad(), or backward()
-// with `inputs`.
+// Whether the backward on this thread computes the gradients of some tensors only: torch::autograd::grad(),
+// or backward() with `inputs`.
 bool is_partial_backward();
 
 }  // namespace weft::data_parallel

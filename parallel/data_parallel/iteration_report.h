@@ -1,8 +1,7 @@
 // IterationReport: reports the iterations of a replica as metrics, trace spans and log lines.
 //
-//   metrics   data_parallel.iterations, .bytes, .backward_us, .waited_us, .communication_us and
-//   .overlapped_us,
-//             summed up over the replicas of the agent (docs/observability.md)
+//   metrics   data_parallel.iterations, .bytes, .backward_us, .waited_us, .communication_us, .overlapped_us:
+//             sums over the replicas of the agent (docs/observability.md)
 //   trace     if the agent has a tracer: a span "backward" with a part "bucket N" for each reduction
 //   log       a warning that names a parameter whose gradient delays a bucket in each iteration
 //

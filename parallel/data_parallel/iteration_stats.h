@@ -1,5 +1,5 @@
-// IterationStats: the durations of one iteration of data parallel training on one rank, and functions of
-// them.
+// IterationStats: the durations of one iteration of data parallel training on one rank, and functions that
+// evaluate them.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -18,7 +18,7 @@ struct BucketStats {
   std::size_t bytes = 0;                 // 0: a sparse gradient
   std::string dtype = {};                // of the gradients
   std::size_t late = 0;                  // the parameter for whose gradient the bucket waited longest
-  std::chrono::nanoseconds delay{0};     // that wait, after the gradient before; 0: there is only one
+  std::chrono::nanoseconds delay{0};     // the time since the gradient before it; 0: no gradient before it
   std::chrono::nanoseconds launched{0};  // start of the reduction
   std::chrono::nanoseconds reduced{0};   // end of the reduction
 };
@@ -52,8 +52,9 @@ class WEFT_EXPORT LateGradients {
     std::size_t parameter = 0, bucket = 0;
     std::chrono::nanoseconds delay{0};  // in the last iteration
   };
-  // The parameter for which its bucket has waited longest in `iterations` iterations in a row, each time
-  // for at least min_delay and for more than half of backward. Each parameter is returned once.
+  // Returns a parameter for whose gradient a bucket has waited longest in `iterations` iterations in a row,
+  // each time for at least min_delay and for more than half of the duration of backward. Each parameter is
+  // returned once.
   std::optional<Late> add(const IterationStats& stats);
 
   // The thresholds of add().

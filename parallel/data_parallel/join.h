@@ -61,7 +61,7 @@ class JoinedRange {
   using Iterator = decltype(std::declval<Range&>().begin());
   using End = decltype(std::declval<Range&>().end());
 
-  // Both arguments must outlive the range.
+  // Both arguments must outlive this object.
   JoinedRange(Joining& joining, Range& range) : joining_(&joining), range_(&range) {}
   JoinedRange(JoinedRange&& other) noexcept
       : joining_(std::exchange(other.joining_, nullptr)), range_(other.range_) {}

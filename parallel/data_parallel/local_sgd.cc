@@ -38,7 +38,8 @@ LocalSgd::LocalSgd(std::vector<at::Tensor> parameters, LocalSgdOptions options)
     sums_.push_back(at::empty_like(outer_.back()));
     all += parameter.numel();
   }
-  // In order, of about equally many elements, and with one parameter each at least.
+  // Each fragment has consecutive parameters, at least one of them. The fragments have about equally many
+  // elements.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const std::size_t made = fragments_.size(), missing = options_.fragments - made;
     const bool full =
@@ -92,7 +93,7 @@ void LocalSgd::apply() {
   }
   if (optimizer_ != nullptr) {
     optimizer_->step();
-    for (const at::Tensor& outer : outer_) outer.mutable_grad() = at::Tensor();  // other fragments have none
+    for (const at::Tensor& outer : outer_) outer.mutable_grad() = at::Tensor();  // each is stepped once
   }
   for (std::size_t i = range.begin; i < range.end; ++i) {
     const at::Tensor parameter = parameters_[i].detach();

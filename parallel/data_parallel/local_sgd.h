@@ -11,10 +11,10 @@
 //
 // Local SGD (Stich, 2018): the parameters become the average over the ranks. DiLoCo (Douillard et al., 2023):
 // LocalSgdOptions::outer_optimizer steps the outer parameters, which are the parameters at the end of the
-// last round. Their gradient is the average over the ranks of the outer parameters minus the rank's
-// parameters. Streaming DiLoCo (Douillard et al., 2025): set `fragments` and `keep`.
+// last round. The gradient of an outer parameter is the average over the ranks of (outer parameter - rank's
+// parameter). Streaming DiLoCo (Douillard et al., 2025): set `fragments` and `keep`.
 //
-// A round has two phases, so that all ranks apply it or none does: in elastic training, the ranks vote
+// A round has two phases, so that either all ranks or no rank applies it: in elastic training, the ranks vote
 // between the phases in elastic::State::step() (docs/elastic.md). A LocalSgd holds two more copies of the
 // parameters. At the start, the parameters must be equal on all ranks. Not thread-safe.
 #pragma once
@@ -45,31 +45,32 @@ struct LocalSgdOptions {
   // that it sends less. A fragment is combined every `interval` x `fragments` steps.
   std::size_t fragments = 1;
   // apply() sets the parameters to keep * (this rank's parameters) + (1 - keep) * (outer parameters). Set a
-  // value above 0 if inner steps run between reduce() and apply(), so that these are not lost entirely.
+  // value above 0 if inner steps run between reduce() and apply(), so that these steps are not lost entirely.
   double keep = 0;
 };
 
 class WEFT_EXPORT LocalSgd {
  public:
-  // parameters: those of floating-point type are used. invalid_argument: none of them is, interval < 1,
-  // fragments < 1 or more than parameters, or keep is outside [0, 1).
+  // parameters: of floating-point type. invalid_argument: no parameters, interval < 1, fragments < 1, more
+  // fragments than parameters, or keep outside [0, 1).
   LocalSgd(std::vector<at::Tensor> parameters, LocalSgdOptions options);
   LocalSgd(const LocalSgd&) = delete;
   LocalSgd& operator=(const LocalSgd&) = delete;
 
   // Counts an inner step. Returns whether a round is due.
   bool step() { return ++steps_ >= options_.interval; }
-  // The first phase: starts to average. All ranks of the group call it. It changes no parameter, so after an
-  // error it can be called again, with another group. Inner steps may run before the future completes.
+  // The first phase: starts to average. All ranks of the group call it. reduce() changes no parameter, so
+  // after an error the program can call reduce() again, with another group. Inner steps may run before the
+  // future completes.
   [[nodiscard]] rpc::Future<void> reduce(const collectives::Group& group);
   // The second phase: the outer step, without a collective. failed_precondition: no reduce() has completed
   // since the last apply().
   void apply();
   // Sets the parameters to the outer parameters: discards this rank's inner steps of the round.
   void reset();
-  void begin_round() { steps_ = 0; }  // inner steps count from here
+  void begin_round() { steps_ = 0; }  // inner steps are counted from here
 
-  std::int64_t steps() const { return steps_; }                                  // since the last reduce()
+  std::int64_t steps() const { return steps_; }                                  // since the round began
   std::uint64_t rounds() const { return rounds_; }                               // applied rounds
   void set_rounds(std::uint64_t rounds) { rounds_ = rounds; }                    // from a checkpoint
   const std::vector<at::Tensor>& outer_parameters() const { return outer_; }     // the same on all ranks
@@ -89,7 +90,7 @@ class WEFT_EXPORT LocalSgd {
   const LocalSgdOptions options_;
   const std::vector<at::Tensor> parameters_;
   std::vector<Range> fragments_;
-  std::vector<at::Tensor> outer_, sums_;  // sums_: what reduce() averages
+  std::vector<at::Tensor> outer_, sums_;  // sums_: the tensors that reduce() averages
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   bool reducing_ = false;  // since reduce(), until apply()
   std::shared_ptr<std::atomic<bool>> reduced_ = std::make_shared<std::atomic<bool>>(false);

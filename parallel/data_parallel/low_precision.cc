@@ -20,7 +20,8 @@ void set_accumulator(void (*set)(const at::Tensor&, Weak), const at::Tensor& par
   set(parameter, Weak(accumulator));
 }
 
-// set_data() drops the accumulator of another dtype, which others may hold.
+// If the dtype changes, set_data() drops the accumulator. Other objects may still hold it, so it is set
+// again.
 void exchange_data(const at::Tensor& parameter, const at::Tensor& data,
                    const LowPrecision::Accumulator& accumulator) {
   parameter.set_data(data);

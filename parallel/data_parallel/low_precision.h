@@ -10,10 +10,11 @@
 // The user of this class converts a narrow gradient in `.grad`.
 //
 // A loss may use a parameter directly. If the loss was computed after forward, its backward runs before that
-// of the module. If the loss was computed before forward, its backward may use the rounded values.
+// of the module, while the parameters have their own data. If the loss was computed before forward, its
+// backward may use the rounded values.
 //
-// Owned by a Replica. Thread-safe as far as the threads of one backward need it. Forwards and backwards of
-// one module do not run at the same time.
+// Owned by a Replica. The threads of one backward may use it at the same time. Forwards and backwards of one
+// module do not run at the same time.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -32,7 +33,7 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
   // Autograd's node that adds to a leaf's gradient.
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
 
-  // Parameters of other types than floating-point ones keep their data.
+  // Parameters that are not of a floating-point type keep their data.
   LowPrecision(std::vector<at::Tensor> parameters, at::ScalarType dtype);
   LowPrecision(const LowPrecision&) = delete;
   LowPrecision& operator=(const LowPrecision&) = delete;
@@ -56,7 +57,7 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
   // output: an output of forward. From its node until the end of backward, the parameters have the data of
   // the copies.
   void watch(const at::Tensor& output);
-  // The parameters have their own data again. No effect if they already have it.
+  // Gives the parameters their own data again. No effect if they already have their own data.
   void leave();
 
  private:

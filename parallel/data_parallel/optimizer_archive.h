@@ -17,7 +17,7 @@ WEFT_EXPORT std::string archive_of(torch::optim::Optimizer& optimizer);
 // contain are kept.
 WEFT_EXPORT void load_archive(const std::string& bytes, torch::optim::Optimizer& optimizer);
 
-// Drops that memory from one state, for code that copies the states itself.
+// Drops the memory of one iteration of LBFGS from a state, for code that copies the states itself.
 WEFT_EXPORT void drop_scratch_memory(torch::optim::OptimizerParamState& state);
 
 }  // namespace weft::data_parallel

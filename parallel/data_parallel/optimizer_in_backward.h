@@ -8,8 +8,8 @@
 //   loss.backward();   // steps; the gradients are undefined afterwards
 //
 // The steps of one bucket overlap with the reduction of the next ones, and gradients are not kept until the
-// end. The results are those of one optimizer for all parameters after backward, whose gradients are
-// undefined before each backward. Parameters are not stepped within no_sync(), in a pass, and on a rank
+// end. The results equal those of one optimizer that steps all parameters after backward, if the gradients
+// are undefined before each backward. Parameters are not stepped within no_sync(), in a pass, or on a rank
 // without a batch in a join. The program cannot clip gradients by their norm or test them for infinite
 // values, because each gradient is used at once. If a reduction fails, some parameters have been stepped: get
 // the parameters of another rank by set_group().
@@ -33,7 +33,8 @@ namespace weft::data_parallel {
 class WEFT_EXPORT OptimizerInBackward {
  public:
   // make: creates an optimizer of one parameter. All ranks construct the object, between iterations. The
-  // replica must outlive it, and can have only one OptimizerInBackward.
+  // replica must outlive the OptimizerInBackward, and can have only one. keeps_gradients: false: a step makes
+  // the gradient undefined; true: the gradient is kept after the step.
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const at::Tensor& parameter)>;
   OptimizerInBackward(Replica& replica, const Make& make, bool keeps_gradients = false);
   ~OptimizerInBackward();

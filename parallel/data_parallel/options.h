@@ -17,7 +17,7 @@ namespace weft::data_parallel {
 enum class Overlap : std::uint8_t {
   automatic,  // `group` or `after`: measured in the first iterations, and the faster one is used
   group,      // during backward, on the threads of the group
-  caller,     // during backward, on the thread of backward as far as a collective need not wait
+  caller,     // during backward, on its thread up to the first wait of a collective
   after,      // after backward, on its thread
 };
 

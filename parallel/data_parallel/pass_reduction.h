@@ -68,11 +68,11 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   const Setup setup_;
   std::weak_ptr<dist_autograd::PassState> pass_;
 
-  // on_gradient() and prepare(), which hold mutex_, use these members until a bucket is launched; then its
-  // launches, which run one at a time, use them, and publish() after the last launch.
+  // The users of the next five members: until a bucket is launched, on_gradient() and prepare(), which hold
+  // mutex_; then the launches of the bucket, which run one at a time; after the last launch, publish().
   GradientBuckets buckets_;
   std::vector<Parameter> parameters_;
-  std::vector<Bucket> states_;  // these three: of the present backward
+  std::vector<Bucket> states_;  // this member and the next two: of the present backward
   ReachedParameters reached_;
   bool hook_began_ = false;
 

@@ -31,7 +31,7 @@ struct Reducer::Parameter {
   std::size_t wanted_hits = 0;  // with the last of these, the gradient is ready
   bool ready = false;
   bool received = false;  // a gradient that was defined
-  at::Tensor kept = {};   // the gradient of before, if this rank does not reach it
+  at::Tensor kept = {};   // the gradient from before, if this rank does not reach the parameter
 };
 
 // Held by the callback of a backward. If the engine drops the callback without a call, backward has failed.
@@ -84,7 +84,7 @@ Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameter
 
 Reducer::~Reducer() = default;
 
-// Starts as all ranks of a new group must start, whatever this rank has done in an earlier group.
+// Resets all state that earlier groups have changed, because the ranks of a new group must start equally.
 void Reducer::start_anew() {
   active_ranks_ = group_.size();
   overlap_ = options_.overlap;
@@ -186,7 +186,7 @@ IterationStats Reducer::last() const {
 void Reducer::begin_forward() {
   rpc::MutexLock lock(mutex_);
   hooks_->check_unchanged();
-  if (other_) std::exchange(other_, std::nullopt)->get();  // of a forward without a backward
+  if (other_) std::exchange(other_, std::nullopt)->get();  // of an earlier forward without a backward
   reduces_ = armed_ = sync_;
   forward_at_ = std::chrono::steady_clock::now();
 }

@@ -10,7 +10,7 @@
 // gradient after a forward. The reducer then reads from the engine which parameters backward will reach. The
 // ranks exchange which parameters these are (one byte for each parameter), and at the end which of them have
 // received a gradient:
-//   - an unreached parameter contributes its present gradient; zero without one;
+//   - an unreached parameter contributes its present gradient, or zero if it has none;
 //   - a bucket that no rank reaches is not reduced;
 //   - a gradient that no rank has computed keeps its value, or stays undefined. Autograd may reach a
 //     parameter and compute no gradient.
@@ -20,9 +20,9 @@
 // GradientHooks tells the reducer which gradients backward will compute, and when each of them is ready.
 // BucketReductions has the buckets that are in flight.
 //
-// The group runs no other collectives during backward: two users of one group could start their collectives
-// in different orders on different ranks. Owned by a Replica. Thread-safe: hooks run on threads of the
-// engine. One backward at a time.
+// The group must run no other collectives during backward, because two users of one group could start their
+// collectives in different orders on different ranks. Owned by a Replica. Thread-safe: hooks run on threads
+// of the engine. One backward at a time.
 #pragma once
 
 #include <weft/parallel/data_parallel/bucket_reductions.h>
@@ -73,8 +73,8 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   // equal names. Empty: the number of passes so far.
   std::shared_ptr<PassReduction> make_pass_reduction(std::string name);
 
-  // Call it between iterations, on all ranks of the new group: everything starts anew except the gradients'
-  // values.
+  // Call it between iterations, on all ranks of the new group: all state except the values of the gradients
+  // is reset.
   void set_group(collectives::Group group);
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   // f: called in a backward that is reduced, on its thread, when the gradient of a parameter is the average:
@@ -102,7 +102,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void on_first_node();  // the first node of a backward behind an output
   // The engine has accumulated a gradient. defined: whether the gradient was defined.
   void is_ready(std::size_t index, bool defined);
-  void failed();  // backward ended without its callbacks
+  void failed();  // backward has failed: the engine has not called the callbacks
 
   void start_anew() WEFT_REQUIRES(mutex_);
   void allocate(BucketPlan plan) WEFT_REQUIRES(mutex_);
@@ -141,7 +141,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   Overlap overlap_ WEFT_GUARDED_BY(mutex_) = Overlap::group;
   std::optional<OverlapTrial> trial_ WEFT_GUARDED_BY(mutex_);  // as long as overlap_ is not decided
   std::size_t backwards_ WEFT_GUARDED_BY(mutex_) = 0;          // reduced backwards since the group was set
-  std::size_t passes_ WEFT_GUARDED_BY(mutex_) = 0;             // passes without a name since then
+  std::size_t passes_ WEFT_GUARDED_BY(mutex_) = 0;             // passes without a name in this group
   // This rank knows how many gradients each parameter got in the first backward.
   bool counted_ WEFT_GUARDED_BY(mutex_) = false;
   bool is_static_ WEFT_GUARDED_BY(mutex_) = true;  // the counts of all later backwards were equal so far

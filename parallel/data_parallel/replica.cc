@@ -216,7 +216,7 @@ rpc::Future<void> Replica::share_buffers(int source) const {
   return rpc::when_all(std::move(in_flight));
 }
 
-// Runs in one order with the collectives of other passes, which may be in flight.
+// Collectives of other passes may be in flight: a launch gives all of them one order on all ranks.
 rpc::Future<void> Replica::share_buffers_in_pass(const PassReduction& pass, int source) const {
   return group_.launch("pass " + pass.name() + ", buffers", [this, source] { return share_buffers(source); });
 }

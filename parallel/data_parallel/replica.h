@@ -27,8 +27,8 @@ struct BufferHook {
   // By name.
   using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
   // Starts the same collectives of the group on all ranks, also on ranks without a batch in a join. source:
-  // the first rank that has a batch. In a pass it runs as one launch (Group::launch), and must start all
-  // collectives before it returns.
+  // the first rank that has a batch. In a pass, `run` is called as one launch (Group::launch), and must start
+  // all collectives before it returns.
   std::function<rpc::Future<void>(const collectives::Group& group, const Buffers& buffers, int source)> run;
   // false: `run` is called before forward, which waits for the future. true: it is called after forward, and
   // the end of backward waits for the future. In a pass it is always called before forward.
@@ -37,10 +37,10 @@ struct BufferHook {
 
 class WEFT_EXPORT Replica : public Joining {
  public:
-  // All ranks of the group call it, and it blocks. It splits a group of the same members for this replica
-  // alone, so that other collectives of the program may run at any time. It compares the parameters and
-  // buffers of all ranks, and sends those of rank 0 to all. failed_precondition, which names the first
-  // difference: names, shapes or types differ between ranks.
+  // All ranks of the group call the constructor, which blocks. The constructor splits a group of the same
+  // members for this replica alone, so that other collectives of the program may run at any time. It compares
+  // the parameters and buffers of all ranks, and sends those of rank 0 to all ranks. failed_precondition,
+  // which names the first difference: names, shapes or types differ between ranks.
   Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
@@ -82,12 +82,12 @@ class WEFT_EXPORT Replica : public Joining {
   std::vector<int> ranks_without_batch() const { return join_ ? join_->without_batch : std::vector<int>(); }
 
   // Makes the backwards of the pass average the pass's gradients of this replica; each backward completes
-  // after that. forward(pass, ...) calls attach(). All ranks call it once for each of their passes, before
-  // the pass's backward; a further call has no effect. name: passes with the same name on all ranks are
-  // reduced together, for example the pass's id if one pass reaches all replicas. Use it if passes reach the
-  // replicas in different orders. Default: the ranks' first passes are reduced together, then their second
-  // passes, and so on. Blocks while the ranks exchange buffers. failed_precondition: a name within a join.
-  // unsupported: MixedPrecision::parameters.
+  // after its gradients are averaged. forward(pass, ...) calls attach(). All ranks call it once for each of
+  // their passes, before the pass's backward; a further call has no effect. name: passes with the same name
+  // on all ranks are reduced together, for example the pass's id if one pass reaches all replicas. Give a
+  // name if passes reach the replicas in different orders. Default: the ranks' first passes are reduced
+  // together, then their second passes, and so on. Blocks while the ranks exchange buffers.
+  // failed_precondition: a name within a join. unsupported: MixedPrecision::parameters.
   void attach(const dist_autograd::Pass& pass, std::string name = {});
 
   // Sets the communication hook. All ranks call it, between iterations. hook: null: all-reduce without a
@@ -100,8 +100,8 @@ class WEFT_EXPORT Replica : public Joining {
   void set_on_reduced(std::function<void(std::size_t parameter)> f) {
     reducer_->set_on_reduced(std::move(f));
   }
-  // Call it if this rank cannot complete an iteration but keeps the replica. All ranks get an error with this
-  // rank and the reason, including those that wait already. Then call set_group(). Does not block.
+  // Call it if this rank cannot complete an iteration but keeps the replica. All ranks, including ranks that
+  // already wait, get an error with this rank and the reason. Then call set_group(). Does not block.
   void abort(const std::string& reason) const;
   // Replaces the group, for example after the old group has failed. All ranks of the new group call it,
   // between iterations. Rank 0 of the new group sends its parameters and buffers to all ranks.
@@ -117,11 +117,12 @@ class WEFT_EXPORT Replica : public Joining {
   std::vector<at::Tensor> parameters() const;
 
  protected:
-  // A derived class calls these around its forward; watch(), between them, for each output.
+  // A derived class calls before_forward() and after_forward() around its forward, and in between watch() for
+  // each output.
   void before_forward();
   void after_forward();
   void watch(const at::Tensor& output);
-  LowPrecision* low_precision() const { return low_precision_.get(); }  // null: Options ask for none
+  LowPrecision* low_precision() const { return low_precision_.get(); }  // null: not requested in Options
 
  private:
   void begin_join(const JoinOptions& options, std::vector<Joinable*> others) override;

@@ -31,8 +31,8 @@ class WEFT_EXPORT SparseGather {
 
   // Runs a step. Call it when the collective of the previous step has completed.
   std::optional<rpc::Future<void>> run(int step);
-  // counts: int64 [ranks, 2], the rows of each rank's coalesced gradient and its sparse dimensions. These are
-  // equal on all ranks that have rows.
+  // counts: int64 [ranks, 2], the rows of each rank's coalesced gradient and its sparse dimensions. The
+  // sparse dimensions are equal on all ranks that have rows.
   rpc::Future<void> exchange_rows(at::Tensor counts);
   at::Tensor sum() const;  // after the last step; a coalesced sparse tensor
 

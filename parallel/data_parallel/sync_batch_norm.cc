@@ -56,7 +56,7 @@ at::TensorOptions statistics_options(const at::Tensor& input) {
       .requires_grad(false);
 }
 
-// Input, weight and bias to output; mean and deviation are those of all ranks.
+// Computes the output from input, weight and bias, with the mean and deviation of all ranks.
 struct Normalize : torch::autograd::Function<Normalize> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
                             const at::Tensor& bias, const Statistics& statistics, double eps,

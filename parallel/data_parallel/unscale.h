@@ -1,5 +1,5 @@
-// unscale_gradients: divides gradients by the factor by which the loss was multiplied, on all ranks of a
-// group, and finds out whether all of them are finite on all ranks.
+// unscale_gradients: divides the gradients by the loss scale on all ranks of a group, and returns whether all
+// gradients are finite on all ranks.
 //
 //   dist_optim::GradScaler scaler;
 //   scaler.scale(loss).backward();

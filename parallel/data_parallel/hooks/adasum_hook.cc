@@ -19,7 +19,7 @@ at::Tensor dot_product(const at::Tensor& a, const at::Tensor& b) {
 void combine(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor product = dot_product(a, b);
   const auto factor = [&](const at::Tensor& of) {
-    // Of a zero vector, whose product is zero, any factor will do.
+    // A zero vector has the product zero, so its factor is arbitrary.
     return (1 - product / (2 * dot_product(of, of)).clamp_min(std::numeric_limits<double>::min()))
         .to(a.scalar_type());
   };

@@ -1,8 +1,8 @@
 // CommunicationHook: averages the gradients of a bucket over a process group.
 //
-// Without a hook, a DistributedDataParallel all-reduces each bucket with ReduceOp::avg. A hook replaces that:
-// it may compress the gradients, or add noise, or delay them. All ranks use the same hook. One hook serves
-// all iterations of a module, and may keep state between them. One thread at a time calls it.
+// Without a hook, a DistributedDataParallel all-reduces each bucket with ReduceOp::avg. A hook replaces this
+// all-reduce: it may compress the gradients, add noise, or delay them. All ranks use the same hook. One hook
+// serves all iterations of a module, and may keep state between them. One thread at a time calls it.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>

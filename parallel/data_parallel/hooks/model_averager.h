@@ -30,7 +30,8 @@ class WEFT_EXPORT PeriodicModelAverager {
  public:
   // groups: by period, in steps, the group over which this rank averages. If several periods divide a step,
   // only the group of the largest period averages. warmup_steps: the number of first steps without averaging;
-  // periods count from their end. invalid_argument: groups is empty, a period < 1, or warmup_steps < 0.
+  // periods count from the end of these steps. invalid_argument: groups is empty, a period < 1, or
+  // warmup_steps < 0.
   explicit PeriodicModelAverager(std::map<std::int64_t, collectives::Group> groups,
                                  std::int64_t warmup_steps = 0);
 

@@ -9,9 +9,10 @@
 // min_compression_rate, are averaged uncompressed, in the same collective as P. Columns are orthonormalized
 // by QR, in float32 or wider, which is exact for columns that are zero or dependent.
 //
-// Each rank computes P Q^H itself: ranks with the same hardware and libraries get the same bits. Only with
-// `batched` does a result depend on the bucket plan. If no rank computes a gradient of a parameter in an
-// iteration, the part of its residual that this iteration sends is lost. Not thread-safe.
+// Each rank computes P Q^H itself: ranks with the same hardware and libraries get the same bits. With
+// `batched`, the results depend on the bucket plan; without it, they do not. If no rank computes a gradient
+// of a parameter in an iteration, the part of its residual that this iteration sends is lost. Not
+// thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
@@ -71,14 +72,14 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
     std::vector<std::int64_t> begins = {};     // the index of each member's first matrix
     std::vector<std::size_t> parameters = {};  // by matrix: the parameter under which its Q is kept
     at::Tensor matrices = {};                  // count x rows x columns: gradients, later residuals
-    std::vector<at::Tensor> sums = {};         // the parts of it, by member
+    std::vector<at::Tensor> sums = {};         // the parts of `matrices`, by member
     at::Tensor p = {}, q = {}, start = {};     // count x (rows or columns) x rank; start: a random Q
     std::vector<at::Tensor> factors = {};      // the parts of q, by matrix
   };
   struct Bucket {
     at::Tensor of;                   // the bucket's buffer, for which this was planned
     std::vector<std::size_t> plain;  // gradients that are not compressed, as places in the bucket
-    std::vector<at::Tensor> copies;  // of these, in `first`
+    std::vector<at::Tensor> copies;  // of these gradients, in `first`
     std::vector<Batch> batches;
     at::Tensor first, second;  // reduced by the two collectives: plain gradients and all P; all Q
     bool compresses = false;   // in this iteration

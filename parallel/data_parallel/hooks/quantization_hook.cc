@@ -12,7 +12,7 @@ namespace {
 
 constexpr double levels = 255;
 
-// The parts of what a rank sends. Scales are float32, whatever the type of the gradients.
+// The parts of what a rank sends. Scales are float32 for gradients of any type.
 struct Quantized {
   at::Tensor scales, zeros;  // blocks x 1, float32
   at::Tensor bytes;          // blocks x block
@@ -29,8 +29,8 @@ void quantize(const at::Tensor& values, const Quantized& out) {
   const at::Tensor scale = (largest.clamp_min(0).to(at::kFloat) - min) / levels;
   out.scales.copy_(scale.masked_fill(scale == 0, 1));
   out.zeros.copy_((-min / out.scales).round_());
-  // Without a finite scale the integers are equal to the zero point, so that the product with an infinite
-  // scale is NaN, or the zero point is NaN itself.
+  // If a scale is not finite, either the zero point is NaN, or the integers equal the zero point and
+  // dequantize() computes 0 * infinity. Both results are NaN.
   out.bytes.copy_((values / out.scales).round_().add_(out.zeros).nan_to_num_(0).clamp_(0, levels));
 }
 
@@ -53,7 +53,7 @@ void QuantizationHook::allocate(const collectives::Group& group, const at::Tenso
   bucket.of = buffer;
   const auto wide = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   bucket.padded = at::zeros({blocks, block}, values.options().dtype(wide));
-  // Rows begin where a float32 may.
+  // Rows are aligned for float32.
   const std::int64_t bytes = (blocks * (8 + block) + 7) / 8 * 8;
   bucket.gathered = group.empty({group.size(), bytes}, values.options().dtype(at::kByte));
   bucket.own = bucket.gathered[group.rank()];

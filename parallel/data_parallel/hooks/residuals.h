@@ -22,7 +22,8 @@ class WEFT_EXPORT Residuals {
   // keep().
   // invalid_argument: the residual, which was loaded, has another shape than the gradient.
   void take(std::size_t parameter, const at::Tensor& sum, const at::Tensor& gradient);
-  // Sets the residual. It keeps the tensor itself: the caller must not change it until the next take().
+  // Sets the residual to this tensor, without a copy. The caller must not change the tensor until the next
+  // take().
   void keep(std::size_t parameter, const at::Tensor& residual);
 
   // Write and read the entry "residuals".

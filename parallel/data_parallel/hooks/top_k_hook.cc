@@ -12,7 +12,7 @@ namespace weft::data_parallel {
 
 namespace {
 
-constexpr std::int64_t row_alignment = 16;  // bytes: of a row of what is gathered, and of its positions
+constexpr std::int64_t row_alignment = 16;  // in bytes: of a rank's row, and of the positions in it
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + row_alignment - 1) / row_alignment * row_alignment;
@@ -87,7 +87,8 @@ std::optional<rpc::Future<void>> TopKHook::run(const collectives::Group& group, 
     return group.all_gather(bucket.gathered, bucket.own);
   }
   content.buffer.zero_();
-  // A rank's positions are different ones, so that the order of additions is that of the ranks.
+  // The positions of one rank differ from each other, so each element adds the ranks' values in the order of
+  // the ranks.
   for (const at::Tensor& row : bucket.gathered.unbind(0)) {
     const Chosen chosen(row, bucket.elements, bucket.flat.scalar_type(), bucket.positions);
     content.buffer.index_add_(0, chosen.positions, chosen.values);

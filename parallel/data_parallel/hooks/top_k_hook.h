@@ -44,7 +44,7 @@ class WEFT_EXPORT TopKHook final : public CommunicationHook {
   // The elements of one gradient.
   struct Part {
     std::int64_t begin, count;  // their range in the bucket's buffer
-    std::int64_t chosen, k;     // the first of the sent elements that belong to it, and their number
+    std::int64_t chosen, k;     // its elements among the sent ones: the index of the first, and their number
   };
   struct Bucket {
     at::Tensor of;                         // the bucket's buffer, for which this was planned

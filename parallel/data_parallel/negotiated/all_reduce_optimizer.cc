@@ -63,7 +63,7 @@ at::Tensor no_rows(const at::Tensor& parameter) {
                                at::empty(values, parameter.options()), parameter.sizes());
 }
 
-// The gradients, and which of them are in flight. The hooks refer to it weakly.
+// The gradients, and which of them are in flight. The hooks hold weak pointers to this object.
 class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradients> {
  public:
   Gradients(std::shared_ptr<NegotiatedReduction> reduction, const torch::optim::Optimizer& optimizer,

@@ -47,9 +47,9 @@ struct AllReduceOptimizerOptions {
   // sum is divided by size / factor.
   double gradient_predivide_factor = 1;
   // true: sparse gradients are converted to dense ones before the reduction. false: their rows are gathered,
-  // and the sum is sparse. A parameter must have sparse gradients on all ranks or on none. If a rank does not
-  // reach a parameter, it contributes a sparse zero if the parameter belongs to an Embedding or EmbeddingBag
-  // with the option `sparse`, or had a sparse gradient before.
+  // and the sum is sparse. A parameter must have sparse gradients on all ranks or on none. A rank that does
+  // not reach a parameter contributes a zero. This zero is sparse if the parameter belongs to an Embedding or
+  // EmbeddingBag with the option `sparse`, or had a sparse gradient before.
   bool sparse_as_dense = false;
   // Parameters, by name, whose gradients are reduced in one launch each. Parameters that are not named are
   // reduced as the planner fuses them.
@@ -64,7 +64,7 @@ struct AllReduceOptimizerOptions {
   // power of two, all parameters must be on one device, op, gradient_predivide_factor and groups must have
   // their defaults, and no rank may call join().
   bool adasum = false;
-  std::string prefix = "gradient.";  // of the names in the reduction; different for each optimizer on it
+  std::string prefix = "gradient.";  // of the names in the reduction; each optimizer needs another one
 };
 
 class WEFT_EXPORT AllReduceOptimizer {
@@ -90,7 +90,7 @@ class WEFT_EXPORT AllReduceOptimizer {
   // failed_precondition while gradients are in flight: between backward and step() or synchronize().
   void zero_grad(bool set_to_none = true);
 
-  // While it lives, step() does not synchronize.
+  // While this guard exists, step() does not synchronize.
   class WEFT_EXPORT SkipSynchronize {
    public:
     explicit SkipSynchronize(AllReduceOptimizer& optimizer) : optimizer_(optimizer) {

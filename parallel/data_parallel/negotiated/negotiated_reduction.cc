@@ -6,7 +6,7 @@
 // has a receive in flight at all times; collectives that run in the second group are not affected.
 //
 // A rank that destroys its reduction sends `closed` to rank 0. When nothing of that rank is left to be
-// planned, rank 0 answers with a last plan. The rank then stops to receive, and its state is released.
+// planned, rank 0 answers with a last plan. The rank then stops receiving, and its state is released.
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
 
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
@@ -238,7 +238,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   // --- Requests of this rank ---
 
-  // All requests that were made since the last time, so that they share a message.
+  // Takes all requests that were made since the last call, so that they share a message.
   void submit() {
     Inbox inbox;
     {

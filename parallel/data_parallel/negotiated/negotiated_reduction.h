@@ -79,8 +79,8 @@ class WEFT_EXPORT NegotiatedReduction {
 
   // Reduces the tensor in place. The tensor has the same shape on all ranks, and is in host memory or on one
   // of NegotiationOptions::devices. Do not access it, and do not use the name again, until the future
-  // completes. On a device, the reduction starts after the work that the caller's current stream has been
-  // given so far; when the future completes, the device has the result.
+  // completes. On a device, the reduction starts after the work that is enqueued on the caller's current
+  // stream so far. When the future completes, the device has the result.
   //
   // sum and avg also support sparse tensors (COO) in host memory: the rows of all ranks are gathered and
   // added. Ranks may have different rows. Afterwards the tensor is coalesced and has the rows of all ranks.

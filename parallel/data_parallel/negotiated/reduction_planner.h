@@ -5,7 +5,7 @@
 // one launch up to a number of bytes; a larger request is launched alone. If the ranks' requests of one name
 // differ, the launch has the error for all ranks. A rank that has joined counts as ready for all names, and
 // contributes zeros. Rank 0 of a NegotiatedReduction owns the planner and sends its launches to all ranks, so
-// that all ranks execute one plan. It uses no transport, LibTorch or clock: times are arguments. Not
+// that all ranks execute one plan. The planner uses no transport, LibTorch or clock: times are arguments. Not
 // thread-safe.
 #pragma once
 

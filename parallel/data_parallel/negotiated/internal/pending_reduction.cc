@@ -14,7 +14,7 @@ using collectives::ReduceOp;
 
 namespace {
 
-// Without streams, which take longer than all else that is done for a request.
+// Formats without a stream, because a stream takes longer than all other work for a request.
 std::string text_of(double value) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};

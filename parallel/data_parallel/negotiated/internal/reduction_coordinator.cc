@@ -56,8 +56,8 @@ void ReductionCoordinator::send_plan() {
   end_closed_ranks();
 }
 
-// To ranks that are closed, once nothing of theirs is left to be planned. If rank 0 is closed itself, no
-// rank has anything left.
+// Sends the last plan to each closed rank that has no request left to be planned. If rank 0 itself is closed,
+// no rank has such a request.
 void ReductionCoordinator::end_closed_ranks() {
   for (int to = 1; to < ranks_; ++to)
     if (planner_.is_closed(to) && !planner_.has_requests_of(to) && ended_.insert(to).second)
