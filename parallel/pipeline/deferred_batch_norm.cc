@@ -31,7 +31,7 @@ at::Tensor DeferredBatchNormImpl::forward(const at::Tensor& input) {
 // Means and squared deviations add up without cancellation (Chan, Golub and LeVeque 1979).
 void DeferredBatchNormImpl::add_microbatch(const at::Tensor& input) {
   const at::NoGradGuard no_grad;
-  // Module::to() may have given it a type in which counts are not exact.
+  // Module::to() may have given sums_ a type in which counts are not exact.
   if (sums_.scalar_type() != at::kDouble) sums_.set_data(sums_.to(at::kFloat));
   const std::int64_t channels = options.num_features();
   const auto [variance, mean] =

@@ -4,14 +4,14 @@
 //   norm = register_module("norm", pipeline::DeferredBatchNorm(torch::nn::BatchNormOptions(64)));
 //
 // In training, forward() normalizes each micro-batch separately, as a BatchNorm does. The running statistics
-// change once for each mini-batch, by the statistics of all its rows, as those of a BatchNorm over the whole
-// mini-batch. The pipeline executors end the mini-batch when a step completes; if a step fails on this
-// worker, the running statistics are unchanged. Other training loops must call end_minibatch(). In evaluation
-// mode it computes the same as BatchNorm.
+// change once for each mini-batch, as if a BatchNorm had processed the whole mini-batch. The pipeline
+// executors end the mini-batch when a step completes; if a step fails on this worker, the running statistics
+// are unchanged. Other training loops must call end_minibatch(). In evaluation mode the module computes the
+// same as BatchNorm.
 //
 // Inputs have the shape [N, C] or [N, C, ...]. The sums of the open mini-batch are a buffer of the module,
-// which is zero between steps: so a forward that is recomputed counts once. Without running statistics it
-// computes the same as BatchNorm. Not thread-safe.
+// which is zero between steps. A recomputation restores the buffers, so a forward that is recomputed counts
+// once. Without running statistics a DeferredBatchNorm computes the same as BatchNorm. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/batch_norm_variant.h>
@@ -36,10 +36,10 @@ class WEFT_EXPORT DeferredBatchNormImpl final
   }
 
   at::Tensor forward(const at::Tensor& input);  // of the input's shape
-  // Updates the running statistics by the micro-batches since the last call. If there were none, it has no
-  // effect.
+  // Updates the running statistics by the micro-batches since the last call. If there were no micro-batches,
+  // the call has no effect.
   void end_minibatch();
-  void drop_minibatch();  // forgets these micro-batches
+  void drop_minibatch();  // drops the statistics of these micro-batches
 
   void reset() override;
   void pretty_print(std::ostream& stream) const override;

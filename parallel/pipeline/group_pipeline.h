@@ -13,7 +13,8 @@
 // As in torch.distributed.pipelining, all ranks run one program. A stage computes on the thread that calls
 // step(), which may block. Ranks on GPUs send values by NCCL, with a separate communicator for each edge and
 // direction; all other values are messages of the group, through host memory. The gradients are those of
-// LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks have computed theirs.
+// LocalPipeline. When all ranks have computed their gradients, each rank adds the gradients of its stages to
+// `.grad`.
 //
 // With GroupPipelineOptions::optimizer the stages step their parameters, as in LocalPipeline. This supports
 // PipeDream's schedules, also with replicated stages. Replicas start with the values of the first replica and
@@ -63,8 +64,8 @@ struct GroupPipelineOptions {
   // elements. With ShardOptions::compute, floating-point inputs of the step are converted, but not targets
   // and buffers.
   std::optional<sharded::ShardOptions> sharded = {};
-  // The device of this rank's stages; nullopt: they stay where they are, and values are sent through host
-  // memory.
+  // The device of this rank's stages; nullopt: the stages stay on their devices, and values are sent through
+  // host memory.
   std::optional<c10::Device> device = {};
   bool values_through_host = false;  // also between GPUs; equal on all ranks
   // The timeout of a stage that waits for a value, of a gather, and of a reduction.
@@ -88,9 +89,9 @@ class WEFT_EXPORT GroupPipeline {
   // optimizer or with replicated stages; replicated stages, or optimizer steps in the schedule, together with
   // GroupPipelineOptions::data_parallel.
   // For sharded stages, invalid_argument: data_parallel is not given, a stage is computed without an UNSHARD,
-  // two stages have a parameter of one name or the same one, or sharded::units_of() refuses it; unsupported:
-  // ties, an optimizer in the options, or a rank's stages on several devices; failed_precondition: the ranks
-  // of data_parallel have different stages.
+  // two stages share a parameter or have parameters of the same name, or sharded::units_of() refuses it;
+  // unsupported: ties, an optimizer in the options, or a rank's stages on several devices;
+  // failed_precondition: the ranks of data_parallel have different stages.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();
@@ -104,12 +105,12 @@ class WEFT_EXPORT GroupPipeline {
   GroupStep step(const Values& inputs, const Values& targets);
   // Continues with these groups, in place, after pipelines were lost or added. All ranks of all pipelines
   // call it, between steps or after a step has failed. A rank of a new pipeline constructs the GroupPipeline
-  // instead; with sharded stages it constructs it with a data_parallel group of one rank, and then also calls
-  // set_groups(). group: must have as many ranks as before, with this rank in its previous place.
-  // data_parallel: set it if and only if it was set before. Parameters and buffers get the values of its rank
-  // 0. The parts of sharded stages are zero, and their gradients are dropped: set their values as after
-  // ShardedModule::set_group(). invalid_argument: a group does not fit, or the ranks differ as for the
-  // constructor.
+  // instead. If its stages are sharded, it first gives the constructor a data_parallel group of one rank, and
+  // then also calls set_groups(). group: must have as many ranks as before, with this rank in its previous
+  // place. data_parallel: set it if and only if it was set before. Parameters and buffers get the values of
+  // rank 0 of data_parallel. The parts of sharded stages are zero, and their gradients are dropped: set their
+  // values as after ShardedModule::set_group(). invalid_argument: a group does not fit, or the ranks differ
+  // as for the constructor.
   void set_groups(collectives::Group group, std::optional<collectives::Group> data_parallel = {});
 
   // Runs only forwards, without gradients. On the last stage's ranks, returns the outputs of all rows; on

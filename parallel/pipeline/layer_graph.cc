@@ -24,7 +24,7 @@ BuiltLayer built(const Layer& layer, int number, std::optional<std::uint64_t> se
     generator_is_restored.emplace(dist_autograd::GeneratorStates::of({}));
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     std::lock_guard lock(generator.mutex());
-    // Odd constants spread neighbouring seeds and numbers.
+    // The odd factors give neighbouring seeds and layers very different generator seeds.
     generator.set_current_seed(*seed * 0x9e3779b97f4a7c15 +
                                static_cast<std::uint64_t>(number) * 0xbf58476d1ce4e5b9);
   }
@@ -35,7 +35,7 @@ BuiltLayer built(const Layer& layer, int number, std::optional<std::uint64_t> se
 struct Part {
   int first = 0, last = 0;
   std::vector<Source> inputs;   // of other layers, and of the step; ascending
-  std::vector<Source> outputs;  // what later stages use; ascending
+  std::vector<Source> outputs;  // of these layers, used by later stages; ascending
 };
 
 std::vector<Part> parts_of(const LayerGraph& layers, const std::vector<int>& cuts) {

@@ -10,8 +10,8 @@
 //   }
 //
 // A layer may use the outputs of any earlier layer, and the inputs of the step, so that skip connections are
-// possible. Layers may share weights: model.tie({"embedding.weight", "head.weight"}). cut() divides it into
-// stages. Data only; thread-safety: values.
+// possible. Layers may share weights: model.tie({"embedding.weight", "head.weight"}). cut() divides a
+// LayerGraph into stages. Data only; thread-safety: values.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -67,7 +67,7 @@ class WEFT_EXPORT LayerGraph {
   void tie(std::vector<std::string> parameters);
   const std::vector<std::vector<std::string>>& ties() const { return ties_; }
 
-  // Layers; their names in the order of their numbers.
+  // The number of layers, a layer by its number, and the names of the layers in the order of their numbers.
   int size() const { return static_cast<int>(layers_.size()); }
   const Layer& operator[](int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   std::vector<std::string> names() const;

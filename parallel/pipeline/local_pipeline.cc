@@ -66,7 +66,7 @@ void check_devices(const StageGraph& graph, const schedule::Schedule& schedule, 
   }
 }
 
-// Those of the calling thread.
+// Returns the current streams of the calling thread on the devices of the tensors and on the given devices.
 std::vector<c10::Stream> current_streams(const Values& tensors, const std::vector<c10::Device>& devices) {
   std::vector<c10::Stream> streams;
   const auto add = [&](c10::Device device) {

@@ -8,22 +8,22 @@
 //   auto step = pipeline.step({images}, {labels});   // forward and backward of all micro-batches
 //   optimizer.step();
 //
-// Each rank of the schedule is a thread. A step splits its inputs and targets along the first dimension. The
-// gradients added to `.grad` are those of the loss of the whole batch, if the loss of a micro-batch is a mean
-// over its rows (LocalOptions::mean_loss); batch norms normalize each micro-batch, and the schedule defines
-// the order in which gradients are added. The random numbers that the stages draw depend on the timing of the
+// Each rank of the schedule is a thread. A step splits its inputs and targets along the first dimension. If
+// the loss of a micro-batch is a mean over its rows (LocalOptions::mean_loss), the gradients added to `.grad`
+// are those of the loss of the whole batch. Batch norms normalize each micro-batch. The schedule defines the
+// order in which gradients are added. The random numbers that the stages draw depend on the timing of the
 // threads, because LibTorch has one generator for all threads. If random numbers are drawn in a step of
 // several ranks with recomputations, the step fails with failed_precondition.
 //
 // With LocalOptions::optimizer the stages step their parameters, at the optimizer steps of the schedule or,
 // if it has none, at the end of the step; `.grad` is not used. In schedule::pipedream() each micro-batch is a
-// batch, and in schedule::pipedream_2bw() each of several groups of micro-batches. An optimizer step uses the
-// mean over the micro-batches since the previous one.
+// batch. In schedule::pipedream_2bw() each of several groups of micro-batches is a batch. An optimizer step
+// uses the mean over the micro-batches since the previous one.
 //
 // A stage may block. The threads have the LibTorch thread state (autocast) and the current streams of the
 // thread that called step(). If a stage throws, step() throws an rpc::Error with the stage, the micro-batch
 // and the action, and no gradient is added; stages may have made some of their optimizer steps. A running
-// stage is not interrupted: step() returns when it has completed. Not thread-safe.
+// stage is not interrupted: step() returns when the stage has completed. Not thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/step_target.h>
@@ -45,7 +45,7 @@ struct LocalOptions {
   // The optimizer of each stage's parameters that require grad when the pipeline is created. If it is set,
   // stages must not share parameters.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
-  // The devices by rank of the schedule; empty: the parameters and inputs stay where they are. unsupported:
+  // The devices by rank of the schedule; empty: the parameters and inputs stay on their devices. unsupported:
   // stages on several devices share a parameter.
   std::vector<c10::Device> devices = {};
   // The time for which a stage waits for a value. When it expires, the step fails with deadline_exceeded,

@@ -241,7 +241,7 @@ partition::Profile profile(const LayerGraph& model, const Values& sample, const 
 }
 
 std::vector<int> cuts_of(const partition::Profile& profile, const partition::Partition& partition) {
-  std::vector<std::optional<int>> number(profile.layers.size());  // of what is no input
+  std::vector<std::optional<int>> number(profile.layers.size());  // of layers that are not inputs
   int layers = 0;
   for (std::size_t layer = 0; layer < number.size(); ++layer)
     if (!is_input(profile.layers[layer])) number[layer] = layers++;

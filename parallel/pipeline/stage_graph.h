@@ -38,8 +38,8 @@ struct StepPosition {
   int stage = 0;
   int microbatch = 0;
   // Whether this is the first forward or recomputation of the stage since its weights changed, or since the
-  // start of the step. A module that caches casts of its weights between micro-batches must compute them
-  // again if it is true (is_first_microbatch in Transformer Engine).
+  // start of the step. A module that caches casts of its weights between micro-batches must compute the casts
+  // again if this value is true (is_first_microbatch in Transformer Engine).
   bool is_first_microbatch = true;
 };
 

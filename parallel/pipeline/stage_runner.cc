@@ -19,7 +19,7 @@ namespace weft::pipeline {
 using dist_autograd::make_node;
 using torch::autograd::variable_list;
 
-// Stands before the inputs of a forward and takes their gradients.
+// The node before the inputs of a forward. It receives their gradients.
 struct StageRunner::InputGradients final : torch::autograd::Node {
   variable_list apply(variable_list&& given) override {
     gradients = std::move(given);
@@ -34,7 +34,7 @@ struct StageRunner::Microbatch {
   decltype(make_node<InputGradients>()) inputs;
   std::vector<std::pair<at::Tensor, at::Tensor>> roots;
   std::unique_ptr<dist_autograd::NodeExecutor> weights;  // after the input part
-  // For a recomputation: what the first forward used.
+  // For a recomputation: the inputs and the state that the first forward used.
   Values kept;
   std::vector<std::uint32_t> versions;  // of these
   std::optional<at::ThreadLocalState> thread_state;
@@ -43,7 +43,7 @@ struct StageRunner::Microbatch {
 
 namespace {
 
-// Of all devices that the stage may draw on.
+// The states of the generators of all devices on which the stage may draw random numbers.
 dist_autograd::GeneratorStates generators_of(const Values& inputs, const torch::nn::Module& module) {
   Values tensors = inputs;
   for (const at::Tensor& parameter : module.parameters()) tensors.push_back(parameter);

@@ -26,7 +26,7 @@ class WEFT_EXPORT StageRunner {
   StageRunner(StageRunner&&) noexcept;
   StageRunner& operator=(StageRunner&&) = delete;
 
-  // What a forward keeps for the backward.
+  // The data that a forward keeps for the backward.
   enum class Keep : std::uint8_t {
     nothing,      // no backward follows
     activations,  // all that the backward needs
@@ -36,10 +36,11 @@ class WEFT_EXPORT StageRunner {
   // next forward.
   void note_new_weights() { is_first_ = true; }
   // inputs: one value for each entry of Stage::inputs; if a value requires grad, the backward computes its
-  // gradient. Returns the outputs of the stage. If an output has a gradient, it requires grad.
+  // gradient. Returns the outputs of the stage. The outputs for which the backward needs gradients require
+  // grad.
   Values forward(int microbatch, const Values& inputs, Keep keep);
   // Computes a forward with Keep::inputs again, with the same random numbers, and without a change of the
-  // module's buffers. Pass the outputs that it returns to add_root(), not those of forward().
+  // module's buffers. Pass the outputs of recompute() to add_root(), not those of forward().
   // failed_precondition: an input was changed in place after the forward.
   Values recompute(int microbatch);
   // Call it before the backward, for each value at which the backward starts. root: an output, or a value
@@ -54,7 +55,7 @@ class WEFT_EXPORT StageRunner {
   Values input_gradient(int microbatch);
   void weight_gradient(int microbatch);
 
-  void clear();  // drops what was kept for all micro-batches
+  void clear();  // drops the kept data of all micro-batches
 
  private:
   struct InputGradients;

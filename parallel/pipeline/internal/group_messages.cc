@@ -37,7 +37,7 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
     std::size_t values = 0;
   };
 
-  // route: null for values that go through the host's memory.
+  // route: null for values that are sent through host memory.
   Receiver(const GroupMessages& of, int from, std::shared_ptr<DeviceRoute> route, std::deque<Expected> values)
       : group_(of.group_),
         exchange_(of.exchange_),

@@ -28,8 +28,8 @@ inline std::int64_t nanoseconds_since_1970() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Joins the spans of all ranks. The times of the result count from the begin of the first rank. ranks: by
-// rank.
+// Joins the spans of all ranks. The times of the result count from the start of the rank that began first.
+// ranks: by rank.
 inline schedule::Timeline timeline_of(const std::vector<RankSpans>& ranks) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (const RankSpans& rank : ranks) first = std::min(first, rank.began_ns);

@@ -17,7 +17,7 @@
 
 namespace weft::pipeline {
 
-// What each rank of this process computes at the moment. Thread-safe.
+// The action that each rank of this process computes at the moment. Thread-safe.
 class Activities {
  public:
   explicit Activities(std::size_t ranks) : actions_(ranks) {}
@@ -37,7 +37,7 @@ struct StepContext {
   std::chrono::nanoseconds timeout;         // for a value that a stage waits for
   Microbatches data;
   bool with_backward = true;
-  std::map<int, StageParameters>* parameters = nullptr;  // by stage; null: actions on them do nothing
+  std::map<int, StageParameters>* parameters = nullptr;  // by stage; null: their actions do nothing
   std::optional<at::ScalarType> input_type = {};         // of floating-point inputs; empty: unchanged
   std::shared_ptr<ValueExchange> exchange = std::make_shared<ValueExchange>();
   // Passes a value to the rank of the stage that uses it.
@@ -47,7 +47,7 @@ struct StepContext {
   std::function<void(const std::function<void()>&)> within = [](const auto& body) { body(); };
 
   const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-  std::shared_ptr<Activities> activities = nullptr;  // named by errors of values that do not arrive
+  std::shared_ptr<Activities> activities = nullptr;  // for errors of values that do not arrive
   std::vector<at::Tensor> losses = std::vector<at::Tensor>(data.count());
   std::vector<Values> outputs = std::vector<Values>(data.count());  // of the model, without backward
 };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto sharded_owner = "GroupPipeline";
 
-// What a rank tells the others of its pipeline.
+// The names and the error that a rank sends to the other ranks of its pipeline.
 struct ShardedNames {
   std::string refusal = {};
   std::vector<std::string> trained = {}, frozen = {};

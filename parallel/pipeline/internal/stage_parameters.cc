@@ -41,7 +41,8 @@ std::map<int, int> loads_of(const std::vector<Action>& actions, int stage) {
 
 }  // namespace
 
-// The gradients of a unit's parameters go to the unit, those of other leaves of the stage to `others`.
+// Adds the gradients of a unit's parameters to the unit, and the gradients of other leaves of the stage to
+// `others`.
 class StageParameters::ShardGradients final : public dist_autograd::GradientSink {
  public:
   ShardGradients(sharded::ShardedUnits& units, std::size_t unit, LeafGradients& others)
@@ -131,7 +132,7 @@ void StageParameters::run_sharded(Op op) {
     case Op::unshard:
       return units.start_gather(options_.unit);
     case Op::reshard:
-      at::autocast::clear_cache();  // it has casts of the parameters
+      at::autocast::clear_cache();  // the cache has casts of the parameters
       return units.split(options_.unit);
     case Op::reduce_gradient:
       return units.start_reduction(options_.unit);
@@ -147,7 +148,7 @@ void StageParameters::load(int version) {
   --loads_left_[version];
   const int before = std::exchange(loaded_, version);
   versions_->load(first_ + static_cast<unsigned>(version));
-  at::autocast::clear_cache();  // it has casts of the tensors that hold the other version
+  at::autocast::clear_cache();  // it has casts of the other version
   if (before != version && before != newest_ && loads_left_[before] == 0)
     versions_->drop(first_ + static_cast<unsigned>(before));
 }
@@ -192,7 +193,7 @@ void StageParameters::start_reduction() {
                                       : at::zeros_like(parameter.tensor, at::MemoryFormat::Contiguous));
   }
   reduction.has_gradient = at::tensor(has_gradient).to(reduction.gradients.front().options());
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;  // a collective has one
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;  // a collective has one type
   by_type[reduction.has_gradient.scalar_type()].push_back(reduction.has_gradient);
   for (const at::Tensor& gradient : reduction.gradients) by_type[gradient.scalar_type()].push_back(gradient);
   for (auto& [type, gradients] : by_type)

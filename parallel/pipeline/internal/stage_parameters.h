@@ -3,8 +3,8 @@
 // later computations need.
 //
 // A step of the pipeline may contain several optimizer steps. Version v of the parameters is their values
-// after v of these. The module's tensors hold the version that was loaded last; between two steps of the
-// pipeline they hold the newest version.
+// after v optimizer steps. The module's tensors hold the version that was loaded last; between two steps of
+// the pipeline they hold the newest version.
 //
 // The parameters of a sharded stage are a unit of ShardedUnits, which also receives their gradients. Not
 // thread-safe.

@@ -1,4 +1,4 @@
-// ValueExchange: the values of a step on their way from one stage to another, until the stage takes them.
+// ValueExchange: the values of a step that one stage has sent and another stage has not taken yet.
 //
 // Thread-safe.
 #pragma once

@@ -28,8 +28,9 @@ using Reports = std::vector<StageReport>;
 
 // The reports of all stages, or the error that ended the step.
 //
-// The first failure releases the pass, so that all ranks end; the step ends when they have, at the latest
-// after the timeout. A rank that only learns of the end fails with `aborted`: the cause is another error.
+// The first failure releases the pass, so that all ranks end the step. The step completes when all ranks have
+// ended it, or after the timeout. If a rank fails with `aborted`, it has only learned of the end: the cause
+// is the error of another rank.
 class Gathering : public std::enable_shared_from_this<Gathering> {
  public:
   Gathering(std::size_t stages, std::shared_ptr<dist_autograd::Pass> pass, std::shared_ptr<rpc::Loop> loop,
@@ -100,7 +101,7 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
   rpc::Promise<Reports> promise_;  // completed once, by the first finish()
 };
 
-// Inputs travel through the host's memory. Those that the stage does not use stay here, as undefined tensors.
+// Copies inputs to host memory. An input that the stage does not use is not sent: it is an undefined tensor.
 Values inputs_for(const Stage& stage, const Values& inputs) {
   Values own;
   for (const Source& source : stage.inputs) {
@@ -121,7 +122,7 @@ Values on_host(const Values& tensors) {
 
 schedule::Timeline timeline_of(const schedule::Schedule& schedule, Reports& reports) {
   std::vector<RankSpans> ranks(schedule.ranks.size());
-  for (std::size_t stage = reports.size(); stage-- > 0;)  // of each rank the first stage's remains
+  for (std::size_t stage = reports.size(); stage-- > 0;)  // the first stage of each rank has its spans
     ranks[static_cast<std::size_t>(schedule.rank_of(static_cast<int>(stage), 0))] =
         std::move(reports[stage].spans);
   return pipeline::timeline_of(ranks);

@@ -57,7 +57,7 @@ struct PipelineOptions {
   // it has none, at the end of a step. The pass then has no gradients, and the stages must not be given to a
   // DistributedOptimizer.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
-  // By worker; empty: the layers stay where they are built.
+  // By worker; empty: the layers stay on the devices on which they were built.
   std::vector<c10::Device> devices = {};
   // The time for which a stage waits for a value, and, after a failure, for which the driver waits for all
   // ranks.
@@ -112,11 +112,11 @@ class WEFT_EXPORT Pipeline {
   // Functions to continue after the loss of workers. commit() copies all stages; failed_precondition: a step
   // of the pipeline or of an optimizer is in flight. lost() returns the ranks whose workers do not answer
   // within `silence`. restore() restores the commit on all stages. The ranks in `replaced` get new workers,
-  // which first build the stages. It ends the passes of all earlier steps. Afterwards stages() and modules()
-  // return other references: create a new DistributedOptimizer with the same options, which continues with
-  // the state of the commit. If restore() fails, call it again. Errors of restore(): those of create();
-  // invalid_argument if the commit belongs to other stages; failed_precondition if a step, or another pass
-  // over a stage, is in flight.
+  // which first build the stages. restore() ends the passes of all earlier steps. Afterwards stages() and
+  // modules() return other references: create a new DistributedOptimizer with the same options, which
+  // continues with the state of the commit. If restore() fails, call it again. Errors of restore(): those of
+  // create(); invalid_argument if the commit belongs to other stages; failed_precondition if a step, or
+  // another pass over a stage, is in flight.
   rpc::Future<PipelineCommit> commit();
   rpc::Future<std::vector<int>> lost(std::chrono::nanoseconds silence = std::chrono::seconds{5}) const;
   rpc::Future<void> restore(PipelineCommit commit, std::map<int, rpc::Peer> replaced = {});

@@ -22,7 +22,8 @@ namespace weft::pipeline {
 
 class StageWorker;
 
-// What all processes of the job know: how the layers are built, and the loss of the last stage.
+// The model as all processes of the job have it: the function that creates the layers, and the loss of the
+// last stage.
 struct Model {
   std::function<LayerGraph()> layers;
   Loss loss;
@@ -31,8 +32,8 @@ struct Model {
 class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
  public:
   explicit PipelineLayer(Model model) : model_(std::move(model)) {}
-  ~PipelineLayer() override;  // when the agent has ended: waits for the stages that still compute
-  // failed_precondition without the layer.
+  ~PipelineLayer() override;  // waits for the stages that still compute
+  // The layer of an agent. failed_precondition: the agent has no such layer.
   static std::shared_ptr<PipelineLayer> of(const rpc::CallHost& host);
 
   // model(): the model. next_number(): the number of a new pipeline of this agent. add(), find(): the workers

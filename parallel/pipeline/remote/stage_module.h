@@ -1,9 +1,9 @@
 // StageModule: a stage of a pipeline on its worker, behind an RRef.
 //
 // The layers of the stage are submodules, under their names. Therefore DistributedOptimizer, RemoteModule and
-// checkpoints use a StageModule as any module behind an RRef, unless the schedule steps its parameters. run()
-// computes the stage's part of a step in the pass of the call, on the worker's thread. Do not read or change
-// the module while a step is in flight.
+// checkpoints use a StageModule like any module behind an RRef, unless the schedule steps its parameters.
+// run() computes the stage's part of a step in the pass of the call, on the worker's thread. Do not read or
+// change the module while a step is in flight.
 #pragma once
 
 #include <weft/parallel/pipeline/remote/messages.h>

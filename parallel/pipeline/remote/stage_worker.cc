@@ -133,8 +133,8 @@ std::shared_ptr<StageWorker::Step> StageWorker::step_of(std::uint64_t number) {
   return step;
 }
 
-// Ends the step on this worker. If the thread has not got the step, nothing else completes the futures of
-// run().
+// Ends the step on this worker. If the thread has not received the step, nothing else completes the futures
+// of run().
 void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error) {
   step->exchange->fail(error);
   step->in_flight.wake();

@@ -7,8 +7,7 @@
 //
 // The stages compute in the contexts of the step's pass: they read the version of the parameters that the
 // pass reads. When the rank has computed the gradients of all parameters, the pass gets them, unless the
-// stages step their parameters themselves. The step ends with the pass. Values travel through the host's
-// memory.
+// stages step their parameters themselves. The step ends with the pass. Values are sent through host memory.
 //
 // Owned by its StageModules and by the step that runs. Thread-safe.
 #pragma once
@@ -82,7 +81,7 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   const std::set<int> stages_;
   const Credits credits_;
   const std::vector<ValueExchange::Key> ties_;
-  std::map<int, StageParameters> parameters_;  // by stage of the rank; of the thread
+  std::map<int, StageParameters> parameters_;  // by stage of the rank; used on the thread
 
   rpc::Mutex mutex_;
   std::vector<rpc::AgentId> workers_ WEFT_GUARDED_BY(mutex_);  // by rank
