@@ -15,12 +15,12 @@
 // has an equal part of each unit. The whole parameters of a unit are gathered for its forward and again for
 // its backward, while the previous unit computes. When a unit's backward has completed, its gradients are
 // averaged over the ranks and split; gradients of several backwards add up. At other times the module's
-// parameters have no elements, and a use of them is an error. The parameters keep their identity. A gradient
-// that no rank computes is unchanged.
+// parameters have no elements, and a use of them is an error. The parameters stay the same tensor objects. A
+// gradient that no rank computes is unchanged.
 //
-// All ranks run the same blocks in the same order: the ranks compare it after each forward, and backward
-// fails with failed_precondition if it differs. If a rank runs fewer blocks, or fewer iterations, the other
-// ranks wait until the group's timeout. The ranks may use different parameters of a block. The module's
+// All ranks must run the same blocks in the same order. The ranks compare the order after each forward. If it
+// differs, backward fails with failed_precondition. If a rank runs fewer blocks, or fewer iterations, the
+// other ranks wait until the group's timeout. The ranks may use different parameters of a block. The module's
 // parameters get no gradients: pass parameters() of this object to optimizers and to clipping. Buffers are
 // not synchronized. If backward fails after its first block has begun, the groups are aborted with a text
 // that names the rank. A dist_autograd::Pass, re-entrant checkpoints and create_graph are not supported. Not
@@ -49,7 +49,7 @@ class FullyShardedDataParallel : public ShardedModule {
   FullyShardedDataParallel(const collectives::Group& group, const Holder& module, Options options = {})
       : FullyShardedDataParallel(group, module.ptr(), std::move(options)) {}
 
-  Module& module() const { return *module_; }  // as it was given
+  Module& module() const { return *module_; }  // the module given to the constructor
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {

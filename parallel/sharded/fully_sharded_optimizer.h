@@ -1,5 +1,5 @@
-// FullyShardedOptimizer: the optimizer of a FullyShardedDataParallel, with a state that checkpoints save and
-// that continues on another number of ranks.
+// FullyShardedOptimizer: the optimizer of a FullyShardedDataParallel, whose state can be saved in checkpoints
+// and resumed on another number of ranks.
 //
 //   sharded::FullyShardedOptimizer optimizer(fsdp, torch::optim::AdamWOptions(3e-4));
 //   ...

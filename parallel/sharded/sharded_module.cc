@@ -26,7 +26,7 @@ constexpr auto module_owner = "FullyShardedDataParallel";
   throw Error(ErrorKind::invalid_argument, std::string(module_owner) + ": " + why);
 }
 
-// An entry of a Sequential, which takes a tensor and gives one.
+// An entry of a Sequential, which takes and returns one tensor.
 class ObservedEntry : public torch::nn::Module, public ObservedForward {
  public:
   explicit ObservedEntry(torch::nn::AnyModule entry) : entry_(std::move(entry)) {}
@@ -40,12 +40,12 @@ class ObservedEntry : public torch::nn::Module, public ObservedForward {
 
 struct FoundBlock {
   std::string name;
-  ObservedForward* block = nullptr;                    // or
-  std::shared_ptr<SequentialImpl> sequence = nullptr;  // whose entry it is
+  ObservedForward* block = nullptr;                    // null: an entry of `sequence`
+  std::shared_ptr<SequentialImpl> sequence = nullptr;  // null: a Block
   std::size_t index = 0;
 };
 
-// By the names of fnmatch(3), with dots as separators.
+// Matches like fnmatch(3), with dots as separators.
 bool matches(std::string pattern, std::string name) {
   std::replace(pattern.begin(), pattern.end(), '.', '/');
   std::replace(name.begin(), name.end(), '.', '/');
@@ -98,7 +98,8 @@ std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& ro
   return blocks;
 }
 
-// The tensor itself, or a module around it, unless a block within that module is around the tensor too.
+// Whether a pattern matches the tensor or a module that contains it. A match of a module does not count if
+// the tensor is in a block within this module.
 bool is_ignored(const std::string& name, const std::vector<std::string>& ignored,
                 const std::vector<FoundBlock>& blocks) {
   for (std::size_t end = name.find('.');; end = name.find('.', end + 1)) {
@@ -114,7 +115,7 @@ bool is_ignored(const std::string& name, const std::vector<std::string>& ignored
 
 using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 
-// Those that are ignored, or the others.
+// Returns the tensors that are ignored, or those that are not.
 NamedTensors select(const NamedTensors& tensors, bool that_are_ignored,
                     const std::vector<std::string>& ignored, const std::vector<FoundBlock>& blocks) {
   NamedTensors selected;
@@ -143,7 +144,7 @@ std::string to_text(const Options& options) {
 
 }  // namespace
 
-// Entries of Sequentials that are observed, until this object ends.
+// Entries of Sequentials, which are observed until this object is destroyed.
 class ShardedModule::Entries {
  public:
   void observe(const FoundBlock& found, const std::weak_ptr<BlockObserver>& observer, std::size_t unit) {

@@ -23,11 +23,11 @@ enum class Changes : std::uint8_t { lost, kept };  // of whole parameters
 
 class WEFT_EXPORT ShardedModule {
  public:
-  // On all ranks of the group, and of Options::replicas; blocks. The parameters and buffers get the values of
-  // rank 0; their memory becomes contiguous. invalid_argument: no such block or ignored name, a block whose
-  // forward cannot be observed or that is ignored, blocks within each other, no parameters, or a module that
-  // is split already.
-  // failed_precondition: the ranks have different modules. unsupported: parameters on several devices.
+  // All ranks of the group and of Options::replicas call the constructor, which blocks. The parameters and
+  // buffers get the values of rank 0; their memory becomes contiguous. invalid_argument: no such block or
+  // ignored name, a block whose forward cannot be observed or that is ignored, blocks within each other, no
+  // parameters, or a module that is split already. failed_precondition: the ranks have different modules.
+  // unsupported: parameters on several devices.
   ShardedModule(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   ShardedModule(const ShardedModule&) = delete;
   ShardedModule& operator=(const ShardedModule&) = delete;
@@ -98,7 +98,8 @@ class WEFT_EXPORT ShardedModule {
   std::size_t bytes() const;                // of parts, their gradients, and buffers, on this rank
 
  protected:
-  // A forward of the module. If it is destroyed before end_forward(), an exception has ended the forward.
+  // A forward of the module. If the scope is destroyed before end_forward(), an exception has ended the
+  // forward.
   class WEFT_EXPORT ForwardScope {
    public:
     explicit ForwardScope(const ShardedModule& module);

@@ -13,10 +13,10 @@
 // from the other ranks. The resulting parameters have the same bits as if every rank stepped the whole
 // parameters. A parameter without a gradient is not stepped. Parameter groups are those of the OptimizerSpec.
 //
-// All ranks call step() equally often, with equal gradients. Collectives run in a group of this optimizer
-// alone. If a rank does not call step(), the other ranks fail with deadline_exceeded, which names that rank.
-// After a failed step the parameters are unspecified, and all further steps fail with failed_precondition:
-// restore the parameters, and call set_group().
+// All ranks call step() the same number of times, with equal gradients. Collectives run in a group of this
+// optimizer alone. If a rank does not call step(), the other ranks fail with deadline_exceeded, which names
+// that rank. After a failed step the parameters are unspecified, and all further steps fail with
+// failed_precondition: restore the parameters, and call set_group().
 //
 // In a join (`ddp.join(range, {}, {&optimizer})`), each iteration whose gradients are reduced has one
 // step(). A rank without a batch steps its part with the gradients that a rank with a batch has in its

@@ -59,8 +59,8 @@ WEFT_EXPORT SlicedTensor slice_of_whole(const std::string& name, std::vector<std
 WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
                             const std::string& prefix = "model/");
 
-// The parameters of such a module that require grad, for the functions below, if each rank has an elementwise
-// optimizer for all of them, as GroupPipeline::optimizer() does.
+// Returns the parameters that require grad of a module that every rank has, for the functions below. Each
+// rank must have an elementwise optimizer for all of these parameters, such as GroupPipeline::optimizer().
 WEFT_EXPORT std::vector<ParameterSlice> slices_of(const torch::nn::Module& module);
 
 // Adds the position of a sampler; all ranks must have delivered equally many batches. After load(),

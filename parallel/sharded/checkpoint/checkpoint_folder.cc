@@ -189,7 +189,7 @@ void CheckpointFolder::keep(std::size_t newest) const {
 void CheckpointFolder::remove_after(std::int64_t step) {
   lock();
   auto complete = steps();
-  std::reverse(complete.begin(), complete.end());  // so that those that stay are without gaps
+  std::reverse(complete.begin(), complete.end());  // the newest first: a failure leaves no gap
   for (const std::int64_t later : complete)
     if (later > step) remove(later);
 }
@@ -200,7 +200,7 @@ void CheckpointFolder::remove(std::int64_t step) const {
     fs::rename(of_step(step), old, error);
     return 0;
   });
-  sync_folder(path_);  // before a part of it is gone
+  sync_folder(path_);  // before its files are removed
   abandon(old);
 }
 

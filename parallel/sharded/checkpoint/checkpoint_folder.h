@@ -37,7 +37,7 @@ class WEFT_EXPORT CheckpointFolder {
  public:
   explicit CheckpointFolder(std::filesystem::path path) : path_(std::move(path)) {}
 
-  std::vector<std::int64_t> steps() const;  // of the complete checkpoints, in their order
+  std::vector<std::int64_t> steps() const;  // of the complete checkpoints, ascending
   // The folder of a step, and its manifest. Errors: those of read_tensor_file().
   std::filesystem::path of_step(std::int64_t step) const;
   Manifest manifest(std::int64_t step) const;

@@ -91,7 +91,8 @@ Checkpoints::Checkpoints(const Group& group, std::filesystem::path folder, Check
 
 Checkpoints::~Checkpoints() {
   if (!saving_.valid()) return;
-  // Not saving_.get(): an agent's thread may wait here, too, since the writer completes the future.
+  // Does not call saving_.get(), so that an agent's thread may wait here too: the writer completes the
+  // future.
   const auto saved = std::make_shared<std::promise<void>>();
   std::move(saving_).then([saved](rpc::Result<void>&&) { saved->set_value(); });
   saved->get_future().wait();

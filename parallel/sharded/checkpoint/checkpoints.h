@@ -4,7 +4,7 @@
 //   sharded::Checkpoints checkpoints(group, "run/checkpoints");
 //   if (const auto step = checkpoints.latest()) notes = checkpoints.load(*step, state);
 //   ...
-//   auto saved = checkpoints.save(step, state);  // returns when the state is copied; training goes on
+//   auto saved = checkpoints.save(step, state);  // returns when the state is copied; training continues
 //
 // Each rank writes its slices into one file; rank 0 completes the checkpoint when all files are on the disk
 // (checkpoint_folder.h). A crash, a full disk or a lost rank at any time does not change the earlier
@@ -55,9 +55,9 @@ class WEFT_EXPORT Checkpoints {
   Checkpoints& operator=(const Checkpoints&) = delete;
 
   // Copies the state into host memory and returns; the caller may then change the state. If another save is
-  // in flight, it first waits for that save. The memory is kept for the next save. The future completes when
-  // all ranks have written and synced their files and the checkpoint is complete. If the save fails, the
-  // futures of all ranks have the same error, which names the rank and the cause, and training may continue:
+  // in flight, save() first waits for it. The memory is kept for the next save. The future completes when all
+  // ranks have written and synced their files and the checkpoint is complete. If the save fails, the futures
+  // of all ranks have the same error, which names the rank and the cause, and training may continue:
   // invalid_argument if the state cannot be saved (for example if no rank has some of its elements),
   // failed_precondition if the step is not after the newest complete one, failed_precondition or
   // resource_exhausted if a file cannot be written. If a rank is lost, or misses the timeout, this save and
@@ -73,12 +73,12 @@ class WEFT_EXPORT Checkpoints {
   // The names of a checkpoint's tensors, in order. Reads the headers of its files.
   std::vector<std::string> names(std::int64_t step) const;
   // Fills the values of `wanted`, of which the caller sets the names, sizes, begins, dtypes and memory, and
-  // returns the notes. It is not a collective: ranks may load the same elements or different ones, or not
-  // call it. It reads the headers of files, starting with the file of this rank's number, until it has found
-  // all elements, and then reads only the wanted elements, in blocks of 1 MiB. failed_precondition, which
-  // names the file: the file is missing or damaged, or is not the one that was written. invalid_argument,
-  // which names the tensor: the checkpoint lacks the tensor or some of its elements, or has other sizes or
-  // another dtype. Values are unspecified after an error.
+  // returns the notes. load() is not a collective: ranks may load the same elements or different ones, or not
+  // call load(). It reads the headers of files, starting with the file of this rank's number, until it has
+  // found all elements, and then reads only the wanted elements, in blocks of 1 MiB. failed_precondition,
+  // which names the file: the file is missing or damaged, or is not the one that was written.
+  // invalid_argument, which names the tensor: the checkpoint lacks the tensor or some of its elements, or has
+  // other sizes or another dtype. Values are unspecified after an error.
   std::map<std::string, std::string> load(std::int64_t step, SlicedState& wanted) const;
 
  private:
@@ -92,7 +92,7 @@ class WEFT_EXPORT Checkpoints {
   const std::filesystem::path path_;
   CheckpointFolder folder_;
   const collectives::Group group_;
-  HostState host_;            // what is being written
+  HostState host_;            // the state that is being written
   rpc::Future<void> saving_;  // empty: no save in flight
   rpc::HandlerPool writer_{1};
 };

@@ -36,7 +36,7 @@ std::string text_of(const SliceRange& slice, std::int64_t distance) {
 using Ranges = std::map<Positions, std::vector<std::size_t>>;  // with the ranks that have them
 
 struct PlannedTensor {
-  const SliceRange* first = nullptr;  // that was met
+  const SliceRange* first = nullptr;  // the first slice found
   std::size_t first_rank = 0;
   std::int64_t elements = 0, distance = 0;  // distance: of its runs
   std::map<Runs, Ranges> holders;
@@ -52,8 +52,8 @@ std::int64_t first_gap(const Ranges& ranges, std::int64_t end) {
   return std::min(covered, end);
 }
 
-// All elements of some runs, and runs that together have all elements: enough, because the runs have one
-// distance.
+// Checks that the ranks have all elements of each of the runs, and that the runs together have all elements.
+// This is enough, because all runs have one distance.
 void expect_covered(const std::string& name, const PlannedTensor& tensor) {
   const auto refuse_gap = [&](std::int64_t element) {
     refuse_plan("tensor '" + name + "' has " + std::to_string(tensor.elements) +
@@ -89,7 +89,8 @@ std::vector<std::vector<std::string>> plan_writers(const std::vector<std::vector
           runs.distance != tensor.distance)
         refuse_plan(whose + "is " + text_of(slice, runs.distance) + ", on rank " +
                     std::to_string(tensor.first_rank) + " it is " + text_of(*tensor.first, tensor.distance));
-      // A slice without elements is kept only of a tensor without elements: it has nothing but its name.
+      // A slice without elements is written only if the whole tensor has no elements, so that the file has
+      // its name.
       Ranges& ranges = tensor.holders[runs];
       if (slice.begin != slice.end || elements == 0) ranges[{slice.begin, slice.end}].push_back(rank);
     }

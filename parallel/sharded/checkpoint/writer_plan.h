@@ -1,7 +1,7 @@
 // plan_writers: which rank writes which slices of a state.
 //
-// If several ranks have the same range of a tensor, the one that has the fewest bytes to write so far writes
-// it. A pure function; the same result for equal arguments.
+// If several ranks have the same range of a tensor, the rank that has the fewest elements to write so far
+// writes it. A pure function; the same result for equal arguments.
 #pragma once
 
 #include <weft/parallel/sharded/checkpoint/runs.h>
@@ -21,7 +21,7 @@ struct SliceRange {
   std::vector<std::int64_t> sizes;  // of the whole tensor
   std::string dtype;
   std::int64_t begin = 0, end = 0;  // elements of the flattened tensor
-  std::optional<Runs> runs = {};    // of its elements that these are positions in
+  std::optional<Runs> runs = {};    // set: begin and end are positions in these runs
 };
 WEFT_CODEC(SliceRange, name, sizes, dtype, begin, end, runs)
 

@@ -14,7 +14,7 @@
 namespace weft::sharded {
 namespace {
 
-// `to` has as many elements, contiguous, and its storage lives as long as the parameter uses it.
+// to: contiguous, with as many elements as the parameter. Its storage lives as long as the parameter uses it.
 void exchange_memory(const at::Tensor& parameter, const at::Tensor& to) {
   if (parameter.numel() == 0) return;
   to.copy_(parameter.detach().view({-1}));

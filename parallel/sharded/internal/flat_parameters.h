@@ -19,7 +19,7 @@ namespace weft::sharded {
 class WEFT_EXPORT FlatParameters {
  public:
   struct Bucket {
-    std::vector<std::size_t> parameters;  // by the indices of the list given
+    std::vector<std::size_t> parameters;  // indices in the list given to the constructor
     ShardLayout layout;                   // of these
     at::Tensor buffer;                    // layout.elements(), the same on all ranks
     at::Tensor part;                      // layout.part elements of the buffer: those of this rank

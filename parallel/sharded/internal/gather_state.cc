@@ -13,7 +13,7 @@
 
 namespace weft::sharded {
 
-// What a rank has, without the tensors.
+// The learning rates and the fields that a rank has, without the tensors.
 struct StateIndex {
   std::map<std::string, double> learning_rates;
   std::map<std::string, std::int64_t> fields;  // by their names; a count, or -1: elements
@@ -30,7 +30,7 @@ StateIndex index_of(const dist_optim::OptimizerState& state) {
   return index;
 }
 
-// Of one gather_state().
+// The exchange of one gather_state().
 class StateGather {
  public:
   StateGather(const collectives::Group& group, const dist_optim::OptimizerState& own, std::optional<int> root,
@@ -49,7 +49,8 @@ class StateGather {
 
   bool wants(int rank) const { return !root_ || *root_ == rank; }
 
-  // Sends this rank's part of a parameter to the ranks that want it. Returns all parts if this rank does.
+  // Sends this rank's part of a parameter to the ranks that want it. If this rank wants it, returns all
+  // parts.
   dist_optim::OptimizerState exchange(const FlatParameters::Bucket& bucket, std::size_t place,
                                       const dist_optim::Parameter& parameter) const {
     dist_optim::OptimizerState parts{own_.optimizer, own_.learning_rates, {}};

@@ -277,9 +277,9 @@ void UnitRunner::before_backward(std::size_t unit, const std::shared_ptr<Iterati
   launch_ready();
   units_.finish_gather(0);
   const std::size_t place = unit == 0 ? 0 : *in_backward_[unit].place + 1;
-  start_gathers(std::min(place + 1, sequence_.size()));  // and that of the next one
+  start_gathers(std::min(place + 1, sequence_.size()));  // and the gather of the next unit
   if (unit == 0) return;
-  // If it has been split again, this rank computes no gradient for it.
+  // If the unit has been split again, this rank computes no gradient for it.
   if (units_.is_gathering(unit)) units_.finish_gather(unit);
   // After these units, at least two others have started their backward.
   for (std::size_t i = 0; i + 3 <= place; ++i)
