@@ -36,7 +36,8 @@ struct VocabularyLosses : torch::autograd::Function<VocabularyLosses> {
     const at::Tensor wide = logits.to(logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     const at::Tensor ignored = targets.eq(options.ignore_index);
     const at::Tensor outside = part.outside(targets).logical_and(ignored.logical_not());
-    // The last element is whether a rank has such a target: all ranks throw, or none.
+    // The last element is 1 if a rank has a target outside of the vocabulary. On the CPU, all
+    // ranks then throw.
     const at::Tensor maxima =
         at::cat({wide.detach().amax(1), outside.any().to(wide.scalar_type()).reshape({1})});
     finish(maxima, group.inlined().all_reduce(maxima, ReduceOp::max));

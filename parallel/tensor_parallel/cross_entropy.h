@@ -20,7 +20,7 @@ namespace weft::tensor_parallel {
 // The counterpart of torch::nn::CrossEntropyLossOptions.
 struct CrossEntropyOptions {
   double label_smoothing = 0;        // from 0 to 1
-  std::int64_t ignore_index = -100;  // targets of this value have no loss, no gradient
+  std::int64_t ignore_index = -100;  // targets of this value have no loss and no gradient
   at::Reduction::Reduction reduction = at::Reduction::Mean;  // over the targets that are not ignored
 };
 

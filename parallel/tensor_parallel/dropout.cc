@@ -20,7 +20,7 @@ at::Generator seeded(c10::Device device, std::uint64_t seed) {
   return generator;
 }
 
-// Consecutive seeds and ranks have nothing in common.
+// Gives unrelated results for consecutive seeds and ranks.
 std::uint64_t seed_of(std::uint64_t seed, int rank) {
   return rpc::split_mix(seed + rpc::split_mix_step * static_cast<std::uint64_t>(rank + 1));
 }

@@ -14,7 +14,7 @@ namespace {
 
 using Members = std::vector<std::string>;
 
-// Whether this rank's gradient of the parameter counts: no other rank with the same elements does.
+// Whether this rank's gradient of the parameter counts. Of all ranks with the same elements, one counts.
 bool counts_here(const Placement& parameter, const std::vector<GradientGroup>& over,
                  const std::vector<Members>& members) {
   std::vector<Members> split_over;
@@ -57,7 +57,7 @@ bool unscale_gradients(const std::vector<Placement>& parameters, const std::vect
   std::vector<at::Tensor> gradients;
   for (const Placement& parameter : parameters) gradients.push_back(parameter.tensor.grad());
   bool finite = data_parallel::unscale_gradients(over.front(), gradients, factor);
-  // Of the other groups each rank gives what it knows from the ones before.
+  // In each further group, a rank contributes the result of the groups before.
   for (std::size_t i = 1; i < over.size(); ++i)
     finite = data_parallel::unscale_gradients(
         over[i], {at::full({1}, finite ? 0 : std::numeric_limits<float>::infinity(), at::kFloat)}, 1);

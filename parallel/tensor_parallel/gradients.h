@@ -37,9 +37,9 @@ WEFT_EXPORT double clip_grad_norm(const std::vector<Placement>& parameters,
                                   const std::vector<GradientGroup>& over, double max_norm,
                                   double norm_type = 2);
 
-// Divides the gradients by the factor by which the loss was multiplied. If a gradient is not finite on any
-// rank of the groups, returns false on all of them, and the gradients' values are unspecified. Also list a
-// data parallel group whose ranks have different gradients (data_parallel/unscale.h).
+// Divides the gradients by the loss scale `factor`. If a gradient is not finite on any rank of the groups,
+// returns false on all of them, and the gradients' values are unspecified. Also list a data parallel group
+// whose ranks have different gradients (data_parallel/unscale.h).
 WEFT_EXPORT bool unscale_gradients(const std::vector<Placement>& parameters,
                                    const std::vector<collectives::Group>& over, double factor);
 

@@ -7,9 +7,10 @@
 //   x = x + down(torch::gelu(up(x)));      // one all-reduce in forward, and one in backward
 //
 // A column-parallel layer has some of the output features on each rank, a row-parallel layer some of the
-// input features. In this order they need no collective between them. For any number of ranks, the whole
-// weight has the values that a torch::nn::Linear draws from the same generator: the constructor draws the
-// whole weight and then splits it, so it needs memory for the whole weight.
+// input features. If the column-parallel layer is first, the two layers need no collective between them. For
+// any number of ranks, the whole weight has the values that a torch::nn::Linear draws from the same
+// generator: the constructor draws the whole weight and then splits it, so it needs memory for the whole
+// weight.
 //
 // Sequence parallel (Korthikanti et al., 2022): outside of the two layers each rank has a part of the
 // sequence, along `sequence_dim`. The column-parallel layer gathers the sequence and the row-parallel layer

@@ -1,6 +1,7 @@
-// The choices of all tokens are sorted by expert, which is also by rank, since a rank has consecutive
-// experts. all_to_all_v sends each rank its range of them. There they arrive by sender, and by expert within
-// a sender; a second sorting joins the rows of each expert. The outputs take the same way back.
+// The choices of all tokens are sorted by expert. This order is also by rank, because a rank has consecutive
+// experts. all_to_all_v sends each rank the range of its experts. A rank receives the choices ordered by
+// sender, and by expert within a sender. A second sorting joins the rows of each expert. The outputs are sent
+// back in the reverse order of these steps.
 #include <weft/parallel/tensor_parallel/mixture_of_experts.h>
 
 #include <weft/parallel/collectives/functional.h>
@@ -47,7 +48,7 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const Group& group, std::int64_t widt
       each.register_hook([ranks = group.size()](const at::Tensor& gradient) { return gradient / ranks; });
 }
 
-// What the tokens of this rank have selected. A choice is a token and one of its experts.
+// The experts that the tokens of this rank have selected. A choice is a token and one of its experts.
 struct MixtureOfExpertsImpl::Route {
   at::Tensor tokens, weights;  // of the choices that are sent, by expert
   at::Tensor sent, selected;   // by expert, on the host: choices that are sent, and all

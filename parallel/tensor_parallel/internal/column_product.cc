@@ -25,7 +25,7 @@ struct ColumnProduct : torch::autograd::Function<ColumnProduct> {
                             const std::shared_ptr<OverlappedGroup>& ranks,
                             std::optional<std::int64_t> sequence_dim) {
     context->save_for_backward({input, weight});
-    context->saved_data["has_bias"] = bias.has_value();  // else it is no input of the node
+    context->saved_data["has_bias"] = bias.has_value();  // if false: not an input of the node
     context->saved_data["ranks"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(ranks, sequence_dim));
     return at::linear(sequence_dim ? gather_sequence(ranks->group(), input, *sequence_dim) : input, weight,
                       bias);
