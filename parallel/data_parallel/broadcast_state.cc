@@ -40,7 +40,8 @@ void broadcast_parameters(const collectives::Group& group,
                      "broadcast_parameters: rank 0 has " +
                          (first == all[0].end() ? "no further one" : *first) + ", rank " +
                          std::to_string(rank) + " has " +
-                         (other == all[rank].end() ? "no further one" : *other));
+                         (other == all[rank].end() ? "no further one" : *other) +
+                         ", expected the same names on all ranks");
   }
   broadcast_tensors(group, tensors.values(), source).get();
 }

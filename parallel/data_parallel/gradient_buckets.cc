@@ -103,7 +103,7 @@ void GradientBuckets::move_in(std::size_t parameter, at::Tensor& gradient) const
   } else if (gradient.is_sparse()) {
     refuse(" is sparse, expected a dense one: name the parameter in Options::sparse");
   } else if (gradient.requires_grad()) {
-    refuse(" was recorded by autograd: create_graph is not supported");
+    refuse(" was recorded by autograd, expected one without a graph: create_graph is not supported");
   } else if (!is_alias(gradient, view)) {
     gradient = view.copy_(gradient);
   }

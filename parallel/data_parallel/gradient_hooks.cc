@@ -58,12 +58,17 @@ GradientHooks::~GradientHooks() {
 }
 
 void GradientHooks::check_unchanged() const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (torch::autograd::impl::try_get_grad_accumulator(parameters_[i].tensor) !=
-        sources_[i].front().accumulator)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "DistributedDataParallel: parameter " + parameters_[i].name +
-                           " has changed its dtype or device: move the module before it is wrapped");
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, tensor, sparse] = parameters_[i];
+    const auto& accumulator = sources_[i].front().accumulator;
+    if (torch::autograd::impl::try_get_grad_accumulator(tensor) == accumulator) continue;
+    const auto& before = accumulator->input_metadata(0);
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     c10::str("DistributedDataParallel: parameter ", name,
+                              " has changed its dtype or device to ", tensor.scalar_type(), " on ",
+                              tensor.device(), ", expected ", c10::typeMetaToScalarType(before.dtype()),
+                              " on ", before.device(), ": move the module before it is wrapped"));
+  }
 }
 
 std::vector<std::size_t> GradientHooks::expected() const {

@@ -65,9 +65,13 @@ void PassReduction::on_gradient(std::size_t index, at::Tensor& gradient) {
     buckets_.move_in(index, gradient);
   } else {
     if (!gradient.is_sparse() || gradient.requires_grad())
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "DistributedDataParallel: the gradient of " + name +
-                           " is dense or was recorded by autograd, expected a sparse one");
+      throw rpc::Error(
+          rpc::ErrorKind::failed_precondition,
+          "DistributedDataParallel: the gradient of " + name +
+              (gradient.is_sparse() ? " was recorded by autograd, expected one without a graph: "
+                                      "create_graph is not supported"
+                                    : " is dense, expected a sparse one: use an Embedding without the "
+                                      "option `sparse`"));
     parameter.sparse = gradient = gradient.coalesce().clone();  // it is written in place later
   }
   parameter.reached = true;

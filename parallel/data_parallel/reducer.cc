@@ -20,6 +20,10 @@ std::vector<ParameterSpec> specs_of(const std::vector<NamedParameter>& parameter
   return specs;
 }
 
+std::string counts_text(const std::string& name, std::size_t actual, std::size_t expected) {
+  return name + " (" + std::to_string(actual) + ", expected " + std::to_string(expected) + ")";
+}
+
 }  // namespace
 
 struct Reducer::Parameter {
@@ -238,7 +242,7 @@ void Reducer::is_ready(std::size_t index, bool defined) {
   const std::size_t bucket = buckets_.bucket_of(index);
   ++parameter.hits;
   if (options_.static_graph && counted_ && parameter.hits > parameter.expected_hits)
-    refuse_graph(named_[index].name);
+    refuse_graph(counts_text(named_[index].name, parameter.hits, parameter.expected_hits));
   if (reductions_->next() > bucket || (parameter.expected == 0 && !options_.static_graph))
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
@@ -383,7 +387,9 @@ void Reducer::compare_graph() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (!counted_) parameter.expected_hits = parameter.hits;
-    if (parameter.hits != parameter.expected_hits) changed += (changed.empty() ? "" : ", ") + named_[i].name;
+    if (parameter.hits != parameter.expected_hits)
+      changed += (changed.empty() ? "" : ", ") +
+                 counts_text(named_[i].name, parameter.hits, parameter.expected_hits);
   }
   counted_ = true;
   if (changed.empty()) return;
@@ -396,7 +402,7 @@ void Reducer::refuse_graph(const std::string& parameters) const {
       rpc::ErrorKind::failed_precondition,
       "DistributedDataParallel: backward computed another number of gradients than the first backward "
       "for " +
-          parameters + ", expected the same graph in each iteration: leave out Options::static_graph");
+          parameters + ": keep the graph the same in each iteration, or leave out Options::static_graph");
 }
 
 void Reducer::decide_overlap() {

@@ -69,8 +69,10 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
   for (const auto& names : {options_.ignored, options_.sparse})
     for (const std::string& name : names)
       if (!module_->named_parameters().contains(name) && !module_->named_buffers().contains(name))
-        throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         "DistributedDataParallel: the module has no parameter or buffer " + name);
+        throw rpc::Error(
+            rpc::ErrorKind::invalid_argument,
+            "DistributedDataParallel: the module has no parameter or buffer " + name +
+                ", expected names of its parameters and buffers in Options::ignored and Options::sparse");
   std::vector<std::string> sparse = sparse_parameters(*module_);
   sparse.insert(sparse.end(), options_.sparse.begin(), options_.sparse.end());
   for (const Named& each : parameters) {
@@ -89,8 +91,9 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
   }
   compare();
   if (parameters_.empty())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "DistributedDataParallel: the module has no parameters that require grad");
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "DistributedDataParallel: the module has no parameters that require grad, expected at least one");
   if (options_.init_sync) broadcast_all(0);
   if (options_.mixed_precision.parameters) {
     std::vector<at::Tensor> tensors = this->parameters();
@@ -225,8 +228,9 @@ rpc::Future<void> Replica::share_buffers_in_pass(const PassReduction& pass, int 
 
 void Replica::begin_join(const JoinOptions& options, std::vector<Joinable*> others) {
   if (join_)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "join: the range of an earlier join() still exists");
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "join: the range of an earlier join() still exists, expected one range at a time: destroy it first");
   join_ = Join{options, std::move(others)};
 }
 
@@ -258,9 +262,10 @@ Replica::Round Replica::exchange(bool has_batch, bool in_pass) {
   if (join_->options.throw_early && active < group_.size() && active > 0) {
     const auto without =
         std::find_if(flags, flags + group_.size(), [](auto flag) { return (flag & batch) == 0; });
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, "join: rank " + std::to_string(without - flags) +
-                                                              " has no batch left, but rank " +
-                                                              std::to_string(*round.source) + " has one");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "join: rank " + std::to_string(without - flags) + " has no batch left, but rank " +
+                         std::to_string(*round.source) +
+                         " has one, expected the same number of batches on all ranks");
   }
   reducer_->set_active(join_->options.divide_by_active && active > 0 ? active : group_.size());
   return round;

@@ -47,7 +47,9 @@ ReductionCall call_of(const AllReduceOptimizerOptions& options, int ranks) {
     AdasumHook::expect_ranks(ranks);
     if (!averages || factor != 1 || !options.groups.empty())
       refuse_optimizer(rpc::ErrorKind::invalid_argument,
-                       "adasum with op, gradient_predivide_factor or groups: expected their defaults");
+                       "adasum with op " + options.op.name() + ", gradient_predivide_factor " +
+                           std::to_string(factor) + " and " + std::to_string(options.groups.size()) +
+                           " groups, expected avg, 1 and 0");
   }
   if (factor == 1) return {.op = options.op};
   return {.op = ReduceOp::sum, .prescale = 1 / factor, .postscale = factor / ranks};
@@ -79,9 +81,9 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
         if (!tensor.requires_grad()) continue;
         const auto found = names.find(tensor.unsafeGetTensorImpl());
         if (found == names.end())
-          refuse_optimizer(rpc::ErrorKind::invalid_argument, "the module has no name for parameter " +
-                                                                 std::to_string(parameters_.size()) +
-                                                                 " of the optimizer");
+          refuse_optimizer(rpc::ErrorKind::invalid_argument,
+                           "the module has no name for parameter " + std::to_string(parameters_.size()) +
+                               " of the optimizer, expected only parameters of the module");
         parameters_.push_back({found->second, tensor});
       }
     if (!options_.sparse_as_dense)
@@ -187,7 +189,8 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
         if (std::none_of(parameters_.begin(), parameters_.end(),
                          [&](const Parameter& parameter) { return parameter.name == name; }))
           refuse_optimizer(rpc::ErrorKind::invalid_argument,
-                           "groups: the optimizer has no parameter " + name + " that requires grad");
+                           "groups: the optimizer has no parameter " + name +
+                               " that requires grad, expected names of its parameters");
         group_of[name] = group;
       }
     std::map<std::tuple<std::size_t, at::ScalarType, std::string>, std::size_t> units;
@@ -197,7 +200,8 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
       if (const auto group = group_of.find(parameter.name); group != group_of.end()) {
         if (parameter.is_sparse)
           refuse_optimizer(rpc::ErrorKind::invalid_argument,
-                           "groups: the gradient of " + parameter.name + " is sparse: set sparse_as_dense");
+                           "groups: the gradient of " + parameter.name +
+                               " is sparse, expected a dense one: set sparse_as_dense");
         const std::tuple key(group->second, parameter.tensor.scalar_type(), parameter.tensor.device().str());
         parameter.unit = units.emplace(key, units_.size()).first->second;
       }
@@ -240,7 +244,8 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     if (gradient.requires_grad())
       refuse_optimizer(
           rpc::ErrorKind::failed_precondition,
-          "the gradient of " + parameter.name + " was recorded by autograd: create_graph is not supported");
+          "the gradient of " + parameter.name +
+              " was recorded by autograd, expected one without a graph: create_graph is not supported");
     if (gradient.is_sparse() && options_.sparse_as_dense) gradient = gradient.to_dense();
     parameter.is_sparse = gradient.is_sparse();
     return gradient;

@@ -36,7 +36,8 @@ TEST(BroadcastParameters, NamesTheFirstDifference) {
     const auto error = error_of([&] { broadcast_parameters(group, tensors, 0); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_STREQ(error->what(), "broadcast_parameters: rank 0 has b, rank 1 has c");
+    EXPECT_STREQ(error->what(),
+                 "broadcast_parameters: rank 0 has b, rank 1 has c, expected the same names on all ranks");
   });
 }
 

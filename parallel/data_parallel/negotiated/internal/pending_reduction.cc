@@ -72,15 +72,16 @@ void check_reduction(PendingReduction& pending, const std::vector<c10::Device>& 
     throw rpc::Error(kind, "all_reduce of '" + pending.name + "': " + text);
   };
   using enum rpc::ErrorKind;
-  if (name.empty()) refuse(invalid_argument, "the name is empty");
+  if (name.empty()) refuse(invalid_argument, "the name is empty, expected a non-empty name");
   if (tensors.empty()) refuse(invalid_argument, "no tensors, expected one or more");
   if (call.op.kind == ReduceOp::Kind::premul_sum)
     refuse(invalid_argument, "the operation is premul_sum: use sum with ReductionCall::prescale");
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) refuse(invalid_argument, "an undefined tensor");
+    if (!tensor.defined()) refuse(invalid_argument, "an undefined tensor, expected defined tensors");
     const at::Tensor& first = tensors.front();
     if (tensor.layout() != at::kStrided && tensor.layout() != at::kSparse)
-      refuse(invalid_argument, "a tensor that is neither dense nor sparse (COO)");
+      refuse(invalid_argument, "a tensor of the layout " + c10::str(tensor.layout()) +
+                                   ", expected a dense or sparse (COO) tensor");
     if (tensor.is_sparse() && tensors.size() > 1)
       refuse(invalid_argument, "a sparse tensor next to others, expected a name for it alone");
     if (tensor.is_sparse() && call.op.kind != ReduceOp::Kind::sum && call.op.kind != ReduceOp::Kind::avg)
@@ -89,7 +90,10 @@ void check_reduction(PendingReduction& pending, const std::vector<c10::Device>& 
       refuse(unsupported,
              "a sparse tensor on " + tensor.device().str() + ", expected one on cpu: call to_dense()");
     if (tensor.is_sparse() && (tensor.scalar_type() == at::kBool || tensor.sparse_dim() == 0))
-      refuse(unsupported, "a sparse tensor of bool or without sparse dimensions: call to_dense()");
+      refuse(unsupported,
+             std::string("a sparse tensor of ") + c10::toString(tensor.scalar_type()) + " with " +
+                 std::to_string(tensor.sparse_dim()) +
+                 " sparse dimensions, expected numbers and at least one sparse dimension: call to_dense()");
     if (tensor.device() != first.device())
       refuse(invalid_argument, "tensors on " + first.device().str() + " and " + tensor.device().str() +
                                    ", expected one device");
