@@ -89,7 +89,8 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
                     " ranks, expected one for each of " + std::to_string(group.size()) + " of the group");
   for (const int stage : stages_of(schedule, group.rank()))
     if (!graph.is_here(stage))
-      refuse_pipeline("stage " + std::to_string(stage) + " of this rank has no module");
+      refuse_pipeline("stage " + std::to_string(stage) +
+                      " of this rank has no module, expected one: see CutOptions::built");
   check_ties("GroupPipeline", graph, schedule);
   if (options.sharded) expect_all_unsharded("GroupPipeline", schedule);
   refuse_shared_parameters("GroupPipeline", graph, [&](int a, int b) {
@@ -231,8 +232,11 @@ std::int64_t GroupPipeline::Impl::agreed_rows(const Values& inputs, const Values
   if (group.rank() == root) plan.rows = rows_of(inputs, targets);
   plan = group.broadcast_object(plan, root, options.timeout).get();
   if (plan.with_backward != with_backward)
-    throw Error(ErrorKind::invalid_argument, "pipeline step: this rank and rank " + std::to_string(root) +
-                                                 " do not both call step() or both evaluate()");
+    throw Error(ErrorKind::invalid_argument,
+                "pipeline step: rank " + std::to_string(group.rank()) +
+                    (with_backward ? " calls step(), rank " : " calls evaluate(), rank ") +
+                    std::to_string(root) + (plan.with_backward ? " step()" : " evaluate()") +
+                    ", expected the same function on all ranks");
   const auto is_defined = [](const at::Tensor& tensor) { return tensor.defined(); };
   const bool has_rows = std::any_of(inputs.begin(), inputs.end(), is_defined) ||
                         std::any_of(targets.begin(), targets.end(), is_defined);

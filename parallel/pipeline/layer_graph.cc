@@ -111,7 +111,8 @@ class PartForward {
     if (found != values.end()) return found->second;
     const auto given = static_cast<std::size_t>(source.from - part_.first);
     refuse_layers("layer " + names_[given] + " has no output " + std::to_string(source.output) + ", which " +
-                  (user < names_.size() ? "layer " + names_[user] : "a later stage") + " uses");
+                  (user < names_.size() ? "layer " + names_[user] : "a later stage") +
+                  " uses: expected an output of the layer");
   }
 
   Part part_;
@@ -154,7 +155,9 @@ at::Tensor value_elsewhere(const LayerGraph& layers, const std::string& paramete
   const int layer = layer_of(layers, parameter);
   const auto parameters = built(layers[layer], layer, seed).module->named_parameters();
   const at::Tensor* found = parameters.find(parameter.substr(layers[layer].name.size() + 1));
-  if (found == nullptr) refuse_layers("layer " + layers[layer].name + " has no parameter " + parameter);
+  if (found == nullptr)
+    refuse_layers("layer " + layers[layer].name + " has no parameter " + parameter +
+                  ", expected a name of its parameters");
   return *found;
 }
 
@@ -182,7 +185,8 @@ void add_ties(const LayerGraph& layers, const std::vector<Part>& parts, std::opt
                                             : value_elsewhere(layers, tie[0].name, seed);
       const at::Tensor parameter = graph.parameter(each);
       if (parameter.sizes() != value.sizes())
-        refuse_layers("the tied parameters " + tie[0].name + " and " + each.name + " have different shapes");
+        refuse_layers("the tied parameters " + tie[0].name + " and " + each.name + " have the shapes " +
+                      c10::str(value.sizes(), " and ", parameter.sizes()) + ", expected equal shapes");
       const at::NoGradGuard no_grad;
       if (!parameter.is_same(value)) parameter.copy_(value);
     }
@@ -192,11 +196,12 @@ void add_ties(const LayerGraph& layers, const std::vector<Part>& parts, std::opt
 }  // namespace
 
 int LayerGraph::add(Layer layer) {
-  if (!layer.build) refuse_layers("layer " + layer.name + " has no function that builds it");
+  if (!layer.build) refuse_layers("layer " + layer.name + " has no function that builds it, expected one");
   if (layer.name.empty() || layer.name.find('.') != std::string::npos)
     refuse_layers("the name '" + layer.name + "': expected a name without dots");
   for (const Layer& other : layers_)
-    if (other.name == layer.name) refuse_layers("two layers have the name " + layer.name);
+    if (other.name == layer.name)
+      refuse_layers("two layers have the name " + layer.name + ", expected unique names");
   for (const Source& source : layer.inputs)
     if (source.from >= size() || source.output < 0 || source.from < -1)
       refuse_layers("layer " + layer.name + " uses output " + std::to_string(source.output) + " of layer " +
@@ -217,7 +222,7 @@ void LayerGraph::tie(std::vector<std::string> parameters) {
     layer_of(*this, parameter);
     for (const auto& other : ties_)
       if (std::find(other.begin(), other.end(), parameter) != other.end())
-        refuse_layers("the parameter " + parameter + " is in two ties");
+        refuse_layers("the parameter " + parameter + " is in two ties, expected it in one");
   }
   ties_.push_back(std::move(parameters));
 }
@@ -238,7 +243,7 @@ std::set<int> stages_of(const schedule::Schedule& schedule, int rank) {
 }
 
 StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
-  if (layers.size() == 0) refuse_layers("a model without layers");
+  if (layers.size() == 0) refuse_layers("a model without layers, expected at least one");
   const std::vector<Part> parts = parts_of(layers, options.cuts);
   StageGraph graph;
   for (std::size_t stage = 0; stage < parts.size(); ++stage) {
@@ -253,7 +258,8 @@ StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
     for (int layer = part.first; layer < part.last; ++layer) {
       BuiltLayer made = built(layers[layer], layer, options.seed);
       if (made.module == nullptr || !made.forward)
-        refuse_layers("layer " + layers[layer].name + " was built without a module or a function");
+        refuse_layers("layer " + layers[layer].name +
+                      " was built without a module or a function, expected both");
       module->register_module(layers[layer].name, std::move(made.module));
       forwards.push_back(std::move(made.forward));
     }

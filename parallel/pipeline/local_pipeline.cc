@@ -34,7 +34,8 @@ void check(const StageGraph& graph, const schedule::Schedule& schedule, const Lo
   if (!options.loss) refuse(ErrorKind::invalid_argument, "no loss: give LocalOptions::loss");
   for (int stage = 0; stage < graph.size(); ++stage)
     if (!graph.is_here(stage))
-      refuse(ErrorKind::invalid_argument, "stage " + std::to_string(stage) + " has no module");
+      refuse(ErrorKind::invalid_argument,
+             "stage " + std::to_string(stage) + " has no module, expected one for each stage");
   if (!options.devices.empty() && options.devices.size() != schedule.ranks.size())
     refuse(ErrorKind::invalid_argument, std::to_string(options.devices.size()) +
                                             " devices, expected one for each of " +
@@ -61,7 +62,7 @@ void check_devices(const StageGraph& graph, const schedule::Schedule& schedule, 
         throw Error(ErrorKind::unsupported, "LocalPipeline: stage " + std::to_string(first) + " on " +
                                                 device_of(first).str() + " and stage " +
                                                 std::to_string(stage) + " on " + device_of(stage).str() +
-                                                " share a parameter or buffer");
+                                                " share a parameter or buffer, expected one device for both");
     }
   }
 }

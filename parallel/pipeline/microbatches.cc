@@ -35,7 +35,7 @@ std::int64_t rows_of(const Values& inputs, const Values& targets) {
         throw rpc::Error(rpc::ErrorKind::invalid_argument,
                          std::string("pipeline step: ") + what + " " + std::to_string(i) + text);
       };
-      if (tensors[i].dim() == 0 || tensors[i].size(0) == 0) refuse(" has no rows");
+      if (tensors[i].dim() == 0 || tensors[i].size(0) == 0) refuse(" has no rows, expected at least one");
       if (tensors[i].requires_grad())
         refuse(" requires grad, expected data: put its computation into the first stage");
       if (tensors[i].size(0) != rows.value_or(tensors[i].size(0)))

@@ -143,7 +143,8 @@ partition::Profile measure_all(const StageGraph& layers, const Values& sample,
       if (input.from >= 0 || places.contains(-1 - input.output)) continue;
       if (static_cast<std::size_t>(input.output) >= sample.size())
         refuse_profile("a layer uses input " + std::to_string(input.output) +
-                       " of the step, but the sample has " + std::to_string(sample.size()) + " values");
+                       " of the step, but the sample has " + std::to_string(sample.size()) +
+                       " values, expected at least " + std::to_string(input.output + 1));
       const std::string which = std::to_string(input.output);
       values[input] = sample[static_cast<std::size_t>(input.output)];
       places[-1 - input.output] = profile.layers.size();

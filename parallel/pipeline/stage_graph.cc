@@ -18,8 +18,8 @@ namespace {
 
 int StageGraph::add(Stage stage) {
   const std::string name = "StageGraph::add: stage " + std::to_string(size());
-  if (stage.module == nullptr) refuse(name + " has no module");
-  if (!stage.forward) refuse(name + " has no function");
+  if (stage.module == nullptr) refuse(name + " has no module, expected one");
+  if (!stage.forward) refuse(name + " has no function, expected one");
   return append(std::move(stage));
 }
 
@@ -68,7 +68,9 @@ void StageGraph::tie(Tie parameters) {
 at::Tensor StageGraph::parameter(const StageParameter& which) const {
   const auto parameters = (*this)[which.stage].module->named_parameters();
   const at::Tensor* found = parameters.find(which.name);
-  if (found == nullptr) refuse("stage " + std::to_string(which.stage) + " has no parameter " + which.name);
+  if (found == nullptr)
+    refuse("stage " + std::to_string(which.stage) + " has no parameter " + which.name +
+           ", expected a name of its module's parameters");
   return *found;
 }
 

@@ -44,8 +44,10 @@ class GradientCheck {
           apply(rank, action, stages[action.stage], reduces_all_ || is_replicated(action.stage));
         });
       for (const auto& [stage, state] : stages) {
-        if (state.unreduced || state.is_reducing) refuse(rank, stage, "gradients that are not reduced");
-        if (steps_ && state.unstepped) refuse(rank, stage, "gradients without an optimizer step");
+        if (state.unreduced || state.is_reducing)
+          refuse(rank, stage, "gradients that are not reduced, expected a reduction after the last backward");
+        if (steps_ && state.unstepped)
+          refuse(rank, stage, "gradients without an optimizer step, expected one after the last backward");
       }
     }
   }
@@ -70,13 +72,13 @@ class GradientCheck {
       case Op::weight_gradient:
         if (state.is_reducing || state.is_reduced)
           refuse(rank, action.stage,
-                 "a backward after the start of a reduction, and no optimizer step before");
+                 "a backward after the start of a reduction, expected an optimizer step in between");
         state.unreduced = reduces;
         state.unstepped = true;
         return;
       case Op::reduce_gradient:
         if (state.is_reducing || state.is_reduced)
-          refuse(rank, action.stage, "two reductions, and no optimizer step between");
+          refuse(rank, action.stage, "two reductions, expected an optimizer step in between");
         state.is_reducing = reduces;
         state.unreduced = false;
         return;
@@ -86,7 +88,8 @@ class GradientCheck {
         return;
       case Op::optimizer_step:
         if (state.unreduced || state.is_reducing)
-          refuse(rank, action.stage, "an optimizer step before the end of the reduction");
+          refuse(rank, action.stage,
+                 "an optimizer step before the end of the reduction, expected it after the end");
         state.unstepped = state.is_reduced = false;
         return;
       default:
@@ -117,14 +120,16 @@ void check_schedule(const std::string& executor, const StageGraph& graph, const 
   };
   if (schedule.stages() != graph.size())
     refuse(ErrorKind::invalid_argument, "a schedule of " + std::to_string(schedule.stages()) +
-                                            " stages for a model of " + std::to_string(graph.size()));
+                                            " stages for a model of " + std::to_string(graph.size()) +
+                                            ", expected equal numbers");
   schedule::validate(schedule);
   if (supported.steps && has_steps(schedule) && !supported.has_optimizer)
     refuse(ErrorKind::invalid_argument,
            "the schedule steps parameters, and there is no optimizer: give one in the options");
   for (const auto& replicas : schedule.placement)
     if (replicas.size() > 1 && !supported.replicas)
-      refuse(ErrorKind::unsupported, "a schedule with replicated stages");
+      refuse(ErrorKind::unsupported, "a schedule with a stage on " + std::to_string(replicas.size()) +
+                                         " ranks, expected one rank for each stage");
   for (const auto& actions : schedule.ranks)
     for (const Action& action : actions)
       schedule::for_each_part(action, [&](const Action& part) {

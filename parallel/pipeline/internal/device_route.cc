@@ -35,7 +35,10 @@ std::vector<PointToPoint> allocate(DeviceHeader& header, c10::Device device) {
   Values& values = header.values.values;
   if (!header.values.has(header.dtypes.size()) || header.sizes.size() != header.dtypes.size())
     throw Error(ErrorKind::invalid_argument,
-                "the header of a value on a device: lists of different lengths, expected equal ones");
+                "the header of a value on a device has " + std::to_string(values.size()) + " values, " +
+                    std::to_string(header.values.requires_grad.size()) + " flags, " +
+                    std::to_string(header.dtypes.size()) + " types and " +
+                    std::to_string(header.sizes.size()) + " sizes, expected equal numbers");
   std::vector<PointToPoint> messages;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (header.dtypes[i] == not_on_device) continue;

@@ -95,7 +95,7 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
       }
       if (!expected)
         return self->fail("values of micro-batch " + std::to_string(arrival.microbatch) +
-                          ", expected others");
+                          ", expected a micro-batch whose values have not arrived");
       self->came(*expected, std::move(arrival.values));
       self->next_of_route();
     });

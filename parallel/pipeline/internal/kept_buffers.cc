@@ -16,8 +16,10 @@ void KeptBuffers::restore() const {
   const at::NoGradGuard no_grad;
   for (const Kept& kept : buffers_) {
     if (kept.buffer.sizes() != kept.before.sizes())
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "the forward changes the shape of a buffer, which a recomputation cannot undo");
+      throw rpc::Error(
+          rpc::ErrorKind::failed_precondition,
+          c10::str("the forward changes the shape of a buffer from ", kept.before.sizes(), " to ",
+                   kept.buffer.sizes(), ", which a recomputation cannot undo: expected equal shapes"));
     if (kept.buffer.scalar_type() == kept.before.scalar_type() && at::equal(kept.buffer, kept.before))
       continue;
     // Batch norms change their statistics without a new version, since no backward uses them. After other

@@ -171,7 +171,8 @@ Values RankStep::inputs_of(int stage, int microbatch) {
     if (source.from < 0 && source.output >= static_cast<int>(own.size()))
       throw Error(ErrorKind::invalid_argument, "the step has " + std::to_string(own.size()) +
                                                    " inputs, and the stage uses input " +
-                                                   std::to_string(source.output));
+                                                   std::to_string(source.output) + ", expected at least " +
+                                                   std::to_string(source.output + 1) + " inputs");
     if (source.from >= 0) {
       inputs.push_back(values.at(source));
       continue;
@@ -219,9 +220,10 @@ Values RankStep::sent(const Edge& edge, const Values& outputs) const {
   Values values;
   for (const int output : step_.graph.outputs_of(edge)) {
     if (output >= static_cast<int>(outputs.size()))
-      throw Error(ErrorKind::invalid_argument, "the stage gives " + std::to_string(outputs.size()) +
-                                                   " outputs, and stage " + std::to_string(edge.to) +
-                                                   " uses output " + std::to_string(output));
+      throw Error(ErrorKind::invalid_argument,
+                  "the stage gives " + std::to_string(outputs.size()) + " outputs, and stage " +
+                      std::to_string(edge.to) + " uses output " + std::to_string(output) +
+                      ", expected at least " + std::to_string(output + 1) + " outputs");
     const at::Tensor& value = outputs[static_cast<std::size_t>(output)];
     const bool is_original = gets_original(edge, output) && !shares_gathered_memory(edge.from, value);
     const at::Tensor plain = is_original ? value.detach() : value.detach().clone();

@@ -91,8 +91,9 @@ rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> 
       refused = over_error(part.step, "a later step has begun");
     } else if (step->asked.contains(stage) || step->is_posted) {
       refused = std::make_exception_ptr(
-          Error(ErrorKind::failed_precondition,
-                "stage " + std::to_string(stage) + " is already running step " + std::to_string(part.step)));
+          Error(ErrorKind::failed_precondition, "stage " + std::to_string(stage) +
+                                                    " is already running step " + std::to_string(part.step) +
+                                                    ", expected one call for each stage in a step"));
     } else {
       for (auto other = steps_.begin(); other->first < part.step; other = steps_.erase(other))
         before.push_back(other->second);
@@ -192,13 +193,18 @@ std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueM
           : std::find(ties_.begin(), ties_.end(), key) != ties_.end();
   if (!is_known || !message.sent.has(values_in(key, graph_, schedule_)) ||
       schedule_.rank_of(receiver, 0) != rank_)
-    return Error(ErrorKind::invalid_argument, "a value of stage " + std::to_string(sender) + " for stage " +
-                                                  std::to_string(receiver) +
-                                                  " does not fit the model of this worker");
+    return Error(ErrorKind::invalid_argument,
+                 "a value of stage " + std::to_string(sender) + " for stage " + std::to_string(receiver) +
+                     " does not fit the model of this worker: micro-batch " +
+                     std::to_string(message.microbatch) + " of " + std::to_string(schedule_.microbatches) +
+                     ", " + std::to_string(message.sent.values.size()) +
+                     " tensors, expected a value of an edge to a stage of rank " + std::to_string(rank_));
   rpc::MutexLock lock(mutex_);
-  if (from != workers_[static_cast<std::size_t>(schedule_.rank_of(sender, 0))])
-    return Error(ErrorKind::permission_denied,
-                 from.name + " does not compute stage " + std::to_string(sender));
+  if (const rpc::AgentId& owner = workers_[static_cast<std::size_t>(schedule_.rank_of(sender, 0))];
+      from != owner)
+    return Error(ErrorKind::permission_denied, from.name + " does not compute stage " +
+                                                   std::to_string(sender) + ", expected a value from " +
+                                                   owner.name);
   return std::nullopt;
 }
 

@@ -348,7 +348,7 @@ TEST(GroupPipeline, RefusesInvalidArguments) {
   const auto both = schedule::interleaved({.ranks = 1, .microbatches = 2, .chunks = 2});
   const StageGraph half = cut(blocks(2), {.cuts = {1}, .built = std::set<int>{1}});
   EXPECT_EQ(refused([&] { GroupPipeline(group, half, both, {.loss = squares}); }),
-            "GroupPipeline: stage 0 of this rank has no module");
+            "GroupPipeline: stage 0 of this rank has no module, expected one: see CutOptions::built");
 }
 
 }  // namespace

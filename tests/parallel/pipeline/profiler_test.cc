@@ -201,7 +201,7 @@ TEST(Profiler, RefusesUnmeasurableModels) {
   StageGraph graph;
   graph.add(std::make_shared<Counted>(), step_input(2));
   EXPECT_EQ(message_of([&] { return profile(graph, {sample}); }),
-            "profile: a layer uses input 2 of the step, but the sample has 1 values");
+            "profile: a layer uses input 2 of the step, but the sample has 1 values, expected at least 3");
 }
 
 }  // namespace

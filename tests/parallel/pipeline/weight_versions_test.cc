@@ -429,16 +429,17 @@ TEST(StageOptimizers, RefuseInvalidArguments) {
               LocalPipeline(graph, schedule::pipedream({.ranks = 3, .microbatches = 2}, {.replicas = {1, 2}}),
                             {.loss = squares, .optimizer = momentum});
             }),
-            "LocalPipeline: a schedule with replicated stages");
+            "LocalPipeline: a schedule with a stage on 2 ranks, expected one rank for each stage");
   const auto replicated = schedule::load("0F0,0B0\n0F1,0B1", "by hand");
   auto steps_too_early = schedule::add_optimizer_steps(replicated);
   Company company(2);
   for (const auto& error : on_ranks(company, [&](const Group& group) {
          GroupPipeline(group, cut(blocks(1), {}), steps_too_early, {.loss = squares, .optimizer = momentum});
        }))
-    EXPECT_EQ(std::string(error.value().what()),
-              "GroupPipeline: rank 0 has for stage 0 an optimizer step before the end of the reduction: see "
-              "schedule::add_gradient_reduction and schedule::add_optimizer_steps");
+    EXPECT_EQ(
+        std::string(error.value().what()),
+        "GroupPipeline: rank 0 has for stage 0 an optimizer step before the end of the reduction, expected "
+        "it after the end: see schedule::add_gradient_reduction and schedule::add_optimizer_steps");
   const auto reduced_twice = schedule::load(
       "0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F2,0B2,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
       "0F1,0B1,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F3,0B3,0REDUCE_GRAD,0WAIT_REDUCE_GRAD",
@@ -453,8 +454,8 @@ TEST(StageOptimizers, RefuseInvalidArguments) {
   auto some = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   some.ranks[0].push_back({.op = Op::optimizer_step, .stage = 0});
   EXPECT_EQ(refused([&] { LocalPipeline(graph, some, {.loss = squares, .optimizer = momentum}); }),
-            "LocalPipeline: rank 1 has for stage 1 gradients without an optimizer step: see "
-            "schedule::add_gradient_reduction and schedule::add_optimizer_steps");
+            "LocalPipeline: rank 1 has for stage 1 gradients without an optimizer step, expected one after "
+            "the last backward: see schedule::add_gradient_reduction and schedule::add_optimizer_steps");
   StageGraph tied;
   const auto part = std::make_shared<torch::nn::LinearImpl>(6, 6);
   tied.add(part, step_input(0));

@@ -68,7 +68,7 @@ TEST(Ties, RefuseInvalidParameters) {
             "pipeline layers: the parameter block2.0.weight of a tie: expected LAYER.PARAMETER");
   model.tie({"block0.0.weight", "block1.0.weight"});
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block1.0.bias"}); }),
-            "pipeline layers: the parameter block0.0.weight is in two ties");
+            "pipeline layers: the parameter block0.0.weight is in two ties, expected it in one");
   for (const int built : {0, 1})
     EXPECT_EQ(
         refused([&] { cut(model, {.cuts = {1}, .built = std::set{built}}); }),
@@ -77,10 +77,12 @@ TEST(Ties, RefuseInvalidParameters) {
   LayerGraph shapes = blocks(2);
   shapes.tie({"block0.0.weight", "block1.0.bias"});
   EXPECT_EQ(refused([&] { cut(shapes, {.cuts = {1}}); }),
-            "pipeline layers: the tied parameters block0.0.weight and block1.0.bias have different shapes");
+            "pipeline layers: the tied parameters block0.0.weight and block1.0.bias have the shapes [6, 6] "
+            "and [6], expected equal shapes");
   LayerGraph unknown = blocks(2);
   unknown.tie({"block0.0.weight", "block1.2.weight"});
-  EXPECT_EQ(refused([&] { cut(unknown, {.cuts = {1}}); }), "stage 1 has no parameter block1.2.weight");
+  EXPECT_EQ(refused([&] { cut(unknown, {.cuts = {1}}); }),
+            "stage 1 has no parameter block1.2.weight, expected a name of its module's parameters");
   const auto steps = schedule::pipedream({.ranks = 2, .microbatches = 2});
   const StageGraph graph = cut(model, {.cuts = {1}});
   EXPECT_EQ(

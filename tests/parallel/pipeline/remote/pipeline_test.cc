@@ -318,7 +318,7 @@ TEST(RemotePipeline, RefusesInvalidArguments) {
   const auto gpipe = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   const auto workers = agents.workers();
   EXPECT_EQ(refused(workers, {.cuts = {}, .schedule = gpipe}),
-            "Pipeline::create: a schedule of 2 stages for a model of 1");
+            "Pipeline::create: a schedule of 2 stages for a model of 1, expected equal numbers");
   EXPECT_EQ(refused({workers[0]}, {.cuts = {1}, .schedule = gpipe}),
             "Pipeline::create: 1 workers, expected one for each of 2 ranks");
   EXPECT_EQ(refused({workers[0], workers[0]}, {.cuts = {1}, .schedule = gpipe}),
@@ -524,7 +524,8 @@ TEST(LayerGraph, RefusesLayersThatDoNotFit) {
     const auto error = error_of(f);
     return error ? std::string(error->what()) : "not refused";
   };
-  EXPECT_EQ(refused([&] { model.add("a", linear); }), "pipeline layers: two layers have the name a");
+  EXPECT_EQ(refused([&] { model.add("a", linear); }),
+            "pipeline layers: two layers have the name a, expected unique names");
   EXPECT_EQ(refused([&] { model.add("b.c", linear); }),
             "pipeline layers: the name 'b.c': expected a name without dots");
   EXPECT_EQ(refused([&] { model.add("b", linear, Source{1}); }),
@@ -532,7 +533,7 @@ TEST(LayerGraph, RefusesLayersThatDoNotFit) {
             "before, or an input of the step");
   model.add("b", linear, Source{0, 1});
   EXPECT_EQ(refused([&] { cut(model, {})[0].forward({at::ones({1, 2})}); }),
-            "pipeline layers: layer a has no output 1, which layer b uses");
+            "pipeline layers: layer a has no output 1, which layer b uses: expected an output of the layer");
 }
 
 }  // namespace
