@@ -89,7 +89,9 @@ std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& ro
   const bool is_used = pattern.empty() || std::any_of(blocks.begin(), blocks.end(), [&](const auto& block) {
                          return matches(pattern, block.name);
                        });
-  if (!is_used) refuse_module("no module matches the block \"" + pattern + "\"");
+  if (!is_used)
+    refuse_module("no module matches the block \"" + pattern +
+                  "\", expected a pattern of module names, such as \"layers.*\"");
   for (const FoundBlock& outer : blocks)
     for (const FoundBlock& inner : blocks)
       if (is_within(inner.name, outer.name))
@@ -180,7 +182,8 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
     for (const std::string& pattern : options_.ignored)
       if (select(module_->named_parameters(), true, {pattern}, blocks).is_empty() &&
           select(module_->named_buffers(), true, {pattern}, blocks).is_empty())
-        refuse_module("no parameter or buffer matches the ignored \"" + pattern + "\"");
+        refuse_module("no parameter or buffer matches the ignored \"" + pattern +
+                      "\", expected a pattern of their names");
     return units_of(module_owner, *module_, names, ignored_);
   });
   ShardSetup setup{.owner = module_owner,

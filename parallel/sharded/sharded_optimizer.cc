@@ -357,13 +357,13 @@ dist_optim::OptimizerState ShardedOptimizer::state() const {
 
 void ShardedOptimizer::set_state(const std::vector<dist_optim::OptimizerState>& states) {
   require_no_round("set_state");
-  if (states.empty()) refuse("set_state: no states are given");
+  if (states.empty()) refuse("set_state: 0 states, expected at least one");
   std::set<std::string> names;
   for (const auto& parameter : parameters_) names.insert(parameter.name);
   for (const auto& state : states)
     for (const auto& [key, tensor] : state.tensors)
       if (!names.contains(owner_of(key, names)))
-        refuse("set_state: the state has " + key + ", which belongs to no parameter of this optimizer");
+        refuse("set_state: the state has " + key + ", expected only states of this optimizer's parameters");
   leaves_->set_state(dist_optim::reslice(states, slices_));
 }
 

@@ -57,7 +57,8 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
                              : same->names.push_back(entry.key());
   }
   if (parameters.empty())
-    refuse(std::string("the module has no parameters") + (ignored.is_empty() ? "" : " that are not ignored"));
+    refuse(std::string("the module has no parameters") + (ignored.is_empty() ? "" : " that are not ignored") +
+           ", expected at least one");
   std::map<const void*, std::string> owners;  // of storages
   const auto own = [&](const std::string& name, const at::Tensor& tensor) {
     const auto [first, is_first] = owners.emplace(tensor.storage().unsafeGetStorageImpl(), name);
@@ -71,7 +72,8 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
                   owner + ": parameter " + each.names[0] + " is on " + each.tensor.device().str() + ", " +
                       parameters.front().names[0] + " on " + parameters.front().tensor.device().str() +
                       ", expected one device");
-    if (each.tensor.layout() != at::kStrided) refuse("parameter " + each.names[0] + " is sparse");
+    if (each.tensor.layout() != at::kStrided)
+      refuse("parameter " + each.names[0] + " is sparse, expected a dense one");
     if (each.tensor.numel() > 0 && !has_memory(each.tensor))
       refuse("parameter " + each.names[0] + " is split over ranks already, expected a whole module");
     if (each.tensor.numel() > 0) own(each.names[0], each.tensor);

@@ -106,7 +106,7 @@ Manifest CheckpointFolder::manifest(std::int64_t step) const {
   if (!fs::exists(path, missing)) {
     std::string complete;
     for (const std::int64_t other : steps()) complete += " " + std::to_string(other);
-    fail_at(of_step(step), "no complete checkpoint; the folder has those of the steps:" +
+    fail_at(of_step(step), "no complete checkpoint of this step, the folder has those of the steps:" +
                                (complete.empty() ? std::string(" none") : complete));
   }
   dist_optim::TensorFile file = dist_optim::read_tensor_file(path);
@@ -115,13 +115,17 @@ Manifest CheckpointFolder::manifest(std::int64_t step) const {
   Manifest manifest;
   try {
     const ManifestJson about = ManifestJson::parse(note->second);
-    if (about.at("format").get<int>() > manifest_format) fail_at(path, "a later version of weft wrote it");
+    if (const int format = about.at("format").get<int>(); format > manifest_format)
+      fail_at(path, "has the format " + std::to_string(format) + ", expected at most " +
+                        std::to_string(manifest_format) + ": a later version of weft wrote it");
     manifest.step = about.at("step").get<std::int64_t>();
     manifest.files = about.at("files").get<std::vector<std::uint32_t>>();
   } catch (const ManifestJson::exception& error) {
     fail_at(path, std::string("is damaged: ") + error.what());
   }
-  if (manifest.step != step) fail_at(path, "is that of step " + std::to_string(manifest.step));
+  if (manifest.step != step)
+    fail_at(path,
+            "is that of step " + std::to_string(manifest.step) + ", expected step " + std::to_string(step));
   file.notes.erase(note);
   manifest.notes = std::move(file.notes);
   return manifest;

@@ -32,9 +32,9 @@ Group group_of_checkpoints(const Group& group, std::chrono::nanoseconds timeout)
 // Options that are not valid are refused before the ranks exchange anything.
 CheckpointOptions checked_options(CheckpointOptions options) {
   if (options.keep < 1)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "Checkpoints: CheckpointOptions::keep is " +
-                                                           std::to_string(options.keep) +
-                                                           ", but at least 1 checkpoint is kept");
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "Checkpoints: CheckpointOptions::keep is " + std::to_string(options.keep) + ", expected at least 1");
   return options;
 }
 
@@ -109,8 +109,10 @@ rpc::Future<void> Checkpoints::save(std::int64_t step, const SlicedState& state)
   report.failure = SaveFailure::of("", [&] {
     for (const auto& [name, text] : state.notes)
       if (name.starts_with("weft."))
-        throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         "the note '" + name + "' has a name that begins with 'weft.', which is reserved");
+        throw rpc::Error(
+            rpc::ErrorKind::invalid_argument,
+            "the note '" + name +
+                "' has a name that begins with 'weft.', which is reserved: expected another name");
     host_.copy(state.tensors);
     for (const auto& [name, tensor] : host_.tensors())
       report.slices.push_back({name, tensor.sizes, c10::toString(tensor.values.scalar_type()), tensor.begin,

@@ -16,7 +16,10 @@ void HostState::copy(const std::map<std::string, SlicedTensor>& tensors) {
     if (!from.defined() || from.layout() != at::kStrided || from.dim() != 1)
       throw rpc::Error(
           rpc::ErrorKind::invalid_argument,
-          "tensor '" + name + "': the values are not defined, not dense or not of one dimension");
+          "tensor '" + name + "': the values are " +
+              (from.defined() ? c10::str("of the layout ", from.layout(), " with ", from.dim(), " dimensions")
+                              : "not defined") +
+              ", expected a dense tensor of one dimension");
     const bool on_host = from.device().is_cpu();
     at::Tensor to = before[name].values;
     if (!to.defined() || to.numel() != from.numel() || to.scalar_type() != from.scalar_type())

@@ -58,7 +58,7 @@ std::uint32_t write_slices(const std::filesystem::path& path,
   try {
     file.notes[slices_note] = slices.dump();
   } catch (const SliceJson::exception&) {
-    refuse_slice("names of tensors must be UTF-8");
+    refuse_slice("a name of a tensor is not UTF-8, expected names in UTF-8");
   }
   return dist_optim::write_tensor_file(path, file);
 }
@@ -70,7 +70,8 @@ SliceFileReader::SliceFileReader(const std::filesystem::path& path, std::uint32_
   };
   const auto note = file_.notes().find(slices_note);
   if (!file_.proven() || file_.crc() != crc || note == file_.notes().end())
-    damaged("is not the file that was written for this checkpoint");
+    damaged("is not the file that was written for this checkpoint" +
+            (file_.crc() == crc ? "" : c10::str(": its checksum is ", file_.crc(), ", expected ", crc)));
   try {
     const SliceJson slices = SliceJson::parse(note->second);
     for (const auto& [stored, form] : file_.tensors()) {
@@ -104,13 +105,17 @@ SliceTarget::SliceTarget(std::string name, SlicedTensor tensor)
     : name_(std::move(name)), tensor_(std::move(tensor)) {
   const at::Tensor& values = tensor_.values;
   if (!values.defined() || values.dim() != 1)
-    refuse_slice("tensor '" + name_ + "': the values are not defined, or not of one dimension");
+    refuse_slice("tensor '" + name_ + "': the values are " +
+                 (values.defined() ? "of " + std::to_string(values.dim()) + " dimensions" : "not defined") +
+                 ", expected one dimension");
   const std::int64_t elements = c10::multiply_integers(tensor_.sizes);
   const std::int64_t end = tensor_.begin + values.numel();
   runs_ = tensor_.runs.value_or(Runs::all(elements));
   if (tensor_.begin < 0 || !runs_.fit(elements) || end > runs_.count(elements))
     refuse_slice("tensor '" + name_ + "' of " + form_text(values.scalar_type(), tensor_.sizes) +
-                 " has no elements " + std::to_string(tensor_.begin) + " to " + std::to_string(end));
+                 " has no elements " + std::to_string(tensor_.begin) + " to " + std::to_string(end) +
+                 ", expected a range within " +
+                 std::to_string(runs_.fit(elements) ? runs_.count(elements) : elements) + " elements");
   if (values.numel() != 0) missing_.emplace_back(tensor_.begin, end);
 }
 
@@ -124,7 +129,7 @@ void SliceTarget::fill_from(SliceFileReader& file) {
   const SliceFileReader::Slice& slice = found->second;
   if (slice.sizes != tensor_.sizes || slice.dtype != tensor_.values.scalar_type())
     refuse_slice(file.path().string() + ": tensor '" + name_ + "' is " + form_text(slice.dtype, slice.sizes) +
-                 ", not " + form_text(tensor_.values.scalar_type(), tensor_.sizes));
+                 ", expected " + form_text(tensor_.values.scalar_type(), tensor_.sizes));
   seen_ = true;
   std::vector<Positions> left = missing_;
   read(file, slice, take_shared(runs_, left, slice.runs, {slice.begin, slice.end}));

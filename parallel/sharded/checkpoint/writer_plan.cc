@@ -57,7 +57,8 @@ std::int64_t first_gap(const Ranges& ranges, std::int64_t end) {
 void expect_covered(const std::string& name, const PlannedTensor& tensor) {
   const auto refuse_gap = [&](std::int64_t element) {
     refuse_plan("tensor '" + name + "' has " + std::to_string(tensor.elements) +
-                " elements, and no rank has element " + std::to_string(element));
+                " elements, and no rank has element " + std::to_string(element) +
+                ": expected each element on a rank");
   };
   Ranges first_runs;
   for (const auto& [runs, ranges] : tensor.holders) {
@@ -82,13 +83,14 @@ std::vector<std::vector<std::string>> plan_writers(const std::vector<std::vector
           slice.end > runs.count(elements))
         refuse_plan(whose + "of sizes " + text_of(slice.sizes) + " has no elements " +
                     std::to_string(slice.begin) + " to " + std::to_string(slice.end) +
-                    (slice.runs ? " of these runs" : ""));
+                    (slice.runs ? " of these runs" : "") + ", expected a range of existing elements");
       PlannedTensor& tensor = tensors[slice.name];
       if (tensor.first == nullptr) tensor = {&slice, rank, elements, runs.distance, {}};
       if (slice.sizes != tensor.first->sizes || slice.dtype != tensor.first->dtype ||
           runs.distance != tensor.distance)
         refuse_plan(whose + "is " + text_of(slice, runs.distance) + ", on rank " +
-                    std::to_string(tensor.first_rank) + " it is " + text_of(*tensor.first, tensor.distance));
+                    std::to_string(tensor.first_rank) + " it is " + text_of(*tensor.first, tensor.distance) +
+                    ", expected the same on all ranks");
       // A slice without elements is written only if the whole tensor has no elements, so that the file has
       // its name.
       Ranges& ranges = tensor.holders[runs];

@@ -80,14 +80,18 @@ bool FlatShard::is_frozen_in_part() const {
 
 void FlatShard::check_unchanged() const {
   for (const auto& [name, tensor, sparse] : parameters_) {
-    const char* const what = tensor.requires_grad() && !trains()     ? "requires grad"
-                             : tensor.dtype() != gathered_.dtype()   ? "has another type"
-                             : tensor.device() != gathered_.device() ? "is on another device"
-                                                                     : nullptr;
-    if (what != nullptr)
+    const std::string what =
+        tensor.requires_grad() && !trains() ? "requires grad now, expected no grad"
+        : tensor.dtype() != gathered_.dtype()
+            ? c10::str("has another type now (", tensor.scalar_type(), ", expected ",
+                       c10::typeMetaToScalarType(gathered_.dtype()), ")")
+        : tensor.device() != gathered_.device()
+            ? c10::str("is on another device now (", tensor.device(), ", expected ", gathered_.device(), ")")
+            : std::string();
+    if (!what.empty())
       throw rpc::Error(rpc::ErrorKind::failed_precondition, owner_ + ": parameter " + name + " " + what +
-                                                                " now: change the module before the " +
-                                                                owner_ + " is constructed");
+                                                                ": change the module before the " + owner_ +
+                                                                " is constructed");
   }
 }
 

@@ -40,11 +40,18 @@ class StateGather {
         root_(root),
         tag_(tag),
         indices_(group.all_gather_object(index_of(own)).get()) {
+    const auto text = [](const StateIndex& index) {
+      std::string rates;
+      for (const auto& [group, rate] : index.learning_rates)
+        rates += (rates.empty() ? "" : ", ") + (group.empty() ? "" : group + " ") + c10::str(rate);
+      return rates;
+    };
     for (std::size_t rank = 1; rank < indices_.size(); ++rank)
       if (indices_[rank].learning_rates != indices_[0].learning_rates)
         throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         "whole_state: the learning rates of ranks 0 and " + std::to_string(rank) +
-                             " differ, expected equal ones: set them on all ranks");
+                         "whole_state: the learning rates of rank 0 are " + text(indices_[0]) +
+                             ", those of rank " + std::to_string(rank) + " are " + text(indices_[rank]) +
+                             ", expected equal ones: set them on all ranks");
   }
 
   bool wants(int rank) const { return !root_ || *root_ == rank; }

@@ -319,8 +319,8 @@ TEST_F(ShardedCheckpoints, LoadingMissingDataIsRefused) {
   };
   expect_refused({{4}, 0, at::zeros({4})}, "none", "step-000000003: the checkpoint has no tensor");
   expect_refused({{0}, 0, at::zeros({0})}, "none", "has no tensor");
-  expect_refused({{3}, 0, at::zeros({3})}, "two", "is Float [2], not Float [3]");
-  expect_refused({{2}, 0, at::zeros({2}, at::kInt)}, "two", "is Float [2], not Int [2]");
+  expect_refused({{3}, 0, at::zeros({3})}, "two", "is Float [2], expected Float [3]");
+  expect_refused({{2}, 0, at::zeros({2}, at::kInt)}, "two", "is Float [2], expected Int [2]");
   expect_refused({{2}, 1, at::zeros({2})}, "two", "has no elements 1 to 3");
   expect_refused({{2}, -1, at::zeros({2})}, "two", "has no elements -1 to 1");
   expect_refused({{2}, 0, at::zeros({2, 1})}, "two", "one dimension");

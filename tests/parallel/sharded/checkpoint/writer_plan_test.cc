@@ -52,16 +52,18 @@ TEST(WriterPlan, RunsAreWrittenByTheRanksThatHaveThem) {
     return error ? std::string(error->what()) : "";
   };
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(3, 1, 0, 3)}}),
-            "tensor 'a' has 12 elements, and no rank has element 2");
+            "tensor 'a' has 12 elements, and no rank has element 2: expected each element on a rank");
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(2, 2, 0, 5)}}),
-            "tensor 'a' has 12 elements, and no rank has element 11");
+            "tensor 'a' has 12 elements, and no rank has element 11: expected each element on a rank");
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(2, 2, 0, 7)}}),
-            "rank 1: tensor 'a' of sizes [3, 4] has no elements 0 to 7 of these runs");
+            "rank 1: tensor 'a' of sizes [3, 4] has no elements 0 to 7 of these runs, expected a range of "
+            "existing elements");
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(3, 2, 0, 6)}}),
-            "rank 1: tensor 'a' of sizes [3, 4] has no elements 0 to 6 of these runs");
+            "rank 1: tensor 'a' of sizes [3, 4] has no elements 0 to 6 of these runs, expected a range of "
+            "existing elements");
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {slice("a", {3, 4}, 0, 12)}}),
             "rank 1: tensor 'a' is Float [3, 4], on rank 0 it is Float [3, 4] with runs at a distance of 4 "
-            "elements");
+            "elements, expected the same on all ranks");
 }
 
 TEST(WriterPlan, AStateThatIsNotWholeIsRefused) {
@@ -71,16 +73,18 @@ TEST(WriterPlan, AStateThatIsNotWholeIsRefused) {
     return error ? std::string(error->what()) : "";
   };
   EXPECT_EQ(refusal({{slice("a", {6}, 0, 2)}, {slice("a", {6}, 3, 6)}}),
-            "tensor 'a' has 6 elements, and no rank has element 2");
+            "tensor 'a' has 6 elements, and no rank has element 2: expected each element on a rank");
   EXPECT_EQ(refusal({{slice("a", {6}, 0, 2)}, {slice("a", {6}, 2, 5)}}),
-            "tensor 'a' has 6 elements, and no rank has element 5");
-  EXPECT_EQ(refusal({{slice("a", {6}, 2, 2)}}), "tensor 'a' has 6 elements, and no rank has element 0");
+            "tensor 'a' has 6 elements, and no rank has element 5: expected each element on a rank");
+  EXPECT_EQ(refusal({{slice("a", {6}, 2, 2)}}),
+            "tensor 'a' has 6 elements, and no rank has element 0: expected each element on a rank");
   EXPECT_EQ(refusal({{slice("a", {6}, 0, 6)}, {slice("a", {2, 3}, 0, 6)}}),
-            "rank 1: tensor 'a' is Float [2, 3], on rank 0 it is Float [6]");
+            "rank 1: tensor 'a' is Float [2, 3], on rank 0 it is Float [6], expected the same on all ranks");
   EXPECT_EQ(refusal({{}, {slice("a", {6}, 0, 6)}, {slice("a", {6}, 0, 6, "Half")}}),
-            "rank 2: tensor 'a' is Half [6], on rank 1 it is Float [6]");
-  EXPECT_EQ(refusal({{slice("a", {2, 3}, 4, 7)}}),
-            "rank 0: tensor 'a' of sizes [2, 3] has no elements 4 to 7");
+            "rank 2: tensor 'a' is Half [6], on rank 1 it is Float [6], expected the same on all ranks");
+  EXPECT_EQ(
+      refusal({{slice("a", {2, 3}, 4, 7)}}),
+      "rank 0: tensor 'a' of sizes [2, 3] has no elements 4 to 7, expected a range of existing elements");
   refusal({{slice("a", {6}, -1, 6)}});
   refusal({{slice("a", {6}, 4, 2)}});
   refusal({{slice("a", {-6}, 0, 0)}});
