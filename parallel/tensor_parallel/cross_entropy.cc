@@ -92,11 +92,9 @@ at::Tensor vocabulary_parallel_cross_entropy(const Group& group, const at::Tenso
                           " columns, expected " + std::to_string(part.rows) + ", those of this rank of " +
                           std::to_string(vocabulary));
   if (targets.scalar_type() != at::kLong || targets.sizes() != logits.sizes().slice(0, logits.dim() - 1))
-    refuse(operation, std::string("the targets are ") + c10::toString(targets.scalar_type()) + " of " +
-                          std::to_string(targets.dim()) + " dimensions with " +
-                          std::to_string(targets.numel()) +
-                          " elements, expected int64 and the shape of the logits without their last "
-                          "dimension");
+    refuse(operation, c10::str("the targets are ", targets.scalar_type(), " ", targets.sizes(), ", expected ",
+                               at::kLong, " ", logits.sizes().slice(0, logits.dim() - 1),
+                               ", the shape of the logits without their last dimension"));
   const at::Tensor losses =
       VocabularyLosses::apply(logits.reshape({-1, part.rows}), targets.reshape(-1), group, part, options);
   if (options.reduction == at::Reduction::None) return losses.view(targets.sizes());

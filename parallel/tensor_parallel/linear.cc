@@ -39,9 +39,10 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const Group& group, std::int6
   if (options_.blocks < 1 || out_features % options_.blocks != 0)
     refuse("ColumnParallelLinear", std::to_string(out_features) + " output features in " +
                                        std::to_string(options_.blocks) +
-                                       " blocks, expected a multiple of the blocks");
+                                       " blocks, expected a multiple of the number of blocks");
   if (options_.blocks > 1 && options_.gather_output)
-    refuse("ColumnParallelLinear", "blocks and gather_output, expected at most one of them");
+    refuse("ColumnParallelLinear", std::to_string(options_.blocks) +
+                                       " blocks with gather_output, expected 1 block with gather_output");
   divide(group, out_features / options_.blocks, "ColumnParallelLinear: output features");
   const Split split{group, 0, out_features, options_.blocks};
   weight = register_split("weight", draw_linear({out_features, in_features}, in_features, options_.generator),

@@ -34,7 +34,8 @@ void refuse_outside(const collectives::Group& group, const VocabularyPart& part,
     if (!text.empty())
       refuse(operation, text + ", expected ids from 0 to " + std::to_string(part.vocabulary - 1) +
                             ", equal on all ranks");
-  refuse(operation, "the ranks do not agree which ids are outside of the vocabulary");
+  refuse(operation,
+         "the ranks do not agree which ids are outside of the vocabulary, expected equal ids on all ranks");
 }
 
 }  // namespace weft::tensor_parallel
