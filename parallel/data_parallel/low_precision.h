@@ -54,8 +54,8 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
     LowPrecision* const of_;
   };
 
-  // output: an output of forward. From its node until the end of backward, the parameters have the data of
-  // the copies.
+  // output: an output of forward. When backward reaches the output, the parameters get the data of the
+  // copies, until the end of backward.
   void watch(const at::Tensor& output);
   // Gives the parameters their own data again. No effect if they already have their own data.
   void leave();

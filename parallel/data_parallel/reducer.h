@@ -46,7 +46,7 @@ namespace weft::data_parallel {
 class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   // Allocates the buckets. All ranks give equal parameters and options. low_precision: the copies with which
-  // the module computes. Null: it computes with the parameters in their own type.
+  // the module computes. Null: the module computes with the parameters in their own type.
   static std::shared_ptr<Reducer> make(collectives::Group group, std::vector<NamedParameter> parameters,
                                        const Options& options, std::shared_ptr<LowPrecision> low_precision);
   ~Reducer();

@@ -178,8 +178,8 @@ void ShardedOptimizer::require_no_round(const char* operation) const {
            rpc::ErrorKind::failed_precondition);
 }
 
-// If f throws, the group is aborted, so the other ranks fail too. They may still write to the memory of the
-// parameters, so the parameters leave it.
+// If f throws, the group is aborted, so the other ranks fail too. The other ranks may still write to the
+// group's memory, so the parameters are moved out of it.
 template <class F>
 void ShardedOptimizer::or_fail(F f) {
   try {

@@ -1,11 +1,11 @@
 // ShardedUnits: parameters that are split over the ranks of a group, in units. The owner calls it to gather a
 // unit, to split it again, and to reduce its gradients.
 //
-// A FullyShardedDataParallel does so before and after the blocks of a module, and a pipeline at the actions
-// of its schedule. From finish_gather() to split() the parameters of a unit have their values; otherwise a
-// use of their elements is an error. Gradients are summed in a buffer of their unit until start_reduction(),
-// which starts to average them over the ranks. publish() stores the averages in the `.grad` of this rank's
-// slices.
+// A FullyShardedDataParallel makes these calls before and after the blocks of a module, and a pipeline makes
+// them at the actions of its schedule. From finish_gather() to split() the parameters of a unit have their
+// values; otherwise a use of their elements is an error. Gradients are summed in a buffer of their unit until
+// start_reduction(), which starts to average them over the ranks. publish() stores the averages in the
+// `.grad` of this rank's slices.
 //
 // All ranks have equal units, and start gathers and reductions of the same units in the same order. Gathers
 // and reductions use separate groups: a group runs its collectives in order, and a gather must not wait for
@@ -72,7 +72,7 @@ class WEFT_EXPORT ShardedUnits {
 
   // --- Parameters ---
   void start_gather(std::size_t unit);   // no effect unless the unit is split
-  void finish_gather(std::size_t unit);  // starts the gather if that has not been done
+  void finish_gather(std::size_t unit);  // starts the gather if it has not started
   // Copies the elements that the program has changed in a whole unit into this rank's part.
   void keep_changes(std::size_t unit);
   void split(std::size_t unit);
@@ -85,7 +85,7 @@ class WEFT_EXPORT ShardedUnits {
   void start_reduction(std::size_t unit);
   // Call it instead of start_reduction(), on all ranks: the next reduction of the unit reduces the sum.
   void keep_gradients(std::size_t unit);
-  void finish_reductions(std::optional<std::size_t> unit = {});  // up to the last one of this unit
+  void finish_reductions(std::optional<std::size_t> unit = {});  // up to the last of this unit; nullopt: all
   // Returns for each unit and each parameter in trained() whether any rank has a gradient. All ranks call it,
   // for the same units.
   std::vector<std::vector<bool>> exchange_gradients(const std::vector<std::size_t>& units) const;

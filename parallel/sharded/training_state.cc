@@ -154,7 +154,7 @@ void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
     to.notes[prefix + rate_note + group] = text_of_rate(rate);
 }
 
-// The fields are those that one step leaves.
+// Finds the fields of the state by one step of the optimizer with zero gradients.
 void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec,
                           const std::vector<ParameterSlice>& slices, const std::vector<std::string>& names,
                           const std::string& prefix) {

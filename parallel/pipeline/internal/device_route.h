@@ -20,8 +20,8 @@
 
 namespace weft::pipeline {
 
-// The timeout of calls that need none: they fail when the group is aborted, and the stages limit how long
-// they wait for values.
+// For calls that need no timeout: these calls fail when the group is aborted, and the stages have a timeout
+// for values.
 constexpr collectives::Timeout no_timeout = std::chrono::nanoseconds::max();
 
 class DeviceRoute : public std::enable_shared_from_this<DeviceRoute> {

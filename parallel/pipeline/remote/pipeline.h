@@ -47,8 +47,8 @@ namespace weft::pipeline {
 
 struct PipelineOptions {
   std::vector<int> cuts;  // each is the first layer of the next stage
-  // It must have one stage more than there are cuts, and as many ranks as there are workers. It needs no
-  // messages.
+  // The schedule must have one stage more than there are cuts, and as many ranks as there are workers. It
+  // needs no messages.
   schedule::Schedule schedule;
   bool mean_loss = true;  // false: the losses of micro-batches are added
   // The seed of the initial values (CutOptions::seed). nullopt: each worker draws from its generator.

@@ -2,7 +2,7 @@
 //
 //   FOLDER/step-000000120/rank-0-of-4.safetensors     slices (slice_file.h)
 //   FOLDER/step-000000120/manifest.safetensors        no tensors; the notes, and the checksum of each file
-//   FOLDER/step-000000140.part-5e0c1f3a9b7d2468/...   one that is being written, or is left over
+//   FOLDER/step-000000140.part-5e0c1f3a9b7d2468/...   a checkpoint that is not complete
 //   FOLDER/writer.lock                                locked by the job that writes
 //
 // A folder step-N with a manifest is a complete checkpoint. complete() writes the manifest and gives the

@@ -34,7 +34,8 @@ std::string slice_name(const std::string& name, const SlicedTensor& tensor) {
          std::to_string(tensor.begin + tensor.values.numel()) + "]";
 }
 
-// Pieces closer than this are read together, with what is between: a block of a checksum is read anyway.
+// Pieces that are closer than this are read together with the bytes between them, because the reader reads
+// whole blocks of a checksum anyway.
 constexpr std::int64_t joined_bytes = std::int64_t{1} << 20, largest_read = std::int64_t{64} << 20;
 
 }  // namespace

@@ -256,8 +256,8 @@ void UnitRunner::leave_forward() {
   in_forward_ = false;
 }
 
-// If the orders of ranks differ, they have gathered each other's blocks, and would do so again. Therefore
-// the groups are aborted.
+// If the orders of the ranks differ, the ranks have gathered different blocks with each other. The groups are
+// aborted, so that this does not happen again.
 void UnitRunner::expect_equal(Iteration& iteration) const {
   try {
     iteration.expect_equal();
