@@ -29,11 +29,11 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   // group.
   std::uint64_t next_number() { return ++numbers_; }
 
-  // While a group is being created, other members may have it already and send messages. The layer keeps
-  // messages for unknown groups until the last group that is being created is added or given up. It keeps as
-  // many messages and bytes as the options of these groups allow together (max_early_messages,
-  // max_early_bytes). Beyond that, deliver() refuses messages, and a group whose message was refused fails
-  // once it is added.
+  // While a group is being created, other members may have created it already and send messages. The layer
+  // keeps messages for unknown groups until the last group that is being created is added or given up. It
+  // keeps as many messages and bytes as the options of these groups allow together (max_early_messages,
+  // max_early_bytes). Beyond these limits, deliver() refuses messages, and a group whose message was refused
+  // fails once it is added.
   void expect_group(const GroupOptions& options);
   void add(const std::shared_ptr<GroupCore>& group);  // after expect_group() with the group's options
   void give_up_group(const GroupOptions& options);

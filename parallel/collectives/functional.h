@@ -3,11 +3,11 @@
 //   at::Tensor y = collectives::functional::all_reduce(group, x);   // y is the sum of all x
 //   loss_of(y).backward();                                          // x.grad: the sum of all gradients of y
 //
-// The gradient is that of the sum of the losses of all ranks: the backward of a collective is its adjoint. In
-// tensor parallel training all ranks compute one loss from equal copies of a tensor (Copies::same). The
-// gradient of each copy is then already the gradient of that loss. Megatron's conjugate functions (Shoeybi et
-// al., 2019) are among these functions: f is copy() and g is all_reduce(same); split() and all_gather(same)
-// split and join a dimension. The backward can be recorded again (create_graph).
+// A gradient is the gradient of the sum of the losses of all ranks: the backward of a collective is its
+// adjoint. In tensor parallel training all ranks compute one loss from equal copies of a tensor
+// (Copies::same). The gradient of each copy is then already the gradient of that loss. Megatron's conjugate
+// functions (Shoeybi et al., 2019) are among these functions: f is copy() and g is all_reduce(same); split()
+// and all_gather(same) split and join a dimension. The backward can be recorded again (create_graph).
 //
 // All ranks call these functions in the same order, and all run the backward. The engine runs the nodes of a
 // graph from the last to the first, so if the ranks run the same program, they also call the collectives of
@@ -26,7 +26,7 @@ namespace weft::collectives::functional {
 // How the ranks use their copies of an output.
 enum class Copies : std::uint8_t {
   independent,  // each rank computes its own loss; the losses are added
-  same,         // all ranks compute the same result from it
+  same,         // all ranks compute the same result from their copies
 };
 
 // Reduces the inputs of all ranks. op: sum or avg; otherwise invalid_argument. The same applies below.

@@ -12,13 +12,13 @@
 // cancelled a future or called abort(). Outputs are unspecified after an error.
 //
 // Tensors may have any dtype (reduction.h lists those of reductions), be contiguous or not, and be empty;
-// inputs may be expanded. A collective borrows its tensors until its future completes: do not write to an
-// input or access an output before. Tensors of a GPU use NCCL, on the current stream, and must be contiguous
-// (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has collectives that
-// autograd records. Results have the same bits on every rank and in every run. Collectives run, and their
-// futures complete, on threads of the agent and of the group, except for inlined(). cancel() of a future
-// aborts the group. A Group is a handle: copies refer to the same group. Thread-safe, but if several threads
-// call collectives, the program must ensure the same order on all ranks.
+// inputs may be expanded. A collective borrows its tensors until its future completes: until then, do not
+// write to an input or access an output. Tensors of a GPU use NCCL, on the current stream, and must be
+// contiguous (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has
+// collectives that autograd records. Results have the same bits on every rank and in every run. Collectives
+// run, and their futures complete, on threads of the agent and of the group, except for inlined(). cancel()
+// of a future aborts the group. A Group is a handle: copies refer to the same group. Thread-safe, but if
+// several threads call collectives, the program must ensure the same order on all ranks.
 #pragma once
 
 #include <weft/parallel/collectives/operation/point_to_point.h>
@@ -44,7 +44,7 @@ class GroupCore;
 // How the members of a group access each other's tensors.
 enum class GroupBackend : std::uint8_t {
   messages,
-  memory,  // that all members share
+  memory,  // memory that all members share
   hosts,   // shared memory within each host, messages between hosts
 };
 struct Rendezvous;
@@ -71,9 +71,9 @@ struct GroupOptions {
   // member calls the operation.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
   // float16 or bfloat16: the type in which all_reduce sends float32 tensors, except small ones
-  // (plan/choice.h). It halves the bytes. Each rank rounds once, so results have the precision of that type;
-  // they have the same bits on all ranks. No effect on ranks that share memory, or on other dtypes than
-  // float32.
+  // (plan/choice.h). This halves the bytes that are sent. Each rank rounds once, so results have the
+  // precision of that type; they have the same bits on all ranks. No effect on ranks that share memory, or on
+  // other dtypes than float32.
   std::optional<at::ScalarType> wire_dtype = {};
   Bounds bounds = {};  // the sizes at which collectives by messages change the algorithm
   // shared_memory: whether members on one host and of one user use shared memory. shared_bytes: the size of
@@ -98,7 +98,7 @@ struct GroupOptions {
 class WEFT_EXPORT Group {
  public:
   // The source location of a call. Leave the parameter at its default: errors and the flight recorder show
-  // it.
+  // the location.
   using Site = std::source_location;
 
   // Creates a group. Call it on all members. The agent must have collectives::layer(), must have joined its
@@ -134,22 +134,22 @@ class WEFT_EXPORT Group {
 
   // A handle to the same group whose collectives start on the calling thread, for a caller that waits for the
   // result at once. In shared memory, the calling thread executes collectives of up to 1 MiB, as long as each
-  // other rank arrives within 50 µs. With messages, it does all work that needs no waiting, after the work
-  // that other threads have started.
+  // other rank arrives within 50 µs. With messages, the calling thread does all work that needs no waiting,
+  // after the work that other threads have started.
   Group inlined() const;
 
-  // Allocates a tensor in the members' shared memory, where collectives need not copy it. If they share none,
-  // or if the shared memory is used up, it is in ordinary memory. Throws resource_exhausted if the host has
-  // no memory left. The tensor may outlive the group. Do not use it after a collective with this tensor as an
-  // output has failed.
+  // Allocates a tensor in the members' shared memory, where collectives need not copy it. If the members
+  // share no memory, or if the shared memory is used up, the tensor is in ordinary memory. Throws
+  // resource_exhausted if the host has no memory left. The tensor may outlive the group. Do not use it after
+  // a collective with this tensor as an output has failed.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options = {}) const;
   // How the members access each other's tensors. create() determines it; constant.
   GroupBackend backend() const;
 
   // Creates the resources for collectives on that device of this member. Call it on all members. A group uses
-  // one device. Completes when all members have the resources; if one member cannot create them, it fails
-  // with unsupported on all members. If it is not called, the first collective creates the resources and
-  // blocks its thread meanwhile. Messages between devices require the call.
+  // one device. Completes when all members have the resources; if one member cannot create them, prepare()
+  // fails with unsupported on all members. Without a call of prepare(), the first collective creates the
+  // resources, and blocks the calling thread meanwhile. Messages between devices require prepare().
   rpc::Future<void> prepare(c10::Device device, Timeout timeout = {}, Site site = Site::current()) const;
 
   // tensor: input and output, of one shape on all ranks. It becomes the reduction of the tensors of all
@@ -215,13 +215,13 @@ class WEFT_EXPORT Group {
   rpc::Future<void> barrier(Timeout timeout = {}, Site site = Site::current()) const;
 
   // For collectives that become ready in different orders on different ranks. All ranks call launch() with
-  // the same names, in any order and on any threads. `begin` starts collectives of this group. It runs when
-  // all ranks have called launch() with that name, and all ranks run the functions in the same order. The
-  // functions run one at a time on a thread of the agent, with the caller's LibTorch thread state. They must
-  // not block, and on a device they must set the stream. A name may be used again once its function has run.
-  // While a launch is in flight, do not call other collectives of the group: their order would differ between
-  // ranks. The future of launch() completes with the future that `begin` returns. timeout: for all ranks to
-  // call launch(); the error names the ranks that have not.
+  // the same names, in any order and on any threads. `begin` starts collectives of this group. This function
+  // runs when all ranks have called launch() with that name, and all ranks run the functions in the same
+  // order. The functions run one at a time on a thread of the agent, with the caller's LibTorch thread state.
+  // They must not block, and on a device they must set the stream. A name may be used again once its function
+  // has run. While a launch is in flight, do not call other collectives of the group: their order would
+  // differ between ranks. The future of launch() completes with the future that `begin` returns. timeout: for
+  // all ranks to call launch(); the error names the ranks that have not.
   using LaunchFunction = rpc::UniqueFunction<rpc::Future<void>()>;
   rpc::Future<void> launch(const std::string& name, LaunchFunction begin, Timeout timeout = {},
                            Site site = Site::current()) const;
@@ -235,8 +235,8 @@ class WEFT_EXPORT Group {
   rpc::Future<void> recv(at::Tensor tensor, int from, std::uint64_t tag = 0, Timeout timeout = {},
                          Site site = Site::current()) const;
   // Receives a tensor of any dtype and shape in host memory, in the same order as recv() with that sender and
-  // tag. rpc::Limits bounds its size, as for every message. It cannot receive a tensor that is sent from a
-  // device: use recv() with a tensor on the device.
+  // tag. rpc::Limits bounds its size, as for every message. recv_tensor() cannot receive a tensor that is
+  // sent from a device: use recv() with a tensor on the device.
   rpc::Future<at::Tensor> recv_tensor(int from, std::uint64_t tag = 0, Timeout timeout = {},
                                       Site site = Site::current()) const;
   // Receives the first message with that tag; returns its sender's rank. unsupported on a device.
@@ -260,7 +260,7 @@ class WEFT_EXPORT Group {
   template <rpc::Transferable T>  // the root's value
   rpc::Future<T> broadcast_object(const T& value, int root, Timeout timeout = {},
                                   Site site = Site::current()) const;
-  template <rpc::Transferable T>  // this rank's value of the root's, which has one for each rank
+  template <rpc::Transferable T>  // this rank's value; values: one for each rank, at the root
   rpc::Future<T> scatter_object(const std::vector<T>& values, int root, Timeout timeout = {},
                                 Site site = Site::current()) const;
 
@@ -268,7 +268,8 @@ class WEFT_EXPORT Group {
   template <rpc::Transferable T>
   rpc::Future<std::vector<T>> all_to_all_object(const std::vector<T>& values, Timeout timeout = {},
                                                 Site site = Site::current()) const;
-  // f(T, T) over all values, in the order of ranks: (((0, 1), 2), …). f must be the same on all ranks.
+  // Combines all values with f(T, T), in the order of ranks: (((0, 1), 2), …). f must be the same on all
+  // ranks.
   template <rpc::Transferable T, class F>
   rpc::Future<T> all_reduce_object(const T& value, F f, Timeout timeout = {},
                                    Site site = Site::current()) const;
@@ -302,7 +303,7 @@ class WEFT_EXPORT Group {
   rpc::Future<std::optional<Group>> split_in(std::uint64_t rounds, std::optional<int> color, int key,
                                              const GroupOptions& options, const Site& site) const;
   rpc::Future<void> run(const CollectiveCall& call) const;
-  // One object for each rank, packed; empty for those that are not requested.
+  // The objects of all ranks, packed, by rank; empty if the call does not request them.
   using Objects = std::vector<rpc::Buffer>;
   rpc::Future<Objects> give(const std::string& meaning, std::optional<int> root, rpc::Buffer object,
                             bool wants_all, Timeout timeout, const Site& site) const;

@@ -1,10 +1,10 @@
-// GroupCore: one member's part in a group: the collectives in flight, and their failures and that of the
+// GroupCore: one member's part in a group: the collectives in flight, their failures, and the failure of the
 // group.
 //
-// Collectives are numbered in the order in which they start here; members start them in one order. The
-// group's backend moves their data (backend/backend.h). Collectives on tensors of a device use GroupDevices
-// instead; devices_for() selects. Messages carry the hash of their collective's signature. If a message has
-// another hash, all members exchange their signatures, and that collective fails on every rank; the group
+// Collectives are numbered in the order in which they start here. All members start them in the same order.
+// The group's backend moves their data (backend/backend.h). Collectives on tensors of a device use
+// GroupDevices instead (devices_for()). Messages carry the hash of their collective's signature. If a message
+// has another hash, all members exchange their signatures, and that collective fails on every rank; the group
 // remains usable. The group fails on all ranks, with one error, when a member is lost or has left while it
 // was needed, a deadline has passed, a collective is aborted or a message is malformed. The member that
 // detects the failure first notifies the others.
@@ -51,10 +51,10 @@ struct Message {
 
 class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shared_from_this<GroupCore> {
  public:
-  struct Options : GroupOptions {            // its members are not used
+  struct Options : GroupOptions {            // GroupOptions::members is not used
     std::shared_ptr<nccl::Devices> devices;  // of the agent
   };
-  // kind: of the backend.
+  // kind: the kind of the backend.
   GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
             std::vector<rpc::AgentId> members, int rank, GroupBackend kind, std::unique_ptr<Backend> backend);
   ~GroupCore() override;
@@ -81,15 +81,15 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   rpc::Future<int> receive(std::optional<int> from, Message message);  // returns the sender
   rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);      // returns the bytes
   rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
-  // give() sends a small value to rank 0, which gathers the values. It returns all members' values by rank,
-  // or no values without wants_all. All members must reserve rounds in the same order; they may give values
-  // in any order.
+  // give() sends a small value to rank 0, which gathers the values. Its future has all members' values, by
+  // rank, or no values if wants_all is false. All members must reserve rounds in the same order; they may
+  // give values in any order.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
   rpc::Future<ValueRounds::Values> give(RoundKey round, std::string meaning, std::source_location site,
                                         rpc::Buffer value, bool wants_all,
                                         std::optional<std::chrono::nanoseconds> timeout);
-  // Calls `begin` on the group's loop when all members are ready for the launch of that name, in the same
-  // order of launches on all members. If the group fails, calls `begin` with its error.
+  // Calls `begin` on the group's loop when all members are ready for the launch of that name. All members
+  // start their launches in the same order. If the group fails, calls `begin` with its error.
   void launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
               std::optional<std::chrono::nanoseconds> timeout);
   // The error that has ended the group; nullopt: the group is usable.
@@ -97,7 +97,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // End the group on all members: abort() with `aborted`, fail() with that error. Only the first error has an
   // effect.
   void abort(const std::string& reason);
-  // Records that `group` was split from this one: abort() then ends it too, on all ranks.
+  // Records that `group` was split from this one: abort() then ends `group` too, on all ranks.
   void add_split(const std::shared_ptr<GroupCore>& group);
   void fail(const std::exception_ptr& error);  // an error on a device
   void fail(const rpc::Error& error);
@@ -108,8 +108,8 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
-  // Records the ranks for which running collectives wait in the flight recorder. If another thread runs a job
-  // of this group, it is recorded later.
+  // Records in the flight recorder the ranks for which running collectives wait. If another thread is running
+  // a job of this group, this happens later.
   void note_awaited();
 
   FlightDump flight() const;  // the latest operations of this member, and its waits
@@ -135,19 +135,20 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // Call it when an agent is gone. If it is a member, the group fails with peer_lost. If the reason is
   // shut_down, the member has left, and the group fails only if the member is still needed.
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
-  // Call it when the job's world has failed. A rank that waits for another in shared memory sends it no
-  // messages, and would not detect its loss.
+  // Call it when the job's world has failed. A rank that waits for another rank in shared memory sends no
+  // messages to that rank, and would not detect its loss.
   void world_failed(const rpc::Error& error);
-  // This member leaves: running collectives fail here and on the other members. It always notifies the other
-  // members. Completes when the notifications are sent.
+  // This member leaves: running collectives fail here and on the other members. The other members are
+  // notified in any case. Completes when the notifications are sent.
   rpc::Future<void> leave();
   void end();  // the agent ends, and can no longer notify other members
 
  private:
-  // The time in which a member must answer whether it has started a collective for which another waits.
+  // The time in which a member must answer whether it has started a collective for which another member
+  // waits.
   static constexpr std::chrono::seconds timeout_for_answers{5};
 
-  struct Early {  // of a collective that has not started here
+  struct Early {  // the data for a collective that has not started here
     struct Message {
       int from;
       std::uint32_t label;
@@ -159,7 +160,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
     std::size_t bytes = 0;  // of both
     std::size_t count() const { return messages.size() + signatures.size(); }
   };
-  struct Sent {  // and not received yet
+  struct Sent {  // a message that was sent and is not received yet
     int to;
     std::string what;
     rpc::Clock::time_point deadline;
@@ -170,11 +171,11 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
     std::shared_ptr<GroupCore> group;
     FlightDump dump;
   };
-  struct Given {  // and not answered yet
+  struct Given {  // a value that was given to rank 0 and is not answered yet
     std::string what;
-    rpc::Clock::time_point deadline;  // by which rank 0 must answer; it names the missing ranks
+    rpc::Clock::time_point deadline;  // by which rank 0 must answer; rank 0's error names the missing ranks
     rpc::Promise<ValueRounds::Values> promise;
-    std::optional<FlightRecorder::Ticket> ticket;  // none: of a launch, whose collectives are recorded
+    std::optional<FlightRecorder::Ticket> ticket;  // none: a launch, because its collectives are recorded
   };
 
   rpc::Future<Mailbox::Received> take_message(std::optional<int> from, Message message,
@@ -217,9 +218,9 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   void launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin);  // in turn
   void value_over(const RoundKey& round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
-  void kept_early(Early& early, std::size_t bytes);  // it has one more message
-  // tell: notify the other members; write: dumps of all groups of this agent. Futures fail once these are
-  // written.
+  void kept_early(Early& early, std::size_t bytes);  // `early` has one more message
+  // tell: notify the other members. write: write the dumps of all groups of this agent; futures fail once the
+  // dumps are written.
   void fail_all(const rpc::Error& error, bool tell, bool write = true);
   void abort_splits(const std::string& reason);
   void leave_now();
@@ -247,7 +248,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   const Options options_;
   const std::vector<rpc::AgentId> members_;
   const int rank_;
-  const std::shared_ptr<rpc::Loop> loop_;  // of its timer
+  const std::shared_ptr<rpc::Loop> loop_;  // the loop of the timer
   std::vector<rpc::Peer> peers_;           // by rank
 
   const GroupBackend kind_;
@@ -260,7 +261,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   std::atomic<std::uint64_t> rounds_reserved_{0};
   std::int64_t written_ = 0;  // time of the last dump that was written; on the layer's thread for files
 
-  Turns begins_{[](const std::exception_ptr&) {}};  // of launches: posts to a loop have no order
+  Turns begins_{[](const std::exception_ptr&) {}};  // starts launches in order: posts to a loop have no order
 
   Turns turns_;  // guards the members below
   std::map<std::uint64_t, ExchangePtr> running_;
@@ -274,11 +275,11 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   LaunchSequence launches_;          // for which all members are ready
   std::set<int> left_;               // members that have left in an orderly way
   std::optional<rpc::Error> ended_;
-  std::vector<std::weak_ptr<GroupCore>> splits_;  // until abort()
+  std::vector<std::weak_ptr<GroupCore>> splits_;  // the groups that were split from this one, until abort()
   std::optional<std::string> aborted_;            // the reason, also if the group had ended before
   bool writing_ = false;                          // dumps are being written, after the group has ended
-  std::vector<ExchangePtr> failing_;              // fail when these are written
-  std::vector<rpc::Callback> after_dumps_;        // likewise
+  std::vector<ExchangePtr> failing_;              // fail when the dumps are written
+  std::vector<rpc::Callback> after_dumps_;        // run when the dumps are written
   std::optional<rpc::Clock::time_point> armed_;
 };
 

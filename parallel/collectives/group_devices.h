@@ -1,15 +1,15 @@
 // GroupDevices: the collectives of one group on tensors of an accelerator, by NCCL.
 //
 // A group has one communicator, on one device of each member. If all members call prepare(), prepare()
-// creates the communicator. Otherwise the first collective creates it, and blocks its thread until all
-// members have arrived. run() puts a collective on the current stream at once. In parallel, a comparison
-// checks that the ranks' operations are equal: a collective of the group without elements, which starts
-// first, because a launch may wait for a rank that does not arrive. An operation on a device cannot be taken
-// back, so a difference ends the group here, as every other failure of the comparison or of the device does.
-// When the group ends, it aborts the communicator, or the creation of the communicator; in an orderly end,
-// when the device is idle, it finalizes the communicator. A collective's future completes when the comparison
-// and the device have completed. Tensors are contiguous. Owner: the group's core, which is alive in every
-// call. Thread-safe; the program must order the collectives of different threads.
+// creates the communicator. Otherwise the first collective creates it, and blocks the calling thread until
+// all members have arrived. run() puts a collective on the current stream at once. In parallel, a comparison
+// checks that the ranks' operations are equal. The comparison is a collective of the group without elements.
+// It starts first, because a launch may wait for a rank that does not arrive. An operation on a device cannot
+// be taken back, so a difference ends the group here, as every other failure of the comparison or of the
+// device does. When the group ends, it aborts the communicator, or the creation of the communicator; in an
+// orderly end, when the device is idle, it finalizes the communicator. A collective's future completes when
+// the comparison and the device have completed. Tensors are contiguous. Owner: the group's core, which is
+// alive in every call. Thread-safe; the program must order the collectives of different threads.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/devices.h>
@@ -36,15 +36,15 @@ class WEFT_EXPORT GroupDevices {
 
   // Completes when the communicator exists and its ranks are connected. If a member cannot create a
   // communicator, fails with unsupported on all members. prepare() may then be called again; collectives do
-  // not create it again.
+  // not create the communicator again.
   rpc::Future<void> prepare(c10::Device device, Timeout timeout, const std::source_location& site);
 
   // Checks the call, and puts it on the current stream of its tensors' device.
   rpc::Future<void> run(const CollectiveCall& call);
   // Like run(call), with the caller's own comparison; the caller has checked the call.
   rpc::Future<void> run(const CollectiveCall& call, Collective comparison);
-  // Sends and receives the messages in one launch; failed_precondition before prepare(). For each of them, a
-  // message of the group compares the two sides, in the order in which the messages are sent.
+  // Sends and receives the messages in one launch; failed_precondition before prepare(). For each of these
+  // messages, a message of the group compares the two sides, in the order in which the messages are sent.
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
                              const std::source_location& site);
 
@@ -74,8 +74,8 @@ class WEFT_EXPORT GroupDevices {
   void wait_until_made();
   void close(const nccl::Communicator::Ptr& communicator);
   void end_if_left();
-  // Calls `put`, which puts an operation on the device, and `compare`, which starts the comparison. Null: the
-  // comparison is already in flight.
+  // Calls `put`, which puts an operation on the device, and `compare`, which starts the comparison. compare:
+  // null if the comparison is already in flight.
   rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
                            const std::function<rpc::Future<void>(const nccl::TensorCollectives&)>& put);
   Collective comparison_of(const CollectiveCall& call) const;
@@ -89,8 +89,9 @@ class WEFT_EXPORT GroupDevices {
   GroupCore& core_;
   const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::size_t> in_flight_{0};
-  // Locked while a comparison is started and the turn to launch is reserved, so that both have one order. A
-  // continuation that runs meanwhile may start more collectives on this thread: rpc::Mutex is not recursive.
+  // Locked while a comparison is started and the turn to launch is reserved, so that comparisons and launches
+  // have the same order. A continuation that runs meanwhile may start more collectives on this thread, so the
+  // mutex must be recursive; rpc::Mutex is not.
   std::recursive_mutex order_;
 
   mutable rpc::Mutex mutex_;  // taken after order_, or alone

@@ -2,15 +2,17 @@
 //
 //  data      a message of a collective's plan, with the hash of its signature
 //  message   from one member to another; answered when it has been received
-//  lent_message  the same, whose receiver reads the bytes in the memory that it shares with the sender
-//  give      a value, to rank 0; answered when all have given theirs, with all. For a launch: with its number
+//  lent_message  a message whose receiver reads the bytes in the memory that it shares with the sender
+//  give      a value, to rank 0. When all members have given theirs, it is answered with all values, or, for
+//  a
+//            launch, with the number of the launch
 //  disagree  the sender's signature of a collective, to all, after a message with another hash
-//  failed    the group has failed, to all: a member died, a collective's deadline has passed, it was aborted
+//  failed    the group has failed, to all: a member died, a deadline has passed, or the group was aborted
 //  left      the member has left its job and takes no further part
-//  standing  a question of a waiting member: has this member started that collective
-//  flight    a question of any agent, as of `weft dash`: the flight recorders of the groups here
+//  standing  a question of a waiting member: whether this member has started a collective
+//  flight    a request of any agent, such as `weft dash`, for the flight recorders of the groups here
 //
-// All run on the loop, in the order in which one member sent them.
+// All of them run on the loop. Messages of one member run in the order in which it sent them.
 #pragma once
 
 #include <weft/parallel/collectives/collectives_layer.h>
@@ -34,8 +36,8 @@ struct WEFT_EXPORT GroupService {
   void failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text);
   void left(rpc::CallContext& call, GroupId group);
   bool standing(rpc::CallContext& call, GroupId group, std::uint64_t sequence);
-  // A dump of each group as JSON (flight_dump.h), with its operations that have not completed and the latest
-  // ones, `latest` of them.
+  // A dump of each group as JSON (flight_dump.h), with the operations that have not completed and, in
+  // addition, the last `latest` operations.
   std::vector<std::string> flight(rpc::CallContext& call, std::uint64_t latest);
 
   using Service = rpc::Service<

@@ -17,7 +17,8 @@ namespace weft::collectives {
 
 class LaunchSequence {
  public:
-  using Begin = rpc::UniqueFunction<void(rpc::Result<void>)>;  // with the error, if it can never start
+  // Called with an error if the launch can never start.
+  using Begin = rpc::UniqueFunction<void(rpc::Result<void>)>;
 
   // All members are ready for launch `number`. Returns the launches that start now, in order.
   std::vector<Begin> ready(std::uint64_t number, Begin begin) {
@@ -27,7 +28,7 @@ class LaunchSequence {
       now.push_back(std::move(waiting_.extract(waiting_.begin()).mapped()));
     return now;
   }
-  // The launches that wait for one with a smaller number, which will not arrive any more.
+  // Returns the launches that wait for a launch with a smaller number. Call it when no more launches arrive.
   std::vector<Begin> take_all() {
     std::vector<Begin> all;
     for (auto& [number, begin] : std::exchange(waiting_, {})) all.push_back(std::move(begin));

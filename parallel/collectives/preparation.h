@@ -22,14 +22,14 @@ at::Tensor flat(const at::Tensor& tensor);
 
 std::string type_of(const at::Tensor& tensor);   // "float32[4]"
 rpc::Buffer bytes_of(const at::Tensor& memory);  // contiguous
-// The address of its first element.
+// The address of the tensor's first element.
 inline std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-// Allocates a tensor in memory of the backend or, if it is null or has no memory, in ordinary memory.
+// Allocates a tensor in memory of the backend or, if `backend` is null or has no memory, in ordinary memory.
 at::Tensor empty_in(Backend* backend, at::IntArrayRef sizes, const at::TensorOptions& options);
 
-// Memory for results: that of the tensors if they are one contiguous piece; otherwise separate memory, which
-// write_back() copies into them.
+// Memory for results: the memory of the tensors if they are one contiguous piece; otherwise separate memory,
+// which write_back() copies into the tensors.
 class Output {
  public:
   // backend: allocates separate memory; may be null.

@@ -11,24 +11,24 @@ namespace weft::collectives {
 
 // One member's information about the new group.
 struct Rendezvous {
-  GroupId id;                          // of rank 0, with its number
+  GroupId id;                          // rank 0's incarnation and number
   std::vector<rpc::AgentId> members;   // by rank; empty: this member belongs to no group
   int rank = 0;                        // this member's
   std::shared_ptr<SharedSpace> space;  // null: no shared memory; with hosts: of this host's members
   std::optional<Hosts> hosts;          // if some hosts have several members
 };
 
-// Exchanges a value of each member with all, in two rounds; completes with the values of all, in the same
-// order on all members.
+// Exchanges a value of each member with all members, in one of two rounds. Completes with the values of all
+// members, in the same order on all members.
 using Talk = std::function<rpc::Future<std::vector<rpc::Buffer>>(int round, rpc::Buffer said)>;
 
 // The place of this member in an exchange, and in the new group.
 struct Seat {
-  int index = 0, of = 1;     // of the members of the exchange
-  std::uint64_t number = 0;  // of this agent's groups, used if it is rank 0
-  std::optional<int> color =
-      0;        // members with one color form a group; none: it only takes part in the exchange
-  int key = 0;  // the group's members are ordered by their keys, then by their places here
+  int index = 0, of = 1;     // this member's index, and the number of members, in the exchange
+  std::uint64_t number = 0;  // the number of the new group, if this agent is its rank 0
+  // Members with one color form a group. nullopt: the member only takes part in the exchange.
+  std::optional<int> color = 0;
+  int key = 0;  // the group's members are ordered by their keys, then by their indices in the exchange
 };
 
 // Fails if the exchange fails; a cancel() of this future reaches the exchange's futures.

@@ -2,9 +2,9 @@
 // (shm/), or in levels of both (hosts/).
 //
 // backend_of() (group_making.cc) selects one when a group is created, and the group owns it. The backend
-// creates an Exchange for each collective, and accesses the group only through BackendOwner. It outlives its
-// exchanges. Thread-safety: call member_left() and stop() in the group's turn (turns.h), and all other
-// functions on any thread.
+// creates an Exchange for each collective, and accesses the group only through BackendOwner. The backend
+// outlives its exchanges. Thread-safety: call member_left() and stop() in the group's turn (turns.h), and all
+// other functions on any thread.
 #pragma once
 
 #include <weft/parallel/collectives/backend/exchange.h>
@@ -20,7 +20,7 @@ class WEFT_EXPORT Backend {
 
   // Creates the exchange of a collective; the group starts it.
   virtual ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) = 0;
-  // Whether it may write to the output before all ranks are known to have the same signature.
+  // Whether that collective may write to its output before all ranks are known to have the same signature.
   virtual bool writes_early(const Collective&) const { return false; }
   // Allocates memory that collectives do not copy. null: this backend has no such memory, or none is left.
   // Throws resource_exhausted if the host has no memory left.
@@ -37,7 +37,7 @@ class WEFT_EXPORT Backend {
   virtual std::uint64_t begun() const { return 0; }
   // A member has left: from now on, the program's threads must not wait for other ranks.
   virtual void member_left() {}
-  // The group has ended. Exchanges that use memory stop, and report this.
+  // The group has ended: exchanges that use memory stop, and report their end.
   virtual void stop() {}
 };
 

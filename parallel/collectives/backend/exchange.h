@@ -2,8 +2,9 @@
 // BackendOwner: the group, as exchanges see it; implemented by GroupCore.
 //
 // The group numbers an exchange, watches its deadline and completes its promise; the exchange reports its
-// progress to the group. Shared by the group and the jobs that run it, and keeps its group. Thread-safety: in
-// the group's turn (turns.h), except where a function states otherwise.
+// progress to the group. The group and the jobs that run an exchange share it. An exchange keeps its group
+// alive. Thread-safety: call the functions in the group's turn (turns.h), except where a comment states
+// otherwise.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_recorder.h>
@@ -30,10 +31,11 @@ class WEFT_EXPORT BackendOwner {
   // On any thread:
   // Whether the calling thread may wait for other ranks. A thread of an agent may not.
   virtual bool may_wait_here() const = 0;
-  // Runs a job in turn. inlined: on this thread, after the jobs before it; otherwise on this thread only if
-  // no other job waits. If another thread runs jobs, that thread runs it.
+  // Runs a job in turn. inlined: on this thread, after the earlier jobs; otherwise on this thread only if no
+  // other job waits. If another thread is running jobs, that thread runs the job.
   virtual void run_in_turn(rpc::Callback job, bool inlined) = 0;
-  // In turn, numbers and keeps an exchange, delivers the messages that arrived before, and calls its begin().
+  // In turn, numbers and keeps an exchange, delivers its messages that have already arrived, and calls its
+  // begin().
   virtual void begin(ExchangePtr exchange, bool inlined) = 0;
 
   // In turn:
@@ -44,14 +46,15 @@ class WEFT_EXPORT BackendOwner {
                          rpc::Callback left) = 0;
   // Reports that another rank has a different signature: all ranks then exchange their signatures.
   virtual void differs(const ExchangePtr& exchange) = 0;
-  // Ends the group with that error; null: the group has ended before.
+  // Ends the group with that error. null: the group has already ended, and the exchange reports that it has
+  // stopped.
   virtual void failed(const ExchangePtr& exchange, const std::exception_ptr& error) = 0;
   // Whether the group has ended.
   virtual bool has_ended() const = 0;
 
-  // In turn; on any thread if the group does not keep the exchange:
+  // In turn, or on any thread if the group does not keep the exchange:
   virtual void done(const ExchangePtr& exchange) = 0;
-  // The ranks differ: exchange->signatures has the signature of each.
+  // The ranks' signatures differ: exchange->signatures has the signature of each rank.
   virtual void differed(const ExchangePtr& exchange) = 0;
 };
 
@@ -63,23 +66,24 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Called once, on any thread. inlined: runs on this thread until it must wait.
   virtual void start(bool inlined) { owner->begin(shared_from_this(), inlined); }
-  // Its number among the group's collectives; any thread.
+  // The exchange's number among the group's collectives. Any thread.
   virtual std::uint64_t sequence() const { return number; }
   // Whether this rank may still need data of that rank.
   virtual bool awaits(int rank) = 0;
-  // Moves data from now on; the group has numbered it.
+  // Starts to move data. Called when the group has numbered the exchange.
   virtual void begin() {}
-  // A message of a rank with the same signature.
+  // Receives a message of a rank with the same signature.
   virtual void deliver(int /*from*/, std::uint32_t /*label*/, rpc::Buffer /*bytes*/) {}
-  // The ranks differ. Called once, after close().
+  // Called once, after close(), if the ranks' signatures differ.
   virtual void on_difference() {}
-  // Moves no data and reports nothing any more.
+  // From now on, the exchange moves no data and reports nothing.
   virtual void close() { closed = true; }
 
   // The signature and the source location, for error messages.
   std::string text() const { return collective.text(); }
 
-  // Elements of an all_to_all_v, which ranks compare by pairs; otherwise 0.
+  // The number of elements of an all_to_all_v for that rank, and from that rank. Each pair of ranks compares
+  // these numbers. 0 for all other operations.
   std::uint64_t elements_for(int rank) const { return between(collective.layout.blocks, rank); }
   std::uint64_t elements_from(int rank) const { return between(collective.layout.from, rank); }
   // The number of elements that a rank sends to this one, from the hash in its message (the signature's hash
@@ -88,7 +92,8 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
     return by - hash < (has_sizes_of_pairs() ? max_elements : 1) ? std::optional(by - hash) : std::nullopt;
   }
 
-  // hash: of the signature. Each message of the collective carries it, plus elements_for() the receiver.
+  // hash: the hash of the signature. Each message of the collective carries the sum of the hash and of
+  // elements_for(receiver).
   const std::shared_ptr<BackendOwner> owner;
   Collective collective;
   const std::uint64_t hash;
@@ -96,7 +101,7 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   // Backend::stop().
   bool in_use = false;
 
-  // The group's part.
+  // Members that the group uses.
   const FlightClock::Ticks created = FlightClock::now();
   std::optional<FlightRecorder::Ticket> ticket;  // nullopt: not recorded while in flight
   rpc::Promise<void> promise;

@@ -25,7 +25,7 @@ enum class FlightKind : std::uint8_t {
 };
 // The progress of an operation. It may skip `moving`.
 enum class FlightState : std::uint8_t {
-  begun,   // this rank has started it; which other ranks have is unknown
+  begun,   // this rank has started it; it is unknown whether other ranks have
   moving,  // all ranks have started it: data moves
   done,
   failed,
@@ -38,8 +38,8 @@ struct WEFT_EXPORT FlightEntry {
   FlightKind kind = FlightKind::collective;
   FlightState state = FlightState::begun;
   std::uint64_t number = 0;  // counts all operations of this rank in the group, in the order of their start
-  std::uint64_t sequence =
-      0;             // of a collective, of a round of values: operations with the same number belong together
+  // Of a collective or a round of values: operations of several ranks with the same number belong together.
+  std::uint64_t sequence = 0;
   std::string text;  // "all_reduce(sum, float32[4, 8])"; for a message its type, "float32[4]"
   std::string site;  // "train.cc:12"
   std::uint64_t bytes = 0;

@@ -1,7 +1,7 @@
 // FlightGroup: the combined information of the dumps of one group's ranks.
 //
-// It has the collectives of each rank by their number, the numbers at which signatures differ, and the
-// operations that each rank has not completed. It points into the dumps, which must outlive it.
+// A FlightGroup has the collectives of each rank by their number, the numbers at which signatures differ, and
+// the operations that each rank has not completed. It points into the dumps, which must outlive it.
 // Thread-safety: a value.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace weft::collectives {
 // Entries of dumps, not owned.
 using FlightEntries = std::vector<const FlightEntry*>;
 
-// The number of an operation of all ranks, a collective or a round of values. Rounds of values have larger
-// ordinals than all collectives.
+// The number of an operation that all ranks call: a collective or a round of values. Rounds of values have
+// larger ordinals than all collectives.
 using FlightOrdinal = std::uint64_t;
 // The ordinals of rounds of values begin here.
 constexpr FlightOrdinal first_round = FlightOrdinal{1} << 63;
@@ -33,7 +33,9 @@ struct WEFT_EXPORT FlightGroup {
   std::vector<const FlightDump*> dumps;                                 // by rank; null: the rank has none
   std::vector<std::map<FlightOrdinal, const FlightEntry*>> by_ordinal;  // by rank
   std::set<FlightOrdinal> mismatches;  // ordinals at which the ranks' signatures differ
-  std::vector<FlightEntries> open;  // by rank: not completed, without mismatches; by ordinal, then messages
+  // By rank: the operations that have not completed, except mismatches. Collectives and rounds of values come
+  // first, by ordinal, and then the messages.
+  std::vector<FlightEntries> open;
 
   // The number of ranks, and the dump of one; null: that rank has none.
   int size() const { return static_cast<int>(members.size()); }
@@ -50,7 +52,8 @@ struct WEFT_EXPORT FlightGroup {
 };
 
 // Combines dumps by group. If a rank has two dumps, the later one is used. If several groups have the same
-// name and members but another process as rank 0, the last of them is used; `notes` lists the ignored groups.
+// name and members but different processes as rank 0, the latest of them is used; `notes` lists the ignored
+// groups.
 WEFT_EXPORT std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
                                                    std::vector<std::string>& notes);
 
@@ -59,7 +62,7 @@ enum class FlightShift : std::uint8_t {
   none,      // none of the reasons below
   left_out,  // the rank has left out the other rank's operation
   one_more,  // the rank's operation is an additional one
-  swapped    // the rank has called this operation and the next in the other order
+  swapped    // the rank has called this operation and the next one in the reverse order
 };
 // Whether two entries of different ranks are the same operation.
 using SameFlight = std::function<bool(const FlightEntry&, const FlightEntry&)>;

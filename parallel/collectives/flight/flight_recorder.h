@@ -25,9 +25,9 @@ struct FlightOperation {
 
   // See FlightEntry for the fields of the same names.
   FlightKind kind = FlightKind::collective;
-  std::uint64_t sequence = 0;  // of a collective, of a round of values
+  std::uint64_t sequence = 0;  // of a collective or a round of values
   std::string_view meaning;    // begin() copies it
-  Render render = nullptr;     // converts `meaning` to text; null: it is text
+  Render render = nullptr;     // converts `meaning` to text; null: `meaning` is text
   std::source_location site{};
   std::uint64_t bytes = 0;
   int peer = -1;  // for a message; -1: any
@@ -46,12 +46,12 @@ struct FlightRecords {
 
 class WEFT_EXPORT FlightRecorder {
  public:
-  using Ticket = std::uint64_t;  // of an operation; calls for a dropped operation have no effect
+  using Ticket = std::uint64_t;  // identifies an operation; calls for a dropped operation have no effect
 
   explicit FlightRecorder(std::size_t most = 1024);  // rounded up to a power of two
 
-  // Records the start of an operation. The functions below record its progress, with the current time; once
-  // it has completed or failed, they have no effect.
+  // Records the start of an operation. The functions below record its progress with the current time. Once
+  // the operation has completed or failed, they have no effect.
   Ticket begin(const FlightOperation& operation);
   void moving(Ticket ticket);  // all ranks have arrived
   void done(Ticket ticket);

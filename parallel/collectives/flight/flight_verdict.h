@@ -1,10 +1,10 @@
 // FlightVerdict: the findings about a job, from the dumps of its ranks: a pure function.
 //
-// For each group it has the first collective on which ranks differ; the first collective that has not
-// completed, with the ranks that have not started it and the source location of every rank; the ranks without
-// a dump; and the messages with one side only. Across groups it has the cycles of waits. If the job continues
-// while its dumps are taken, operations that the dumps show in flight do not necessarily hang. Thread-safety:
-// values.
+// For each group, the verdict has the first collective on which ranks differ; the first collective that has
+// not completed, with the ranks that have not started it and the source location of every rank; the ranks
+// without a dump; and the messages with one side only. Across groups, it has the cycles of waits. If the job
+// continues while its dumps are taken, operations that the dumps show in flight do not necessarily hang.
+// Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -18,7 +18,7 @@ struct FlightFinding {
   // The kind of the problem. The comments state the meaning and order of `ranks`.
   enum class Kind : std::uint8_t {
     cycle,       // members wait for each other
-    mismatch,    // ranks differ: `ranks` are the minority
+    mismatch,    // ranks call different operations: `ranks` are the minority
     no_dump,     // `ranks` have no dump; they may be dead
     missing,     // `ranks` have not started a collective in which other ranks wait
     under_way,   // all have started a collective, and `ranks` have not completed it
@@ -31,8 +31,8 @@ struct FlightFinding {
   // ranks: of the group; for a cycle: empty.
   Kind kind = Kind::missing;
   std::string group;                      // its label; for a cycle: empty
-  std::optional<std::uint64_t> sequence;  // of a collective, or
-  std::optional<std::uint64_t> round;     // of values
+  std::optional<std::uint64_t> sequence;  // the number of a collective
+  std::optional<std::uint64_t> round;     // the number of a round of values
   std::vector<int> ranks;
   std::vector<std::string> members;  // their names; for a cycle: of its members, in order
   std::string text;                  // one line
@@ -50,7 +50,7 @@ struct FlightVerdict {
     std::vector<std::string> notes;   // remarks that are no findings
   };
   std::vector<Group> groups;
-  std::vector<FlightFinding> findings;  // cycles first, then by group; empty: all ranks did the same
+  std::vector<FlightFinding> findings;  // cycles first, then by group; empty: no problem was found
   std::vector<std::string> notes;
 };
 

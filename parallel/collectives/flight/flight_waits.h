@@ -29,8 +29,9 @@ struct FlightLink {
   const FlightWait* wait = nullptr;
   int awaited = 0;  // one of wait->awaited: the member of the next link
 };
-using FlightCycle = std::vector<FlightLink>;  // the last waits for the first
-// No member is in two cycles; a long cycle is reported only if none of its members is in a shorter one.
+using FlightCycle = std::vector<FlightLink>;  // each link waits for the next one, and the last for the first
+// Returns the cycles. No member is in two of them; a long cycle is reported only if none of its members is in
+// a shorter one.
 WEFT_EXPORT std::vector<FlightCycle> flight_cycles(const std::vector<FlightWait>& waits);
 
 }  // namespace weft::collectives

@@ -1,5 +1,5 @@
 // SpinLock: a mutex for sections of some nanoseconds that run millions of times: it costs a third of
-// std::mutex. A thread that finds it locked tries again, and soon yields. Thread-safe.
+// std::mutex. A thread that finds the lock taken tries again, and soon yields. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -2,17 +2,18 @@
 // its host share, then by messages between hosts, then in memory again.
 //
 // The i-th ranks of all hosts are a column; there are as many columns as the smallest host has ranks. Only
-// ranks in columns send messages: in the first level they read the data that they send from the ranks of
-// their host, and in the last level these ranks read the result. An all_reduce is reduced on each host, one
-// block for each column, then every column reduces its block over the hosts, and every host gathers the
-// blocks. all_gather and reduce_scatter assign each rank's block to a column: the c-th column has the ranks
-// c, c + columns, … of each host. So a byte crosses between hosts the smallest possible number of times.
+// ranks in columns send messages. In the first level they read, in the memory of their host's ranks, the data
+// that they send. In the last level all ranks of the host read the result. In an all_reduce, each host first
+// reduces its tensors, one block for each column. Then every column reduces its block over the hosts, and
+// every host gathers the blocks. all_gather and reduce_scatter assign each rank's block to a column: the c-th
+// column has the ranks c, c + columns, … of each host. So a byte crosses between hosts the smallest possible
+// number of times.
 //
 // In the first level all ranks of a host have exchanged their signatures. A column's messages carry the
 // signature's hash: no rank in a column completes the second level unless all ranks of all hosts have the
 // same signature. A host whose ranks agree always reaches the last level, because ranks without a column wait
 // there; after a difference, ranks in columns arrive with another signature (refuse_last()). Independent of
-// threads; a value that points into itself once created.
+// threads. A Levels object points into itself.
 #pragma once
 
 #include <weft/parallel/collectives/operation/collective.h>
@@ -61,7 +62,7 @@ struct WEFT_EXPORT BlocksByColumn {
   std::vector<Range> columns;  // the part of each column
   std::vector<std::vector<Range>>
       sections;          // for each column: the part of each host, from the beginning of the column
-  bool in_order = true;  // the order by column equals that by rank
+  bool in_order = true;  // the order by column equals the order by rank
 };
 
 // Whether the operation runs in levels; otherwise it runs as a plan over all ranks.
@@ -77,8 +78,8 @@ struct WEFT_EXPORT Levels {
   void refuse_last();
 
   Collective first, last;  // of the host's ranks
-  Layout between;          // of the column, by hosts; for a rank in one
-  PlanMemory memory;       // of that
+  Layout between;          // of the column, by hosts; for a rank in a column
+  PlanMemory memory;       // of `between`
 
  private:
   void reduce(const Collective& collective, const Hosts& hosts, SharedSpace& space);

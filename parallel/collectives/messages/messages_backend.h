@@ -1,7 +1,7 @@
 // MessagesBackend: collectives as plans of messages (plan/), which the group sends.
 //
-// PlanExchange: one such collective; hosts/ derives from it for a plan of some of the ranks. As thread-safe
-// as Backend and Exchange.
+// PlanExchange: one such collective. hosts/ derives a class from it, for a plan of some of the ranks. As
+// thread-safe as Backend and Exchange.
 #pragma once
 
 #include <weft/parallel/collectives/backend/backend.h>
@@ -19,7 +19,7 @@ class WEFT_EXPORT MessagesBackend final : public Backend {
   ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
   bool writes_early(const Collective& collective) const override;
 
-  // The run of a collective, or of its part among the ranks of a column.
+  // A whole collective, or its part among the ranks of a column, and the run of that part.
   struct Part {
     int rank, ranks;  // in the plan
     const Layout& layout;
@@ -55,7 +55,8 @@ class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
   void send(int number, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) override;
 
  protected:
-  // The ranks in the plan: the plan's number of a rank, or none, and the rank of a number.
+  // number_of(): the number of a rank in the plan; nullopt: the rank is not in the plan. rank_of(): the rank
+  // with that number.
   virtual std::optional<int> number_of(int rank) const { return rank; }
   virtual int rank_of(int number) const { return number; }
   // The part that this exchange runs.

@@ -1,9 +1,9 @@
 // PlanRun: executes one rank's plan on real memory, as messages arrive and are sent.
 //
-// Independent of transport and threads: an Outbox takes the messages to send, and deliver() passes the
-// messages that arrive, in any order, also before begin(). A step runs as soon as the steps that it waits for
-// have completed; a message that arrives earlier is kept. It completes once, with success or with the first
-// error; fail() ends it from outside. The jobs that the outbox holds keep it and its memory alive.
+// Independent of transport and threads: an Outbox sends the messages, and the owner passes arriving messages
+// to deliver(), in any order, also before begin(). A step runs as soon as the steps that it waits for have
+// completed; a message that arrives earlier is kept. A run completes once, with success or with the first
+// error; its owner can end it with fail(). The jobs that the outbox holds keep the run and its memory alive.
 // Thread-safety: one call at a time, including the outbox's jobs.
 #pragma once
 
@@ -27,7 +27,7 @@ namespace weft::collectives {
 class WEFT_EXPORT Outbox {
  public:
   virtual ~Outbox() = default;
-  // The bytes must not change until `left` has run or is dropped, which may be at once.
+  // The bytes must not change until `left` has run or is destroyed, which may happen within send().
   virtual void send(int to, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) = 0;
 };
 
@@ -36,9 +36,9 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   using Done = rpc::UniqueFunction<void(std::exception_ptr)>;  // null: success
 
   // reduction: for plans that reduce. wire: a 16-bit floating-point type in which elements and accumulators
-  // of float32 are sent; results are rounded to it, so that they are equal on all ranks. divisor: for
-  // averages, if the operands combine values of more ranks; 0: `ranks`. pool: memory for the copies that it
-  // sends; null: fresh memory.
+  // of float32 are sent; results are rounded to it, so that they are equal on all ranks. divisor: the divisor
+  // of averages, if the operands combine the values of more than `ranks` ranks; 0: `ranks`. pool: memory for
+  // the copies that the run sends; null: fresh memory.
   PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
           std::optional<c10::ScalarType> wire = {}, int divisor = 0, rpc::MemoryPool* pool = nullptr);
 
@@ -50,7 +50,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
 
   // Whether `done` has been called.
   bool ended() const { return !done_; }
-  // The ranks from which it still expects a message, in ascending order.
+  // The ranks from which the run still expects a message, in ascending order.
   std::vector<int> awaited() const;
 
  private:

@@ -1,10 +1,10 @@
 // ValueRounds: collects the values of all members of a group, on the member that gathers them.
 //
-// A member's nth value matches the others' nth. When a round is complete, each member is answered: with all
-// values, by rank; with nothing, if it wants none; with invalid_argument, which lists the operation of each
-// member, if they differ. A round of a launch has a name instead of a number, and its answer is the number of
-// launches that were complete before it: the order in which all members start them. Independent of transport
-// and threads. Thread-safety: one call at a time; answers may call it again.
+// The nth values of all members form a round of values. When a round is complete, each member is answered:
+// with all values, by rank; with nothing, if it wants none; with invalid_argument, which lists the operation
+// of each member, if they differ. A round of a launch has a name instead of a number, and its answer is the
+// number of launches that were complete before it. All members start launches in the order of these numbers.
+// Independent of transport and threads. Thread-safety: one call at a time; answers may call it again.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -23,7 +23,7 @@ namespace weft::collectives {
 // Identifies a round within its group.
 struct RoundKey {
   std::uint64_t number = 0;  // of a round of values
-  std::string launch = {};   // its name; empty: the round is of values
+  std::string launch = {};   // the name of a launch; empty: a round of values
   friend auto operator<=>(const RoundKey&, const RoundKey&) = default;
 };
 
@@ -50,7 +50,7 @@ class WEFT_EXPORT ValueRounds {
   // The last member's value completes the round: all answers are called before this returns.
   void give(int from, const RoundKey& key, Value value);
 
-  void fail(const rpc::Error& error);  // all waits
+  void fail(const rpc::Error& error);  // fails all rounds that wait
 
   std::optional<rpc::Clock::time_point> next_deadline() const;  // none: no round waits
   // For a round whose deadline has passed: the operation, and the members that have not arrived.
@@ -60,7 +60,7 @@ class WEFT_EXPORT ValueRounds {
   };
   std::optional<Overdue> overdue(rpc::Clock::time_point now) const;
 
-  bool awaits(int rank) const;  // some round has started without it
+  bool awaits(int rank) const;  // some round has started without that rank
 
  private:
   using Round = std::map<int, Value>;  // by rank

@@ -14,8 +14,8 @@ namespace weft::collectives::nccl {
 struct Comm;           // ncclComm
 using Stream = void*;  // cudaStream_t
 
-// ncclResult_t. Calls of a non-blocking communicator may return in_progress; all others except success are
-// failures (error_of() in api.h).
+// ncclResult_t. Calls of a non-blocking communicator may return in_progress; all other results except success
+// are failures (error_of() in api.h).
 enum class Result : int {
   success = 0,
   unhandled_cuda_error = 1,

@@ -66,8 +66,8 @@ struct WEFT_EXPORT Api {
   Function<Result(const Comm*, void* handle)> comm_deregister;
 };
 
-// The error for a result other than success, with NCCL's own text. The communicator may be null: none, or
-// none yet. Called by a thread that may use it.
+// The error for a result other than success, with NCCL's own text. comm: null if there is no communicator, or
+// not yet. Call it on a thread that may use the communicator.
 //  remote_error  peer_lost          another rank, or the connection to it, failed
 //  system_error  unavailable        this host's network or memory; another communicator may work
 //  timeout       deadline_exceeded  NCCL's own

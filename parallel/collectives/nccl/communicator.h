@@ -8,11 +8,11 @@
 //
 // A launch puts a group of NCCL's calls on a stream, and returns when the group is there. The launch's future
 // completes when the device has executed the group. Every failure ends the communicator with one rpc::Error:
-// of NCCL's calls, of its asynchronous errors, or because a deadline has passed. options.on_failure is then
-// called at once, and notifies the other ranks. After that the communicator is aborted, or kept for shrink(),
-// and then its futures fail. During an abort no thread is inside NCCL with this communicator: the abort takes
-// the handle under `inside_`. Shared: work in flight holds the communicator. Thread-safe; functions that
-// block are marked below, and must not be called on a loop.
+// a failed call of NCCL, an asynchronous error of NCCL, or a deadline that has passed. options.on_failure is
+// then called at once, and notifies the other ranks. After that the communicator is aborted, or kept for
+// shrink(), and then its futures fail. During an abort no thread is inside NCCL with this communicator: the
+// abort takes the handle under `inside_`. Ownership is shared: work in flight keeps the communicator alive.
+// Thread-safe; functions that block are marked below, and must not be called on a loop.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/device.h>
@@ -32,7 +32,8 @@ struct CommunicatorOptions {
   std::string name;  // in errors
   // The timeout of the creation, and of launches that give none.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
-  // How long abort() waits for a thread that is inside NCCL; then the communicator is given up as it is.
+  // The time for which abort() waits for a thread that is inside NCCL. Then abort() fails, and the
+  // communicator is given up.
   std::chrono::nanoseconds abort_timeout = std::chrono::seconds{10};
 
   bool abort_on_failure = true;  // false: the owner must shrink() or abort()
@@ -40,8 +41,8 @@ struct CommunicatorOptions {
   std::function<void(const rpc::Error&)> on_failure;
 };
 
-// The contents of one group of NCCL's calls. Only the thread that launches uses it, until the function that
-// was given to launch() returns. Counts are of NCCL's elements. Throws the errors of NCCL.
+// The contents of one group of NCCL's calls. Only the thread that launches uses the object, until the
+// function that was given to launch() returns. Counts are of NCCL's elements. Throws the errors of NCCL.
 class WEFT_EXPORT Calls {
  public:
   // Add NCCL's function of that name to the group. in, out: memory of the device, valid until the launch has
@@ -72,11 +73,12 @@ class WEFT_EXPORT Calls {
 
 // One launch: its stream, its timeout, and how its end is detected.
 struct Launch {
-  Stream stream = nullptr;                          // null: the device's default stream
-  std::string what;                                 // in errors: "all_reduce float32[4]"
-  std::optional<std::chrono::nanoseconds> timeout;  // to launch, then to complete; none: the communicator's
-  LaunchTurn turn;                                  // none: one is reserved when launch() is called
-  std::shared_ptr<const void> keeps;                // until NCCL has released it
+  Stream stream = nullptr;  // null: the device's default stream
+  std::string what;         // in errors: "all_reduce float32[4]"
+  // Until the launch, and then until its end. nullopt: the communicator's timeout.
+  std::optional<std::chrono::nanoseconds> timeout;
+  LaunchTurn turn;                    // none: one is reserved when launch() is called
+  std::shared_ptr<const void> keeps;  // kept alive until NCCL has released it
   // Called when the group is on the stream. Returns a function that reports whether the stream has passed the
   // group; that function must not block. If `mark` returns null (a graph is captured), the launch is complete
   // when the group is on the stream.
@@ -118,8 +120,8 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   // failed_precondition while work is in flight, which only shrink() with `abort` ends. split(): the new
   // communicator has the ranks of one color, ordered by key, then rank; null for no_color.
   rpc::Future<Ptr> split(int color, int key, CommunicatorOptions options = {});
-  // The new communicator has all ranks except `gone`, in the same order; the remaining ranks call it. abort:
-  // use it after a failure; it ends work in flight and this communicator. unsupported before NCCL 2.27.
+  // The new communicator has all ranks except `gone`, in the same order; the remaining ranks call shrink().
+  // abort: for use after a failure; ends work in flight and this communicator. unsupported before NCCL 2.27.
   rpc::Future<Ptr> shrink(std::vector<int> gone, bool abort, CommunicatorOptions options = {});
   // Grows to `size` ranks; the new ranks call join(). id: the result of grow_id(), on the rank that has
   // called it. unsupported before NCCL 2.29.
@@ -127,7 +129,8 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   rpc::Future<Ptr> grow(int size, std::optional<UniqueId> id, CommunicatorOptions options = {});
 
   // Ends the communicator in order, when all launches are complete; failed_precondition while work is in
-  // flight. If some ranks do not close in time, aborts. Without a limit, the time is that of the creation.
+  // flight. If some ranks do not close in time, aborts the communicator. Without a limit, the timeout is
+  // CommunicatorOptions::timeout.
   rpc::Future<void> close(std::optional<std::chrono::nanoseconds> limit = {});
   // Ends work in flight. Completes when NCCL has released the communicator; deadline_exceeded if a thread
   // does not return from NCCL.
@@ -179,8 +182,8 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   const int size_, rank_;
   const CommunicatorOptions options_;
 
-  // A thread locks it while it is inside NCCL with this communicator: never for long, because the
-  // communicator is non-blocking. Guards:
+  // Locked by a thread that is inside NCCL with this communicator: never for long, because the communicator
+  // is non-blocking. Guards handle_.
   Entrance inside_;
   Comm* handle_;
 

@@ -22,7 +22,8 @@ struct Device {
   std::shared_ptr<Watch> watch;
   // Runs blocking work: creating a communicator, aborting one. It must have a free thread.
   std::shared_ptr<rpc::Executor> background;
-  // Runs a job with the device as the thread's current device. Empty: it is always the current device.
+  // Runs a job with the device as the thread's current device. Empty: the device is always the current
+  // device.
   std::function<void(const std::function<void()>&)> within;
 
   // Runs the job now, with this device as the thread's current device. Throws the exceptions of the job.

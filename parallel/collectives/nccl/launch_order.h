@@ -9,8 +9,8 @@
 // belong to different communicators. So there is one LaunchOrder for each device, shared by the device's
 // communicators. Across processes, either the program starts its collectives in the same order on all ranks,
 // or Group::launch orders them. While work is in flight, nothing may be allocated or freed on the device:
-// when_quiet() waits until it has ended. A turn that ends unused is skipped. Thread-safe; a turn belongs
-// to one thread at a time, and keeps the LaunchOrder alive.
+// when_quiet() waits until that work has ended. A turn that ends unused is skipped. Thread-safe; a turn
+// belongs to one thread at a time, and keeps the LaunchOrder alive.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -34,8 +34,8 @@ class WEFT_EXPORT LaunchTurn {
   ~LaunchTurn() { end(); }
 
   explicit operator bool() const { return order_ != nullptr; }
-  // Blocks until the turn begins; deadline_exceeded if it does not. A turn that holds the
-  // device keeps it.
+  // Blocks until the turn begins; deadline_exceeded if it does not begin before the deadline. A turn that has
+  // begun lasts until end().
   void wait(rpc::Clock::time_point deadline);
 
   bool is_mine() const;  // whether wait() would return at once
@@ -54,7 +54,8 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
   // Reserves the place behind all reserved places. Does not block.
   LaunchTurn reserve();
 
-  // launched(): work was launched, within its turn. ended(): that work has ended, later and on any thread.
+  // Call launched() when work was launched, within its turn, and ended() when that work has ended, on any
+  // thread.
   void launched();
   void ended();
   std::size_t in_flight() const;

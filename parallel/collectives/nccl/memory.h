@@ -1,10 +1,11 @@
-// Memory for NCCL: allocated by NCCL, so that it can use the features of the links, and registered with a
-// communicator, so that it is sent and received without a copy.
+// Memory for NCCL. NCCL allocates it, to use the features of the links, and registers it with a communicator,
+// to send and receive it without a copy.
 //
 // A shared_ptr owns an allocation or a registration. Both can be created only while no collective is in
 // flight on the device (failed_precondition). They are freed after the last owner has released them, when no
-// collective is in flight. Otherwise the allocation or mapping could wait for a kernel that waits for another
-// rank's kernel. Memory outlives its registrations, and its communicators' launches. May block; thread-safe.
+// collective is in flight. While a collective is in flight, an allocation or a mapping could wait for a
+// kernel that waits for another rank's kernel. Memory outlives its registrations, and its communicators'
+// launches. May block; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/communicator.h>

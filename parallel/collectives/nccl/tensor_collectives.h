@@ -25,8 +25,8 @@
 
 namespace weft::collectives::nccl {
 
-// Returns the device with an index: without one, that of the calling thread's current device. unsupported:
-// this process has no such device.
+// Returns the device with an index. If `device` has no index, returns the calling thread's current device.
+// unsupported: this process has no such device.
 WEFT_EXPORT c10::Device existing(c10::Device device);
 // Creates the Device for a device of LibTorch. Use one for all communicators on the device.
 WEFT_EXPORT Device device_of(c10::Device device, std::shared_ptr<const Api> api,
@@ -42,8 +42,8 @@ class WEFT_EXPORT TensorCollectives {
   // Never null; shared by all copies.
   const Communicator::Ptr& communicator() const { return communicator_; }
   // Runs a first collective, of one byte, on a separate stream, with which NCCL connects the ranks. Call it
-  // on all ranks, before all other operations. It does not wait for the other ranks, and takes no turn in the
-  // device's launch order, so ranks may connect several communicators at once, in any order.
+  // on all ranks, before all other operations. The call does not wait for the other ranks, and takes no turn
+  // in the device's launch order, so ranks may connect several communicators at once, in any order.
   rpc::Future<void> connect(Timeout timeout = {}) const;
   // Returns a copy whose operations call begins() after they have checked their arguments. begins() returns
   // the turn in which the operation is launched.

@@ -19,7 +19,7 @@
 
 namespace weft::collectives::nccl {
 
-// The factor of a premul_sum, as the type's own bits.
+// The factor of a premul_sum, as the bits of a value of the element type.
 struct Factor {
   alignas(8) std::array<std::byte, 8> bits{};
 };

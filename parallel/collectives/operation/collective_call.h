@@ -1,5 +1,5 @@
 // CollectiveCall: one collective as the program of a rank calls it: the operation and its arguments.
-// Functions derive the rest from the operation's description: check(), the signature, the layout.
+// The functions below use the operation's description: for the checks, the signature and the layout.
 //
 // A value that refers to the caller's tensors: valid until the caller's function returns. check() is the only
 // check of arguments that all backends share; a backend adds its own limits (types of reductions; for NCCL
@@ -20,7 +20,7 @@ namespace weft::collectives {
 
 struct CollectiveCall {
   Operation operation = Operation::barrier;
-  std::span<const at::Tensor> outputs = {};  // all_reduce, reduce, broadcast: the tensors, which are both
+  std::span<const at::Tensor> outputs = {};  // all_reduce, reduce, broadcast: inputs and outputs
   std::span<const at::Tensor> inputs = {};
   std::optional<int> root = {};
   std::optional<ReduceOp> reduction = {};
@@ -39,7 +39,8 @@ WEFT_EXPORT void check(const CollectiveCall& call, int rank, int ranks);
 WEFT_EXPORT Signature signature_of(const CollectiveCall& call);
 WEFT_EXPORT Layout layout_of(const CollectiveCall& call, int ranks);
 
-// For a message or a collective: throws unless it is a dense tensor of the host or of a GPU.
+// For a message or a collective: throws unless the tensor is dense, and in the memory of the host or of a
+// GPU.
 WEFT_EXPORT void check_tensor(std::string_view operation, const at::Tensor& tensor);
 
 [[noreturn]] WEFT_EXPORT void refuse(const std::string& why);  // throws invalid_argument
@@ -49,7 +50,7 @@ WEFT_EXPORT void check_tensor(std::string_view operation, const at::Tensor& tens
 inline bool is_on_device(const at::Tensor& tensor) {
   return tensor.defined() && (tensor.is_cuda() || tensor.is_privateuseone());
 }
-// The number of its elements.
+// The number of elements of a tensor.
 inline std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
 
 }  // namespace weft::collectives

@@ -1,9 +1,9 @@
 // Reduction: a ReduceOp on elements of one dtype, in this host's memory.
 //
-// Values are accumulated in accumulators, which are float32 for floating-point types of 16 and 8 bits, so
-// that the values of P ranks are rounded once and not P times; for other types they have the type itself.
-// Memory is plain bytes, aligned as the types require; the accumulator may be one of the operands. A value;
-// thread-safe.
+// Values are reduced in accumulators. For floating-point types of 16 and 8 bits, accumulators are float32, so
+// that the values of P ranks are rounded once and not P times. For other types, accumulators have the type
+// itself. Memory is plain bytes, aligned as the types require; the accumulator may be one of the operands. A
+// value; thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/operation/reduce_op.h>
@@ -14,7 +14,7 @@
 
 namespace weft::collectives {
 
-// Between float32 and a floating-point type of 16 or 8 bits, rounded to nearest even.
+// Convert between float32 and a floating-point type of 16 or 8 bits, with rounding to nearest even.
 WEFT_EXPORT void widen(c10::ScalarType from, float* to, const std::byte* narrow, std::size_t n);
 WEFT_EXPORT void narrow(c10::ScalarType to, std::byte* narrow, const float* from, std::size_t n);
 
@@ -36,7 +36,7 @@ class WEFT_EXPORT Reduction {
   // n elements, or n accumulators.
   struct Operand {
     const std::byte* data;
-    bool accumulated;  // its elements are accumulators; false: of the type itself
+    bool accumulated;  // the elements are accumulators; false: they have the type itself
   };
   // accumulator[i] = left[i] ⊕ right[i]. The order of operands is kept, so equal calls give equal bits.
   void combine(std::byte* accumulator, Operand left, Operand right, std::size_t n) const;

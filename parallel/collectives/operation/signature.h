@@ -1,7 +1,7 @@
-// Signature: the part of a rank's next collective in a group on which all ranks must agree.
+// Signature: the properties of a collective on which all ranks of the group must agree.
 //
 // Groups compare signatures before data moves: signatures that differ have different hashes, and their texts
-// show the difference. The source location of the call is not part of it. A value.
+// show the difference. The source location of the call is not part of the signature. A value.
 #pragma once
 
 #include <weft/parallel/collectives/operation/reduce_op.h>
@@ -31,8 +31,7 @@ WEFT_EXPORT std::optional<TensorType> tensor_type_of(std::string_view text, std:
 
 struct WEFT_EXPORT Signature {
   Operation operation = Operation::barrier;
-  // The elements of one rank; of the tensors one after the other if there are several. Left out if it may
-  // differ between ranks: then it is -1.
+  // The shapes of one rank's tensors, in their order. {-1}: the shape may differ between ranks.
   std::vector<std::vector<std::int64_t>> shapes;
 
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // of all tensors; Undefined: a barrier

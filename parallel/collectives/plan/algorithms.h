@@ -34,7 +34,8 @@ WEFT_EXPORT Plan ring_all_reduce(Member me, std::size_t n);      // 2(P−1) mes
 WEFT_EXPORT Plan doubling_all_reduce(Member me, std::size_t n);  // log2 P messages of n
 // 2 log2 P messages, 2n(P−1)/P elements. If P is not a power of two, doubling_all_reduce() and
 // halving_all_reduce() combine the first ranks in pairs, so that a power of two remains. One rank of each
-// pair sends n elements to the other rank and waits for the result; the other rank sends n elements more.
+// pair sends n elements to the other rank and waits for the result; the other rank sends n additional
+// elements.
 WEFT_EXPORT Plan halving_all_reduce(Member me, std::size_t n);
 
 WEFT_EXPORT Plan tree_reduce(Member me, int root, std::size_t n);      // 1 message of n, log2 P rounds
@@ -51,9 +52,9 @@ WEFT_EXPORT Plan halving_reduce_scatter(Member me, std::span<const Range> blocks
 WEFT_EXPORT Plan direct_gather(Member me, int root, std::span<const Range> blocks);  // 1 message to the root
 WEFT_EXPORT Plan direct_scatter(Member me, int root, std::span<const Range> blocks);  // P−1 from the root
 
-// to, from: by rank, the ranges that this rank sends to it and receives from it. P−1 messages, in P−1 rounds
-// of pairs. Empty messages are also sent, because a sender does not know whether the receiver expects an
-// empty message.
+// to, from: by rank, the ranges that this rank sends to that rank, and receives from that rank. P−1 messages,
+// in P−1 rounds of pairs. Empty messages are also sent, because a sender does not know whether the receiver
+// expects an empty message.
 WEFT_EXPORT Plan pairwise_all_to_all(Member me, std::span<const Range> to, std::span<const Range> from);
 
 WEFT_EXPORT Plan dissemination_barrier(Member me);  // ⌈log2 P⌉ messages without elements

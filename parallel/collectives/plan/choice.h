@@ -25,7 +25,7 @@ struct Party {
 WEFT_EXPORT bool agrees_by_itself(Party me, std::size_t n);
 
 // The plan of one operation. n: elements of the tensor. blocks: one for each rank. to, from: the blocks for
-// each rank, and from each. Roots are ranks.
+// each rank, and from each rank. Roots are ranks.
 WEFT_EXPORT Plan plan_all_reduce(Party me, std::size_t n);
 WEFT_EXPORT Plan plan_reduce(Party me, int root, std::size_t n);
 WEFT_EXPORT Plan plan_broadcast(Party me, int root, std::size_t n);

@@ -1,9 +1,9 @@
 // PlanBuilder: builds a plan from whole transfers, in the order in which they would happen one by one.
 //
-// It divides them into chunks, labels the messages, and finds the dependencies of each step: a step that
-// reads waits for the last step that wrote there; a step that writes also waits for the steps that still read
-// (a message that has not been sent yet). Both sides of a message add it in the same order, with the same
-// size. Thread-safety: none.
+// The builder divides transfers into chunks, labels the messages, and finds the dependencies of each step. A
+// step that reads waits for the last step that wrote the same elements. A step that writes also waits for the
+// steps that still read them (a message that has not been sent yet). Both sides of a message add it in the
+// same order, with the same size. Thread-safety: none.
 #pragma once
 
 #include <weft/parallel/collectives/plan/plan.h>
@@ -15,8 +15,8 @@ namespace weft::collectives {
 
 class WEFT_EXPORT PlanBuilder {
  public:
-  // Whether the three places have separate memory, or may be one, as in an all_reduce in place: then element
-  // 5 of one is element 5 of each.
+  // Whether the three places have separate memory, or may be the same memory, as in an all_reduce in place.
+  // In the same memory, element 5 of one place is element 5 of each.
   enum class Memory : std::uint8_t { apart, one };
 
   // chunk: elements of the largest message; 0: unlimited.
@@ -26,7 +26,7 @@ class WEFT_EXPORT PlanBuilder {
   enum class Nothing : std::uint8_t { is_left_out, is_said };
   void send(int to, Place from, Range range, Nothing nothing = Nothing::is_left_out);
   void receive(int from, Place into, Range range, Nothing nothing = Nothing::is_left_out);
-  // As the kinds of Step with these names; in chunks, too.
+  // Add steps of the kinds with these names (Step::Kind), in chunks.
   void reduce(int from, Range range, Place with, std::size_t source);
   void finish(Range output, std::size_t source);
   void copy(Place into, Range range, std::size_t source);

@@ -1,11 +1,12 @@
 // Lockstep: synchronizes ranks of one host that run the same steps, each of which may wait for the others.
 //
-// A rank publishes that it has reached the next step, and waits until other ranks have. A rank that has
-// waited for another rank sees all memory that the other wrote before it published. A waiter spins for a
-// while, then stores the rank that it waits for, and blocks on a futex. That rank wakes it; without blocked
-// waiters, no system call is made. No wake-up is lost: a waiter stores the awaited rank and then checks the
-// step once more; a rank publishes its step and then checks which ranks wait for it. All four accesses are
-// sequentially consistent. Thread-safety: one thread at a time; stop() on any.
+// A rank publishes that it has reached the next step, and waits until other ranks have reached it. A rank
+// that has waited for another rank sees all memory that the other rank wrote before it published. A waiter
+// spins for a while, then stores the rank that it waits for, and blocks on a futex. The awaited rank wakes
+// the waiter. Without blocked waiters, no system call is made. No wake-up is lost: a waiter stores the
+// awaited rank and then checks the step once more; a rank publishes its step and then checks which ranks wait
+// for it. All four accesses are sequentially consistent. Thread-safety: one thread at a time; any thread may
+// call stop().
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -42,8 +43,8 @@ class WEFT_EXPORT Lockstep {
     return controls_[static_cast<std::size_t>(rank)]->step.load(std::memory_order_acquire);
   }
 
-  // brief: spins for about 50 µs in total; if crowded, yields a few times. endless: then sleeps until all
-  // have published the step, or stop() is called.
+  // brief: spins for about 50 µs in total; if crowded, yields a few times. endless: after that, sleeps until
+  // all have published the step, or stop() is called.
   enum class Patience : std::uint8_t { brief, endless };
   // Whether all have published this step. False: a brief wait has ended, or stop() was called.
   bool await_all(std::uint64_t step, Patience patience);

@@ -1,7 +1,7 @@
 // SharedBackend: collectives in memory that all ranks share, as runs of a SharedQueue.
 //
 // A small collective for which its caller waits runs on the caller's thread, if the other ranks arrive soon.
-// It then uses no turn of the group and no lock except the queue's. As thread-safe as Backend.
+// Such a collective uses no turn of the group, and no lock except the queue's. As thread-safe as Backend.
 #pragma once
 
 #include <weft/parallel/collectives/backend/backend.h>

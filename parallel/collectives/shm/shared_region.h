@@ -29,10 +29,10 @@ class WEFT_EXPORT SharedRegion {
  public:
   // Throws the errors of make_sealed_memory(), and resource_exhausted if no addresses are left.
   static std::shared_ptr<SharedRegion> create(std::size_t bytes);
-  // The region of another process of this host, or of this process. Throws unavailable if it cannot be
-  // opened, and protocol_error if it is not one that create() makes.
+  // The region of another process of this host, or of this process. Throws unavailable if the region cannot
+  // be opened, and protocol_error if create() has not made it.
   static std::shared_ptr<SharedRegion> open(const RegionAddress& address);
-  // Memory of this process only, for a rank that shares none. Throws resource_exhausted.
+  // Memory of this process only, for a rank that shares no memory. Throws resource_exhausted.
   static std::shared_ptr<SharedRegion> unshared(std::size_t bytes);
   // RegionAddress::host of this process.
   static std::string this_host();
@@ -41,7 +41,8 @@ class WEFT_EXPORT SharedRegion {
   SharedRegion& operator=(const SharedRegion&) = delete;
   ~SharedRegion();
 
-  // Not for unshared memory. Valid until close_descriptor(), which is called when all have opened it.
+  // Not for unshared memory. Valid until close_descriptor(), which is called when all ranks have opened the
+  // region.
   RegionAddress address() const;
   void close_descriptor() { memory_.reset(); }
 

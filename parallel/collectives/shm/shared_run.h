@@ -1,6 +1,6 @@
 // SharedRun: one collective of ranks that share memory, as one of them executes it.
 //
-// It publishes its signature and waits until all ranks have done so. Then it reads the data that it needs
+// A run publishes its signature and waits until all ranks have done so. Then it reads the data that it needs
 // from the others' memory, in one of three ways that the published data determine:
 //  small    all data that ranks exchange are in their slots when they publish;
 //  placed   tensors are in shared memory: read from there, and results of an all_reduce written there;
@@ -37,17 +37,17 @@ class WEFT_EXPORT SharedRun {
   // Whether set_sequence() was called.
   bool begun() const { return sequence_ != none; }
 
-  // In flight: a brief wait has ended. Throws protocol_error if the ranks' data do not fit together.
+  // under_way: a brief wait has ended. Throws protocol_error if the ranks' data do not fit together.
   State advance(Lockstep::Patience patience);
 
   void stop() { space_.lockstep().stop(); }  // this run, and all later runs of the space
 
   const std::vector<std::string>& texts() const { return texts_; }  // by rank, if they differ
-  // Whether it may still need data of that rank. Any thread.
+  // Whether the run may still need data of that rank. Any thread.
   bool awaits(int rank) const {
     return space_.lockstep().step_of(rank) < awaited_.load(std::memory_order_acquire);
   }
-  // The bytes that it moves: its cost.
+  // The number of bytes that the run moves: its cost.
   std::size_t bytes() const;
 
  private:
@@ -84,7 +84,8 @@ class WEFT_EXPORT SharedRun {
   static constexpr std::uint64_t none = ~std::uint64_t{0};
   std::uint64_t sequence_ = none;
   Stage stage_ = Stage::coming;
-  std::atomic<std::uint64_t> awaited_{~std::uint64_t{0}};  // the step for which it needs all; before it: all
+  // The step that all ranks must reach before this run continues. Initially no rank has reached it.
+  std::atomic<std::uint64_t> awaited_{~std::uint64_t{0}};
   c10::SmallVector<SharedHeader, 4> headers_;
   std::uint64_t parts_ = 0, part_ = 0;
   std::vector<std::string> texts_;

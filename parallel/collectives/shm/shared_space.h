@@ -3,7 +3,7 @@
 // Each rank has a region. All regions have the same layout: the announcement of the rank's current
 // collective; two parts from which other ranks read, so that the rank writes one while the others read the
 // other; and a heap for tensors (Group::empty). Allocations keep the SharedSpace alive. Thread-safety:
-// allocate() may be called on any thread; for the bytes, the ranks wait for each other (lockstep()).
+// allocate() may be called on any thread; lockstep() orders the ranks' accesses to the bytes.
 #pragma once
 
 #include <weft/parallel/collectives/shm/lockstep.h>
@@ -65,7 +65,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   // to read, in chunks, one for each rank. result(): the result of a rank's reduction of a part. sizes(): for
   // each rank, the number of elements that `rank` has for it. A rank writes its header, slot and sizes when
   // it starts a collective, while other ranks may still read windows and results of the collective before.
-  // Two copies are enough: no rank starts sequence s + 2 before all ranks have left sequence s.
+  // Two copies are enough: no rank starts collective s + 2 before all ranks have left collective s.
   std::byte* slot(int rank, std::uint64_t sequence) const {
     return at(rank, slots_ + sequence % 2 * slot_bytes);
   }
@@ -87,7 +87,8 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   std::shared_ptr<std::byte> try_allocate(std::size_t bytes);  // null instead of an exception
   // The location of that memory in this rank's region. Empty: the memory is not in the region's heap.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const;
-  // Data of another rank in that rank's region; throws protocol_error if it cannot be there.
+  // Data of another rank in that rank's region; throws protocol_error if the range is not in the region's
+  // heap.
   std::byte* memory_of(int rank, std::uint64_t offset, std::size_t bytes) const;
 
  private:

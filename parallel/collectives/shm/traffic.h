@@ -19,7 +19,7 @@ class WEFT_EXPORT Traffic {
 
   Range gives(int taker) const;                      // range of this rank's input; empty: nothing
   Range takes(int giver) const;                      // range of this rank's output
-  bool gives_all_the_same() const { return same_; }  // to those that read anything
+  bool gives_all_the_same() const { return same_; }  // all readers of this rank's input read one range
   bool reduces() const { return reduces_; }          // false: readers copy
   // The maximum number of elements for one rank.
   std::size_t max_given() const;
