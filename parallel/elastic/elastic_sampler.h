@@ -16,8 +16,8 @@
 //
 // A round is one batch on every rank. All ranks have equally many rounds in an epoch, so
 // DistributedDataParallel needs no join(). In the last round the batches may differ in size, and a rank may
-// get only a sample of another rank: multiply the loss by Round::weight. A sampler is a handle: the copy in
-// the loader shares its state. The loader must keep its batches in order. Thread-safe.
+// get only a sample that belongs to another rank: multiply the loss by Round::weight. A sampler is a handle:
+// the copy in the loader shares its state. The loader must keep its batches in order. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -46,8 +46,8 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   // Throws invalid_argument if size is 0.
   explicit ElasticSampler(std::size_t size, SamplerOptions options = {});
 
-  // Sets the ranks that process the rest of the epoch. A State that contains the sampler calls it. Before the
-  // first call, next() throws failed_precondition.
+  // Sets the ranks that process the rest of the epoch. A State that contains the sampler calls this function.
+  // Before the first call, next() throws failed_precondition.
   void set_group(const collectives::Group& group) { set_ranks(group.rank(), group.size()); }
   // resting: ranks that have no samples of their own in the first round.
   void set_ranks(int rank, int ranks, std::vector<int> resting = {});

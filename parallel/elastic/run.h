@@ -6,8 +6,8 @@
 //   });
 //
 // The job is an elastic world (docs/membership.md). The workers that train together are a generation, with a
-// group. The body trains with this group, starting from the state. In each further generation it runs again,
-// in the same process and on the same objects:
+// group. The body trains with this group, starting from the state. In each further generation the body runs
+// again, in the same process and on the same objects:
 //
 //   - If a collective fails, for example because a worker has died, the survivors restore the last commit and
 //     form the next generation, in the same order.
@@ -45,7 +45,8 @@ struct Change {
   collectives::Group group;
   std::uint64_t generation = 0;
   std::vector<std::string> joined = {}, gone = {};  // names, compared with this worker's generation before
-  std::optional<int> synced_from = {};  // the rank whose state all ranks have got; none: all had it
+  // The rank whose state all ranks have got. nullopt: all ranks already had the same state.
+  std::optional<int> synced_from = {};
 };
 
 // The limits of `weft launch --min N --max N` (WEFT_MIN_WORKERS and WEFT_MAX_WORKERS). Without these

@@ -38,7 +38,7 @@
 
 namespace weft::elastic {
 
-// commit(), commit_every(), check() and step() throw it on all ranks at the same step if workers join or
+// Thrown by commit(), commit_every(), check() and step(), on all ranks at the same step, if workers join or
 // leave. run() catches it; the body of run() must not. It is not an rpc::Error, so that a program does not
 // handle it as the failure of a collective.
 class WEFT_EXPORT WorkersChanged : public std::runtime_error {
@@ -148,15 +148,15 @@ class WEFT_EXPORT State {
   // Lets the ranks agree as commit() does. It copies the parts only if workers join or leave.
   void check();
 
-  // Ends a step as a transaction, in two phases. Until then, no code may change a parameter. The ranks vote
-  // in one small collective. If all ranks are ready, each rank calls apply(), which steps the optimizer and
-  // counts the step, and must run no collective. Otherwise no rank calls it. Each applied step counts as a
-  // commit. Returns whether the step was applied. ready: false, for example, if this rank has gradients that
-  // are not finite.
+  // Ends a step as a transaction, in two phases. Before this call, no code may change a parameter. The ranks
+  // vote in one small collective. If all ranks are ready, each rank calls apply(), which steps the optimizer
+  // and counts the step, and must run no collective. Otherwise no rank calls it. Each applied step counts as
+  // a commit. Returns whether the step was applied. ready: false, for example, if this rank has gradients
+  // that are not finite.
   //
-  // If workers join or leave, it throws WorkersChanged after apply(), on all ranks. If the group fails, it
-  // throws the group's error without calling apply(). Another rank may have applied the step nevertheless:
-  // run() then uses that rank's state.
+  // If workers join or leave, step() throws WorkersChanged after apply(), on all ranks. If the group fails,
+  // step() throws the group's error without calling apply(). Another rank may have applied the step
+  // nevertheless: run() then uses that rank's state.
   bool step(const std::function<void()>& apply, bool ready = true);
 
   // Restores all parts from the last commit(). Throws failed_precondition before the first commit().
@@ -199,8 +199,8 @@ class WEFT_EXPORT State {
   std::vector<Part> parts_;
   Standing standing_;
   std::uint64_t generation_ = 0;  // of run()
-  // The state that recover() restores. copied: the copy, of `copied_commits_`. marked: the live state, after
-  // rewind(), of `standing_.commits`. torn: the copy, because apply() has not returned.
+  // The state that recover() restores. copied: the copy, of commit `copied_commits_`. marked: the live state
+  // after rewind(), of commit `standing_.commits`. torn: the copy, because apply() has not returned.
   enum class Live : std::uint8_t { copied, marked, torn } live_ = Live::copied;
   std::optional<std::uint64_t> copied_commits_;         // none: add() was called after the copy
   std::uint64_t calls_ = 0;                             // of commit_every(), since the last commit

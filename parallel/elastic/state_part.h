@@ -47,8 +47,8 @@ class WEFT_EXPORT StatePart {
 
 class WEFT_EXPORT ShardedPart : public StatePart {
  public:
-  // Copies the live shard for the commit of this number. If a group is given, it is a collective in which the
-  // ranks exchange copies.
+  // Copies the live shard for the commit of this number. If a group is given, the call is a collective in
+  // which the ranks exchange copies.
   virtual void stage(std::uint64_t number, const collectives::Group* group) = 0;
   // Invalidates the copies: they belong to another training, or other workers have trained without this one.
   virtual void forget() = 0;

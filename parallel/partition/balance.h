@@ -18,9 +18,9 @@ namespace weft::partition {
 // Return the number of costs in each of `blocks` blocks; each is at least 1. invalid_argument: no blocks,
 // more blocks than costs, or a cost that is negative or not finite.
 //
-// block_partition() differs from torchgpipe if several smallest blocks have equal size: it enlarges the one
-// that is closest to the largest block, as in the paper, and torchgpipe the first one, with which block
-// boundaries may cross.
+// If several smallest blocks have equal size, block_partition() differs from torchgpipe. It enlarges the
+// block that is closest to the largest block, as in the paper. torchgpipe enlarges the first of these blocks,
+// and boundaries of blocks may then cross.
 WEFT_EXPORT std::vector<std::size_t> block_partition(std::span<const double> costs, std::size_t blocks);
 // Takes O(blocks * costs * log(costs)) time.
 WEFT_EXPORT std::vector<std::size_t> exact_partition(std::span<const double> costs, std::size_t blocks);

@@ -2,9 +2,10 @@
 //
 // D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019). A stage
 // may have replicas, which synchronize their gradients. The machine has levels, for example workers of a host
-// and hosts of a cluster, each with a bandwidth. The program first finds the best partition of every possible
-// stage over the workers of one host, and then that of the model over hosts that run these. Branching graphs
-// are cut at antichains. All workers are used, unless `fewer_workers` is set. A pure function.
+// and hosts of a cluster, each with a bandwidth. The dynamic program first finds the best partition of every
+// possible stage over the workers of one host, and then the best partition of the model over hosts that run
+// these stages. Branching graphs are cut at antichains. All workers are used, unless `fewer_workers` is set.
+// A pure function.
 //
 // With Objective::pipedream_code the times equal those of PipeDream's optimizer_graph_hierarchical.py for
 // graphs with one input. There are two differences. An upper level is given only stages whose layers are
@@ -49,9 +50,9 @@ struct PipeDreamOptions {
   bool straight = false;                                        // no replicas: as many stages as workers
   bool fewer_workers = false;                                   // leave workers idle where that is faster
   std::optional<double> activation_compression = std::nullopt;  // bytes before per byte after
-  // Of each worker. A replica keeps the parameters and activations of each micro-batch in flight, of which
-  // there are as many as workers from its stage to the end, divided by the replicas and rounded up. Workers
-  // that fewer_workers leaves idle may count among these.
+  // The memory of each worker. A replica keeps the parameters and activations of each micro-batch in flight.
+  // The number of these micro-batches is the number of workers from its stage to the end, divided by the
+  // replicas and rounded up. This number may include workers that fewer_workers leaves idle.
   std::optional<double> memory_bytes = std::nullopt;
   // nullopt: the first of all, whole_branches and in_order that has at most max_cuts cuts.
   std::optional<Cuts> cuts = std::nullopt;
@@ -61,7 +62,7 @@ struct PipeDreamOptions {
   std::optional<std::size_t> max_cuts = std::nullopt;
 };
 
-// levels: innermost first, at least one. Inputs are in the first stage. invalid_argument: what
+// levels: innermost first, at least one. Inputs are in the first stage. invalid_argument: a profile that
 // topological_order() rejects, no levels, no units, or a bandwidth, compression or memory that is not above
 // 0. resource_exhausted: more cuts of the given kind than max_cuts. not_found: no partition satisfies the
 // options.

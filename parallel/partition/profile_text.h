@@ -1,5 +1,5 @@
-// The text form of a profile: the graph.txt of PipeDream's profiler, so that its profiles can be read here
-// and weft's there.
+// The text form of a profile: the graph.txt of PipeDream's profiler, so that weft reads PipeDream's profiles
+// and PipeDream reads weft's profiles.
 //
 //   node1 -- Input -- FIGURES
 //   node2 -- Linear(4, 4) -- FIGURES -- stage_id=0
@@ -19,8 +19,9 @@
 
 namespace weft::partition {
 
-// source: what errors call the text, as a file's name. invalid_argument: a line that has another form (the
-// error gives its number, what it has and what is expected), and everything that topological_order() rejects.
+// source: the name of the text in errors, such as a file's name. invalid_argument: a line that has another
+// form (the error gives the line's number, the text found and the text expected), or a profile that
+// topological_order() rejects.
 WEFT_EXPORT Profile parse_profile(std::string_view text, std::string_view source = "profile");
 
 // The inverse: parse_profile(to_text(profile)) == profile, if names and descriptions contain no " -- " and no

@@ -19,8 +19,8 @@ namespace weft::planner {
 struct Model {
   partition::Profile profile;  // of one micro-batch on one rank, as pipeline::profile() measures it
   int microbatch = 1;          // samples of that micro-batch
-  // Of each layer of the profile: the bytes that its forward keeps for its backward. Empty: those of its
-  // output, which are less. pipeline::profile() measures them with ProfileOptions::activations = kept.
+  // Of each layer of the profile: the bytes that its forward keeps for its backward. Empty: the bytes of its
+  // output, which are fewer. pipeline::profile() measures them with ProfileOptions::activations = kept.
   std::vector<double> kept_bytes = {};
   // Of each layer of the profile: whether tensor parallel splits it. Empty: no layer.
   std::vector<bool> split = {};
@@ -95,8 +95,8 @@ struct RankModel {
 };
 
 // Times and activations are proportional to `microbatch`, the number of samples. A split layer has 1 / tensor
-// of its compute times and of its parameters. It keeps its whole output, and 1 / tensor of what it keeps in
-// addition. Other layers are computed on each rank of the tensor group.
+// of its compute times and of its parameters. It keeps its whole output, and 1 / tensor of the other bytes
+// that it keeps. Other layers are computed on each rank of the tensor group.
 WEFT_EXPORT RankModel rank_model(const Model& model, int microbatch, int tensor, const Levels& tensor_levels);
 
 }  // namespace weft::planner

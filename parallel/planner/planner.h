@@ -18,8 +18,8 @@
 //   data          an all-reduce of the gradients. With several stages each stage is reduced after its last
 //                 weight gradient, as GroupPipeline does, while the rank computes other stages. With one
 //                 stage, buckets are reduced during the backward of the last micro-batch, as
-//                 DistributedDataParallel does: the last bucket, and what is longer than that backward, add
-//                 to the step.
+//                 DistributedDataParallel does. The last bucket adds to the step, and so does the time by
+//                 which the other buckets take longer than that backward.
 //   memory        parameters, gradients of the same size, optimizer_bytes, and the peak of the activations.
 //
 // The model does not include: the lower efficiency of smaller micro-batches and of split layers; parts of a
@@ -45,7 +45,7 @@ namespace weft::planner {
 // The choices of plan().
 struct Options {
   int global_batch = 0;  // samples of a step; 0: 4 micro-batches of the profile for each rank
-  // Samples of a micro-batch; empty: those of the profile's.
+  // The numbers of samples of a micro-batch to try; empty: only the profile's.
   std::vector<int> microbatches = {};
   // Names of generators (parallel/schedule); empty: all of schedules().
   std::vector<std::string> schedules = {};
@@ -100,7 +100,7 @@ struct Refusal {
 };
 
 struct Plans {
-  std::vector<Plan> plans = {};       // the fastest first, then that with the least memory
+  std::vector<Plan> plans = {};       // by ascending step time, then by ascending memory
   std::vector<Refusal> refused = {};  // by data, pipeline and tensor
   int global_batch = 0;
   // The number of choices whose sizes divide, and the number of these that were simulated. Choices that

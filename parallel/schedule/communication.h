@@ -15,7 +15,8 @@ WEFT_EXPORT Schedule place_communication(const Schedule& computations);
 
 // Adds a wait for each send of a schedule with messages. A rank has at most `outstanding` sends for which it
 // has not waited: it waits for the oldest before the next send, and for the rest at its end. The buffer of a
-// sent value is free after the wait. invalid_argument: outstanding below 1, or waits are there already.
+// sent value is free after the wait. invalid_argument: outstanding is below 1, or the schedule already has
+// waits.
 WEFT_EXPORT Schedule place_waits(const Schedule& schedule, int outstanding = 2);
 
 }  // namespace weft::schedule

@@ -32,7 +32,7 @@ struct Lifetime {
   int microbatch = -1;              // Held::weights: the version
   Edge edge = {};                   // the edge that a received or sent value crosses
   std::size_t first = 0, last = 0;  // indices of actions of the rank, both included
-  int slot = 0;                     // no two lifetimes of one kind, stage and edge that overlap have one slot
+  int slot = 0;                     // lifetimes of one kind, stage and edge that overlap have different slots
 };
 
 // The values that one rank holds.

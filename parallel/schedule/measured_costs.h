@@ -14,10 +14,10 @@ namespace weft::schedule {
 // timeline has other ranks or actions than the schedule.
 WEFT_EXPORT Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps);
 
-// The time of a step whose actions take as long as they took, each as early as its rank and its inputs allow,
-// without messages and waits. A measured step takes longer by the overhead of its executor; a step predicted
-// from measured_costs() is shorter, because there no action takes longer than usual. invalid_argument: as
-// above.
+// Returns the time of a step without messages and waits, in which each action takes its measured time and
+// starts as early as its rank and its inputs allow. A measured step takes longer by the overhead of its
+// executor; a step predicted from measured_costs() is shorter, because there no action takes longer than
+// usual. invalid_argument: as above.
 WEFT_EXPORT double replayed_time(const Schedule& schedule, const Timeline& step);
 
 }  // namespace weft::schedule

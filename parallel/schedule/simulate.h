@@ -15,7 +15,7 @@ namespace weft::schedule {
 
 // The costs of one stage, for one micro-batch.
 struct StageCost {
-  // Seconds. A full backward takes the input and the weight gradient's.
+  // In seconds. A full backward takes the sum of the times of the input and the weight gradient.
   double forward = 1, input_gradient = 1, weight_gradient = 1;
   double recompute = 1;
   // Memory in any unit. activation: kept by a forward for its backward. kept_for_weight_gradient: the part of
@@ -53,8 +53,8 @@ struct Timeline {
 struct Prediction {
   Timeline timeline;  // of the first step
   double time = 0;    // of one step alone, until the last rank completes
-  // Steps that follow each other without a barrier: from rank 0's start of one to its start of the next. The
-  // bubble is the share of this period in which rank 0 is idle.
+  // For steps that follow each other without a barrier. period: the time from rank 0's start of a step to its
+  // start of the next one. bubble: the share of the period in which rank 0 is idle.
   double period = 0, bubble = 0;
   std::vector<double> busy;              // of each rank, in one step
   std::vector<double> peak_activations;  // of each rank

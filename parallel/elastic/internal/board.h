@@ -1,12 +1,13 @@
-// Board: what the workers of an elastic job know of each other: the generation and the ready workers, from
-// the job's store, and the workers that are alive, from the job's members.
+// Board: the state of an elastic job as one worker sees it: the generation and the ready workers, from the
+// job's store, and the workers that are alive, from the job's members.
 //
 //   elastic/NAME/generation    to_text(Generation): the latest one
 //   elastic/NAME/ready/WORKER  "INCARNATION ORDER": this worker takes part in the next generation
 //   elastic/NAME/arrivals      how many workers have announced themselves
 //
-// It watches the store and the members, and keeps copies. Its callbacks keep it alive until close().
-// Thread-safe; functions that ask the store block, and must not be called on threads of the agent.
+// A Board watches the store and the members, and keeps copies of what it reads. Its callbacks keep it alive
+// until close(). Thread-safe; functions that ask the store block, and must not be called on threads of the
+// agent.
 #pragma once
 
 #include <weft/parallel/elastic/plan/generation.h>
@@ -60,7 +61,7 @@ class Board : public std::enable_shared_from_this<Board> {
   Board(rpc::Agent& agent, std::shared_ptr<rpc::Store> store, const std::string& name);
   std::string ready_key(const std::string& worker) const { return prefix_ + "ready/" + worker; }
   template <class Ask>
-  auto ask(Ask ask) const;  // asks the store; again for a while, if it cannot be reached
+  auto ask(Ask ask) const;  // asks the store; repeats for a while if the store cannot be reached
 
   void look();  // watches the store
   void take_changes(rpc::Result<rpc::StoreChanges>&& changes);

@@ -25,11 +25,11 @@ class StateAccess {
     state_.standing_ = {.commits = state_.commits()};
   }
   void begin_generation(std::uint64_t number) { state_.generation_ = number; }
-  void end() {  // leave() before run() counts too, and only once
+  void end() {  // a leave() before run() counts too, for one run() only
     set_votes(nullptr);
     state_.leaving_ = false;
   }
-  // Without a function the generation has ended.
+  // An empty function: the generation has ended.
   void set_votes(std::function<Vote(Vote)> votes) {
     state_.votes_ = std::move(votes);
     if (!state_.votes_) state_.group_.reset();

@@ -12,12 +12,13 @@
 //     }
 //   });
 //
-// Every worker constructs it before run(), with all stages; in training it keeps those that it computes. At
-// the beginning of each generation the ranks form pipelines (plan/pipeline_places.h): survivors keep their
-// stages and their GroupPipeline, which gets new groups. A rank that replaces a lost one, or is in an
-// additional pipeline, builds its stages, and all stages get the last commit. The ranks that compute the same
-// stages in all pipelines are a GroupPipelineOptions::data_parallel group. Ranks for which no pipeline is
-// left are spares: they have no stages, and take part in commits.
+// Every worker constructs the object before run(), with all stages. In training, a worker keeps only the
+// stages that it computes. At the beginning of each generation the ranks form pipelines
+// (plan/pipeline_places.h): survivors keep their stages and their GroupPipeline, which gets new groups. A
+// rank that replaces a lost one, or is in an additional pipeline, builds its stages, and all stages get the
+// last commit. The ranks that compute the same stages in all pipelines are a
+// GroupPipelineOptions::data_parallel group. Ranks for which no pipeline is left are spares: they have no
+// stages, and take part in commits.
 //
 // The commit of a stage survives on the ranks of other pipelines that compute it, and as copies on the ranks
 // before it in the group (ShardedPartOptions::copies). The object outlives the part. Not thread-safe.
@@ -33,9 +34,10 @@ namespace weft::elastic {
 
 class WEFT_EXPORT ElasticPipeline {
  public:
-  // cut: without `built`. The first generation starts with the parameters of its rank 0. invalid_argument:
-  // the options have no optimizer, or they have groups or sharded stages; also the errors of cut(). The
-  // constructor of GroupPipeline checks the other options at the beginning of the first generation.
+  // cut: `built` must not be set. The first generation starts with the parameters of its rank 0.
+  // invalid_argument: the options have no optimizer, or they have groups or sharded stages; also the errors
+  // of cut(). The constructor of GroupPipeline checks the other options at the beginning of the first
+  // generation.
   ElasticPipeline(const pipeline::LayerGraph& layers, pipeline::CutOptions cut, schedule::Schedule schedule,
                   pipeline::GroupPipelineOptions options);
   ~ElasticPipeline();
@@ -50,8 +52,8 @@ class WEFT_EXPORT ElasticPipeline {
   int pipelines() const;        // their number; 0 before the first generation
   bool has_stages() const;      // false: a spare
   PipelinePlace place() const;  // of this rank. failed_precondition: a spare
-  // This rank's stages. If the stages have changed, it is another object. failed_precondition: this rank is a
-  // spare.
+  // This rank's stages. If the stages have changed, this is another object than before. failed_precondition:
+  // this rank is a spare.
   pipeline::GroupPipeline& pipeline() const;
 
  private:

@@ -2,8 +2,8 @@
 //
 // The ranks process the order in rounds: in each round every rank has one batch. The samples that all ranks
 // together have processed are therefore a prefix of the order, and its length is the whole state. After a
-// change of the ranks the rest is divided again, so each sample is processed once in an epoch, whatever
-// changes.
+// change of the ranks the rest is divided again, so each sample is processed once in an epoch, even if the
+// ranks change several times.
 //
 // All ranks use equal options, epochs and batch sizes, and record the same rounds. Not thread-safe.
 #pragma once
@@ -55,7 +55,7 @@ class WEFT_EXPORT EpochPlan {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
-  // Sets the epoch and the samples that are processed in it.
+  // Sets the epoch, and the number of its samples that are processed.
   void set_progress(const EpochProgress& progress);
   // left(): the samples of the epoch that are not processed. size(): of the dataset.
   const EpochProgress& progress() const { return progress_; }
@@ -78,7 +78,7 @@ class WEFT_EXPORT EpochPlan {
   std::vector<int> resting_;  // in ascending order; empty from the first record() on
   EpochProgress progress_;
   std::vector<std::size_t> order_;
-  std::size_t fetched_ = 0;            // of the order; at least what is processed
+  std::size_t fetched_ = 0;            // the number of fetched samples; at least progress_.processed
   std::deque<std::size_t> in_flight_;  // samples of the rounds that are fetched and not recorded
 };
 

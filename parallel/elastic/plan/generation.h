@@ -62,7 +62,8 @@ struct Standing {
   bool sends_later = false;  // it can send its state during the next step
   // Numbers of generations: the last one that this rank began, and the one of its last commit.
   std::uint64_t began = 0, committed = 0;
-  std::uint64_t entered = 0;  // the last generation whose group this rank joined, even if none has begun it
+  // The last generation whose group this rank joined, even if no rank has begun that generation.
+  std::uint64_t entered = 0;
 };
 
 // Clears `synced` of the ranks that were not in a generation that has committed: the other ranks considered
@@ -78,7 +79,7 @@ struct Transfer {  // of the state, between two ranks
 
 // The transfers of state at the beginning of a generation.
 struct SyncPlan {
-  int source = 0;       // the rank whose commit all ranks have afterwards; set in any case
+  int source = 0;       // the rank whose commit all ranks have afterwards; always set
   bool needed = false;  // false: all ranks have the same commit
   // Transfers during the next step, from the ranks that have the state, in turn, to the new ranks. Empty: the
   // source sends the state to all ranks before the next step.

@@ -18,8 +18,8 @@ struct PipelinePlace {
 
 // Forms as many pipelines of `ranks` ranks as the generation has ranks for, and returns the place of each
 // rank; nullopt: the rank is a spare. before: the previous place of each rank; nullopt: the rank is new or
-// was a spare. A rank keeps its place if it still exists, or else its rank in another pipeline, so that it
-// keeps its stages. The other ranks get the free places in their order.
+// was a spare. A rank keeps its place if that place still exists, or else its rank in another pipeline, so
+// that it keeps its stages. The other ranks get the free places in their order.
 WEFT_EXPORT std::vector<std::optional<PipelinePlace>> place_in_pipelines(
     const std::vector<std::optional<PipelinePlace>>& before, int ranks);
 

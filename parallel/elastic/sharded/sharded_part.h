@@ -41,7 +41,7 @@ struct ShardedObjects {
   std::function<void(const collectives::Group& group)> set_group;
   // Adds the live shard to `to`. Its tensors use the objects' memory, except those of an optimizer.
   std::function<void(sharded::SlicedState& to)> add_to;
-  // The same with memory for those tensors of the optimizer's state that are in `names`. The part fills in
+  // As add_to(), with memory for the tensors of the optimizer's state that `names` lists. The part fills in
   // the values.
   std::function<void(sharded::SlicedState& to, const std::vector<std::string>& names)> add_wanted_to;
   // Loads the values that do not use the objects' memory, and the notes.

@@ -1,13 +1,15 @@
-// StateSpace: where a graph of layers can be cut in two, so that data crosses the cut in one direction.
+// StateSpace: the places at which a graph of layers can be cut in two, so that data crosses the cut in one
+// direction.
 //
 // A state is the set of layers before a cut: it contains every layer that one of its layers reads. Its
 // maximal members form an antichain, and PipeDream names states by these. The layers between two nested
 // states can form a stage. A chain of n layers has n + 1 states; parallel branches multiply their numbers of
 // states.
 //
-// State 0 is empty and the last state has all layers. States are sorted so that the states within a state are
-// before it. Two kinds of layers are in no state, as in PipeDream's optimizer: inputs (is_input()), and
-// layers whose description begins with "__getitem__" and that no layer reads. Thread-safety: immutable.
+// State 0 is empty and the last state has all layers. States are sorted so that each state comes after all
+// states that it contains. Two kinds of layers are in no state, as in PipeDream's optimizer: inputs
+// (is_input()), and layers whose description begins with "__getitem__" and that no layer reads.
+// Thread-safety: immutable.
 #pragma once
 
 #include <weft/parallel/partition/partition.h>

@@ -1,5 +1,5 @@
-// Predictor: computes the predicted time and memory for each choice that plan() compares. It keeps the stages
-// of a choice for other choices that have the same stages.
+// Predictor: computes the predicted time and memory for each choice that plan() compares. A predictor keeps
+// the stages of a choice for other choices that have the same stages.
 //
 // plan() creates a predictor for each call. Not thread-safe.
 #pragma once
@@ -68,10 +68,11 @@ class Predictor {
   const Machine& machine_;
   const Options& options_;
   int global_batch_ = 0;
-  std::size_t layers_ = 0;                                       // without inputs
-  bool splits_ = false;                                          // any layer
-  std::map<std::pair<int, int>, RankModel> rank_models_;         // by micro-batch and tensor ranks
-  std::map<std::tuple<int, int, int, Balance>, Stages> stages_;  // and number of stages
+  std::size_t layers_ = 0;                                // without inputs
+  bool splits_ = false;                                   // any layer
+  std::map<std::pair<int, int>, RankModel> rank_models_;  // by micro-batch and tensor ranks
+  // By micro-batch, tensor ranks, number of stages and balance.
+  std::map<std::tuple<int, int, int, Balance>, Stages> stages_;
 };
 
 }  // namespace weft::planner

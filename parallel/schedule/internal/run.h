@@ -1,6 +1,6 @@
-// run: executes a schedule on paper. Every rank starts its actions in order, each as early as it can;
-// messages of one direction between two ranks follow each other. Nodes complete in an order that respects all
-// dependencies.
+// run: computes the times of a schedule without executing it. Every rank starts its actions in order, each as
+// early as it can; messages of one direction between two ranks follow each other. Nodes complete in an order
+// that respects all dependencies.
 #pragma once
 
 #include <weft/parallel/schedule/internal/dependencies.h>
@@ -15,8 +15,8 @@ struct Interval {
 };
 
 struct Run {
-  std::vector<Interval> intervals;        // by node; of step k at k * nodes()
-  std::vector<Dependencies::Node> order;  // of their starts; the same numbers
+  std::vector<Interval> intervals;        // by node; those of step k begin at k * nodes()
+  std::vector<Dependencies::Node> order;  // in the order of starts; numbered as the intervals are
 };
 
 // durations: by node. The steps follow each other on each rank without a barrier between ranks.
