@@ -43,7 +43,7 @@ rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimen
   std::string meaning = "DeviceMesh::create(";
   for (const auto& [name, size] : dimensions)
     meaning += (meaning.back() == '(' ? "" : ", ") + name + " " + std::to_string(size);
-  // The same number on all members, also if they differ in the mesh.
+  // All members reserve the same number of rounds, even if they give different meshes.
   const std::uint64_t rounds = group.core_->reserve_rounds(1 + 2 * max_dimensions);
   rpc::Promise<DeviceMesh> promise;
   auto future = promise.future();
@@ -59,7 +59,7 @@ rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimen
   return future;
 }
 
-// A group along each dimension, in two rounds each.
+// Creates a group along each dimension, in two rounds of values for each group.
 rpc::Future<DeviceMesh> DeviceMesh::make(const Group& group, std::vector<Dimension> dimensions,
                                          std::uint64_t rounds, const Group::Site& site) {
   DeviceMesh mesh;

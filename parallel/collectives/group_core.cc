@@ -179,7 +179,7 @@ void GroupCore::failed(const ExchangePtr& exchange, const std::exception_ptr& er
   if (!exchange->closed && !exchange->in_use) fail_written(exchange);
 }
 
-// The error if the bytes of other ranks, or their sizes, do not fit.
+// Returns the error of an exchange for which the bytes of other ranks, or their sizes, do not fit.
 rpc::Error GroupCore::fault_of(const Exchange& exchange, const std::exception_ptr& error) const {
   rpc::ErrorKind kind = rpc::ErrorKind::protocol_error;
   try {
@@ -229,7 +229,7 @@ void GroupCore::record_awaited() {
   }
 }
 
-// --- What members say ---
+// --- Messages of members ---
 
 void GroupCore::data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label,
                      std::uint64_t hash, rpc::Buffer bytes) {

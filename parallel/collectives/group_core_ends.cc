@@ -32,8 +32,8 @@ void GroupCore::add_split(const std::shared_ptr<GroupCore>& group) {
   });
 }
 
-// Aborts the groups that were split from this group. In such a group, a rank may wait for a rank that never
-// calls, because that rank does not wait for an operation of this group.
+// Aborts the groups that were split from this group. Other ranks may wait in such a group, even if the rank
+// that aborts this group is not a member of it.
 void GroupCore::abort_splits(const std::string& reason) {
   aborted_ = reason;
   for (const auto& split : std::exchange(splits_, {}))
@@ -150,7 +150,7 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   devices_.end(error);
   backend_->stop();
   for (auto& [sequence, exchange] : std::exchange(running_, {})) {
-    if (exchange->in_use && !exchange->disagrees) continue;  // its backend reports it
+    if (exchange->in_use && !exchange->disagrees) continue;  // its backend reports its end
     exchange->close();
     failing_.push_back(exchange);
   }

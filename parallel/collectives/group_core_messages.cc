@@ -9,7 +9,7 @@ constexpr std::size_t min_lent_bytes = 16 << 10;
 
 }  // namespace
 
-// --- Messages between two ---
+// --- Messages between two members ---
 
 rpc::Future<void> GroupCore::send(int to, Message message) {
   rpc::Promise<void> promise;
@@ -42,7 +42,7 @@ rpc::Future<void> GroupCore::send(int to, Message message) {
                      ? peer.call<&GroupService::lent_message>(self->id_, message.tag, message.type, *offset,
                                                               std::uint64_t{message.bytes.size()})
                      : peer.call<&GroupService::message>(self->id_, message.tag, message.type, message.bytes);
-    // The memory of a lent message is kept until then.
+    // `kept` keeps the memory of a lent message until the receiver has answered.
     std::move(taken).then([self, number, kept = message.bytes](rpc::Result<void>&& result) {
       self->turns_.run([self, number, result = std::move(result)]() mutable {
         self->send_over(number, std::move(result));
@@ -58,8 +58,8 @@ void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
   try {
     if (!result.ok()) std::rethrow_exception(result.error());
   } catch (const rpc::RemoteError& refused) {
-    // The receiver's report about this message. If its group has ended, the group has reported this itself.
-    // If its agent has ended, its loss is about to be detected.
+    // The receiver has refused this message. shut_down: the receiver's group or agent has ended. The group
+    // reports its own end, and the loss of the agent is about to be detected.
     if (refused.kind() == rpc::ErrorKind::shut_down) return;
     Sent sent = std::move(found->second);
     sent_.erase(found);
@@ -163,7 +163,7 @@ rpc::Future<void> GroupCore::lent_message(const rpc::AgentId& from, std::uint64_
   return message(from, tag, std::move(type), std::move(memory).get(), true);
 }
 
-// --- Values that all give ---
+// --- Values of all members ---
 
 rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string meaning,
                                                  std::source_location where, rpc::Buffer value,
@@ -191,8 +191,8 @@ rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string mea
                                       .meaning = meaning,
                                       .site = where,
                                       .bytes = value.size()});
-    // Rank 0 names the missing members; a member that gets no answer from it for some more time reports rank
-    // 0 as missing.
+    // Rank 0 names the missing members; a member that gets no answer from rank 0 for some more time reports
+    // rank 0 as missing.
     const auto overdue = rpc::later(rpc::later(self->loop_->now(), limit), timeout_for_answers);
     self->given_.emplace(round, Given{meaning + " at " + site, overdue, std::move(promise), ticket});
     if (self->rank_ != 0) self->arm(overdue);
@@ -219,8 +219,8 @@ void GroupCore::value_over(const RoundKey& round, rpc::Result<ValueRounds::Value
     try {
       std::rethrow_exception(values.error());
     } catch (const rpc::RemoteError& refused) {
-      // The signatures differ. The end of the group is reported separately, and that of rank 0's agent is
-      // about to be detected.
+      // The signatures differ. shut_down: the group or rank 0's agent has ended. The group reports its own
+      // end, and the loss of the agent is about to be detected.
       if (refused.kind() == rpc::ErrorKind::shut_down) return;
       values = std::make_exception_ptr(rpc::Error(refused.kind(), refused.detail()));
     } catch (...) {

@@ -62,7 +62,7 @@ std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
 
 // --- The communicator ---
 
-// Creates the communicator.
+// Marks the communicator as being created. Returns the future of its creation.
 Future<void> GroupDevices::claim(c10::Device device) {
   not_made_ = nullptr;
   return on_.emplace(OnDevice{device, rpc::Promise<void>(loop())}).promise.future();
@@ -140,7 +140,7 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
             if (created.ok()) {
               connect(device, created.value(), limit);
             } else {
-              core->fail(created.error());  // others may have created theirs
+              core->fail(created.error());  // other members may have created theirs
               made(created.error());
             }
             return rpc::Result<void>{};
@@ -270,7 +270,7 @@ void GroupDevices::end_if_left() {
 
 // --- Collectives and messages ---
 
-// Whether the calling thread must not block, because others need it, for example to detect a death.
+// Whether the calling thread must not block, because other tasks need it, for example to detect a death.
 bool GroupDevices::must_not_block() const {
   const auto& loops = core_.agent()->loops();
   return rpc::OwnedThread::here() ||
@@ -374,7 +374,8 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
       bool mine = false;
       {
         rpc::MutexLock lock(mutex_);
-        mine = !on_ && not_made_ == nullptr;  // others may still wait for a failed one
+        mine =
+            !on_ && not_made_ == nullptr;  // other members may still wait for a creation that has failed here
         if (mine) (void)claim(device);
       }
       if (mine) make(device, limit, call.site);

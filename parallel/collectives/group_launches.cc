@@ -2,8 +2,8 @@
 // order.
 //
 // Rank 0 collects the members that are ready for a launch, as a round of values (value_rounds.h). When all
-// are, it numbers the launch and sends them the number, and each member starts launches by number. So a
-// launch never waits for another for which some member is not ready.
+// members are ready, rank 0 numbers the launch and sends the number to them. Each member starts launches in
+// the order of their numbers. So a launch never waits for another launch for which some member is not ready.
 #include <weft/parallel/collectives/group_core.h>
 #include <weft/rpc/codec/packed.h>
 
@@ -17,7 +17,8 @@ void GroupCore::launch(const std::string& name, LaunchSequence::Begin begin, std
       .then([self = shared_from_this(),
              begin = std::move(begin)](rpc::Result<ValueRounds::Values>&& number) mutable {
         if (!number.ok()) return begin(number.error());
-        // In turn: if all were ready before this was attached, it runs on the caller's thread.
+        // In turn, because this continuation runs on the caller's thread if all members were ready before it
+        // was attached.
         GroupCore& core = *self;
         core.turns_.post(
             [self, number = std::move(number), begin = std::move(begin)]() mutable {

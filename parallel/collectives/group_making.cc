@@ -149,8 +149,8 @@ rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::opt
       });
 }
 
-// Members may learn of a death at different times: a member that tries to meet a dead one gets an error, and
-// tries again without it, until all survivors agree.
+// Members may learn of a death at different times: a member whose rendezvous includes a dead member gets an
+// error, and tries again without that member, until all survivors agree.
 rpc::Future<Group> Group::shrink(rpc::Agent& agent) const {
   auto promise = std::make_shared<rpc::Promise<Group>>();
   auto future = promise->future();

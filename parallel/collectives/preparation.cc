@@ -63,7 +63,7 @@ Tensors parts_by_rank(View wholes, int ranks) {
   return parts;
 }
 
-// The memory that the collective reads and writes. Undefined input, no output: nothing.
+// The memory that the collective reads and writes. An undefined input or no output: the collective has none.
 struct Memory {
   at::Tensor input;
   std::optional<Output> output = {};
@@ -134,7 +134,7 @@ Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
   if (memory.output) {
     output = memory.output->memory();
     places.output = data_of(output);
-    // The accumulator, too, if its elements are as wide.
+    // The same memory is the accumulator if its elements are as wide.
     if (call.operation == Operation::all_reduce && !collective.reduction->accumulates_wide())
       places.accumulator = places.output;
     if (memory.output->is_copied())

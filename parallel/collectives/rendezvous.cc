@@ -23,7 +23,7 @@ struct Introduction {
   std::uint64_t number = 0;  // of the group, if this is rank 0
   std::optional<int> color;
   int key = 0;
-  std::optional<RegionAddress> memory;  // none: it shares none
+  std::optional<RegionAddress> memory;  // none: the member shares no memory
   Cores cores;                          // on which it may run
   std::string wire_dtype;               // GroupOptions::wire_dtype, by name
   Bounds bounds;                        // GroupOptions::bounds

@@ -5,7 +5,7 @@
 //                the old one by compare-and-set; the first worker decides. Otherwise it waits for a change.
 //   2. train():  forms the group, synchronizes the state, runs the body. Back to 1 if something fails, or
 //                workers join or leave.
-//   3. finish(): after the body all ranks meet in a barrier, and then mark the generation as finished, by
+//   3. finish(): after the body all ranks run a barrier, and then mark the generation as finished, by
 //                compare-and-set too. A rank that fails in the barrier finds either that mark, or a next
 //                generation in which all continue from the last commit.
 #include <weft/parallel/elastic/run.h>
@@ -33,7 +33,7 @@ using rpc::AgentId;
 using rpc::ErrorKind;
 
 constexpr int max_failures = 3;                       // of the same workers, without a commit between them
-constexpr auto leave_poll = std::chrono::seconds{1};  // State::leave() wakes nobody
+constexpr auto leave_poll = std::chrono::seconds{1};  // State::leave() does not wake a waiting run()
 constexpr std::size_t max_named = 8;                  // workers in a log line
 constexpr int log_fraction = 60;  // a worker that has waited for 1/60 of its patience logs the reason
 constexpr auto ping_interval = std::chrono::seconds{1};  // while a group is formed
@@ -105,7 +105,7 @@ class Training {
   std::optional<Outcome> train(const Generation& generation);
   collectives::Group form_group(const Generation& generation) const;
   void begin(const Generation& generation, const collectives::Group& group);
-  // What this rank has read from the board; initially nothing.
+  // The state of the board that this rank has read; initially none.
   struct Known {
     std::uint64_t version = 0;
     bool change = false;
@@ -151,7 +151,7 @@ std::variant<Generation, Outcome> Training::agree() {
                                        "training; another training needs a new store");
       return Outcome::finished;
     }
-    if (!view.ready.contains(agent_.id())) {  // not announced yet, or taken for dead
+    if (!view.ready.contains(agent_.id())) {  // not announced yet, or considered dead
       board_->announce();
       continue;
     }

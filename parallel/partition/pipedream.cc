@@ -37,7 +37,7 @@ std::size_t usual_max_cuts(std::span<const Level> levels, const PipeDreamOptions
   return transfers ? 2'500 : 20'000;
 }
 
-// What pipedream() has tried, and how to make it possible.
+// Throws not_found. The error names the constraints, and those that can be relaxed.
 [[noreturn]] void refuse_all(std::size_t layers, std::size_t workers, const PipeDreamOptions& options) {
   std::string text = "pipedream: no partition of " + std::to_string(layers) + " layers uses " +
                      (options.fewer_workers ? "at most " : "exactly ") + std::to_string(workers) + " workers";
@@ -52,7 +52,8 @@ std::size_t usual_max_cuts(std::span<const Level> levels, const PipeDreamOptions
   throw rpc::Error(ErrorKind::not_found, text);
 }
 
-// The layers that no state has: inputs belong to the first stage, unread items to their sources' last.
+// Adds the layers that are in no state: inputs to the first stage, and unread items to the last stage of
+// their sources.
 void add_left_out(const Profile& profile, const std::vector<std::size_t>& order,
                   std::vector<std::vector<std::size_t>>& stages) {
   constexpr auto none = static_cast<std::size_t>(-1);

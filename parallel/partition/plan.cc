@@ -32,7 +32,8 @@ std::vector<schedule::Edge> edges_of(const Profile& profile, const Partition& pa
   return {edges.begin(), edges.end()};
 }
 
-// The generator numbers the ranks by stage; this gives each list to the rank that the partition has for it.
+// The generator numbers the ranks by stage. This function gives each list to the rank that the partition has
+// for it.
 schedule::Schedule schedule_of(const Profile& profile, const Partition& partition, int microbatches) {
   schedule::PipedreamOptions options;
   int ranks = 0, last = 0;

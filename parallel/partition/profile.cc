@@ -33,7 +33,7 @@ void check_layers(const Profile& profile) {
   }
 }
 
-// Walks backward from any layer that has a reader left to wait for: such a walk must return to a layer.
+// Walks backward from a layer that still waits for another layer. Such a walk must return to a layer.
 [[noreturn]] void refuse_cycle(const Profile& profile, const std::vector<std::size_t>& waits) {
   std::vector<std::size_t> before(profile.layers.size());
   for (const Edge& edge : profile.edges)

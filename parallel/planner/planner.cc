@@ -47,7 +47,7 @@ std::vector<Factorization> factorizations(const Machine& machine, const Options&
   return found;
 }
 
-// Calls visit(choice) for all that options permit.
+// Calls visit(choice) for all choices that the options permit.
 template <class Visit>
 void for_each_choice(const Grid& grid, const Model& model, const Machine& machine, const Options& options,
                      Visit&& visit) {

@@ -67,7 +67,8 @@ Shape with_chunks(Shape shape, const Schedule& schedule) {
   return shape;
 }
 
-// Of each rank, numbered from the last one: warm-up and delay.
+// A schedule in which each rank follows its pattern: pattern_of(shape, ranks after this rank) gives warm-up
+// and delay.
 template <class PatternOf>
 Schedule in_turn_everywhere(const Shape& given, Schedule schedule, PatternOf&& pattern_of) {
   const Shape shape = with_chunks(given, schedule);
@@ -160,7 +161,7 @@ Schedule shifting_buffer(const Shape& given) {
   for (int rank = 0; rank < shape.ranks; ++rank) {
     std::vector<Action>& actions = schedule.ranks[static_cast<std::size_t>(rank)];
     for (int tick = 0; tick < ticks; ++tick) actions.push_back(in_tick(Op::forward, rank, tick));
-    // The backward of the loop is the loop backwards.
+    // The backwards follow the ticks in the reverse order.
     for (int tick = ticks; tick-- > 0;) actions.push_back(in_tick(Op::backward, rank, tick));
   }
   return schedule;

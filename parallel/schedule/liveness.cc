@@ -28,7 +28,7 @@ class RankReader {
     open_[{held, stage, number, edge}] = lifetimes_.size();
     lifetimes_.push_back({held, stage, number, edge, at, at, 0});
   }
-  // A value may live on: the last extension counts.
+  // A value may be extended several times: the last extension counts.
   void extend(Held held, int stage, int number, std::size_t at, Edge edge = {}) {
     const auto known = open_.find({held, stage, number, edge});
     if (known != open_.end()) lifetimes_[known->second].last = at;
@@ -90,7 +90,8 @@ class RankReader {
     }
   }
 
-  // The lowest slot that is free: the number of slots is the most that live at a time.
+  // Gives each value the lowest free slot. So the number of slots is the maximum number of values at one
+  // time.
   void assign_slots() {
     std::stable_sort(lifetimes_.begin(), lifetimes_.end(),
                      [](const Lifetime& a, const Lifetime& b) { return a.first < b.first; });

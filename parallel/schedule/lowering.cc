@@ -20,7 +20,7 @@ void expect_none(const char* operation, const Schedule& schedule, Op op) {
     refuse(operation, "the schedule has " + std::string(name_of(op)) + " actions, expected none");
 }
 
-// A schedule in which rewrite(given actions, rewritten actions) has made each rank's list.
+// Returns the schedule with the lists that rewrite(given actions, rewritten actions) makes for each rank.
 template <class Rewrite>
 Schedule rewritten(const Schedule& schedule, Rewrite&& rewrite) {
   Schedule result = schedule;

@@ -49,7 +49,7 @@ double seconds(const Costs& costs, const Message& message) {
   return known == costs.links.end() ? costs.link : known->second;
 }
 
-// Of one rank. What a rank holds depends on the order of its actions alone, not on their times.
+// The peak of one rank. It depends on the order of the rank's actions, not on their times.
 double peak_activations(const std::vector<Action>& actions, const Costs& costs) {
   std::map<std::pair<int, int>, double> held;  // by stage and micro-batch
   bool trains = false;

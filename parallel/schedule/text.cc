@@ -139,7 +139,7 @@ std::vector<Action> load_rank(std::string_view line, const std::string& where) {
   return actions;
 }
 
-// What follows from the actions: sizes, placement, edges.
+// Derives the sizes, the placement and the edges from the actions.
 void infer(Schedule& schedule, std::string_view source) {
   constexpr int computes_none = std::numeric_limits<int>::max();
   std::map<int, std::set<std::pair<int, int>>> places;  // stage -> (first micro-batch on a rank, the rank)

@@ -2,7 +2,7 @@
 //
 // Version v of a stage is its weights after v steps. The lists are written in two passes. The first one gives
 // computations, each with its version, and the steps. The second one adds `stash` before the step that
-// replaces a version of which a later computation has need, and `load` where the version changes.
+// replaces a version that a later computation needs, and `load` where the version changes.
 #include <weft/parallel/schedule/generators.h>
 
 #include <weft/parallel/schedule/internal/rank_order.h>

@@ -40,8 +40,8 @@ FlightGroup group_of(const std::vector<const FlightDump*>& dumps) {
   return group;
 }
 
-// The number of the ranks' operations that can be compared, one shifted by one against the other; none if any
-// two of them differ.
+// Compares each operation of the rank `ahead`, from `ordinal` on, with the next operation of the rank
+// `behind`. Returns the number of comparisons; nullopt: two of these operations differ.
 std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behind, FlightOrdinal ordinal,
                                    const SameFlight& same) {
   const auto& first = group.by_ordinal[static_cast<std::size_t>(ahead)];
@@ -145,10 +145,11 @@ std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
 FlightShift flight_shift(const FlightGroup& group, int rank, int other, FlightOrdinal ordinal,
                          const SameFlight& same) {
   const auto ahead =
-      shifted(group, rank, other, ordinal, same);  // its own operations fit the other's next ones
+      shifted(group, rank, other, ordinal, same);  // the rank's operations are the other rank's next ones
   const auto behind =
-      shifted(group, other, rank, ordinal, same);  // the other's operations fit its own next ones
-  // If calls alternate, two swapped ones look like one that was left out until there is a third.
+      shifted(group, other, rank, ordinal, same);  // the other rank's operations are the rank's next ones
+  // If two kinds of calls alternate, two swapped calls look like a call that was left out, unless a third
+  // call is compared.
   if (ahead.value_or(0) >= 2) return FlightShift::left_out;
   if (behind.value_or(0) >= 2) return FlightShift::one_more;
   const FlightEntry* const mine[] = {group.entry(rank, ordinal), group.entry(rank, ordinal + 1)};

@@ -42,7 +42,7 @@ void FlightRecorder::note(const FlightOperation& operation) {
   slot.ended = now;
 }
 
-// The latest of the failed ones are kept, as many as the ring has places.
+// Of the failed operations, the latest ones are kept, as many as the ring has places.
 void FlightRecorder::keep(Slot& slot) {
   if (kept_.size() >= ring_.size()) {
     const auto failed = std::find_if(kept_.begin(), kept_.end(), [](const auto& entry) {
@@ -82,7 +82,7 @@ void FlightRecorder::done(Ticket ticket) {
   if (slot == nullptr) return;
   slot->state = FlightState::done;
   slot->ended = now;
-  if (!kept_.empty()) kept_.erase(ticket);  // those that completed have been dropped already
+  if (!kept_.empty()) kept_.erase(ticket);  // operations that completed have been dropped already
 }
 
 void FlightRecorder::received(Ticket ticket, int from) {

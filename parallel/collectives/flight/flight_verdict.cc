@@ -117,7 +117,7 @@ class Judge {
     verdict_.groups.push_back(std::move(told));
   }
 
-  // --- Where a rank is ---
+  // --- The place of a rank ---
 
   // Adds a line such as "in #3 barrier() at train.cc:12 of group 'B'"; if the rank is in no operation, its
   // last operation.
@@ -277,7 +277,7 @@ class Judge {
           finding.details.push_back(std::move(hint));
       return;
     }
-    if (!group.without_dump().empty()) return;  // the missing dumps belong to it
+    if (!group.without_dump().empty()) return;  // tell_without_dump() reports it
     FlightFinding& finding = add(Kind::under_way, group, inside,
                                  entry.what() + ": all ranks have begun it, " + group.describe(inside) +
                                      (inside.size() == 1 ? " is" : " are") + " not done");

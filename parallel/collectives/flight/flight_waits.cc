@@ -54,7 +54,7 @@ class Graph {
   std::vector<FlightCycle> cycles() {
     std::vector<FlightCycle> cycles;
     for (std::size_t start = 0; start < out_.size(); ++start) {
-      while (!removed_[start]) {  // it may lead into several
+      while (!removed_[start]) {  // several cycles may be reachable from it
         // This number of steps certainly ends in a cycle; some of its members may be in a shorter one.
         std::size_t at = start;
         for (std::size_t step = 0; step < out_.size(); ++step) at = next(at);
@@ -89,7 +89,7 @@ class Graph {
     }
     return found->second;
   }
-  // Together with all members that then wait for no other.
+  // Removes a member, and all members that then wait for no other member.
   void remove(std::size_t node) {
     std::vector<std::size_t> gone{node};
     while (!gone.empty()) {
@@ -106,7 +106,7 @@ class Graph {
                         [&](const Edge& edge) { return !removed_[edge.to]; })
         ->to;
   }
-  // Through a node that is in one.
+  // Returns the shortest cycle through a node that is in a cycle.
   std::vector<Edge> shortest(std::size_t goal) const {
     std::vector<const Edge*> came(out_.size());  // the edge by which a node was reached
     std::queue<std::size_t> open;
@@ -129,7 +129,7 @@ class Graph {
   std::map<std::string, std::size_t> nodes_;
   std::vector<std::vector<Edge>> out_;
   std::vector<std::vector<std::size_t>> in_;
-  std::vector<std::size_t> degree_;  // edges to those that are left
+  std::vector<std::size_t> degree_;  // the number of edges to nodes that are not removed
   std::vector<bool> removed_;
 };
 

@@ -13,7 +13,8 @@ class HostsBackend::InLevels final : public PlanExchange {
     level_run_.emplace(backend_.queue_.space(), levels_.first);
   }
 
-  // Also if it is known to be invalid: the other ranks of this host may wait for this one in its first level.
+  // Also for a collective that is known to be invalid: the other ranks of this host may wait for this rank in
+  // the first level.
   void begin() override {
     backend_.waiting_.push_back(self());
     if (backend_.waiting_.size() == 1) backend_.begin_level();
@@ -32,7 +33,7 @@ class HostsBackend::InLevels final : public PlanExchange {
     in_use = true;
     return {self(), &*level_run_};
   }
-  // The ranks of this host agree, and reach the last level whatever other hosts do. Returns whether there is
+  // The ranks of this host agree, and reach the last level even if other hosts fail. Returns whether there is
   // another level.
   bool leave_level() {
     if (level_ == Level::last) return false;
@@ -95,7 +96,7 @@ void HostsBackend::stop() {
   waiting_.clear();
 }
 
-// For the exchange whose turn it is.
+// Starts a level of the exchange whose turn it is.
 void HostsBackend::begin_level() {
   const auto exchange = waiting_.front();
   queue_.push(exchange->enter_level(), [this, exchange](SharedQueue::Outcome outcome) {

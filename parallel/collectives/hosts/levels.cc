@@ -228,7 +228,8 @@ void Levels::broadcast(const Collective& collective, const Hosts& hosts, SharedS
                  .elements = n,
                  .blocks = {},
                  .from = {}};
-  // The values of the root's host are those that its column supplies here.
+  // On the root's host, the root itself supplies the values; on other hosts, the rank in the root's column
+  // does.
   last.memory.input = collective.memory.input != nullptr ? collective.memory.input : collective.memory.output;
   last.memory.output = collective.memory.output;
 }

@@ -27,8 +27,9 @@ std::shared_ptr<PlanRun> MessagesBackend::run_of(const Collective& collective, c
                                    wire_for(collective.signature.dtype, party, part.layout), ranks_, &pool_);
 }
 
-// Not for small tensors: there two ranks exchange their halves, and would have different bits. Accumulators
-// of 16-bit tensors are sent in the tensors' type, so that both kinds of messages have the same form.
+// Small tensors are sent unchanged: two ranks exchange their halves of such a tensor, and would have
+// different bits. Accumulators of 16-bit tensors are sent in the tensors' type, so that both kinds of
+// messages have the same form.
 std::optional<c10::ScalarType> MessagesBackend::wire_for(c10::ScalarType dtype, Party party,
                                                          const Layout& layout) const {
   if (!wire_ || layout.operation != Operation::all_reduce || agrees_by_itself(party, layout.elements))

@@ -108,7 +108,7 @@ void PlanRun::may_run(std::uint32_t index) {
 }
 
 void PlanRun::run_ready() {
-  if (running_) return;  // further down the stack: the loop continues there
+  if (running_) return;  // a caller of this function runs the loop below, and continues it
   running_ = true;
   while (!ready_.empty() && !ended()) {
     const std::uint32_t index = ready_.top();  // the earliest: the others have waited for it the longest

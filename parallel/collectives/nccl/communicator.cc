@@ -192,7 +192,7 @@ void Communicator::wait_until_launched(const std::string& what, Clock::time_poin
   }
 }
 
-// --- What is in flight ---
+// --- Work in flight ---
 
 // Events are queried, and tensors released, with the device as the current one. Otherwise CUDA would open
 // device 0.
@@ -268,7 +268,7 @@ void Communicator::end_flights() {
   }
 }
 
-// --- Its end ---
+// --- Failure and abort ---
 
 bool Communicator::end(const Error& error) {
   rpc::MutexLock lock(mutex_);

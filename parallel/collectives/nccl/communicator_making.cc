@@ -22,8 +22,8 @@ struct Communicator::Plan {
 };
 
 // The creation is started on the background executor, and polled until NCCL has completed it. A cancel takes
-// effect on the background executor too, because the loop may have ended. NCCL writes the handle at any
-// time, from its own thread. Therefore a creation that was given up is still polled, to abort a communicator
+// effect on the background executor too, because the loop may have ended. NCCL may write the handle at any
+// time, on its own thread. Therefore a creation that was given up is still polled, to abort a communicator
 // that appears late.
 class Communicator::Making final : public Watched, public std::enable_shared_from_this<Making> {
  public:
@@ -130,7 +130,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     failed = parent->failure();
     if (parent->handle_ == nullptr) return false;
     if (plan_.aborts_parent) {
-      failed.reset();  // this is created after that failure
+      failed.reset();  // the new communicator is created after that failure
     } else if (failed) {
       return false;
     }
@@ -398,7 +398,7 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
       comm_->aborting_ = true;  // nothing remains to be aborted
       waiting.swap(comm_->waiting_);
     }
-    comm_->end_flights();  // of a launch that came at the same time
+    comm_->end_flights();  // of a launch that started at the same time
     for (rpc::Promise<void>& one : waiting) one.complete({});
     if (why) return promise_.fail(Error(ErrorKind::internal, comm_->prefix() + "close: " + *why));
     if (result != Result::success)

@@ -20,7 +20,8 @@ struct Watch::State : std::enable_shared_from_this<State> {
   rpc::Clock::time_point added_at WEFT_GUARDED_BY(mutex);
   bool ended WEFT_GUARDED_BY(mutex) = false;
 
-  // The next look. A loop that ends drops it. Watched objects may hold the Watch: they are released then.
+  // The next look. A loop that ends destroys this object without running it. The watched objects, which may
+  // hold the Watch, are then released.
   class Due {
    public:
     Due(std::shared_ptr<State> state, std::uint64_t number) : state_(std::move(state)), number_(number) {}

@@ -23,7 +23,7 @@ std::string count_text(std::size_t tensors, const char* list) {
   return std::to_string(tensors) + " tensors as " + list;
 }
 
-// --- How many tensors ---
+// --- The number of tensors ---
 
 void check_count(const CollectiveCall& call, Count count, Tensors tensors, const char* list, int rank,
                  int ranks) {
@@ -48,7 +48,7 @@ void check_counts(const CollectiveCall& call, const Description& takes, int rank
   if (call.outputs.empty()) refuse_call(call, "no tensors: give at least one");
 }
 
-// --- Which tensors ---
+// --- The kinds of tensors ---
 
 void check_same(const CollectiveCall& call, const at::Tensor& first, const at::Tensor& tensor) {
   check_tensor(name_of(call.operation), tensor);
@@ -61,7 +61,7 @@ void check_same(const CollectiveCall& call, const at::Tensor& first, const at::T
                           ": give tensors on one device");
 }
 
-// --- How large ---
+// --- The sizes of tensors ---
 
 void check_each_as_large(const CollectiveCall& call, Tensors list, const char* name, const at::Tensor& one,
                          const char* other) {
@@ -109,7 +109,7 @@ void check_sizes(const CollectiveCall& call, Sizes sizes, int rank, int ranks) {
   }
 }
 
-// --- Where they are ---
+// --- The memory of tensors ---
 
 // The memory of a tensor. 0 bytes: it overlaps nothing.
 struct MemorySpan {
@@ -150,7 +150,7 @@ MemorySpan hull_of(const Spans& spans) {
   return {begin, static_cast<std::size_t>(end - begin)};
 }
 
-// Whether the whole tensors are the outputs, of which this rank's part may be the input; or the reverse.
+// Whether the outputs are whole tensors, and an input may be this rank's part of one. false: the reverse.
 bool gathers(Sizes sizes) {
   return sizes == Sizes::output_of_all || sizes == Sizes::own_output || sizes == Sizes::each_output;
 }

@@ -62,7 +62,7 @@ std::string Signature::text() const {
   return text + (separator == "(" ? "()" : ")");
 }
 
-// Of all parts of the text, without writing it.
+// Hashes all parts of the text without creating the text.
 std::uint64_t Signature::hash() const {
   std::uint64_t hash = 0;
   const auto add = [&hash](std::uint64_t value) {

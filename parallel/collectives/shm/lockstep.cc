@@ -23,7 +23,7 @@ void relax() {
 #endif
 }
 
-// Between processes: not the private kind.
+// Not FUTEX_WAIT_PRIVATE, because the ranks are in several processes.
 void sleep_at(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, seen, nullptr, nullptr, 0);
 }

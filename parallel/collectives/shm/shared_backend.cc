@@ -57,10 +57,10 @@ SharedQueue::Done SharedExchange::when_over() {
   };
 }
 
-// In turn, or on the thread that has run it from its beginning to its end.
+// Called in turn, or on the thread that has executed the whole collective.
 void SharedExchange::over(SharedQueue::Outcome outcome) {
   if (!outcome.ok()) return failed(outcome.error());
-  // If an earlier one has failed, the group may not have been notified yet.
+  // If an earlier collective has failed, the group may not have been notified yet.
   if (outcome.value() == SharedRun::State::stopped) return failed(queue_.failure());
   if (outcome.value() == SharedRun::State::done) return owner->done(shared_from_this());
   int rank = 0;

@@ -15,7 +15,7 @@ SharedQueue::~SharedQueue() {
   }
   if (!thread_.joinable()) return;
   if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();  // it has reported an end, and the receiver released this
+    thread_.detach();  // this thread has reported an end, and the receiver has released the queue
   } else {
     thread_.join();
   }
@@ -60,7 +60,8 @@ void SharedQueue::wake() {
   state_->changed.notify_one();
 }
 
-// If one has failed, no later one finds the others at the step that it expects.
+// Once a run has failed, no later run finds the other ranks at the step that it expects. So the first failure
+// stops the space.
 SharedQueue::Outcome SharedQueue::advance(State& state, SharedRun& run, Lockstep::Patience patience) {
   auto outcome = rpc::capture([&] { return run.advance(patience); });
   if (outcome.ok()) return outcome;

@@ -61,7 +61,7 @@ std::shared_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address) {
     rpc::refuse_memory("its size is " + std::to_string(bytes) + " bytes, expected " +
                        std::to_string(address.bytes));
   std::shared_ptr<SharedRegion> region(new SharedRegion(std::move(memory), bytes));
-  // Its process may have ended and another may have its number.
+  // The process may have ended, and another process may have its number.
   if (std::memcmp(region->base_, address.token.data(), sizeof address.token) != 0)
     rpc::refuse_memory("it is not the memory that the other rank announced");
   region->close_descriptor();

@@ -76,9 +76,9 @@ SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
 
 void SharedRun::publish() { awaited_.store(space_.lockstep().publish(), std::memory_order_release); }
 
-// --- What is said ---
+// --- Announcements ---
 
-// The range that one rank gives to another may differ from the range that the other reads.
+// Whether the range that one rank gives to another rank may differ from the range that the other rank reads.
 bool SharedRun::is_exchange_of_sizes() const {
   return collective_.layout.operation == Operation::all_to_all_v;
 }
@@ -175,7 +175,7 @@ void SharedRun::read_texts() {
   }
 }
 
-// --- What is taken ---
+// --- Reading ---
 
 // Takes the part of each range that this rank reads. source(giver): the beginning of a giver's part.
 template <class Source>
@@ -242,13 +242,13 @@ SharedRun::State SharedRun::take_placed() {
       take({begin, begin + stretch},
            [&](int giver) { return sources[static_cast<std::size_t>(giver)] + begin * item_; });
   }
-  if (space_.lockstep().stopped()) return State::stopped;  // with some of it not read
+  if (space_.lockstep().stopped()) return State::stopped;  // a part of the data was not read
   stage_ = Stage::placed;
   publish();
   return State::under_way;
 }
 
-// --- By parts ---
+// --- Part by part ---
 
 std::size_t SharedRun::part_size() const {
   return (traffic_.gives_all_the_same() ? space_.window_bytes() : space_.chunk()) / item_;

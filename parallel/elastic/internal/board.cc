@@ -78,7 +78,7 @@ auto Board::ask(Ask ask) const {
   }
 }
 
-// --- What it writes ---
+// --- Writing ---
 
 void Board::announce() {
   const std::size_t rank = agent_.core()->options().rendezvous->rank;
@@ -102,7 +102,7 @@ void Board::replace(const View& seen, const Generation& next) {
   ask([&] { return store_->compare_set(prefix_ + "generation", seen.text, to_text(next)); });
 }
 
-// --- What it reads ---
+// --- Reading ---
 
 Board::View Board::view_locked() const {
   if (failure_) throw *failure_;
@@ -156,7 +156,7 @@ void Board::poke() {
   changed_.notify_all();
 }
 
-// --- How it learns of changes ---
+// --- Watching for changes ---
 
 void Board::look() {
   std::uint64_t after = 0, number = 0;
@@ -187,7 +187,7 @@ void Board::take_changes(rpc::Result<rpc::StoreChanges>&& changes) {
   if (changes.ok()) {
     const rpc::StoreChanges now = std::move(changes).get();
     rpc::MutexLock lock(mutex_);
-    if (now.version > store_version_) {  // a refresh() may have seen more
+    if (now.version > store_version_) {  // otherwise a refresh() has seen a later version
       store_version_ = now.version;
       now.apply_to(entries_);
       ++version_;

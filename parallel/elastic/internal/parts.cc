@@ -32,7 +32,7 @@ class ModulePart final : public StatePart {
     data_parallel::broadcast_parameters(group, *module_, source);
     drop_gradients();
   }
-  // Forward changes buffers, so they do not wait.
+  // Forward changes buffers, so they are sent at once.
   std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) override {
     data_parallel::broadcast_tensors(group, module_->buffers(), plan.source).get();
     drop_gradients();
@@ -45,7 +45,7 @@ class ModulePart final : public StatePart {
     for (at::Tensor& buffer : module_->buffers()) tensors.push_back(std::move(buffer));
     return tensors;
   }
-  // They may be views of memory in which a collective has failed.
+  // Gradients may be views of memory in which a collective has failed.
   void drop_gradients() const {
     for (const at::Tensor& parameter : module_->parameters()) parameter.mutable_grad() = at::Tensor();
   }

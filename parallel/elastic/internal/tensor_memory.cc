@@ -11,7 +11,7 @@
 namespace weft::elastic::detail {
 namespace {
 
-// Whether the bytes of one are copied to the other as they are.
+// Whether a copy between the tensors copies bytes unchanged.
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return same_form(a, b) && a.device().is_cpu() && a.layout() == at::kStrided && !a.is_quantized() &&
          a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();

@@ -41,7 +41,7 @@ struct ElasticPipeline::Impl {
   void add_to(sharded::SlicedState& to) const;
   void add_wanted_to(sharded::SlicedState& to, const std::vector<std::string>& names) const;
   void take_from(const sharded::SlicedState& from);
-  // f(number, module) for the stages that are here.
+  // Calls f(number, module) for each stage of this rank.
   template <class F>
   void for_each_stage(F f) const {
     const pipeline::StageGraph* const graph = trained ? &trained->graph() : whole ? &*whole : nullptr;

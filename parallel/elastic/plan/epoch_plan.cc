@@ -14,7 +14,7 @@ namespace {
 // Generators and distributions of the standard library and of LibTorch may differ between releases; the order
 // must not, because workers of different builds train together.
 //
-// Uniform below the bound: draws again what would make small numbers more likely.
+// Returns a uniform number below the bound. Draws again if a number would make small results more likely.
 std::size_t draw_below(rpc::SplitMix64& random, std::size_t bound) {
   const std::uint64_t limit = bound;
   const std::uint64_t reject_below = (0 - limit) % limit;
@@ -72,7 +72,7 @@ std::vector<std::size_t> EpochPlan::processed() const {
 
 std::optional<Round> EpochPlan::fetch(std::size_t batch_size) {
   if (batch_size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: batches of 0 samples");
-  // The first round is that of the ranks that do not rest; the others have no place in it.
+  // Only ranks that do not rest take part in the first round.
   const bool rests = in_flight_.empty() && !resting_.empty();
   const auto lower = std::lower_bound(resting_.begin(), resting_.end(), rank_);
   const std::size_t ranks = static_cast<std::size_t>(ranks_) - (rests ? resting_.size() : 0);

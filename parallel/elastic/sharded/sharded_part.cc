@@ -141,8 +141,8 @@ void ShardedObjectsPart::exchange_names(const Group& group) {
   own_names_ = std::move(own);
 }
 
-// Copies the shard of the rank at this distance, and gives the one at that distance before this rank a copy.
-// Slices that the receiver has itself are left out.
+// Copies the shard of the rank at this distance after this rank. The rank at this distance before this rank
+// gets a copy of this rank's shard. Slices that the receiver has itself are left out.
 void ShardedObjectsPart::copy_shard(const Group& group, int distance) {
   const int from = (group.rank() + distance) % group.size(),
             to = (group.rank() - distance + group.size()) % group.size();

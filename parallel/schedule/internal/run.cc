@@ -10,7 +10,7 @@
 namespace weft::schedule {
 namespace {
 
-// Earlier first; at one time messages first, so that a message starts as soon as its value is there.
+// Earlier first; at one time messages first, so that a message starts as soon as its value is computed.
 struct Ready {
   double time;
   bool action;
