@@ -88,9 +88,12 @@ rpc::Future<DeviceMesh> DeviceMesh::make(const Group& group, std::vector<Dimensi
 std::size_t DeviceMesh::index_of(const std::string& dimension) const {
   const auto found = std::find_if(dimensions_.begin(), dimensions_.end(),
                                   [&](const Dimension& each) { return each.name == dimension; });
-  if (found == dimensions_.end())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "DeviceMesh: there is no dimension '" + dimension +
-                                                           "', expected the name of a dimension");
+  if (found == dimensions_.end()) {
+    std::string names;
+    for (const Dimension& each : dimensions_) names += (names.empty() ? "'" : ", '") + each.name + "'";
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "DeviceMesh: there is no dimension '" + dimension + "', expected one of " + names);
+  }
   return static_cast<std::size_t>(found - dimensions_.begin());
 }
 

@@ -81,8 +81,9 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
     if (!on_) {
       making = claim(device);
     } else if (on_->device != device || !on_->ranks) {
-      throw Error(ErrorKind::failed_precondition,
-                  "group '" + core_.name() + "' is already being prepared for " + on_->device.str());
+      throw Error(ErrorKind::failed_precondition, "group '" + core_.name() + "': prepare(" + device.str() +
+                                                      ") after prepare(" + on_->device.str() +
+                                                      "), expected one call: a group uses one device");
     }
   });
   if (!there.ok() || !making) return Future<void>::made(rpc::Result<void>(there));
@@ -374,8 +375,8 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
       bool mine = false;
       {
         rpc::MutexLock lock(mutex_);
-        mine =
-            !on_ && not_made_ == nullptr;  // other members may still wait for a creation that has failed here
+        // If the creation has failed here, other members may still wait for it.
+        mine = !on_ && not_made_ == nullptr;
         if (mine) (void)claim(device);
       }
       if (mine) make(device, limit, call.site);

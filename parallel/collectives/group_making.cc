@@ -20,9 +20,11 @@ std::vector<std::string> members_by_rank(const rpc::Job& job) {
   std::vector<std::string> names;
   for (auto& [rank, name] : by_rank) names.push_back(std::move(name));
   if (names.empty() || names.size() != job.world_size())
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        "a group of all members needs a fixed world whose members have all joined: await job.join()");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "a group of all members: " + std::to_string(names.size()) +
+                         " ranks have joined, expected " +
+                         (job.world_size() == 0 ? "a fixed world" : std::to_string(job.world_size())) +
+                         ": await job.join()");
   return names;
 }
 
@@ -82,13 +84,17 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
   std::vector<std::string>& names = options.members;
   if (names.empty()) names = members_by_rank(rpc::Job(agent));
   if (options.wire_dtype && *options.wire_dtype != at::kHalf && *options.wire_dtype != at::kBFloat16)
-    refuse("group '" + options.name +
-           "': GroupOptions::wire_dtype has another value, expected float16, bfloat16 or none");
+    refuse("group '" + options.name + "': GroupOptions::wire_dtype is " + c10::toString(*options.wire_dtype) +
+           ", expected float16, bfloat16 or none");
   const auto self = std::find(names.begin(), names.end(), agent.name());
   if (self == names.end())
-    refuse("group '" + options.name + "': this agent, '" + agent.name() + "', is not in the list of members");
-  if (std::set(names.begin(), names.end()).size() != names.size())
-    refuse("group '" + options.name + "': a member is in the list twice, expected each once");
+    refuse("group '" + options.name + "': this agent, '" + agent.name() + "', is none of the " +
+           std::to_string(names.size()) + " members, expected its name in GroupOptions::members");
+  std::set<std::string> unique;
+  for (const std::string& name : names)
+    if (!unique.insert(name).second)
+      refuse("group '" + options.name + "': the list has the member '" + name +
+             "' twice, expected each member once");
 
   std::string order = "weft.group/" + options.name;  // and its members, by rank
   for (const std::string& name : names) order += "/" + name;

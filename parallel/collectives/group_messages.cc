@@ -83,7 +83,8 @@ rpc::Future<void> Group::batch(std::vector<PointToPoint> messages, Timeout timeo
 
 void Group::expect_one_a_rank(std::size_t objects, int ranks) {
   if (objects != static_cast<std::size_t>(ranks))
-    refuse(std::to_string(objects) + " objects where each of " + std::to_string(ranks) + " ranks has one");
+    refuse(std::to_string(objects) + " objects, expected " + std::to_string(ranks) +
+           ": give one for each rank");
 }
 
 rpc::Future<void> Group::send_packed(const std::string& type, rpc::Buffer object, int to, std::uint64_t tag,

@@ -45,9 +45,9 @@ at::Tensor flat(View tensors) {
 at::Tensor part_of(const at::Tensor& whole, int rank, int ranks) {
   const bool has_rows = whole.dim() > 1 && whole.size(0) == ranks && whole.select(0, 0).is_contiguous();
   if (!whole.is_contiguous() && !has_rows)
-    refuse(
-        "a tensor of several that are cut into parts for the ranks is not contiguous: give a contiguous "
-        "one, or one with a contiguous row for each rank");
+    refuse("one of several tensors with parts for the ranks, " + type_of(whole) +
+           ", is not contiguous, expected a contiguous one, or one with a contiguous row for each of " +
+           std::to_string(ranks) + " ranks");
   if (has_rows) return whole.detach().select(0, rank).view({-1});
   const std::int64_t part = whole.numel() / ranks;
   return whole.detach().view({-1}).narrow(0, rank * part, part);
@@ -194,7 +194,8 @@ void Output::allocate(View tensors, Backend* backend) {
   for (const at::Tensor& tensor : tensors) {
     for (std::int64_t d = 0; d < tensor.dim(); ++d)
       if (tensor.stride(d) == 0 && tensor.size(d) > 1)
-        refuse("an output is an expanded tensor, whose elements share memory: give a contiguous one");
+        refuse("an output, " + type_of(tensor) + ", is expanded: elements share memory in dimension " +
+               std::to_string(d) + ", expected separate elements: give a contiguous tensor");
     elements += tensor.numel();
   }
   tensors_.assign(tensors.begin(), tensors.end());

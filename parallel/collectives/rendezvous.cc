@@ -113,12 +113,19 @@ struct Introduced {
   bool opened = true;                 // false: this member could not open the memory of another
 };
 
+std::string text_of(const Bounds& bounds) {
+  return "small_bytes " + std::to_string(bounds.small_bytes) + ", message_bytes " +
+         std::to_string(bounds.message_bytes) + ", ahead_bytes " + std::to_string(bounds.ahead_bytes) +
+         ", ring_bytes " + std::to_string(bounds.ring_bytes);
+}
+
 void expect_same_options(const std::vector<Introduction>& members) {
   for (const Introduction& member : members) {
     if (!(member.bounds == members.front().bounds))
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "the members " + members.front().self.name + " and " + member.self.name +
-                           " of a group have different GroupOptions::bounds, expected equal ones");
+                       "the members of a group have different GroupOptions::bounds, expected equal ones: " +
+                           members.front().self.name + " has " + text_of(members.front().bounds) + "; " +
+                           member.self.name + " has " + text_of(member.bounds));
     if (member.wire_dtype != members.front().wire_dtype)
       throw rpc::Error(
           rpc::ErrorKind::invalid_argument,

@@ -90,9 +90,10 @@ class Training {
       }
       const Generation generation = std::get<Generation>(agreed);
       if (options_.max_changes && changes > *options_.max_changes)
-        throw rpc::Error(ErrorKind::resource_exhausted, "elastic training '" + options_.name +
-                                                            "' has changed its workers more than " +
-                                                            std::to_string(*options_.max_changes) + " times");
+        throw rpc::Error(ErrorKind::resource_exhausted,
+                         "elastic training '" + options_.name + "' has changed its workers " +
+                             std::to_string(changes) + " times, expected at most " +
+                             std::to_string(*options_.max_changes) + " (RunOptions::max_changes)");
       if (const auto outcome = train(generation)) return *outcome;
     }
   }
@@ -371,7 +372,8 @@ Outcome run(rpc::Job& job, State& state, const std::function<void(collectives::G
   if (workers.min == 0 || workers.max < std::max(workers.min, workers.start))
     throw rpc::Error(ErrorKind::invalid_argument,
                      "elastic::run: at least " + std::to_string(workers.min) + " workers, at the start " +
-                         std::to_string(workers.start) + ", at most " + std::to_string(workers.max));
+                         std::to_string(workers.start) + ", at most " + std::to_string(workers.max) +
+                         ", expected a minimum of at least 1, and a maximum not below the other two");
   job.join().get();
   return Training(job, state, body, options).run();
 }

@@ -39,7 +39,8 @@ WorkersChanged::~WorkersChanged() = default;
 State& State::add_part(std::string name, std::shared_ptr<StatePart> part, Scope scope) {
   for (const Part& other : parts_)
     if (other.name == name)
-      throw rpc::Error(rpc::ErrorKind::already_exists, "elastic::State has a part '" + name + "' already");
+      throw rpc::Error(rpc::ErrorKind::already_exists,
+                       "elastic::State has a part '" + name + "' already, expected unique names");
   parts_.push_back({std::move(name), std::move(part), scope});
   copied_commits_.reset();
   return *this;
@@ -154,7 +155,8 @@ void State::check() {
 
 void State::restore() {
   if (!copied_commits_)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, "elastic::State: nothing was committed yet");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "elastic::State: restore() without a commit of all parts, expected commit() before it");
   for (const Part& part : parts_) part.part->restore();
   standing_.commits = *copied_commits_;
   live_ = Live::copied;

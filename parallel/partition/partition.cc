@@ -163,10 +163,12 @@ Partition cut_by_name(const Profile& profile, std::span<const std::string> names
   for (const std::string& name : names) {
     const std::size_t place = place_of(profile, order, name);
     if (place == 0)
-      refuse_cut("cut_by_name: '" + name + "' is the first layer, at which a stage begins in any case");
+      refuse_cut("cut_by_name: '" + name +
+                 "' is the first layer, expected a later one: a stage begins there in any case");
     if (!begins.empty() && place <= begins.back())
-      refuse_cut("cut_by_name: '" + name + "' does not come after the name before it, expected names in " +
-                 "topological order, each once");
+      refuse_cut("cut_by_name: '" + name + "' does not come after '" +
+                 profile.layers[order[begins.back()]].name +
+                 "', expected names in topological order, each once");
     begins.push_back(place);
   }
   return cut_at(profile, order, std::move(begins));

@@ -109,10 +109,14 @@ class Drawing {
 
  private:
   void check(const Timeline& timeline) const {
-    bool fits = timeline.ranks.size() == schedule_.ranks.size();
-    for (std::size_t rank = 0; fits && rank < timeline.ranks.size(); ++rank)
-      for (const Span& span : timeline.ranks[rank]) fits = fits && span.action < schedule_.ranks[rank].size();
-    if (!fits) refuse("svg", "the timeline is not of this schedule: its ranks or actions differ");
+    if (timeline.ranks.size() != schedule_.ranks.size())
+      refuse("svg", "a timeline of " + std::to_string(timeline.ranks.size()) + " ranks, expected " +
+                        std::to_string(schedule_.ranks.size()));
+    for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank)
+      for (const Span& span : timeline.ranks[rank])
+        if (const auto actions = schedule_.ranks[rank].size(); span.action >= actions)
+          refuse("svg", "action " + std::to_string(span.action) + " of rank " + std::to_string(rank) +
+                            ", expected a number below " + std::to_string(actions));
   }
 
   void rect(double x, double y, double width, double height, const std::string& kind,

@@ -21,7 +21,7 @@ void check(const Schedule& schedule, const Timeline& step, const std::string& op
     for (const Span& span : step.ranks[rank])
       if (const auto actions = schedule.ranks[rank].size(); span.action >= actions)
         refuse(operation, "action " + std::to_string(span.action) + " of rank " + std::to_string(rank) +
-                              ", which has " + std::to_string(actions));
+                              ", expected a number below " + std::to_string(actions));
 }
 
 }  // namespace

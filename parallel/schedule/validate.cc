@@ -57,9 +57,11 @@ class ParameterCheck {
         weights.stashed.insert(action.version);
         return;
       case Op::load:
-        if (action.version != weights.latest && weights.stashed.count(action.version) == 0)
-          fail("version " + std::to_string(action.version) +
-               " of the weights is not stashed, expected one that is");
+        if (action.version != weights.latest && weights.stashed.count(action.version) == 0) {
+          std::string kept = "the latest, " + std::to_string(weights.latest);
+          for (const int stashed : weights.stashed) kept += ", or the stashed " + std::to_string(stashed);
+          fail("version " + std::to_string(action.version) + " of the weights, expected " + kept);
+        }
         weights.loaded = action.version;
         return;
       case Op::optimizer_step:

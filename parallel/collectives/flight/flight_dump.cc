@@ -46,9 +46,14 @@ const Json& field(const Json& object, const char* name) {
   return *found;
 }
 
+// A value in an error: a number, or the type of another value.
+std::string shown(const Json& value) {
+  return value.is_number() ? value.dump() : std::string("of type ") + value.type_name();
+}
+
 std::string text(const Json& object, const char* name) {
   const Json& value = field(object, name);
-  if (!value.is_string()) refuse(std::string("'") + name + "' is not a string");
+  if (!value.is_string()) refuse(std::string("'") + name + "' is " + shown(value) + ", expected a string");
   return value.get<std::string>();
 }
 
@@ -63,7 +68,8 @@ Number integer(const Json& value, const char* name, Number least, Number most) {
     return static_cast<Number>(value.get<std::uint64_t>());
   if (value.is_number_integer() && !value.is_number_unsigned() && within(value.get<std::int64_t>()))
     return static_cast<Number>(value.get<std::int64_t>());
-  refuse(std::string("'") + name + "' is not a number within its range");
+  refuse(std::string("'") + name + "' is " + shown(value) + ", expected an integer from " +
+         std::to_string(least) + " to " + std::to_string(most));
 }
 std::uint64_t count(const Json& object, const char* name, std::uint64_t most = ~std::uint64_t{0}) {
   return integer<std::uint64_t>(field(object, name), name, 0, most);
@@ -74,16 +80,20 @@ std::int64_t time(const Json& object, const char* name) {
 
 const Json& list(const Json& object, const char* name) {
   const Json& value = field(object, name);
-  if (!value.is_array()) refuse(std::string("'") + name + "' is not a list");
+  if (!value.is_array()) refuse(std::string("'") + name + "' is " + shown(value) + ", expected a list");
   return value;
 }
 
 template <class Value>
 Value named(const Json& object, const char* name, Value last) {
   const std::string given = text(object, name);
-  for (int i = 0; i <= static_cast<int>(last); ++i)
-    if (name_of(static_cast<Value>(i)) == given) return static_cast<Value>(i);
-  refuse(std::string("'") + name + "' is '" + given + "'");
+  std::string known;
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
+    const std::string_view each = name_of(static_cast<Value>(i));
+    if (each == given) return static_cast<Value>(i);
+    known += (known.empty() ? "" : ", ") + std::string(each);
+  }
+  refuse(std::string("'") + name + "' is '" + given + "', expected one of " + known);
 }
 
 FlightEntry entry_of(const Json& object, int ranks, const FlightRecords& records) {
@@ -94,7 +104,10 @@ FlightEntry entry_of(const Json& object, int ranks, const FlightRecords& records
   if (!entry.is_message()) {
     const bool is_collective = entry.kind == FlightKind::collective;
     const std::uint64_t begun = is_collective ? records.begun : records.begun_values;
-    if (begun == 0) refuse("a collective, but the number of begun collectives is 0");
+    if (begun == 0)
+      refuse(std::string("'") + (is_collective ? "begun" : "begun_values") +
+             "' is 0, expected at least 1: the dump has an entry of kind " +
+             std::string(name_of(entry.kind)));
     entry.sequence = count(object, "sequence", begun - 1);
   } else {
     entry.peer = integer<int>(field(object, "peer"), "peer", -1, ranks - 1);
@@ -193,8 +206,8 @@ std::string json_of(const FlightDump& dump) {
 FlightDump flight_dump_of(std::string_view source) {
   const Json json = Json::parse(source, nullptr, false);
   if (json.is_discarded()) refuse("it is not JSON, or has been cut off");
-  if (!json.is_object() || !json.contains("format") || json["format"] != format_name)
-    refuse("'format' is not weft.flight");
+  if (const std::string format = text(json, "format"); format != format_name)
+    refuse("'format' is '" + format + "', expected '" + format_name + "'");
   if (const auto version = count(json, "version"); version != format_version)
     refuse("it is of version " + std::to_string(version) + ", this program reads " +
            std::to_string(format_version));
@@ -202,11 +215,11 @@ FlightDump flight_dump_of(std::string_view source) {
   dump.group = text(json, "group");
   const std::string origin = text(json, "origin");
   if (origin.size() != 16 || origin.find_first_not_of("0123456789abcdef") != std::string::npos)
-    refuse("'origin' is not an id");
+    refuse("'origin' is '" + origin + "', expected 16 hexadecimal digits");
   dump.origin = std::stoull(origin, nullptr, 16);
   dump.number = count(json, "number");
   for (const Json& member : list(json, "members")) {
-    if (!member.is_string()) refuse("'members' are not names");
+    if (!member.is_string()) refuse("a member is " + shown(member) + ", expected a name");
     dump.members.push_back(member.get<std::string>());
   }
   const int ranks = static_cast<int>(dump.members.size());

@@ -66,7 +66,8 @@ void PlanExchange::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
   owner->failed(shared_from_this(),
                 std::make_exception_ptr(rpc::Error(
                     rpc::ErrorKind::protocol_error,
-                    "a message of rank " + std::to_string(from) + ", which is not in this rank's column")));
+                    "rank " + std::to_string(from) +
+                        " sent a message, expected only messages of ranks in this rank's column")));
 }
 
 void PlanExchange::close() {

@@ -76,8 +76,9 @@ void PlanRun::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
   const auto step = expected_.find(letter);
   if (step == expected_.end() || early_.contains(letter)) {
     return end(std::make_exception_ptr(rpc::Error(
-        rpc::ErrorKind::protocol_error,
-        "rank " + std::to_string(from) + " sent a message that no step of its collective expects")));
+        rpc::ErrorKind::protocol_error, "rank " + std::to_string(from) + " sent a message with the label " +
+                                            std::to_string(label) +
+                                            ", expected a label for which a step of the collective waits")));
   }
   const std::uint32_t index = step->second;
   early_.emplace(letter, std::move(bytes));

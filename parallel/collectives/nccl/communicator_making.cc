@@ -238,7 +238,8 @@ Future<Communicator::Ptr> Communicator::create(Device device, UniqueId id, int s
 Future<Communicator::Ptr> Communicator::join(Device device, UniqueId grow_id, int size, int rank,
                                              CommunicatorOptions options) {
   if (!device.api->can_grow())
-    throw Error(ErrorKind::unsupported, "NCCL " + device.api->version_text() + " cannot grow communicators");
+    throw Error(ErrorKind::unsupported,
+                "NCCL " + device.api->version_text() + " cannot grow communicators, expected 2.29 or later");
   const auto api = device.api;
   std::string what = "joining communicator '" + options.name + "', rank " + std::to_string(rank);
   return make({std::move(device), std::move(what), std::move(options),
@@ -275,8 +276,8 @@ Future<Communicator::Ptr> Communicator::split(int color, int key, CommunicatorOp
 Future<Communicator::Ptr> Communicator::shrink(std::vector<int> gone, bool abort,
                                                CommunicatorOptions options) {
   if (!device_.api->can_shrink())
-    throw Error(ErrorKind::unsupported,
-                "NCCL " + device_.api->version_text() + " cannot shrink communicators");
+    throw Error(ErrorKind::unsupported, "NCCL " + device_.api->version_text() +
+                                            " cannot shrink communicators, expected 2.27 or later");
   for (const int rank : gone)
     if (rank < 0 || rank >= size_ || rank == rank_)
       throw Error(ErrorKind::invalid_argument, prefix() + "shrink: rank " + std::to_string(rank) +
@@ -293,7 +294,8 @@ Future<Communicator::Ptr> Communicator::shrink(std::vector<int> gone, bool abort
 
 UniqueId Communicator::grow_id() {
   if (!device_.api->can_grow())
-    throw Error(ErrorKind::unsupported, "NCCL " + device_.api->version_text() + " cannot grow communicators");
+    throw Error(ErrorKind::unsupported,
+                "NCCL " + device_.api->version_text() + " cannot grow communicators, expected 2.29 or later");
   UniqueId id;
   std::optional<Error> failed;
   const bool called = inside([&](Comm* comm) {
@@ -308,7 +310,8 @@ UniqueId Communicator::grow_id() {
 Future<Communicator::Ptr> Communicator::grow(int size, std::optional<UniqueId> id,
                                              CommunicatorOptions options) {
   if (!device_.api->can_grow())
-    throw Error(ErrorKind::unsupported, "NCCL " + device_.api->version_text() + " cannot grow communicators");
+    throw Error(ErrorKind::unsupported,
+                "NCCL " + device_.api->version_text() + " cannot grow communicators, expected 2.29 or later");
   if (size <= size_)
     throw Error(ErrorKind::invalid_argument, prefix() + "grow: " + std::to_string(size) +
                                                  " ranks, expected more than the communicator's " +

@@ -9,8 +9,9 @@ using rpc::ErrorKind;
 template <class F>
 void when_quiet_now(const Device& device, const char* what, F&& f) {
   if (!device.order->if_quiet(std::forward<F>(f)))
-    throw Error(ErrorKind::failed_precondition,
-                std::string("NCCL: ") + what + " while work is in flight on the device");
+    throw Error(
+        ErrorKind::failed_precondition,
+        std::string("NCCL: ") + what + " while work is in flight on the device, expected none: wait for it");
 }
 
 }  // namespace

@@ -23,10 +23,6 @@ std::string describe(std::string_view name, const at::Tensor& tensor) {
   return text + " " + tensor_text(tensor.scalar_type(), {sizes.data(), sizes.size()});
 }
 
-void need(bool holds, std::string_view name, const at::Tensor& tensor, const char* why) {
-  if (!holds) refuse("NCCL: " + describe(name, tensor) + ": " + why);
-}
-
 // A reduction in one group of NCCL calls, with elements in NCCL's terms.
 struct Reducing {
   MappedReduction mapped;
@@ -172,8 +168,11 @@ TensorCollectives::TensorCollectives(Communicator::Ptr communicator, c10::Device
 // Checks the limits of NCCL, which reads and writes the memory of tensors without conversion.
 void TensorCollectives::check_limits(std::string_view name, const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors) {
-    need(tensor.device() == device_, name, tensor, "the tensor is not on the communicator's device");
-    need(tensor.is_contiguous(), name, tensor, "the tensor is not contiguous");
+    if (tensor.device() != device_)
+      refuse("NCCL: " + describe(name, tensor) + ": the tensor is on " + tensor.device().str() +
+             ", expected the communicator's device, " + device_.str());
+    if (!tensor.is_contiguous())
+      refuse("NCCL: " + describe(name, tensor) + ": the tensor is not contiguous, expected a contiguous one");
     if (tensor.is_conj() || tensor.is_neg())
       throw Error(ErrorKind::unsupported, "NCCL: " + describe(name, tensor) +
                                               ": the tensor is a lazy view: resolve_conj() or resolve_neg()");

@@ -126,15 +126,21 @@ MappedReduction map_reduction(ScalarType type, ReduceOp op) {
                      "NCCL: " + op.name() + " of " + std::string(tensor::dtype_name(type)) + ": " + why);
   };
   const auto mapped = map_type(type);
-  if (!mapped) refuse("NCCL has no such type");
+  if (!mapped)
+    refuse(
+        "expected bool, int8, int32, int64, uint8, uint32, uint64, float16, bfloat16, float32, float64, "
+        "float8_e4m3fn, float8_e5m2, complex32, complex64 or complex128");
   MappedReduction reduction{mapped->type, RedOp::sum, mapped->per_element, std::nullopt};
   if (op.kind == Kind::premul_sum) {
     reduction.factor = map_factor(mapped->type, op.factor);
-    if (!reduction.factor) refuse("NCCL scales floating-point numbers only");
+    if (!reduction.factor) refuse("expected a floating-point or complex type");
     return reduction;
   }
   const auto mapped_op = map_op(type, op.kind);
-  if (!mapped_op) refuse("NCCL has no such operation on it");
+  if (!mapped_op)
+    refuse(type == ScalarType::Bool   ? "expected sum, product, min, max, bit_and or bit_or"
+           : c10::isComplexType(type) ? "expected sum, avg or premul_sum"
+                                      : "expected sum, avg, product, min or max");
   reduction.op = *mapped_op;
   return reduction;
 }

@@ -43,9 +43,9 @@ void check_counts(const CollectiveCall& call, const Description& takes, int rank
   check_count(call, takes.inputs, call.inputs, "inputs", rank, ranks);
   if (takes.outputs != Count::one_or_more) return;
   if (takes.inputs == Count::one_or_more && call.inputs.size() != call.outputs.size())
-    refuse_call(call, std::to_string(call.outputs.size()) + " outputs of " +
-                          std::to_string(call.inputs.size()) + " inputs: give one output for each input");
-  if (call.outputs.empty()) refuse_call(call, "no tensors: give at least one");
+    refuse_call(call, std::to_string(call.outputs.size()) + " outputs, expected " +
+                          std::to_string(call.inputs.size()) + ": give one output for each input");
+  if (call.outputs.empty()) refuse_call(call, "0 tensors, expected at least one");
 }
 
 // --- The kinds of tensors ---
@@ -195,7 +195,7 @@ void refuse(const std::string& why) { throw rpc::Error(rpc::ErrorKind::invalid_a
 
 void check_tensor(std::string_view operation, const at::Tensor& tensor) {
   const auto name = [&] { return std::string(operation) + ": "; };
-  if (!tensor.defined()) refuse(name() + "an undefined tensor");
+  if (!tensor.defined()) refuse(name() + "an undefined tensor, expected a defined one");
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
     throw rpc::Error(rpc::ErrorKind::unsupported, name() + "a sparse or quantized tensor: give a dense one");
   if (!tensor.is_cpu() && !is_on_device(tensor))

@@ -339,13 +339,39 @@ void narrow(ScalarType type, std::byte* to, const float* from, std::size_t n) {
 
 std::string ReduceOp::name() const { return names[static_cast<std::size_t>(kind)]; }
 
+namespace {
+
+// The types for which an operation is defined.
+const char* types_of(Kind kind) {
+  switch (kind) {
+    case Kind::sum:
+    case Kind::product:
+      return "integers, floating-point numbers, complex numbers or bool";
+    case Kind::avg:
+      return "integers, floating-point numbers or complex numbers";
+    case Kind::min:
+    case Kind::max:
+      return "integers, floating-point numbers or bool";
+    case Kind::bit_and:
+    case Kind::bit_or:
+    case Kind::bit_xor:
+      return "integers or bool";
+    case Kind::premul_sum:
+      return "floating-point numbers or complex numbers";
+  }
+  return "";
+}
+
+}  // namespace
+
 Reduction::Reduction(ReduceOp op, ScalarType type) : op_(op), type_(type), wide_(is_narrow(type)) {
   const ScalarType accumulator = wide_ ? ScalarType::Float : type;
   const bool known =
       with_accumulator(accumulator, [&](auto sample) { return has<decltype(sample)>(op.kind); });
   if (!known) {
-    throw rpc::Error(rpc::ErrorKind::unsupported,
-                     op.name() + " is not supported for elements of type " + c10::toString(type));
+    throw rpc::Error(rpc::ErrorKind::unsupported, op.name() + " is not supported for elements of type " +
+                                                      c10::toString(type) + ", expected " +
+                                                      types_of(op.kind));
   }
   item_size_ = c10::elementSize(type);
   accumulator_size_ = c10::elementSize(accumulator);

@@ -86,8 +86,9 @@ std::byte* SharedSpace::memory_of(int rank, std::uint64_t offset, std::size_t by
   if (offset < heap_begin_ || offset > end || bytes > end - offset)
     throw rpc::Error(rpc::ErrorKind::protocol_error,
                      "shared memory of a group: a tensor of " + std::to_string(bytes) + " bytes at offset " +
-                         std::to_string(offset) + " is outside of the " + std::to_string(end) +
-                         " bytes of rank " + std::to_string(rank));
+                         std::to_string(offset) + " of rank " + std::to_string(rank) +
+                         ", expected bytes from " + std::to_string(heap_begin_) + " to " +
+                         std::to_string(end));
   return at(rank, offset);
 }
 

@@ -30,7 +30,8 @@ std::pair<std::uint64_t, std::uint64_t> incarnation_and_order(const std::string&
   std::istringstream words(text);
   std::uint64_t incarnation = 0, order = 0;
   if (!(words >> incarnation >> order))
-    throw rpc::Error(rpc::ErrorKind::protocol_error, "malformed record of a ready worker: " + text);
+    throw rpc::Error(rpc::ErrorKind::protocol_error,
+                     "malformed record of a ready worker: '" + text + "', expected 'INCARNATION ORDER'");
   return {incarnation, order};
 }
 

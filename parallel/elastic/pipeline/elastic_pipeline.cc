@@ -114,12 +114,16 @@ void ElasticPipeline::Impl::take_from(const sharded::SlicedState& from) {
 
 ElasticPipeline::ElasticPipeline(const pipeline::LayerGraph& layers, pipeline::CutOptions cut,
                                  schedule::Schedule schedule, pipeline::GroupPipelineOptions options) {
-  if (!options.optimizer || options.data_parallel || options.sharded || cut.built)
-    throw Error(ErrorKind::invalid_argument,
-                "elastic::ElasticPipeline: expected GroupPipelineOptions::optimizer, and no data_parallel, "
-                "sharded or CutOptions::built, which it sets itself or does not support");
-  if (schedule.ranks.empty())
-    throw Error(ErrorKind::invalid_argument, "elastic::ElasticPipeline: the schedule has no ranks");
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorKind::invalid_argument, "elastic::ElasticPipeline: " + why);
+  };
+  if (!options.optimizer) refuse("GroupPipelineOptions::optimizer is not set, expected an optimizer");
+  if (options.data_parallel)
+    refuse("GroupPipelineOptions::data_parallel is set, expected none: each generation has its own groups");
+  if (options.sharded) refuse("GroupPipelineOptions::sharded is set, expected stages that are not sharded");
+  if (cut.built)
+    refuse("CutOptions::built is set, expected none: every worker constructs all stages before run()");
+  if (schedule.ranks.empty()) refuse("a schedule of 0 ranks, expected at least 1");
   impl_ = std::make_unique<Impl>(layers, std::move(cut), std::move(schedule), std::move(options));
 }
 

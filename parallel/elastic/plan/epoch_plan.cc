@@ -71,7 +71,9 @@ std::vector<std::size_t> EpochPlan::processed() const {
 }
 
 std::optional<Round> EpochPlan::fetch(std::size_t batch_size) {
-  if (batch_size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "EpochPlan: batches of 0 samples");
+  if (batch_size == 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "EpochPlan: batches of 0 samples, expected at least 1");
   // Only ranks that do not rest take part in the first round.
   const bool rests = in_flight_.empty() && !resting_.empty();
   const auto lower = std::lower_bound(resting_.begin(), resting_.end(), rank_);
@@ -96,7 +98,8 @@ std::optional<Round> EpochPlan::fetch(std::size_t batch_size) {
 
 void EpochPlan::record() {
   if (in_flight_.empty())
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, "EpochPlan: no round was fetched");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "EpochPlan: record() with 0 fetched rounds, expected at least 1");
   progress_.processed += in_flight_.front();
   in_flight_.pop_front();
   resting_.clear();

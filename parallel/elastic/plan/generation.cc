@@ -47,7 +47,11 @@ Generation generation_from_text(const std::string& text) {
     generation.members.push_back(std::move(member));
   }
   if (!read)
-    throw rpc::Error(rpc::ErrorKind::protocol_error, "malformed generation of workers in the store: " + text);
+    throw rpc::Error(
+        rpc::ErrorKind::protocol_error,
+        "malformed generation of workers in the store: '" + text +
+            "', expected 'generation NUMBER [finished]', then a line 'INCARNATION NAME' for each "
+            "member");
   return generation;
 }
 

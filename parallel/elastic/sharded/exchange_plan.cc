@@ -28,6 +28,13 @@ struct HeldSlice {
   throw rpc::Error(rpc::ErrorKind::failed_precondition, "elastic: " + why);
 }
 
+// "Float[4, 8]"
+std::string type_text(const SliceRange& range) {
+  std::string sizes;
+  for (const std::int64_t size : range.sizes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  return range.dtype + "[" + sizes + "]";
+}
+
 [[noreturn]] void report_lost(const std::vector<RankIndex>& ranks, const SliceRange& tensor) {
   std::set<std::string> lost;
   for (const RankIndex& rank : ranks) lost.insert(rank.workers.begin(), rank.workers.end());
@@ -60,8 +67,9 @@ std::vector<ExchangePiece> plan_exchange(const std::vector<RankIndex>& ranks,
       if (want.begin < want.end) missing.emplace_back(want.begin, want.end);
       const auto take = [&](const HeldSlice& slice) {
         if (slice.range->sizes != want.sizes || slice.range->dtype != want.dtype)
-          refuse_exchange(want.name + " has another size or type on rank " + std::to_string(slice.rank) +
-                          " than on rank " + std::to_string(to) + ", expected the same on all ranks");
+          refuse_exchange(want.name + " is " + type_text(*slice.range) + " on rank " +
+                          std::to_string(slice.rank) + " and " + type_text(want) + " on rank " +
+                          std::to_string(to) + ", expected the same on all ranks");
         for (const sharded::SharedElements& elements :
              take_shared(runs, missing, runs_of(*slice.range), {slice.range->begin, slice.range->end}))
           pieces.push_back({slice.rank, static_cast<int>(to), slice.shard, want.name, elements});

@@ -46,7 +46,8 @@ bool is_equal(const SliceRange& a, const SliceRange& b) {
 at::ScalarType type_named(const std::string& name) {
   for (int type = 0; type < static_cast<int>(at::ScalarType::NumOptions); ++type)
     if (name == c10::toString(static_cast<at::ScalarType>(type))) return static_cast<at::ScalarType>(type);
-  throw rpc::Error(rpc::ErrorKind::protocol_error, "elastic: no type of tensors is named " + name);
+  throw rpc::Error(rpc::ErrorKind::protocol_error,
+                   "elastic: a tensor has the type '" + name + "', expected a name such as Float");
 }
 
 // A shard of another rank.

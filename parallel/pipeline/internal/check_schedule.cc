@@ -120,8 +120,8 @@ void check_schedule(const std::string& executor, const StageGraph& graph, const 
   };
   if (schedule.stages() != graph.size())
     refuse(ErrorKind::invalid_argument, "a schedule of " + std::to_string(schedule.stages()) +
-                                            " stages for a model of " + std::to_string(graph.size()) +
-                                            ", expected equal numbers");
+                                            " stages, expected " + std::to_string(graph.size()) +
+                                            " as in the model");
   schedule::validate(schedule);
   if (supported.steps && has_steps(schedule) && !supported.has_optimizer)
     refuse(ErrorKind::invalid_argument,

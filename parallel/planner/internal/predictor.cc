@@ -174,8 +174,9 @@ Predictor::Predictor(const Model& model, const Machine& machine, const Options& 
   if (layers_ == 0) refuse_plan("the profile has inputs alone, expected at least one layer");
   const double samples = 4.0 * machine.ranks() * model.microbatch;
   if (options.global_batch == 0 && samples > max_samples)
-    refuse_plan("4 micro-batches for each rank are more than " + std::to_string(max_samples) +
-                " samples: give the number of samples of a step");
+    refuse_plan("4 micro-batches for each rank are " + std::to_string(static_cast<long long>(samples)) +
+                " samples, expected at most " + std::to_string(max_samples) +
+                ": give the number of samples of a step");
   global_batch_ = options.global_batch > 0 ? options.global_batch : static_cast<int>(samples);
 }
 

@@ -97,19 +97,26 @@ class Dependencies::Builder {
   void note(Node node, const Action& action) {
     if (action.op == Op::idle) return;
     if (action.stage < 0 || action.stage >= schedule_.stages())
-      fail(node, "a stage outside of 0 to " + std::to_string(schedule_.stages() - 1));
+      fail(node, "stage " + std::to_string(action.stage) + ", expected 0 to " +
+                     std::to_string(schedule_.stages() - 1));
     const bool along = is_send(action.op) || is_receive(action.op) || is_wait_send(action.op);
     if (!is_computation(action.op) && !along) {
       const std::vector<int>& replicas = schedule_.placement[static_cast<std::size_t>(action.stage)];
-      if (std::find(replicas.begin(), replicas.end(), result_.rank(node)) == replicas.end())
-        fail(node, "the stage is not on this rank");
+      if (std::find(replicas.begin(), replicas.end(), result_.rank(node)) == replicas.end()) {
+        std::string ranks;
+        for (const int rank : replicas) ranks += (ranks.empty() ? "" : " or ") + std::to_string(rank);
+        fail(node, "stage " + std::to_string(action.stage) +
+                       " is not on this rank, expected its action on rank " + ranks);
+      }
       return;
     }
     if (action.microbatch < 0 || action.microbatch >= schedule_.microbatches)
-      fail(node, "a micro-batch outside of 0 to " + std::to_string(schedule_.microbatches - 1));
+      fail(node, "micro-batch " + std::to_string(action.microbatch) + ", expected 0 to " +
+                     std::to_string(schedule_.microbatches - 1));
     const int rank = schedule_.rank_of(action.stage, action.microbatch);
     if (rank != result_.rank(node))
-      fail(node, "the micro-batch of this stage is on rank " + std::to_string(rank) + ", not on this rank");
+      fail(node, "found on this rank, expected on rank " + std::to_string(rank) +
+                     ", which computes this micro-batch of the stage");
     along ? note_message(node, action) : note_computation(node, action);
   }
 
@@ -137,7 +144,10 @@ class Dependencies::Builder {
   void note_message(Node node, const Action& action) {
     const bool gradient = carries_gradient(action.op);
     if (!std::binary_search(schedule_.edges.begin(), schedule_.edges.end(), action.edge))
-      fail(node, "its edge is not in the graph of the stages");
+      fail(node, "the edge from stage " + std::to_string(action.edge.from) + " to " +
+                     std::to_string(action.edge.to) +
+                     " is not in the graph of the stages, expected one of its " +
+                     std::to_string(schedule_.edges.size()) + " edges");
     result_.has_messages_ = true;
     if (schedule_.rank_of(action.edge.from, action.microbatch) ==
         schedule_.rank_of(action.edge.to, action.microbatch))
@@ -200,7 +210,8 @@ class Dependencies::Builder {
     if (from == to) return;
     const Transfer& transfer = transfer_of(edge, microbatch, gradient);
     if (gradient && !trains_) {
-      if (transfer.send != none) fail(transfer.send, "a gradient in a schedule without a backward");
+      if (transfer.send != none)
+        fail(transfer.send, "a gradient in a schedule without a backward, expected none");
       return;
     }
     const auto missing = [&](int rank, Op op) {
@@ -245,7 +256,8 @@ class Dependencies::Builder {
     for (const auto& [node, action] : waits_) {
       const bool gradient = carries_gradient(action.op);
       const Transfer& transfer = transfer_of(action.edge, action.microbatch, gradient);
-      if (transfer.send == none) fail(node, "nothing is sent for which it could wait");
+      if (transfer.send == none)
+        fail(node, "the schedule does not send this value, expected a send before the wait");
       in_order(transfer.send, node);
       add(transfer.message, node);
     }

@@ -47,7 +47,7 @@ TEST_P(Conformance, WrongArgumentsFailTheCallAndTheGroupContinues) {
   };
   const at::Tensor one = zeros(0, {2 * ranks});
   const Tensors too_few(static_cast<std::size_t>(ranks) - 1, one);
-  refused(group.all_reduce(Tensors{}), "all_reduce: no tensors");
+  refused(group.all_reduce(Tensors{}), "all_reduce: 0 tensors");
   refused(group.all_reduce(at::Tensor()), "all_reduce: an undefined tensor");
   refused(group.all_reduce(Tensors{one, place(0, at::zeros({1}, at::kLong))}),
           "all_reduce: tensors of float32 and of int64");

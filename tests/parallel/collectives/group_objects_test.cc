@@ -83,7 +83,7 @@ TEST_P(Objects, AreExchangedAndReducedInTheOrderOfRanks) {
            futures.push_back(group.all_to_all_object(std::vector<int>(group.rank() == 1 ? 2 : 3)));
          return futures;
        }())
-    test::expect_error(std::move(future), ErrorKind::invalid_argument, "2 objects where each of 3 ranks");
+    test::expect_error(std::move(future), ErrorKind::invalid_argument, "2 objects, expected 3");
 }
 
 TEST_P(Objects, MayHaveAnySize) {

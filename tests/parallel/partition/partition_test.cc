@@ -69,12 +69,12 @@ TEST(Partition, RefusesInvalidCuts) {
   EXPECT_EQ(by_name({"x"}), "cut_by_name: the profile has no layer 'x', expected a name such as 'in'");
   EXPECT_EQ(by_name({"Linear"}),
             "cut_by_name: 2 layers have the description 'Linear', expected one: use a layer's name");
-  EXPECT_EQ(by_name({"in"}), "cut_by_name: 'in' is the first layer, at which a stage begins in any case");
+  EXPECT_EQ(by_name({"in"}),
+            "cut_by_name: 'in' is the first layer, expected a later one: a stage begins there in any case");
   for (const std::string second : {"a", "b"})
     EXPECT_EQ(by_name({"b", second}),
               "cut_by_name: '" + second +
-                  "' does not come after the name before it, expected names in topological "
-                  "order, each once");
+                  "' does not come after 'b', expected names in topological order, each once");
   const auto by_count = [](std::vector<std::size_t> counts) {
     return test::message_of([&] { return cut_by_count(skip_connection(), counts); });
   };

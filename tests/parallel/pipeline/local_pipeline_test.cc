@@ -440,7 +440,7 @@ TEST_F(Faults, InvalidArgumentsAreRefused) {
   const auto two = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   const LocalOptions options{.loss = loss_of(squares)};
   refused(ErrorKind::invalid_argument, "no loss", [&] { LocalPipeline(model.graph(), two, {}); });
-  refused(ErrorKind::invalid_argument, "a schedule of 3 stages for a model of 2", [&] {
+  refused(ErrorKind::invalid_argument, "a schedule of 3 stages, expected 2 as in the model", [&] {
     LocalPipeline(model.graph(), schedule::fill_drain({.ranks = 3, .microbatches = 2}), options);
   });
   refused(ErrorKind::unsupported, "the action 0UNSHARD: expected no sharded stages",

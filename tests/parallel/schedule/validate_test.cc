@@ -54,18 +54,21 @@ TEST(Validate, ComputationsOfAMicroBatchAreInOrder) {
 TEST(Validate, AMicroBatchIsOnTheRankOfItsReplica) {
   EXPECT_EQ(verdict("0F0,0F2\n0F1,0F3\n"), valid);
   EXPECT_EQ(verdict("0F0,0F1\n0F2,0F3\n"),
-            "validate: rank 0, action 1 (0F1): the micro-batch of this stage is on rank 1, not on this rank");
+            "validate: rank 0, action 1 (0F1): found on this rank, expected on rank 1, which computes this "
+            "micro-batch of the stage");
   Schedule elsewhere = load("0F0,0B0\n1F0,1B0\n");
   elsewhere.ranks[0].push_back({.op = Op::unshard, .stage = 1});
-  EXPECT_EQ(verdict(elsewhere), "validate: rank 0, action 2 (1UNSHARD): the stage is not on this rank");
+  EXPECT_EQ(
+      verdict(elsewhere),
+      "validate: rank 0, action 2 (1UNSHARD): stage 1 is not on this rank, expected its action on rank 1");
 }
 
 TEST(Validate, IndicesAreInRange) {
   Schedule schedule = load("0F0,0B0\n");
   schedule.ranks[0].push_back({.op = Op::forward, .stage = 1, .microbatch = 0});
-  EXPECT_EQ(verdict(schedule), "validate: rank 0, action 2 (1F0): a stage outside of 0 to 0");
+  EXPECT_EQ(verdict(schedule), "validate: rank 0, action 2 (1F0): stage 1, expected 0 to 0");
   schedule.ranks[0].back() = {.op = Op::forward, .stage = 0, .microbatch = 1};
-  EXPECT_EQ(verdict(schedule), "validate: rank 0, action 2 (0F1): a micro-batch outside of 0 to 0");
+  EXPECT_EQ(verdict(schedule), "validate: rank 0, action 2 (0F1): micro-batch 1, expected 0 to 0");
   schedule.edges = {{0, 1}};
   EXPECT_EQ(verdict(schedule), "validate: edge from stage 0 to 1, expected a later one of 1 stages");
   schedule.placement = {{1}};
@@ -108,8 +111,9 @@ TEST(Validate, EveryValueThatChangesItsRankIsSentAndReceived) {
   EXPECT_EQ(
       verdict("0F0,0SEND_F0,1F0\n2F0\n"),
       "validate: rank 0, action 1 (0SEND_F0): both stages of the edge are on this rank, expected no message");
-  EXPECT_EQ(verdict("0F0,0SEND_F0,0RECV_B0\n1RECV_F0,1F0,1SEND_B0\n"),
-            "validate: rank 1, action 2 (1SEND_B0): a gradient in a schedule without a backward");
+  EXPECT_EQ(
+      verdict("0F0,0SEND_F0,0RECV_B0\n1RECV_F0,1F0,1SEND_B0\n"),
+      "validate: rank 1, action 2 (1SEND_B0): a gradient in a schedule without a backward, expected none");
 }
 
 TEST(Validate, MessagesFollowTheEdgesOfTheGraph) {
@@ -117,7 +121,8 @@ TEST(Validate, MessagesFollowTheEdgesOfTheGraph) {
   EXPECT_EQ(verdict(schedule), valid);
   schedule.edges = chain(3);
   EXPECT_EQ(verdict(schedule),
-            "validate: rank 0, action 2 (0SEND_F0:2): its edge is not in the graph of the stages");
+            "validate: rank 0, action 2 (0SEND_F0:2): the edge from stage 0 to 2 is not in the graph of the "
+            "stages, expected one of its 2 edges");
 }
 
 TEST(Validate, AWaitFollowsItsSend) {
@@ -146,9 +151,8 @@ TEST(Validate, AllReplicasReduceEquallyOften) {
 
 TEST(Validate, VersionsAreStashedBeforeTheyAreLoaded) {
   EXPECT_EQ(verdict("0F0@0,0F1@0,0B0@0,0STASH@0,0STEP@1,0LOAD@0,0B1@0,0STEP@2\n"), valid);
-  EXPECT_EQ(
-      verdict("0F0@0,0F1@0,0B0@0,0STEP@1,0LOAD@0,0B1@0,0STEP@2\n"),
-      "validate: rank 0, action 4 (0LOAD@0): version 0 of the weights is not stashed, expected one that is");
+  EXPECT_EQ(verdict("0F0@0,0F1@0,0B0@0,0STEP@1,0LOAD@0,0B1@0,0STEP@2\n"),
+            "validate: rank 0, action 4 (0LOAD@0): version 0 of the weights, expected the latest, 1");
   EXPECT_EQ(verdict("0F0@0,0F1@0,0B0@0,0STASH@0,0STEP@1,0B1@0\n"),
             "validate: rank 0, action 5 (0B1@0): version 0 of the weights, expected 1");
   EXPECT_EQ(verdict("0F0,0B0,0STEP@2\n"),

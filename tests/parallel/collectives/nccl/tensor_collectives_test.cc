@@ -279,7 +279,8 @@ TEST_F(NcclTensors, InvalidArgumentsAreRefusedBeforeTheLaunch) {
   EXPECT_EQ(refused([&](auto& it) { return it.broadcast(at::_neg_view(here), 0); }), ErrorKind::unsupported);
   EXPECT_TRUE(nccl.calls(0).empty());
   EXPECT_EQ(test::message_of([&] { return ranks[0].broadcast(empty(1, 6), 0).valid(); }),
-            "NCCL: broadcast float32[6]: the tensor is not on the communicator's device");
+            "NCCL: broadcast float32[6]: the tensor is on " + FakeAccelerator::device(1).str() +
+                ", expected the communicator's device, " + FakeAccelerator::device(0).str());
 }
 
 TEST_F(NcclTensors, AMissingIndexIsThatOfTheCurrentDevice) {

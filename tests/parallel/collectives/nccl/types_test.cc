@@ -87,10 +87,12 @@ TEST(NcclTypes, AFactorIsOfTheTypesOwnBits) {
 }
 
 TEST(NcclTypes, RefusalsNameTypeAndOperation) {
-  EXPECT_EQ(test::message_of([] { return map_reduction(ScalarType::Short, ReduceOp::sum).type; }),
-            "NCCL: sum of int16: NCCL has no such type");
+  EXPECT_EQ(
+      test::message_of([] { return map_reduction(ScalarType::Short, ReduceOp::sum).type; }),
+      "NCCL: sum of int16: expected bool, int8, int32, int64, uint8, uint32, uint64, float16, bfloat16, "
+      "float32, float64, float8_e4m3fn, float8_e5m2, complex32, complex64 or complex128");
   EXPECT_EQ(test::message_of([] { return map_reduction(ScalarType::Int, ReduceOp::bit_xor).type; }),
-            "NCCL: bit_xor of int32: NCCL has no such operation on it");
+            "NCCL: bit_xor of int32: expected sum, avg, product, min or max");
 }
 
 }  // namespace types_test

@@ -40,14 +40,14 @@ TEST(CollectiveCalls, AreCheckedByTheDescriptionOfTheirOperation) {
   const Case cases[] = {
       {all_reduce, {4}, {}, ""},
       {all_reduce, {4, 0, 2}, {}, ""},
-      {all_reduce, {}, {}, "all_reduce: no tensors: give at least one"},
-      {broadcast, {}, {}, "broadcast: no tensors: give at least one"},
+      {all_reduce, {}, {}, "all_reduce: 0 tensors, expected at least one"},
+      {broadcast, {}, {}, "broadcast: 0 tensors, expected at least one"},
       {reduce, {4}, {}, ""},
       {all_gather, {6}, {2}, ""},
       {all_gather, {6, 3}, {2, 1}, ""},
       {all_gather, {7}, {2}, "all_gather: an output of 7 elements where 3 × 2 are expected"},
-      {all_gather, {6}, {2, 1}, "all_gather: 1 outputs of 2 inputs: give one output for each input"},
-      {all_gather, {}, {}, "all_gather: no tensors: give at least one"},
+      {all_gather, {6}, {2, 1}, "all_gather: 1 outputs, expected 2: give one output for each input"},
+      {all_gather, {}, {}, "all_gather: 0 tensors, expected at least one"},
       {all_gather_v, {1, 2, 3}, {2}, ""},
       {all_gather_v, {1, 2}, {2}, "all_gather_v: 2 tensors as outputs, expected 3: give one for each rank"},
       {all_gather_v,
@@ -99,7 +99,8 @@ TEST(CollectiveCalls, TakeDenseTensorsOfOneDtype) {
   const auto all_reduce = [](const Tensors& tensors, ErrorKind kind) {
     return refusal({.operation = Operation::all_reduce, .outputs = tensors}, kind);
   };
-  EXPECT_EQ(all_reduce({at::Tensor()}, ErrorKind::invalid_argument), "all_reduce: an undefined tensor");
+  EXPECT_EQ(all_reduce({at::Tensor()}, ErrorKind::invalid_argument),
+            "all_reduce: an undefined tensor, expected a defined one");
   EXPECT_EQ(all_reduce({at::zeros({1}), at::zeros({1}, at::kLong)}, ErrorKind::invalid_argument),
             "all_reduce: tensors of float32 and of int64: give tensors of one dtype");
   EXPECT_EQ(all_reduce({at::zeros({1}).to_sparse()}, ErrorKind::unsupported),

@@ -161,7 +161,7 @@ TEST(RemotePipeline, AWorkerRefusesPlansThatDoNotFit) {
       << refused(plan).what();
   WorkerPlan uncut = plan;
   uncut.cuts = {};
-  EXPECT_NE(std::string(refused(uncut).what()).find("a schedule of 2 stages for a model of 1"),
+  EXPECT_NE(std::string(refused(uncut).what()).find("a schedule of 2 stages, expected 1 as in the model"),
             std::string::npos)
       << refused(uncut).what();
 }
@@ -318,7 +318,7 @@ TEST(RemotePipeline, RefusesInvalidArguments) {
   const auto gpipe = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   const auto workers = agents.workers();
   EXPECT_EQ(refused(workers, {.cuts = {}, .schedule = gpipe}),
-            "Pipeline::create: a schedule of 2 stages for a model of 1, expected equal numbers");
+            "Pipeline::create: a schedule of 2 stages, expected 1 as in the model");
   EXPECT_EQ(refused({workers[0]}, {.cuts = {1}, .schedule = gpipe}),
             "Pipeline::create: 1 workers, expected one for each of 2 ranks");
   EXPECT_EQ(refused({workers[0], workers[0]}, {.cuts = {1}, .schedule = gpipe}),
