@@ -273,12 +273,15 @@ collectives::Group Training::form_group(const Generation& generation) const {
                        return true;
                      });
   for (Board::View view = board_->view(); !made->ready; view = board_->view()) {
-    if (view.current.number > generation.number ||
-        std::any_of(generation.members.begin(), generation.members.end(),
-                    [&](const AgentId& member) { return view.is_unavailable(member); })) {
+    const auto gone = std::find_if(generation.members.begin(), generation.members.end(),
+                                   [&](const AgentId& member) { return view.is_unavailable(member); });
+    if (view.current.number > generation.number || gone != generation.members.end()) {
       forming.cancel();
       throw rpc::Error(ErrorKind::aborted,
-                       "group '" + options.name + "': a worker is gone before it was formed");
+                       "group '" + options.name + "': before the group was formed, " +
+                           (gone != generation.members.end()
+                                ? "worker '" + gone->name + "' was gone"
+                                : "generation " + std::to_string(view.current.number) + " began"));
     }
     if (!board_->wait(view.version, rpc::Clock::now() + ping_interval)) remove_silent(generation);
   }
