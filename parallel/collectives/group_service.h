@@ -3,9 +3,8 @@
 //  data      a message of a collective's plan, with the hash of its signature
 //  message   from one member to another; answered when it has been received
 //  lent_message  a message whose receiver reads the bytes in the memory that it shares with the sender
-//  give      a value, to rank 0. When all members have given theirs, it is answered with all values, or, for
-//  a
-//            launch, with the number of the launch
+//  give      a value, to rank 0. When all members have given theirs, the answer has all values, or the number
+//            of the launch
 //  disagree  the sender's signature of a collective, to all, after a message with another hash
 //  failed    the group has failed, to all: a member died, a deadline has passed, or the group was aborted
 //  left      the member has left its job and takes no further part

@@ -2,7 +2,7 @@
 // BackendOwner: the group, as exchanges see it; implemented by GroupCore.
 //
 // The group numbers an exchange, watches its deadline and completes its promise; the exchange reports its
-// progress to the group. The group and the jobs that run an exchange share it. An exchange keeps its group
+// progress to the group. An exchange is shared by the group and by the jobs that run it, and keeps its group
 // alive. Thread-safety: call the functions in the group's turn (turns.h), except where a comment states
 // otherwise.
 #pragma once

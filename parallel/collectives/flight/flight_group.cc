@@ -109,7 +109,7 @@ std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
   for (const FlightDump& dump : dumps)
     found[{dump.group, dump.members, {dump.origin, dump.number}}].push_back(&dump);
 
-  // The last incarnation of each name and members: rank 0's incarnation, and the time of its dump.
+  // For each name and list of members: the time of the last dump, and the incarnation of rank 0 in that dump.
   std::map<std::pair<std::string, std::vector<std::string>>, std::pair<std::int64_t, std::uint64_t>> last;
   for (const FlightDump& dump : dumps) {
     auto& latest = last[{dump.group, dump.members}];

@@ -8,7 +8,7 @@ namespace {
 using rpc::Error;
 using rpc::ErrorKind;
 
-// Kept as long as a table of its functions exists.
+// The library stays open as long as a table of its functions exists.
 std::shared_ptr<void> open_library(const std::string& path) {
   void* library = nullptr;
   if (path.empty()) {

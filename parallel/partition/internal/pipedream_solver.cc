@@ -128,7 +128,7 @@ PipeDreamSolver::Row PipeDreamSolver::row(std::size_t level, std::size_t start, 
 const PipeDreamSolver::Table& PipeDreamSolver::table(std::size_t level, double workers_after) {
   const auto [place, added] = tables_.try_emplace({level, workers_after});
   if (!added) return place->second;
-  Table& table = place->second;  // stays where it is while the levels below add tables
+  Table& table = place->second;  // valid while the levels below add tables
   for (std::size_t start = 0; start < states_.size(); ++start) {
     Row of_start = row(level, start, workers_after);
     std::vector<double>& seconds = table.emplace_back();
