@@ -166,7 +166,7 @@ TEST(FlightDump, RefusesInvalidContents) {
       {"\"rank\":1", "\"rank\":4294967297", "'rank' is 4294967297, expected an integer from 0 to 2"},
       {"\"rank\":1", "\"rank\":1.5", "'rank' is 1.5, expected an integer from 0 to 2"},
       {"\"rank\":1", "\"rung\":1", "'rank' is missing"},
-      {"\"origin\":\"f", "\"origin\":\"x", "'origin' is not an id"},
+      {"\"origin\":\"f", "\"origin\":\"x", "'origin' is 'xedcba9876543210', expected 16 hexadecimal digits"},
       {"\"group\":\"world\"", "\"group\":7", "'group' is 7, expected a string"},
       {"\"worker0\"", "5", "a member is 5, expected a name"},
       {"\"begun\":2", "\"begun\":1", "'sequence' is 1, expected an integer from 0 to 0"},
