@@ -1,8 +1,11 @@
 #include <weft/rpc/rendezvous/quiescence.h>
 
 #include <weft/rpc/codec/packed.h>
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/link_table.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace weft::rpc::detail {

@@ -197,7 +197,7 @@ std::vector<MemberEvent> events_between(const Roster& before, const Roster& afte
     } else if (now != nullptr && now->before && now->before->incarnation == was.incarnation) {
       left = now->before->left;
     }
-    events.push_back({left ? MemberChange::left : MemberChange::lost, was});
+    events.push_back({left ? MemberChange::left : MemberChange::lost, static_cast<const Member&>(was)});
   };
   auto old = before.members().begin();
   const auto one_of_old = [&](const std::string* until) {

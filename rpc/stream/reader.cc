@@ -132,7 +132,7 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
         failure.payload_type.size() + failure.payload.size() <= max_error_payload)
       remote.set_payload(std::make_shared<const ErrorPayload>(
           ErrorPayload{std::move(failure.payload_type), std::move(failure.payload)}));
-    batch.error = std::make_exception_ptr(std::move(remote));
+    batch.error = std::make_exception_ptr(remote);
   }
   return batch;
 }
@@ -183,7 +183,8 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
     } catch (...) {
       if (failure_ == nullptr) failure_ = std::current_exception();
     }
-    if (asked_ && (item = take())) asked.swap(asked_);
+    if (asked_) item = take();
+    if (item) asked.swap(asked_);
   }
   if (give_up) StreamTable::send_close(source_, stream_);
   if (asked) asked->complete(std::move(*item));

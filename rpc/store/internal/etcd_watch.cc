@@ -64,6 +64,7 @@ void EtcdWatch::on_events(EtcdEvents&& events, std::uint64_t from) {
   }
   if (!events.changes.empty() && events.version > last_) {
     std::vector<StoreTable::Change> changes;
+    changes.reserve(events.changes.size());
     for (EtcdEntry& change : events.changes)
       changes.push_back({change.key.substr(prefix_.size()), std::move(change.value)});
     copy_.mirror(last_ = events.version, std::move(changes), jobs);
