@@ -177,15 +177,11 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   }
   // The call was cancelled after an attempt had failed, and before the next attempt started.
   void end_after(const std::exception_ptr& failed) {
-    try {
-      std::rethrow_exception(failed);
-    } catch (const Error& error) {
-      promise_.fail(Error(ErrorKind::cancelled,
-                          std::string("cancelled after a failed attempt: ") + error.what(),
-                          error.execution()));
-    } catch (...) {
-      promise_.fail(std::current_exception());
-    }
+    const auto error = as_error(failed);
+    if (!error) return promise_.fail(failed);
+    promise_.fail(Error(ErrorKind::cancelled,
+                        std::string("cancelled after a failed attempt: ") + error->what(),
+                        error->execution()));
   }
   // No replica is left to try. last: the last error; null: no replica is known.
   void nobody_left(const std::exception_ptr& last) {

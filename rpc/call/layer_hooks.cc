@@ -52,13 +52,7 @@ void LayerHooks::make_contexts(IncomingCall& call) const {
 std::string LayerHooks::text_of(const std::exception_ptr& failure) const {
   for (const auto& explain : explanations_)
     if (auto text = explain(failure)) return std::move(*text);
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
+  return what_of(failure);
 }
 
 LayerFigures LayerHooks::figures() const {

@@ -9,13 +9,8 @@ namespace weft::rpc {
 namespace {
 
 bool was_not_sent(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& failure) {
-    return failure.execution() == Execution::not_sent;
-  } catch (...) {
-    return false;
-  }
+  const auto failure = as_error(error);
+  return failure && failure->execution() == Execution::not_sent;
 }
 
 // For a call whose last attempt was not sent, while an earlier attempt may have run.

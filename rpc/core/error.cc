@@ -73,13 +73,28 @@ RemoteError::RemoteError(ErrorKind kind, const std::string& message, std::string
 
 RemoteError::~RemoteError() = default;
 
-ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise) {
+std::optional<Error> as_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& known) {
-    return known.kind();
+    return known;
   } catch (...) {
-    return otherwise;
+    return std::nullopt;
+  }
+}
+
+ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise) {
+  const auto known = as_error(error);
+  return known ? known->kind() : otherwise;
+}
+
+std::string what_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
   }
 }
 

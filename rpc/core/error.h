@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -101,7 +102,11 @@ class WEFT_EXPORT RemoteError : public Error {
   std::string worker_, method_, type_, detail_;
 };
 
+// The exception, if it is an Error, without the members of a derived class. nullopt: it is another exception.
+WEFT_EXPORT std::optional<Error> as_error(const std::exception_ptr& error);
 // The kind of the exception, if it is an Error; otherwise the given kind.
 WEFT_EXPORT ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise);
+// The text of the exception: what(), if it is a std::exception.
+WEFT_EXPORT std::string what_of(const std::exception_ptr& error);
 
 }  // namespace weft::rpc

@@ -1,21 +1,10 @@
 #include <weft/rpc/core/exception_sink.h>
 
+#include <weft/rpc/core/error.h>
+
 #include <cstdio>
 
 namespace weft::rpc {
-namespace {
-
-std::string what(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
-}
-
-}  // namespace
 
 void ExceptionSink::set_handler(Handler handler) {
   MutexLock lock(mutex_);
@@ -25,7 +14,7 @@ void ExceptionSink::set_handler(Handler handler) {
 void ExceptionSink::take(const char* source, const std::exception_ptr& exception) noexcept {
   try {
     const std::string text =
-        std::string(source) + " threw an exception, which was dropped: " + what(exception);
+        std::string(source) + " threw an exception, which was dropped: " + what_of(exception);
     Handler handler;
     {
       MutexLock lock(mutex_);

@@ -30,13 +30,7 @@ Error loss_of(const std::string& name, const std::string& reason) {
 Error job_ended() { return Error(ErrorKind::shut_down, "this agent has shut down"); }
 
 Error error_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& own) {
-    return own;
-  } catch (const std::exception& other) {
-    return Error(ErrorKind::internal, other.what());
-  }
+  return as_error(error).value_or(Error(ErrorKind::internal, what_of(error)));
 }
 
 // It may outlive the agent.

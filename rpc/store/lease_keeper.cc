@@ -42,11 +42,7 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
     if (error_kind(result.error(), ErrorKind::internal) != ErrorKind::lease_lost) return wait(lease.ttl / 6);
     ended = true;
     Lost tell = std::move(lost);
-    try {
-      std::rethrow_exception(result.error());
-    } catch (const Error& error) {
-      tell(error);
-    }
+    tell(*as_error(result.error()));
   }
   void end() {
     ended = true;

@@ -33,10 +33,8 @@ StreamFailure describe_failure(const std::exception_ptr& error, const std::strin
     return failure(remote.kind(), remote.detail(), remote.worker(), remote.type(), remote.payload());
   } catch (const Error& own) {
     return failure(own.kind(), own.what(), worker, {}, own.payload());
-  } catch (const std::exception& other) {
-    return failure(ErrorKind::handler_failed, other.what(), worker, {});
   } catch (...) {
-    return failure(ErrorKind::handler_failed, "an exception that is not a std::exception", worker, {});
+    return failure(ErrorKind::handler_failed, what_of(error), worker, {});
   }
 }
 

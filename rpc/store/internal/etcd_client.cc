@@ -376,11 +376,8 @@ EtcdClient::WatchId EtcdClient::watch(const std::string& prefix, std::uint64_t f
           if (response.status != 200) throw to_error(parse(response.body));
           throw Error(ErrorKind::unavailable, "the server has ended the watch");
         });
-        try {
-          std::rethrow_exception(reason.error());
-        } catch (const Error& error) {
-          ended(Error(error.kind(), "etcd at " + names + ": " + error.what(), error.execution()));
-        }
+        const Error error = as_error(reason.error()).value();
+        ended(Error(error.kind(), "etcd at " + names + ": " + error.what(), error.execution()));
       });
 }
 

@@ -123,14 +123,10 @@ class Attempts {
 };
 
 std::exception_ptr with_target(const std::exception_ptr& error, const std::string& target) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    return std::make_exception_ptr(
-        Error(known.kind(), "cannot connect to " + target + ": " + known.what(), Execution::not_sent));
-  } catch (...) {
-    return std::current_exception();
-  }
+  const auto known = as_error(error);
+  if (!known) return error;
+  return std::make_exception_ptr(
+      Error(known->kind(), "cannot connect to " + target + ": " + known->what(), Execution::not_sent));
 }
 
 class ShmTransport final : public Transport {
