@@ -58,11 +58,6 @@ class Parser {
     return found;
   }
 
-  std::vector<const Type*> parameters() {
-    expect("(");
-    return list_until(",", ")");
-  }
-  void arrow() { expect("->"); }
   void end() {
     if (at_ != text_.size()) fail("expected the end, found " + here());
   }
@@ -337,27 +332,9 @@ ParsedType ParsedType::parse(std::string_view text) {
   return parsed;
 }
 
-ParsedSignature ParsedSignature::parse(std::string_view text) {
-  ParsedSignature parsed;
-  Parser parser(text, parsed.types_);
-  parsed.parameters_ = parser.parameters();
-  parser.arrow();
-  parsed.result_ = parser.type();
-  parser.end();
-  return parsed;
-}
-
 std::string text_of(const Type& type) {
   std::string out;
   append(out, type);
-  return out;
-}
-
-std::string text_of(const ParsedSignature& signature) {
-  std::string out;
-  append_all(out, signature.parameters(), "(", ',', ')');
-  out += "->";
-  append(out, signature.result());
   return out;
 }
 

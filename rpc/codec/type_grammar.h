@@ -1,12 +1,12 @@
-// ParsedType, ParsedSignature: a type or a signature as a tree, parsed from its canonical text
-// (docs/internals/wire_protocol.md, 4 and 5). TypeText writes this text.
+// ParsedType: a type as a tree, parsed from its canonical text (docs/internals/wire_protocol.md, 4), which
+// TypeText writes.
 //
-//   const ParsedSignature quote = ParsedSignature::parse("(str,f64?)->Quote{symbol:str,price:f64}");
-//   quote.parameters()[1]->kind;                 // TypeKind::optional
+//   const ParsedType quote = ParsedType::parse("Quote{symbol:str,price:f64?}");
+//   quote->parts[1]->kind;                       // TypeKind::optional
 //
 // The text may come from a peer: its length, depth and number of types are limited, and a malformed text
 // throws invalid_argument with the position. text_of() returns the canonical text of a tree. A Type lives as
-// long as the ParsedType or ParsedSignature that contains it. Thread-safety: immutable.
+// long as the ParsedType that contains it. Thread-safety: immutable.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -75,25 +75,7 @@ class WEFT_EXPORT ParsedType {
   const Type* root_ = nullptr;
 };
 
-class WEFT_EXPORT ParsedSignature {
- public:
-  static ParsedSignature parse(std::string_view text);
-  ParsedSignature(ParsedSignature&&) noexcept = default;
-  ParsedSignature& operator=(ParsedSignature&&) noexcept = default;
-
-  // The types of the parameters, in order, and of the result, which is void if the method has no result.
-  const std::vector<const Type*>& parameters() const { return parameters_; }
-  const Type& result() const { return *result_; }
-
- private:
-  ParsedSignature() = default;
-  std::deque<Type> types_;
-  std::vector<const Type*> parameters_;
-  const Type* result_ = nullptr;
-};
-
-// Return the canonical text.
+// Returns the canonical text.
 WEFT_EXPORT std::string text_of(const Type& type);
-WEFT_EXPORT std::string text_of(const ParsedSignature& signature);
 
 }  // namespace weft::rpc
