@@ -265,25 +265,18 @@ void append_all(std::string& out, const std::vector<const Type*>& types, std::st
 void append(std::string& out, const Type& type) {
   switch (type.kind) {
     case TypeKind::boolean:
-      out += "bool";
+    case TypeKind::text:
+    case TypeKind::bytes:
+    case TypeKind::nothing:
+    case TypeKind::tensor:
+      for (const auto& [word, kind] : words)
+        if (kind == type.kind) out += word;
       return;
     case TypeKind::integer:
       out += (type.is_signed ? 'i' : 'u') + std::to_string(type.bits);
       return;
     case TypeKind::real:
       out += 'f' + std::to_string(type.bits);
-      return;
-    case TypeKind::text:
-      out += "str";
-      return;
-    case TypeKind::bytes:
-      out += "bytes";
-      return;
-    case TypeKind::nothing:
-      out += "void";
-      return;
-    case TypeKind::tensor:
-      out += "tensor";
       return;
     case TypeKind::list:
       return append_all(out, type.parts, "[", ',', ']');
