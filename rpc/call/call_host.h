@@ -14,9 +14,6 @@ namespace weft::rpc {
 
 class WEFT_EXPORT CallHost {
  public:
-  CallHost(const CallHost&) = delete;
-  CallHost& operator=(const CallHost&) = delete;
-
   // The parts of the agent. They exist as long as the host. handlers(): the handler threads, on which
   // handlers run unless their method is non_blocking or a layer sets another executor.
   const AgentId& id() const { return id_; }

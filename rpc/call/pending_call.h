@@ -29,8 +29,6 @@ class WEFT_EXPORT PendingCall {
   using Reply = std::shared_ptr<IncomingMessage>;
 
   virtual ~PendingCall();
-  PendingCall(const PendingCall&) = delete;
-  PendingCall& operator=(const PendingCall&) = delete;
 
   // Sources that cancel a call, in addition to its future and deadline. Each of them may be null.
   using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;

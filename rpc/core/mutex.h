@@ -57,8 +57,6 @@ class WEFT_THREAD_SAFETY(scoped_lockable) MutexLock {
   // Takes over a mutex that try_lock() has locked.
   MutexLock(Mutex& mutex, std::adopt_lock_t adopt) WEFT_REQUIRES(mutex) : lock_(mutex.mutex_, adopt) {}
   ~MutexLock() WEFT_RELEASE() {}
-  MutexLock(const MutexLock&) = delete;
-  MutexLock& operator=(const MutexLock&) = delete;
   void lock() WEFT_ACQUIRE() { lock_.lock(); }
   void unlock() WEFT_RELEASE() { lock_.unlock(); }
 

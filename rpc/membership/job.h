@@ -28,8 +28,6 @@ class WEFT_EXPORT Job {
   static Job from_environment(Layers layers = {}, const Adjust& adjust = nullptr);
   // The job that a URL describes, as rpc::from_url() reads it: "tcp://host:port?rank=1&world_size=4".
   static Job from_url(const std::string& url, Layers layers = {}, const Adjust& adjust = nullptr);
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
 
   // The member's agent, and the agent's name in the job.
   Agent& agent() const { return *agent_; }

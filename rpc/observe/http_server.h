@@ -49,8 +49,6 @@ class WEFT_EXPORT HttpServer {
   // Also throws invalid_argument if the password file has no user or cannot be read.
   HttpServer(const std::string& address, Pages pages, HttpAccess access);
   ~HttpServer();
-  HttpServer(const HttpServer&) = delete;
-  HttpServer& operator=(const HttpServer&) = delete;
 
   const std::string& address() const { return address_; }  // host:port, as bound
 

@@ -21,8 +21,6 @@ class WEFT_EXPORT QuitDump {
   using Print = std::function<void(const std::string& lines)>;
   explicit QuitDump(rpc::Agent& agent, Print print = nullptr);  // null: prints to stderr
   ~QuitDump();
-  QuitDump(const QuitDump&) = delete;
-  QuitDump& operator=(const QuitDump&) = delete;
 
  private:
   struct State;

@@ -49,8 +49,6 @@ class WEFT_EXPORT Credentials {
   // not match the certificate, the certificate is expired or its key too weak, a secret is too short.
   explicit Credentials(CredentialOptions options);
   ~Credentials();
-  Credentials(const Credentials&) = delete;
-  Credentials& operator=(const Credentials&) = delete;
 
   // reload() reads the files again, replace() uses other options. Both throw as the constructor does, and
   // then the credentials do not change.

@@ -35,8 +35,6 @@ class WEFT_EXPORT Cluster {
   // names: the names of the first agents, which are created as by add().
   explicit Cluster(Options options, const std::vector<std::string>& names = {});
   ~Cluster();
-  Cluster(const Cluster&) = delete;
-  Cluster& operator=(const Cluster&) = delete;
 
   // Creates an agent, which listens when add() returns. The name must not be in use. References to agents,
   // including references from operator[], are valid until end().

@@ -44,8 +44,6 @@ class WEFT_EXPORT TestAuthority {
   // An intermediate authority, with a certificate of another authority.
   explicit TestAuthority(Issued authority);
   ~TestAuthority();
-  TestAuthority(const TestAuthority&) = delete;
-  TestAuthority& operator=(const TestAuthority&) = delete;
 
   // PEM, for CredentialOptions::trust_pem.
   const std::string& certificate() const { return own_.certificate; }

@@ -48,8 +48,6 @@ class CredentialSnapshot {
  public:
   explicit CredentialSnapshot(const CredentialMaterial& material);  // throws invalid_argument
   ~CredentialSnapshot();
-  CredentialSnapshot(const CredentialSnapshot&) = delete;
-  CredentialSnapshot& operator=(const CredentialSnapshot&) = delete;
 
   // Make the TLS state of one connection. `notes` must outlive it. Throw internal if OpenSSL has no memory.
   openssl::Ssl make_server(HandshakeNotes& notes) const;

@@ -15,8 +15,6 @@ class TlsWire {
  public:
   explicit TlsWire(std::unique_ptr<ByteStream> lower);
   ~TlsWire();
-  TlsWire(const TlsWire&) = delete;
-  TlsWire& operator=(const TlsWire&) = delete;
 
   ByteStream& lower() { return *lower_; }
   openssl::Bio make_bio();  // call once; the BIO must be destroyed before this object
