@@ -39,13 +39,6 @@ struct LogRecord {
   std::string_view agent;
   std::string_view message;
   std::span<const LogField> fields = {};
-
-  // Empty if the record has no such field.
-  std::string_view field(std::string_view key) const {
-    for (const LogField& one : fields)
-      if (one.key == key) return one.value;
-    return {};
-  }
 };
 
 // Text that a peer may have written, made safe for a terminal or a log: control characters, and bytes that
