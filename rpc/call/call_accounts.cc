@@ -95,18 +95,17 @@ Future<void> CallAccounts::drain(const std::shared_ptr<Loop>& loop, std::chrono:
   loop->post([self = shared_from_this(), drain, timeout] {
     drain->timer = drain->loop->schedule(later(drain->loop->now(), timeout), [weak = std::weak_ptr(self)] {
       if (const auto accounts = weak.lock())
-        accounts->end_drain(std::make_exception_ptr(Error(
-            ErrorKind::deadline_exceeded, std::to_string(accounts->served()) +
-                                              " calls are still served, and " +
-                                              std::to_string(accounts->made()) +
-                                              " made calls are in flight, after the timeout of drain()")));
+        accounts->end_drain(Error(ErrorKind::deadline_exceeded,
+                                  std::to_string(accounts->served()) + " calls are still served, and " +
+                                      std::to_string(accounts->made()) +
+                                      " made calls are in flight, after the timeout of drain()"));
     });
     self->check_drained();
   });
   return future;
 }
 
-void CallAccounts::fail_drain(const Error& reason) { end_drain(std::make_exception_ptr(reason)); }
+void CallAccounts::fail_drain(const Error& reason) { end_drain(reason); }
 
 void CallAccounts::end_drain(Result<void> result) {
   std::shared_ptr<Draining> drain;

@@ -160,9 +160,8 @@ bool PendingCall::lose_sent(ErrorKind kind, const std::string& reason) {
   // A queue may still own the call, so the message is destroyed here: borrowed arguments must be released
   // now.
   if (!sent) call_.message_.reset();
-  complete(std::make_exception_ptr(
-      Error(kind, title() + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
-            sent ? Execution::maybe_executed : Execution::not_sent)));
+  complete(Error(kind, title() + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
+                 sent ? Execution::maybe_executed : Execution::not_sent));
   return sent;
 }
 

@@ -86,7 +86,7 @@ class WEFT_EXPORT PendingCall {
 
   // Any thread. false: the call had ended before.
   bool finish(Result<Reply> result);
-  bool fail(const Error& error) { return finish(std::make_exception_ptr(error)); }
+  bool fail(const Error& error) { return finish(error); }
   // Fails the call. The error's execution() states whether the call was sent.
   void lose(ErrorKind kind, const std::string& reason) { lose_sent(kind, reason); }
   // Fails the call like lose(). If the call was sent, it is also cancelled at the callee.

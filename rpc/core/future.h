@@ -144,7 +144,7 @@ class CancellableGet {
     if (over_) return;
     cancelling_ = true;
     if (state_->work && !state_->done()) state_->work(WorkRequest::cancel);
-    complete(std::make_exception_ptr(Error(ErrorKind::cancelled, "async_get() was cancelled")));
+    complete(Error(ErrorKind::cancelled, "async_get() was cancelled"));
   }
 
  private:

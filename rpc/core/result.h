@@ -1,6 +1,7 @@
 // Result<T>: a value, or the exception with which an operation failed. Thread-safety: a value.
 #pragma once
 
+#include <concepts>
 #include <exception>
 #include <optional>
 #include <type_traits>
@@ -19,6 +20,8 @@ class Result {
   // A successful Result<void> is constructed without arguments.
   Result(Value value) : value_(std::move(value)) {}
   Result(std::exception_ptr error) : error_(std::move(error)) {}
+  template <std::derived_from<std::exception> E>
+  Result(E error) : error_(std::make_exception_ptr(std::move(error))) {}
   Result()
     requires std::is_void_v<T>
       : value_(Unit{}) {}

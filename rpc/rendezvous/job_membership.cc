@@ -40,7 +40,7 @@ class JobMembership::Watch final : public MemberWatch {
       : job_(std::move(job)), onlooker_(std::move(onlooker)) {}
   Future<std::vector<MemberEvent>> next() override {
     const auto job = job_.lock();
-    if (job == nullptr) return Future<Events>::made(std::make_exception_ptr(job_ended()));
+    if (job == nullptr) return Future<Events>::made(job_ended());
     return job->next(onlooker_);
   }
 
@@ -303,9 +303,9 @@ std::exception_ptr JobMembership::why_not() const {
 
 Future<void> JobMembership::wait_for(std::size_t agents) {
   if (rendezvous_.fixed_world && agents > rendezvous_.world_size)
-    return Future<void>::made(std::make_exception_ptr(
+    return Future<void>::made(
         Error(ErrorKind::invalid_argument, "wait_for: a world of " + std::to_string(rendezvous_.world_size) +
-                                               " cannot have " + std::to_string(agents) + " agents")));
+                                               " cannot have " + std::to_string(agents) + " agents"));
   return add_waiter(std::max<std::size_t>(agents, 1), no_timeout);
 }
 

@@ -96,10 +96,9 @@ Future<CollectiveLeader::Gathered> JobMembership::gather(CollectiveOptions optio
         try {
           std::rethrow_exception(why != nullptr ? why : all.error());
         } catch (const RemoteError& remote) {
-          return std::make_exception_ptr(Error(remote.kind(), remote.detail()));
+          return Error(remote.kind(), remote.detail());
         } catch (const Error& error) {
-          return std::make_exception_ptr(
-              Error(error.kind(), what + ", led by '" + leader.name + "': " + error.what()));
+          return Error(error.kind(), what + ", led by '" + leader.name + "': " + error.what());
         }
       });
 }

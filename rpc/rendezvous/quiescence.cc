@@ -136,7 +136,7 @@ void Quiescence::cancel() {
   if (over_ || !promise_) return;
   cancelled_ = true;
   std::exchange(promise_, std::nullopt)
-      ->fail(std::make_exception_ptr(Error(ErrorKind::cancelled, "quiesce: cancelled by the caller")));
+      ->fail(Error(ErrorKind::cancelled, "quiesce: cancelled by the caller"));
   look();
 }
 

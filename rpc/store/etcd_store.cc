@@ -208,7 +208,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   // is unknown.
   Future<StoreChanges> change(const std::string& key, std::uint64_t version,
                               const std::shared_ptr<Waiting>& wait) {
-    if (wait->over) return Future<StoreChanges>::made(std::make_exception_ptr(etcd_closed()));
+    if (wait->over) return Future<StoreChanges>::made(etcd_closed());
     auto next = detail::wait_for_change(key, version, {}, [](const auto&) {}, loop);
     wait->kept = next.wait;
     changes->wait(next.wait);

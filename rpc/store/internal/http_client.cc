@@ -137,7 +137,7 @@ HttpClient::CallId HttpClient::begin(HttpRequest request, Part part, Done done) 
   call->untried = servers_.size();
   calls_.emplace(call->id, call);
   if (closed_) {
-    finish(call, std::make_exception_ptr(Error(ErrorKind::shut_down, "the client has closed")));
+    finish(call, Error(ErrorKind::shut_down, "the client has closed"));
     return 0;
   }
   start(call);
@@ -182,17 +182,15 @@ void HttpClient::transferred(const std::shared_ptr<Call>& call, int result) {
     return finish(call, std::move(call->response));
   }
   if (call->too_large)
-    return finish(call, std::make_exception_ptr(Error(
-                            ErrorKind::resource_exhausted,
-                            "a response of more than " + std::to_string(options_.max_body) + " bytes")));
+    return finish(call, Error(ErrorKind::resource_exhausted,
+                              "a response of more than " + std::to_string(options_.max_body) + " bytes"));
   failed(call, call->reason(result));
 }
 
 void HttpClient::timed_out(const std::shared_ptr<Call>& call) {
   if (std::erase(line_, call) != 0)
-    return finish(
-        call, std::make_exception_ptr(Error(ErrorKind::unavailable, "not reached: all connections were busy",
-                                            call->execution())));
+    return finish(call,
+                  Error(ErrorKind::unavailable, "not reached: all connections were busy", call->execution()));
   failed(call, call->sent ? "no answer" : "no connection");
 }
 
@@ -216,8 +214,7 @@ void HttpClient::failed(const std::shared_ptr<Call>& call, const std::string& re
     std::string all;
     for (const auto& [server, what] : call->tried)
       all += (all.empty() ? "" : ", ") + servers_[server].text() + " (" + what + ")";
-    finish(call,
-           std::make_exception_ptr(Error(ErrorKind::unavailable, "not reached: " + all, call->execution())));
+    finish(call, Error(ErrorKind::unavailable, "not reached: " + all, call->execution()));
   }
   next_in_line();
 }
@@ -266,7 +263,7 @@ void HttpClient::close() {
   multi_ = nullptr;
   line_.clear();
   for (const auto& [id, call] : std::exchange(calls_, {}))
-    finish(call, std::make_exception_ptr(Error(ErrorKind::shut_down, "the client has closed")));
+    finish(call, Error(ErrorKind::shut_down, "the client has closed"));
 }
 
 void HttpClient::set_timer(const std::shared_ptr<Call>& call, Clock::time_point when,

@@ -53,15 +53,13 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
       error = connect_result(self->socket_, error);
       if (!error) return self->greet();
       self->place_.reset();
-      self->done_(
-          std::make_exception_ptr(Error(ErrorKind::unavailable, error.message(), Execution::not_sent)));
+      self->done_(Error(ErrorKind::unavailable, error.message(), Execution::not_sent));
     });
   }
   void greet() {  // on the loop
     if (aborted_) {
       place_.reset();
-      return done_(std::make_exception_ptr(
-          Error(ErrorKind::shut_down, "the transport was shut down", Execution::not_sent)));
+      return done_(Error(ErrorKind::shut_down, "the transport was shut down", Execution::not_sent));
     }
     handshake_ = ShmHandshake::begin(
         std::move(socket_), loop_, options_, std::move(description_),
@@ -144,11 +142,10 @@ class ShmTransport final : public Transport {
     if (place == nullptr)
       return loop->post(
           [done = std::move(done), target = address.text(), max = options_.max_connections]() mutable {
-            done(std::make_exception_ptr(Error(ErrorKind::resource_exhausted,
-                                               "cannot connect to " + target + ": there are " +
-                                                   std::to_string(max) +
-                                                   " connections through shared memory, the maximum",
-                                               Execution::not_sent)));
+            done(Error(ErrorKind::resource_exhausted,
+                       "cannot connect to " + target + ": there are " + std::to_string(max) +
+                           " connections through shared memory, the maximum",
+                       Execution::not_sent));
           });
     auto attempt = std::make_shared<Attempt>(
         Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path, std::move(place),
