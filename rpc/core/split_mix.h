@@ -2,6 +2,8 @@
 // random numbers that are equal on every machine, compiler and library.
 #pragma once
 
+#include <weft/rpc/core/export.h>
+
 #include <cstdint>
 
 namespace weft::rpc {
@@ -15,6 +17,9 @@ constexpr std::uint64_t split_mix(std::uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
 }
+
+// A number from the random source of the system, which is not the same on every machine.
+WEFT_EXPORT std::uint64_t draw_random();
 
 // A random number generator; a value. Thread-safety: none.
 class SplitMix64 {

@@ -3,6 +3,7 @@
 
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/core/split_mix.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
@@ -17,18 +18,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
-#include <random>
 
 namespace weft::rpc {
 namespace {
 
 constexpr const char* self_scheme = "self";  // the scheme of the address at which an agent calls itself
-
-std::uint64_t draw() {
-  std::random_device device;
-  const std::uint64_t high = device();
-  return high << 32 | device();
-}
 
 void print(const LogRecord& record) {
   if (record.level < LogLevel::warning) return;
@@ -64,8 +58,8 @@ AgentOptions complete(AgentOptions options) {
 // The runtime of an agent that is given none: threads, sockets, and the system's randomness.
 Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
   Runtime runtime;
-  runtime.incarnation = draw() | 1;  // never 0
-  runtime.id_seed = draw();
+  runtime.incarnation = draw_random() | 1;  // never 0
+  runtime.id_seed = draw_random();
   runtime.process = own_process();
   runtime.handlers = std::make_shared<HandlerPool>(options.handler_threads);
   if (context != nullptr) {

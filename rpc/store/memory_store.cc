@@ -1,29 +1,18 @@
 #include <weft/rpc/store/memory_store.h>
 
 #include <weft/rpc/core/mutex.h>
+#include <weft/rpc/core/split_mix.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/store/store_table.h>
 
-#include <random>
-
 namespace weft::rpc {
-namespace {
-
-// Random, so that a lease of an earlier store is not mistaken for one of this store.
-LeaseId draw_lease() {
-  std::random_device device;
-  const LeaseId high = device();
-  return high << 32 | 1;
-}
-
-}  // namespace
-
 struct MemoryStore::State : std::enable_shared_from_this<State> {
   std::shared_ptr<Loop> loop;
   Mutex mutex;
   StoreTable table WEFT_GUARDED_BY(mutex);
   bool closed WEFT_GUARDED_BY(mutex) = false;
-  LeaseId next_lease WEFT_GUARDED_BY(mutex) = draw_lease();
+  // Random, so that a lease of an earlier store is not mistaken for one of this store.
+  LeaseId next_lease WEFT_GUARDED_BY(mutex) = draw_random() << 32 | 1;
   // The timer's interval, and its number.
   std::chrono::nanoseconds ticks WEFT_GUARDED_BY(mutex) = std::chrono::nanoseconds::max();
   std::uint64_t timer WEFT_GUARDED_BY(mutex) = 0;
@@ -101,11 +90,6 @@ auto MemoryStore::now(F&& operation) {
   }();
   for (Callback& job : jobs) job();
   return Future<T>::made(std::move(result));
-}
-
-std::size_t MemoryStore::leases() const {
-  MutexLock lock(state_->mutex);
-  return state_->table.leases();
 }
 
 template <class Waiting>

@@ -35,7 +35,6 @@ class WEFT_EXPORT MemoryStore final : public Store {
   void close();
 
   std::size_t waiting() const;  // the number of pending waits
-  std::size_t leases() const;   // the number of leases
 
  private:
   struct State;

@@ -4,7 +4,6 @@
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <algorithm>
-#include <random>
 
 namespace weft::rpc {
 namespace {
@@ -78,8 +77,7 @@ struct Tracer::ServedSpan {
   std::int64_t begin = 0;
 };
 
-Tracer::Tracer(TracerOptions options)
-    : options_(options), seed_(std::uint64_t{std::random_device{}()} << 32 | std::random_device{}()) {}
+Tracer::Tracer(TracerOptions options) : options_(options), seed_(draw_random()) {}
 
 Tracer::~Tracer() = default;
 
