@@ -89,6 +89,10 @@ class WEFT_EXPORT PendingCall {
   bool fail(const Error& error) { return finish(error); }
   // Fails the call. The error's execution() states whether the call was sent.
   void lose(ErrorKind kind, const std::string& reason) { lose_sent(kind, reason); }
+  // Fails with `cause`, or like lose() without one.
+  void lose(const std::optional<Error>& cause, ErrorKind kind, const std::string& reason) {
+    cause ? (void)fail(*cause) : lose(kind, reason);
+  }
   // Fails the call like lose(). If the call was sent, it is also cancelled at the callee.
   void give_up(ErrorKind kind, const std::string& reason);
 

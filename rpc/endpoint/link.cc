@@ -366,12 +366,9 @@ void Link::on_closed(const Error& reason) {
   }
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
   const auto cause = core_->cause_of_ends();
-  const auto lose = [&](PendingCall& call) {
-    cause ? (void)call.fail(*cause) : call.lose(kind, reason.what());
-  };
   for (auto& [id, asked] : pending_.take_all())
-    if (asked.call != nullptr) lose(*asked.call);
-  while (!held_.empty()) lose(*held_.pop());
+    if (asked.call != nullptr) asked.call->lose(cause, kind, reason.what());
+  while (!held_.empty()) held_.pop()->lose(cause, kind, reason.what());
   // Notifications are served even if their sender has left.
   for (auto& [id, served] : incoming_.take_all())
     if (auto call = served.call.lock();

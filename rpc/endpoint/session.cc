@@ -311,12 +311,9 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
     in_use_ = nullptr;
     others_.clear();
   }
-  const auto lose = [&](PendingCall& call) {
-    cause ? (void)call.fail(*cause) : call.lose(reason.kind(), reason.what());
-  };
   for (const auto& [id, one] : asked)
-    if (one.call != nullptr) lose(*one.call);
-  for (const auto& call : waiting) lose(*call);
+    if (one.call != nullptr) one.call->lose(cause, reason.kind(), reason.what());
+  for (const auto& call : waiting) call->lose(cause, reason.kind(), reason.what());
   // Notifications are served even if their sender is gone.
   for (const auto& [id, weak] : serving)
     if (const auto call = weak.lock(); call != nullptr && !call->is_notification()) call->cancel();
