@@ -1,5 +1,6 @@
 #include <weft/rpc/security/credentials.h>
 
+#include <weft/rpc/core/descriptor.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/security/internal/certificate_names.h>
 #include <weft/rpc/security/internal/credential_snapshot.h>
@@ -21,27 +22,12 @@ constexpr ::off_t largest_file = 1 << 20;
   throw Error(ErrorKind::invalid_argument, source + ": " + why);
 }
 
-// An open file, so that the checked file is the one that is read.
-class File {
- public:
-  // Non-blocking, because the path may name a pipe without a writer.
-  explicit File(const std::string& path)
-      : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~File() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int descriptor() const { return descriptor_; }
-
- private:
-  const int descriptor_;
-};
-
 std::string read_file(const std::string& path, const std::string& source, bool confidential) {
-  const File file(path);
+  // Open, so that the checked file is the one that is read. Non-blocking, because the path may name a pipe
+  // without a writer.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
-  if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) refuse(source, std::strerror(errno));
+  if (!file || ::fstat(file.get(), &status) != 0) refuse(source, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse(source, "it is not a regular file");
   if (status.st_size == 0) refuse(source, "it is empty");  // otherwise it would count as not given
   if (status.st_size > largest_file)
@@ -50,7 +36,7 @@ std::string read_file(const std::string& path, const std::string& source, bool c
     refuse(source, "other users of this host can open it: chmod o= " + path);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   for (std::size_t filled = 0; filled < text.size();) {
-    const ::ssize_t moved = ::read(file.descriptor(), text.data() + filled, text.size() - filled);
+    const ::ssize_t moved = ::read(file.get(), text.data() + filled, text.size() - filled);
     if (moved < 0) refuse(source, std::strerror(errno));
     if (moved == 0) text.resize(filled);  // it was truncated in the meantime
     filled += static_cast<std::size_t>(moved);

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
-#include <weft/rpc/transport/shm/descriptor.h>
+#include <weft/rpc/core/descriptor.h>
 
 #include <array>
 #include <memory>

@@ -8,8 +8,8 @@
 // while it copies.
 #pragma once
 
+#include <weft/rpc/core/descriptor.h>
 #include <weft/rpc/core/export.h>
-#include <weft/rpc/transport/shm/descriptor.h>
 
 #include <sys/types.h>
 

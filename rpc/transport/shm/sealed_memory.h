@@ -4,8 +4,8 @@
 // when they are first written, so unused memory costs nothing. Thread-safety: functions without state.
 #pragma once
 
+#include <weft/rpc/core/descriptor.h>
 #include <weft/rpc/core/export.h>
-#include <weft/rpc/transport/shm/descriptor.h>
 
 #include <cstddef>
 #include <cstdint>

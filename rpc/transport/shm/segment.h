@@ -7,8 +7,8 @@
 // Thread-safety: a value; the other process may change the bytes at any time.
 #pragma once
 
+#include <weft/rpc/core/descriptor.h>
 #include <weft/rpc/core/export.h>
-#include <weft/rpc/transport/shm/descriptor.h>
 
 #include <cstddef>
 

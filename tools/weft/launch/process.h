@@ -7,7 +7,7 @@
 // ends, the process gets SIGKILL. The caller may have threads.
 #pragma once
 
-#include <weft/rpc/transport/shm/descriptor.h>
+#include <weft/rpc/core/descriptor.h>
 
 #include <signal.h>
 #include <sys/types.h>

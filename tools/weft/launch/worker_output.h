@@ -7,7 +7,7 @@
 // supervisor. Thread-safety: members are called on the thread of the io_context.
 #pragma once
 
-#include <weft/rpc/transport/shm/descriptor.h>
+#include <weft/rpc/core/descriptor.h>
 
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>

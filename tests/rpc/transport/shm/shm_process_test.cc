@@ -1,6 +1,6 @@
 // Streams over shared memory between processes, where death is real.
 #include <weft/rpc/core/asio_loop.h>
-#include <weft/rpc/transport/shm/descriptor.h>
+#include <weft/rpc/core/descriptor.h>
 
 #include <asio/error.hpp>
 
