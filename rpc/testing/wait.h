@@ -49,27 +49,16 @@ class Handover {
 class Event {
  public:
   // Idempotent.
-  void set() {
-    rpc::MutexLock lock(mutex_);
-    set_ = true;
-    changed_.notify_all();
-  }
+  void set() { latch_.open(); }
   // Whether wait() would return at once.
-  bool is_set() const {
-    rpc::MutexLock lock(mutex_);
-    return set_;
-  }
+  bool is_set() const { return latch_.wait_for({}); }
   // Blocks until set() was called. Any number of threads may wait.
   void wait() {
-    rpc::MutexLock lock(mutex_);
-    if (!changed_.wait_for(lock, too_long, [this]() WEFT_REQUIRES(mutex_) { return set_; }))
-      throw std::runtime_error("the event was not set within a minute");
+    if (!latch_.wait_for(too_long)) throw std::runtime_error("the event was not set within a minute");
   }
 
  private:
-  mutable rpc::Mutex mutex_;
-  rpc::Condition changed_;
-  bool set_ WEFT_GUARDED_BY(mutex_) = false;
+  mutable rpc::detail::Latch latch_;
 };
 
 // The value of a future; throws after a minute.
