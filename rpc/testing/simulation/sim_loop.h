@@ -30,10 +30,6 @@ class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
   friend class SimProcess;
   SimLoop(SimProcess& process, std::string name) : SimRunner(process, std::move(name)) {}
 
-  struct Posted {
-    rpc::Clock::time_point when;
-    rpc::Callback job;
-  };
   using TimerKey = std::tuple<rpc::Clock::time_point, std::uint64_t, TimerId>;  // a random number breaks ties
 
   rpc::Clock::time_point due() const override;
@@ -60,10 +56,6 @@ class WEFT_EXPORT SimExecutor final : public rpc::Executor, public SimRunner {
   rpc::Callback take() override;
   std::vector<rpc::Callback> take_all() override;
 
-  struct Posted {
-    rpc::Clock::time_point when;
-    rpc::Callback job;
-  };
   std::vector<Posted> jobs_;
   const std::shared_ptr<rpc::ExceptionSink> exceptions_ = std::make_shared<rpc::ExceptionSink>();
 };

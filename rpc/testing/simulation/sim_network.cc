@@ -124,16 +124,12 @@ void SimNetwork::end() {
 
 // --- Streams ---
 
-SimNetwork::Ends SimNetwork::make_wire(std::shared_ptr<SimLoop> one, std::shared_ptr<SimLoop> other) {
+SimNetwork::Ends SimNetwork::make_pair(std::shared_ptr<SimLoop> one, std::shared_ptr<SimLoop> other) {
   std::erase_if(wires_, [](const auto& weak) { return weak.expired(); });
   const auto wire = std::make_shared<SimWire>(*this, ++last_wire_, std::move(one), std::move(other));
   wires_.push_back(wire);
   world_.trace().add(world_.now(), "connected", wire->name(0), last_wire_);
   return {std::make_unique<SimStream>(wire, 0), std::make_unique<SimStream>(wire, 1)};
-}
-
-SimNetwork::Ends SimNetwork::make_pair(std::shared_ptr<SimLoop> one, std::shared_ptr<SimLoop> other) {
-  return make_wire(std::move(one), std::move(other));
 }
 
 std::size_t SimNetwork::open_streams(const SimProcess& process) const {
@@ -191,7 +187,7 @@ void SimNetwork::knock(std::shared_ptr<Attempt> attempt) {
   attempt->host = door->process->name();
   if (!random_.chance(weather_.refusals)) {
     if (const auto loop = door->pick()) {
-      Ends ends = make_wire(attempt->loop, loop);
+      Ends ends = make_pair(attempt->loop, loop);
       attempt->stream = std::move(ends.first);
       door->opened(std::move(ends.second));
     }

@@ -102,7 +102,6 @@ class WEFT_EXPORT SimNetwork {
   std::vector<std::shared_ptr<SimWire>> wires() const;
   void each_between(const std::string& one, const std::string& other,
                     const std::function<void(SimWire&)>& act) const;
-  Ends make_wire(std::shared_ptr<SimLoop> one, std::shared_ptr<SimLoop> other);
   void knock(std::shared_ptr<Attempt> attempt);
   void answer(std::shared_ptr<Attempt> attempt);
   void again_later(std::shared_ptr<Attempt> attempt, void (SimNetwork::*step)(std::shared_ptr<Attempt>));

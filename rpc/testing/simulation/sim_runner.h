@@ -27,6 +27,10 @@ class WEFT_EXPORT SimRunner {
   SimProcess* process() const { return process_; }
 
  protected:
+  struct Posted {
+    rpc::Clock::time_point when;
+    rpc::Callback job;
+  };
   // process: creates and owns the runner.
   SimRunner(SimProcess& process, std::string name) : name_(std::move(name)), process_(&process) {}
 

@@ -72,8 +72,6 @@ class WEFT_EXPORT SimWorld {
   SimProcess* find(const std::string& name);  // the living incarnation; null: none
   // No effect on a process that has crashed before.
   void crash(SimProcess& process, SimCrash how);
-  // All processes so far, including processes that have crashed.
-  const std::vector<std::unique_ptr<SimProcess>>& processes() const { return processes_; }
 
   // Run a job of the test itself, which a crash does not affect.
   void at(rpc::Clock::time_point when, rpc::Callback job);
