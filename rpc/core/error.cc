@@ -58,6 +58,11 @@ std::string_view to_string(ErrorKind kind) {
   return "internal";
 }
 
+ErrorKind error_kind(std::uint16_t number) {
+  const auto kind = static_cast<ErrorKind>(number);
+  return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
+}
+
 Error::Error(ErrorKind kind, const std::string& message, Execution execution)
     : std::runtime_error(message), kind_(kind), execution_(execution) {}
 

@@ -58,6 +58,8 @@ enum class Execution : std::uint8_t { unknown, not_sent, maybe_executed };
 
 // The name of the kind: "peer_lost".
 WEFT_EXPORT std::string_view to_string(ErrorKind kind);
+// The kind of a number on the wire.
+WEFT_EXPORT ErrorKind error_kind(std::uint16_t number);
 
 // A value that accompanies an error, in encoded form. The bytes may come from a peer, so decoding checks
 // them.

@@ -13,11 +13,6 @@ constexpr std::size_t max_pulls_in_flight = 2;  // pulls of one stream in flight
   throw Error(ErrorKind::protocol_error, "malformed reply of a stream: " + what);
 }
 
-ErrorKind kind_of_number(std::uint16_t number) {
-  const auto kind = static_cast<ErrorKind>(number);
-  return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
-}
-
 // Converts the error of a pull into the error of its stream.
 std::exception_ptr explain_failure(const std::exception_ptr& error) {
   try {
@@ -127,7 +122,7 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
   batch.held = std::max(batch.bytes, reply->bytes());
   if (const ValueReader& error = find("error", 5); !error.is_nil()) {
     auto failure = Codec<StreamFailure>::decode(error);
-    RemoteError remote(kind_of_number(failure.kind), failure.message, failure.worker, method_, failure.type);
+    RemoteError remote(error_kind(failure.kind), failure.message, failure.worker, method_, failure.type);
     if (!failure.payload_type.empty() &&
         failure.payload_type.size() + failure.payload.size() <= max_error_payload)
       remote.set_payload(std::make_shared<const ErrorPayload>(

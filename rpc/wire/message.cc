@@ -49,12 +49,6 @@ LaneKey key_of(capnp::Data::Reader bytes) {
   return key;
 }
 
-// The kind of an error from its number on the wire; unknown numbers are read as `internal`.
-ErrorKind kind_of(std::uint16_t number) {
-  const auto kind = static_cast<ErrorKind>(number);
-  return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
-}
-
 // A payload that is too large is omitted; the error itself is delivered.
 std::shared_ptr<const ErrorPayload> payload_of(schema::Failure::Reader failure) {
   const auto type = failure.getPayloadType();
@@ -438,7 +432,7 @@ std::optional<Error> IncomingMessage::goodbye() const {
   return checked([&]() -> std::optional<Error> {
     const auto goodbye = content_->header.getGoodbye();
     if (goodbye.getKind() == 0) return std::nullopt;
-    return Error(kind_of(goodbye.getKind()), text(goodbye.getMessage()));
+    return Error(error_kind(goodbye.getKind()), text(goodbye.getMessage()));
   });
 }
 
@@ -470,8 +464,12 @@ std::optional<FailureInfo> IncomingMessage::failure() const {
     const auto& reply = content_->reply;
     if (!reply.isError()) return std::nullopt;
     const auto error = reply.getError();
-    return FailureInfo{kind_of(error.getKind()), text(error.getMessage()), text(error.getWorker()),
-                       text(error.getMethod()),  text(error.getType()),    error.getNotRun(),
+    return FailureInfo{error_kind(error.getKind()),
+                       text(error.getMessage()),
+                       text(error.getWorker()),
+                       text(error.getMethod()),
+                       text(error.getType()),
+                       error.getNotRun(),
                        payload_of(error)};
   });
 }
