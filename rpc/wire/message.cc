@@ -306,6 +306,23 @@ std::uint64_t OutgoingMessage::header_bytes() {
 
 std::uint64_t OutgoingMessage::attached_bytes() const { return attached_bytes_; }
 
+namespace {
+
+// part: the request or reply of the message.
+template <class Part>
+void put_sections(OutgoingMessage::Content& content, Part& part) {
+  if (content.sections.empty()) return;
+  auto sections = part.initSections(static_cast<unsigned>(content.sections.size()));
+  for (unsigned i = 0; i < sections.size(); ++i) {
+    auto& pending = content.sections[i];
+    sections[i].setKey(pointer(pending.key));
+    sections[i].setRequired(pending.required);
+    sections[i].adoptValue(kj::mv(pending.value));
+  }
+}
+
+}  // namespace
+
 OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64_t call_id,
                                             std::uint16_t flags) {
   auto& request = content_->request;
@@ -314,29 +331,12 @@ OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64
   request.setTimeout(info.timeout_ns);
   request.setAttempt(info.attempt);
   request.setAccepted(info.accepted);
-  if (!content_->sections.empty()) {
-    auto sections = request.initSections(static_cast<unsigned>(content_->sections.size()));
-    for (unsigned i = 0; i < sections.size(); ++i) {
-      auto& pending = content_->sections[i];
-      sections[i].setKey(pointer(pending.key));
-      sections[i].setRequired(pending.required);
-      sections[i].adoptValue(kj::mv(pending.value));
-    }
-  }
+  put_sections(*content_, request);
   return seal(FrameKind::request, call_id, flags);
 }
 
 OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id, std::uint16_t flags) {
-  auto& reply = content_->reply;
-  if (!content_->sections.empty()) {
-    auto sections = reply.initSections(static_cast<unsigned>(content_->sections.size()));
-    for (unsigned i = 0; i < sections.size(); ++i) {
-      auto& pending = content_->sections[i];
-      sections[i].setKey(pointer(pending.key));
-      sections[i].setRequired(pending.required);
-      sections[i].adoptValue(kj::mv(pending.value));
-    }
-  }
+  put_sections(*content_, content_->reply);
   return seal(FrameKind::reply, call_id, flags);
 }
 
