@@ -1,11 +1,11 @@
 #include <weft/rpc/membership/environment.h>
 
+#include <weft/rpc/core/parse_number.h>
 #include <weft/rpc/membership/job_place.h>
 #include <weft/rpc/membership/job_url.h>
 #include <weft/rpc/transport/address.h>
 #include <weft/rpc/transport/local_address.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -32,13 +32,11 @@ class Environment {
   }
   static std::uint64_t number(const std::string& name, const std::string& value, std::uint64_t min,
                               std::uint64_t max) {
-    std::uint64_t number = 0;
-    const char* const last = value.data() + value.size();
-    const auto [end, error] = std::from_chars(value.data(), last, number);
-    if (error != std::errc{} || end != last || number < min || number > max)
+    const auto number = parse_number<std::uint64_t>(value);
+    if (!number || *number < min || *number > max)
       throw Error(ErrorKind::invalid_argument, name + "='" + value + "' is not a number from " +
                                                    std::to_string(min) + " to " + std::to_string(max));
-    return number;
+    return *number;
   }
   bool flag(const std::string& name) const {
     const auto value = find(name);

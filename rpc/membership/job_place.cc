@@ -1,6 +1,7 @@
 #include <weft/rpc/membership/job_place.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/parse_number.h>
 
 #include <nlohmann/json.hpp>
 
@@ -27,11 +28,8 @@ bool is_set(const Lookup& lookup, const std::string& name) {
 std::optional<std::uint64_t> number(const Lookup& lookup, const std::string& name) {
   const auto text = lookup(name);
   if (!text || text->empty()) return std::nullopt;
-  std::uint64_t value = 0;
-  const char* const last = text->data() + text->size();
-  const auto [end, error] = std::from_chars(text->data(), last, value);
-  if (error != std::errc{} || end != last)
-    throw Error(ErrorKind::invalid_argument, name + "='" + *text + "' is not a number");
+  const auto value = parse_number<std::uint64_t>(*text);
+  if (!value) throw Error(ErrorKind::invalid_argument, name + "='" + *text + "' is not a number");
   return value;
 }
 

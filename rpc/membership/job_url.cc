@@ -1,9 +1,9 @@
 #include <weft/rpc/membership/job_url.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/parse_number.h>
 #include <weft/rpc/transport/address.h>
 
-#include <charconv>
 #include <string_view>
 
 namespace weft::rpc::detail {
@@ -15,13 +15,11 @@ namespace {
 
 std::uint64_t number(const std::string& text, std::string_view name, std::string_view value,
                      std::uint64_t min, std::uint64_t max) {
-  std::uint64_t number = 0;
-  const char* const last = value.data() + value.size();
-  const auto [end, error] = std::from_chars(value.data(), last, number);
-  if (error != std::errc{} || end != last || number < min || number > max)
+  const auto number = parse_number<std::uint64_t>(value);
+  if (!number || *number < min || *number > max)
     refuse(text, std::string(name) + "='" + std::string(value) + "' is not a number from " +
                      std::to_string(min) + " to " + std::to_string(max));
-  return number;
+  return *number;
 }
 
 void read_parameter(JobUrl& url, std::string_view parameter) {

@@ -1,11 +1,11 @@
 #include <weft/rpc/membership/run_job.h>
 
+#include <weft/rpc/core/parse_number.h>
 #include <weft/rpc/membership/environment.h>
 #include <weft/rpc/membership/internal/local_processes.h>
 #include <weft/rpc/membership/job_place.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <optional>
 #include <string_view>
@@ -59,13 +59,13 @@ int start_members(const std::string& program, const std::vector<std::string>& ar
     } else if (argument + 1 != end_of_options) {
       text = *++argument;
     }
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), processes);
-    if (error != std::errc{} || end != text.data() + text.size() || processes == 0 ||
-        processes > max_processes) {
+    const auto number = parse_number<std::size_t>(text);
+    if (!number || *number == 0 || *number > max_processes) {
       std::fprintf(stderr, "%s: -n '%s' is not a number of processes from 1 to %zu\n", program.c_str(),
                    text.c_str(), max_processes);
       return 2;
     }
+    processes = *number;
   }
   others.insert(others.end(), end_of_options, arguments.end());
   return run_processes(processes, others);

@@ -1,5 +1,7 @@
 #include <weft/rpc/rendezvous/roster.h>
 
+#include <weft/rpc/core/parse_number.h>
+
 #include <algorithm>
 #include <charconv>
 #include <sstream>
@@ -112,10 +114,8 @@ MemberRecord from_text(std::string name, const std::string& text) {
   const auto* const found = std::find(std::begin(state_names), std::end(state_names), state);
   read = read && found != std::end(state_names);
   if (rank != "none") {
-    std::size_t number = 0;
-    const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
-    read = read && error == std::errc{} && end == rank.data() + rank.size();
-    record.rank = number;
+    record.rank = parse_number<std::size_t>(rank);
+    read = read && record.rank;
   }
   if (read) record.state = static_cast<MemberState>(found - std::begin(state_names));
   for (std::string line; read && std::getline(lines, line);) read = read_line(line, record);

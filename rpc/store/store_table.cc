@@ -10,8 +10,9 @@
 // do not expire for that reason.
 #include <weft/rpc/store/store_table.h>
 
+#include <weft/rpc/core/parse_number.h>
+
 #include <algorithm>
-#include <charconv>
 
 namespace weft::rpc {
 void StoreChanges::apply_to(std::map<std::string, std::string>& copy) const {
@@ -28,11 +29,11 @@ void StoreChanges::apply_to(std::map<std::string, std::string>& copy) const {
 std::int64_t detail::sum_of(const std::string& key, const std::string* value, std::int64_t delta) {
   std::int64_t number = 0;
   if (value != nullptr) {
-    const char* const last = value->data() + value->size();
-    const auto [end, error] = std::from_chars(value->data(), last, number);
-    if (error != std::errc{} || end != last)
+    const auto parsed = parse_number<std::int64_t>(*value);
+    if (!parsed)
       throw Error(ErrorKind::invalid_argument, "add: '" + key + "' holds " + std::to_string(value->size()) +
                                                    " bytes, expected a decimal number within 64 bits");
+    number = *parsed;
   }
   std::int64_t sum = 0;
   if (__builtin_add_overflow(number, delta, &sum))

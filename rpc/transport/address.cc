@@ -1,8 +1,7 @@
 #include <weft/rpc/transport/address.h>
 
 #include <weft/rpc/core/error.h>
-
-#include <charconv>
+#include <weft/rpc/core/parse_number.h>
 
 namespace weft::rpc {
 namespace {
@@ -14,9 +13,8 @@ namespace {
 }
 
 bool is_port(std::string_view port) {
-  unsigned number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  return error == std::errc{} && end == port.data() + port.size() && number <= 65535;
+  const auto number = parse_number<unsigned>(port);
+  return number && *number <= 65535;
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 #include <weft/rpc/store/internal/etcd_client.h>
 
 #include <weft/rpc/core/base64.h>
+#include <weft/rpc/core/parse_number.h>
 
 #include <nlohmann/json.hpp>
-
-#include <charconv>
 
 namespace weft::rpc::detail {
 namespace {
@@ -35,13 +34,10 @@ std::string excerpt(const Json& value) {
 std::uint64_t to_number(const Json& value) {
   if (value.is_null()) return 0;
   if (value.is_number_unsigned()) return value.get<std::uint64_t>();
-  if (!value.is_string()) no_etcd("expected a number, found " + excerpt(value));
-  const auto& text = value.get_ref<const std::string&>();
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size())
-    no_etcd("expected a number, found " + excerpt(value));
-  return number;
+  const auto number =
+      value.is_string() ? parse_number<std::uint64_t>(value.get_ref<const std::string&>()) : std::nullopt;
+  if (!number) no_etcd("expected a number, found " + excerpt(value));
+  return *number;
 }
 
 std::string to_bytes(const Json& value) {
