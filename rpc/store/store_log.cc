@@ -1,5 +1,6 @@
 #include <weft/rpc/store/store_log.h>
 
+#include <weft/rpc/core/bytes.h>
 #include <weft/rpc/wire/checksum.h>
 
 #include <fcntl.h>
@@ -23,14 +24,11 @@ std::string system_message() { return std::strerror(errno); }
 
 template <class T>
 void put(std::string& bytes, T number) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) bytes += static_cast<char>(number >> (8 * i) & 0xff);
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 template <class T>
 T number_at(std::string_view bytes, std::size_t at) {
-  T number = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    number |= static_cast<T>(static_cast<unsigned char>(bytes[at + i])) << (8 * i);
-  return number;
+  return take_at<T>(std::as_bytes(std::span(bytes)), at);
 }
 std::uint32_t checksum(std::string_view payload) {
   const bool beats = !payload.empty() && payload[0] == static_cast<char>(StoreLog::Kind::grant) &&

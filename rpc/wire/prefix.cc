@@ -1,32 +1,19 @@
 #include <weft/rpc/wire/prefix.h>
 
+#include <weft/rpc/core/bytes.h>
 #include <weft/rpc/wire/checksum.h>
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <string>
 
 namespace weft::rpc {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "weft's wire code assumes a little-endian machine");
-
 constexpr std::uint32_t magic = 0x54464557;  // "WEFT"
 constexpr std::size_t flags_offset = 6;
 constexpr std::size_t checksum_offset = 12;
-
-template <class T>
-void put(PrefixBytes out, std::size_t offset, T value) {
-  std::memcpy(out.data() + offset, &value, sizeof value);
-}
-template <class T>
-T take(std::span<const std::byte, Prefix::size> in, std::size_t offset) {
-  T value;
-  std::memcpy(&value, in.data() + offset, sizeof value);
-  return value;
-}
 
 [[noreturn]] void refuse(ErrorKind kind, const std::string& what) { throw Error(kind, "bad frame: " + what); }
 
@@ -41,34 +28,34 @@ T take(std::span<const std::byte, Prefix::size> in, std::size_t offset) {
 }  // namespace
 
 void encode(const Prefix& prefix, PrefixBytes out) {
-  put(out, 0, magic);
-  put(out, 4, Prefix::frame_version);
-  put(out, 5, static_cast<std::uint8_t>(prefix.kind));
-  put(out, flags_offset, prefix.flags);
-  put(out, 8, prefix.header_words);
-  put(out, checksum_offset, prefix.checksum);
-  put(out, 16, prefix.call_id);
-  put(out, 24, prefix.body_bytes);
+  put_at(out, 0, magic);
+  put_at(out, 4, Prefix::frame_version);
+  put_at(out, 5, static_cast<std::uint8_t>(prefix.kind));
+  put_at(out, flags_offset, prefix.flags);
+  put_at(out, 8, prefix.header_words);
+  put_at(out, checksum_offset, prefix.checksum);
+  put_at(out, 16, prefix.call_id);
+  put_at(out, 24, prefix.body_bytes);
 }
 
 Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits) {
-  if (take<std::uint32_t>(in, 0) != magic) refuse(ErrorKind::protocol_error, "not a weft frame");
-  if (const auto version = take<std::uint8_t>(in, 4); version != Prefix::frame_version)
+  if (take_at<std::uint32_t>(in, 0) != magic) refuse(ErrorKind::protocol_error, "not a weft frame");
+  if (const auto version = take_at<std::uint8_t>(in, 4); version != Prefix::frame_version)
     refuse(ErrorKind::protocol_error, "frame version " + std::to_string(version) + ", expected " +
                                           std::to_string(Prefix::frame_version));
   Prefix prefix;
-  const auto kind = take<std::uint8_t>(in, 5);
+  const auto kind = take_at<std::uint8_t>(in, 5);
   if (kind < static_cast<std::uint8_t>(FrameKind::hello) ||
       kind > static_cast<std::uint8_t>(FrameKind::resume))
     refuse(ErrorKind::protocol_error, "unknown kind " + std::to_string(kind));
   prefix.kind = static_cast<FrameKind>(kind);
-  prefix.flags = take<std::uint16_t>(in, flags_offset);
+  prefix.flags = take_at<std::uint16_t>(in, flags_offset);
   if ((prefix.flags & ~frame_flags::known) != 0)
     refuse(ErrorKind::protocol_error, "unknown flags " + std::to_string(prefix.flags & ~frame_flags::known));
-  prefix.header_words = take<std::uint32_t>(in, 8);
-  prefix.checksum = take<std::uint32_t>(in, checksum_offset);
-  prefix.call_id = take<std::uint64_t>(in, 16);
-  prefix.body_bytes = take<std::uint64_t>(in, 24);
+  prefix.header_words = take_at<std::uint32_t>(in, 8);
+  prefix.checksum = take_at<std::uint32_t>(in, checksum_offset);
+  prefix.call_id = take_at<std::uint64_t>(in, 16);
+  prefix.body_bytes = take_at<std::uint64_t>(in, 24);
   const std::uint64_t header_limit = prefix.carries_call()
                                          ? limits.header
                                          : std::min<std::uint64_t>(limits.header, Prefix::max_control_header);
@@ -90,13 +77,13 @@ namespace {
 
 void set_flags(std::span<std::byte> head, std::uint16_t flags) {
   const auto prefix = head.first<Prefix::size>();
-  if (take<std::uint16_t>(prefix, flags_offset) == flags) return;
-  put(prefix, flags_offset, flags);
-  put(prefix, checksum_offset, frame_checksum(prefix, head.subspan(Prefix::size)));
+  if (take_at<std::uint16_t>(prefix, flags_offset) == flags) return;
+  put_at(prefix, flags_offset, flags);
+  put_at(prefix, checksum_offset, frame_checksum(prefix, head.subspan(Prefix::size)));
 }
 
 std::uint16_t flags_of(std::span<const std::byte> head) {
-  return take<std::uint16_t>(head.first<Prefix::size>(), flags_offset);
+  return take_at<std::uint16_t>(head.first<Prefix::size>(), flags_offset);
 }
 
 }  // namespace

@@ -1,33 +1,20 @@
 #include <weft/rpc/transport/shm/hello.h>
 
+#include <weft/rpc/core/bytes.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/transport/shm/segment.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <string>
 
 namespace weft::rpc {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "weft's wire code assumes a little-endian machine");
-
 constexpr std::uint64_t hello_magic = 0x6d68732d74666577;    // "weft-shm"
 constexpr std::uint64_t proof_magic = 0x666f6f72702d6d68;    // "hm-proof"
 constexpr std::uint64_t verdict_magic = 0x7463696472657600;  // "\0verdict"
 constexpr std::uint32_t bulk_flag = 1;
-
-template <std::size_t N, class T>
-void put_at(std::array<std::byte, N>& out, std::size_t offset, const T& value) {
-  std::memcpy(out.data() + offset, &value, sizeof value);
-}
-template <class T, std::size_t N>
-T take_at(std::span<const std::byte, N> in, std::size_t offset) {
-  T value;
-  std::memcpy(&value, in.data() + offset, sizeof value);
-  return value;
-}
 
 [[noreturn]] void bad_hello(const std::string& what) {
   throw Error(ErrorKind::protocol_error, "bad handshake from the other side: " + what);
