@@ -166,8 +166,7 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   auto their_loop = entry == nullptr ? nullptr : entry->pick();
   if (their_loop == nullptr) {
     loop->post([done = std::move(done), target = address.text()]() mutable {
-      done(std::make_exception_ptr(
-          ConnectionRefused("cannot connect to " + target + ": no agent listens there")));
+      done(cannot_connect(target, "no agent listens there", true));
     });
     return;
   }

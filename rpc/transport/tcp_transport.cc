@@ -122,11 +122,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
       reason = "no answer within " +
                std::to_string(std::chrono::duration<double>(options_.connect_timeout).count()) +
                " s (AgentOptions::connect_timeout)";
-    const std::string text = "cannot connect to " + address_.text() + ": " + reason;
-    std::exchange(done_, nullptr)(
-        error == asio::error::connection_refused
-            ? std::make_exception_ptr(ConnectionRefused(text))
-            : std::make_exception_ptr(Error(ErrorKind::unavailable, text, Execution::not_sent)));
+    std::exchange(done_,
+                  nullptr)(cannot_connect(address_.text(), reason, error == asio::error::connection_refused));
   }
   void succeed() {
     std::exchange(done_, nullptr)(capture([&] {

@@ -18,6 +18,13 @@ class WEFT_EXPORT ConnectionRefused final : public Error {
       : Error(ErrorKind::unavailable, message, Execution::not_sent) {}
 };
 
+// The error of a connect() that failed. refused: the host answered that no process listens there.
+inline std::exception_ptr cannot_connect(const std::string& target, const std::string& reason, bool refused) {
+  const std::string text = "cannot connect to " + target + ": " + reason;
+  if (refused) return std::make_exception_ptr(ConnectionRefused(text));
+  return std::make_exception_ptr(Error(ErrorKind::unavailable, text, Execution::not_sent));
+}
+
 // Accepts connections at one address until close(), or until it is destroyed.
 class WEFT_EXPORT Listener {
  public:

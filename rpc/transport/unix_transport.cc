@@ -30,12 +30,9 @@ class UnixTransport final : public Transport {
                                                    done = std::move(done)](asio::error_code error) mutable {
       error = connect_result(*socket, error);
       if (error) {
-        const std::string text = "cannot connect to " + target + ": " + error.message();
         const bool refused =
             error == asio::error::connection_refused || error == std::errc::no_such_file_or_directory;
-        return done(refused
-                        ? std::make_exception_ptr(ConnectionRefused(text))
-                        : std::make_exception_ptr(Error(ErrorKind::unavailable, text, Execution::not_sent)));
+        return done(cannot_connect(target, error.message(), refused));
       }
       done(capture([&]() -> std::shared_ptr<Connection> {
         auto stream = stream_of(std::move(*socket), loop, "unix -> " + target);

@@ -31,11 +31,7 @@ struct SimTransport::Attempt {
   rpc::Loop::TimerId timer = 0;
 
   void fail(const std::string& reason, bool refused = false) {
-    if (!done) return;
-    const std::string text = "cannot connect to " + target + ": " + reason;
-    std::exchange(done, nullptr)(
-        refused ? std::make_exception_ptr(rpc::ConnectionRefused(text))
-                : std::make_exception_ptr(Error(ErrorKind::unavailable, text, rpc::Execution::not_sent)));
+    if (done) std::exchange(done, nullptr)(rpc::cannot_connect(target, reason, refused));
   }
 };
 
