@@ -1,7 +1,7 @@
 #include <weft/rpc/transport/tcp_transport.h>
 
-#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/while_alive.h>
+#include <weft/rpc/transport/internal/attempts.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
 #include <weft/rpc/transport/stream_connection.h>
@@ -12,7 +12,6 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <deque>
 
 namespace weft::rpc {
@@ -167,31 +166,12 @@ class TcpTransport final : public Transport {
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
     auto attempt = std::make_shared<Attempt>(address, std::move(loop), options, std::move(done));
-    {
-      MutexLock lock(mutex_);
-      if (attempts_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
-        std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
-        prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
-      }
-      attempts_.push_back(attempt);
-    }
+    attempts_.add(attempt);
     if (attempt->loop()->running_here()) return attempt->begin();
     attempt->loop()->post([attempt] { attempt->begin(); });
   }
 
-  void shut_down() override {
-    MutexLock lock(mutex_);
-    for (const auto& weak : attempts_) {
-      const auto attempt = weak.lock();
-      if (attempt == nullptr) continue;
-      const auto* asio = dynamic_cast<AsioLoop*>(attempt->loop().get());
-      if (asio != nullptr && !asio->owns_thread()) {
-        attempt->abort();  // an agent on the program's io_context is closed on the thread that runs it
-      } else {
-        attempt->loop()->post([attempt] { attempt->abort(); });
-      }
-    }
-  }
+  void shut_down() override { attempts_.abort(); }
 
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
                                    bool allow_remote, Accepted accepted) override {
@@ -234,9 +214,7 @@ class TcpTransport final : public Transport {
     throw asio::system_error(failure);
   }
 
-  Mutex mutex_;
-  std::vector<std::weak_ptr<Attempt>> attempts_ WEFT_GUARDED_BY(mutex_);
-  std::size_t prune_at_ WEFT_GUARDED_BY(mutex_) = 16;
+  Attempts<Attempt> attempts_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include <weft/rpc/transport/shm/shm_transport.h>
 
-#include <weft/rpc/core/mutex.h>
+#include <weft/rpc/transport/internal/attempts.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/unix_socket.h>
 #include <weft/rpc/transport/shm/handshake.h>
@@ -8,9 +8,7 @@
 #include <weft/rpc/transport/stream_connection.h>
 #include <weft/rpc/transport/tls_stream.h>
 
-#include <algorithm>
 #include <atomic>
-#include <vector>
 
 namespace weft::rpc {
 namespace {
@@ -69,20 +67,13 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
         std::move(place_));
   }
 
-  // On any thread while the loop runs, otherwise on the thread that closes the agent on the program's
-  // io_context.
   void abort() {
-    const auto* asio = dynamic_cast<AsioLoop*>(loop_.get());
-    if (asio != nullptr && !asio->owns_thread()) return abort_here();
-    loop_->post([self = shared_from_this()] { self->abort_here(); });
-  }
-
- private:
-  void abort_here() {
     aborted_ = true;
     if (const auto handshake = handshake_.lock()) handshake->abort();
   }
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
 
+ private:
   const std::shared_ptr<Loop> loop_;
   Socket socket_;
   const ShmOptions options_;
@@ -91,33 +82,6 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   ShmHandshake::Done done_;
   std::weak_ptr<ShmHandshake> handshake_;
   bool aborted_ = false;
-};
-
-// The attempts in progress.
-class Attempts {
- public:
-  void add(const std::shared_ptr<Attempt>& attempt) {
-    MutexLock lock(mutex_);
-    if (attempts_.size() >= prune_at_) {  // amortized: pruning at each call would cost O(n^2)
-      std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
-      prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
-    }
-    attempts_.push_back(attempt);
-  }
-  void abort() {
-    std::vector<std::weak_ptr<Attempt>> attempts;
-    {
-      MutexLock lock(mutex_);
-      attempts.swap(attempts_);
-    }
-    for (const auto& weak : attempts)
-      if (const auto attempt = weak.lock()) attempt->abort();
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<std::weak_ptr<Attempt>> attempts_ WEFT_GUARDED_BY(mutex_);
-  std::size_t prune_at_ WEFT_GUARDED_BY(mutex_) = 16;
 };
 
 std::exception_ptr with_target(const std::exception_ptr& error, const std::string& target) {
@@ -166,7 +130,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& connection,
                                    bool, Accepted accepted) override {
     auto loop = pick();
-    auto attempts = std::make_shared<Attempts>();
+    auto attempts = std::make_shared<Attempts<Attempt>>();
     try {
       const auto where = unix_endpoint(address);
       auto acceptor = listen_on(io_context_of(*loop), where);
@@ -199,7 +163,7 @@ class ShmTransport final : public Transport {
  private:
   const ShmOptions options_;
   const std::shared_ptr<Places> places_;
-  Attempts attempts_;
+  Attempts<Attempt> attempts_;
 };
 
 }  // namespace
