@@ -415,30 +415,20 @@ void TlsStream::wake(bool readable) {
   if (writer && !alive.expired()) writer();  // the reader may have closed this stream
 }
 
-std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower, const Credentials& credentials,
-                                       ExpectedPeer expected, std::shared_ptr<Loop> loop) {
-  return std::make_unique<TlsStream>(std::move(lower), credentials, std::move(expected), std::move(loop));
-}
-
-std::unique_ptr<ByteStream> tls_server(std::unique_ptr<ByteStream> lower, const Credentials& credentials,
-                                       std::shared_ptr<Loop> loop) {
-  return std::make_unique<TlsStream>(std::move(lower), credentials, std::move(loop));
-}
-
 std::unique_ptr<ByteStream> secured_client(std::unique_ptr<ByteStream> stream,
                                            const ConnectionOptions& options, const std::string& host,
                                            const std::shared_ptr<Loop>& loop) {
   if (options.credentials == nullptr) return stream;
   ExpectedPeer expected{.agent = options.expected_agent};
   if (expected.agent.empty()) expected = {.host = host, .any = host.empty()};
-  return tls_client(std::move(stream), *options.credentials, std::move(expected), loop);
+  return std::make_unique<TlsStream>(std::move(stream), *options.credentials, std::move(expected), loop);
 }
 
 std::unique_ptr<ByteStream> secured_server(std::unique_ptr<ByteStream> stream,
                                            const ConnectionOptions& options,
                                            const std::shared_ptr<Loop>& loop) {
   if (options.credentials == nullptr) return stream;
-  return tls_server(std::move(stream), *options.credentials, loop);
+  return std::make_unique<TlsStream>(std::move(stream), *options.credentials, loop);
 }
 
 }  // namespace weft::rpc

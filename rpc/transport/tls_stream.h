@@ -40,7 +40,8 @@ struct TlsSettings {
 class WEFT_EXPORT TlsStream final : public ByteStream {
  public:
   // The constructor with `expected` makes a client, the other one a server. The client's throws
-  // invalid_argument if `expected` is empty or has an invalid name.
+  // invalid_argument if `expected` is empty or has an invalid name. credentials: the stream uses their
+  // current state; later changes do not affect it. loop: the loop of `lower`.
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, ExpectedPeer expected,
             std::shared_ptr<Loop> loop, TlsSettings settings = {});
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, std::shared_ptr<Loop> loop,
@@ -114,15 +115,6 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   bool awaits_reading_ = false, awaits_writing_ = false, wakes_soon_ = false;
   std::shared_ptr<void> alive_;  // posted jobs check that it exists
 };
-
-// Make a TlsStream with the default settings. credentials: the stream uses their current state; later changes
-// do not affect it. loop: the loop of `lower`. tls_client() throws as the constructor does.
-WEFT_EXPORT std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower,
-                                                   const Credentials& credentials, ExpectedPeer expected,
-                                                   std::shared_ptr<Loop> loop);
-WEFT_EXPORT std::unique_ptr<ByteStream> tls_server(std::unique_ptr<ByteStream> lower,
-                                                   const Credentials& credentials,
-                                                   std::shared_ptr<Loop> loop);
 
 // Add TLS to a transport's stream if the options have credentials, otherwise return the stream. host: the
 // dialled host; empty for an address without a host, such as the path of a socket.

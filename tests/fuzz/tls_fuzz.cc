@@ -91,9 +91,11 @@ int fuzz_tls_handshake(const std::uint8_t* data, std::size_t size) {
   auto left = PairedStream::make(loop), right = PairedStream::make(loop);
   const std::string up(100 + 300 * (setting >> 6), 'u'), down(50, 'd');
   Talker client(
-      rpc::tls_client(std::move(left.first), *all[setting % 3], {.host = "server", .agent = "server"}, loop),
+      std::make_unique<rpc::TlsStream>(std::move(left.first), *all[setting % 3],
+                                       rpc::ExpectedPeer{.host = "server", .agent = "server"}, loop),
       up, true);
-  Talker server(rpc::tls_server(std::move(right.second), *all[setting / 3 % 3], loop), down, true);
+  Talker server(std::make_unique<rpc::TlsStream>(std::move(right.second), *all[setting / 3 % 3], loop), down,
+                true);
   Direction there{*left.second, *right.first, {}, {}}, back{*right.first, *left.second, {}, {}};
   client.start();
   server.start();

@@ -149,9 +149,9 @@ struct RawPair {
   RawPair(const rpc::Credentials& credentials, RawOptions options,
           rpc::ExpectedPeer expected = {.host = "x"}) {
     auto ends = PairedStream::make(loop);
-    auto stream = options.server
-                      ? rpc::tls_client(std::move(ends.first), credentials, std::move(expected), loop)
-                      : rpc::tls_server(std::move(ends.first), credentials, loop);
+    auto stream = options.server ? std::make_unique<rpc::TlsStream>(std::move(ends.first), credentials,
+                                                                    std::move(expected), loop)
+                                 : std::make_unique<rpc::TlsStream>(std::move(ends.first), credentials, loop);
     ours = std::make_unique<Talker>(std::move(stream), message);
     theirs = std::make_unique<RawTls>(std::move(ends.second), std::move(options));
   }

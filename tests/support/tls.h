@@ -30,10 +30,12 @@ struct TlsPair {
     auto ends = PairedStream::make(loop, options);
     client_end = ends.first.get();
     server_end = ends.second.get();
-    client = std::make_unique<Talker>(
-        rpc::tls_client(std::move(ends.first), client_credentials, std::move(expected), loop), from_client);
-    server = std::make_unique<Talker>(rpc::tls_server(std::move(ends.second), server_credentials, loop),
-                                      from_server);
+    client =
+        std::make_unique<Talker>(std::make_unique<rpc::TlsStream>(std::move(ends.first), client_credentials,
+                                                                  std::move(expected), loop),
+                                 from_client);
+    server = std::make_unique<Talker>(
+        std::make_unique<rpc::TlsStream>(std::move(ends.second), server_credentials, loop), from_server);
   }
 
   TlsPair& run() {

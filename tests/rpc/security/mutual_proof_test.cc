@@ -147,8 +147,9 @@ TEST_F(MutualProof, a_client_must_name_the_expected_peer) {
   const auto client = of("client");
   const auto loop = std::make_shared<ManualLoop>();
   const auto refused = [&](const rpc::ExpectedPeer& expected) {
-    return kind_of([&] { return rpc::tls_client(PairedStream::make(loop).first, client, expected, loop); }) ==
-           rpc::ErrorKind::invalid_argument;
+    return kind_of([&] {
+             return std::make_unique<rpc::TlsStream>(PairedStream::make(loop).first, client, expected, loop);
+           }) == rpc::ErrorKind::invalid_argument;
   };
   EXPECT_TRUE(refused({}));
   EXPECT_TRUE(refused({.host = ".example"}));  // OpenSSL would take any name below it

@@ -81,8 +81,11 @@ TEST_F(TlsStreamTest, bytes_arrive_in_order_however_they_are_split) {
     auto ends = PairedStream::make(loop, options);
     const Credentials& ours = seed % 2 == 0 ? secret_ : client_;
     const Credentials& theirs = seed % 2 == 0 ? secret_ : server_;
-    Talker client(rpc::tls_client(std::move(ends.first), ours, {.host = "server"}, loop), up, true, seed);
-    Talker server(rpc::tls_server(std::move(ends.second), theirs, loop), down, true, seed + 7);
+    Talker client(std::make_unique<rpc::TlsStream>(std::move(ends.first), ours,
+                                                   rpc::ExpectedPeer{.host = "server"}, loop),
+                  up, true, seed);
+    Talker server(std::make_unique<rpc::TlsStream>(std::move(ends.second), theirs, loop), down, true,
+                  seed + 7);
     client.start();
     server.start();
     loop->run();
@@ -197,8 +200,9 @@ TEST_F(TlsStreamTest, many_records_cost_few_calls_of_the_lower_stream) {
   auto first = std::make_unique<Counting>(std::move(ends.first)),
        second = std::make_unique<Counting>(std::move(ends.second));
   Counting &client_end = *first, &server_end = *second;
-  const auto client = rpc::tls_client(std::move(first), client_, {.host = "server"}, loop),
-             server = rpc::tls_server(std::move(second), server_, loop);
+  const auto client = std::make_unique<rpc::TlsStream>(std::move(first), client_,
+                                                       rpc::ExpectedPeer{.host = "server"}, loop),
+             server = std::make_unique<rpc::TlsStream>(std::move(second), server_, loop);
   client->when_readable([] {});
   server->when_readable([] {});
   loop->run();
@@ -438,8 +442,9 @@ TEST_F(TlsStreamTest, plaintext_instead_of_TLS) {
       for (const std::size_t most : {std::size_t{1}, SIZE_MAX}) {
         const auto loop = std::make_shared<ManualLoop>();
         auto ends = PairedStream::make(loop, {.max_a_call = most});
-        Talker ours(at_client ? rpc::tls_client(std::move(ends.first), client_, {.host = "server"}, loop)
-                              : rpc::tls_server(std::move(ends.first), server_, loop),
+        Talker ours(at_client ? std::make_unique<rpc::TlsStream>(std::move(ends.first), client_,
+                                                                 rpc::ExpectedPeer{.host = "server"}, loop)
+                              : std::make_unique<rpc::TlsStream>(std::move(ends.first), server_, loop),
                     "never");
         Talker plain(std::move(ends.second), bytes);
         ours.start();
@@ -540,11 +545,13 @@ TEST_F(TlsStreamTest, connections_on_two_threads_while_credentials_reload) {
     sides[0].loop = first;
     sides[0].expected = down;
     sides[0].talker = std::make_unique<Talker>(
-        rpc::tls_client(std::move(ends.first), client, {.agent = "server"}, first), up, true, seed);
+        std::make_unique<rpc::TlsStream>(std::move(ends.first), client, rpc::ExpectedPeer{.agent = "server"},
+                                         first),
+        up, true, seed);
     sides[1].loop = second;
     sides[1].expected = up;
-    sides[1].talker =
-        std::make_unique<Talker>(rpc::tls_server(std::move(ends.second), server, second), down, true, seed);
+    sides[1].talker = std::make_unique<Talker>(
+        std::make_unique<rpc::TlsStream>(std::move(ends.second), server, second), down, true, seed);
     for (Side& side : sides) {
       side.talker->when_done = [&side] { side.done.set(); };
       side.loop->post([&side] { side.talker->start(); });
