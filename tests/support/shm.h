@@ -2,17 +2,30 @@
 #pragma once
 
 #include <weft/rpc/transport/shm/handshake.h>
+#include <weft/rpc/transport/shm/segment.h>
 
 #include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
 #include <stdexcept>
+#include <string>
 #include <system_error>
 
 #include "tests/support/connections.h"
 
 namespace weft::test {
+
+// Whether this system supports the transport. If not, and `why_not` is not null, sets *why_not to the reason.
+inline bool shm_supported(std::string* why_not = nullptr) {
+  try {
+    (void)rpc::ShmSegment::create(rpc::ShmSegment::smallest);
+    return true;
+  } catch (const rpc::Error& error) {
+    if (why_not != nullptr) *why_not = error.what();
+    return false;
+  }
+}
 
 inline std::array<int, 2> socket_pair() {
   std::array<int, 2> ends{};

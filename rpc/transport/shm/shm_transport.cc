@@ -4,7 +4,6 @@
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/unix_socket.h>
 #include <weft/rpc/transport/shm/handshake.h>
-#include <weft/rpc/transport/shm/segment.h>
 #include <weft/rpc/transport/stream_connection.h>
 #include <weft/rpc/transport/tls_stream.h>
 
@@ -170,16 +169,6 @@ class ShmTransport final : public Transport {
 
 std::unique_ptr<Transport> make_shm_transport(const ShmOptions& options) {
   return std::make_unique<ShmTransport>(options);
-}
-
-bool shm_supported(std::string* why_not) {
-  try {
-    (void)ShmSegment::create(ShmSegment::smallest);
-    return true;
-  } catch (const Error& error) {
-    if (why_not != nullptr) *why_not = error.what();
-    return false;
-  }
 }
 
 }  // namespace weft::rpc

@@ -9,14 +9,10 @@
 #include <weft/rpc/transport/transport.h>
 
 #include <memory>
-#include <string>
 
 namespace weft::rpc {
 
-// If shm_supported() is false, connect() fails with unsupported, and incoming connections are closed.
+// If the system does not support it, connect() fails with unsupported, and incoming connections are closed.
 WEFT_EXPORT std::unique_ptr<Transport> make_shm_transport(const ShmOptions& options = {});
-
-// Whether this system supports the transport. If not, and `why_not` is not null, sets *why_not to the reason.
-WEFT_EXPORT bool shm_supported(std::string* why_not = nullptr);
 
 }  // namespace weft::rpc

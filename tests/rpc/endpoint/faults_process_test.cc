@@ -17,6 +17,7 @@
 #include "tests/support/loopback.h"
 #include "tests/support/raw_peer.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/shm.h"
 
 namespace weft::rpc::faults_process_test {
 namespace {
@@ -308,7 +309,7 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
 TEST(StormTest, AgentsOfOneHostConnectBeyondTheLimitForSharedMemory) {
   constexpr std::size_t wanted = 600;
   if (more_files(2 * wanted) < 2 * wanted) GTEST_SKIP() << "too few descriptors";
-  if (!shm_supported()) GTEST_SKIP() << "no shared memory";
+  if (!test::shm_supported()) GTEST_SKIP() << "no shared memory";
   Child many([](int pipe, int orders) {
     const std::string address = line_of(orders);
     const auto loop = std::make_shared<AsioLoop>();

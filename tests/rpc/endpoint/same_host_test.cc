@@ -20,6 +20,7 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/shm.h"
 
 namespace weft::rpc::same_host_test {
 namespace {
@@ -33,7 +34,7 @@ class SameHostTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string why;
-    if (!shm_supported(&why)) GTEST_SKIP() << why;
+    if (!test::shm_supported(&why)) GTEST_SKIP() << why;
   }
 
   std::unique_ptr<Agent> serve(const std::string& listen, AgentOptions options = {}) {

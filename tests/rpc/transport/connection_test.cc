@@ -19,6 +19,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/loopback.h"
 #include "tests/support/messages.h"
+#include "tests/support/shm.h"
 
 namespace weft::rpc::connection_test {
 namespace {
@@ -72,7 +73,7 @@ const Case tcp_v6{"TcpV6", []() -> std::shared_ptr<Transport> { return make_tcp_
 const Case tcp_with_lanes{"TcpLanes", tcp_v4.make, tcp_v4.listen, tcp_v4.nobody, tcp_v4.missing, 3};
 const char* no_shm() {
   static std::string why;
-  return shm_supported(&why) ? "" : why.c_str();
+  return test::shm_supported(&why) ? "" : why.c_str();
 }
 const Case shared_memory{"Shm", []() -> std::shared_ptr<Transport> { return make_shm_transport(); },
                          [] { return "shm" + socket_path().substr(4); },

@@ -13,6 +13,7 @@
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
 #include "tests/support/leaks.h"
+#include "tests/support/shm.h"
 
 namespace weft::rpc::shm_transport_test {
 namespace {
@@ -72,8 +73,8 @@ class ShmTransportTest : public testing::Test {
 
 TEST_F(ShmTransportTest, IsSupportedHere) {
   std::string why_not;
-  EXPECT_TRUE(shm_supported(&why_not)) << why_not;
-  EXPECT_TRUE(shm_supported());
+  EXPECT_TRUE(test::shm_supported(&why_not)) << why_not;
+  EXPECT_TRUE(test::shm_supported());
   EXPECT_EQ(transport_->scheme(), "shm");
 }
 
