@@ -548,15 +548,13 @@ void JobMembership::publish_state() {
     lease = self_.lease;
   }
   place_.store->compare_set(member_key(own_name()), before, after, lease)
-      .then([weak = weak_from_this()](Result<StoreExchange>&& result) {
-        const auto job = weak.lock();
-        if (job == nullptr) return;
+      .then(while_alive(this, [](JobMembership& job, Result<StoreExchange>&& result) {
         {
-          MutexLock lock(job->mutex_);
-          job->publishing_ = false;
+          MutexLock lock(job.mutex_);
+          job.publishing_ = false;
         }
-        if (result.ok() && result.value().stored) job->publish_state();
-      });
+        if (result.ok() && result.value().stored) job.publish_state();
+      }));
 }
 
 // The host, which kept the store, has left gracefully: members no longer learn of joins and leaves.

@@ -455,16 +455,15 @@ void StreamConnection::leave_lanes() {
 void StreamConnection::read_lanes() {
   if (lost_lane_) return close(*lost_lane_);
   reading_lanes_ = true;
-  lanes_->read(reader_.lane_reads(), [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (self == nullptr || self->closed_ || self->finishing_) return;
-    self->reading_lanes_ = false;
-    self->reader_.lanes_read();
-    if (!self->take_frames()) return;
-    self->write_held_back();
-    if (self->closed_ || self->read_held()) return;
-    self->lost_lane_ ? self->end_without_lane() : self->on_readable();
-  });
+  lanes_->read(reader_.lane_reads(), while_alive(this, [](StreamConnection& self) {
+                 if (self.closed_ || self.finishing_) return;
+                 self.reading_lanes_ = false;
+                 self.reader_.lanes_read();
+                 if (!self.take_frames()) return;
+                 self.write_held_back();
+                 if (self.closed_ || self.read_held()) return;
+                 self.lost_lane_ ? self.end_without_lane() : self.on_readable();
+               }));
 }
 
 void StreamConnection::end_once_all_has_left() {

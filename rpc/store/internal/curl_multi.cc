@@ -4,6 +4,7 @@
 #include <weft/rpc/store/internal/curl_multi.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/while_alive.h>
 
 #include <asio/posix/stream_descriptor.hpp>
 
@@ -85,12 +86,10 @@ int CurlMulti::on_timer(CURLM*, long milliseconds, void* self) noexcept {
   if (multi.timer_ != 0) multi.loop_->cancel(std::exchange(multi.timer_, 0));
   if (milliseconds < 0) return 0;
   const auto when = multi.loop_->now() + std::chrono::milliseconds{milliseconds};
-  multi.timer_ = multi.loop_->schedule(when, [weak = multi.weak_from_this()] {
-    const auto here = weak.lock();
-    if (here == nullptr) return;
-    here->timer_ = 0;
-    here->act(CURL_SOCKET_TIMEOUT, 0);
-  });
+  multi.timer_ = multi.loop_->schedule(when, while_alive(&multi, [](CurlMulti& here) {
+                                         here.timer_ = 0;
+                                         here.act(CURL_SOCKET_TIMEOUT, 0);
+                                       }));
   return 0;
 }
 

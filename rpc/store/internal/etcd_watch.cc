@@ -89,26 +89,24 @@ void EtcdWatch::on_ended(const Error& reason) {
 // A server that no longer answers does not close the stream. So it is probed if the stream is silent.
 void EtcdWatch::watch_over() {
   if (timer_ != 0) loop_->cancel(timer_);
-  timer_ = loop_->schedule(loop_->now() + timeout_ / 3, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    self->timer_ = 0;
-    if (self->copy_.waits() != 0) {
-      self->idle_looks_ = 0;
-    } else if (++self->idle_looks_ == looks_before_closing) {
-      self->stop();
-      self->last_ = 0;
-      return;
-    }
-    if (std::exchange(self->heard_, false)) return self->watch_over();
-    self->client_.probe(self->stream_, self->prefix_, self->loop_->now() + self->timeout_ / 3)
-        .then([weak, turn = self->turn_](Result<void>&& alive) {
-          const auto watch = weak.lock();
-          if (watch == nullptr || watch->turn_ != turn) return;
-          if (alive.ok()) return watch->watch_over();
-          watch->on_ended(Error(ErrorKind::unavailable, "the server of the watch does not answer"));
-        });
-  });
+  timer_ = loop_->schedule(
+      loop_->now() + timeout_ / 3, while_alive(this, [](EtcdWatch& self) {
+        self.timer_ = 0;
+        if (self.copy_.waits() != 0) {
+          self.idle_looks_ = 0;
+        } else if (++self.idle_looks_ == looks_before_closing) {
+          self.stop();
+          self.last_ = 0;
+          return;
+        }
+        if (std::exchange(self.heard_, false)) return self.watch_over();
+        self.client_.probe(self.stream_, self.prefix_, self.loop_->now() + self.timeout_ / 3)
+            .then(while_alive(&self, [turn = self.turn_](EtcdWatch& watch, Result<void>&& alive) {
+              if (watch.turn_ != turn) return;
+              if (alive.ok()) return watch.watch_over();
+              watch.on_ended(Error(ErrorKind::unavailable, "the server of the watch does not answer"));
+            }));
+      }));
 }
 
 void EtcdWatch::stop() {
