@@ -1,5 +1,7 @@
 #include <weft/rpc/security/internal/certificate_names.h>
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -21,18 +23,9 @@ std::string bytes_of(const ASN1_STRING* string) {
 }
 
 std::string address_text(const std::string& bytes) {
-  std::string text;
-  char piece[8];
-  if (bytes.size() == 4) {
-    for (const char byte : bytes)
-      text += (text.empty() ? "" : ".") + std::to_string(static_cast<unsigned char>(byte));
-  } else {
-    for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) {
-      std::snprintf(piece, sizeof piece, "%s%x", i == 0 ? "" : ":",
-                    static_cast<unsigned char>(bytes[i]) << 8 | static_cast<unsigned char>(bytes[i + 1]));
-      text += piece;
-    }
-  }
+  char text[INET6_ADDRSTRLEN] = "";
+  if (bytes.size() == 4 || bytes.size() == 16)
+    ::inet_ntop(bytes.size() == 4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof text);
   return text;
 }
 
