@@ -66,6 +66,12 @@ void add_entries(const Json& range, std::vector<EtcdEntry>& entries) {
   for (const Json& kv : field(range, "kvs")) entries.push_back(to_entry(kv));
 }
 
+EtcdRange to_range(const Json& answer) {
+  EtcdRange range{version_of(answer), {}};
+  add_entries(answer, range.entries);
+  return range;
+}
+
 Json parse(std::string_view text) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) no_etcd("'" + std::string(text.substr(0, 80)) + "'");
@@ -115,6 +121,10 @@ std::string end_of(std::string prefix) {
 }
 
 Json range_of(const std::string& key) { return {{"key", encoded(key)}}; }
+
+Json prefix_range(const std::string& prefix) {
+  return {{"key", encoded(prefix)}, {"range_end", encoded(end_of(prefix))}};
+}
 
 Json put_of(const std::string& key, const std::string& value, LeaseId lease) {
   Json put{{"key", encoded(key)}, {"value", encoded(value)}};
@@ -218,21 +228,11 @@ Future<T> EtcdClient::call(HttpRequest request, Read read) {
 }
 
 Future<EtcdRange> EtcdClient::get(const std::string& key, Time until) {
-  return call<EtcdRange>(request("/v3/kv/range", range_of(key).dump(), until, true), [](const Json& answer) {
-    EtcdRange range{version_of(answer), {}};
-    add_entries(answer, range.entries);
-    return range;
-  });
+  return call<EtcdRange>(request("/v3/kv/range", range_of(key).dump(), until, true), to_range);
 }
 
 Future<EtcdRange> EtcdClient::get_all(const std::string& prefix, Time until) {
-  Json range = range_of(prefix);
-  range["range_end"] = encoded(end_of(prefix));
-  return call<EtcdRange>(request("/v3/kv/range", range.dump(), until, true), [](const Json& answer) {
-    EtcdRange entries{version_of(answer), {}};
-    add_entries(answer, entries.entries);
-    return entries;
-  });
+  return call<EtcdRange>(request("/v3/kv/range", prefix_range(prefix).dump(), until, true), to_range);
 }
 
 Future<EtcdRange> EtcdClient::get_some(const std::vector<std::string>& keys, std::optional<std::uint64_t> at,
@@ -279,9 +279,7 @@ Future<bool> EtcdClient::remove(const std::string& key, Time until) {
 }
 
 Future<void> EtcdClient::remove_all(const std::string& prefix, Time until) {
-  Json range = range_of(prefix);
-  range["range_end"] = encoded(end_of(prefix));
-  return call<void>(request("/v3/kv/deleterange", range.dump(), until, true),
+  return call<void>(request("/v3/kv/deleterange", prefix_range(prefix).dump(), until, true),
                     [](const Json& answer) { (void)version_of(answer); });
 }
 
@@ -325,7 +323,7 @@ Future<void> EtcdClient::probe(WatchId watch, const std::string& key, Time until
 
 EtcdClient::WatchId EtcdClient::watch(const std::string& prefix, std::uint64_t from, Time until,
                                       Events events, Ended ended) {
-  Json create{{"key", encoded(prefix)}, {"range_end", encoded(end_of(prefix))}};
+  Json create = prefix_range(prefix);
   if (from != 0) create["start_revision"] = std::to_string(from);
 
   const auto read = [events = std::move(events)](std::string_view line) {
