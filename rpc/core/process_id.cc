@@ -1,10 +1,12 @@
 #include <weft/rpc/core/process_id.h>
 
+#include <weft/rpc/core/fixed_string.h>
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -32,29 +34,17 @@ std::uint64_t start_of(std::uint32_t number) {
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
-// FNV-1a, which is equal in every build.
-std::uint64_t fnv1a(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
-  return hash;
-}
-
-std::string link_target(const char* path) {
-  char text[256];
-  const ssize_t size = ::readlink(path, text, sizeof text);
-  return size > 0 ? std::string(text, static_cast<std::size_t>(size)) : std::string();
-}
-
 }  // namespace
 
 ProcessId own_process() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
-  const std::string space = link_target("/proc/self/ns/pid");
+  std::error_code unknown;
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", unknown);
   const auto number = static_cast<std::uint32_t>(::getpid());
   const std::uint64_t started = start_of(number);
   if (boot.empty() || space.empty() || started == 0) return {};
-  return {fnv1a(boot + space) | 1, number, started};
+  return {name_hash(boot + space) | 1, number, started};
 }
 
 int open_process(const ProcessId& process) {

@@ -1,13 +1,11 @@
 #include <weft/rpc/membership/environment.h>
 
 #include <weft/rpc/core/parse_number.h>
-#include <weft/rpc/membership/job_place.h>
 #include <weft/rpc/membership/job_url.h>
 #include <weft/rpc/transport/address.h>
 #include <weft/rpc/transport/local_address.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 
 namespace weft::rpc {
@@ -239,11 +237,6 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
   return options;
 }
 
-std::optional<std::string> variable(const std::string& name) {
-  const char* const value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 }  // namespace
 
 AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards) {
@@ -254,8 +247,10 @@ AgentOptions options_from(const std::string& url, const VariableLookup& lookup, 
   return options_of(detail::job_url(url), lookup, towards);
 }
 
-AgentOptions from_environment() { return options_from(variable, local_address_towards); }
+AgentOptions from_environment() { return options_from(detail::variable, local_address_towards); }
 
-AgentOptions from_url(const std::string& url) { return options_from(url, variable, local_address_towards); }
+AgentOptions from_url(const std::string& url) {
+  return options_from(url, detail::variable, local_address_towards);
+}
 
 }  // namespace weft::rpc

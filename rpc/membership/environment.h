@@ -5,6 +5,7 @@
 #pragma once
 
 #include <weft/rpc/endpoint/options.h>
+#include <weft/rpc/membership/job_place.h>
 
 #include <functional>
 
@@ -45,7 +46,6 @@ WEFT_EXPORT AgentOptions from_url(const std::string& url);
 
 // Like from_environment() and from_url(). lookup: returns the value of a variable. towards: returns this
 // host's address on the route to a host (local_address_towards).
-using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
 using LocalAddress = std::function<std::string(const std::string& host)>;
 WEFT_EXPORT AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
 WEFT_EXPORT AgentOptions options_from(const std::string& url, const VariableLookup& lookup,

@@ -1,6 +1,7 @@
 #include <weft/rpc/membership/job_place.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/fixed_string.h>
 #include <weft/rpc/core/parse_number.h>
 
 #include <nlohmann/json.hpp>
@@ -15,17 +16,15 @@ namespace weft::rpc {
 namespace detail {
 namespace {
 
-using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
-
 // Below the ports that Linux assigns to connections automatically, to avoid collisions.
 constexpr std::uint64_t first_port = 15000, ports = 15000;
 
-bool is_set(const Lookup& lookup, const std::string& name) {
+bool is_set(const VariableLookup& lookup, const std::string& name) {
   const auto text = lookup(name);
   return text && !text->empty();
 }
 
-std::optional<std::uint64_t> number(const Lookup& lookup, const std::string& name) {
+std::optional<std::uint64_t> number(const VariableLookup& lookup, const std::string& name) {
   const auto text = lookup(name);
   if (!text || text->empty()) return std::nullopt;
   const auto value = parse_number<std::uint64_t>(*text);
@@ -33,16 +32,9 @@ std::optional<std::uint64_t> number(const Lookup& lookup, const std::string& nam
   return value;
 }
 
-std::string text_or_none(const Lookup& lookup, const char* name) { return lookup(name).value_or(""); }
+std::string text_or_none(const VariableLookup& lookup, const char* name) { return lookup(name).value_or(""); }
 
 std::uint16_t port_of(std::uint64_t job) { return static_cast<std::uint16_t>(first_port + job % ports); }
-
-// FNV-1a, which is equal on all hosts; std::hash may differ between hosts.
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return hash;
-}
 
 // "1234.0;tcp://10.0.0.1,192.168.0.1:35881;tcp6://[fd00::1]:34931": the addresses of mpirun's host.
 std::vector<std::string> hosts_of_uri(const std::string& uri) {
@@ -62,7 +54,7 @@ std::vector<std::string> hosts_of_uri(const std::string& uri) {
   return hosts;
 }
 
-std::optional<std::string> batch_system(const Lookup& lookup) {
+std::optional<std::string> batch_system(const VariableLookup& lookup) {
   if (is_set(lookup, "OMPI_COMM_WORLD_RANK") && is_set(lookup, "OMPI_COMM_WORLD_SIZE")) return "OpenMPI";
   // A batch script also has SLURM_PROCID, but a batch script is not a step: processes that it starts without
   // srun are not tasks.
@@ -73,17 +65,17 @@ std::optional<std::string> batch_system(const Lookup& lookup) {
   return std::nullopt;
 }
 
-JobPlace place_by_openmpi(const Lookup& lookup) {
+JobPlace place_by_openmpi(const VariableLookup& lookup) {
   const auto rank = number(lookup, "OMPI_COMM_WORLD_RANK"), size = number(lookup, "OMPI_COMM_WORLD_SIZE");
   JobPlace place{"OpenMPI", *rank, size, number(lookup, "OMPI_COMM_WORLD_LOCAL_SIZE") == size, {}, {}};
   place.hosts = hosts_of_uri(text_or_none(lookup, "OMPI_MCA_orte_hnp_uri"));
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
     if (const std::string job = text_or_none(lookup, name); !job.empty() && !place.port)
-      place.port = port_of(hash_of(job));
+      place.port = port_of(name_hash(job));
   return place;
 }
 
-JobPlace place_by_slurm(const Lookup& lookup) {
+JobPlace place_by_slurm(const VariableLookup& lookup) {
   const auto rank = number(lookup, "SLURM_PROCID"), size = number(lookup, "SLURM_STEP_NUM_TASKS");
   JobPlace place{"Slurm", *rank, size, number(lookup, "SLURM_STEP_NUM_NODES") == std::uint64_t{1}, {}, {}};
   for (const std::string& host : {first_of_hostlist(text_or_none(lookup, "SLURM_STEP_NODELIST")),
@@ -96,7 +88,7 @@ JobPlace place_by_slurm(const Lookup& lookup) {
 }
 
 // Each pod has its own network, in which any port is free.
-JobPlace place_by_kubernetes(const Lookup& lookup) {
+JobPlace place_by_kubernetes(const VariableLookup& lookup) {
   return {"Kubernetes", *number(lookup, "JOB_COMPLETION_INDEX"), std::nullopt, false, {}, 29500};
 }
 
@@ -106,7 +98,7 @@ std::size_t order_of(const std::string& role) {
   return static_cast<std::size_t>(std::find(std::begin(first), std::end(first), role) - std::begin(first));
 }
 
-JobPlace place_by_tf_config(const Lookup& lookup) {
+JobPlace place_by_tf_config(const VariableLookup& lookup) {
   using Json = nlohmann::json;
   const auto malformed = [](const std::string& why) {
     return Error(ErrorKind::invalid_argument, "TF_CONFIG: " + why);
@@ -167,7 +159,12 @@ std::string first_of_hostlist(const std::string& list) {
   return host;
 }
 
-std::optional<JobPlace> job_place(const Lookup& lookup) {
+std::optional<std::string> variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::optional<JobPlace> job_place(const VariableLookup& lookup) {
   const auto system = batch_system(lookup);
   if (!system) return std::nullopt;
   if (*system == "OpenMPI") return place_by_openmpi(lookup);
@@ -178,17 +175,12 @@ std::optional<JobPlace> job_place(const Lookup& lookup) {
 
 }  // namespace detail
 
-std::optional<std::string> started_by(const detail::Lookup& lookup) {
+std::optional<std::string> started_by(const VariableLookup& lookup) {
   if (detail::is_set(lookup, "RANK")) return "a launcher";
   if (detail::is_set(lookup, "WEFT_STORE") && lookup("WEFT_ELASTIC_WORLD") == "1") return "an elastic world";
   return detail::batch_system(lookup);
 }
 
-std::optional<std::string> started_by() {
-  return started_by([](const std::string& name) {
-    const char* const value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  });
-}
+std::optional<std::string> started_by() { return started_by(detail::variable); }
 
 }  // namespace weft::rpc

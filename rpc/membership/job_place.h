@@ -21,11 +21,15 @@ namespace weft::rpc {
 // no system has started this process as part of a job, so it may start the processes of a job itself. Does
 // not validate the variables; from_environment() does.
 WEFT_EXPORT std::optional<std::string> started_by();
-// Like started_by(). lookup: returns the value of a variable.
-WEFT_EXPORT std::optional<std::string> started_by(
-    const std::function<std::optional<std::string>(const std::string& name)>& lookup);
+// Returns the value of an environment variable. nullopt: the variable is not set.
+using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
+// Like started_by(), with the variables of `lookup`.
+WEFT_EXPORT std::optional<std::string> started_by(const VariableLookup& lookup);
 
 namespace detail {
+
+// The variable of this process with that name.
+std::optional<std::string> variable(const std::string& name);
 
 struct JobPlace {
   std::string system;  // for messages: "Slurm"
@@ -50,8 +54,7 @@ struct JobPlace {
 // the entry of this process. Ranks follow the roles chief, master, worker and ps, then all others by name;
 // the position in the role's list is the role's rank. nullopt if no system has set its variables. Throws
 // invalid_argument if a variable is malformed (the text names the variable).
-WEFT_EXPORT std::optional<JobPlace> job_place(
-    const std::function<std::optional<std::string>(const std::string& name)>& lookup);
+WEFT_EXPORT std::optional<JobPlace> job_place(const VariableLookup& lookup);
 
 // The first host of a list in Slurm's format: "gpu[07-09,12],cpu1" begins with gpu07.
 WEFT_EXPORT std::string first_of_hostlist(const std::string& list);
