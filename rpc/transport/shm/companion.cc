@@ -1,18 +1,15 @@
 #include <weft/rpc/transport/shm/companion.h>
 
+#include <weft/rpc/transport/internal/unix_socket.h>
+
 #include <asio/ip/address.hpp>
 
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <string>
 
@@ -42,10 +39,9 @@ std::string folder(bool make) {
 // Identifies the network namespace: namespaces may share the file system, but a port belongs to one
 // namespace.
 std::string network_namespace() {
-  std::array<char, 64> text{};
-  const ssize_t size = ::readlink("/proc/self/ns/net", text.data(), text.size() - 1);
+  std::error_code unknown;
   std::string digits;
-  for (const char c : std::string(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0))
+  for (const char c : std::filesystem::read_symlink("/proc/self/ns/net", unknown).native())
     if (c >= '0' && c <= '9') digits += c;
   return digits;
 }
@@ -71,20 +67,18 @@ bool claim_sweep(const std::string& place) {
 void sweep(const std::string& place) {
   constexpr auto old_enough = std::chrono::minutes{1};
   if (!claim_sweep(place)) return;
+  asio::io_context context;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(place, error)) {
     struct stat info{};
     if (::lstat(entry.path().c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
     if (std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(info.st_mtime) < old_enough)
       continue;
-    const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    sockaddr_un where{};
-    where.sun_family = AF_UNIX;
-    if (socket < 0) return;
-    entry.path().native().copy(where.sun_path, sizeof where.sun_path - 1);  // no longer path was ever bound
-    const int connected = ::connect(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where);
-    if (connected != 0 && errno == ECONNREFUSED) ::unlink(entry.path().c_str());
-    ::close(socket);
+    try {
+      remove_stale(context, entry.path().native());
+    } catch (const asio::system_error&) {
+      return;  // no descriptor is left
+    }
   }
 }
 
