@@ -4,6 +4,7 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/transport/address.h>
+#include <weft/rpc/transport/shm/peer_memory.h>
 
 #include <asio/io_context.hpp>
 #include <asio/local/stream_protocol.hpp>
@@ -27,11 +28,8 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& addre
 
 // The user at the other end, as the kernel reports it: "uid:1000". Empty if the kernel reports none.
 inline std::string identity_of(int socket) {
-  ucred found{};
-  socklen_t size = sizeof found;
-  const bool known =
-      ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &found, &size) == 0 && size == sizeof found;
-  return known ? "uid:" + std::to_string(found.uid) : std::string();
+  const auto user = peer_user(socket);
+  return user ? "uid:" + std::to_string(*user) : std::string();
 }
 
 // The result of an asynchronous connect. If the listener's queue is full, the kernel refuses at once
