@@ -32,11 +32,8 @@ class Families {
  public:
   Families(std::vector<MetricFamily>& out, const std::string& agent) : out_(out), agent_(agent) {}
 
-  void counter(const char* name, const char* help, double value) {
-    add(name, help, MetricType::Counter).counter.value = value;
-  }
   void counter(const char* name, const char* help, std::uint64_t value) {
-    counter(name, help, static_cast<double>(value));
+    add(name, help, MetricType::Counter).counter.value = static_cast<double>(value);
   }
   void gauge(const char* name, const char* help, std::uint64_t value) {
     add(name, help, MetricType::Gauge).gauge.value = static_cast<double>(value);
@@ -59,8 +56,9 @@ class Families {
 // The calls of one direction, by method.
 class Metrics::Side {
  public:
-  Side(std::vector<double> bounds, std::size_t max_methods)
-      : bounds_(std::move(bounds)), max_methods_(max_methods) {}
+  explicit Side(const MetricsOptions& options)
+      : bounds_(options.seconds.empty() ? usual_bounds() : options.seconds),
+        max_methods_(options.max_methods) {}
 
   void count(std::string_view method, std::chrono::nanoseconds took, const std::exception_ptr& error) {
     Method& counted = find(method.empty() ? unknown_method : method);
@@ -115,10 +113,8 @@ class Metrics::Side {
 
 Metrics::Metrics(MetricsOptions options)
     : options_(std::move(options)),
-      made_(std::make_unique<Side>(options_.seconds.empty() ? usual_bounds() : options_.seconds,
-                                   options_.max_methods)),
-      served_(std::make_unique<Side>(options_.seconds.empty() ? usual_bounds() : options_.seconds,
-                                     options_.max_methods)) {}
+      made_(std::make_unique<Side>(options_)),
+      served_(std::make_unique<Side>(options_)) {}
 
 Metrics::~Metrics() = default;
 
