@@ -151,9 +151,6 @@ struct HttpServer::State {
   mg_context* context = nullptr;
 };
 
-HttpServer::HttpServer(const std::string& address, Pages pages, bool remote)
-    : HttpServer(address, std::move(pages), HttpAccess{.remote = remote}) {}
-
 HttpServer::HttpServer(const std::string& address, Pages pages, HttpAccess access)
     : state_(std::make_unique<State>(std::move(pages), std::move(access))) {
   const rpc::Address parsed =

@@ -41,13 +41,11 @@ class WEFT_EXPORT HttpServer {
   // The pages by path. If the function of a page throws, the status is 500.
   using Pages = std::map<std::string, std::function<HttpReply()>>;
 
-  // address: "127.0.0.1:9464" or "[::1]:0"; port 0: any free port. remote: permits an address that other
-  // hosts can reach, and answers all hosts. Throws rpc::Error: invalid_argument if the address is malformed,
-  // permission_denied if other hosts can reach it and `remote` is false, unavailable if the server cannot
-  // listen, for example because the address is IPv6 and civetweb was built without IPv6, as in Debian.
-  HttpServer(const std::string& address, Pages pages, bool remote = false);
-  // Also throws invalid_argument if the password file has no user or cannot be read.
-  HttpServer(const std::string& address, Pages pages, HttpAccess access);
+  // address: "127.0.0.1:9464" or "[::1]:0"; port 0: any free port. Throws rpc::Error: invalid_argument if the
+  // address is malformed, or if the password file has no user or cannot be read; permission_denied if other
+  // hosts can reach the address and access.remote is false; unavailable if the server cannot listen, for
+  // example because the address is IPv6 and civetweb was built without IPv6, as in Debian.
+  HttpServer(const std::string& address, Pages pages, HttpAccess access = {});
   ~HttpServer();
 
   const std::string& address() const { return address_; }  // host:port, as bound

@@ -137,7 +137,7 @@ TEST_F(HttpServerTest, ClosesOpenConnectionsWhenItIsDestroyed) {
 
 TEST(HttpServerAddress, MustBeLoopbackUnlessPermitted) {
   EXPECT_EQ(kind_of([] { HttpServer("0.0.0.0:0", {}); }), rpc::ErrorKind::permission_denied);
-  HttpServer open("0.0.0.0:0", {}, true);
+  HttpServer open("0.0.0.0:0", {}, HttpAccess{.remote = true});
   EXPECT_EQ(get(open.address(), "/").status, 404);
   EXPECT_EQ(kind_of([] { HttpServer("nonsense", {}); }), rpc::ErrorKind::invalid_argument);
   EXPECT_EQ(kind_of([] { HttpServer("unix:///x", {}); }), rpc::ErrorKind::invalid_argument);
