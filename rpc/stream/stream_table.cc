@@ -365,15 +365,11 @@ void StreamTable::serve_methods() {
   const auto core = core_.lock();
   const auto method = [&](std::string_view name, std::vector<std::string> parameters, std::string result,
                           auto run) {
-    MethodEntry entry;
-    entry.name = name;
-    entry.id = name_hash(name);
-    entry.parameters = std::move(parameters);
-    entry.result = std::move(result);
-    for (const std::string& parameter : entry.parameters)
-      entry.signature += (entry.signature.empty() ? "(" : ",") + parameter;
-    entry.signature += ")->" + entry.result;
-    entry.signature_hash = name_hash(entry.signature);
+    std::string signature;
+    for (const std::string& parameter : parameters) signature += (signature.empty() ? "(" : ",") + parameter;
+    signature += ")->" + result;
+    MethodEntry entry =
+        described_entry({}, name, std::move(signature), std::move(parameters), std::move(result));
     entry.non_blocking = entry.upkeep = true;
     entry.run = [weak = weak_from_this(), run](std::shared_ptr<IncomingCall> call) {
       const auto table = weak.lock();

@@ -249,14 +249,11 @@ void run(const Operator& allowed, rpc::IncomingCall& call) {
 void allow_operators(rpc::Agent& agent, const std::vector<std::string_view>& names) {
   for (const std::string_view name : names) {
     auto allowed = std::make_shared<const Operator>(find(name));
-    rpc::MethodEntry entry;
-    entry.name = name;
-    entry.id = rpc::name_hash(entry.name);
-    entry.signature = describe(*allowed);
-    entry.signature_hash = rpc::name_hash(entry.signature);
-    for (std::size_t i = 0; i < allowed->travelling; ++i)
-      entry.parameters.push_back(allowed->parameters[i].text());
-    entry.result = entry.signature.substr(entry.signature.find(")->") + 3);
+    const std::string signature = describe(*allowed);
+    std::vector<std::string> parameters;
+    for (std::size_t i = 0; i < allowed->travelling; ++i) parameters.push_back(allowed->parameters[i].text());
+    rpc::MethodEntry entry = rpc::detail::described_entry({}, name, signature, std::move(parameters),
+                                                          signature.substr(signature.find(")->") + 3));
     entry.run = [allowed](std::shared_ptr<rpc::IncomingCall> call) { run(*allowed, *call); };
     agent.core()->methods().serve(std::move(entry));
   }
