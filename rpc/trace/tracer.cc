@@ -29,6 +29,22 @@ std::optional<TraceContext> context_of(CallContext& call) {
   }
 }
 
+Span span_of(const TraceContext& context, std::uint64_t parent, std::string_view method, bool served,
+             const std::string& peer, std::int64_t begin, std::int64_t end, const std::exception_ptr& error) {
+  return {context.trace_high,
+          context.trace_low,
+          context.span,
+          parent,
+          std::string(method),
+          served,
+          peer,
+          begin,
+          end,
+          span_error(error),
+          false,
+          {}};
+}
+
 }  // namespace
 
 std::string span_error(const std::exception_ptr& error) {
@@ -49,20 +65,10 @@ class Tracer::Watch final : public CallWatch {
   Watch(std::shared_ptr<Tracer> tracer, std::shared_ptr<const MadeSpan> span)
       : tracer_(std::move(tracer)), span_(std::move(span)) {}
   void ended(const std::exception_ptr& error) noexcept override {
-    const TraceContext& context = span_->context;
-    if (!context.sampled) return;
-    tracer_->add({context.trace_high,
-                  context.trace_low,
-                  context.span,
-                  span_->parent,
-                  span_->method,
-                  false,
-                  span_->peer,
-                  span_->begin,
-                  tracer_->now(),
-                  span_error(error),
-                  false,
-                  {}});
+    const MadeSpan& span = *span_;
+    if (span.context.sampled)
+      tracer_->add(span_of(span.context, span.parent, span.method, false, span.peer, span.begin,
+                           tracer_->now(), error));
   }
 
  private:
@@ -175,18 +181,8 @@ Task<void> Tracer::accept(CallContext& call) {
 void Tracer::answered(CallContext& call, const std::exception_ptr& error) noexcept {
   const ServedSpan* served = call.slots().find<ServedSpan>();
   if (served == nullptr || !served->context.sampled) return;
-  add({served->context.trace_high,
-       served->context.trace_low,
-       served->context.span,
-       served->parent,
-       std::string(call.method()),
-       true,
-       call.peer().id.name,
-       served->begin,
-       now(),
-       span_error(error),
-       false,
-       {}});
+  add(span_of(served->context, served->parent, call.method(), true, call.peer().id.name, served->begin, now(),
+              error));
 }
 
 std::optional<TraceContext> Tracer::context_in(const Slots& slots) {
