@@ -4,7 +4,6 @@
 #include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/endpoint/agent_core.h>
-#include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/stream/stream_table.h>
 
 #include <algorithm>

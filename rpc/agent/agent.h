@@ -19,7 +19,6 @@ namespace weft::rpc {
 
 class Agent;
 class AgentCore;
-class Membership;
 
 // A layer above RPC: installs its hooks and methods into an agent under construction.
 using Layer = std::function<void(Agent&)>;

@@ -5,7 +5,6 @@
 
 #include <cxxabi.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 namespace weft::rpc {

@@ -19,8 +19,6 @@
 
 namespace weft::rpc {
 
-class MethodGate;
-
 // The type of a kept value. Each type has one KeptType, which is never destroyed.
 struct WEFT_EXPORT KeptType {
   std::string name;                                    // in the canonical grammar, or the name of its service

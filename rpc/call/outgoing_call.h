@@ -9,7 +9,6 @@
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/wire/message.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>

@@ -22,7 +22,6 @@
 #include <algorithm>
 #include <array>
 #include <concepts>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>

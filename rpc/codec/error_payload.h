@@ -15,7 +15,6 @@
 #pragma once
 
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/codec/type_text.h>
 
 namespace weft::rpc {
 

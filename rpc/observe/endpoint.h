@@ -11,7 +11,6 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/observe/http_server.h>
-#include <weft/rpc/observe/loop_watch.h>
 #include <weft/rpc/observe/metrics.h>
 
 #include <optional>

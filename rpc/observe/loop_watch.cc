@@ -1,7 +1,5 @@
 #include <weft/rpc/observe/loop_watch.h>
 
-#include <weft/rpc/core/mutex.h>
-
 #include <time.h>
 
 namespace weft::observe {

@@ -1,7 +1,6 @@
 #include <weft/rpc/stream/stream_table.h>
 
 #include <weft/rpc/call/invoke.h>
-#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/stream/reader.h>
 
 namespace weft::rpc {

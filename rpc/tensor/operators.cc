@@ -7,8 +7,6 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/stack.h>
 
-#include <optional>
-
 namespace weft::tensor {
 namespace {
 

@@ -1,7 +1,6 @@
 #include <weft/rpc/trace/chrome_trace.h>
 
 #include <weft/rpc/endpoint/dynamic_call.h>
-#include <weft/rpc/trace/trace_context.h>
 #include <weft/rpc/trace/tracer.h>
 
 #include <algorithm>

@@ -1,7 +1,5 @@
 #include <weft/rpc/transport/in_process.h>
 
-#include <weft/rpc/core/mutex.h>
-
 #include <atomic>
 #include <deque>
 #include <optional>

@@ -2,7 +2,6 @@
 // that it bounds is allocated.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace weft::rpc {

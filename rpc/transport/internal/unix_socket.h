@@ -9,7 +9,6 @@
 #include <asio/io_context.hpp>
 #include <asio/local/stream_protocol.hpp>
 
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
