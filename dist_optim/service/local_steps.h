@@ -47,7 +47,7 @@ class WEFT_EXPORT LocalSteps {
 
   struct Hold {
     Guards guards;
-    rpc::UniqueFunction<void(std::uint64_t)> ready;  // until it has been called
+    rpc::UniqueFunction<void(std::uint64_t)> ready;  // empty once it has been called
   };
 
   void settle(const Key& key, Step step);

@@ -1,6 +1,6 @@
-// OptimizerLayer: the optimizer layer of one agent. It has the hosts of the parameters of the agent's objects
-// and the steps in flight on them, so that a trainer that dies is removed from all hosts. There is one for
-// each agent, which dist_optim::layers() creates. Thread-safe.
+// OptimizerLayer: the optimizer layer of one agent. It has the ParameterHosts of the agent's objects, and the
+// steps in flight on these objects. So a trainer that dies is removed from all ParameterHosts.
+// dist_optim::layers() creates one OptimizerLayer for each agent. Thread-safe.
 #pragma once
 
 #include <weft/dist_optim/service/handle_ends.h>
@@ -30,22 +30,21 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // the host of the call's object
   std::vector<std::shared_ptr<HostGuard>> hosts();             // the hosts of all objects that still exist
 
-  // This agent's part of the pass, and the gradients of the host's parameters, by parameter index. pass: null
-  // if the pass is unknown here.
-  // `failed_precondition` if it has ended.
+  // This agent's part of the pass, and the gradients of the host's parameters, by parameter index.
+  // PassPart::pass is null if the pass is unknown here. `failed_precondition` if the pass has ended.
   struct PassPart {
     std::shared_ptr<dist_autograd::PassState> pass;
     Gradients gradients;
   };
   PassPart part_of(const dist_autograd::PassId& pass, const ParameterHost& host) const;
-  // Returns the ids of these passes of this agent, which may step. `failed_precondition` if one of them has
-  // failed or was released.
+  // Checks that the passes of this agent may step, and returns their ids. `failed_precondition` if one of
+  // them has failed or was released.
   std::vector<dist_autograd::PassId> may_step(std::span<const dist_autograd::Pass> passes) const;
 
   // Shared by all objects of the agent.
   const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
   const std::shared_ptr<LocalSnapshots>& local_snapshots() const { return local_snapshots_; }
-  // next_step(): a new number for this agent's own steps and snapshots, as a trainer. admission(),
+  // next_step(): a new number for a step or a snapshot of which this agent is the trainer. admission(),
   // handle_ends(): for this agent's optimizer handles.
   std::uint64_t next_step() { return ++steps_; }
   const std::shared_ptr<PassAdmission>& admission() const { return admission_; }

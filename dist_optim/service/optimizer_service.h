@@ -38,27 +38,28 @@ WEFT_EXPORT ModuleSnapshot take_snapshot(const torch::nn::Module& module,
 // the same value.
 struct SnapshotGroup {
   std::uint64_t number = 0;   // the trainer's agent counts its steps and snapshots
-  std::uint64_t modules = 0;  // the number of these calls
+  std::uint64_t modules = 0;  // the number of snapshot() calls, one for each module
 };
 WEFT_CODEC(SnapshotGroup, number, modules)
 
 struct WEFT_EXPORT OptimizerService {
   // The name of one of the calling agent's trainers. nullopt: the agent itself is the trainer.
   using Trainer = std::optional<std::string>;
-  // Registers a trainer with the object. asks: the owner asks the trainer (admit_everywhere) for every pass
-  // that may have to wait here, because the trainer's handle has several objects (PassAdmission). Returns the
-  // object's number at its owner, which is the same for every reference to the object.
+  // Registers a trainer with the object. asks: true if the trainer's handle has several objects. The owner
+  // then calls admit_everywhere() on the trainer for every pass that may have to wait at this object
+  // (PassAdmission). Returns the object's number at its owner, which is the same for every reference to the
+  // object.
   std::uint64_t attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks, Trainer trainer);
   void detach(rpc::CallContext& call, Trainer trainer);
 
   // admit() completes when the pass may read the object, or at once if the pass has already stepped it.
   // version: the version that the pass reads; nullopt: the newest. release() ends the admission. The caller
-  // must have created the pass, or have a trainer that steps the pass here.
+  // must have created the pass, or have a trainer that is registered with the object.
   rpc::Future<void> admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer trainer,
                           std::optional<std::uint64_t> version);
   void release(rpc::CallContext& call, dist_autograd::PassId pass);
-  // An owner calls this on the trainer. Completes when the trainer's pass may read the object, and all
-  // objects to which passes are admitted together with it (PassAdmission).
+  // An owner calls this on the trainer. Completes when PassAdmission has admitted the trainer's pass to
+  // `object`, and to all objects that share a handle with it.
   rpc::Future<void> admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
                                      std::uint64_t object);
 
@@ -67,13 +68,14 @@ struct WEFT_EXPORT OptimizerService {
   rpc::Future<StepOutcome> step(rpc::CallContext& call, StepRequest request, std::uint64_t objects,
                                 std::optional<StepRows> rows);
   rpc::Future<StepPart> prepare(rpc::CallContext& call, StepRequest request, std::optional<StepRows> rows);
-  // Completes with the version of the parameters after the step; in synchronous mode, when the round closes.
+  // Completes with the version of the parameters after the step. In synchronous mode, it completes when the
+  // round closes.
   rpc::Future<std::uint64_t> commit(rpc::CallContext& call, std::uint64_t number, StepDecision decision,
                                     Trainer trainer);
   // Ends a step that step() or prepare() has begun. No effect if the step has ended.
   void abort(rpc::CallContext& call, std::uint64_t number, Trainer trainer);
 
-  // These four call ParameterHost and HostOptimizer, whose headers state the errors.
+  // The next four functions call ParameterHost and HostOptimizer, whose headers state the errors.
   void set_learning_rate(rpc::CallContext& call, double rate, std::optional<std::string> group);
   void set_mode(rpc::CallContext& call, StepMode mode);
   OptimizerState save_state(rpc::CallContext& call);

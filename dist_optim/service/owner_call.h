@@ -11,7 +11,7 @@
 
 namespace weft::dist_optim {
 
-// A call on the object; the future has the errors, owner_lost instead of peer_lost.
+// Calls `Method` on the object. All errors fail the future; owner_lost replaces peer_lost.
 template <auto Method, class... Given>
 auto ask(const rref::ReferencePtr& module, Given&&... given) {
   using Found = rpc::Peer::FoundMethod<Method>;

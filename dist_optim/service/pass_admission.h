@@ -2,11 +2,11 @@
 //
 // Under bounded_staleness(k) a pass may have to wait at an object until passes of other trainers end. A pass
 // that waits at one object while it is admitted to another could be part of a cycle of waiting passes. So if
-// a handle has several objects, each object asks the trainer before a pass first reads the object. Then, and
-// before the pass's step, the trainer has the pass admitted to all objects of the handle, one after the
-// other, in an order that is the same for all trainers (by the owner's incarnation, then by the object's
-// number there). A pass that waits then waits only for passes that wait, if at all, at a later object: there
-// is no cycle (Havender 1968). Handles that share an object count as one.
+// a handle has several objects, each object asks the trainer before a pass first reads the object. When an
+// object asks, and also before the pass's step, the trainer requests the admission of the pass to all objects
+// of the handle, one after the other. The order is the same for all trainers (by the owner's incarnation,
+// then by the object's number there). So a pass waits only for passes that do not wait, or that wait at a
+// later object, and no cycle can form (Havender 1968). Handles that share an object count as one handle.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe.
 #pragma once
@@ -40,7 +40,8 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
     Objects objects WEFT_GUARDED_BY(mutex);
     std::vector<rpc::Promise<void>> waiting WEFT_GUARDED_BY(mutex);
 
-    // attached(): the owners have answered. when_known(): completes when attached() was called.
+    // attached(): call it when all owners have answered attach(). when_known(): completes when attached() was
+    // called.
     void attached(Objects all);
     rpc::Future<void> when_known();
   };
@@ -55,8 +56,8 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   // ends, all of them release it. failed_precondition if the pass has ended.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const rpc::AgentId& owner, std::uint64_t object);
   // Admits the pass, as a pass of the handle's trainer, to the objects of the handle; completes at once if
-  // all of them have admitted it. version: the kept version of each object that the pass reads.
-  // failed_precondition for a pass of another trainer.
+  // all of them have admitted it. version: the pass reads this kept version of each object; nullopt: the
+  // newest version. failed_precondition for a pass of another trainer.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const std::shared_ptr<Handle>& handle,
                           std::optional<std::uint64_t> version = {});
 

@@ -19,12 +19,13 @@ struct StepRequest {
   std::uint64_t number = 0;  // counts the steps of the trainer's agent
   std::vector<dist_autograd::PassId> passes;
   StepOptions options;
-  std::vector<dist_autograd::PassId> unseen;  // passes of which the trainer has not seen a backward begin
-  std::string trainer;                        // one of the agent's trainers; empty: the agent itself
+  // Passes whose backward has not begun, as far as the trainer knows.
+  std::vector<dist_autograd::PassId> unseen;
+  std::string trainer;  // one of the agent's trainers; empty: the agent itself
 };
 WEFT_CODEC(StepRequest, number, passes, options, unseen, trainer)
 
-// The gradients of one shard's rows in a step: they are leaves of the passes on the trainer.
+// The gradients of one shard's rows in a step. The rows are leaves of the passes on the trainer.
 struct StepRows {
   std::vector<dist_autograd::PassId> passes;  // the passes that have looked rows up in the embedding
   at::Tensor ids;                             // [n] int64, each once
@@ -32,8 +33,8 @@ struct StepRows {
 };
 WEFT_CODEC(StepRows, passes, ids, gradients)
 
-// The result of a step on one object, if its owner decided. The action is give_up if another object's part
-// was refused, or if the options' conditions do not hold.
+// The result of a step on one object, if one owner has all objects of the step and decides. The action is
+// give_up if another object's part was refused, or if the options' conditions do not hold.
 struct StepOutcome {
   StepDecision decision;
   std::uint64_t version = 0;  // of the parameters after the step

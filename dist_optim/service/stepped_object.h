@@ -1,8 +1,8 @@
 // SteppedObject: an object behind an RRef that optimizers step although it is not a torch::nn::Module. It
 // supplies its own StepTarget. The shards of an embedding are such objects.
 //
-// Owner: the agent that has the object, by RRef. Thread-safety: make_step_target() is called in the object's
-// turn.
+// Owner: the agent on which the object lives, behind an RRef. Thread-safety: make_step_target() is called in
+// the object's turn.
 #pragma once
 
 #include <weft/dist_optim/local/parameter_host.h>
@@ -21,7 +21,7 @@ class WEFT_EXPORT SteppedObject {
 // The spec that trainers register for a SteppedObject, which has its own optimizer.
 WEFT_EXPORT OptimizerSpec own_optimizer();
 // Returns the function with which the object's ParameterHost makes its target. The function throws
-// `invalid_argument` for any other spec.
+// `invalid_argument` for a spec other than own_optimizer().
 WEFT_EXPORT ParameterHost::MakeTarget target_maker(std::shared_ptr<SteppedObject> object);
 
 }  // namespace weft::dist_optim
